@@ -113,6 +113,20 @@ impl<R> Cache<R> {
         drop(ranges); // before the removed registration: deregistering takes a system call
     }
 
+    /// Keeps a registration no longer. The range that it covers stays, and is registered anew when it is used.
+    pub fn retire(&self, made: &Arc<R>) {
+        let mut ranges = self.ranges();
+        self.removals.fetch_add(1, Ordering::Release);
+        let mut its = ranges.all.values_mut();
+        let found = its.find(|range| range.made.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, made)));
+        let Some(range) = found else { return };
+        let (len, kept) = (range.len, range.made.take());
+        ranges.counts.kept -= 1;
+        ranges.counts.bytes -= len;
+        drop(ranges);
+        drop(kept); // the caller has another
+    }
+
     /// Number of removals of ranges. After a removal, a registration that was found earlier must not be used for a new
     /// operation.
     pub fn removals(&self) -> u64 {

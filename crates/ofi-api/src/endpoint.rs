@@ -494,9 +494,28 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     ///
     /// # Errors
     /// `FI_ENOENT` if no such operation is in flight: it has ended, and its completion was or will be read.
-    /// `FI_EOPNOTSUPP` for a transport whose device cannot give up an operation.
+    /// `FI_EAGAIN` while a device uses the memory and cannot be stopped alone: call again later. Before that, give up
+    /// the other reads and writes that use the same registration of local memory. `FI_EOPNOTSUPP` for a transport whose
+    /// device cannot give up an operation.
     fn abandon(&self, _context: Context) -> Result<()> {
         Err(Error::new(Errno::EOPNOTSUPP))
+    }
+
+    /// Ends the connection to a peer, if there is one. Operations in flight to the peer end with an error, and their
+    /// memory is no longer lent after this returns. Nor does any read or write that the peer has posted so far touch
+    /// memory of this end: the device executes no request of a connection that is gone. Later operations, of either
+    /// end, use a new connection. libfabric has no such call.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` for a transport without a connection for each peer, and for a peer of this host that is reached
+    /// through shared memory; the errors of `send` for an address that is not in the vector.
+    fn sever(&self, _peer: FiAddr) -> Result<()> {
+        Err(Error::new(Errno::EOPNOTSUPP))
+    }
+
+    /// Whether peers are reached by connections of their own, which [`Endpoint::sever`] ends.
+    fn severs(&self) -> bool {
+        false
     }
 
     /// Reads an option.

@@ -79,7 +79,8 @@ pub use endpoint::{
 };
 pub use eq::{EqAttr, EqErrorEntry, Event, EventKind, EventQueue, Fid};
 pub use memory::{
-    Allocation, Desc, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement, RemotePiece,
+    Allocation, Desc, Dmabuf, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement,
+    RemotePiece,
 };
 pub use multicast::{Multicast, MulticastGroup};
 pub use provider::{Offers, Provider, Request};

@@ -1,5 +1,6 @@
 //! Memory on its way through the stack: lent buffers, registrations, and memory that the library allocates.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::{Address, BindFlags, Context, Counter, Endpoint, FiAddr, Fid, MrAccess, Result};
@@ -101,6 +102,15 @@ pub struct RemotePiece {
     pub key: u64,
 }
 
+/// Memory that its driver has exported as a dma-buf, such as that of a GPU (`struct fi_mr_dmabuf`).
+#[derive(Clone, Copy, Debug)]
+pub struct Dmabuf<'a> {
+    /// The descriptor. It may be closed when the memory is registered.
+    pub fd: BorrowedFd<'a>,
+    /// The first byte to register, from the start of the dma-buf.
+    pub offset: u64,
+}
+
 /// The memory to register, and its attributes (`struct fi_mr_attr`).
 #[derive(Clone, Debug)]
 pub struct MrAttr<'a> {
@@ -124,6 +134,7 @@ pub struct MrAttr<'a> {
     pub peer: Option<&'a Address>,
     /// The context of the event that reports the registration (`FI_REG_MR`).
     pub context: Context,
+    dmabuf: Option<Dmabuf<'a>>,
 }
 
 impl<'a> MrAttr<'a> {
@@ -144,7 +155,31 @@ impl<'a> MrAttr<'a> {
             auth_key: &[],
             peer: None,
             context: Context(0),
+            dmabuf: None,
         }
+    }
+
+    /// A registration of a dma-buf (`FI_MR_DMABUF`), by a device alone: peers' devices read and write it, and neither end
+    /// does on their behalf. `piece` has the length, and the address by which accesses name the first byte, which need
+    /// not be mapped. Operations of this end's own on that address use what is mapped there.
+    ///
+    /// Registering it is an error (`FI_ENOSYS`) where no device does that.
+    pub const fn of_dmabuf(dmabuf: Dmabuf<'a>, piece: &'a [Piece; 1], access: MrAccess) -> Self {
+        // SAFETY: no access by an address of this process follows from the registration.
+        let mut attr = unsafe { Self::new(piece, access) };
+        attr.dmabuf = Some(dmabuf);
+        attr
+    }
+
+    /// The dma-buf, if the memory is one.
+    pub const fn dmabuf(&self) -> Option<Dmabuf<'a>> {
+        self.dmabuf
+    }
+
+    /// The same, with those of its rights that `access` has.
+    #[must_use]
+    pub fn restricted(&self, access: MrAccess) -> Self {
+        Self { access: self.access & access, ..self.clone() }
     }
 
     /// The memory: one piece, or several that form one region.

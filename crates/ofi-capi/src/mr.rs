@@ -1,15 +1,17 @@
 //! Memory registration.
 
 use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{
-    AV_AUTH_KEY, BindFlags, Caps, Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece, Result,
+    AV_AUTH_KEY, BindFlags, Caps, Dmabuf, Errno, Error, HmemIface, MemoryRegion, MrAccess, MrAttr, Piece,
+    Result,
 };
 
 use crate::abi::{
-    class, command, fi_mr_attr, fi_mr_map_raw, fi_mr_modify, fi_mr_raw_attr, fi_ops, fi_ops_mr, fid,
-    fid_cntr, fid_domain, fid_ep, fid_mr, flag,
+    class, command, fi_mr_attr, fi_mr_dmabuf, fi_mr_map_raw, fi_mr_modify, fi_mr_raw_attr, fi_ops, fi_ops_mr,
+    fid, fid_cntr, fid_domain, fid_ep, fid_mr, flag,
 };
 use crate::av_keys;
 use crate::border::{self, invalid, null};
@@ -77,20 +79,28 @@ unsafe fn register(
         return Err(invalid("offset", "0: it is reserved", attr.offset.to_string()));
     }
     let iface = HmemIface::try_from(attr.iface)?;
-    if flags & flag::MR_DMABUF != 0 || iface != HmemIface::System {
+    let is_dmabuf = flags & flag::MR_DMABUF != 0;
+    let by_device = BY_DEVICE.contains(&domain.info.fabric_attr.prov_name.as_str());
+    if is_dmabuf && !by_device || !is_dmabuf && iface != HmemIface::System {
         return Err(Error::wanted(
             Errno::ENOSYS,
             "the memory to register",
-            "memory of the host, by its address",
-            format!("{iface}, flags {flags:#x}"),
+            "memory of the host, by its address; with provider efa or verbs also a dma-buf (FI_MR_DMABUF)",
+            format!("{iface}, flags {flags:#x}, provider {}", domain.info.fabric_attr.prov_name),
             "copy through memory of the host",
         ));
     }
-    if pieces.iter().any(|piece| piece.addr.is_null() && piece.len > 0) {
+    // SAFETY: the caller's promise.
+    let described = if is_dmabuf { Some(unsafe { dmabuf(attr)? }) } else { None };
+    if described.is_none() && pieces.iter().any(|piece| piece.addr.is_null() && piece.len > 0) {
         return Err(null("the memory to register"));
     }
-    // SAFETY: the caller's promise.
-    let mut wanted = unsafe { MrAttr::new(pieces, MrAccess::from_bits_retain(attr.access)) };
+    let access = MrAccess::from_bits_retain(attr.access);
+    let mut wanted = match &described {
+        Some((dmabuf, piece)) => MrAttr::of_dmabuf(*dmabuf, piece, access),
+        // SAFETY: the caller's promise.
+        None => unsafe { MrAttr::new(pieces, access) },
+    };
     (wanted.offset, wanted.requested_key) = (attr.offset, attr.requested_key);
     (wanted.iface, wanted.device) = (iface, attr.device);
     wanted.disabled = flags & flag::RMA_EVENT != 0;
@@ -127,6 +137,31 @@ unsafe fn register(
     let body = unsafe { object::body(handle)? };
     *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
     Ok(())
+}
+
+/// The providers whose devices register a dma-buf.
+const BY_DEVICE: [&str; 2] = ["efa", "verbs"];
+
+/// The dma-buf that the attributes describe in place of `mr_iov`, and its memory as accesses name it.
+///
+/// # Safety
+/// The C caller's promise: `attr.dmabuf` leads to `iov_count` structures, and their descriptors are open.
+unsafe fn dmabuf<'a>(attr: &fi_mr_attr) -> Result<(Dmabuf<'a>, [Piece; 1])> {
+    // SAFETY: the caller's promise; the pointer is the union's.
+    let described = unsafe { vector::<fi_mr_dmabuf>("dmabuf", attr.mr_iov.cast(), attr.iov_count)? };
+    let [fi_mr_dmabuf { fd, offset, len, base_addr }] = *described else {
+        return Err(invalid("iov_count", "1 dma-buf", described.len().to_string()));
+    };
+    if fd < 0 {
+        return Err(invalid("dmabuf.fd", "an open descriptor", fd.to_string()));
+    }
+    let start = usize::try_from(offset).ok().and_then(|offset| base_addr.addr().checked_add(offset));
+    let start = start.ok_or_else(|| {
+        invalid("dmabuf", "memory inside the address space", format!("{offset} bytes after {base_addr:p}"))
+    })?;
+    // SAFETY: the caller's promise.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok((Dmabuf { fd, offset }, [Piece::new(base_addr.with_addr(start).cast(), len)]))
 }
 
 /// The attributes of calls without a structure.
@@ -198,7 +233,7 @@ unsafe extern "C" fn regattr(
         // SAFETY: as above: as much of it as the program has.
         let attr = unsafe { info::read(attr, attr_size(body.info.fabric_attr.api_version)) };
         let attr = attr.ok_or_else(|| null("struct fi_mr_attr"))?;
-        // With FI_MR_DMABUF the field has another meaning and is not read.
+        // With FI_MR_DMABUF the field has another meaning: see `dmabuf`.
         let count = if flags & flag::MR_DMABUF == 0 { attr.iov_count } else { 0 };
         // SAFETY: as above; `Piece` is laid out like `iovec`.
         let pieces = unsafe { vector::<Piece>("mr_iov", attr.mr_iov.cast(), count)? };

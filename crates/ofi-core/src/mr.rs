@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ofi_api::{
-    AV_AUTH_KEY, BindFlags, Counter, Desc, Endpoint, Errno, Error, Fid, KEY_NOTAVAIL, MemoryRegion, MrAttr,
-    MrMode, Piece, Result,
+    AV_AUTH_KEY, BindFlags, Counter, Desc, Endpoint, Errno, Error, Fid, KEY_NOTAVAIL, MemoryRegion, MrAccess,
+    MrAttr, MrMode, Piece, Result,
 };
 
 use crate::auth::{self, AuthKey};
@@ -17,6 +17,9 @@ use crate::transport::{RegionData, Transport};
 
 /// How long a closing registration waits for running accesses.
 const BOUND: Duration = Duration::from_secs(1);
+
+/// Rights of peers.
+const REMOTE: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 /// The state of a registration.
 enum Life {
@@ -46,6 +49,15 @@ impl<T: Transport> Mr<T> {
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &MrAttr<'_>) -> Result<Arc<Self>> {
         let chosen = domain.info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
         let auth = auth_of(domain, attr)?;
+        if attr.dmabuf().is_some() && !T::DMABUF {
+            return Err(Error::wanted(
+                Errno::ENOSYS,
+                "a dma-buf to register (FI_MR_DMABUF)",
+                "a provider whose device registers it: efa, or verbs with connected endpoints (FI_EP_MSG)",
+                format!("provider {}", domain.info.fabric_attr.prov_name),
+                "map the dma-buf and register that memory by its address, or copy through memory of the host",
+            ));
+        }
         let data = T::register(&domain.part.transport, attr)?;
         let key = match T::key(&data) {
             _ if !chosen => KeyChoice::Requested,
@@ -53,6 +65,9 @@ impl<T: Transport> Mr<T> {
             None => KeyChoice::Random,
         };
         let data: RegionData = Box::new(data);
+        // The processor does not touch a dma-buf for a peer: only the device's own registration has those rights.
+        let by_device = attr.restricted(MrAccess::all().difference(REMOTE));
+        let attr = if attr.dmabuf().is_some() { &by_device } else { attr };
         let mut registration = Registration::new(attr, key, data);
         registration.auth = auth;
         registration.only = attr.peer.map(T::normalize).transpose()?;

@@ -24,7 +24,7 @@ pub use crate::source::Arm;
 
 pub(crate) use host::Origin;
 pub use host::{Announced, Arrived, Delivery, Fault, Host, Receiving, Route, Ticket};
-pub use lanes::{Attendant, Lanes, Posted, SharedReceives};
+pub use lanes::{Attendant, GivenUp, Lanes, Posted, SharedReceives};
 pub use outgoing::{OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma};
 pub use part::{DomainPart, RegionData, Regions, Registered};
 pub use payload::Payload;
@@ -106,8 +106,14 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// application that does not ([`crate::cm::keeper`]).
     const KEEPS: bool = false;
 
-    /// Whether reads and writes can be given up one by one, while their endpoint goes on ([`Lanes::abandon`]).
+    /// Whether reads and writes can be given up one by one, while their endpoint goes on ([`Lanes::give_up`]).
     const ABANDONS: bool = false;
+
+    /// Whether a device may register a dma-buf ([`MrAttr::of_dmabuf`]).
+    const DMABUF: bool = false;
+
+    /// Whether each peer has a connection of its own that can be ended ([`Lanes::sever`]).
+    const SEVERS: bool = false;
 
     /// The longest authorization key that its endpoints check, in bytes; 0 if they check none ([`crate::auth`]).
     const AUTH_KEY_SIZE: usize = 0;

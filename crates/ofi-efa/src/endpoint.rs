@@ -7,7 +7,7 @@ use ofi_api::{Address, EpOption, Errno, Error, Info, OpFlags, Result, Statistic}
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
-    Arm, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma, Peer, Posted,
+    Arm, GivenUp, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma, Peer, Posted,
 };
 
 use crate::lanes::EfaLanes;
@@ -178,6 +178,11 @@ unsafe impl Lanes<Efa> for State {
         if let Self::Open(lanes) = self {
             lanes.settle_receives(host);
         }
+    }
+
+    fn give_up(&mut self, peer: Peer, id: SlotId, op: &mut Op) -> GivenUp {
+        let Self::Open(lanes) = self else { return GivenUp::Over };
+        lanes.lanes[peer as usize].give_up(&mut lanes.common, id, op)
     }
 
     fn removed(&mut self, peer: Peer, id: SlotId, op: Op) {

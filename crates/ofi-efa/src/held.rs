@@ -5,6 +5,7 @@
 //! or poll releases it.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::domain::{Domain, Local};
 
@@ -16,6 +17,10 @@ struct Held {
     region: Option<Local>,
     /// Number of uses, plus one for the last used registration.
     uses: u32,
+    /// Those of operations that were given up.
+    leaving: u32,
+    /// One of those was a read.
+    fills: bool,
 }
 
 /// See the module.
@@ -84,7 +89,7 @@ impl Regions {
 
     /// Begins to use a registration.
     pub fn hold(&mut self, region: Local) -> InUse {
-        let held = Held { region: Some(region), uses: 1 };
+        let held = Held { region: Some(region), uses: 1, leaving: 0, fills: false };
         InUse(match self.free.pop() {
             Some(at) => {
                 self.all[at as usize] = held;
@@ -95,6 +100,38 @@ impl Regions {
                 (self.all.len() - 1) as u32
             }
         })
+    }
+
+    /// The operation of a use was given up, a read if `fills`.
+    pub fn leaves(&mut self, InUse(at): &InUse, fills: bool) {
+        let held = &mut self.all[*at as usize];
+        held.leaving += 1;
+        held.fills |= fills;
+    }
+
+    /// The use of such an operation is about to end.
+    pub fn stays(&mut self, InUse(at): &InUse) {
+        self.all[*at as usize].leaving -= 1;
+    }
+
+    /// Ends the registration of a use, if all operations that use it were given up, and one of them is a read. Returns
+    /// whether it has ended: then no device touches the memory by it.
+    pub fn revoke(&mut self, InUse(at): &InUse, domain: &Domain) -> bool {
+        if !self.last.covers.is_empty() && self.last.at == *at {
+            self.forget();
+        }
+        let held = &mut self.all[*at as usize];
+        let Some(region) = &held.region else { return true };
+        if held.leaving < held.uses || !held.fills {
+            return false;
+        }
+        domain.cache.retire(region);
+        // Another endpoint of the domain may use it; it lets go when it polls.
+        let is_alone = Arc::strong_count(region) == 1;
+        if is_alone {
+            held.region = None;
+        }
+        is_alone
     }
 
     /// Ends a use.

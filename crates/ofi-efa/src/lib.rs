@@ -20,6 +20,7 @@ mod common;
 mod direct;
 mod domain;
 mod endpoint;
+mod giving_up;
 mod held;
 mod ids;
 mod lane;
@@ -66,6 +67,8 @@ unsafe impl Transport for Efa {
     type Op = op::Op;
     type Token = moving::Token;
 
+    const ABANDONS: bool = true;
+    const DMABUF: bool = true;
     const MATCHES: bool = true;
 
     fn open_domain(info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
@@ -90,7 +93,10 @@ unsafe impl Transport for Efa {
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
-        Ok(region::Region::new(domain, attr))
+        match attr.dmabuf() {
+            Some(dmabuf) => region::Region::of_dmabuf(domain, attr, dmabuf),
+            None => Ok(region::Region::new(domain, attr)),
+        }
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

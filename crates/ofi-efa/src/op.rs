@@ -87,6 +87,8 @@ pub struct Alone {
     /// Immediate data for the peer.
     pub data: Option<u32>,
     pub memory: Memory,
+    /// The application has given the operation up.
+    pub given_up: bool,
 }
 
 /// The kind of a one-request operation.

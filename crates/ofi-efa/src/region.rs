@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{HmemIface, MrAccess, MrAttr};
+use ofi_api::{Dmabuf, Errno, Error, HmemIface, MrAccess, MrAttr, Result};
 
 use ibv::cache::{Cache, RangeId};
 
@@ -25,25 +25,31 @@ pub struct Region {
 const TRIES: usize = 64;
 
 impl Region {
-    /// Registers memory with the device, if possible.
-    pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
-        let is_system = attr.iface == HmemIface::System;
-        let ranges = attr.pieces().iter().filter(|_| is_system);
-        let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
-        let (reads, writes) = (MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE);
-        let access = match (attr.access().contains(reads), attr.access().contains(writes)) {
-            (true, true) => Some(Access::RemoteReadWrite),
-            (true, false) => Some(Access::RemoteRead),
-            (false, true) => Some(Access::RemoteWrite),
-            (false, false) => None,
-        };
-        let plain = is_system && !attr.disabled && attr.peer.is_none() && domain.keys;
-        let remote = match (attr.pieces(), access) {
-            ([piece], Some(access)) if plain && piece.len > 0 => {
-                register(domain, piece.addr, piece.len, access)
-            }
-            _ => None,
-        };
+    /// Registers a dma-buf with the device.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for a domain whose devices do not access memory by themselves, and for a registration that they may
+    /// not access alone; the errors of ibv_reg_dmabuf_mr(3).
+    pub fn of_dmabuf(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Result<Self> {
+        let [piece] = attr.pieces() else { return Err(Error::new(Errno::EINVAL)) };
+        if !domain.keys || attr.disabled || attr.peer.is_some() {
+            return Err(Error::wanted(
+                Errno::ENOSYS,
+                "a dma-buf to register with provider efa",
+                "one that peers' devices access alone: a device with RDMA, FI_MR_VIRT_ADDR and FI_MR_PROV_KEY but no \
+                 FI_MR_ENDPOINT, and a registration for all peers",
+                "another",
+                "copy through memory of the host",
+            ));
+        }
+        let access = access_of(attr).unwrap_or(Access::Local);
+        let iova = piece.addr.addr() as u64;
+        let register = || domain.device.register_dmabuf(dmabuf, piece.len, iova, access);
+        let region = unused_key(domain, register)?.ok_or_else(|| Error::new(Errno::ENOSPC))?;
+        Ok(Self::of(domain, Some(region), Vec::new()))
+    }
+
+    fn of(domain: &Domain, remote: Option<Box<dyn srd::Region>>, ranges: Vec<RangeId>) -> Self {
         Self {
             key: remote.as_ref().map(|region| region.rkey()),
             remote: Mutex::new(remote),
@@ -51,6 +57,21 @@ impl Region {
             ranges: Mutex::new(ranges),
             withdrawn: Arc::clone(&domain.withdrawn),
         }
+    }
+
+    /// Registers memory with the device, if possible.
+    pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
+        let is_system = attr.iface == HmemIface::System;
+        let ranges = attr.pieces().iter().filter(|_| is_system);
+        let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
+        let plain = is_system && !attr.disabled && attr.peer.is_none() && domain.keys;
+        let remote = match (attr.pieces(), access_of(attr)) {
+            ([piece], Some(access)) if plain && piece.len > 0 => {
+                register(domain, piece.addr, piece.len, access)
+            }
+            _ => None,
+        };
+        Self::of(domain, remote, ranges)
     }
 
     /// Drops the cached registrations of the memory for this end's operations.
@@ -82,18 +103,37 @@ impl Drop for Region {
     }
 }
 
-fn register(domain: &Domain, addr: *mut u8, len: usize, access: Access) -> Option<Box<dyn srd::Region>> {
+/// The rights of peers; `None` if they have none.
+fn access_of(attr: &MrAttr<'_>) -> Option<Access> {
+    let (reads, writes) = (MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE);
+    match (attr.access().contains(reads), attr.access().contains(writes)) {
+        (true, true) => Some(Access::RemoteReadWrite),
+        (true, false) => Some(Access::RemoteRead),
+        (false, true) => Some(Access::RemoteWrite),
+        (false, false) => None,
+    }
+}
+
+/// A registration whose key no open registration has; `None` if the device gives no such key.
+fn unused_key(
+    domain: &Domain,
+    register: impl Fn() -> Result<Box<dyn srd::Region>>,
+) -> Result<Option<Box<dyn srd::Region>>> {
     let mut unfit = Vec::new();
     while unfit.len() < TRIES {
-        // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
-        match unsafe { domain.device.register(addr, len, access) } {
-            Ok(region) if domain.withdrawn.keys().contains(&region.rkey()) => unfit.push(region),
-            Ok(region) => return Some(region),
-            Err(error) => {
-                tracing::warn!(target: "ofi::efa::mr", %error, "peers' accesses to a registration go through its owner");
-                return None;
-            }
+        let region = register()?;
+        if !domain.withdrawn.keys().contains(&region.rkey()) {
+            return Ok(Some(region));
         }
+        unfit.push(region);
     }
-    None
+    Ok(None)
+}
+
+fn register(domain: &Domain, addr: *mut u8, len: usize, access: Access) -> Option<Box<dyn srd::Region>> {
+    // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
+    unused_key(domain, || unsafe { domain.device.register(addr, len, access) }).unwrap_or_else(|error| {
+        tracing::warn!(target: "ofi::efa::mr", %error, "peers' accesses to a registration go through its owner");
+        None
+    })
 }

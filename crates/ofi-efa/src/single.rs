@@ -68,7 +68,7 @@ impl Lane {
         self.transfers += 1;
         let id = host.open_with(peer, ticket, || {
             let memory = Memory::Region(held);
-            Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory })
+            Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory, given_up: false })
         });
         if alone {
             // SAFETY: the memory is registered, because the operation holds the registration, and lent until it has
@@ -105,7 +105,7 @@ impl Lane {
         self.transfers += 1;
         let id = host.open_with(peer, ticket, || {
             let (kind, at, memory) = (Kind::Send, Remote { addr: 0, rkey: 0 }, Memory::Region(held));
-            Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory })
+            Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory, given_up: false })
         });
         let from = Segment { addr: piece.addr, len: piece.len, lkey };
         let action = Action::Send { from, inline: false, data: None };
@@ -176,7 +176,7 @@ impl Lane {
         };
         let kind = if out.write { Kind::Write } else { Kind::Read };
         let (peer, at) = (out.peer, Remote { addr: remote.addr, rkey });
-        let alone = Alone { peer, kind, piece: *piece, lkey, at, data, memory };
+        let alone = Alone { peer, kind, piece: *piece, lkey, at, data, memory, given_up: false };
         self.post_alone(common, host, out.ticket, alone);
         match out.write {
             true => common.counts.native_writes += 1,
@@ -203,7 +203,8 @@ impl Lane {
         let found = unsafe { common.regions.find(&common.domain.transport, addr, len) };
         let Some((lkey, region)) = found else { return false };
         let (kind, at, memory) = (Kind::Send, Remote { addr: 0, rkey: 0 }, Memory::Region(region));
-        let alone = Alone { peer, kind, piece: Piece::new(addr, len), lkey, at, data, memory };
+        let alone =
+            Alone { peer, kind, piece: Piece::new(addr, len), lkey, at, data, memory, given_up: false };
         self.post_alone(common, host, ticket, alone);
         common.counts.sent += 1;
         true
@@ -250,8 +251,10 @@ impl Lane {
             // The peer has no receive for a message, or for a write with data.
             Status::NotReady if self.ending.is_none() && self.dead.is_none() => {
                 self.rest(common, peer);
-                // The memory of an operation that is gone is no longer lent.
-                if let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id) {
+                // The memory of an operation that is gone, or was given up, is no longer lent.
+                if let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id)
+                    && !alone.given_up
+                {
                     self.singles.push_back((id, alone.action(common)));
                     return common.hold(&mut self.is_dirty, peer);
                 }
@@ -305,7 +308,7 @@ impl Lane {
             Memory::Slot(slot) => Some(common.adapter.outgoing(slot).cast_const()),
             Memory::Nothing | Memory::Region(_) => None,
         };
-        let Alone { kind, piece, at, data, .. } = *alone;
+        let Alone { kind, piece, at, data, given_up, .. } = *alone;
         if status == Status::Done
             && kind == Kind::Read
             && let Some(from) = slot
@@ -314,7 +317,7 @@ impl Lane {
             unsafe { copy::bytes(from, piece.addr, piece.len) };
         }
         let bytes = match status {
-            Status::BadAddress if self.ending.is_none() && self.is_own() == Some(true) => {
+            Status::BadAddress if !given_up && self.ending.is_none() && self.is_own() == Some(true) => {
                 let bytes = slot.filter(|_| kind == Kind::Write).map(|from| {
                     let mut bytes = vec![0u8; piece.len];
                     // SAFETY: both have `len` bytes; the slot belongs to this access.
@@ -325,6 +328,9 @@ impl Lane {
             }
             _ => None,
         };
+        if given_up && let Memory::Region(region) = &memory {
+            common.regions.stays(region);
+        }
         // Before the application gets its memory back.
         common.let_go(memory);
         if let Some(bytes) = bytes {
@@ -344,7 +350,7 @@ impl Lane {
 }
 
 impl Common {
-    fn let_go(&mut self, memory: Memory) {
+    pub fn let_go(&mut self, memory: Memory) {
         match memory {
             Memory::Nothing => {}
             Memory::Slot(slot) => self.adapter.give_slot(slot),

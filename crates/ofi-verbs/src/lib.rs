@@ -71,6 +71,8 @@ unsafe impl Transport for Verbs {
 
     const MATCHES: bool = true;
     const KEEPS: bool = true;
+    const SEVERS: bool = true;
+    const DMABUF: bool = true;
 
     fn prefix(info: &Info) -> usize {
         datagram::prefix(info, info.tx_attr.mode)
@@ -85,7 +87,19 @@ unsafe impl Transport for Verbs {
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
-        if domain.keyed { region::Region::keyed(domain, attr) } else { Ok(region::Region::new(domain, attr)) }
+        if domain.keyed {
+            return region::Region::keyed(domain, attr);
+        }
+        if attr.dmabuf().is_some() {
+            return Err(Error::wanted(
+                Errno::ENOSYS,
+                "a dma-buf to register for reliable datagrams (FI_EP_RDM) of provider verbs",
+                "memory that this process can touch: it executes the first access of each peer",
+                "a dma-buf",
+                "use connected endpoints (FI_EP_MSG), or provider efa",
+            ));
+        }
+        Ok(region::Region::new(domain, attr))
     }
 
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {

@@ -42,7 +42,7 @@ impl Region {
             let wanted = "one piece (domain_attr.mr_iov_limit)";
             return refused(Errno::EINVAL, wanted, found, "register each piece separately");
         };
-        if attr.iface != HmemIface::System {
+        if attr.iface != HmemIface::System && attr.dmabuf().is_none() {
             let (wanted, advice) = ("system memory", "copy the data from the GPU to system memory");
             return refused(Errno::ENOSYS, wanted, format!("that of {:?}", attr.iface), advice);
         }
@@ -50,10 +50,16 @@ impl Region {
             Some(Access::RemoteReadWrite) if domain.atomics => Access::RemoteAtomic,
             access => access.unwrap_or(Access::Local),
         };
-        // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
-        let region = unsafe { domain.device.register(piece.addr, piece.len, access) };
+        let region = match attr.dmabuf() {
+            Some(dmabuf) => {
+                domain.device.register_dmabuf(dmabuf, piece.len, piece.addr.addr() as u64, access)
+            }
+            // SAFETY: the application promises the memory (`MrAttr::new`) until the registration is closed.
+            None => unsafe { domain.device.register(piece.addr, piece.len, access) },
+        };
         let region = region.map_err(|error| failed(&error))?;
-        let ranges = vec![domain.cache.add(piece.addr.addr(), piece.len)];
+        let is_mapped = attr.dmabuf().is_none();
+        let ranges = is_mapped.then(|| domain.cache.add(piece.addr.addr(), piece.len)).into_iter().collect();
         let cache = Arc::clone(&domain.cache);
         let key = Some(region.rkey().into());
         Ok(Self { remote: Mutex::new(Some(region)), cache, ranges: Mutex::new(ranges), key })

@@ -12,6 +12,7 @@
 
 use std::time::Instant;
 
+use ofi_api::Errno;
 use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, Peer};
 
@@ -160,6 +161,14 @@ impl VerbsLanes {
         self.stop(peer);
         self.take_rest(host);
         self.unlink(peer);
+    }
+
+    /// Ends a lane's connection and everything that is in flight on it: see [`ofi_core::transport::Lanes::sever`].
+    pub fn sever<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
+        self.hang_up(host, peer);
+        let lane = &mut self.lanes[peer as usize];
+        lane.refused = None; // accesses that the peer's device has refused end too, instead of going to their owner
+        lane.lose(&mut self.common, host, peer, Errno::ECONNABORTED);
     }
 
     /// Stops arrivals over a lane's connection, and drains its completions: some devices discard them with the queue

@@ -203,6 +203,12 @@ unsafe impl Lanes<Verbs> for State {
         lanes.lanes[peer as usize].abandon(&mut lanes.common, peer, id, op)
     }
 
+    fn sever<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) -> bool {
+        let Self::Open(lanes) = self else { return false };
+        lanes.sever(host, peer);
+        true
+    }
+
     fn removed(&mut self, peer: Peer, _id: SlotId, op: Op) {
         if let Self::Open(lanes) = self {
             lanes.lanes[peer as usize].is_over(&op);

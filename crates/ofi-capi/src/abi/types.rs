@@ -270,6 +270,7 @@ c_structs! {
         base_mr: *const fid_mr,
         sub_mr_cnt: usize,
     }
+    struct fi_mr_dmabuf { fd: c_int, offset: u64, len: usize, base_addr: Ptr, }
     struct fi_mr_auth_key { av: *mut fid_av, src_addr: u64, }
     struct fi_mr_modify {
         flags: u64,

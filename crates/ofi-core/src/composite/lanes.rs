@@ -15,8 +15,8 @@ use crate::domain::DomainPart;
 use crate::slots::SlotId;
 use crate::sys::WaitSet;
 use crate::transport::{
-    Arm, Attendant, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma, Peer,
-    Posted, SharedReceives, Transport,
+    Arm, Attendant, GivenUp, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma,
+    Peer, Posted, SharedReceives, Transport,
 };
 
 /// The near transport of an enabled endpoint.
@@ -371,6 +371,29 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
                 self.routes.local(FAR, peer).is_some_and(|local| self.far.abandon(local, id, op))
             }
         }
+    }
+
+    fn give_up(&mut self, peer: Peer, id: SlotId, op: &mut OpOf<P>) -> GivenUp {
+        let given_up = match op {
+            Either::Near(op) => match (&mut self.near, self.routes.local(NEAR, peer)) {
+                (Some(near), Some(local)) => Some(near.lanes.give_up(local, id, op)),
+                _ => None,
+            },
+            Either::Far(op) => self.routes.local(FAR, peer).map(|local| self.far.give_up(local, id, op)),
+        };
+        given_up.unwrap_or(GivenUp::Over)
+    }
+
+    fn sever<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer) -> bool {
+        if let Some(local) = self.routes.local(FAR, peer) {
+            let mut heard = false;
+            let mut host = FarHost::<P, H>::new(&mut self.routes, host, &mut heard);
+            if !self.far.sever(&mut host, local) {
+                return false;
+            }
+        }
+        // What is under way through shared memory goes on.
+        self.routes.local(NEAR, peer).is_none()
     }
 
     fn removed(&mut self, peer: Peer, id: SlotId, op: OpOf<P>) {

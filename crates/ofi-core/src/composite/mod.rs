@@ -122,6 +122,8 @@ unsafe impl<P: Pairing> Transport for Both<P> {
     const MATCHES: bool = P::Near::MATCHES && P::Far::MATCHES;
     const KEEPS: bool = P::Far::KEEPS;
     const ABANDONS: bool = P::Near::ABANDONS && P::Far::ABANDONS;
+    const SEVERS: bool = P::Far::SEVERS;
+    const DMABUF: bool = P::Far::DMABUF;
     const AUTH_KEY_SIZE: usize = match (P::Near::AUTH_KEY_SIZE, P::Far::AUTH_KEY_SIZE) {
         (near, far) if near < far => near,
         (_, far) => far,
@@ -162,7 +164,8 @@ unsafe impl<P: Pairing> Transport for Both<P> {
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
-        let near = domain.near.as_ref().map(|near| P::Near::register(&near.transport, attr)).transpose()?;
+        let near = domain.near.as_ref().filter(|_| attr.dmabuf().is_none());
+        let near = near.map(|near| P::Near::register(&near.transport, attr)).transpose()?;
         Ok(BothRegion { near, far: P::Far::register(&domain.far.transport, attr)? })
     }
 

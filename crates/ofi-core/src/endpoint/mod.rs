@@ -542,6 +542,15 @@ impl<T: Transport> Endpoint for Ep<T> {
         self.core.abandon(context)
     }
 
+    fn sever(&self, peer: FiAddr) -> Result<()> {
+        self.core.born.check()?;
+        self.core.sever(peer)
+    }
+
+    fn severs(&self) -> bool {
+        T::SEVERS
+    }
+
     fn option(&self, option: EpOption) -> Result<usize> {
         self.core.option(option)
     }

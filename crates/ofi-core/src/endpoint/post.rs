@@ -14,7 +14,7 @@ use crate::cq::Credit;
 use crate::lock::Guard;
 use crate::transport::Posted as Outcome;
 use crate::transport::{
-    Host, Lanes, OutAccess, OutMessage, OutPlain, OutRma, Peer, Route, RxName, Ticket, Transport,
+    GivenUp, Host, Lanes, OutAccess, OutMessage, OutPlain, OutRma, Peer, Route, RxName, Ticket, Transport,
 };
 
 #[cold]
@@ -352,11 +352,14 @@ impl<T: Transport> EpCore<T> {
         let (Some(&id), Some(lanes)) = (ends.tx.ops.ids(is_it).first(), lanes) else {
             return Err(Error::new(Errno::ENOENT));
         };
-        let goes_on = match ends.tx.ops.get_mut(id) {
-            Some(op) => lanes.abandon(op.peer, id, &mut op.op),
-            None => false,
+        let given_up = match ends.tx.ops.get_mut(id) {
+            Some(op) => lanes.give_up(op.peer, id, &mut op.op),
+            None => GivenUp::Over,
         };
-        if !goes_on
+        if given_up == GivenUp::Busy {
+            return Err(Error::AGAIN);
+        }
+        if given_up == GivenUp::Over
             && let Some(peer) = ends.tx.ops.get(id).map(|op| op.peer)
             && let Some(op) = ends.finish(peer, id, Err(Errno::ECANCELED))
         {
@@ -366,6 +369,20 @@ impl<T: Transport> EpCore<T> {
         drop(guard);
         self.domain.works.run_if_due();
         Ok(())
+    }
+
+    /// See [`ofi_api::Endpoint::sever`].
+    pub(super) fn sever(&self, addr: FiAddr) -> Result<()> {
+        if !T::SEVERS {
+            return Err(Error::new(Errno::EOPNOTSUPP));
+        }
+        let mut guard = self.state.lock();
+        let (peer, _) = guard.dest(addr)?;
+        let (lanes, host) = guard.split().ok_or_else(not_enabled)?;
+        let is_severed = lanes.sever(host, peer);
+        drop(guard);
+        self.domain.works.run_if_due();
+        if is_severed { Ok(()) } else { Err(Error::new(Errno::EOPNOTSUPP)) }
     }
 
     /// `fi_cancel`.

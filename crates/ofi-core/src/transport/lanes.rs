@@ -41,6 +41,17 @@ pub trait Attendant: Send + Sync {
     fn let_out(&self);
 }
 
+/// What becomes of an operation that the application gives up ([`Lanes::give_up`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GivenUp {
+    /// It continues without the application's memory, and ends with [`Host::finish`].
+    GoesOn,
+    /// It is over at this end: the core removes it from its table.
+    Over,
+    /// A device still uses the memory. The operation continues, and is perhaps given up by a later call.
+    Busy,
+}
+
 /// One endpoint's lanes to its peers.
 ///
 /// # Safety
@@ -139,12 +150,23 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
     fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);
 
-    /// The context that posted `op` closes while the operation is in flight, or the application gives it up
-    /// ([`Transport::ABANDONS`]): its memory is no longer lent after this returns. `true`: the operation continues
+    /// The context that posted `op` closes while the operation is in flight: its memory is no longer lent after this returns. `true`: the operation continues
     /// without that memory (a payload was copied, read bytes are dropped), and ends with [`Host::finish`], which
     /// reports nothing for a closed context. `false`: it is over at this end; the core removes it from its table.
     /// [`Lanes::settle_receives`] follows.
     fn abandon(&mut self, _peer: Peer, _id: SlotId, _op: &mut T::Op) -> bool {
+        false
+    }
+
+    /// The application gives `op` up ([`Transport::ABANDONS`]).
+    fn give_up(&mut self, peer: Peer, id: SlotId, op: &mut T::Op) -> GivenUp {
+        if self.abandon(peer, id, op) { GivenUp::GoesOn } else { GivenUp::Over }
+    }
+
+    /// Ends the connection to a peer, if there is one: its operations in flight end with an error, and no request that
+    /// either end has posted so far touches memory afterwards. Later posts connect anew. Returns whether that is so.
+    /// Only for transports with [`Transport::SEVERS`].
+    fn sever<H: Host<T>>(&mut self, _host: &mut H, _peer: Peer) -> bool {
         false
     }
 

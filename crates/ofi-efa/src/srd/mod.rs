@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 pub use ibv::{Access, Remote};
-use ofi_api::{Errno, Nic, Result};
+use ofi_api::{Dmabuf, Errno, Error, Nic, Result};
 
 /// A device's address on its fabric.
 pub type Gid = [u8; 16];
@@ -232,6 +232,21 @@ pub unsafe trait Device: Send + Sync {
     /// # Safety
     /// The memory stays allocated, and is only accessed by raw pointers, until the region is dropped.
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>>;
+
+    /// Registers memory behind a descriptor, which accesses address from `iova` on.
+    ///
+    /// # Errors
+    /// The device's error; by default `FI_ENOSYS`.
+    fn register_dmabuf(
+        &self,
+        dmabuf: Dmabuf<'_>,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Box<dyn Region>> {
+        let _ = (dmabuf, len, iova, access);
+        Err(Error::with(Errno::ENOSYS, "this device registers no dma-buf"))
+    }
 
     /// Whether the number of its retries to a receiver that is not ready can be set.
     fn asks_again(&self) -> bool {

@@ -8,7 +8,7 @@ use ibv::{
     AddressHandle, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue, EfaOpcode, MemoryRegion,
     Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
 };
-use ofi_api::{BusAttr, DeviceAttr, Errno, Error, LinkAttr, LinkState, Nic, Result};
+use ofi_api::{BusAttr, DeviceAttr, Dmabuf, Errno, Error, LinkAttr, LinkState, Nic, Result};
 use rustc_hash::FxHashMap;
 
 use super::{
@@ -120,6 +120,17 @@ unsafe impl Device for System {
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
         // SAFETY: the caller's promise.
         let region = unsafe { MemoryRegion::new(&self.pd, addr, len, access) };
+        Ok(Box::new(Registered(region.map_err(|error| failed(&error))?)))
+    }
+
+    fn register_dmabuf(
+        &self,
+        dmabuf: Dmabuf<'_>,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Box<dyn Region>> {
+        let region = MemoryRegion::of_dmabuf(&self.pd, (dmabuf.fd, dmabuf.offset), len, iova, access);
         Ok(Box::new(Registered(region.map_err(|error| failed(&error))?)))
     }
 

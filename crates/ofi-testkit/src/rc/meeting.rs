@@ -67,7 +67,7 @@ pub enum Message {
 }
 
 impl Message {
-    const fn to(&self) -> usize {
+    pub const fn to(&self) -> usize {
         match self {
             Self::Tell(id, _) | Self::Ask(id, _) | Self::Reject(id, _) => *id,
             Self::Grant(id, ..) | Self::Confirm(id) | Self::Part(id) => *id,
@@ -135,7 +135,11 @@ impl Fabric {
     /// Delivers the due messages.
     pub fn deliver_messages(&mut self) {
         let steps = self.steps;
+        let messages = std::mem::take(&mut self.messages);
+        let (held, messages): (Vec<_>, _) = messages.into_iter().partition(|(_, it)| self.is_held(it));
+        self.messages = messages;
         let mut due: Vec<_> = self.messages.extract_if(.., |(due, _)| *due <= steps).collect();
+        self.messages.extend(held);
         due.sort_by_key(|(due, _)| *due); // stable: messages of one end keep their order
         for (_, message) in due {
             self.deliver(message);

@@ -178,6 +178,25 @@ impl SimulatedDevice {
         self.lock().vanish(of);
     }
 
+    /// Makes the links of the endpoints at these addresses mute: nothing that is sent over them arrives or fails, and
+    /// nothing that is under way ends. Writes that are posted leave the device, until [`SimulatedDevice::mend`].
+    pub fn mute(&self, of: &[SocketAddr]) {
+        self.lock().mute(of);
+    }
+
+    /// Number of writes that have left over mute links.
+    pub fn late(&self) -> usize {
+        self.lock().late()
+    }
+
+    /// Mends the links: the writes that have left are executed at queue pairs that are still there. Returns their
+    /// number.
+    pub fn mend(&self) -> usize {
+        let executed = self.lock().mend();
+        self.work.notify_one();
+        executed
+    }
+
     /// Removes the device until the next [`SimulatedDevice::begin`]: what is under way is flushed, and connections are
     /// told. [`SimulatedDevice::die`] does without either.
     pub fn remove(&self) {

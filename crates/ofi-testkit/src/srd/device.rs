@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ofi::raw::{Errno, Error, Nic, Result};
+use ofi::raw::{Dmabuf, Errno, Error, Nic, Result};
 use ofi_core::sys;
 use ofi_efa::srd::{
     Access, Action, Completion, Device, Gid, Limits, QueuePair, Region, Segment, Sizes, To, WorkRequest,
 };
 
+use super::dmabuf::Mapped;
 use super::{Flight, Queue, SimulatedDevice, What};
 
 /// Most bytes of inline data in a request of 64 bytes and in one of 128 bytes, as on a device.
@@ -37,7 +38,9 @@ unsafe impl Region for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.device.lock().registered.remove(&self.key);
+        let mut inner = self.device.lock();
+        inner.registered.remove(&self.key);
+        inner.mapped.remove(&self.key);
     }
 }
 
@@ -77,16 +80,23 @@ unsafe impl Device for Handle {
         if matches!(access, Access::Local) && self.0.refuses.load(Ordering::Relaxed) {
             return Err(Error::new(Errno::ENOMEM));
         }
+        let key = self.0.lock().register(addr.expose_provenance() as u64, len, access);
+        Ok(Box::new(Registered { device: Arc::clone(&self.0), key }))
+    }
+
+    fn register_dmabuf(
+        &self,
+        dmabuf: Dmabuf<'_>,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Box<dyn Region>> {
+        let mapped = Mapped::new(dmabuf.fd, dmabuf.offset, len, iova)?;
         let mut inner = self.0.lock();
-        // Numbers are reused late, as on a device, and have 24 bits.
-        loop {
-            inner.last_key = (inner.last_key + 1) & 0xFF_FFFF;
-            let key = inner.last_key;
-            if key != 0 && !inner.registered.contains_key(&key) {
-                inner.registered.insert(key, (addr.expose_provenance() as u64, len, access));
-                return Ok(Box::new(Registered { device: Arc::clone(&self.0), key }));
-            }
-        }
+        let key = inner.register(iova, len, access);
+        inner.mapped.insert(key, mapped);
+        drop(inner);
+        Ok(Box::new(Registered { device: Arc::clone(&self.0), key }))
     }
 
     fn asks_again(&self) -> bool {
@@ -204,6 +214,11 @@ unsafe impl QueuePair for Simulated {
             true => Ok(()),
             false => Err(Error::new(Errno::ENOMEM)),
         })??;
+        let accesses =
+            requests.iter().filter(|request| !matches!(request.action, Action::Send { .. })).count();
+        if accesses > 0 {
+            self.device.lock().accesses.push(accesses);
+        }
         for &WorkRequest { id, to, action } in requests {
             let (Action::Send { from: used, .. }
             | Action::Read { into: used, .. }

@@ -7,6 +7,7 @@
 //! reproducible from its seed. The fabric says nothing about a device's speed.
 
 mod device;
+mod dmabuf;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -43,6 +44,9 @@ impl Default for Plan {
         Self { seed: 1, mtu: 8760, not_ready: 0, late: 0, receives: 4096, rdma: true, unsolicited: true }
     }
 }
+
+/// The device's status for memory of this end that is not registered (rdma-core, `EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY`).
+const LOCAL_KEY: u32 = 5;
 
 /// A message in flight.
 struct Flight {
@@ -120,6 +124,10 @@ struct Inner {
     overtaken: u64,
     /// Late completions: time, number and life of the queue pair, and result.
     late: Vec<(u64, u16, u64, Completion)>,
+    /// Reads and writes in each doorbell that had any.
+    accesses: Vec<usize>,
+    /// Queue pairs whose links are mute.
+    muted: Vec<u16>,
     /// Messages that will be reported as failed: source, destination, and whether they arrive nevertheless.
     cuts: Vec<(u16, u16, bool)>,
     /// Queue pairs whose next message is delayed: source, destination.
@@ -132,6 +140,8 @@ struct Inner {
     lives: u64,
     /// Registrations by key: first byte, length, and peers' rights.
     registered: HashMap<u32, (u64, usize, Access)>,
+    /// The device's mappings of dma-bufs, by key.
+    mapped: HashMap<u32, dmabuf::Mapped>,
     last_key: u32,
     /// The memory of the last request.
     last_used: usize,
@@ -142,6 +152,18 @@ struct Inner {
 }
 
 impl Inner {
+    /// A key for a registration. Numbers are reused late, as on a device, and have 24 bits.
+    fn register(&mut self, addr: u64, len: usize, access: Access) -> u32 {
+        loop {
+            self.last_key = (self.last_key + 1) & 0xFF_FFFF;
+            let key = self.last_key;
+            if key != 0 && !self.registered.contains_key(&key) {
+                self.registered.insert(key, (addr, len, access));
+                return key;
+            }
+        }
+    }
+
     /// Whether a peer may access this place.
     fn allows(&self, at: Remote, len: usize, write: bool) -> bool {
         let Some(&(addr, size, access)) = self.registered.get(&at.rkey) else { return false };
@@ -159,6 +181,14 @@ impl Inner {
 }
 
 impl Inner {
+    /// The memory that accesses name by this place.
+    fn place(&self, at: Remote) -> *mut u8 {
+        match self.mapped.get(&at.rkey) {
+            Some(mapped) => mapped.at(at.addr),
+            None => std::ptr::with_exposed_provenance_mut(at.addr as usize),
+        }
+    }
+
     /// Reports the result of a request to its sender, if that still exists.
     fn tell(&mut self, from: u16, life: u64, completion: Completion) {
         if let Some(sender) = self.queues.get_mut(&from).filter(|queue| queue.life == life) {
@@ -236,6 +266,8 @@ impl SimulatedDevice {
             newest: HashMap::new(),
             overtaken: 0,
             late: Vec::new(),
+            accesses: Vec::new(),
+            muted: Vec::new(),
             cuts: Vec::new(),
             delays: Vec::new(),
             delayed: Vec::new(),
@@ -243,6 +275,7 @@ impl SimulatedDevice {
             next_qpn: None,
             lives: 0,
             registered: HashMap::new(),
+            mapped: HashMap::new(),
             last_key: 0,
             last_used: 0,
             last_inline: false,
@@ -268,6 +301,7 @@ impl SimulatedDevice {
         let left = (inner.queues.len(), inner.registered.len());
         assert_eq!(left, (0, 0), "queue pairs and registrations of before");
         inner.flying.clear();
+        inner.muted.clear();
         inner.late.clear();
         inner.cuts.clear();
         inner.delays.clear();
@@ -304,9 +338,27 @@ impl SimulatedDevice {
         self.work.notify_one();
     }
 
+    /// Makes the links of these queue pairs mute: what they send, and what is sent to them, neither arrives nor fails
+    /// until [`SimulatedDevice::mend`].
+    pub fn mute(&self, qpns: &[u16]) {
+        self.lock().muted.extend(qpns);
+    }
+
+    /// Mends the links: what has left over them arrives.
+    pub fn mend(&self) {
+        self.lock().muted.clear();
+        self.work.notify_one();
+    }
+
     /// Assigns this number to the next queue pair, if it is free.
     pub fn reuse(&self, qpn: u16) {
         self.lock().next_qpn = Some(qpn);
+    }
+
+    /// How many reads and writes each doorbell since the last call has told the device of. Doorbells without any are not
+    /// counted.
+    pub fn take_accesses(&self) -> Vec<usize> {
+        std::mem::take(&mut self.lock().accesses)
     }
 
     /// The address of the newest request's memory.
@@ -387,6 +439,21 @@ impl SimulatedDevice {
         inner.steps += 1;
         let quiet = inner.flying.is_empty() && inner.late.is_empty();
         inner.clock += if quiet { Duration::from_micros(200) } else { Duration::from_micros(1) };
+        let is_mute =
+            |flight: &Flight| inner.muted.contains(&flight.from) || inner.muted.contains(&flight.to.qpn);
+        let (held, flying): (Vec<_>, _) = std::mem::take(&mut inner.flying).into_iter().partition(is_mute);
+        inner.flying = flying;
+        self.move_some(inner);
+        inner.flying.extend(held);
+        let steps = inner.steps;
+        let due: Vec<_> = inner.late.extract_if(.., |late| late.0 <= steps).collect();
+        for (_, from, life, completion) in due {
+            inner.tell(from, life, completion);
+        }
+    }
+
+    /// Delivers some randomly chosen messages.
+    fn move_some(&self, inner: &mut Inner) {
         let mut most = inner.flying.len().div_ceil(2).min(64);
         if self.began.is_some() && most > 1 {
             most = inner.draw() as usize % most + 1;
@@ -407,11 +474,6 @@ impl SimulatedDevice {
             } else {
                 inner.tell(flight.from, flight.life, completion);
             }
-        }
-        let steps = inner.steps;
-        let due: Vec<_> = inner.late.extract_if(.., |late| late.0 <= steps).collect();
-        for (_, from, life, completion) in due {
-            inner.tell(from, life, completion);
         }
     }
 
@@ -458,24 +520,25 @@ impl SimulatedDevice {
         }
         if let What::Read { into, .. } = flight.what {
             self.check(inner, into);
+            if !inner.owns(into) {
+                return Status::Failed(LOCAL_KEY); // its registration has ended since it was posted
+            }
         }
+        let place = match flight.what {
+            What::Read { at, .. } | What::Write { at, .. } => inner.place(at),
+            What::Send(..) => std::ptr::null_mut(),
+        };
         let Some(queue) = inner.queues.get_mut(&flight.to.qpn) else { return Status::NoDestination };
         let handle = queue.handles.iter().position(|known| *known == gid);
         let from = From { handle: handle.map(|at| at as u16), gid: Some(gid), qpn: flight.from };
         let len = bytes.len();
         match flight.what {
-            What::Read { into, at } => {
-                // SAFETY: registered memory of this process, of which `len` bytes are there; the segment is lent until
-                // the read has ended.
-                unsafe {
-                    ofi_core::copy::bytes(
-                        std::ptr::with_exposed_provenance(at.addr as usize),
-                        into.addr,
-                        into.len,
-                    )
-                };
+            What::Read { into, .. } => {
+                // SAFETY: registered memory, of which `len` bytes are there; the segment is lent until the read has
+                // ended.
+                unsafe { ofi_core::copy::bytes(place, into.addr, into.len) };
             }
-            What::Write { at, data, .. } => {
+            What::Write { data, .. } => {
                 let id = match data {
                     Some(_) if !unsolicited => {
                         if unready {
@@ -486,11 +549,8 @@ impl SimulatedDevice {
                     }
                     _ => None,
                 };
-                // SAFETY: registered memory of this process, of which `len` bytes are there.
-                unsafe {
-                    let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
-                    ofi_core::copy::bytes(bytes.as_ptr(), to, len);
-                };
+                // SAFETY: registered memory, of which `len` bytes are there.
+                unsafe { ofi_core::copy::bytes(bytes.as_ptr(), place, len) };
                 if let Some(data) = data {
                     queue.push(Completion::Written { id, len, data, from });
                 }

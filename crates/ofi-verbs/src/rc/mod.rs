@@ -21,6 +21,7 @@ pub use ibv::{
     Access, AsyncEvent, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Timers,
     Work, WorkCompletion,
 };
+use ofi_api::Dmabuf;
 
 pub(crate) use system::{Port, System};
 
@@ -87,6 +88,22 @@ pub unsafe trait Device: Send + Sync {
     /// # Safety
     /// The memory stays allocated, and is only accessed by raw pointers, until the region is dropped.
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>>;
+
+    /// Registers memory behind a descriptor, which accesses address from `iova` on.
+    ///
+    /// # Errors
+    /// The device's error; by default that it cannot.
+    fn register_dmabuf(
+        &self,
+        dmabuf: Dmabuf<'_>,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Box<dyn Region>> {
+        let _ = (dmabuf, len, iova, access);
+        let advice = "this device registers no dma-buf".into();
+        Err(Error { call: "ibv_reg_dmabuf_mr", errno: libc::EOPNOTSUPP, advice })
+    }
 
     /// Opens an endpoint's queues.
     ///

@@ -10,6 +10,7 @@ use ibv::{
     AsyncEvent, AsyncEvents, CmId, CompletionChannel, CompletionQueue, EventChannel, Gid, MemoryRegion,
     ProtectionDomain, QueuePair, QueuePairAttr, Receives, SharedReceiveQueue,
 };
+use ofi_api::Dmabuf;
 
 use super::msg::Connects;
 use super::ud::Datagrams;
@@ -77,6 +78,17 @@ unsafe impl Device for System {
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { MemoryRegion::new(&self.pd, addr, len, access) }?))
+    }
+
+    fn register_dmabuf(
+        &self,
+        dmabuf: Dmabuf<'_>,
+        len: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<Box<dyn Region>> {
+        let region = MemoryRegion::of_dmabuf(&self.pd, (dmabuf.fd, dmabuf.offset), len, iova, access)?;
+        Ok(Box::new(region))
     }
 
     fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>> {

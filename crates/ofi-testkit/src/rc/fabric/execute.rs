@@ -194,7 +194,7 @@ pub fn total(segments: &[Segment]) -> usize {
 }
 
 /// Reads registered memory that is lent until its request has ended.
-fn gather(segments: &[Segment]) -> Vec<u8> {
+pub(super) fn gather(segments: &[Segment]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(total(segments));
     for segment in segments.iter().filter(|segment| segment.len > 0) {
         // SAFETY: the caller's promise.
@@ -215,10 +215,16 @@ pub fn put(segments: &[Segment], mut bytes: &[u8]) {
 
 /// Makes a reported write visible in memory.
 pub(super) fn place(pair: &mut Pair) {
-    let Some((_, at, bytes)) = pair.unplaced.take() else { return };
+    if let Some((_, at, bytes)) = pair.unplaced.take() {
+        put_at(at, &bytes);
+    }
+}
+
+/// Writes to memory whose registration allows it.
+pub(super) fn put_at(at: Remote, bytes: &[u8]) {
     let to = std::ptr::with_exposed_provenance_mut(at.addr as usize);
     // SAFETY: memory of this process whose registration was checked when the request was executed; deregistration
-    // places this write first.
+    // places a write that waits first.
     unsafe { device_copy(bytes.as_ptr(), to, bytes.len()) };
 }
 

@@ -3,6 +3,7 @@
 
 mod execute;
 mod faults;
+mod mute;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use ofi_verbs::rc::{Access, Opcode, Post, Remote, Segment, Sizes, Status, Work, 
 
 use self::execute::place;
 pub use self::execute::{device_copy, put, total};
+use self::mute::Mute;
 use super::events::Watcher;
 use super::meeting::{Id, Message, Told};
 use super::ud::Ud;
@@ -118,6 +120,8 @@ pub struct Pair {
     tried: u8,
     /// The other end does not answer: the time when the request fails.
     given_up: Option<u64>,
+    /// The number of the first request that has not left over a mute link.
+    left: u64,
 }
 
 impl Pair {
@@ -137,6 +141,7 @@ impl Pair {
             wait: 0,
             tried: 0,
             given_up: None,
+            left: 0,
         }
     }
 
@@ -269,6 +274,7 @@ pub struct Fabric {
     pub last: Last,
     pub steps: u64,
     pub ud: Ud,
+    mute: Mute,
     driven: bool,
     draws: u64,
     /// Queue pairs with pending work.
@@ -310,6 +316,7 @@ impl Fabric {
             last: Last::default(),
             steps: 0,
             ud: Ud::default(),
+            mute: Mute::default(),
             driven,
             draws: plan.seed,
             busy: Vec::new(),
@@ -582,6 +589,12 @@ impl Fabric {
     fn advance(&mut self, qp: u32) -> bool {
         let Some(mut pair) = self.pairs.remove(&qp) else { return false };
         let most = if self.driven { 1 + self.draw() % 4 } else { 64 };
+        if pair.stage == Stage::Ready && self.is_mute(&pair) {
+            self.leave_over_mute(&mut pair);
+            let goes_on = !pair.is_still();
+            self.pairs.insert(qp, pair);
+            return goes_on;
+        }
         self.report(qp, &mut pair);
         for _ in 0..most {
             if !self.execute(&mut pair) {
