@@ -122,7 +122,8 @@ pub(crate) fn import(handle: &[u8; HANDLE]) -> Option<usize> {
 pub(crate) fn descriptor(at: usize, len: usize) -> Option<i32> {
     let ranges = ranges();
     let (start, range) = find(&ranges, at)?;
-    if len > range.len - (at - start) {
+    // Whole pages from the start of an allocation.
+    if at != start || len > range.len.next_multiple_of(4096) {
         return None;
     }
     // SAFETY: the descriptor is the range's.

@@ -19,7 +19,7 @@ pub(crate) fn polls() -> u64 {
     *POLLS.get_or_init(|| number("CUDA_EMULATOR_POLLS").unwrap_or(3))
 }
 
-/// Whether dma-bufs are provided: memfds, which no NIC accepts.
+/// Whether dma-bufs are provided: memfds, which only simulated NICs accept.
 pub(crate) fn gives_dmabuf() -> bool {
     number("CUDA_EMULATOR_DMABUF") == Some(1)
 }

@@ -3,12 +3,16 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use multirail::memory::cuda::{self, Cuda};
-use multirail::{Agent, Kind, Local, Remote, Way};
-use ofi::{Errno, Hints};
+use multirail::{Agent, Config, Kind, Local, Remote, Way};
+use ofi::{AddrFormat, Errno, Hints};
+use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
+use ofi_testkit::srd;
 use support::{INSIDE, again, is_inside, without_driver};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -98,6 +102,112 @@ fn every_pair_of_kinds_over_shared_memory() {
 fn every_pair_of_kinds_over_sockets() {
     if is_inside("every_pair_of_kinds_over_sockets", &[]) {
         every_pair(&["udp", "udp"]);
+    }
+}
+
+/// The address of a rail of `verbs`.
+fn socket(agent: &Agent, rail: usize) -> SocketAddr {
+    let metadata = multirail::wire::Metadata::parse(&agent.metadata().unwrap()).unwrap();
+    match metadata.rails[rail].address[..] {
+        [_, _, high, low, a, b, c, d, ..] => {
+            (Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([high, low])).into()
+        }
+        ref other => panic!("an address of verbs: {other:?}"),
+    }
+}
+
+/// Device memory goes through windows, over two rails of a device. One of them goes mute: the parts of chunks on it move
+/// to the other, and arrive nowhere when its link is mended.
+#[test]
+fn chunks_of_windows_move_from_a_mute_rail() {
+    const LEN: usize = 8 << 20;
+    if !is_inside("chunks_of_windows_move_from_a_mute_rail", &[]) {
+        return;
+    }
+    let device = SimulatedDevice::new("window0", Plan::default());
+    ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
+    ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider)).unwrap();
+    let hints = Hints::new().provider("verbs").addr_format(AddrFormat::SockaddrIn).domain("window0");
+    let open = |name: &str| {
+        let config = Config { stall_timeout: Duration::from_secs(1), ..Config::default() };
+        let builder = Agent::builder(name).config(config).progress_thread(true).shared_memory(false);
+        builder.map_devices(false).rail(hints.clone()).rail(hints.clone()).open().unwrap()
+    };
+    let (alice, bob) = (open("alice"), open("bob"));
+    let (source, target) = (memory(&alice, "dram", LEN), memory(&bob, "cuda", LEN));
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let remote = [Remote { region: target.id, offset: 0, len: LEN as u64 }];
+    let local = [source.whole.clone()];
+    let write = alice.prepare("bob", Way::Write, &local, &remote).unwrap();
+    let read = alice.prepare("bob", Way::Read, &local, &remote).unwrap();
+    for _ in 0..3 {
+        write.post(LONG).unwrap().wait().unwrap();
+        read.post(LONG).unwrap().wait().unwrap();
+    }
+    assert!(alice.paths("bob").unwrap().iter().all(|path| path.moved > 0), "both rails are used");
+
+    device.mute(&[socket(&alice, 1), socket(&bob, 1)]);
+    (source.fill)(&pattern(LEN, 3));
+    write.post(LONG).unwrap().wait().unwrap();
+    assert_eq!((target.contents)(), pattern(LEN, 3));
+    let counts = alice.counts();
+    assert!(counts.fenced > 0 && counts.moved > 0, "{counts:?}");
+    assert!(device.late() > 0, "writes have left the device");
+    (source.fill)(&vec![0; LEN]);
+    read.post(LONG).unwrap().wait().unwrap();
+    assert_eq!((source.contents)(), pattern(LEN, 3));
+    assert_eq!(device.mend(), 0, "bob has ended the connection that they are for");
+}
+
+/// The peer's NIC writes and reads the device's memory itself if it takes the driver's dma-buf; otherwise the bytes go
+/// through windows, in chunks of 1 MiB.
+fn over_a_nic(name: &'static str, is_direct: bool) {
+    const LEN: usize = 8 << 20;
+    let device = srd::SimulatedDevice::new(name, srd::Plan::default());
+    ofi_efa::srd::add(Arc::new(srd::Handle(Arc::clone(&device))));
+    ofi::register_provider(Arc::new(ofi_efa::EfaProvider)).unwrap();
+    let hints = Hints::new().provider("efa").domain(format!("{name}-rdm"));
+    let open = |name: &str| {
+        let builder = Agent::builder(name).progress_thread(true).shared_memory(false);
+        builder.map_devices(false).rail(hints.clone()).open().unwrap()
+    };
+    for ours in ["dram", "cuda"] {
+        let (alice, bob) = (open("alice"), open("bob"));
+        let (source, target) = (memory(&alice, ours, LEN), memory(&bob, "cuda", LEN));
+        let metadata = bob.metadata().unwrap();
+        let keys = multirail::wire::Metadata::parse(&metadata).unwrap().regions[0].keys.len();
+        assert_eq!(keys, usize::from(is_direct));
+        alice.load(&metadata).unwrap();
+        let remote = [Remote { region: target.id, offset: 0, len: LEN as u64 }];
+        let local = [source.whole.clone()];
+        for (way, seed) in [(Way::Write, 1), (Way::Read, 2)] {
+            let from = if way == Way::Write { &source } else { &target };
+            (from.fill)(&pattern(LEN, seed));
+            let plan = alice.prepare("bob", way, &local, &remote).unwrap();
+            device.take_accesses();
+            plan.post(LONG).unwrap().wait().unwrap();
+            // Our own memory of a device is staged in any case.
+            let whole = is_direct && ours == "dram";
+            let accesses: usize = device.take_accesses().iter().sum();
+            assert_eq!(accesses, if whole { LEN >> 22 } else { LEN >> 20 }, "{way:?} of {ours}");
+            let to = if way == Way::Write { &target } else { &source };
+            assert_eq!((to.contents)(), pattern(LEN, seed), "{way:?} of {ours}");
+        }
+    }
+}
+
+#[test]
+fn device_memory_is_registered_by_dma_buf_where_the_driver_exports_it() {
+    let name = "device_memory_is_registered_by_dma_buf_where_the_driver_exports_it";
+    if is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1")]) {
+        over_a_nic("nic0", true);
+    }
+}
+
+#[test]
+fn device_memory_without_a_dma_buf_is_staged() {
+    if is_inside("device_memory_without_a_dma_buf_is_staged", &[("CUDA_EMULATOR_DMABUF", "0")]) {
+        over_a_nic("nic1", false);
     }
 }
 

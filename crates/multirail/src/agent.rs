@@ -112,7 +112,7 @@ impl Agent {
         };
         let infos = regions
             .iter()
-            .map(|region| region.info(self.shared.map_devices))
+            .map(|region| region.info(self.shared.shares))
             .collect::<Result<Vec<RegionInfo>>>()?;
         Ok(self.shared.lock().core.metadata(infos).encode())
     }
@@ -128,7 +128,7 @@ impl Agent {
     /// # Errors
     /// Those of [`Agent::metadata`].
     pub fn metadata_of<B>(&self, region: &Region<B>) -> Result<Vec<u8>> {
-        let info = region.inner().info(self.shared.map_devices)?;
+        let info = region.inner().info(self.shared.shares)?;
         Ok(self.shared.lock().core.metadata(vec![info]).encode())
     }
 

@@ -13,6 +13,7 @@ use crate::driver::{Driver, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::leases::Leases;
 use crate::rail::Rail;
+use crate::region::Shares;
 use crate::staging::Staging;
 use crate::thread::Thread;
 use crate::waiters::Waiters;
@@ -135,10 +136,13 @@ impl Builder {
         let rails = self.rails.iter().map(open).collect::<Result<Vec<Rail>>>()?;
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
         let domains: Arc<[Arc<dyn Domain>]> = rails.iter().map(|rail| Arc::clone(&rail.domain)).collect();
+        let most_leased = self.config.most_leased;
         let core = Core::new(&self.name, specs, self.config, Box::new(random));
         let regions = Arc::default();
-        let staging = Staging::new(Arc::clone(&domains), Arc::clone(&regions), self.map_devices);
-        let leases = Leases::new(Arc::clone(&regions));
+        let windows = Arc::default();
+        let staging =
+            Staging::new(Arc::clone(&domains), Arc::clone(&regions), Arc::clone(&windows), self.map_devices);
+        let leases = Leases::new(Arc::clone(&regions), windows, most_leased);
         let shared = Arc::new(Shared {
             name: self.name.into(),
             began: Instant::now(),
@@ -148,7 +152,7 @@ impl Builder {
             has_thread: self.progress_thread,
             state: Mutex::new(Driver { core, rails, staging, waiters: Waiters::default(), leases }),
             regions,
-            map_devices: self.map_devices,
+            shares: Shares { exports: self.map_devices, memory: self.shared_memory },
             next_region: AtomicU64::new(1),
             over: AtomicBool::new(false),
         });

@@ -11,7 +11,7 @@ use ofi::{Errno, Error};
 use crate::engine::{Access, Core, OpId, Plan, Refused, Sink};
 use crate::leases::Leases;
 use crate::rail::Rail;
-use crate::region::{Guard, Inner as RegionInner};
+use crate::region::{Guard, Inner as RegionInner, Shares};
 use crate::staging::Staging;
 use crate::waiters::Waiters;
 use crate::wire::RegionKey;
@@ -32,8 +32,7 @@ pub(crate) struct Shared {
     pub(crate) queues: Box<[Arc<dyn CompletionQueue>]>,
     pub(crate) has_thread: bool,
     pub(crate) regions: Arc<Mutex<BTreeMap<u64, Weak<RegionInner>>>>,
-    /// Whether device regions are exported.
-    pub(crate) map_devices: bool,
+    pub(crate) shares: Shares,
     pub(crate) next_region: AtomicU64,
     pub(crate) over: AtomicBool,
 }
@@ -134,11 +133,22 @@ impl Sink<Guard> for Rails<'_> {
     }
 
     fn lease(&mut self, tag: u64, region: u64) -> Vec<RegionKey> {
-        let rails = (0..self.0.len()).filter(|&rail| self.0[rail].may_lease());
-        self.1.lease(tag, region, rails)
+        let rails: Vec<_> = self.0.iter().map(Rail::shutting).collect();
+        self.1.lease(tag, region, &rails)
     }
 
-    fn close_leased(&mut self, tag: u64, keys: &[LeasedKey]) -> bool {
+    fn sever(&mut self, rail: usize, addr: u64) -> Result<(), Errno> {
+        self.0[rail].sever(addr).map_err(|error| error.errno())
+    }
+
+    fn close_leased(&mut self, tag: u64, keys: &[LeasedKey], peer: &[(usize, u64)]) -> bool {
+        let is_named = |rail: usize| keys.iter().any(|key| usize::from(key.rail) == rail);
+        let connections = peer.iter().filter(|&&(rail, _)| is_named(rail) && self.0[rail].spec.severs);
+        let severed = connections.copied().try_for_each(|(rail, addr)| self.0[rail].sever(addr));
+        if let Err(error) = severed {
+            tracing::warn!(target: "multirail", %error, "a connection to a peer goes on");
+            return false;
+        }
         self.1.close(tag, keys)
     }
 

@@ -1,14 +1,17 @@
 //! Keys of our regions that one session alone knows, so that its late writes can be shut out (`engine/fence.rs`).
 //!
 //! A region keeps its leases itself, and closes them with its other registrations. This table knows which regions a
-//! session has leased, and bounds their number: a peer that wants more uses the regions' own keys.
+//! session has leased, and bounds their number, and the memory that devices pin for them once more: a peer that wants
+//! more uses the regions' own keys. A rail whose connections are ended (`engine/sever.rs`) leases the own keys.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError, Weak};
 
 use ofi::Result;
 
+use crate::rail::Shutting;
 use crate::region::Inner as Region;
+use crate::staging::Regions;
 use crate::wire::RegionKey;
 use crate::wire::message::LeasedKey;
 
@@ -19,24 +22,39 @@ const MOST_OF_ONE: usize = 1 << 12;
 
 /// The agent's leases. Behind its lock.
 pub(crate) struct Leases {
-    regions: Arc<Mutex<BTreeMap<u64, Weak<Region>>>>,
+    regions: Regions,
+    /// Windows for peers that access device memory.
+    windows: Regions,
     /// The leased regions, by our tag of the session.
     sessions: HashMap<u64, BTreeSet<u64>>,
     /// All of them, and those that could not be closed when their session ended.
     count: usize,
+    /// Most bytes that devices pin once more for one session ([`Config::most_leased`](crate::Config::most_leased)).
+    most_pinned: u64,
 }
 
 impl Leases {
-    pub(crate) fn new(regions: Arc<Mutex<BTreeMap<u64, Weak<Region>>>>) -> Self {
-        Self { regions, sessions: HashMap::new(), count: 0 }
+    pub(crate) fn new(regions: Regions, windows: Regions, most_pinned: u64) -> Self {
+        Self { regions, windows, sessions: HashMap::new(), count: 0, most_pinned }
     }
 
     fn region(&self, id: u64) -> Option<Arc<Region>> {
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner).get(&id)?.upgrade()
+        let find = |regions: &Regions| {
+            regions.lock().unwrap_or_else(PoisonError::into_inner).get(&id).and_then(Weak::upgrade)
+        };
+        find(&self.regions).or_else(|| find(&self.windows))
     }
 
-    /// Keys of a region on these rails for the session with this tag. Rails that cannot register it are left out.
-    pub(crate) fn lease(&mut self, tag: u64, id: u64, rails: impl Iterator<Item = usize>) -> Vec<RegionKey> {
+    /// Bytes that devices have pinned for the session with this tag.
+    fn pinned(&self, tag: u64, rails: &[Shutting]) -> u64 {
+        let is_pinned = |rail: usize| rails.get(rail) == Some(&Shutting::Pinned);
+        let leased = self.sessions.get(&tag).into_iter().flatten();
+        leased.filter_map(|&id| self.region(id)).map(|region| region.leased(tag, is_pinned)).sum()
+    }
+
+    /// Keys of a region for the session with this tag, on rails that shut out late writes in these ways. Rails that
+    /// cannot register it are left out.
+    pub(crate) fn lease(&mut self, tag: u64, id: u64, rails: &[Shutting]) -> Vec<RegionKey> {
         let Some(region) = self.region(id) else { return Vec::new() };
         let leased = self.sessions.get(&tag);
         if leased.is_none_or(|leased| !leased.contains(&id)) {
@@ -46,14 +64,26 @@ impl Leases {
             self.sessions.entry(tag).or_default().insert(id);
             self.count += 1;
         }
-        let key = |rail| match region.lease(tag, rail) {
-            Ok(key) => Some(key),
-            Err(error) => {
+        let mut pinned = if rails.contains(&Shutting::Pinned) { self.pinned(tag, rails) } else { 0 };
+        let key = |(rail, shutting): (usize, &Shutting)| {
+            let key = match shutting {
+                Shutting::Table => region.lease(tag, rail),
+                Shutting::Pinned if region.leased(tag, |leased| leased == rail) > 0 => {
+                    region.lease(tag, rail)
+                }
+                Shutting::Pinned if pinned.saturating_add(region.len()) > self.most_pinned => {
+                    tracing::debug!(target: "multirail", rail, region = id, "too much memory for keys of one session");
+                    return None;
+                }
+                Shutting::Pinned => region.lease(tag, rail).inspect(|_| pinned += region.len()),
+                Shutting::Connection => region.own_key(rail),
+            };
+            key.inspect_err(|error| {
                 tracing::debug!(target: "multirail", %error, rail, region = id, "no key for one session");
-                None
-            }
+            })
+            .ok()
         };
-        rails.filter_map(key).collect()
+        rails.iter().enumerate().filter_map(key).collect()
     }
 
     /// Closes keys of the session with this tag. Returns whether all are closed. Those of a region that is gone are.

@@ -41,6 +41,17 @@ pub struct RailCounts {
     pub full: u64,
 }
 
+/// How a rail shuts out late writes of one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shutting {
+    /// Each session has a registration of its own, which is closed. Registrations are entries in a table.
+    Table,
+    /// The same, with registrations of the device, which pin the memory once more.
+    Pinned,
+    /// The connection to the peer is ended.
+    Connection,
+}
+
 /// One rail.
 pub(crate) struct Rail {
     pub(crate) spec: RailSpec,
@@ -109,6 +120,7 @@ impl Rail {
             info: RailInfo { provider, format: name.format().as_c(), address: name.bytes().to_vec() },
             bandwidth: (speed > 0).then_some(speed as f64 / 8.0),
             wide_data: info.domain_attr.cq_data_size >= 8,
+            severs: endpoint.severs(),
         };
         let mut rail = Self {
             spec,
@@ -263,10 +275,20 @@ impl Rail {
         self.endpoint()?.abandon(Context(op.to_bits() as usize))
     }
 
-    /// Whether registrations here are entries in a table, so that each session may have its own. Other providers
-    /// register with the device, which takes time and memory in proportion to the region.
-    pub(crate) fn may_lease(&self) -> bool {
-        !self.needs_desc
+    /// Ends the connection to a peer, for a rail that has one for each.
+    pub(crate) fn sever(&self, addr: u64) -> Result<()> {
+        self.endpoint()?.sever(FiAddr(addr))
+    }
+
+    /// How late writes of one peer are shut out.
+    pub(crate) fn shutting(&self) -> Shutting {
+        // Registrations of efa are a device's although operations need no descriptor.
+        let is_device = self.needs_desc || self.spec.info.provider == "efa";
+        match (self.spec.severs, is_device) {
+            (true, _) => Shutting::Connection,
+            (false, true) => Shutting::Pinned,
+            (false, false) => Shutting::Table,
+        }
     }
 
     fn index(&self, region: &crate::region::Inner) -> Result<usize> {

@@ -8,11 +8,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-use ofi::raw::{Desc, Domain, MemoryRegion, MrAccess, MrAttr, Piece, Placement};
+use ofi::raw::{Desc, Dmabuf, Domain, MemoryRegion, MrAccess, MrAttr, Piece, Placement};
 use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
 use ofi_core::copy;
 
@@ -45,6 +46,19 @@ pub struct Local {
     pub(crate) len: u64,
 }
 
+/// What an agent shares with processes of its host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shares {
+    /// Its device memory, by the driver's handles.
+    pub(crate) exports: bool,
+    /// Its rails may use shared memory.
+    pub(crate) memory: bool,
+}
+
+impl Shares {
+    pub(crate) const NOTHING: Self = Self { exports: false, memory: false };
+}
+
 /// Keeps the memory of a plan.
 pub(crate) type Guard = Vec<Arc<Inner>>;
 
@@ -60,7 +74,8 @@ pub(crate) struct Inner {
     domains: Arc<[Arc<dyn Domain>]>,
     /// Serialises accesses of this process. It does not affect rails and peers.
     local: RwLock<()>,
-    /// For memory that the processor does not touch: rails do not register it, and this device copies it.
+    /// For memory that the processor does not touch: this device copies it. Rails whose NIC takes its dma-buf register it
+    /// for peers; the others do not.
     device: Option<Arc<dyn Device>>,
     /// The owner of the memory if `raw` does not own it. It is dropped after everything else.
     owner: Option<Box<dyn Send + Sync>>,
@@ -198,6 +213,11 @@ impl Inner {
 
     fn register(&self, rail: usize) -> Result<Arc<dyn MemoryRegion>> {
         let pieces = [Piece::new(self.addr, self.len)];
+        if let Some(device) = &self.device {
+            let (fd, offset) = device.dmabuf(self.address())?;
+            let dmabuf = Dmabuf { fd: fd.as_fd(), offset };
+            return self.domains[rail].register(&MrAttr::of_dmabuf(dmabuf, &pieces, ACCESS));
+        }
         // SAFETY: the memory stays until `drop` has closed the registration, and no reference to it exists.
         let attr = unsafe { MrAttr::new(&pieces, ACCESS) };
         self.domains[rail].register(&attr)
@@ -221,6 +241,22 @@ impl Inner {
         let key = lease.key();
         leases.push(lease);
         Ok(key)
+    }
+
+    /// Bytes that are registered for the session with this tag, counted once for each of these rails.
+    pub(crate) fn leased(&self, tag: u64, is_counted: impl Fn(usize) -> bool) -> u64 {
+        let leases = self.leases();
+        let counted = leases.iter().filter(|lease| lease.tag == tag && is_counted(lease.rail));
+        counted.count() as u64 * self.len as u64
+    }
+
+    /// The key on a rail that all sessions use.
+    pub(crate) fn own_key(&self, rail: usize) -> Result<RegionKey> {
+        if self.device.is_some() {
+            return Err(Error::with(Errno::ECANCELED, "the region is of a device"));
+        }
+        let made = self.on(rail)?;
+        Ok(RegionKey { rail: rail as u8, key: made.key(), base: made.base() })
     }
 
     /// Closes the leases of the session with this tag that satisfy `wanted`.
@@ -249,20 +285,32 @@ impl Inner {
         Ok(self.on(rail)?.desc())
     }
 
+    /// The description of a device's region. Peers on other hosts use the keys of rails whose NIC has registered it; those
+    /// on this host, which know themselves by the export, do not: shared memory leads to no device.
+    fn device_info(&self, device: &Arc<dyn Device>, shares: Shares) -> RegionInfo {
+        let export = if shares.exports { Some(device.export(self.address())) } else { None };
+        let export = export.transpose().inspect_err(|error| {
+            tracing::debug!(target: "multirail", %error, "a region cannot be exported to other processes");
+        });
+        let export = export.ok().flatten();
+        let mut keys = Vec::new();
+        if export.is_some() || !shares.memory {
+            for rail in 0..self.rails.len() {
+                match self.on(rail) {
+                    Ok(mr) => keys.push(RegionKey { rail: rail as u8, key: mr.key(), base: mr.base() }),
+                    Err(error) => {
+                        tracing::debug!(target: "multirail", %error, rail, "device memory is staged for a rail");
+                    }
+                }
+            }
+        }
+        RegionInfo { id: self.id, len: self.len as u64, keys, is_staged: true, export }
+    }
+
     /// The region's description for peers. Rails that cannot register it are left out.
-    pub(crate) fn info(&self, exports: bool) -> Result<RegionInfo> {
+    pub(crate) fn info(&self, shares: Shares) -> Result<RegionInfo> {
         if let Some(device) = &self.device {
-            let export = if exports { Some(device.export(self.address())) } else { None };
-            let export = export.transpose().inspect_err(|error| {
-                tracing::debug!(target: "multirail", %error, "a region cannot be exported to other processes");
-            });
-            return Ok(RegionInfo {
-                id: self.id,
-                len: self.len as u64,
-                keys: Vec::new(),
-                is_staged: true,
-                export: export.ok().flatten(),
-            });
+            return Ok(self.device_info(device, shares));
         }
         let mut keys = Vec::new();
         let mut last = None;

@@ -4,6 +4,8 @@
 mod farewell;
 #[path = "fenced/pair.rs"]
 mod pair;
+#[path = "fenced/severed.rs"]
+mod severed;
 
 use std::collections::VecDeque;
 use std::time::Duration;

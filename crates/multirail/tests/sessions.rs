@@ -39,6 +39,7 @@ fn engine(number: u64) -> Core<()> {
         info: RailInfo { provider: "kept".into(), format: 0, address: vec![rail; 32] },
         bandwidth: None,
         wide_data: true,
+        severs: false,
     });
     let mut state = number << 20 | 1;
     let random = move || {

@@ -14,6 +14,8 @@
 //! memory in between. Therefore the peer holds the notification back from the fence on, until we release it when all
 //! writes have ended. If it was handed out before, all writes had arrived, and none is posted again.
 //!
+//! Rails with a connection for each peer end that instead (`sever.rs`).
+//!
 //! If the peer does not do this, for example since it does not know these messages, or the rail does not give memory
 //! up, the transfers on the path fail with `FI_ETIMEDOUT`: at the latest when the request has not been answered for
 //! half of `stall_timeout`.
@@ -42,6 +44,9 @@ use crate::wire::message::{Body, FENCED_KEYS, FENCED_NOTICES, LeasedKey};
 /// closed for another path's sake, and another one is asked for. The peer's end of the session may also be over: it
 /// leases no keys any more, while the region's own is valid; and if that is not, its error counts.
 const REFUSALS: u8 = 2;
+
+/// Time after which a rail is asked again to give up a read.
+const ASK_AGAIN: Time = Time::from_millis(20);
 
 /// A region's lease, at the side that writes.
 #[derive(Debug)]
@@ -106,8 +111,11 @@ impl Fence {
 pub(super) struct Abandoned {
     session: SlotId,
     path: usize,
+    transfer: SlotId,
     /// A bit for each access.
     accesses: u64,
+    /// Those whose local memory the rail still reads.
+    lent: u64,
 }
 
 impl Abandoned {
@@ -200,6 +208,10 @@ impl<G> Core<G> {
         session.paths[index].fence(now);
         self.counts.fenced += 1;
         tracing::warn!(target: "multirail", rail = session.paths[index].rail, "no operation completes on a rail: its path to a peer is fenced");
+        if self.rails.get(session.paths[index].rail).is_some_and(|rail| rail.severs) {
+            self.commands.push_back(Command::Sever { session: id, path: index });
+            return self.check_paths(id, Errno::ETIMEDOUT, now);
+        }
         let remote = session.paths[index].remote as u8;
         let (mut lost, mut freed) = (Vec::new(), Vec::new());
         let mut fence = Fence { path: Some(index), ..Fence::default() };
@@ -222,7 +234,8 @@ impl<G> Core<G> {
         for transfer in lost {
             self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
         }
-        self.commands.extend(freed.into_iter().map(|row| Command::Abandon { row }));
+        let until = now + self.config.stall_timeout / 2;
+        self.commands.extend(freed.into_iter().map(|row| Command::Abandon { row, until }));
         if !fence.rows.is_empty() {
             self.ask_to_fence(id, fence, now + self.config.stall_timeout / 2);
         }
@@ -230,7 +243,7 @@ impl<G> Core<G> {
     }
 
     /// Rows of a session in flight on a path.
-    fn rows_on(&self, id: SlotId, index: usize) -> Vec<SlotId> {
+    pub(super) fn rows_on(&self, id: SlotId, index: usize) -> Vec<SlotId> {
         let is_its = |transfer| self.transfers.get(transfer).is_some_and(|found| found.session == id);
         self.rows.ids(|row| row.path as usize == index && is_its(row.transfer))
     }
@@ -291,7 +304,8 @@ impl<G> Core<G> {
             }
             self.after_progress(transfer_id);
         }
-        self.commands.extend(fence.rows.iter().map(|&row| Command::Abandon { row }));
+        let until = now + self.config.stall_timeout / 2;
+        self.commands.extend(fence.rows.iter().map(|&row| Command::Abandon { row, until }));
         self.move_lost(fence.lost);
     }
 
@@ -299,12 +313,12 @@ impl<G> Core<G> {
     pub(super) fn fence_timer(&mut self, id: SlotId, serial: u64, now: Time) {
         let Some(fence) = self.take_fence(id, serial) else { return };
         if fence.path.is_none() {
-            return self.lost_fence_expired(id, *fence);
+            return self.lost_fence_expired(id, *fence, now);
         }
         for row in fence.rows {
             if let Some(transfer) = self.rows.get(row).map(|row| row.transfer) {
                 self.finish(transfer, Outcome::Failed(Errno::ETIMEDOUT));
-                self.commands.push_back(Command::Abandon { row });
+                self.commands.push_back(Command::Abandon { row, until: now });
             }
         }
         self.check_paths(id, Errno::ETIMEDOUT, now);
@@ -332,7 +346,8 @@ impl<G> Core<G> {
         sink: &mut impl Sink<G>,
     ) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
-        if !sink.close_leased(session.tag, keys) {
+        let peer: Vec<_> = session.paths.iter().filter_map(|path| Some((path.rail, path.addr?))).collect();
+        if !sink.close_leased(session.tag, keys, &peer) {
             // Closing waits for running accesses. A peer does not make this agent wait again.
             session.their_fence = u64::MAX;
             return;
@@ -351,7 +366,10 @@ impl<G> Core<G> {
     }
 
     /// Carries out [`Command::Abandon`]: gives up what a row has in flight on a mute path, and posts it on others.
-    pub(super) fn abandon(&mut self, row_id: SlotId, now: Time, sink: &mut impl Sink<G>) {
+    ///
+    /// A rail whose device still reads the local memory of a write keeps it: what the device sends is refused by now,
+    /// and the transfer is not quiet. A device that still writes the memory of a read is asked again until `until`.
+    pub(super) fn abandon(&mut self, row_id: SlotId, until: Time, now: Time, sink: &mut impl Sink<G>) {
         self.account();
         let Some(row) = self.rows.get(row_id).copied() else { return };
         let Some(session_id) = self.transfers.get(row.transfer).map(|transfer| transfer.session) else {
@@ -361,7 +379,8 @@ impl<G> Core<G> {
         let Some(rail) = self.sessions.get(session_id).map(|session| session.paths[index].rail) else {
             return;
         };
-        let mut refused = None;
+        let Some(way) = self.transfers.get(row.transfer).map(|transfer| transfer.plan.way) else { return };
+        let (mut refused, mut waits) = (None, false);
         for nth in row.in_flight() {
             let op = OpId::access(row_id).nth(nth);
             if self.stalled.take_access(rail, op) {
@@ -369,28 +388,38 @@ impl<G> Core<G> {
                 continue;
             }
             match sink.abandon(rail, op) {
-                Ok(()) => self.abandoned_access(row_id, nth, &row, session_id),
+                Ok(()) => self.abandoned_access(row_id, nth, &row, session_id, false),
                 Err(Errno::ENOENT) => {} // it has ended, and the end is about to be read
+                Err(Errno::EAGAIN) if way == Way::Write => {
+                    self.abandoned_access(row_id, nth, &row, session_id, true);
+                }
+                Err(Errno::EAGAIN) if now < until => waits = true,
                 Err(errno) => refused = Some(errno),
             }
         }
         if let Some(errno) = refused {
             tracing::debug!(target: "multirail", %errno, rail, "a rail does not give up accesses");
             self.finish(row.transfer, Outcome::Failed(Errno::ETIMEDOUT));
+        } else if waits {
+            self.remind(now + ASK_AGAIN.min(self.config.stall_timeout / 8), Timer::Abandon(row_id, until));
         }
         self.after_progress(row.transfer);
         self.wake(session_id);
     }
 
     /// An access was given up: its memory is not in use any more.
-    fn abandoned_access(&mut self, row_id: SlotId, nth: u32, row: &Row, session_id: SlotId) {
+    fn abandoned_access(&mut self, row_id: SlotId, nth: u32, row: &Row, session_id: SlotId, is_lent: bool) {
         let index = row.path as usize;
         if self.rows.get_mut(row_id).and_then(|row| row.end(nth)) == Some(true) {
             self.rows.remove(row_id);
         }
-        let fresh = Abandoned { session: session_id, path: index, accesses: 0 };
-        self.abandoned.entry(row_id).or_insert(fresh).accesses |= 1 << nth;
+        let fresh =
+            Abandoned { session: session_id, path: index, transfer: row.transfer, accesses: 0, lent: 0 };
+        let abandoned = self.abandoned.entry(row_id).or_insert(fresh);
+        abandoned.accesses |= 1 << nth;
+        abandoned.lent |= u64::from(is_lent) << nth;
         let Some(transfer) = self.transfers.get_mut(row.transfer) else { return };
+        transfer.lent += u32::from(is_lent);
         let chunk = row.chunk(nth, &transfer.plan.pieces);
         if let Some(session) = self.sessions.get_mut(session_id) {
             session.paths[index].abandoned(chunk.len);
@@ -409,10 +438,16 @@ impl<G> Core<G> {
             self.counts.stale += 1;
             return;
         };
+        let was_lent = abandoned.lent & bit != 0;
         abandoned.accesses &= !bit;
-        let Abandoned { session: id, path, accesses } = *abandoned;
+        abandoned.lent &= !bit;
+        let Abandoned { session: id, path, transfer, accesses, .. } = *abandoned;
         if accesses == 0 {
             self.abandoned.remove(&row);
+        }
+        if was_lent && let Some(found) = self.transfers.get_mut(transfer) {
+            found.lent -= 1;
+            self.forget_if_quiet(transfer);
         }
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.operations -= 1;

@@ -2,7 +2,8 @@
 //!
 //! Under leased keys such a chunk waits until the peer has closed its key, as for a mute path (`fence.rs`): a late
 //! first copy is then refused, and a notification that it would complete early is held. The wait is short: if the peer
-//! has not answered [`Core::patience`] after the error, the chunk moves all the same. Chunks that are lost meanwhile
+//! has not answered [`Core::patience`] after the error, the chunk moves all the same, unless this end has severed the
+//! path itself (`sever.rs`). Chunks that are lost meanwhile
 //! share the next request.
 //!
 //! Invariant: a lost chunk is counted in its transfer's `lost`, and is in its session's `lost` or in the `lost` of its
@@ -14,7 +15,7 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::fence::Fence;
-use super::transfer::{Chunk, Way};
+use super::transfer::{Chunk, Outcome};
 use super::{Command, Core, Time, Timer};
 use crate::wire::message::LeasedKey;
 
@@ -28,8 +29,10 @@ pub(super) struct Lost {
     chunk: Chunk,
     path: usize,
     key: LeasedKey,
-    /// The chunk moves by this time.
+    /// The chunk moves by this time, or its transfer fails.
     until: Time,
+    /// It does not move unless its first copy was shut out: this end has severed the path (`sever.rs`).
+    is_strict: bool,
 }
 
 /// A request that was not answered in time. The peer may carry it out later, and would hold its notifications for ever.
@@ -52,13 +55,12 @@ impl<G> Core<G> {
         id: SlotId,
         chunk: Chunk,
         (path, key): (usize, u64),
-        errno: Errno,
+        (errno, is_strict): (Errno, bool),
         now: Time,
     ) -> bool {
-        let until = now + self.patience();
+        let until = now + if is_strict { self.config.stall_timeout / 2 } else { self.patience() };
+        let is_wanted = self.may_arrive(id);
         let Some(transfer) = self.transfers.get_mut(id) else { return false };
-        let is_wanted =
-            transfer.outcome.is_none() && !transfer.is_in_place && transfer.plan.way == Way::Write;
         let Some(region) = transfer.region_of(&chunk).filter(|_| is_wanted) else { return false };
         let session_id = transfer.session;
         let Some(session) = self.sessions.get_mut(session_id).filter(|session| session.is_up()) else {
@@ -68,13 +70,23 @@ impl<G> Core<G> {
         transfer.in_flight -= 1;
         transfer.lost += 1;
         let key = LeasedKey { region, rail: session.paths[path].remote as u8, key };
-        session.lost.push_back(Lost { transfer: id, chunk, path, key, until });
-        if session.lost.len() == 1 {
-            // Carried out when all errors that were reported together are here.
-            self.commands.push_back(Command::Fence { session: session_id });
-            self.remind(until, Timer::Lost(session_id));
-        }
+        self.queue_lost(session_id, Lost { transfer: id, chunk, path, key, until, is_strict });
         true
+    }
+
+    /// Puts a lost chunk among those that no request names yet.
+    fn queue_lost(&mut self, id: SlotId, lost: Lost) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let until = lost.until;
+        let next = session.lost.iter().map(|lost| lost.until).min();
+        session.lost.push_back(lost);
+        if next.is_none() {
+            // Carried out when all errors that were reported together are here.
+            self.commands.push_back(Command::Fence { session: id });
+        }
+        if next.is_none_or(|next| until < next) {
+            self.remind(until, Timer::Lost(id));
+        }
     }
 
     /// Asks the peer to shut out the lost chunks, unless another request is unanswered.
@@ -97,11 +109,11 @@ impl<G> Core<G> {
                 _ => moved.push(lost),
             }
         }
-        if let Some(until) = session.lost.front().map(|lost| lost.until) {
+        if let Some(until) = session.lost.iter().map(|lost| lost.until).min() {
             self.remind(until, Timer::Lost(id));
         }
-        if let Some(until) = fence.lost.first().map(|lost| lost.until) {
-            self.ask_to_fence(id, fence, until.max(now));
+        if let Some(until) = fence.lost.iter().map(|lost| lost.until).min() {
+            self.ask_to_fence(id, fence, until.min(now + self.patience()).max(now));
         }
         self.move_lost(moved);
     }
@@ -123,16 +135,30 @@ impl<G> Core<G> {
     /// Lost chunks have waited for a request before theirs.
     pub(super) fn lost_timer(&mut self, id: SlotId, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        let due = session.lost.iter().take_while(|lost| lost.until <= now).count();
-        let due: Vec<_> = session.lost.drain(..due).collect();
-        if let Some(until) = session.lost.front().map(|lost| lost.until) {
+        let (due, rest): (Vec<_>, _) = session.lost.drain(..).partition(|lost| lost.until <= now);
+        session.lost = rest.into();
+        if let Some(until) = session.lost.iter().map(|lost| lost.until).min() {
             self.remind(until, Timer::Lost(id));
         }
-        self.move_lost(due);
+        self.give_up_lost(due);
     }
 
-    /// The peer has not shut the chunks of a request out in time: they move without that.
-    pub(super) fn lost_fence_expired(&mut self, id: SlotId, fence: Fence) {
+    /// No answer has come for these chunks: they move, or their transfers fail.
+    fn give_up_lost(&mut self, lost: Vec<Lost>) {
+        let (strict, others): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.is_strict);
+        for Lost { transfer: id, .. } in strict {
+            if let Some(transfer) = self.transfers.get_mut(id) {
+                transfer.lost -= 1;
+                self.finish(id, Outcome::Failed(Errno::ETIMEDOUT));
+                self.after_progress(id);
+            }
+        }
+        self.move_lost(others);
+    }
+
+    /// The peer has not shut the chunks of a request out in time. Those that must be are named by another request, until
+    /// their own time has passed; the others move without that.
+    pub(super) fn lost_fence_expired(&mut self, id: SlotId, fence: Fence, now: Time) {
         for transfer in fence.notices.values() {
             if let Some(transfer) = self.transfers.get_mut(*transfer) {
                 transfer.is_held = true; // the answer may have been lost
@@ -144,7 +170,12 @@ impl<G> Core<G> {
             }
             session.expired.push(Expired { serial: fence.serial, notices: fence.notices });
         }
-        self.move_lost(fence.lost);
+        let (again, over): (Vec<_>, _) =
+            fence.lost.into_iter().partition(|lost| lost.is_strict && lost.until > now);
+        self.give_up_lost(over);
+        for lost in again {
+            self.queue_lost(id, lost);
+        }
     }
 
     /// The peer has carried out a request after its time. What it holds is released when all writes have ended.

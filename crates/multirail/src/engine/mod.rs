@@ -28,6 +28,7 @@ mod posting;
 mod row;
 mod schedule;
 mod session;
+mod sever;
 mod sink;
 mod transfer;
 mod vocabulary;
@@ -111,6 +112,8 @@ enum Timer {
     Path(SlotId, usize),
     /// The peer must have answered this request to fence.
     Fence(SlotId, u64),
+    /// A rail is asked again to give up the reads of a row, by this time.
+    Abandon(SlotId, Time),
     /// Lost chunks move, fenced or not.
     Lost(SlotId),
     /// A session that has ended tells its peer.
@@ -246,6 +249,7 @@ impl<G> Core<G> {
                 Timer::Control(op) => self.repeat(op),
                 Timer::Path(id, index) => self.look_at(id, index, now),
                 Timer::Fence(id, serial) => self.fence_timer(id, serial, now),
+                Timer::Abandon(row, until) => self.commands.push_back(Command::Abandon { row, until }),
                 Timer::Lost(id) => self.lost_timer(id, now),
                 Timer::Farewell(id) => self.say_goodbye(id, now),
                 Timer::Full(id) => {

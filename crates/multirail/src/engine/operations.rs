@@ -101,7 +101,7 @@ impl<G> Core<G> {
             }
             Err(errno) => {
                 let chunk = chunk();
-                self.access_failed(transfer, chunk, (path as usize, lease), errno, now);
+                self.access_failed(transfer, chunk, (path as usize, lease, since), errno, now);
             }
         }
         if is_last {
@@ -144,8 +144,8 @@ impl<G> Core<G> {
         &mut self,
         id: SlotId,
         chunk: Chunk,
-        (path, lease): (usize, Option<u64>),
-        errno: Errno,
+        (path, lease, since): (usize, Option<u64>, u64),
+        mut errno: Errno,
         now: Time,
     ) {
         self.account();
@@ -154,8 +154,14 @@ impl<G> Core<G> {
         session.operations -= 1;
         let is_path = is_path_fault(errno);
         session.paths[path].failed(chunk.len, is_path, now);
+        let is_severed = session.paths[path].severed.is_some_and(|severed| since <= nanos(severed));
         let fate = match lease {
-            Some(key) if is_path && self.lose(id, chunk, (path, key), errno, now) => Fate::Shut,
+            Some(key) if is_path && self.lose(id, chunk, (path, key), (errno, is_severed), now) => Fate::Shut,
+            // Posted before its key was leased: nobody can shut it out.
+            None if is_severed && self.may_arrive(id) => {
+                errno = Errno::ETIMEDOUT;
+                Fate::Access
+            }
             _ if is_path => Fate::Path,
             // The peer may have closed the key: for another path's sake, or since its end of the session is over. Then
             // the region's own key is valid, and if it is not, its error counts.

@@ -61,6 +61,8 @@ pub(super) struct Path {
     pub(super) is_fencing: bool,
     /// Accesses that were given up and have not ended. The rail still has them, so nothing new is posted.
     stuck: u32,
+    /// When this end last ended the path's connection, since nothing ended on it.
+    pub(super) severed: Option<Time>,
 }
 
 impl Path {
@@ -86,6 +88,7 @@ impl Path {
             last_ended: Time::ZERO,
             is_fencing: false,
             stuck: 0,
+            severed: None,
         }
     }
 
@@ -217,6 +220,9 @@ impl Path {
     }
 
     fn rest(&mut self, now: Time) {
+        if now < self.failed_until {
+            return; // what fails now was posted before, and fails for the same reason
+        }
         self.failed_until = now + self.backoff;
         self.backoff = (2 * self.backoff).min(BACKOFF.1);
     }

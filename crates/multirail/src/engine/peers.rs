@@ -8,7 +8,7 @@ use ofi_core::slots::SlotId;
 
 use super::session::{Session, State};
 use super::{Core, Event, PathState, PeerId, Time, path};
-use crate::wire::{Metadata, RailInfo, RegionInfo};
+use crate::wire::{Metadata, RailInfo, RegionInfo, RegionKey};
 
 /// A peer, as its metadata or its greeting describes it.
 pub(super) struct Peer {
@@ -199,6 +199,13 @@ impl<G> Core<G> {
             in_flight: path.in_flight,
         };
         paths.iter().map(state).collect()
+    }
+
+    /// Whether a path leads to a rail of the peer that one of these keys is for.
+    pub fn leads_to(&self, peer: PeerId, keys: &[RegionKey]) -> bool {
+        let session = self.peers.get(peer.0).and_then(|peer| self.sessions.get(peer.current?));
+        let is_its = |path: &path::Path| keys.iter().any(|key| usize::from(key.rail) == path.remote);
+        session.is_some_and(|session| session.paths.iter().any(is_its))
     }
 
     /// Ends the session with a peer, after telling it. Operations in flight fail with `FI_ECANCELED`.

@@ -71,20 +71,33 @@ pub trait Sink<G> {
     /// sent of a write may still arrive. [`Core::ended`] follows in any case, with any result.
     ///
     /// # Errors
-    /// `FI_ENOENT` if the access has ended; `FI_EOPNOTSUPP` if the rail cannot give it up. By default no rail can.
+    /// `FI_ENOENT` if the access has ended; `FI_EAGAIN` while a device uses the memory, so that the same call may succeed
+    /// later, when all accesses that use a registration were given up; `FI_EOPNOTSUPP` if the rail cannot give it up. By default no rail can.
     fn abandon(&mut self, _rail: usize, _op: OpId) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Keys of our region `region` for the session with this tag alone: those that it has, and new ones for the rails
-    /// for which it has none. Rails whose registrations are expensive are left out. By default none has keys.
+    /// Ends a rail's connection to the peer with this number in the rail's address vector. Afterwards the rail's device
+    /// touches no local memory of the accesses to this peer, all of which end ([`Core::ended`]), and executes no access
+    /// that the peer has posted so far. Later operations connect anew.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` if the rail cannot. By default no rail can.
+    fn sever(&mut self, _rail: usize, _addr: u64) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    /// Keys of our region `region` that can be closed for the session with this tag alone: those that it has, and new
+    /// ones for the rails for which it has none. A rail with connections gives out the region's own key. Rails that can
+    /// do neither are left out. By default none has keys.
     fn lease(&mut self, _tag: u64, _region: u64) -> Vec<RegionKey> {
         Vec::new()
     }
 
-    /// Closes keys that were leased to the session with this tag. Returns whether they are closed: then no access by
-    /// them touches memory any more, and their keys are not given out again.
-    fn close_leased(&mut self, _tag: u64, _keys: &[LeasedKey]) -> bool {
+    /// Closes keys that were leased to the session with this tag, whose peer has these addresses: rails, and numbers in
+    /// their address vectors. Rails with connections end those. Returns whether the keys are closed: then no access that
+    /// was posted under them so far touches memory any more, and keys of the session's own are not given out again.
+    fn close_leased(&mut self, _tag: u64, _keys: &[LeasedKey], _peer: &[(usize, u64)]) -> bool {
         false
     }
 
@@ -197,7 +210,8 @@ impl<G> Core<G> {
                 self.inserted(path, inserted);
             }
             Command::Remove { rail, addr } => sink.remove(rail, addr),
-            Command::Abandon { row } => self.abandon(row, now, sink),
+            Command::Abandon { row, until } => self.abandon(row, until, now, sink),
+            Command::Sever { session, path } => self.sever(session, path, now, sink),
             Command::Fence { session } => self.fence_lost(session, now),
             Command::Lease { session, region } => self.lease(session, region, sink),
             Command::Close { session, serial, keys, out } => {

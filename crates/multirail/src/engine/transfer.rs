@@ -134,6 +134,8 @@ pub(super) struct Transfer<G> {
     pub(super) in_flight: u32,
     /// Chunks that a path has lost, and that move when the peer has shut their first copies out.
     pub(super) lost: u32,
+    /// Accesses that were given up, and whose local memory a rail still reads.
+    pub(super) lent: u32,
     moved: u64,
     pub(super) notice: Unfinished,
     /// The number under which the peer counts the writes.
@@ -166,6 +168,7 @@ impl<G> Transfer<G> {
             chunks: 0,
             in_flight: 0,
             lost: 0,
+            lent: 0,
             moved: 0,
             notice: notice.map_or(Unfinished::Nothing, Unfinished::Unsent),
             number: None,
@@ -180,7 +183,7 @@ impl<G> Transfer<G> {
     }
 
     pub(super) fn progress(&self) -> Progress {
-        let is_quiet = self.outcome.is_some() && self.in_flight == 0;
+        let is_quiet = self.outcome.is_some() && self.in_flight == 0 && self.lent == 0;
         Progress { outcome: self.outcome, moved: self.moved, total: self.plan.total, is_quiet }
     }
 

@@ -46,6 +46,11 @@ pub struct Config {
     pub most_greeters: usize,
     /// Longest notification, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
+    /// Most bytes that devices register again for one peer's writes, so that the writes of a rail that went mute can be
+    /// shut out. For rails of `efa`; other providers need no second registration of a device. Registering takes time
+    /// and pins the memory once more (`RLIMIT_MEMLOCK`). Regions beyond the limit are written under their own keys, and
+    /// transfers to them fail if such a rail goes mute. Default: 1 GiB.
+    pub most_leased: u64,
     /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise it
     /// follows when all of them have completed. Default: true.
     pub count_writes: bool,
@@ -65,6 +70,7 @@ impl Default for Config {
             most_peers: 1 << 20,
             most_greeters: 1 << 16,
             longest_notification: 16 << 20,
+            most_leased: 1 << 30,
             count_writes: true,
         }
     }
@@ -79,6 +85,8 @@ pub struct RailSpec {
     pub bandwidth: Option<f64>,
     /// Whether writes carry 64 bits of remote CQ data.
     pub wide_data: bool,
+    /// Whether each peer has a connection of its own, which [`Sink::sever`](super::Sink::sever) ends.
+    pub severs: bool,
 }
 
 /// Names an operation: an access of a row, or a message.
@@ -178,8 +186,10 @@ pub(super) enum Command {
     Send { op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
     /// Read or write, for which the rail had no room.
     Access(Access),
-    /// Give up the accesses of a row.
-    Abandon { row: SlotId },
+    /// Give up the accesses of a row, of reads by this time.
+    Abandon { row: SlotId, until: Time },
+    /// End the connection of a session's path.
+    Sever { session: SlotId, path: usize },
     /// Ask the peer to shut out the chunks that a session has lost.
     Fence { session: SlotId },
     /// Lease keys of our region to a peer.
@@ -199,6 +209,7 @@ impl Command {
             Self::Insert { .. }
             | Self::Remove { .. }
             | Self::Abandon { .. }
+            | Self::Sever { .. }
             | Self::Fence { .. }
             | Self::Lease { .. }
             | Self::Close { .. }

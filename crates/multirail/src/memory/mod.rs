@@ -10,6 +10,7 @@
 pub mod cuda;
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,6 +66,12 @@ pub(crate) trait Device: Send + Sync + fmt::Debug {
 
     fn export(&self, at: u64) -> Result<Export>;
 
+    /// A descriptor of the memory at this address, which NICs may register, and the memory's offset behind it.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` if the device or its driver exports none.
+    fn dmabuf(&self, at: u64) -> Result<(OwnedFd, u64)>;
+
     /// Maps memory that another process has exported, `len` bytes from its offset on.
     fn import(&self, export: &Export, len: u64) -> Result<Arc<dyn Mapping>>;
 }
@@ -105,6 +112,9 @@ pub(crate) fn opened(export: &Export) -> Option<Arc<dyn Device>> {
 pub(crate) fn opened(_: &Export) -> Option<Arc<dyn Device>> {
     None
 }
+
+/// The kernel's file with the id of this boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// How long [`copy_out`] and [`copy_in`] wait for a device.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -155,4 +165,13 @@ pub(crate) fn copy_in(device: &dyn Device, to: u64, from: &[u8]) -> Result<()> {
         drop(std::mem::ManuallyDrop::into_inner(between));
     }
     Ok(())
+}
+
+/// Identifies the host and its boot.
+pub(crate) fn host() -> Result<[u8; 16]> {
+    let text = std::fs::read_to_string(BOOT_ID)?;
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let id = u128::from_str_radix(&digits, 16)
+        .map_err(|_| Error::with(Errno::EIO, format!("{BOOT_ID}: {text:?}")))?;
+    Ok(id.to_be_bytes())
 }

@@ -149,7 +149,8 @@ impl Staging {
             return Err(Errno::EFAULT);
         }
         let mapped = if piece.remote.is_staged { self.map(plan.peer, piece) } else { None };
-        let needs_window = piece.remote.is_staged && mapped.is_none();
+        let needs_window =
+            piece.remote.is_staged && mapped.is_none() && !self.is_direct(core, plan.peer, piece);
         if mapped.is_some() && transfer.chunks.len() >= PLACES {
             return Ok(false);
         }

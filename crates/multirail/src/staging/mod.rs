@@ -8,6 +8,7 @@
 //!   behind the data; the peer copies from the window, and answers `Done`.
 //! - read: with `Fetch` the peer copies to its window, and answers `Done`; move from the window, or from the peer's
 //!   memory, to our memory or to the pool; copy from the pool.
+//! - if the peer's NICs have registered its device memory (dma-buf), the rails move the bytes there without a window.
 //! - if the peer's memory can be mapped (`Export`), one copy is enough: by our device, or, if our memory is the host's,
 //!   by the peer's device if this process has it open.
 //!
@@ -26,7 +27,7 @@ use ofi::{Errno, Error, Result};
 use ofi_core::slots::{SlotId, Slots};
 
 use crate::engine::{self, Audience, Core, Outcome, PeerId, Progress, Time, TransferId, Way};
-use crate::memory::{Copying, Device, Mapping};
+use crate::memory::{Copying, Device, Export, Mapping};
 use crate::region::{Guard, Inner as Region};
 use crate::wire::RegionInfo;
 use crate::wire::staging::Order;
@@ -36,6 +37,8 @@ use serve::Served;
 pub(crate) const PLACE: u64 = 1 << 20;
 /// Number of places in the pool, and in a window.
 pub(crate) const PLACES: usize = 8;
+/// The number of the pool, of which nobody is told.
+const NO_REGION: u64 = u64::MAX;
 /// Most mappings of peers' memory at a time.
 const MAPPINGS: usize = 4096;
 
@@ -122,6 +125,8 @@ pub(crate) struct Staging {
     next_op: u64,
     /// Whether peers' memory may be mapped.
     may_map: bool,
+    /// This host, as exports name it.
+    host: Option<[u8; 16]>,
 }
 
 /// An engine plan that moves nothing.
@@ -142,9 +147,15 @@ fn tell(
 }
 
 impl Staging {
-    pub(crate) fn new(domains: Arc<[Arc<dyn Domain>]>, regions: Regions, may_map: bool) -> Self {
+    /// `windows` gets the windows that peers are granted, by number.
+    pub(crate) fn new(
+        domains: Arc<[Arc<dyn Domain>]>,
+        regions: Regions,
+        windows: Regions,
+        may_map: bool,
+    ) -> Self {
         Self {
-            served: Served::new(Arc::clone(&domains), regions),
+            served: Served::new(Arc::clone(&domains), regions, windows),
             domains,
             transfers: Slots::default(),
             pool: None,
@@ -153,6 +164,7 @@ impl Staging {
             mappings: HashMap::new(),
             next_op: 1,
             may_map,
+            host: crate::memory::host().ok(),
         }
     }
 
@@ -396,7 +408,7 @@ impl Staging {
     fn make_pool(&mut self, device: &Arc<dyn Device>) -> Result<(), Errno> {
         if self.pool.is_none() {
             let pinned = device.pinned(PLACES * PLACE as usize).map_err(|error| log(&error))?;
-            self.pool = Some(Arc::new(Region::pinned(u64::MAX, pinned, &self.domains)));
+            self.pool = Some(Arc::new(Region::pinned(NO_REGION, pinned, &self.domains)));
             self.free = (0..PLACES as u64).map(|nth| nth * PLACE).collect();
         }
         Ok(())
@@ -438,6 +450,13 @@ impl Staging {
         let note = tell(core, peer, &Order::Ask(op), deadline, now)?;
         self.lent.insert(peer, Lent::Asked { op, note: Some(note) });
         Ok(None)
+    }
+
+    /// Whether the peer's NICs access its device memory by themselves (`RegionInfo::keys`). Not from this host: rails may
+    /// lead there through shared memory.
+    fn is_direct(&self, core: &Core<Guard>, peer: PeerId, piece: &Piece) -> bool {
+        let is_here = |export: &Export| self.host.is_some_and(|host| host == export.host);
+        core.leads_to(peer, &piece.remote.keys) && !piece.remote.export.as_ref().is_some_and(is_here)
     }
 
     /// The peer's memory, mapped here, if that is possible.

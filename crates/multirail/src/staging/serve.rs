@@ -1,7 +1,9 @@
 //! Service for peers that access this agent's devices: windows, and copies between windows and regions.
 //!
 //! Peers are not trusted: ranges are checked against the region and the window. A peer has one window, and no more
-//! copies in flight than the window has places.
+//! copies in flight than the window has places. A window has a number like a region, so that its peer can lease keys of
+//! it (`leases.rs`). The number is random and told to that peer alone, as the window's keys are; windows are neither in
+//! the agent's metadata nor regions of orders.
 #![allow(unsafe_code)] // starts copies
 
 use std::collections::HashMap;
@@ -14,7 +16,7 @@ use ofi::{Errno, Result};
 use super::{PLACE, PLACES, Regions, log, tell};
 use crate::engine::{Core, PeerId, Time, TransferId};
 use crate::memory::Copying;
-use crate::region::{Guard, Inner as Region};
+use crate::region::{Guard, Inner as Region, Shares};
 use crate::wire::staging::{Order, Through};
 
 /// Most windows; each takes 8 MiB of pinned memory.
@@ -34,6 +36,8 @@ struct Serving {
 pub(super) struct Served {
     domains: Arc<[Arc<dyn Domain>]>,
     regions: Regions,
+    /// The windows by number, for those who lease keys of them.
+    numbers: Regions,
     windows: HashMap<PeerId, Arc<Region>>,
     serving: Vec<Serving>,
     /// Answers in flight.
@@ -41,8 +45,9 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(domains: Arc<[Arc<dyn Domain>]>, regions: Regions) -> Self {
-        Self { domains, regions, windows: HashMap::new(), serving: Vec::new(), answers: Vec::new() }
+    pub(super) fn new(domains: Arc<[Arc<dyn Domain>]>, regions: Regions, numbers: Regions) -> Self {
+        let (serving, answers) = (Vec::new(), Vec::new());
+        Self { domains, regions, numbers, windows: HashMap::new(), serving, answers }
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -116,8 +121,12 @@ impl Served {
             ofi::Error::with(Errno::ENOENT, "this agent has no device memory; load its newest metadata")
         })?;
         let pinned = device.pinned(PLACES * PLACE as usize)?;
-        let window = Arc::new(Region::pinned(u64::MAX, pinned, &self.domains));
-        let info = window.info(false)?;
+        let window = Arc::new(Region::pinned(new_number()?, pinned, &self.domains));
+        let info = window.info(Shares::NOTHING)?;
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        numbers.retain(|_, window| window.strong_count() > 0);
+        numbers.insert(window.id, Arc::downgrade(&window));
+        drop(numbers);
         self.windows.insert(peer, window);
         Ok(info)
     }
@@ -160,6 +169,12 @@ impl Served {
     }
 }
 
+/// A number for a window: random, and of no region, whose numbers count from 1.
+fn new_number() -> Result<u64> {
+    let random = getrandom::u64().map_err(|error| ofi::Error::with(Errno::EIO, error.to_string()))?;
+    Ok((random | 1 << 63) & !1)
+}
+
 /// An error's number on the wire: never 0.
 fn number(errno: Errno) -> u32 {
     errno.get().unsigned_abs().max(1)
@@ -171,6 +186,7 @@ mod tests {
 
     use ofi_core::slots::SlotId;
 
+    use super::super::NO_REGION;
     use super::*;
     use crate::memory::{Device, Export, Kind, Mapping, Pinned};
 
@@ -209,6 +225,10 @@ mod tests {
             Err(Errno::ENOSYS.into())
         }
 
+        fn dmabuf(&self, _: u64) -> Result<(std::os::fd::OwnedFd, u64)> {
+            Err(Errno::ENOSYS.into())
+        }
+
         fn import(&self, _: &Export, _: u64) -> Result<Arc<dyn Mapping>> {
             Err(Errno::ENOSYS.into())
         }
@@ -229,7 +249,7 @@ mod tests {
         let device: Arc<dyn Device> = Arc::new(Endless(Arc::clone(&copies)));
         let domains: Arc<[Arc<dyn Domain>]> = Arc::new([]);
         let [host, window] = [LEN, WINDOW].map(|len| device.pinned(len as usize).unwrap());
-        let window = Arc::new(Region::pinned(u64::MAX, window, &domains));
+        let window = Arc::new(Region::pinned(new_number().unwrap(), window, &domains));
         let all = vec![
             Arc::new(Region::on_device(1, AT, LEN as usize, Arc::clone(&device))),
             Arc::new(Region::pinned(2, host, &domains)),
@@ -238,9 +258,19 @@ mod tests {
         all[2].revoke();
         let regions = Regions::default();
         regions.lock().unwrap().extend(all.iter().map(|region| (region.id, Arc::downgrade(region))));
-        let mut served = Served::new(domains, regions);
+        let mut served = Served::new(domains, regions, Regions::default());
         served.windows.insert(peer(1), window);
         (served, all, copies)
+    }
+
+    #[test]
+    fn numbers_of_windows_are_of_no_region_and_of_no_other_window() {
+        let numbers: Vec<u64> = (0..100).map(|_| new_number().unwrap()).collect();
+        assert!(numbers.iter().all(|&number| number >= 1 << 63 && number != NO_REGION));
+        let mut distinct = numbers.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), numbers.len());
     }
 
     /// Every order of a peer is checked against its own window and the region.
@@ -251,7 +281,7 @@ mod tests {
         let refused = [
             (2, order(1, 0, 10, 0), Errno::ENOENT), // the peer has no window: another peer's does not count
             (1, order(9, 0, 10, 0), Errno::ENOENT),
-            (1, order(u64::MAX, 0, 10, 0), Errno::ENOENT), // windows are not regions
+            (1, order(served.windows[&peer(1)].id, 0, 10, 0), Errno::ENOENT), // windows are not regions
             (1, order(2, 0, 10, 0), Errno::EINVAL),
             (1, order(3, 0, 10, 0), Errno::EFAULT),
             (1, order(1, 1, LEN, 0), Errno::EFAULT),

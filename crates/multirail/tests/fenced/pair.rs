@@ -26,6 +26,12 @@ pub struct Rails {
     /// Keys that are leased, with their rails.
     pub leases: HashMap<u64, u8>,
     pub next_key: u64,
+    /// Each peer has a connection of its own, which is ended instead of keys that are leased.
+    pub severs: bool,
+    /// Rails whose connection was ended, in order.
+    pub severed: Vec<usize>,
+    /// The accesses that were on such a connection, whose end is to be reported.
+    pub aborted: Vec<Access>,
 }
 
 impl Sink<()> for Rails {
@@ -49,7 +55,19 @@ impl Sink<()> for Rails {
         Ok(())
     }
 
+    fn sever(&mut self, rail: usize, _: u64) -> Result<(), Errno> {
+        if !self.severs {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.severed.push(rail);
+        self.aborted.extend(self.accesses.extract_if(.., |access| access.rail == rail));
+        Ok(())
+    }
+
     fn lease(&mut self, _: u64, _: u64) -> Vec<RegionKey> {
+        if self.severs {
+            return (0..RAILS as u8).map(|rail| RegionKey { rail, key: OWN, base: 0 }).collect();
+        }
         for rail in 0..RAILS as u8 {
             if !self.leases.values().any(|&leased| leased == rail) {
                 self.next_key += 1;
@@ -62,7 +80,9 @@ impl Sink<()> for Rails {
         keys
     }
 
-    fn close_leased(&mut self, _: u64, keys: &[LeasedKey]) -> bool {
+    fn close_leased(&mut self, _: u64, keys: &[LeasedKey], peer: &[(usize, u64)]) -> bool {
+        let named = peer.iter().filter(|(rail, _)| keys.iter().any(|key| usize::from(key.rail) == *rail));
+        self.severed.extend(named.filter(|_| self.severs).map(|(rail, _)| rail));
         self.leases.retain(|&key, _| keys.iter().all(|closed| closed.key != key));
         true
     }
@@ -82,11 +102,17 @@ pub struct Pair {
 
 impl Pair {
     pub fn new() -> Self {
+        Self::with(false)
+    }
+
+    /// With rails that end connections, if `severs`.
+    pub fn with(severs: bool) -> Self {
         let core = |index: usize| {
             let rails = (0..RAILS).map(|rail| RailSpec {
                 info: RailInfo { provider: "held".into(), format: 0, address: vec![index as u8, rail as u8] },
                 bandwidth: Some(1.0),
                 wide_data: true,
+                severs,
             });
             let mut state = index as u64 + 1;
             let random = move || {
@@ -99,7 +125,7 @@ impl Pair {
         let mut pair = Self {
             now: Duration::from_secs(1),
             cores: [core(0), core(1)],
-            rails: Default::default(),
+            rails: std::array::from_fn(|_| Rails { severs, ..Rails::default() }),
             muted: Vec::new(),
             held: Vec::new(),
             failing: Default::default(),
@@ -116,7 +142,7 @@ impl Pair {
         pair.run();
         assert_eq!(pair.outcome(first), Some(Outcome::Done));
         pair.cores[0].release(first);
-        assert!(pair.rails[1].leases.len() == RAILS, "bob has leased keys");
+        assert!(severs || pair.rails[1].leases.len() == RAILS, "bob has leased keys");
         pair
     }
 
@@ -142,6 +168,10 @@ impl Pair {
         loop {
             for (core, rails) in self.cores.iter_mut().zip(&mut self.rails) {
                 core.tick(self.now);
+                while core.perform(self.now, rails) {}
+                for access in std::mem::take(&mut rails.aborted) {
+                    core.ended(access.op, Err(Errno::ECONNABORTED), self.now);
+                }
                 while core.perform(self.now, rails) {}
             }
             let next = (0..2).find_map(|from| Some((from, self.rails[from].messages.pop_front()?)));

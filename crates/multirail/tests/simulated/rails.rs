@@ -136,7 +136,7 @@ impl Sink<()> for Rails<'_> {
         (0..super::world::RAILS as u8).map(key).collect()
     }
 
-    fn close_leased(&mut self, tag: u64, keys: &[LeasedKey]) -> bool {
+    fn close_leased(&mut self, tag: u64, keys: &[LeasedKey], _: &[(usize, u64)]) -> bool {
         if self.random.chance(self.trouble.unwilling) {
             return false;
         }

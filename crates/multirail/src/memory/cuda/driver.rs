@@ -18,6 +18,9 @@ pub(super) type Event = *mut c_void;
 #[derive(Clone, Copy)]
 pub(super) struct Handle(pub(super) [u8; 64]);
 
+/// Place of the handle, address, length, kind of handle, flags.
+pub(super) type RangeHandle = unsafe extern "C" fn(*mut c_void, u64, usize, c_int, u64) -> c_int;
+
 /// `CUDA_ERROR_NOT_READY`.
 pub(super) const NOT_READY: c_int = 600;
 
@@ -26,6 +29,8 @@ macro_rules! table {
         /// The driver's functions.
         pub(super) struct Driver {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> c_int,)*
+            /// `cuMemGetHandleForAddressRange`, which drivers have since CUDA 11.7.
+            pub(super) range_handle: Option<RangeHandle>,
         }
 
         impl Driver {
@@ -36,6 +41,10 @@ macro_rules! table {
                         let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
                         *found.map_err(|_| stringify!($name))?
                     },)*
+                    // SAFETY: as above.
+                    range_handle: unsafe { library.get(b"cuMemGetHandleForAddressRange\0") }
+                        .ok()
+                        .map(|found| *found),
                 })
             }
         }

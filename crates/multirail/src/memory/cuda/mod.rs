@@ -8,6 +8,7 @@ mod driver;
 
 use std::ffi::c_int;
 use std::fmt;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -24,8 +25,8 @@ const NO_TIMING: u32 = 2;
 const LAZY_PEER_ACCESS: u32 = 1;
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 const DEVICE_ORDINAL: c_int = 9;
-/// The kernel's file with the id of this boot.
-const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
+const DMA_BUF_FD: c_int = 1;
 
 /// The number of CUDA devices.
 ///
@@ -358,11 +359,29 @@ impl Device for Cuda {
             // SAFETY: a place for the handle.
             unsafe { (driver.cuIpcGetMemHandle)(&raw mut handle, at) }
         })?;
-        Ok(Export { host: host()?, device: self.0.uuid, handle: handle.0, offset: at - base })
+        Ok(Export { host: super::host()?, device: self.0.uuid, handle: handle.0, offset: at - base })
+    }
+
+    fn dmabuf(&self, at: u64) -> Result<(OwnedFd, u64)> {
+        let Some(get) = self.0.driver.range_handle else {
+            return Err(Error::with(Errno::ENOSYS, "a driver without cuMemGetHandleForAddressRange"));
+        };
+        let (base, whole) = self.allocation(at)?;
+        // The driver wants whole pages of the host.
+        let page = rustix::param::page_size() as u64;
+        let start = base - base % page;
+        let len = (base + whole).next_multiple_of(page) - start;
+        let mut fd: c_int = -1;
+        self.0.call("cuMemGetHandleForAddressRange", |_| {
+            // SAFETY: a place for the handle, which is an int for this kind.
+            unsafe { get((&raw mut fd).cast(), start, len as usize, DMA_BUF_FD, 0) }
+        })?;
+        // SAFETY: a new descriptor, which the driver leaves to its caller.
+        Ok((unsafe { OwnedFd::from_raw_fd(fd) }, at - start))
     }
 
     fn import(&self, export: &Export, len: u64) -> Result<Arc<dyn Mapping>> {
-        if export.host != host()? {
+        if export.host != super::host()? {
             return Err(Error::with(
                 Errno::EHOSTUNREACH,
                 "the memory is on another host and cannot be mapped",
@@ -389,13 +408,4 @@ impl Device for Cuda {
         }
         Ok(Arc::new(opening))
     }
-}
-
-/// Identifies the host and its boot.
-fn host() -> Result<[u8; 16]> {
-    let text = std::fs::read_to_string(BOOT_ID)?;
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    let id = u128::from_str_radix(&digits, 16)
-        .map_err(|_| Error::with(Errno::EIO, format!("{BOOT_ID}: {text:?}")))?;
-    Ok(id.to_be_bytes())
 }
