@@ -15,6 +15,8 @@ mod contexts;
 mod counted_anew;
 #[path = "../efa/direct.rs"]
 mod direct;
+#[path = "../efa/dmabuf.rs"]
+mod dmabuf;
 #[path = "../efa/native.rs"]
 mod native;
 #[path = "../near.rs"]

@@ -1,5 +1,7 @@
 //! Accesses that the device executes by itself, and their numbers of requests (`ofi-verbs/native.rs`).
 
+use std::os::fd::AsFd;
+
 use ofi_testkit::prelude::*;
 
 use super::VerbsPair;
@@ -22,6 +24,18 @@ fn known(pair: &Pair, len: usize) -> (Memory, std::sync::Arc<dyn MemoryRegion>) 
     assert_eq!(pair.b.statistic("verbs_keys_given"), given + 1);
     pair.warm_up(); // and so the key has come
     (memory, region)
+}
+
+/// Reliable datagrams: the owner executes the first access of a peer, so it must be able to touch the memory.
+#[test]
+fn a_dma_buf_is_refused_by_name() {
+    let pair = pair();
+    let file = std::fs::File::open("/dev/zero").unwrap();
+    let piece = [Piece::new(std::ptr::without_provenance_mut(4096), 4096)];
+    let attr = MrAttr::of_dmabuf(Dmabuf { fd: file.as_fd(), offset: 0 }, &piece, RIGHTS);
+    let error = pair.b.domain.register(&attr).err().expect("a refusal");
+    assert_eq!(error.errno(), Errno::ENOSYS);
+    assert!(error.to_string().contains("FI_EP_MSG"), "{error}");
 }
 
 /// What posting and ending something takes at `side`: requests that write, requests that read, records.
