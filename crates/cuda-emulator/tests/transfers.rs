@@ -116,8 +116,8 @@ fn socket(agent: &Agent, rail: usize) -> SocketAddr {
     }
 }
 
-/// Device memory goes through windows, over two rails of a device. One of them goes mute: the parts of chunks on it move
-/// to the other, and arrive nowhere when its link is mended.
+/// Device memory goes through windows, over two rails of a device. One of them goes mute: the parts of chunks on it
+/// move to the other, and arrive nowhere when its link is mended.
 #[test]
 fn chunks_of_windows_move_from_a_mute_rail() {
     const LEN: usize = 8 << 20;

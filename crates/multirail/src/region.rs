@@ -74,8 +74,8 @@ pub(crate) struct Inner {
     domains: Arc<[Arc<dyn Domain>]>,
     /// Serialises accesses of this process. It does not affect rails and peers.
     local: RwLock<()>,
-    /// For memory that the processor does not touch: this device copies it. Rails whose NIC takes its dma-buf register it
-    /// for peers; the others do not.
+    /// For memory that the processor does not touch: this device copies it. Rails whose NIC takes its dma-buf register
+    /// it for peers; the others do not.
     device: Option<Arc<dyn Device>>,
     /// The owner of the memory if `raw` does not own it. It is dropped after everything else.
     owner: Option<Box<dyn Send + Sync>>,
@@ -285,8 +285,8 @@ impl Inner {
         Ok(self.on(rail)?.desc())
     }
 
-    /// The description of a device's region. Peers on other hosts use the keys of rails whose NIC has registered it; those
-    /// on this host, which know themselves by the export, do not: shared memory leads to no device.
+    /// The description of a device's region. Peers on other hosts use the keys of rails whose NIC has registered it;
+    /// those on this host, which know themselves by the export, do not: shared memory leads to no device.
     fn device_info(&self, device: &Arc<dyn Device>, shares: Shares) -> RegionInfo {
         let export = if shares.exports { Some(device.export(self.address())) } else { None };
         let export = export.transpose().inspect_err(|error| {

@@ -1,6 +1,6 @@
 //! Rails of devices that go mute: two agents with two rails each on a simulated device, whose links lose nothing and
-//! report nothing, but deliver what they hold only when they are mended. By then the transfers have ended over the other
-//! rail, and the memory was written anew.
+//! report nothing, but deliver what they hold only when they are mended. By then the transfers have ended over the
+//! other rail, and the memory was written anew.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Once};

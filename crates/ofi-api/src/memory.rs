@@ -159,9 +159,9 @@ impl<'a> MrAttr<'a> {
         }
     }
 
-    /// A registration of a dma-buf (`FI_MR_DMABUF`), by a device alone: peers' devices read and write it, and neither end
-    /// does on their behalf. `piece` has the length, and the address by which accesses name the first byte, which need
-    /// not be mapped. Operations of this end's own on that address use what is mapped there.
+    /// A registration of a dma-buf (`FI_MR_DMABUF`), by a device alone: peers' devices read and write it, and neither
+    /// end does on their behalf. `piece` has the length, and the address by which accesses name the first byte, which
+    /// need not be mapped. Operations of this end's own on that address use what is mapped there.
     ///
     /// Registering it is an error (`FI_ENOSYS`) where no device does that.
     pub const fn of_dmabuf(dmabuf: Dmabuf<'a>, piece: &'a [Piece; 1], access: MrAccess) -> Self {

@@ -1,9 +1,9 @@
 //! Reads and writes that the application gives up while they are in flight ([`ofi_core::transport::Lanes::give_up`]).
 //!
 //! Bytes in packets and slots are copies, so such an operation goes on without the application's memory. Where the
-//! device itself reads or writes that memory, only the end of its registration stops the device: after `ibv_dereg_mr` it
-//! does not touch the memory. A registration serves many operations. It is ended when all that use it were given up, and
-//! one of them is a read. Writes alone leave it: a device that reads memory harms nobody.
+//! device itself reads or writes that memory, only the end of its registration stops the device: after `ibv_dereg_mr`
+//! it does not touch the memory. A registration serves many operations. It is ended when all that use it were given up,
+//! and one of them is a read. Writes alone leave it: a device that reads memory harms nobody.
 //!
 //! New operations on the same memory register it again. A request without its registration is completed with an error
 //! of this end when the peer's device answers it. What else an EFA device does then is not known: it was seen on

@@ -156,8 +156,8 @@ impl<G> Core<G> {
         self.move_lost(others);
     }
 
-    /// The peer has not shut the chunks of a request out in time. Those that must be are named by another request, until
-    /// their own time has passed; the others move without that.
+    /// The peer has not shut the chunks of a request out in time. Those that must be are named by another request,
+    /// until their own time has passed; the others move without that.
     pub(super) fn lost_fence_expired(&mut self, id: SlotId, fence: Fence, now: Time) {
         for transfer in fence.notices.values() {
             if let Some(transfer) = self.transfers.get_mut(*transfer) {

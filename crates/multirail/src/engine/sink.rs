@@ -70,9 +70,9 @@ pub trait Sink<G> {
     /// Gives up an access in flight. After this the rail does not touch the access's local memory, while what it has
     /// sent of a write may still arrive. [`Core::ended`] follows in any case, with any result.
     ///
-    /// # Errors
-    /// `FI_ENOENT` if the access has ended; `FI_EAGAIN` while a device uses the memory, so that the same call may succeed
-    /// later, when all accesses that use a registration were given up; `FI_EOPNOTSUPP` if the rail cannot give it up. By default no rail can.
+    /// # Errors `FI_ENOENT` if the access has ended; `FI_EAGAIN` while a device uses the memory, so that the same call
+    /// may succeed later, when all accesses that use a registration were given up; `FI_EOPNOTSUPP` if the rail cannot
+    /// give it up. By default no rail can.
     fn abandon(&mut self, _rail: usize, _op: OpId) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -95,8 +95,9 @@ pub trait Sink<G> {
     }
 
     /// Closes keys that were leased to the session with this tag, whose peer has these addresses: rails, and numbers in
-    /// their address vectors. Rails with connections end those. Returns whether the keys are closed: then no access that
-    /// was posted under them so far touches memory any more, and keys of the session's own are not given out again.
+    /// their address vectors. Rails with connections end those. Returns whether the keys are closed: then no access
+    /// that was posted under them so far touches memory any more, and keys of the session's own are not given out
+    /// again.
     fn close_leased(&mut self, _tag: u64, _keys: &[LeasedKey], _peer: &[(usize, u64)]) -> bool {
         false
     }

@@ -452,8 +452,8 @@ impl Staging {
         Ok(None)
     }
 
-    /// Whether the peer's NICs access its device memory by themselves (`RegionInfo::keys`). Not from this host: rails may
-    /// lead there through shared memory.
+    /// Whether the peer's NICs access its device memory by themselves (`RegionInfo::keys`). Not from this host: rails
+    /// may lead there through shared memory.
     fn is_direct(&self, core: &Core<Guard>, peer: PeerId, piece: &Piece) -> bool {
         let is_here = |export: &Export| self.host.is_some_and(|host| host == export.host);
         core.leads_to(peer, &piece.remote.keys) && !piece.remote.export.as_ref().is_some_and(is_here)

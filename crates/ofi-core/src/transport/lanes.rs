@@ -150,10 +150,10 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Host::received`].
     fn pull<H: Host<T>>(&mut self, host: &mut H, peer: Peer, token: T::Token, into: SlotId);
 
-    /// The context that posted `op` closes while the operation is in flight: its memory is no longer lent after this returns. `true`: the operation continues
-    /// without that memory (a payload was copied, read bytes are dropped), and ends with [`Host::finish`], which
-    /// reports nothing for a closed context. `false`: it is over at this end; the core removes it from its table.
-    /// [`Lanes::settle_receives`] follows.
+    /// The context that posted `op` closes while the operation is in flight: its memory is no longer lent after this
+    /// returns. `true`: the operation continues without that memory (a payload was copied, read bytes are dropped), and
+    /// ends with [`Host::finish`], which reports nothing for a closed context. `false`: it is over at this end; the
+    /// core removes it from its table. [`Lanes::settle_receives`] follows.
     fn abandon(&mut self, _peer: Peer, _id: SlotId, _op: &mut T::Op) -> bool {
         false
     }

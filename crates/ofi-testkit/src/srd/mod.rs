@@ -45,7 +45,8 @@ impl Default for Plan {
     }
 }
 
-/// The device's status for memory of this end that is not registered (rdma-core, `EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY`).
+/// The device's status for memory of this end that is not registered (rdma-core,
+/// `EFA_IO_COMP_STATUS_LOCAL_ERROR_INVALID_LKEY`).
 const LOCAL_KEY: u32 = 5;
 
 /// A message in flight.
@@ -355,8 +356,8 @@ impl SimulatedDevice {
         self.lock().next_qpn = Some(qpn);
     }
 
-    /// How many reads and writes each doorbell since the last call has told the device of. Doorbells without any are not
-    /// counted.
+    /// How many reads and writes each doorbell since the last call has told the device of. Doorbells without any are
+    /// not counted.
     pub fn take_accesses(&self) -> Vec<usize> {
         std::mem::take(&mut self.lock().accesses)
     }

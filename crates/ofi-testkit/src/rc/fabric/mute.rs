@@ -1,7 +1,7 @@
 //! Links that go mute: what is sent over them stays under way, without an error, until they are mended.
 //!
-//! Writes leave their device meanwhile. They are executed when the link is mended, if the queue pair at the other end is
-//! still there, whether or not their own queue pair is: that is what a late packet does.
+//! Writes leave their device meanwhile. They are executed when the link is mended, if the queue pair at the other end
+//! is still there, whether or not their own queue pair is: that is what a late packet does.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
