@@ -19,8 +19,10 @@ const BASE: usize = 0x10_0000;
 
 /// A file in memory of `OFFSET + LEN` bytes.
 fn file() -> File {
-    // SAFETY: a name, and a new descriptor.
-    let mut file = unsafe { File::from_raw_fd(libc::memfd_create(c"dmabuf".as_ptr(), 0)) };
+    // SAFETY: a name that ends.
+    let fd = unsafe { libc::memfd_create(c"dmabuf".as_ptr(), 0) };
+    // SAFETY: new, and nobody else's.
+    let mut file = unsafe { File::from_raw_fd(fd) };
     file.write_all(&vec![1; OFFSET as usize + LEN]).unwrap();
     file
 }

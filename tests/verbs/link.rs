@@ -191,8 +191,8 @@ fn what_is_under_way_on_a_wire_that_stays_down_fails_and_the_next_use_connects()
     there.check(1 << 18, 3);
 }
 
-/// Says how operations over a wire that is cut end, of reliable datagrams and of a connected endpoint. Both wait as long
-/// as other cases do for a message: less than it takes a device without settings to give up.
+/// Says how operations over a wire that is cut end, of reliable datagrams and of a connected endpoint. Both wait as
+/// long as other cases do for a message: less than it takes a device without settings to give up.
 pub fn cut(line: &mut Line, _: &[String]) {
     let (wire, pair, (a, b)) = (Wire::take(), pair(), connected());
     let memory = Memory::patterned(64, 1);

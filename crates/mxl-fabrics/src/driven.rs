@@ -1,9 +1,9 @@
 //! Progress threads: a thread that drives one end of a flow while the program waits for its events, or awaits them.
 //!
 //! The thread polls while there is work, and for [`SPIN`] after it. Then it sleeps on the descriptors of the end's
-//! queues ([`crate::rest`]), also while transfers are in flight: whatever ends or arrives makes them readable, and calls
-//! of the program wake the thread. If commits come at even intervals ([`crate::rhythm`]), it is awake when the next one
-//! is due.
+//! queues ([`crate::rest`]), also while transfers are in flight: whatever ends or arrives makes them readable, and
+//! calls of the program wake the thread. If commits come at even intervals ([`crate::rhythm`]), it is awake when the
+//! next one is due.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};

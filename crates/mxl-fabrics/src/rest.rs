@@ -65,8 +65,8 @@ impl Sleeper {
         may_sleep
     }
 
-    /// To be called, without a lock, where [`prepare`](Self::prepare) returned false: a nap, if a queue has something to
-    /// poll for whatever is polled.
+    /// To be called, without a lock, where [`prepare`](Self::prepare) returned false: a nap, if a queue has something
+    /// to poll for whatever is polled.
     pub fn stay_awake(&self) {
         if self.misses > MISSES {
             std::thread::sleep(NAP);

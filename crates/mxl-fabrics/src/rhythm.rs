@@ -1,7 +1,8 @@
-//! Foresees when the next commit of a flow comes: flows are written at even intervals, so a thread can be awake in time.
+//! Foresees when the next commit of a flow comes: flows are written at even intervals, so a thread can be awake in
+//! time.
 //!
-//! A thread that sleeps until a descriptor is ready returns tens of microseconds late: its core has gone to sleep too. A
-//! thread that polls from a moment before on does not. A wrong guess costs the time of that poll, which is short, and
+//! A thread that sleeps until a descriptor is ready returns tens of microseconds late: its core has gone to sleep too.
+//! A thread that polls from a moment before on does not. A wrong guess costs the time of that poll, which is short, and
 //! nothing is missed: the thread then sleeps on its descriptors as before.
 
 use std::time::{Duration, Instant};
