@@ -12,6 +12,7 @@ use multirail::memory::cuda::{self, Cuda};
 use multirail::{Agent, Config, Kind, Local, Remote, Way};
 use ofi::{AddrFormat, Errno, Hints};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
+use ofi_testkit::srd;
 use support::{INSIDE, again, is_inside, without_driver};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -156,6 +157,63 @@ fn chunks_of_windows_move_from_a_mute_rail() {
     read.post(LONG).unwrap().wait().unwrap();
     assert_eq!((source.contents)(), pattern(LEN, 3));
     assert_eq!(device.mend(), 0, "bob has ended the connection that they are for");
+}
+
+/// Both agents are on one host, so the device would not be used.
+const NO_SHM: (&str, &str) = ("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+
+/// The peer's NIC writes and reads the device's memory itself if it takes the driver's dma-buf; otherwise the bytes go
+/// through windows.
+fn over_a_nic(name: &'static str, is_direct: bool) {
+    const LEN: usize = 8 << 20;
+    let device = srd::SimulatedDevice::new(name, srd::Plan::default());
+    ofi_efa::srd::add(Arc::new(srd::Handle(Arc::clone(&device))));
+    ofi::register_provider(Arc::new(ofi_efa::EfaProvider)).unwrap();
+    let hints = Hints::new().provider("efa").domain(format!("{name}-rdm"));
+    let open = |name: &str| {
+        let builder = Agent::builder(name).progress_thread(true).shared_memory(false);
+        builder.map_devices(false).rail(hints.clone()).open().unwrap()
+    };
+    for ours in ["dram", "cuda"] {
+        let (alice, bob) = (open("alice"), open("bob"));
+        let (source, target) = (memory(&alice, ours, LEN), memory(&bob, "cuda", LEN));
+        let metadata = bob.metadata().unwrap();
+        let keys = multirail::wire::Metadata::parse(&metadata).unwrap().regions[0].keys.len();
+        assert_eq!(keys, usize::from(is_direct));
+        alice.load(&metadata).unwrap();
+        let remote = [Remote { region: target.id, offset: 0, len: LEN as u64 }];
+        let local = [source.whole.clone()];
+        for (way, seed) in [(Way::Write, 1), (Way::Read, 2)] {
+            let from = if way == Way::Write { &source } else { &target };
+            (from.fill)(&pattern(LEN, seed));
+            let plan = alice.prepare("bob", way, &local, &remote).unwrap();
+            device.take_accesses();
+            plan.post(LONG).unwrap().wait().unwrap();
+            let accesses: usize = device.take_accesses().iter().sum();
+            // Our own memory of a device is staged in any case. Windows are written by their owner until their keys
+            // are known.
+            if is_direct && ours == "dram" {
+                assert_eq!(accesses, LEN >> 22, "{way:?}");
+            }
+            let to = if way == Way::Write { &target } else { &source };
+            assert_eq!((to.contents)(), pattern(LEN, seed), "{way:?} of {ours}");
+        }
+    }
+}
+
+#[test]
+fn device_memory_is_registered_by_dma_buf_where_the_driver_exports_it() {
+    let name = "device_memory_is_registered_by_dma_buf_where_the_driver_exports_it";
+    if is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1"), NO_SHM]) {
+        over_a_nic("nic0", true);
+    }
+}
+
+#[test]
+fn device_memory_without_a_dma_buf_is_staged() {
+    if is_inside("device_memory_without_a_dma_buf_is_staged", &[("CUDA_EMULATOR_DMABUF", "0"), NO_SHM]) {
+        over_a_nic("nic1", false);
+    }
 }
 
 /// Ranges inside an allocation, in any order; memory beside them is not changed.

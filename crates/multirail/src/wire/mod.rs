@@ -15,10 +15,6 @@ pub use blob::{Metadata, RegionInfo, RegionKey};
 pub use message::{FRAGMENT, MESSAGE, Message};
 pub(crate) use reader::Reader;
 
-/// Whether metadata has keys of device memory. Not yet: peers refuse the whole blob then, so it needs a version of its
-/// own.
-pub(crate) const KEYS_OF_DEVICES: bool = false;
-
 /// Version of messages and metadata. Other versions are refused: their fields may have other meanings.
 pub const VERSION: u8 = 2;
 /// Longest name of an agent, in bytes.
