@@ -93,8 +93,8 @@ fn a_key_is_not_printed_and_a_wrong_one_is_refused() {
     let definition = camera();
     let _source = folder.domain().create_grains(&definition, &BatchHints::default()).unwrap();
     let (short, flow) = (folder.path().join("short"), definition.id.to_string());
-    std::fs::write(&short, " fifteen bytes.\n").unwrap();
-    for (key, reason) in [(short.as_path(), "this one 15"), (Path::new("/nonexistent"), "/nonexistent")] {
+    std::fs::write(&short, " fourteen bytes\n").unwrap();
+    for (key, reason) in [(short.as_path(), "this one 14"), (Path::new("/nonexistent"), "/nonexistent")] {
         let arguments = ["-i", "-f", &flow, "--key", key.to_str().unwrap()];
         let output = command(&arguments, &folder).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
