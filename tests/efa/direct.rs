@@ -23,6 +23,7 @@ pub fn direct_pair(caps: Caps) -> Pair {
     let side = || kit.opening_for(hints(caps)).open();
     let pair = Pair::of(side(), side());
     assert_eq!(pair.a.info.fabric_attr.name, "efa-direct");
+    pair.poll(); // an endpoint attaches the devices of inserted addresses when it polls
     pair
 }
 

@@ -53,15 +53,15 @@ fn devices_access_a_dma_buf_and_its_owner_does_not() {
         file.read_exact_at(&mut found, OFFSET + (LEN - len) as u64).unwrap();
         assert_eq!(found, from.bytes());
     }
-    // What the device refuses goes to the owner, which would fault on this memory.
+    // What the device refuses goes to the owner, which would fault on this memory: it knows no such key.
     let from = Memory::new(64);
     let beyond = remote_at(&region, LEN - 63, 64);
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[beyond]));
-    assert_eq!(pair.failed(&pair.a).err, Errno::EACCES);
+    assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
     pair.post(|| {
         pair.a.out(pair.to_b, &from).context(2).msg(OpFlags::FENCE).write(&[remote_at(&region, 0, 64)])
     });
-    assert_eq!(pair.failed(&pair.a).err, Errno::EACCES, "an access that only the owner could execute");
+    assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED, "an access that only the owner could execute");
     region.close().unwrap();
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote_at(&region, 0, 64)]));
     assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED, "closed");
