@@ -12,6 +12,8 @@
 
 mod bare_efa;
 mod bare_verbs;
+mod bare_verbs_msg;
+mod bare_verbs_ud;
 mod crowd;
 mod node;
 mod paths;

@@ -1,6 +1,6 @@
-//! A stand-in for an RDMA device with reliable connected queue pairs, for counting the library's work above one. Its
-//! requests complete when they are posted, in this thread, with few instructions. It says nothing about a device's
-//! speed.
+//! A stand-in for an RDMA device, for counting the library's work above one: reliable datagrams here, connected
+//! endpoints in [`super::bare_verbs_msg`], unreliable datagrams in [`super::bare_verbs_ud`]. Its requests complete when
+//! they are posted, in this thread, with few instructions. It says nothing about a device's speed.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ofi_verbs::rc::{
     Access, AsyncEvent, CmEventKind, ConnParam, Connection, Device, Error, Event, Events, Limits, Opcode,
-    Post, Queues, Region, Remote, Result, Segment, Sizes, Status, WorkCompletion,
+    Post, Queues, Region, Remote, Result, Segment, Sizes, Status, WorkCompletion, msg, ud,
 };
 
 /// The name of the device and of its domain.
@@ -19,7 +19,7 @@ pub const NAME: &str = "bare-verbs0";
 /// Its address, which no interface needs: nothing leaves this thread.
 const IP: Ipv4Addr = Ipv4Addr::new(127, 9, 9, 9);
 /// Inline bytes of a request.
-const INLINE: usize = 256;
+pub const INLINE: usize = 256;
 
 /// An endpoint's queues.
 #[derive(Default)]
@@ -57,7 +57,8 @@ pub fn add() {
     ofi_verbs::rc::add(Arc::new(Bare));
 }
 
-struct Bare;
+/// The device.
+pub struct Bare;
 
 /// A registration. All memory counts as registered.
 struct Registered;
@@ -73,8 +74,14 @@ unsafe impl Region for Registered {
     }
 }
 
-fn error(call: &'static str, errno: i32) -> Error {
+pub fn error(call: &'static str, errno: i32) -> Error {
     Error { call, errno, advice: "this device is a stand-in".into() }
+}
+
+/// The ends of a pipe that nobody writes to.
+pub fn silent() -> Result<[OwnedFd; 2]> {
+    let pipe = std::io::pipe().map_err(|_| error("pipe", libc::EMFILE))?;
+    Ok([pipe.0.into(), pipe.1.into()])
 }
 
 // SAFETY: a path registers what it uses, and no record is longer than a receive.
@@ -96,16 +103,24 @@ unsafe impl Device for Bare {
     }
 
     fn open(&self, _sizes: Sizes) -> Result<Box<dyn Queues>> {
-        let pipe = std::io::pipe().map_err(|_| error("pipe", libc::EMFILE))?;
+        let silent = silent()?;
         let number = WIRES.with_borrow_mut(|wires| {
             wires.queues.push(Queue::default());
             wires.queues.len() - 1
         });
-        Ok(Box::new(Opened { number, silent: [pipe.0.into(), pipe.1.into()] }))
+        Ok(Box::new(Opened { number, silent }))
     }
 
     fn events(&self) -> Result<Box<dyn Events>> {
         Ok(Box::new(Quiet))
+    }
+
+    fn connects(&self) -> Option<&dyn msg::Connects> {
+        Some(self)
+    }
+
+    fn datagrams(&self) -> Option<&dyn ud::Datagrams> {
+        Some(self)
     }
 }
 
@@ -280,7 +295,7 @@ unsafe impl Connection for Id {
             // SAFETY: both are lent to this request and that receive, and a record fits.
             unsafe { from.addr.copy_to_nonoverlapping(into.addr, from.len as usize) };
             let len = from.len as usize;
-            peer.done.push_back(completion(receive, Opcode::Receive, other, len));
+            peer.done.push_back(completion(receive, Opcode::Receive, other as u32, len));
             wires.end(self.0, id, how);
             Ok(())
         })
@@ -320,18 +335,19 @@ impl Wires {
     fn end(&mut self, end: usize, id: u64, how: Post) {
         if !how.quiet {
             let queue = self.ends[end].queue;
-            self.queues[queue].done.push_back(completion(id, Opcode::Request, end, 0));
+            self.queues[queue].done.push_back(completion(id, Opcode::Request, end as u32, 0));
         }
     }
 }
 
-fn completion(id: u64, opcode: Opcode, end: usize, len: usize) -> WorkCompletion {
+/// The completion of a request, or of a receive of `len` bytes, of queue pair `qp`.
+pub fn completion(id: u64, opcode: Opcode, qp: u32, len: usize) -> WorkCompletion {
     WorkCompletion {
         id,
         status: Status::SUCCESS,
         opcode,
         len,
-        qp: end as u32,
+        qp,
         data: None,
         source_qp: 0,
         lid: 0,

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::{
     Address, AddressVector, AvAttr, BindFlags, Caps, CompletionQueue, Context, CqAttr, CqBuffer,
-    CqTaggedEntry, Domain, Endpoint, EpOption, EpType, EqAttr, EventKind, EventQueue, FiAddr, GetinfoFlags,
-    Hints, Lent, MrMode, Piece, Progress, ReceiveOp, SendOp, TagMatch, Threading, Version, WaitObj,
+    CqTaggedEntry, Domain, Endpoint, EpOption, EpType, EqAttr, Event, EventKind, EventQueue, FiAddr,
+    GetinfoFlags, Hints, Info, Lent, MrMode, Piece, Progress, ReceiveOp, SendOp, TagMatch, Threading,
+    Version, WaitObj,
 };
 
 use super::{Job, Memory, Provider, Test};
@@ -71,7 +72,8 @@ impl Node {
         let fabric = ofi::open_fabric(info).map_err(stack)?;
         let domain = fabric.open_domain(info).map_err(stack)?;
         let endpoint = domain.open_endpoint(info).map_err(stack)?;
-        let over_device = matches!(info.fabric_attr.prov_name.as_str(), "efa" | "verbs");
+        let over_device = matches!(info.fabric_attr.prov_name.as_str(), "efa" | "verbs")
+            && info.ep_attr.ep_type == EpType::Rdm;
         if over_device || matches!(job.provider, Provider::Udp | Provider::UdpSealed) {
             endpoint.set_option(EpOption::SharedMemoryPermitted, 0).map_err(stack)?;
         }
@@ -88,6 +90,40 @@ impl Node {
         events.iter().try_for_each(|events| endpoint.bind_eq(events)).map_err(stack)?;
         endpoint.enable().map_err(stack)?;
         Ok(Self { endpoint, tx, rx, domain, peer: FiAddr::NOTAVAIL, av, events })
+    }
+
+    /// Two endpoints of a connection in this process, for these hints.
+    pub fn connected(hints: &Hints) -> Result<[Self; 2]> {
+        let infos =
+            ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints)).map_err(stack)?;
+        let info = infos.first().ok_or_else(|| Error::Stack("no info".into()))?;
+        let fabric = ofi::open_fabric(info).map_err(stack)?;
+        let open = |info: &Info| {
+            let domain = fabric.open_domain(info).map_err(stack)?;
+            let endpoint = domain.open_endpoint(info).map_err(stack)?;
+            let queue = || domain.open_cq(&CqAttr::default()).map_err(stack);
+            let (tx, rx) = (queue()?, queue()?);
+            endpoint.bind_cq(&tx, BindFlags::TRANSMIT).map_err(stack)?;
+            endpoint.bind_cq(&rx, BindFlags::RECV).map_err(stack)?;
+            let events = fabric.open_eq(&EqAttr::default()).map_err(stack)?;
+            endpoint.bind_eq(&events).map_err(stack)?;
+            let av = domain.open_av(&AvAttr::default()).map_err(stack)?;
+            Ok::<_, Error>(Self { endpoint, tx, rx, domain, peer: FiAddr::UNSPEC, av, events: Some(events) })
+        };
+        let requests = fabric.open_eq(&EqAttr::default()).map_err(stack)?;
+        let listener = fabric.open_passive(info).map_err(stack)?;
+        listener.bind_eq(&requests).map_err(stack)?;
+        listener.listen().map_err(stack)?;
+        let caller = open(info)?;
+        caller.endpoint.connect(&listener.name().map_err(stack)?, &[]).map_err(stack)?;
+        let request = caller.event_of(&requests, EventKind::ConnReq)?;
+        let asked = request.info.ok_or_else(|| Error::Stack("a request without an info".into()))?;
+        let answerer = open(&asked)?;
+        answerer.endpoint.accept(&[]).map_err(stack)?;
+        for node in [&caller, &answerer] {
+            node.wait_event(EventKind::Connected)?;
+        }
+        Ok([caller, answerer])
     }
 
     /// Makes the endpoint at this address the other side.
@@ -207,10 +243,15 @@ impl Node {
     /// Waits for an event.
     pub fn wait_event(&self, kind: EventKind) -> Result<()> {
         let Some(events) = &self.events else { return Err(Error::Stack("no event queue".into())) };
+        self.event_of(events, kind).map(drop)
+    }
+
+    /// The next event of a queue, which must be of this kind.
+    fn event_of(&self, events: &Arc<dyn EventQueue>, kind: EventKind) -> Result<Event> {
         let mut since = None;
         loop {
             match events.read() {
-                Ok(event) if event.kind == kind => return Ok(()),
+                Ok(event) if event.kind == kind => return Ok(event),
                 Ok(event) => return Err(Error::Stack(format!("an event of another kind: {event:?}"))),
                 Err(error) if error.is_again() => {}
                 Err(error) => return Err(stack(error)),

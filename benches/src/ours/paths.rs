@@ -127,6 +127,20 @@ pub const PATHS: &[Path] = &[
     },
     Path { name: "verbs: write 64 B, completion read", function: "*of_verbs::*write_and_complete*" },
     Path { name: "verbs: read 64 B, completion read", function: "*of_verbs::*fetch_and_complete*" },
+    Path { name: "verbs msg: send 64 B, completion read", function: "*paths::*send_and_complete*" },
+    Path { name: "verbs msg: inject 64 B", function: "*paths::*plain_inject*" },
+    Path {
+        name: "verbs msg: receive 64 B, completion read, posted again",
+        function: "*paths::*receive_and_post*",
+    },
+    Path { name: "verbs msg: write 64 B, completion read", function: "*of_verbs::*write_and_complete*" },
+    Path { name: "verbs msg: read 64 B, completion read", function: "*of_verbs::*fetch_and_complete*" },
+    Path { name: "verbs dgram: send 64 B, completion read", function: "*paths::*send_and_complete*" },
+    Path { name: "verbs dgram: inject 64 B", function: "*paths::*plain_inject*" },
+    Path {
+        name: "verbs dgram: receive 64 B, completion read, posted again",
+        function: "*paths::*receive_and_post*",
+    },
 ];
 
 /// The tag of tagged messages.
@@ -349,8 +363,10 @@ pub fn run(name: &str, count: u64) -> Result<()> {
     }
     let (mut sides, name) = match name.split_at_checked(name.find(": ").map_or(0, |at| at + 2)) {
         Some((of_efa::PREFIX, name)) => (of_efa::sides(false)?, name),
-        Some((of_verbs::PREFIX, name)) => (of_verbs::sides()?, name),
-        _ => (Sides::open(Caps::empty())?, name),
+        _ => match of_verbs::of_name(name) {
+            Some((ep, name)) => (of_verbs::sides(ep)?, name),
+            None => (Sides::open(Caps::empty())?, name),
+        },
     };
     let (out, into) = (sides.piece(0), sides.piece(128));
     let Sides { sender, receiver, .. } = &sides;
