@@ -2,15 +2,18 @@
 //! report nothing, but deliver what they hold only when they are mended. By then the transfers have ended over the
 //! other rail, and the memory was written anew.
 
+mod support;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use multirail::engine::Counts;
 use multirail::wire::Metadata;
-use multirail::{Agent, Config, Local, Region, Remote, Way};
+use multirail::{Agent, Config, Region, Way};
 use ofi::{Errno, Hints};
 use ofi_testkit::{rc, srd};
+use support::{holds, whole};
 
 const LONG: Duration = Duration::from_secs(60);
 /// A transfer of two rails, in many parts.
@@ -46,17 +49,6 @@ fn socket(agent: &Agent, rail: usize) -> SocketAddr {
         }
         ref other => panic!("an address of verbs: {other:?}"),
     }
-}
-
-fn whole(region: &Region<Vec<u8>>) -> (Local, Remote) {
-    let (region_id, len) = (region.id(), region.len() as u64);
-    (region.slice(..).unwrap(), Remote { region: region_id, offset: 0, len })
-}
-
-fn holds(region: &Region<Vec<u8>>, byte: u8) -> bool {
-    let mut bytes = vec![0; region.len()];
-    region.read_into(0, &mut bytes).unwrap();
-    bytes.iter().all(|&found| found == byte)
 }
 
 fn least_moved(agent: &Agent) -> u64 {

@@ -5,10 +5,10 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use multirail::{Agent, Config, Local, Region, Remote, Way};
+use multirail::{Agent, Config, Way};
 use ofi::Hints;
 use ofi_testkit::process::{Child, Line};
-use support::{ports, shell};
+use support::{holds, ports, shell, whole};
 
 ofi_testkit::roles!(cut);
 
@@ -22,17 +22,6 @@ fn agent(name: &str) -> Agent {
     let config = Config { stall_timeout: STALL, largest_access: 256 << 10, ..Config::default() };
     let builder = Agent::builder(name).config(config).shared_memory(false).progress_thread(true);
     builder.rail(Hints::new().provider("udp")).rail(Hints::new().provider("udp")).open().unwrap()
-}
-
-fn whole(region: &Region<Vec<u8>>) -> (Local, Remote) {
-    let (region_id, len) = (region.id(), region.len() as u64);
-    (region.slice(..).unwrap(), Remote { region: region_id, offset: 0, len })
-}
-
-fn holds(region: &Region<Vec<u8>>, byte: u8) -> bool {
-    let mut bytes = vec![0; region.len()];
-    region.read_into(0, &mut bytes).unwrap();
-    bytes.iter().all(|&found| found == byte)
 }
 
 /// One cut, in a network of its own.

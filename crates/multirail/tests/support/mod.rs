@@ -1,7 +1,9 @@
-//! Shared by the tests with several processes.
+//! Shared by the tests.
 #![allow(dead_code, reason = "not every test program uses all of it")]
 
 use std::process::{Command, Stdio};
+
+use multirail::{Local, Region, Remote};
 
 /// An nftables table for cuts, in a network namespace of its own, with the loopback up.
 pub const TABLE: &str = "ip link set lo up; nft add table ip cut; nft add chain ip cut in '{ type filter hook input priority 0; }'";
@@ -33,4 +35,17 @@ pub fn ports(metadata: &[u8]) -> Vec<u16> {
         _ => 0,
     };
     rails.iter().map(port).collect()
+}
+
+/// All of a region, for this end and for a peer.
+pub fn whole(region: &Region<Vec<u8>>) -> (Local, Remote) {
+    let (region_id, len) = (region.id(), region.len() as u64);
+    (region.slice(..).unwrap(), Remote { region: region_id, offset: 0, len })
+}
+
+/// Whether every byte of a region is this one.
+pub fn holds(region: &Region<Vec<u8>>, byte: u8) -> bool {
+    let mut bytes = vec![0; region.len()];
+    region.read_into(0, &mut bytes).unwrap();
+    bytes.iter().all(|&found| found == byte)
 }
