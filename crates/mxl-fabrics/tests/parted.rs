@@ -482,3 +482,31 @@ fn targets_part_over_efa() {
     replaces(Provider::Efa);
     fails(Provider::Efa);
 }
+
+/// The device's address in the guest.
+#[cfg(feature = "verbs")]
+const DEVICE: &str = "10.77.0.1";
+
+/// In a process whose peers on the same host use the device too.
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device of 10.77.0.1: cargo xtask rdma"]
+fn targets_part_over_verbs() {
+    const ONLY_DEVICES: (&str, &str) = ("FI_VERBS_SHARED_MEMORY", "0");
+    if std::env::var(ONLY_DEVICES.0).as_deref() != Ok(ONLY_DEVICES.1) {
+        let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+        program.args(["targets_part_over_verbs", "--exact", "--include-ignored", "--nocapture"]);
+        assert!(program.env(ONLY_DEVICES.0, ONLY_DEVICES.1).status().unwrap().success());
+        return;
+    }
+    closes(Provider::Verbs, (Some(DEVICE), Some("7478")));
+    replaces(Provider::Verbs);
+    fails(Provider::Verbs);
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device of 10.77.0.1: cargo xtask rdma"]
+fn processes_part_over_verbs() {
+    processes_part("verbs", DEVICE, Some("7479"));
+}

@@ -29,12 +29,19 @@ struct Program {
     cases: &'static [&'static str],
 }
 
-const PROGRAMS: [Program; 3] = [
+const PROGRAMS: [Program; 4] = [
     Program { package: "ibv", test: "loopback", feature: None, threads: 1, cases: &[] },
     // With the same features as in `cargo xtask efa --test`.
     Program {
         package: "mxl-fabrics",
         test: "processes",
+        feature: Some(capi::DEVICES),
+        threads: 1,
+        cases: &["over_verbs"],
+    },
+    Program {
+        package: "mxl-fabrics",
+        test: "parted",
         feature: Some(capi::DEVICES),
         threads: 1,
         cases: &["over_verbs"],
