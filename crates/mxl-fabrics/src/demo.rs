@@ -13,7 +13,9 @@ use clap::Parser;
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 use ofi_progress_bar::Progress;
 
-use crate::{Driven, Error, Initiator, Key, PeerState, Provider, Result, TargetInfo, Transfer, disk};
+use crate::{
+    Driven, Error, Initiator, Key, PeerState, Provider, Result, TargetInfo, Transfer, disk, program,
+};
 
 /// Lengths of a key that are accepted: shorter ones can be guessed, and no provider takes longer ones.
 const KEYS: RangeInclusive<usize> = 16..=64;
@@ -85,22 +87,8 @@ struct Options {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            // A closed standard output is ignored.
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
-        }
-    };
-    let ran = if options.initiator { send(&options) } else { receive::receive(&options) };
-    match ran {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("mxl-fabrics-demo: {error}");
-            ExitCode::from(1)
-        }
-    }
+    let run = |options: &Options| if options.initiator { send(options) } else { receive::receive(options) };
+    program::run("mxl-fabrics-demo", run)
 }
 
 fn domain(options: &Options) -> Result<Domain> {

@@ -1,24 +1,26 @@
 //! The sending end: a queue for each target, which is emptied as credits and room allow.
 
+mod answers;
 mod pace;
 mod peer;
 mod post;
+mod submit;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
+use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid};
 use ofi::raw::CompletionQueue;
 use ofi::{Errno, FiAddr};
 
 use crate::driven::sealed::Polled;
-use crate::link::{End, Happened, Link, OpId};
-use crate::message::{Message, VERSION, Why};
+use crate::link::{End, Happened, Link};
+use crate::message::{Message, VERSION};
 use crate::rest::{Rest, Sleeper};
 use crate::{Error, Histogram, Options, Provider, Result, TargetInfo, shape};
 use pace::Pace;
-use peer::{GIVEN_UP, Job, Payload, Peer, Sent, Way, What};
+use peer::Peer;
 pub use peer::{PeerState, PeerStats, Transfer};
 
 /// Interval of greetings to a target that does not answer.
@@ -28,10 +30,6 @@ const ROOM_EVERY: Duration = Duration::from_millis(2);
 /// How long a target may leave a request unanswered that has arrived, before the initiator greets it again. A target
 /// that does not run takes no request; if it has died, the request fails.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Most transfers that wait for one target; older ones are dropped.
-const QUEUED: usize = 1024;
-/// Most samples in a target's ring: hours of them.
-const LONGEST_RING: u64 = 1 << 32;
 /// Most unread events that are kept.
 const EVENTS: usize = 4096;
 
@@ -208,152 +206,6 @@ impl Initiator {
         self.peers.iter().find(|peer| peer.info.id == id).map(|peer| &peer.latency)
     }
 
-    /// Sends slices `start..end` of a grain to all targets; `0..0` only announces that the grain is invalid. It never
-    /// waits. Transfers without room are queued, and following slices are merged with queued ones into one transfer. A
-    /// target that is not connected loses the transfer.
-    ///
-    /// # Errors
-    /// [`Error::Flow`] if the slices are not available; [`Error::Argument`] for a flow of samples, and for an empty
-    /// range other than `0..0`.
-    pub fn send_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
-        self.send_slices_from(index, start, end, true)
-    }
-
-    /// Sends slices like [`send_slices`](Self::send_slices), but takes them from the slot as they are, whether or not
-    /// the source's writer has published them: the caller vouches for them. A grain that is flagged invalid is sent
-    /// with its flag.
-    ///
-    /// # Errors
-    /// [`Error::Flow`] if the slot does not hold the grain; otherwise those of [`send_slices`](Self::send_slices).
-    pub fn send_unpublished_slices(&mut self, index: u64, start: u16, end: u16) -> Result<()> {
-        self.send_slices_from(index, start, end, false)
-    }
-
-    fn send_slices_from(&mut self, index: u64, start: u16, end: u16, published: bool) -> Result<()> {
-        let Source::Grains(reader) = &self.source else {
-            return Err(Error::Argument("the flow has samples, not grains".into()));
-        };
-        if start > end || (start == end && end != 0) {
-            return Err(Error::Argument(format!("slices {start} to {end} are an invalid range")));
-        }
-        let grain = reader.read_slices(index, if published { end } else { 0 }, Wait::Not)?.info();
-        let end = end.min(grain.total_slices);
-        if start > 0 && start >= end {
-            return Err(Error::Argument(format!("slice {start}: a grain has only {}", grain.total_slices)));
-        }
-        let payload = match grain.is_invalid() {
-            _ if end == 0 => Payload::Left,
-            true if published => Payload::Left,
-            true => Payload::Flagged,
-            false => Payload::Valid,
-        };
-        self.queue(Job {
-            index,
-            what: What::Grain { start, end, payload },
-            posted: 0,
-            number: None,
-            since: Instant::now(),
-        });
-        Ok(())
-    }
-
-    /// Sends a whole grain to all targets.
-    ///
-    /// # Errors
-    /// The errors of [`send_slices`](Self::send_slices).
-    pub fn send(&mut self, index: u64) -> Result<()> {
-        self.send_slices(index, 0, u16::MAX)
-    }
-
-    /// Sends the `count` samples before `index` to all targets, as [`send_slices`](Self::send_slices) does.
-    ///
-    /// # Errors
-    /// [`Error::Flow`] if they are not available; [`Error::Argument`] for a flow of grains, no samples or too many, or
-    /// more channels than one batch can carry.
-    pub fn send_samples(&mut self, index: u64, count: u64) -> Result<()> {
-        let reader = self.check_samples(count)?;
-        if count > index {
-            return Err(Error::Argument(format!("{count} samples before index {index}")));
-        }
-        reader.read(index, count, Wait::Not)?;
-        self.queue(Job {
-            index,
-            what: What::Samples { count, published: true },
-            posted: 0,
-            number: None,
-            since: Instant::now(),
-        });
-        Ok(())
-    }
-
-    /// Sends samples like [`send_samples`](Self::send_samples), but takes them from the rings as they are, whether or
-    /// not the source's writer has published them: the caller vouches for them.
-    ///
-    /// # Errors
-    /// Those of [`send_samples`](Self::send_samples).
-    pub fn send_unpublished_samples(&mut self, index: u64, count: u64) -> Result<()> {
-        self.check_samples(count)?;
-        self.queue(Job {
-            index,
-            what: What::Samples { count, published: false },
-            posted: 0,
-            number: None,
-            since: Instant::now(),
-        });
-        Ok(())
-    }
-
-    /// The source, if a batch may have this many samples.
-    fn check_samples(&self, count: u64) -> Result<&SampleReader> {
-        let Source::Samples(reader) = &self.source else {
-            return Err(Error::Argument("the flow has grains, not samples".into()));
-        };
-        let most = reader.max_read().min(u16::MAX.into());
-        if count == 0 || count > most {
-            return Err(Error::Argument(format!("{count} samples; a batch has 1 to {most}")));
-        }
-        // In the worst case a channel's window has three pieces.
-        let channels = reader.channels();
-        let (spans, bytes) = (channels as usize * 3, u64::from(channels) * count * reader.word());
-        let limits = self.link.write_limits();
-        let parts = shape::most_parts(spans, bytes, limits);
-        if self.link.writes && parts > shape::PARTS {
-            return Err(Error::Argument(format!(
-                "{count} samples of {channels} channels take up to {parts} writes of {} bytes, more than {}: send \
-                 fewer at once",
-                limits.bytes,
-                shape::PARTS
-            )));
-        }
-        Ok(reader)
-    }
-
-    fn queue(&mut self, job: Job) {
-        for at in 0..self.peers.len() {
-            let peer = &mut self.peers[at];
-            if peer.extend_last(&job) {
-                continue;
-            }
-            let gone = match peer.state {
-                PeerState::Connected if peer.jobs.len() < QUEUED => {
-                    peer.jobs.push_back(job);
-                    continue;
-                }
-                // The newest transfer matters most. The front may be posted in part.
-                PeerState::Connected => {
-                    let oldest = peer.jobs.remove(1).map_or(job.index, |oldest| oldest.index);
-                    peer.jobs.push_back(job);
-                    oldest
-                }
-                _ => job.index,
-            };
-            self.lose(at, gone);
-        }
-        for at in 0..self.peers.len() {
-            self.pump(at);
-        }
-    }
-
     /// Drives all targets. Never blocks. Returns whether an event occurred.
     ///
     /// # Errors
@@ -519,162 +371,6 @@ impl Initiator {
         gone.into_iter().for_each(|index| self.lose(at, index));
         if was_connected {
             self.tell(Transfer::Disconnected { target });
-        }
-    }
-
-    fn ended(&mut self, op: OpId, is_ok: bool) {
-        let Some(at) = self.peers.iter().position(|peer| peer.flights.contains_key(&op)) else { return };
-        let peer = &mut self.peers[at];
-        let number = peer.flights.remove(&op).flatten();
-        if !is_ok {
-            peer.stats.failed += 1;
-            return self.part(at);
-        }
-        let Some(number) = number else {
-            if let Some(asked) = peer.asked.as_mut().filter(|asked| asked.op == op) {
-                asked.arrived = Some(Instant::now());
-            }
-            return;
-        };
-        if let Some(sent) = peer.sent.get_mut(&number) {
-            sent.left -= 1;
-        }
-        self.judge(at, number);
-    }
-
-    /// Records the verdict on a commit, once all of its writes are complete.
-    fn judge(&mut self, at: usize, number: u64) {
-        let peer = &mut self.peers[at];
-        let Some(&sent) = peer.sent.get(&number) else { return };
-        if !sent.is_posted || sent.left > 0 {
-            return;
-        }
-        peer.sent.remove(&number);
-        let Sent { index, count, bytes, is_judged, is_flagged, is_given_up, since, .. } = sent;
-        let target = peer.info.id;
-        peer.stats.bytes += bytes;
-        let is_whole = match &self.source {
-            _ if is_given_up => false,
-            _ if !is_judged => true,
-            Source::Grains(reader) => reader.holds(index),
-            Source::Samples(reader) => reader.holds(index.saturating_sub(count)),
-        };
-        if is_judged {
-            let worth = if is_given_up { GIVEN_UP } else { u64::from(is_whole && !is_flagged) };
-            peer.verdicts.push_back((number, worth));
-        }
-        if is_whole {
-            peer.stats.done += 1;
-            peer.latency.record(since.elapsed());
-            self.tell(Transfer::Done { target, index });
-        } else {
-            peer.stats.torn += 1;
-            self.tell(Transfer::Torn { target, index });
-        }
-    }
-
-    /// Counts a message that is not for a connection, unless it is a late one from a target.
-    fn drop_message(&mut self, is_late: impl Fn(&Peer) -> bool) {
-        self.nonsense += u64::from(!self.peers.iter().any(is_late));
-    }
-
-    /// The connection with this token. Without one, the message is dropped.
-    fn by_token(&mut self, of: u64) -> Option<&mut Peer> {
-        let is_there = |peer: &Peer| peer.state == PeerState::Connected && peer.token == of;
-        let at = self.peers.iter().position(is_there);
-        if at.is_none() {
-            self.drop_message(|peer| of != 0 && peer.token == of);
-        }
-        at.map(|at| &mut self.peers[at])
-    }
-
-    /// A target refuses the initiator, or ends its connection.
-    fn farewell(&mut self, nonce: u64, why: Why) {
-        let Some(at) = self.peers.iter().position(|peer| peer.is_named(nonce)) else {
-            self.nonsense += 1;
-            return;
-        };
-        let peer = &self.peers[at];
-        // The reason may come after the connection was lost, but not once the target was greeted again; and a greeting
-        // that was repeated may be refused several times.
-        if peer.nonce != nonce && (peer.nonce != 0 || peer.former.1) {
-            return;
-        }
-        let target = peer.info.id;
-        self.part(at);
-        let peer = &mut self.peers[at];
-        peer.former.1 = true;
-        let wait = match why {
-            Why::Closed | Why::Failed => GREET_EVERY,
-            _ => PATIENCE,
-        };
-        peer.greet = Instant::now() + wait;
-        if !why.is_farewell() {
-            peer.state = PeerState::Refused(why);
-            return;
-        }
-        peer.state = PeerState::Parted(why);
-        peer.stats.parted += 1;
-        if why == Why::Closed {
-            tracing::info!(target: "mxl::fabrics", target, "{why}");
-        } else {
-            tracing::warn!(target: "mxl::fabrics", target, "{why}");
-        }
-        self.tell(Transfer::Parted { target, why });
-    }
-
-    fn said(&mut self, message: Message) {
-        match message {
-            Message::Welcome { nonce, token, rings, length, receive } => {
-                let greeted =
-                    |peer: &Peer| nonce != 0 && peer.nonce == nonce && peer.state != PeerState::Connected;
-                let Some(at) = self.peers.iter().position(greeted) else {
-                    return self.drop_message(|peer| peer.is_named(nonce));
-                };
-                let (way, limits) = if receive == 0 {
-                    (Way::Writes, Some(self.link.write_limits()).filter(|_| self.link.writes))
-                } else {
-                    (Way::Messages, self.link.piece_limits(receive))
-                };
-                let limits = limits.filter(|_| length <= LONGEST_RING);
-                let peer = &mut self.peers[at];
-                let Some(limits) = limits else {
-                    let target = peer.info.id;
-                    tracing::warn!(
-                        target: "mxl::fabrics", target, receive, length, "no way to send payloads to a target"
-                    );
-                    return;
-                };
-                (peer.way, peer.limits) = (way, limits);
-                (peer.token, peer.rings, peer.state) = (token, (rings, length), PeerState::Connected);
-                peer.stats.connected += 1;
-                let target = peer.info.id;
-                self.tell(Transfer::Connected { target });
-            }
-            Message::Refused { nonce, why } => self.farewell(nonce, why),
-            Message::Grant { token, index, payload } => {
-                let Some(peer) = self.by_token(token) else { return };
-                if peer.grants.len() < QUEUED {
-                    peer.grants.insert(index, payload);
-                    peer.asked = None;
-                }
-            }
-            Message::Room { token, until } => {
-                let Some(peer) = self.by_token(token) else { return };
-                (peer.until, peer.asked) = (peer.until.max(until), None);
-            }
-            Message::Published { token, number } => {
-                let Some(peer) = self.by_token(token) else { return };
-                if number <= peer.number {
-                    (peer.published, peer.full) = (peer.published.max(number), None);
-                }
-            }
-            // Only initiators send these.
-            Message::Hello { .. }
-            | Message::Open { .. }
-            | Message::Invalid { .. }
-            | Message::Bye { .. }
-            | Message::Verdict { .. } => self.nonsense += 1,
         }
     }
 }

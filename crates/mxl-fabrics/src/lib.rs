@@ -54,6 +54,8 @@ mod merge;
 pub mod message;
 mod metrics;
 mod options;
+#[cfg(feature = "programs")]
+mod program;
 mod provider;
 mod rest;
 mod rhythm;

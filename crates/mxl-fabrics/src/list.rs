@@ -8,7 +8,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 
 use crate::interfaces::{Interface, interfaces};
-use crate::{Error, Result};
+use crate::{Error, Result, program};
 
 /// Lists the addresses and providers that reach this host.
 #[derive(Debug, Parser)]
@@ -33,21 +33,7 @@ struct Options {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            // A closed standard output is ignored.
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
-        }
-    };
-    match run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("mxl-fabrics-info: {error}");
-            ExitCode::from(1)
-        }
-    }
+    program::run("mxl-fabrics-info", run)
 }
 
 fn run(options: &Options) -> Result<()> {

@@ -21,7 +21,7 @@ use ofi_progress_bar::Progress;
 
 use self::pair::{Places, Role};
 use self::readers::{Task, Way};
-use crate::{Error, Provider, Result, disk};
+use crate::{Error, Provider, Result, disk, program};
 
 /// Measures flows: the time from a commit to a reader's return, beside a bare futex between the same cores; the cost
 /// of each call; and copies to another process over shm and udp, one grain at a time. Run no other load
@@ -91,21 +91,7 @@ fn rate(text: &str) -> std::result::Result<Rational, String> {
 
 /// Runs the program.
 pub fn main() -> ExitCode {
-    let options = match Options::try_parse() {
-        Ok(options) => options,
-        Err(error) => {
-            // A closed standard output is ignored.
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::from(1) } else { ExitCode::SUCCESS };
-        }
-    };
-    match run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("mxl-bench: {error}");
-            ExitCode::from(1)
-        }
-    }
+    program::run("mxl-bench", run)
 }
 
 /// A domain that is removed after the measurement.
