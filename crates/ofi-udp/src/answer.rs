@@ -12,11 +12,13 @@ use crate::lent::Lent;
 use crate::socket::Gaps;
 
 /// Bytes of answers in flight to one peer.
-pub const READ_AHEAD: usize = 2 << 20;
-/// Most bytes of one answer: a longer read has several.
-pub const CHUNK: usize = 256 << 10;
-/// Bytes of spare memory for the next read: as much as one peer's answers may take ([`READ_AHEAD`]).
-const SPARE: usize = READ_AHEAD;
+pub const READ_AHEAD: usize = 4 << 20;
+/// Most bytes of one answer, rounded down to whole packets: a longer read has several.
+pub const CHUNK: usize = 1 << 20;
+/// The same if it is copied: the copy takes time before the first byte leaves.
+pub const COPIED: usize = 256 << 10;
+/// Bytes of spare memory for the next read.
+const SPARE: usize = 2 << 20;
 /// The shortest piece of it.
 const SHORTEST: usize = 4 << 10;
 /// Its lengths: powers of two up to [`CHUNK`].
@@ -251,7 +253,7 @@ mod tests {
     fn memory_is_used_again_by_the_next_reads_of_that_length() {
         let mut spare = Spare::default();
         for len in [CHUNK, 64 << 10, CHUNK, 5_000, 64 << 10] {
-            let most = READ_AHEAD / len.next_power_of_two();
+            let most = SPARE / len.next_power_of_two();
             let places = |rooms: &[Room]| -> Vec<_> {
                 let mut places: Vec<_> = rooms.iter().map(|room| room.as_ptr() as usize).collect();
                 places.sort_unstable();

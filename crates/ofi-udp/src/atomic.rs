@@ -32,7 +32,7 @@ impl Lane {
         let operands = if executor.takes_operands() { out.len } else { 0 };
         let comparands = if executor.compares() { out.len } else { 0 };
         let op = if executor.fetches() {
-            Op::Read { pieces: out.results.into(), got: 0, len: out.len }
+            Op::Read { pieces: out.results.into(), got: 0, len: out.len, in_order: true }
         } else {
             Op::Confirm
         };

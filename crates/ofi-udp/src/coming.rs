@@ -1,38 +1,64 @@
-//! How the current packets arrived, and what would continue the payload in them.
+//! How the current packets arrived, and what is expected next.
 
 use ofi_core::transport::Peer;
 use ofi_rdm::Stream;
 
-use crate::parts::Parts;
-
-/// The part of a payload that would continue the last one.
+/// The payload whose next part is expected.
 #[derive(Clone, Copy)]
 pub struct Next {
     pub peer: Peer,
     pub stream: Stream,
     pub kind: u8,
-    /// The name of the payload.
+    /// The name of the payload. After its end, the next payload of this kind that was requested is expected.
     pub id: u64,
-    /// Where in the payload it begins.
-    pub at: u64,
-    /// How the previous part arrived.
-    pub came: Coming,
 }
 
 /// Packets of one message from the kernel that are being processed.
 #[derive(Clone, Copy, Default)]
 pub struct Coming {
-    /// Bytes of each but the last.
-    pub packet: usize,
     /// Number of datagrams in the message.
     pub of: usize,
     /// Their payloads are in place.
     pub placed: bool,
 }
 
-impl Coming {
-    /// The continuation of these parts, which arrived in this way.
-    pub fn next(self, peer: Peer, stream: Stream, kind: u8, parts: &Parts<'_>) -> Next {
-        Next { peer, stream, kind, id: parts.id, at: parts.at + parts.len as u64, came: self }
+/// The parts of payloads as peers cut them.
+#[derive(Default)]
+pub struct Cut {
+    /// Bytes of a part that is not its payload's last.
+    pub part: usize,
+    /// How many came in one message.
+    pub each: usize,
+    /// Shorter ones since the last of that length.
+    shorter: u8,
+}
+
+impl Cut {
+    /// Shorter parts in a row after which parts are shorter: some are, where a peer's limit ends.
+    const SHORTER: u8 = 4;
+
+    /// Notes a part of `part` bytes that was not its payload's last.
+    pub fn note(&mut self, part: usize, each: usize) {
+        self.shorter = if part < self.part { self.shorter + 1 } else { 0 };
+        if part >= self.part || self.shorter == Self::SHORTER {
+            *self = Self { part, each, shorter: 0 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_shorter_when_several_were() {
+        let mut cut = Cut::default();
+        let mut note = |part| {
+            cut.note(part, 2);
+            cut.part
+        };
+        assert_eq!([500, 900, 300, 300, 300, 900].map(&mut note), [500, 900, 900, 900, 900, 900]);
+        assert_eq!([300, 400, 300, 400].map(&mut note), [900, 900, 900, 400]);
+        assert_eq!(cut.each, 2);
     }
 }

@@ -10,7 +10,7 @@ use ofi_rdm::wire::Record;
 use ofi_rdm::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
 
 use crate::answer::is_answer;
-use crate::coming::Coming;
+use crate::coming::{Coming, Next};
 use crate::command::kind;
 use crate::connected::CONNECTION;
 use crate::lane::common::{Common, accessor};
@@ -46,14 +46,15 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
         Self { gaps: Some(gaps), ..self }
     }
 
-    /// Processes the first of `records`; if it is a part of a payload, also those that continue it. Returns their
-    /// number and the outcome.
+    /// Processes the first of `records`; if it is a part of a payload, also those that continue it. Their payloads may
+    /// be `placed`. Returns their number and the outcome.
     fn take(
         &mut self,
         peer: u32,
         sender: &mut Sender,
         stream: Stream,
         records: &[Record<'_>],
+        placed: bool,
     ) -> Result<(usize, Flow), Broken> {
         let record = *records.first().ok_or(Broken)?;
         let one = |flow| (1, flow);
@@ -90,10 +91,11 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
                     lane.take_long_write(common, who, flags, body)
                 }
                 kind::WRITE_PART => {
-                    let parts = Parts::of(records, self.coming.placed)?;
+                    let parts = Parts::of(records, placed)?;
                     let flow = lane.take_write_parts(common, sender, host, peer, &parts)?;
                     if flow == Flow::Next {
-                        self.common.next = Some(self.coming.next(peer, stream, record.kind, &parts));
+                        let next = Next { peer, stream, kind: record.kind, id: parts.id };
+                        common.took(next, &parts, self.coming, !lane.is_written());
                     }
                     return Ok((parts.count(), flow));
                 }
@@ -110,15 +112,13 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
         match record.kind {
             kind::DONE => self.take_done(peer, flags, body)?,
             kind::SEND => lane.start_payload(common, sender, host, peer, flags, body)?,
-            kind::MESSAGE_PART => {
-                let parts = Parts::of(records, self.coming.placed)?;
-                lane.take_message_parts(common, sender, host, peer, &parts)?;
-                self.common.next = Some(self.coming.next(peer, stream, record.kind, &parts));
-                return Ok((parts.count(), Flow::Next));
-            }
-            kind::READ_PART => {
-                let parts = Parts::of(records, self.coming.placed)?;
-                lane.take_read_parts(common, host, peer, &parts)?;
+            kind @ (kind::MESSAGE_PART | kind::READ_PART) => {
+                let parts = Parts::of(records, placed)?;
+                let ended = match kind {
+                    kind::READ_PART => lane.take_read_parts(common, host, peer, &parts)?,
+                    _ => lane.take_message_parts(common, sender, host, peer, &parts)?,
+                };
+                common.took(Next { peer, stream, kind, id: parts.id }, &parts, self.coming, ended);
                 return Ok((parts.count(), Flow::Next));
             }
             kind::KEEP => lane.keeps = Words(body).word()? != 0,
@@ -141,6 +141,11 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
         }
         let errno = i32::try_from(errno).map_err(|_| Broken)?;
         let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno)) };
+        if result.is_err()
+            && let Some(long) = lane.long.as_deref_mut()
+        {
+            long.asked.remove(kind::READ_PART, op); // if it was a read, its answer will not come
+        }
         // Unknown operations have ended before, such as a message that was discarded.
         lane.finish(self.common, self.host, peer, id, result);
         Ok(())
@@ -156,7 +161,8 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
     }
 
     fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow {
-        self.records(peer, sender, stream, &[record]).1
+        // Not in place, whatever else of its packet is.
+        self.take(peer, sender, stream, &[record], false).unwrap_or((1, Flow::Broken)).1
     }
 
     fn records(
@@ -166,7 +172,7 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         stream: Stream,
         records: &[Record<'_>],
     ) -> (usize, Flow) {
-        self.take(peer, sender, stream, records).unwrap_or((1, Flow::Broken))
+        self.take(peer, sender, stream, records, self.coming.placed).unwrap_or((1, Flow::Broken))
     }
 
     fn lost(&mut self, peer: u32, reason: Lost) {

@@ -199,7 +199,10 @@ impl Lane {
         if !self.expects() {
             common.changed.push(peer);
         }
-        self.long().pulls.insert(into.to_wire(), Pull { token, got: 0, len });
+        let long = self.long();
+        long.pulls.insert(into.to_wire(), Pull { token, got: 0, len });
+        long.asked.push(kind::MESSAGE_PART, into.to_wire());
+        common.expect(peer, kind::MESSAGE_PART, into.to_wire());
     }
 
     /// Tells the sender that its payload is not needed.
@@ -250,7 +253,7 @@ impl Lane {
         }
     }
 
-    /// Processes parts of a pulled payload.
+    /// Processes parts of a pulled payload. Returns whether it is complete.
     pub fn take_message_parts<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -258,7 +261,7 @@ impl Lane {
         host: &mut H,
         peer: Peer,
         parts: &Parts<'_>,
-    ) -> Result<(), Broken> {
+    ) -> Result<bool, Broken> {
         let into = SlotId::from_wire(parts.id);
         let pull = self.long().pulls.get_mut(&parts.id).ok_or(Broken)?;
         if parts.at != pull.got as u64 || parts.len > pull.len - pull.got {
@@ -274,9 +277,12 @@ impl Lane {
             }
         }
         pull.got += parts.len;
-        if pull.got == pull.len {
+        let ended = pull.got == pull.len;
+        if ended {
             let token = pull.token;
-            self.long().pulls.remove(&parts.id);
+            let long = self.long();
+            long.pulls.remove(&parts.id);
+            long.asked.remove(kind::MESSAGE_PART, parts.id);
             if !self.expects() {
                 common.changed.push(peer);
             }
@@ -285,7 +291,7 @@ impl Lane {
                 Self::done(sender, 0, token.op, Ok(()));
             }
         }
-        Ok(())
+        Ok(ended)
     }
 }
 

@@ -32,6 +32,8 @@ pub enum Op {
         got: usize,
         /// Bytes in all.
         len: usize,
+        /// They have arrived in their order, so that none beyond `got` is there.
+        in_order: bool,
     },
 }
 

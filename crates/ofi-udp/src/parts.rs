@@ -15,6 +15,8 @@ pub struct Parts<'a> {
     pub at: u64,
     /// Bytes of the payload, all together.
     pub len: usize,
+    /// Bytes of the first alone.
+    pub first: usize,
     /// They are in place, not in the records.
     pub placed: bool,
     records: &'a [Record<'a>],
@@ -27,7 +29,8 @@ impl<'a> Parts<'a> {
     /// [`Broken`] if the first is not a part.
     pub fn of(records: &'a [Record<'a>], placed: bool) -> Result<Self, Broken> {
         let first = records.first().ok_or(Broken)?;
-        let (id, at, mut len) = fields(first)?;
+        let (id, at, first_len) = fields(first)?;
+        let mut len = first_len;
         let goes_on = |record: &&Record<'_>| {
             let Ok((next_id, next_at, next_len)) = fields(record) else { return false };
             let next = at.checked_add(len as u64) == Some(next_at);
@@ -38,7 +41,7 @@ impl<'a> Parts<'a> {
             true
         };
         let count = 1 + records[1..].iter().take_while(goes_on).count();
-        Ok(Self { id, at, len, placed, records: &records[..count] })
+        Ok(Self { id, at, len, first: first_len, placed, records: &records[..count] })
     }
 
     /// Their number: at least one.
@@ -81,7 +84,7 @@ mod tests {
         ] {
             let records = [&first, &next].map(|(kind, body)| Record { kind: *kind, flags: 0, body });
             let parts = Parts::of(&records, false).unwrap();
-            assert_eq!((parts.id, parts.at, parts.count()), (7, 100, count));
+            assert_eq!((parts.id, parts.at, parts.first, parts.count()), (7, 100, 3, count));
             let bytes: Vec<u8> = parts.bytes().flatten().copied().collect();
             assert_eq!((bytes.len(), &bytes[..3]), (parts.len, &b"abc"[..]));
             let placed = Parts::of(&records, true).unwrap();

@@ -4,12 +4,15 @@
 //! headers. The socket receives into vectors that alternate between room for headers and those destinations, and checks
 //! the headers afterwards (`socket/placed.rs`). A mispredicted payload is moved back into the buffer before anything is
 //! processed. Its destination had no valid bytes yet, and gets the right ones later.
+//!
+//! A payload's parts fill their packets, but for the last. Packets that come alone are predicted beyond a payload's
+//! end: the payloads that were requested from a peer come in the order of the requests.
 
 use ofi_api::{MrAccess, Piece};
 use ofi_core::domain::RegionData;
 use ofi_core::keys::Grant;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::Host;
+use ofi_core::transport::{Host, Peer};
 use ofi_rdm::{Foresight, Part};
 
 use crate::Udp;
@@ -17,13 +20,15 @@ use crate::coming::Next;
 use crate::command::kind;
 use crate::lane::common::accessor;
 use crate::lanes::UdpLanes;
+use crate::op::Op;
 use crate::socket::{Expected, LEAST_GAP, Place};
 
 /// Expected packets, and the destination of their payloads.
 pub struct Placement {
     pub expected: Expected,
+    pub peer: Peer,
     /// Holds registered memory. Memory of a receive or read is lent to the endpoint, and the operation cannot end while
-    /// the endpoint polls.
+    /// the endpoint polls, but with its last byte.
     _grant: Option<Grant<RegionData>>,
 }
 
@@ -38,6 +43,73 @@ fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Optio
     None
 }
 
+/// Where a payload goes on.
+struct Missing {
+    /// Offset in the payload of the first missing byte.
+    at: usize,
+    /// Missing bytes.
+    left: usize,
+    /// The contiguous memory for the first of them, and its length.
+    base: *mut u8,
+    len: usize,
+}
+
+/// Rows of parts in the making, and their places.
+struct Rows {
+    parts: [(Part, usize); Foresight::ROWS],
+    places: [Place; Foresight::ROWS],
+    count: usize,
+}
+
+impl Rows {
+    fn new() -> Self {
+        let none = (Part { kind: 0, id: 0, at: 0, len: 0 }, 0);
+        Self { parts: [none; Foresight::ROWS], places: [Place::NONE; Foresight::ROWS], count: 0 }
+    }
+
+    /// The parts.
+    fn parts(&self) -> &[(Part, usize)] {
+        &self.parts[..self.count]
+    }
+
+    /// Packets in all rows.
+    fn packets(&self) -> usize {
+        self.parts().iter().map(|&(_, count)| count).sum()
+    }
+
+    /// Adds a row.
+    fn add(&mut self, part: Part, count: usize, base: *mut u8) {
+        if count > 0 && self.count < Foresight::ROWS {
+            // SAFETY: so many bytes are there (`Missing::len`). A grant holds registered memory; other memory is lent
+            // to an operation that ends with its last byte, after which its place is not used, or by a call that waits
+            // for this poll. If the session ends, the batch is dropped (`UdpLanes::poll`).
+            self.places[self.count] = unsafe { Place::new(base, part.len, count) };
+            self.parts[self.count] = (part, count);
+            self.count += 1;
+        }
+    }
+
+    /// Adds the rest of payload `id`, in parts of `part` bytes. Returns whether its last byte is among what is expected
+    /// now.
+    fn finish(&mut self, kind: u8, id: u64, missing: &Missing, part: usize, alone: bool) -> bool {
+        let named = |at: usize, len| Part { kind, id, at: at as u64, len };
+        let Missing { at, left, base, len } = *missing;
+        let room = if alone { Place::MESSAGES - self.packets() } else { usize::MAX };
+        let whole = (len / part).min(room);
+        self.add(named(at, part), whole, base);
+        let (there, rest) = (whole * part, left - whole * part);
+        if rest == 0 {
+            return true;
+        }
+        // The last part is shorter. In a message of many, the kernel does not separate it from the others.
+        let fits = alone && len == left && rest < part && rest >= LEAST_GAP && whole < room;
+        if fits {
+            self.add(named(at + there, rest), 1, base.wrapping_add(there));
+        }
+        fits
+    }
+}
+
 impl UdpLanes {
     /// The expected packets, if a long payload is in flight.
     pub fn foresee<H: Host<Udp>>(&mut self, host: &mut H) -> Option<Placement> {
@@ -48,55 +120,74 @@ impl UdpLanes {
         found
     }
 
-    /// The destination of the payload's continuation in `next`, in full packets.
+    /// The destination of the payload that `next` names, and of those after it.
     fn placement<H: Host<Udp>>(&mut self, host: &mut H, next: Next) -> Option<Placement> {
-        let Next { peer, stream, kind, id, at, came } = next;
-        let part = came.packet.checked_sub(Foresight::HEAD).filter(|&part| part >= LEAST_GAP)?;
-        let (base, len, grant) = self.place(host, &next, part)?;
-        let foresight = self.endpoint.foresee(peer, stream, &Part { kind, id, at, len: part })?;
-        // The last part is usually shorter, and other records may follow it, so it is copied.
-        let count = (len / part).min(foresight.most);
-        // SAFETY: so many bytes are there. The grant holds registered memory; other memory is lent to an operation that
-        // ends when its last byte is taken, which is not among these, or by a call that waits for this poll.
-        let place = unsafe { Place::new(base, part, count) };
-        let expected = Expected { foresight, place, each: came.of };
-        (count > 0).then_some(Placement { expected, _grant: grant })
+        let Next { peer, stream, kind, id } = next;
+        let (part, alone) = (self.common.cut.part, self.common.cut.each == 1);
+        if part < LEAST_GAP {
+            return None;
+        }
+        let mut rows = Rows::new();
+        let mut grant = None;
+        if kind == kind::WRITE_PART {
+            let (missing, held) = self.written(host, peer, id, part)?;
+            rows.finish(kind, id, &missing, part, alone);
+            grant = Some(held);
+        } else {
+            let long = self.lanes.get(peer as usize)?.long.as_deref()?;
+            for (_, id) in long.asked.from(kind, id) {
+                let Some(missing) = self.missing(host, peer, kind, id) else { break };
+                let ends = rows.finish(kind, id, &missing, part, alone);
+                if !ends || !alone || rows.packets() == Place::MESSAGES {
+                    break;
+                }
+            }
+        }
+        let foresight = self.endpoint.foresee(peer, stream, rows.parts())?;
+        let mut places = rows.places;
+        for (row, place) in places.iter_mut().enumerate() {
+            place.count = place.count.min(foresight.count(row));
+        }
+        let expected = Expected { foresight, places, each: self.common.cut.each };
+        (places[0].count > 0).then_some(Placement { expected, peer, _grant: grant })
     }
 
-    /// The destination of the payload's continuation in parts of `part` bytes, and its length.
-    fn place<H: Host<Udp>>(
-        &mut self,
-        host: &mut H,
-        next: &Next,
+    /// The rest of the peer's long write.
+    fn written<H: Host<Udp>>(
+        &self,
+        host: &H,
+        peer: Peer,
+        id: u64,
         part: usize,
-    ) -> Option<(*mut u8, usize, Option<Grant<RegionData>>)> {
-        let at = usize::try_from(next.at).ok()?;
-        let long = self.lanes.get(next.peer as usize)?.long.as_deref();
-        match next.kind {
-            kind::WRITE_PART => {
-                let write = long?.write.as_deref().filter(|write| write.op == next.id && write.got == at)?;
-                let left = write.len - write.got;
-                if left < part || write.failed.is_some() {
-                    return None;
-                }
-                let (who, regions) = (accessor(&self.common, host, next.peer), &self.common.domain.regions);
-                let span = (at, left.min(Place::MOST));
-                let grants = regions.grants_as(who, &write.remote, span, MrAccess::REMOTE_WRITE).ok()?;
-                let grant = grants.into_iter().next()?;
-                let (base, len) = contiguous(grant.pieces(), 0)?;
-                Some((base, len, Some(grant)))
-            }
-            kind::MESSAGE_PART => {
-                let pull = long?.pulls.get(&next.id).filter(|pull| pull.got == at)?;
-                let left = pull.len - pull.got;
-                let receiving = host.receiving(SlotId::from_wire(next.id))?;
-                let (base, len) = contiguous(receiving.pieces.iter().copied(), at)?;
-                Some((base, len.min(left), None))
-            }
-            // Answers to reads end in packets that are not full (`answer.rs`), so they would mostly be mispredicted,
-            // which costs a copy.
-            _ => None,
+    ) -> Option<(Missing, Grant<RegionData>)> {
+        let long = self.lanes.get(peer as usize)?.long.as_deref()?;
+        let write = long.write.as_deref().filter(|write| write.op == id && write.failed.is_none())?;
+        let (at, left) = (write.got, write.len - write.got);
+        if left < LEAST_GAP.min(part) {
+            return None;
         }
+        let (who, regions) = (accessor(&self.common, host, peer), &self.common.domain.regions);
+        let span = (at, left.min(Place::MOST));
+        let grants = regions.grants_as(who, &write.remote, span, MrAccess::REMOTE_WRITE).ok()?;
+        let grant = grants.into_iter().next()?;
+        let (base, len) = contiguous(grant.pieces(), 0)?;
+        Some((Missing { at, left, base, len }, grant))
+    }
+
+    /// The rest of a requested payload.
+    fn missing<H: Host<Udp>>(&self, host: &mut H, peer: Peer, kind: u8, id: u64) -> Option<Missing> {
+        let (at, left, found) = if kind == kind::READ_PART {
+            let Op::Read { pieces, got, len, in_order: true } = host.op(peer, SlotId::from_wire(id))? else {
+                return None;
+            };
+            (*got, *len - *got, contiguous(pieces.iter().copied(), *got))
+        } else {
+            let pull = self.lanes.get(peer as usize)?.long.as_deref()?.pulls.get(&id)?;
+            let receiving = host.receiving(SlotId::from_wire(id))?;
+            (pull.got, pull.len - pull.got, contiguous(receiving.pieces.iter().copied(), pull.got))
+        };
+        let (base, len) = found?;
+        Some(Missing { at, left, base, len: len.min(left) })
     }
 }
 
@@ -114,5 +205,33 @@ mod tests {
             [0, 3, 4, 9, 10].map(found),
             [Some((0, 4)), Some((3, 1)), Some((4, 6)), Some((9, 1)), None]
         );
+    }
+
+    #[test]
+    fn rows_end_with_a_short_part_and_go_on_with_the_next_payload() {
+        let mut bytes = vec![0u8; 100_000];
+        let base = bytes.as_mut_ptr();
+        let rows = |payloads: &[(usize, usize)], alone: bool| {
+            let mut rows = Rows::new();
+            for (id, &(left, len)) in payloads.iter().enumerate() {
+                let missing = Missing { at: 0, left, base, len };
+                if !rows.finish(1, id as u64, &missing, 10_000, alone) {
+                    break;
+                }
+            }
+            rows.parts().iter().map(|(part, count)| (part.id, part.at, part.len, *count)).collect::<Vec<_>>()
+        };
+        // Four packets that come alone: a whole one and a short one, and two of the next payload.
+        assert_eq!(
+            rows(&[(15_000, 15_000), (90_000, 90_000)], true),
+            [(0, 0, 10_000, 1), (0, 10_000, 5_000, 1), (1, 0, 10_000, 2)]
+        );
+        // A last part that is too short shares its packet with others, so nothing is known of what follows.
+        assert_eq!(rows(&[(11_000, 11_000), (90_000, 90_000)], true), [(0, 0, 10_000, 1)]);
+        // The memory ends in the middle of the payload.
+        assert_eq!(rows(&[(30_000, 15_000)], true), [(0, 0, 10_000, 1)]);
+        // Packets that come many in a message: full ones alone.
+        assert_eq!(rows(&[(75_000, 75_000)], false), [(0, 0, 10_000, 7)]);
+        assert_eq!(rows(&[(8_000, 8_000), (8_000, 8_000)], true), [(0, 0, 8_000, 1), (1, 0, 8_000, 1)]);
     }
 }

@@ -10,7 +10,7 @@ use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
-use crate::answer::{Answers, CHUNK, READ_AHEAD};
+use crate::answer::{Answers, CHUNK, COPIED, READ_AHEAD};
 use crate::command::{STREAM_LIMIT, kind};
 use crate::lane::common::{Common, accessor};
 use crate::lane::served::{ServedRead, ServedWrite};
@@ -68,6 +68,16 @@ impl ServedRead {
     }
 }
 
+/// Bytes of the next answer to a read of which `left` are missing, at most `most`. It ends with a whole packet, so that
+/// the answers can be put in place as they arrive, and leaves nothing short, which would overtake it.
+fn piece(left: usize, most: usize, whole: impl Fn(usize) -> usize) -> usize {
+    if left <= most {
+        return left;
+    }
+    let part = whole(most).min(left);
+    if left - part > SHORT_ANSWER { part } else { part - SHORT_ANSWER }
+}
+
 /// The longest answer to a read that is an ordinary record. Longer ones are payloads, cut to the size of packets, so
 /// that each part is copied from the packet to its place.
 const SHORT_ANSWER: usize = 4 << 10;
@@ -92,7 +102,7 @@ impl Lane {
             (true, true) => Op::Confirm,
             // SAFETY: the core lends the pieces of what it posts.
             (true, false) => Op::Write(unsafe { Payload::new(out.pieces, out.len, out.flags) }),
-            (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len },
+            (false, _) => Op::Read { pieces: out.pieces.into(), got: 0, len: out.len, in_order: true },
         };
         self.begin(common, out.peer);
         let id = host.open(out.peer, out.ticket, op).to_wire();
@@ -109,6 +119,10 @@ impl Lane {
             sender.commands.payload(kind::WRITE_PART, 0, id, id, out.len as u64);
         } else {
             sender.commands.record(kind::READ, flags, fields, 0, None);
+            if out.len > 0 {
+                self.long().asked.push(kind::READ_PART, id);
+                common.expect(out.peer, kind::READ_PART, id);
+            }
         }
         Ok(Posted::Pending)
     }
@@ -256,11 +270,13 @@ impl Lane {
             if answers.bytes() + sender.bulk.records() > READ_AHEAD {
                 return;
             }
-            let part = CHUNK.min(read.len - read.done);
+            let left = read.len - read.done;
+            let lends = lends && CHUNK.min(left) > SHORT_ANSWER;
+            let part = piece(left, if lends { CHUNK } else { COPIED }, |most| sender.bulk.whole_parts(most));
             // Check all of it before anything is promised: a region may have been closed since the read began.
             let who = accessor(common, host, peer);
             let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
-            let result = allowed.and_then(|_| match part > SHORT_ANSWER && lends {
+            let result = allowed.and_then(|_| match lends {
                 true => read.lend(common, host, peer, sender, answers, part),
                 false => read.copy(common, host, peer, sender, answers, part),
             });
@@ -275,34 +291,59 @@ impl Lane {
         }
     }
 
-    /// Takes the bytes of a read of this end.
+    /// Takes the bytes of a read of this end. Returns whether it is complete.
     pub fn take_read_parts<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         peer: Peer,
         parts: &Parts<'_>,
-    ) -> Result<(), Broken> {
+    ) -> Result<bool, Broken> {
         let id = SlotId::from_wire(parts.id);
         // A failed read ends as soon as the peer reports it, which overtakes earlier answers.
-        let Some(op) = host.op(peer, id) else { return Ok(()) };
-        let Op::Read { pieces, got, len } = op else { return Err(Broken) };
+        let Some(op) = host.op(peer, id) else { return Ok(true) };
+        let Op::Read { pieces, got, len, in_order } = op else { return Err(Broken) };
         // In any order: each byte comes once; a peer that repeats some damages only its own transfer.
         let mut at = usize::try_from(parts.at).map_err(|_| Broken)?;
-        let end = at.checked_add(parts.len).filter(|end| end <= len).ok_or(Broken)?;
+        at.checked_add(parts.len).filter(|end| end <= len).ok_or(Broken)?;
         if parts.len > *len - *got {
             return Err(Broken);
         }
+        *in_order &= at == *got;
         for bytes in parts.bytes() {
             // SAFETY: `bytes` is readable; the pieces are lent until the read ends.
             unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, at) };
             at += bytes.len();
         }
-        debug_assert_eq!(at, end);
         *got += parts.len;
-        if got == len {
+        let ended = got == len;
+        if ended {
+            self.long().asked.remove(kind::READ_PART, parts.id);
             self.finish(common, host, peer, id, Ok(()));
         }
-        Ok(())
+        Ok(ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_end_with_whole_packets_and_leave_nothing_short() {
+        let pieces = |mut left: usize, packet: usize| {
+            let mut pieces = Vec::new();
+            while left > 0 {
+                pieces.push(piece(left, CHUNK, |most| most / packet * packet));
+                left -= pieces[pieces.len() - 1];
+            }
+            pieces
+        };
+        let full = 17 * 60_000;
+        assert_eq!(pieces(CHUNK, 60_000), [CHUNK]);
+        assert_eq!(pieces(2 * CHUNK, 60_000), [full, full, 2 * (CHUNK - full)]);
+        assert_eq!(pieces(2 * full + 100_000, 60_000), [full, full, 100_000]);
+        let full = 16 * 65_500;
+        assert_eq!(pieces(full + 2_000, 65_500), [full - SHORT_ANSWER, 2_000 + SHORT_ANSWER]);
     }
 }

@@ -47,12 +47,29 @@ impl Connection {
         }
         self.hear(now);
         self.stats.packets[1] += 1;
-        let (mut rest, mut eliciting) = (body, false);
+        match self.take_frames(now, peer, body, driver)? {
+            Ok(eliciting) => Ok(self.accept(now, config, (head.number, head.flags), eliciting)),
+            Err(arrival) => Ok(arrival), // not acknowledged
+        }
+    }
+
+    /// Processes frames. Returns whether one of them asks for an acknowledgement, or why the packet is refused.
+    ///
+    /// # Errors
+    /// The reason why the session ended.
+    pub(super) fn take_frames<D: Driver>(
+        &mut self,
+        now: Instant,
+        peer: u32,
+        mut rest: &[u8],
+        driver: &mut D,
+    ) -> Result<Result<bool, Arrival>, Lost> {
+        let mut eliciting = false;
         loop {
             let (frame, after) = match Frame::parse(rest) {
                 Ok(Some(parsed)) => parsed,
-                Ok(None) => break,
-                Err(_) => return Ok(Arrival::Malformed), // not acknowledged either
+                Ok(None) => return Ok(Ok(eliciting)),
+                Err(_) => return Ok(Err(Arrival::Malformed)),
             };
             rest = after;
             eliciting |= frame.asks();
@@ -69,12 +86,14 @@ impl Connection {
                     }
                 }
                 Frame::Data { stream, offset, bytes } => {
-                    let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
+                    let Some(session) = self.session.as_deref_mut() else {
+                        return Ok(Err(Arrival::Malformed));
+                    };
                     let sender = &mut self.sender;
                     let mut take = |record: Record<'_>| driver.record(peer, sender, stream, record);
                     match session.receive[stream as usize].receive(offset, bytes, &mut take) {
                         Ok(()) => {}
-                        Err(Refused::Crowded) => return Ok(Arrival::Crowded), // nor acknowledged
+                        Err(Refused::Crowded) => return Ok(Err(Arrival::Crowded)),
                         Err(Refused::Violation) => return Err(Lost::Broken),
                     }
                 }
@@ -83,22 +102,32 @@ impl Connection {
                 Frame::Close { .. } => return Err(Lost::Closed),
             }
         }
-        let Some(session) = self.session.as_deref_mut() else { return Ok(Arrival::Malformed) };
+    }
+
+    /// Notes that the packet with this number and these flags has arrived.
+    pub(super) fn accept(
+        &mut self,
+        now: Instant,
+        config: &Config,
+        (number, flags): (u64, u16),
+        eliciting: bool,
+    ) -> Arrival {
+        let Some(session) = self.session.as_deref_mut() else { return Arrival::Malformed };
         let expected = session.received.last().map_or(0, |run| run.end);
-        session.received.insert(head.number..head.number + 1);
+        session.received.insert(number..number + 1);
         if session.received.len() > RECEIVED_RUNS
             && let Some(run) = session.received.forget_first()
         {
             session.floor = run.end;
         }
-        if head.number >= expected {
+        if number >= expected {
             session.largest_at = now;
         }
         if eliciting {
-            let urgent = head.number != expected || head.flags & header::flag::URGENT != 0;
+            let urgent = number != expected || flags & header::flag::URGENT != 0;
             session.on_eliciting(now, config, 1, urgent);
         }
-        Ok(Arrival::Fresh)
+        Arrival::Fresh
     }
 
     /// Whether the driver stopped a stream.

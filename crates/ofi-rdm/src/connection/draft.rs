@@ -9,6 +9,14 @@ use crate::time::Instant;
 use crate::wire::handshake::PACKET_COST;
 use crate::wire::{Frame, Stream, frame, header};
 
+/// Packets with room for this many bytes are long: a long part of a payload comes first in them, so that its place in
+/// the packet does not depend on what else the packet carries.
+const LONG: usize = 8192;
+/// Bytes of such a packet that the part leaves free for an acknowledgement, limits, and a short record of the other
+/// stream.
+const TAIL: usize = 128;
+/// Runs of received packets whose acknowledgement fits there. A longer one comes first.
+const FEW_RUNS: usize = 8;
 /// After this many probe timeouts, one of the packets sent on each further timeout is short.
 const SHORT_AFTER: u32 = 2;
 
@@ -48,6 +56,14 @@ impl<'a> Draft<'a> {
             told: 0,
             streams: [0..0, 0..0],
         }
+    }
+
+    /// A frame of `len` bytes with bytes of a stream was written.
+    fn carried(&mut self, senders: &mut Senders, stream: Stream, bytes: Range<u64>, len: usize) {
+        self.at += len;
+        self.streams[stream as usize] = bytes;
+        self.is_eliciting = true;
+        self.ends_payload |= senders.stream(stream).ends_with_payload();
     }
 
     /// Whether the packet has no frames.
@@ -136,6 +152,29 @@ impl Session {
         (draft.is_eliciting, draft.tells_credit) = (true, true);
     }
 
+    /// Puts a long part of a payload into a packet that is still empty.
+    pub(super) fn carry_part(
+        &mut self,
+        senders: &mut Senders,
+        draft: &mut Draft<'_>,
+        fill: &mut impl FnMut(u64, u64, &mut [u8]),
+    ) {
+        if draft.room < LONG || self.received.len() > FEW_RUNS {
+            return;
+        }
+        let mut order = Stream::ALL;
+        if self.bulk_first {
+            order.reverse();
+        }
+        for stream in order {
+            let to = &mut draft.buf[draft.at..draft.room - TAIL];
+            if let Some((range, len)) = senders.stream(stream).write_part(to, fill) {
+                draft.carried(senders, stream, range, len);
+                return;
+            }
+        }
+    }
+
     /// Writes bytes of both streams; they take turns to be first. `fill` supplies bytes that lie in lent memory.
     pub(super) fn carry(
         &mut self,
@@ -149,12 +188,12 @@ impl Session {
         }
         self.bulk_first = !self.bulk_first;
         for stream in order {
+            if !draft.streams[stream as usize].is_empty() {
+                continue; // a long part is alone of its stream
+            }
             let to = &mut draft.buf[draft.at..draft.room];
             if let Some((range, len)) = senders.stream(stream).write(to, fill) {
-                draft.at += len;
-                draft.streams[stream as usize] = range;
-                draft.is_eliciting = true;
-                draft.ends_payload |= senders.stream(stream).ends_with_payload();
+                draft.carried(senders, stream, range, len);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Predicts the next packets: those that continue a payload of which a part has arrived. With a prediction, a driver
-//! can have the kernel put the bytes at their destination.
+//! Predicts the next packets: those that continue payloads of which a part has arrived, or was requested. With a
+//! prediction, a driver can have the kernel put the bytes at their destination.
 
 use core::net::SocketAddr;
 
@@ -8,39 +8,58 @@ use crate::driver::{HEADS, Heads};
 use crate::stream::{Part, Train};
 use crate::wire::{Header, Kind, Stream};
 
-/// See the module. Predicts a row of packets, each with one part and nothing else.
+/// Rows that are predicted together.
+const ROWS: usize = 4;
+
+/// See the module. Predicts rows of packets. Each packet begins with one part, and has no other bytes of its stream.
 #[derive(Debug)]
 pub struct Foresight {
-    heads: Heads,
+    rows: [Option<Heads>; ROWS],
+    counts: [usize; ROWS],
     /// The source address.
     pub from: SocketAddr,
-    /// The most packets that the peer may send.
-    pub most: usize,
 }
 
 impl Foresight {
     /// Bytes of each packet before its part.
     pub const HEAD: usize = HEADS;
+    /// Most rows of a prediction.
+    pub const ROWS: usize = ROWS;
 
-    /// Whether a packet with this beginning is the predicted one. If so, the prediction moves on to the packet after
-    /// it.
-    pub fn meets(&mut self, packet: &[u8]) -> bool {
-        self.heads.meets(packet)
+    /// Packets of row `row` that the peer may send.
+    pub fn count(&self, row: usize) -> usize {
+        self.counts.get(row).copied().unwrap_or(0)
+    }
+
+    /// Whether a packet with this beginning is the next one of row `row`. If so, the prediction moves on to the packet
+    /// after it.
+    pub fn meets(&mut self, row: usize, packet: &[u8]) -> bool {
+        self.rows.get_mut(row).is_some_and(|row| row.as_mut().is_some_and(|heads| heads.meets(packet)))
     }
 }
 
 impl Connection {
-    /// The packets that begin with `part`, if they come next on `stream` and can be accepted in place.
-    pub fn foresee(&self, config: &Config, stream: Stream, part: &Part) -> Option<Foresight> {
+    /// The packets with these rows of parts, if they come next on `stream` and can be accepted in place. Each row has
+    /// so many parts of the length of its first one.
+    pub fn foresee(&self, config: &Config, stream: Stream, rows: &[(Part, usize)]) -> Option<Foresight> {
         if self.trailer() > 0 || self.is_checked(config) || !self.is_open() {
             return None;
         }
         let session = self.session.as_deref()?;
-        let number = session.received.last().map_or(0, |run| run.end);
-        let (start, limit) = session.receive[stream as usize].position()?;
-        let train = Train::expected(part, start);
-        let most = (limit - start) / train.stride();
-        let heads = Heads::new(&Header::new(Kind::Data, self.local, number), stream, &train);
-        Some(Foresight { heads, from: self.address, most: usize::try_from(most).unwrap_or(usize::MAX) })
+        let mut number = session.received.last().map_or(0, |run| run.end);
+        let (mut start, limit) = session.receive[stream as usize].position()?;
+        let mut foresight = Foresight { rows: [const { None }; ROWS], counts: [0; ROWS], from: self.address };
+        let places = foresight.rows.iter_mut().zip(&mut foresight.counts);
+        for ((part, wanted), (heads, count)) in rows.iter().zip(places) {
+            let train = Train::expected(part, start);
+            let most = limit.saturating_sub(start) / train.stride();
+            *count = usize::try_from(most).map_or(*wanted, |most| most.min(*wanted));
+            *heads = Some(Heads::new(&Header::new(Kind::Data, self.local, number), stream, &train));
+            (number, start) = (number + *count as u64, start + *count as u64 * train.stride());
+            if *count < *wanted {
+                break;
+            }
+        }
+        Some(foresight)
     }
 }

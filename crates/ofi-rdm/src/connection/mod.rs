@@ -2,8 +2,8 @@
 //!
 //! Outgoing packets: `transmit.rs` sends them, `draft.rs` assembles one, `train.rs` makes rows of them, `sent.rs`
 //! records them, `pacing.rs` spreads them over time, `packet_size.rs` finds the path's limit. Incoming packets:
-//! `data.rs` processes single packets, `incoming.rs` rows, `foresight.rs` predicts the next ones, `acks.rs` processes
-//! acknowledgements and finds losses. `timers.rs` handles the passing of time. Sessions: `question.rs` requests them,
+//! `data.rs` processes single packets, `incoming.rs` rows, `foresight.rs` predicts the next ones, `placed.rs` takes
+//! predicted ones with more frames, `acks.rs` processes acknowledgements and finds losses. `timers.rs` handles the passing of time. Sessions: `question.rs` requests them,
 //! `session.rs` holds an active one, `resting.rs` an idle one in less memory, `past.rs` tells an echo from a restart.
 //! This file begins and ends sessions.
 
@@ -17,6 +17,7 @@ mod marks;
 mod pacing;
 mod packet_size;
 mod past;
+mod placed;
 mod question;
 mod resting;
 mod sent;

@@ -84,16 +84,19 @@ impl Connection {
         }
         let mut draft = Draft::new(buf, room);
         draft.marks = marks;
+        let mut fill = |token, at, to: &mut [u8]| {
+            if checked || trailer > 0 {
+                driver.fill(peer, token, at, to);
+            } else {
+                driver.refer(peer, token, at, to);
+            }
+        };
+        if may.data {
+            session.carry_part(&mut self.sender, &mut draft, &mut fill);
+        }
         session.acknowledge(now, config, may.data, &mut draft);
         session.tell_limits(&mut draft);
         if may.data {
-            let mut fill = |token, at, to: &mut [u8]| {
-                if checked || trailer > 0 {
-                    driver.fill(peer, token, at, to);
-                } else {
-                    driver.refer(peer, token, at, to);
-                }
-            };
             session.carry(&mut self.sender, &mut draft, &mut fill);
         }
         session.ping(probe.filter(|_| may.credit), trailer, &mut draft)?;

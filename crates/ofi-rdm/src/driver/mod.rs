@@ -21,7 +21,9 @@ pub trait Driver {
     fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow;
 
     /// Like [`Driver::record`], for records that arrived together. The driver takes one or more from the front. Returns
-    /// how many it took, and the result for the last one. A record answered with [`Flow::Stop`] is not taken.
+    /// how many it took, and the result for the last one. A record answered with [`Flow::Stop`] is not taken. The
+    /// payloads of [placed](crate::Endpoint::handle_placed) packets come through this function, with what must not be
+    /// read; whatever else such a packet carries comes through [`Driver::record`].
     fn records(
         &mut self,
         peer: u32,

@@ -68,11 +68,11 @@ impl Endpoint {
         self.marked = false;
     }
 
-    /// Predicts the peer's next packets, assuming that they continue a payload from `part` on and carry nothing else.
-    /// `None` if that cannot be predicted, or if packets must be read before they are accepted because they are sealed
-    /// or have a checksum.
-    pub fn foresee(&self, peer: u32, stream: Stream, part: &Part) -> Option<Foresight> {
-        self.peers.get(peer as usize)?.foresee(&self.config, stream, part)
+    /// Predicts the peer's next packets, assuming that they have these parts: rows of so many parts that each continue
+    /// a payload. `None` if that cannot be predicted, or if packets must be read before they are accepted because they
+    /// are sealed or have a checksum.
+    pub fn foresee(&self, peer: u32, stream: Stream, rows: &[(Part, usize)]) -> Option<Foresight> {
+        self.peers.get(peer as usize)?.foresee(&self.config, stream, rows)
     }
 
     /// Takes datagrams off the front of a row in which each was [predicted](Foresight::meets). Their payloads are not
@@ -136,6 +136,12 @@ impl Endpoint {
         }
         let row = &row[..row.len() / len * len];
         let taken = match connection.on_row(now, &self.config, peer, (row, len, placed), driver) {
+            Ok(0) if placed && row.len() == len => connection
+                .on_placed(now, &self.config, peer, row, driver)
+                .map(|taken| if taken { len } else { 0 }),
+            taken => taken,
+        };
+        let taken = match taken {
             Ok(0) => return 0,
             Ok(taken) => {
                 if self.marked {

@@ -55,6 +55,11 @@ impl ReceiveStream {
         empty.then_some((self.next, self.limit))
     }
 
+    /// Whether bytes from `offset` on leave no gap.
+    pub fn continues_at(&self, offset: u64) -> bool {
+        offset <= self.next
+    }
+
     /// How far the peer may send ahead of the bytes taken.
     pub fn window(&self) -> u64 {
         self.window

@@ -20,6 +20,10 @@ use crate::wire::{Stream, frame};
 const CHUNK: usize = 4096;
 /// The smallest part of a payload that is cut to fill up a packet.
 const LEAST_PART: usize = 512;
+/// The shortest part that goes first in a long packet, alone of its stream.
+const LEAST_FIRST: u64 = 4096;
+/// Bytes of a payload that are sent before the next one's turn. A receiver can predict the packets of a turn.
+const TURN: u64 = 1 << 20;
 /// Segments at the end of a stream that are examined before the others are searched.
 const NEAR: usize = 4;
 /// The send limit before the peer has announced its own.
@@ -63,6 +67,10 @@ pub struct SendStream {
     /// Stream offsets whose arrival the driver wants to know, with their marks.
     marks: VecDeque<(u64, u64)>,
     spare: Vec<u8>,
+    /// Bytes of the first pending payload that were sent in its turn. 0: the turn is over, or has not begun.
+    turn: u64,
+    /// Bytes of the last part that filled a long packet.
+    full: u64,
 }
 
 impl SendStream {
@@ -89,6 +97,8 @@ impl SendStream {
             kept: 0,
             marks: VecDeque::new(),
             spare: Vec::new(),
+            turn: 0,
+            full: 0,
         }
     }
 
@@ -157,6 +167,12 @@ impl SendStream {
         if at < len {
             self.pending.push_back(Pending::Payload { kind, flags, id, token, at, len });
         }
+    }
+
+    /// At most `most` bytes, but so many that parts of a payload fill whole packets, as far as their length is known.
+    pub fn whole_parts(&self, most: usize) -> usize {
+        let full = self.full as usize;
+        if full == 0 { most } else { (most / full).max(1) * full }
     }
 
     /// Whether all unacknowledged data is kept here or belongs to payloads whose tokens are `lasting`. If so, it can be
@@ -247,38 +263,75 @@ impl SendStream {
                     }
                     self.segments.push_back(Segment { start, len, what: What::Bytes(bytes) });
                 }
-                Pending::Payload { kind, flags, id, token, at, len } => {
+                Pending::Payload { at, len, .. } => {
                     let left = *len - *at;
                     let fits = room.min(credit).saturating_sub(PART_HEAD) as u64;
                     if fits < left.min(LEAST_PART as u64) {
                         return;
                     }
-                    let part = fits.min(left);
-                    let parts = Parts::new((*kind, *flags, *id), *token, *at, part);
-                    let (start, len_here) = (self.end, parts.stride());
-                    match self.segments.back_mut() {
-                        Some(Segment { len, what: What::Parts(before), .. })
-                            if before.go_on_with(*len, &parts) =>
-                        {
-                            *len += len_here;
-                        }
-                        _ => {
-                            let what = What::Parts(parts);
-                            self.segments.push_back(Segment { start, len: len_here, what });
-                        }
-                    }
-                    self.end += len_here;
-                    room -= len_here as usize;
-                    *at += part;
-                    if *at == *len {
-                        self.marks.push_back((self.end, *token));
-                        self.pending.pop_front();
-                    } else if self.stream == Stream::Bulk {
-                        self.pending.rotate_left(1); // payloads take turns
-                    }
+                    room -= self.cut(fits.min(left)) as usize;
                 }
             }
         }
+    }
+
+    /// Moves the next `part` bytes of the first pending payload into the stream. Returns how many bytes they take there.
+    fn cut(&mut self, part: u64) -> u64 {
+        let Some(Pending::Payload { kind, flags, id, token, at, len }) = self.pending.front_mut() else {
+            return 0;
+        };
+        let parts = Parts::new((*kind, *flags, *id), *token, *at, part);
+        let (start, taken) = (self.end, parts.stride());
+        match self.segments.back_mut() {
+            Some(Segment { len, what: What::Parts(before), .. }) if before.go_on_with(*len, &parts) => {
+                *len += taken;
+            }
+            _ => self.segments.push_back(Segment { start, len: taken, what: What::Parts(parts) }),
+        }
+        self.end += taken;
+        *at += part;
+        if *at == *len {
+            self.marks.push_back((self.end, *token));
+            self.pending.pop_front();
+            self.turn = 0;
+        } else {
+            self.count_turn(part);
+        }
+        taken
+    }
+
+    /// Bytes of the first pending payload were sent: gives the next one its turn if it is due.
+    fn count_turn(&mut self, bytes: u64) {
+        self.turn += bytes;
+        // Commands keep their order.
+        if self.stream == Stream::Bulk && self.turn >= TURN {
+            self.pending.rotate_left(1);
+            self.turn = 0;
+        }
+    }
+
+    /// Writes a frame with one long part of a payload, if that comes next and everything before it was sent. It fills
+    /// `to`, or is the payload's last. Returns the bytes' range and the frame's length.
+    pub(crate) fn write_part(&mut self, to: &mut [u8], fill: &mut Fill<'_>) -> Option<(Range<u64>, usize)> {
+        const HEADS: usize = frame::STREAM_LEN + PART_HEAD;
+        if !self.lost.is_empty() || self.next != self.end {
+            return None;
+        }
+        let Some(Pending::Payload { at, len, .. }) = self.pending.front() else { return None };
+        let room = to.len().checked_sub(HEADS)?.min(usize::from(u16::MAX) - PART_HEAD) as u64;
+        let part = room.min(*len - *at);
+        if part < LEAST_FIRST || part + PART_HEAD as u64 > self.limit.saturating_sub(self.end) {
+            return None;
+        }
+        if part == room {
+            self.full = part;
+        }
+        self.cut(part);
+        let bytes = core::mem::replace(&mut self.next, self.end)..self.end;
+        let len = (bytes.end - bytes.start) as usize;
+        frame::write_stream_head(to, self.stream, bytes.start, len);
+        self.copy(bytes.clone(), &mut to[frame::STREAM_LEN..][..len], fill);
+        Some((bytes, frame::STREAM_LEN + len))
     }
 
     /// Writes one stream frame to `to`, lost bytes first. Returns the bytes' range and the frame's length.
@@ -316,9 +369,9 @@ impl SendStream {
         if !is_last || !self.lost.is_empty() {
             return None;
         }
-        // Payloads take turns, so the one that just had its turn is the last.
-        let turn =
-            if self.stream == Stream::Bulk { self.pending.back_mut() } else { self.pending.front_mut() };
+        // If that was the end of its payload's turn, the payload is the last now.
+        let over = self.stream == Stream::Bulk && self.turn == 0;
+        let turn = if over { self.pending.back_mut() } else { self.pending.front_mut() };
         let Some(Pending::Payload { kind, flags, id, token, at, len: total }) = turn else { return None };
         let next = Parts::new((*kind, *flags, *id), *token, *at, parts.part);
         if !parts.go_on_with(*len, &next) {
@@ -333,6 +386,9 @@ impl SendStream {
         *len += count * stride;
         let from = core::mem::replace(&mut self.end, *start + *len);
         self.next = self.end;
+        if !over {
+            self.count_turn(count * next.part);
+        }
         Some(Train { parts: next, start: from, count })
     }
 
@@ -466,9 +522,8 @@ mod tests {
         let mut stream = SendStream::new(Stream::Bulk);
         assert_eq!(stream.find(0), 0);
         stream.set_limit(1 << 20);
-        // Payloads take turns, so consecutive parts belong to different payloads.
-        stream.payload(2, 0, 77, 3, 10_000);
-        stream.payload(2, 0, 78, 4, 10_000);
+        // Each payload's last part is shorter, so it has segments of its own.
+        (0..10).for_each(|n| stream.payload(2, 0, 77 + n, 3 + n, 2_500));
         let mut packet = [0u8; 1000];
         while stream.write(&mut packet, &mut fill).is_some() {
             let plain = |at| {
@@ -511,6 +566,76 @@ mod tests {
             }
         }
         assert_eq!(at, 2000);
+    }
+
+    /// The names of the payloads whose parts are in the stream frames that `write` makes, with the parts' lengths.
+    fn parts_of(packet: &[u8]) -> (u64, usize) {
+        let (record, _) = record::parse(&packet[frame::STREAM_LEN..], 1 << 20).unwrap().unwrap();
+        let (id, _) = record.body.split_first_chunk::<8>().unwrap();
+        (u64::from_be_bytes(*id), record.body.len() - 16)
+    }
+
+    #[test]
+    fn a_payload_goes_on_for_a_turn_and_short_ones_are_sent_whole() {
+        let mut stream = SendStream::new(Stream::Bulk);
+        stream.set_limit(16 << 20);
+        let lengths = [3 << 20, 700_000, 2 << 20];
+        lengths.iter().zip(0..).for_each(|(&len, id)| stream.payload(2, 0, id, id, len));
+        let (mut packet, mut turns) = (vec![0u8; 60_000], Vec::<(u64, u64)>::new());
+        while let Some((range, len)) =
+            stream.write_part(&mut packet, &mut fill).or_else(|| stream.write(&mut packet, &mut fill))
+        {
+            assert_eq!((range.end - range.start) as usize, len - frame::STREAM_LEN);
+            let (id, len) = parts_of(&packet[..len]);
+            match turns.last_mut() {
+                Some((last, sum)) if *last == id => *sum += len as u64,
+                _ => turns.push((id, len as u64)),
+            }
+        }
+        let order: Vec<_> = turns.iter().map(|&(id, _)| id).collect();
+        assert_eq!(order, [0, 1, 2, 0, 2, 0]);
+        assert!(turns[..1].iter().all(|&(_, sum)| (TURN..TURN + 60_000).contains(&sum)), "{turns:?}");
+        for (id, &len) in (0..).zip(&lengths) {
+            assert_eq!(turns.iter().filter(|turn| turn.0 == id).map(|turn| turn.1).sum::<u64>(), len);
+        }
+    }
+
+    #[test]
+    fn a_long_part_has_its_packet_alone_and_comes_in_its_order() {
+        let mut stream = SendStream::new(Stream::Commands);
+        stream.set_limit(1 << 20);
+        stream.record(1, 0, b"before", 0, None);
+        stream.payload(2, 0, 7, 7, 50_000);
+        stream.payload(2, 0, 8, 8, 3_000);
+        let mut packet = vec![0u8; 20_000];
+        assert_eq!(stream.write_part(&mut packet, &mut fill), None, "a record is before it");
+        assert_eq!(stream.whole_parts(100), 100);
+        let (first, len) = stream.write(&mut packet[..26], &mut fill).unwrap();
+        assert_eq!((first.clone(), len), (0..14, 26));
+        let full = 20_000 - frame::STREAM_LEN - PART_HEAD;
+        let mut sent = Vec::new();
+        while let Some((_, len)) = stream.write_part(&mut packet, &mut fill) {
+            sent.push(parts_of(&packet[..len]));
+            assert!(
+                packet[frame::STREAM_LEN + PART_HEAD..len]
+                    .iter()
+                    .zip(7..)
+                    .all(|(&byte, n)| { byte == (n as usize + (sent.len() - 1) * full) as u8 })
+            );
+        }
+        assert_eq!(sent, [(7, full), (7, full), (7, 50_000 - 2 * full)]);
+        assert_eq!((stream.whole_parts(3 * full + 1), stream.whole_parts(9)), (3 * full, full));
+        let (range, len) = stream.write(&mut packet, &mut fill).unwrap();
+        assert_eq!(parts_of(&packet[..len]), (8, 3_000));
+        stream.lose(first);
+        stream.payload(2, 0, 9, 9, 50_000);
+        assert_eq!(stream.write_part(&mut packet, &mut fill), None, "lost bytes are before it");
+        assert_eq!(stream.write(&mut packet[..26], &mut fill).unwrap().0, 0..14);
+        stream.set_limit(range.end + 10_000);
+        let mut short = SendStream::new(Stream::Bulk);
+        short.payload(2, 0, 9, 9, 100_000);
+        (short.next, short.end, short.limit) = (0, 0, 10_000);
+        assert_eq!(short.write_part(&mut packet, &mut fill), None, "there is no credit for it");
     }
 
     #[test]

@@ -7,12 +7,14 @@ use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
 use ofi_core::transport::{Host, Peer};
+use ofi_rdm::Stream;
 
 use super::loose::Loose;
 use crate::Udp;
 use crate::answer::Spare;
-use crate::coming::Next;
+use crate::coming::{Coming, Cut, Next};
 use crate::connected::Connected;
+use crate::parts::Parts;
 
 /// See the module.
 pub struct Common {
@@ -41,8 +43,9 @@ pub struct Common {
     pub connection: Option<Box<Connected>>,
     pub loose: Loose,
     pub counts: Counts,
-    /// The continuation of the last payload.
+    /// The payload that is expected next.
     pub next: Option<Next>,
+    pub cut: Cut,
 }
 
 /// Statistics of the lanes.
@@ -58,6 +61,19 @@ pub struct Counts {
 }
 
 impl Common {
+    /// A payload was requested: it is expected, unless one is already.
+    pub fn expect(&mut self, peer: Peer, kind: u8, id: u64) {
+        self.next = self.next.or(Some(Next { peer, stream: Stream::Bulk, kind, id }));
+    }
+
+    /// Parts of a payload were taken. `ended`: it is complete.
+    pub fn took(&mut self, next: Next, parts: &Parts<'_>, coming: Coming, ended: bool) {
+        if !ended || parts.count() > 1 {
+            self.cut.note(parts.first, coming.of);
+        }
+        self.next = Some(next);
+    }
+
     /// As [`check_served`](ofi_core::keys::RegionTable::check_served), through this endpoint.
     pub fn check(
         &self,

@@ -1,5 +1,6 @@
 //! One peer of an endpoint: the operations in flight. `ofi-rdm` has the rest.
 
+pub mod asked;
 pub mod common;
 pub mod loose;
 pub mod pull;
@@ -14,6 +15,7 @@ use ofi_core::transport::{Host, Peer};
 use ofi_rdm::{Lost, Sender};
 use rustc_hash::FxHashMap;
 
+use self::asked::Asked;
 use self::common::Common;
 use self::pull::Pull;
 use self::served::{ServedRead, ServedWrite};
@@ -27,6 +29,8 @@ pub const DETACHED: u64 = u64::MAX;
 /// Operations of more than one command. Of very many peers most never have any.
 #[derive(Default)]
 pub struct Long {
+    /// Payloads that were requested and are not complete.
+    pub asked: Asked,
     /// Payloads that are being pulled, by the receives that they go to.
     pub pulls: FxHashMap<u64, Pull>,
     /// Reads of the peer that are being served. Its later commands wait.

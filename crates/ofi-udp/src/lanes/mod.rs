@@ -17,7 +17,7 @@ use ofi_core::transport::{Arm, Host, Peer};
 use ofi_rdm::{Arrivals, Chunks, Endpoint, Instant};
 
 use crate::answer::{Spare, is_answer};
-use crate::coming::Coming;
+use crate::coming::{Coming, Cut};
 use crate::config::{config, secret, secure};
 use crate::connected::{Connected, is_connected};
 use crate::datagram::{self, Beside, Book, Messages};
@@ -99,6 +99,7 @@ impl UdpLanes {
             connection: is_connected(info).then(Box::<Connected>::default),
             counts: Counts::default(),
             next: None,
+            cut: Cut::default(),
         };
         if common.connection.is_some() {
             endpoint.admit(false);
@@ -212,6 +213,8 @@ impl UdpLanes {
             }
             let places = self.messages.is_none() && self.socket.takes_places();
             let mut placement = if places { self.foresee(host) } else { None };
+            // What arrives sets it again. If that is something else, prediction waits for the next part.
+            let expected = self.common.next.take();
             let (got, more) =
                 self.socket.receive_into(placement.as_mut().map(|placement| &mut placement.expected));
             worked |= got > 0;
@@ -234,7 +237,7 @@ impl UdpLanes {
                 // One by one if each may be a message.
                 let count = if self.messages.is_some() { 1 } else { row.count() };
                 let (bytes, len) = (if count == 1 { &mut row.bytes[..row.len] } else { row.bytes }, row.len);
-                glue.coming = Coming { packet: len, of: row.of, placed: row.placed };
+                glue.coming = Coming { of: row.of, placed: row.placed };
                 let Some(from) = row.from.map(address::canonical) else {
                     index += count;
                     continue;
@@ -248,10 +251,18 @@ impl UdpLanes {
                 let taken = self.endpoint.handle_placed(time, from, &arrivals, &mut glue) / len;
                 index += taken;
                 glue.common.counts.placed += taken as u64;
-                if taken < count {
-                    // SAFETY: `placement` is here, and of its memory only the part was touched that is taken.
-                    unsafe { self.socket.bring_back(index) };
+                if taken == count {
+                    continue;
                 }
+                // With its session, the operations whose memory is the place have ended. The rest is as good as lost.
+                if placement.as_ref().is_none_or(|placement| !self.endpoint.is_open(placement.peer)) {
+                    break;
+                }
+                // SAFETY: `placement` is here, and of its memory only the part was touched that is taken.
+                unsafe { self.socket.bring_back(index) };
+            }
+            if got == 0 {
+                self.common.next = self.common.next.or(expected);
             }
             if !more {
                 break;

@@ -12,15 +12,17 @@ use super::incoming::{MESSAGE, RECEIVE_LONG};
 #[derive(Clone, Copy)]
 pub struct Place {
     base: *mut u8,
-    part: usize,
-    count: usize,
+    pub part: usize,
+    pub count: usize,
 }
 
 impl Place {
     /// More bytes than are ever expected at once.
     pub const MOST: usize = RECEIVE_LONG * MESSAGE;
+    /// Messages that are received with places.
+    pub const MESSAGES: usize = RECEIVE_LONG;
 
-    const NONE: Self = Self { base: std::ptr::null_mut(), part: 0, count: 0 };
+    pub const NONE: Self = Self { base: std::ptr::null_mut(), part: 0, count: 0 };
 
     /// # Safety
     /// The memory may be written, and read where it was written, until the batch that is received with it has been
@@ -40,10 +42,11 @@ impl Place {
     }
 }
 
-/// Expected packets, in messages of `each`, and the destinations of their payloads.
+/// Expected rows of packets, and the destinations of their payloads. Packets come in messages of `each`. Only packets
+/// that come alone are expected in more than one row.
 pub struct Expected {
     pub foresight: Foresight,
-    pub place: Place,
+    pub places: [Place; Foresight::ROWS],
     pub each: usize,
 }
 
@@ -62,9 +65,20 @@ pub struct Came {
     pub from: Option<SocketAddr>,
 }
 
-/// The gaps in a batch of messages: their first datagrams' payloads.
+/// The gaps of one message: the payloads of its first datagrams, which are expected in this row.
+#[derive(Clone, Copy)]
+struct Slot {
+    place: Place,
+    row: usize,
+}
+
+impl Slot {
+    const NONE: Self = Self { place: Place::NONE, row: 0 };
+}
+
+/// The gaps in a batch of messages.
 pub struct Placed {
-    places: [Place; RECEIVE_LONG],
+    slots: [Slot; RECEIVE_LONG],
     vectors: Vec<libc::iovec>,
     /// All messages checked so far were as expected.
     holds: bool,
@@ -77,18 +91,23 @@ unsafe impl Send for Placed {}
 
 impl Placed {
     pub fn new() -> Self {
-        Self { places: [Place::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true, brought_back: 0 }
+        Self { slots: [Slot::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true, brought_back: 0 }
     }
 
     /// Divides the expected payloads among the next messages, whose buffers are `buffers`, at most [`RECEIVE_LONG`].
     /// Their headers point to vectors with gaps.
     pub fn lay_out(&mut self, expected: &Expected, buffers: &[*mut u8], headers: &mut [libc::mmsghdr]) {
         let vector = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
-        let (mut rest, packet) = (expected.place, expected.place.packet());
-        let each = expected.each.clamp(1, (MESSAGE / packet).max(1));
+        let (mut row, mut rest) = (0, expected.places[0]);
+        let each = expected.each.clamp(1, (MESSAGE / rest.packet()).max(1));
         self.vectors.clear();
-        for (&buffer, place) in buffers.iter().zip(&mut self.places) {
-            *place = Place { count: rest.count.min(each), ..rest };
+        for (&buffer, slot) in buffers.iter().zip(&mut self.slots) {
+            if rest.count == 0 && each == 1 && row + 1 < Foresight::ROWS {
+                row += 1;
+                rest = expected.places[row];
+            }
+            *slot = Slot { place: Place { count: rest.count.min(each), ..rest }, row };
+            let (place, packet) = (slot.place, rest.packet());
             rest = rest.after(place.count);
             for index in 0..place.count {
                 self.vectors.push(vector(buffer.wrapping_add(index * packet), Foresight::HEAD));
@@ -98,8 +117,8 @@ impl Placed {
             self.vectors.push(vector(buffer.wrapping_add(filled), MESSAGE - filled));
         }
         let mut vectors = &mut self.vectors[..];
-        for (place, header) in self.places[..buffers.len()].iter().zip(headers) {
-            let (here, rest) = vectors.split_at_mut(2 * place.count + 1);
+        for (slot, header) in self.slots[..buffers.len()].iter().zip(headers) {
+            let (here, rest) = vectors.split_at_mut(2 * slot.place.count + 1);
             (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (here.as_mut_ptr(), here.len() as _);
             vectors = rest;
         }
@@ -111,23 +130,26 @@ impl Placed {
     /// # Safety
     /// It was received into the vectors of the last [`Placed::lay_out`], and the memory is still as expected then.
     pub unsafe fn check(&mut self, foresight: &mut Foresight, index: usize, message: Received, came: Came) {
-        let place = self.places[index];
-        let is_alike = came.from == Some(foresight.from) && came.step == place.packet();
-        let good = if self.holds && is_alike { Self::meets(place, message, foresight) } else { 0 };
+        let Slot { place, row } = self.slots[index];
+        let packet = place.packet();
+        // A packet that came alone may have more frames behind its part.
+        let is_longer = place.count == 1 && came.step == message.len && message.len > packet;
+        let is_alike = came.from == Some(foresight.from) && (came.step == packet || is_longer);
+        let good = if self.holds && is_alike { Self::meets(place, row, message, foresight) } else { 0 };
         self.holds &= good == place.count;
         // SAFETY: the caller's promise.
         unsafe { self.bring_back(index, message, good) };
     }
 
     /// How many datagrams at the start of the message are the next expected ones.
-    fn meets(place: Place, message: Received, foresight: &mut Foresight) -> usize {
+    fn meets(place: Place, row: usize, message: Received, foresight: &mut Foresight) -> usize {
         let packet = place.packet();
         // A shorter last datagram is not one of them.
         let whole = message.len / packet;
         let mut is_next = |at: usize| {
             let head = message.buffer.wrapping_add(at * packet);
             // SAFETY: inside the message's buffer, as it has a whole datagram there; its head went there.
-            foresight.meets(unsafe { std::slice::from_raw_parts(head, Foresight::HEAD) })
+            foresight.meets(row, unsafe { std::slice::from_raw_parts(head, Foresight::HEAD) })
         };
         (0..whole.min(place.count)).take_while(|&at| is_next(at)).count()
     }
@@ -137,7 +159,7 @@ impl Placed {
     /// # Safety
     /// As of [`Placed::check`], and nothing else was put into those places since.
     pub unsafe fn bring_back(&mut self, index: usize, message: Received, first: usize) {
-        let Some(place) = self.places.get_mut(index) else { return };
+        let Some(Slot { place, .. }) = self.slots.get_mut(index) else { return };
         for gap in first..place.count {
             let begin = gap * place.packet() + Foresight::HEAD;
             let len = message.len.saturating_sub(begin).min(place.part);
@@ -151,11 +173,11 @@ impl Placed {
 
     /// Datagrams of message `index` whose payloads are not in its buffer.
     pub fn count(&self, index: usize) -> usize {
-        self.places.get(index).map_or(0, |place| place.count)
+        self.slots.get(index).map_or(0, |slot| slot.place.count)
     }
 
     /// No message has gaps.
     pub fn clear(&mut self) {
-        (self.places, self.holds) = ([Place::NONE; RECEIVE_LONG], true);
+        (self.slots, self.holds) = ([Slot::NONE; RECEIVE_LONG], true);
     }
 }
