@@ -36,6 +36,13 @@ impl<T> Lock<T> {
     }
 }
 
+impl<T> Lock<T> {
+    /// The lock, if no thread holds it.
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        Some(Guard { _entered: self.raw.try_enter()?, value: &self.value })
+    }
+}
+
 /// Access to what a [`Lock`] guards.
 pub struct Guard<'a, T> {
     value: &'a UnsafeCell<T>,
@@ -72,5 +79,16 @@ mod tests {
             }
         });
         assert_eq!(*lock.lock(), 80_000);
+    }
+
+    #[test]
+    fn a_lock_that_is_held_is_not_waited_for() {
+        let lock = Lock::new(7);
+        let elsewhere =
+            || std::thread::scope(|scope| scope.spawn(|| lock.try_lock().map(|guard| *guard)).join());
+        let guard = lock.lock();
+        assert_eq!(elsewhere().unwrap(), None);
+        drop(guard);
+        assert_eq!(elsewhere().unwrap(), Some(7));
     }
 }

@@ -1,7 +1,8 @@
 //! Confirms that this process lives while its application is busy. One thread, asleep in the kernel, answers liveness
 //! questions about endpoints (`docs/protocol.md`, "Liveness"). A question also makes the endpoint send its delayed
-//! acknowledgements, if any thread may call it: the peer asks because it waits for something, perhaps for the
-//! acknowledgement of the last message, after which the application does not poll again.
+//! acknowledgements: the peer asks because it waits for something, perhaps for the acknowledgement of the last message,
+//! after which the application does not poll again. The thread does not wait for an application that is inside a call;
+//! it goes on, and comes back (`late.rs`).
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -15,7 +16,10 @@ use ofi_core::transport::Attendant;
 
 use crate::socket::local;
 
+mod late;
 mod questions;
+
+use late::Late;
 
 /// How long an endpoint has to read its socket before the thread does.
 const MOMENT: Duration = Duration::from_millis(500);
@@ -76,29 +80,29 @@ impl Helper {
 
     fn run(&self) {
         let mut buffer = vec![0u8; LONGEST];
-        let mut due = None;
+        let (mut due, mut late) = (None, Late::default());
         loop {
-            wait_readable(&[self.set.fd()], due);
+            wait_readable(&[self.set.fd()], [due, late.again()].into_iter().flatten().min());
             due = self.watch(&mut buffer);
             let sockets: Vec<Arc<UdpSocket>> =
                 self.known().sockets.values().map(|(socket, _)| Arc::clone(socket)).collect();
             for socket in sockets {
-                let mut asked = Vec::new();
                 // A few from each, so that a flood at one does not delay the others.
                 for _ in 0..64 {
                     let Ok((len, from, local)) = local::receive(&socket, &mut buffer) else { break };
                     let answer = ofi_rdm::answer_liveness(&buffer[..len], |epoch| {
-                        asked.push(epoch);
-                        self.known().live.contains_key(&epoch)
+                        let is_live = self.known().live.contains_key(&epoch);
+                        if is_live {
+                            late.add(epoch);
+                        }
+                        is_live
                     });
                     if let Some(answer) = answer {
                         let _ = local::send(&socket, &answer, from, local);
                     }
                 }
-                asked.sort_unstable();
-                asked.dedup();
-                asked.into_iter().for_each(|epoch| self.let_out(epoch));
             }
+            late.attempt(Instant::now(), |epoch| self.let_out(epoch));
         }
     }
 }
@@ -129,12 +133,10 @@ impl Helper {
         known.watched.values().flatten().min().copied()
     }
 
-    /// Makes an endpoint send its delayed acknowledgements.
-    fn let_out(&self, epoch: u64) {
+    /// Makes an endpoint send its delayed acknowledgements. Returns `false` if another thread is inside of it.
+    fn let_out(&self, epoch: u64) -> bool {
         let attendant = self.known().live.get(&epoch).cloned().flatten();
-        if let Some(endpoint) = attendant.and_then(|attendant| attendant.upgrade()) {
-            endpoint.let_out();
-        }
+        attendant.and_then(|attendant| attendant.upgrade()).is_none_or(|endpoint| endpoint.let_out())
     }
 }
 
@@ -202,5 +204,76 @@ impl Drop for Alive {
     fn drop(&mut self) {
         self.unwatch();
         self.helper.known().live.remove(&self.epoch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use ofi_rdm::wire::header::flag;
+    use ofi_rdm::wire::{Header, Kind, header};
+
+    use super::*;
+
+    /// An endpoint that counts how often it is to be let out, and whose lock another thread may have.
+    #[derive(Default)]
+    struct Endpoint {
+        busy: AtomicBool,
+        calls: AtomicUsize,
+    }
+
+    impl Attendant for Endpoint {
+        fn let_out(&self) -> bool {
+            self.calls.fetch_add(1, Ordering::SeqCst);
+            !self.busy.load(Ordering::SeqCst)
+        }
+    }
+
+    /// Waits until `holds` for at most ten seconds.
+    fn wait_until(what: &str, holds: impl Fn() -> bool) {
+        let end = Instant::now() + Duration::from_secs(10);
+        while !holds() {
+            assert!(Instant::now() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn an_application_that_is_stopped_inside_a_call_delays_no_other_endpoint_of_its_process() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (stopped, other) = (Arc::new(Endpoint::default()), Arc::new(Endpoint::default()));
+        stopped.busy.store(true, Ordering::SeqCst);
+        let alive: Vec<_> = [(&stopped, 0xdead_0001), (&other, 0xdead_0002)]
+            .into_iter()
+            .map(|(endpoint, epoch)| {
+                let mut alive = Alive::new(address).unwrap();
+                alive.set_epoch(epoch);
+                let endpoint: Arc<dyn Attendant> = endpoint.clone();
+                alive.set_attendant(Arc::downgrade(&endpoint));
+                alive
+            })
+            .collect();
+        let socket = UdpSocket::bind(address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let ask = |of: &Alive| {
+            let mut question = [0u8; header::LEN];
+            Header { flags: flag::CHECKED, ..Header::new(Kind::Ask, of.epoch, 7) }.write(&mut question);
+            socket.send_to(&question, SocketAddr::from(([127, 0, 0, 1], of.port))).unwrap();
+            let mut answer = [0u8; 2 * header::LEN];
+            let (len, _) = socket.recv_from(&mut answer).unwrap();
+            let (head, _) = Header::parse(&answer[..len]).unwrap();
+            assert_eq!(
+                (head.kind, head.session, head.flags & flag::ALIVE),
+                (Kind::Answer, of.epoch, flag::ALIVE)
+            );
+        };
+        ask(&alive[0]);
+        wait_until("it is tried again", || stopped.calls.load(Ordering::SeqCst) > 2);
+        ask(&alive[1]);
+        wait_until("the other is let out", || other.calls.load(Ordering::SeqCst) > 0);
+        stopped.busy.store(false, Ordering::SeqCst);
+        let before = stopped.calls.load(Ordering::SeqCst);
+        wait_until("it is let out", || stopped.calls.load(Ordering::SeqCst) > before);
     }
 }

@@ -230,12 +230,13 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> Attendant for EpCore<T> {
-    fn let_out(&self) {
-        let mut guard = self.state.lock();
+    fn let_out(&self) -> bool {
+        let Some(mut guard) = self.state.try_lock() else { return false };
         if let Some((lanes, host)) = guard.split() {
             host.boxes.begin_unread();
             lanes.let_out(host);
         }
+        true
     }
 }
 

@@ -37,8 +37,9 @@ pub trait SharedReceives: Any + Send + Sync {
 
 /// The interface that a transport may call from its own thread. See [`Lanes::attend`].
 pub trait Attendant: Send + Sync {
-    /// Makes the core call [`Lanes::let_out`] under the endpoint's lock.
-    fn let_out(&self);
+    /// Makes the core call [`Lanes::let_out`] under the endpoint's lock. Returns `false` if it did not, because another
+    /// thread has the lock: perhaps for long, if the application was stopped inside a call.
+    fn let_out(&self) -> bool;
 }
 
 /// What becomes of an operation that the application gives up ([`Lanes::give_up`]).

@@ -7,10 +7,14 @@
 //! lock is an ordinary spin lock. A thread that was its only user for long enough becomes the owner again. That time
 //! doubles with each revocation, so that threads that take turns rarely pay for a revocation.
 //!
+//! A thread that only [tries](RawLock::try_enter) does not wait for the owner either: if it revoked the bias and the
+//! owner turns out to be inside, it gives the bias back before it lets go of `held`.
+//!
 //! Invariants:
 //! I1. A thread inside has stored its id in `held`, or has stored it in the `inside` of its own [`Owner`] and found its
 //!     bias in `bias` afterwards. Leaving clears that word and no other.
-//! I2. Only the holder of `held` stores `bias`. A thread that finds another thread's bias there revokes it first.
+//! I2. Only the holder of `held` stores `bias`. A thread that finds another thread's bias there revokes it first. It
+//!     lets go of `held` with no bias, or a living bias, but never with an owner inside whose bias is revoked.
 //! I3. A thread has one [`Owner`] in a lock, for the lock's life, and no other thread stores its `inside`. So an owner
 //!     that is preempted between its first look at `bias` and its store to `inside`, for any time, disturbs no later
 //!     owner: it stores its mark, finds the bias gone at its second look, and clears the mark.
@@ -64,6 +68,13 @@ struct Book {
     owners: u32,
     /// Whether the barrier works.
     may_bias: bool,
+}
+
+impl Book {
+    /// A bias was taken away: the next one is given later.
+    fn count_revocation(&mut self) {
+        self.wanted = self.wanted.saturating_mul(2).clamp(ALONE, ALONE_LONG);
+    }
 }
 
 /// A lock without data.
@@ -155,6 +166,59 @@ impl RawLock {
         self.enter_as(thread())
     }
 
+    /// As [`RawLock::enter`], but returns `None` if a thread is inside.
+    pub fn try_enter(&self) -> Option<Entered<'_>> {
+        self.try_enter_as(thread())
+    }
+
+    fn try_enter_as(&self, me: usize) -> Option<Entered<'_>> {
+        let bias = self.bias.load(Ordering::Acquire);
+        // SAFETY: `bias` is never null, and owners live as long as the lock.
+        let owner = unsafe { &*bias };
+        if owner.thread == me {
+            if owner.inside.load(Ordering::Relaxed) != NOBODY {
+                return None; // this thread itself
+            }
+            owner.inside.store(me, Ordering::Relaxed); // BIAS
+            membarrier::light();
+            if self.bias.load(Ordering::Relaxed) == bias {
+                return Some(Entered::by(&owner.inside));
+            }
+            owner.inside.store(NOBODY, Ordering::Release);
+        }
+        self.take(me).ok()?;
+        if self.try_revoke(me) {
+            return Some(self.enter_by_held(me));
+        }
+        self.held.store(NOBODY, Ordering::Release); // LEAVE
+        None
+    }
+
+    /// Called by the holder of `held`: takes the bias from another thread, unless that is inside. Whether no other
+    /// thread is.
+    #[cold]
+    fn try_revoke(&self, me: usize) -> bool {
+        let bias = self.bias.load(Ordering::Relaxed);
+        // SAFETY: `bias` is never null, and owners live as long as the lock.
+        let owner = unsafe { &*bias };
+        if owner.thread == NOBODY || owner.thread == me {
+            return true;
+        }
+        if owner.inside.load(Ordering::Acquire) != NOBODY {
+            return false;
+        }
+        // SAFETY: this thread has `held`, and no other thread accesses the holder's state.
+        self.book.with_mut(|book| self.unbias(unsafe { &mut *book }));
+        let is_outside = owner.inside.load(Ordering::Acquire) == NOBODY; // BIAS, LEAVE
+        if is_outside {
+            // SAFETY: as above.
+            self.book.with_mut(|book| unsafe { (*book).count_revocation() });
+        } else {
+            self.bias.store(bias, Ordering::Release);
+        }
+        is_outside
+    }
+
     #[inline(always)]
     fn enter_as(&self, me: usize) -> Entered<'_> {
         let bias = self.bias.load(Ordering::Acquire);
@@ -235,17 +299,22 @@ impl RawLock {
     /// Called by the holder of `held`: takes the bias from `owner`, and waits until it is outside.
     #[cold]
     fn revoke(&self, book: &mut Book, owner: &Owner) {
+        self.unbias(book);
+        let mut tries = 0;
+        while owner.inside.load(Ordering::Acquire) != NOBODY {
+            relax(&mut tries); // BIAS, LEAVE
+        }
+        book.count_revocation();
+    }
+
+    /// Called by the holder of `held`: takes the bias away. Its owner may be inside still.
+    fn unbias(&self, book: &mut Book) {
         self.bias.store(self.nobody(), Ordering::Relaxed); // BIAS
         if membarrier::heavy_private().is_err() {
             // A sandbox was entered in between. No processor delays a store for as long as this call.
             book.may_bias = false;
             membarrier::outwait();
         }
-        let mut tries = 0;
-        while owner.inside.load(Ordering::Acquire) != NOBODY {
-            relax(&mut tries); // BIAS, LEAVE
-        }
-        book.wanted = book.wanted.saturating_mul(2).clamp(ALONE, ALONE_LONG);
     }
 
     /// Called by the holder of `held` while no thread has the bias: gives the bias to this thread.

@@ -42,6 +42,14 @@ impl Guarded {
         1
     }
 
+    /// As [`Guarded::add`], if no thread is inside. Returns whether it added.
+    fn add_if_free(&self, me: usize) -> u32 {
+        let Some(_entered) = self.0.try_enter_as(me) else { return 0 };
+        // SAFETY: this thread is inside.
+        self.1.with_mut(|number| unsafe { *number += 1 });
+        1
+    }
+
     fn sum(&self, me: usize) -> u32 {
         let _entered = self.0.enter_as(me);
         let mut sum = 0;
@@ -117,6 +125,51 @@ fn three_threads_and_two_owners() {
         let guests = [trying(&guarded, 2, 3), trying(&guarded, 3, 1)];
         let mut added = 1 + guarded.try_add(1);
         guests.into_iter().for_each(|guest| added += guest.join().unwrap());
+        assert_eq!(guarded.sum(1), added);
+    });
+}
+
+fn visitor(guarded: &Arc<Guarded>, me: usize, times: usize) -> thread::JoinHandle<u32> {
+    let guarded = Arc::clone(guarded);
+    thread::spawn(move || (0..times).map(|_| guarded.add_if_free(me)).sum())
+}
+
+/// A thread that does not wait finds the lock free, or leaves the owner its bias.
+#[test]
+fn an_owner_and_a_visitor_exclude_each_other() {
+    model(4, || {
+        let guarded = Guarded::new(Support::Expedited);
+        guarded.add(1);
+        let visitor = visitor(&guarded, 2, 2);
+        guarded.add(1);
+        guarded.add(1);
+        let added = visitor.join().unwrap();
+        assert_eq!(guarded.sum(1), 3 + added);
+    });
+}
+
+/// The bias that a visitor gives back is revoked by a third thread.
+#[test]
+fn a_visitor_and_a_revoker_exclude_each_other() {
+    model(2, || {
+        let guarded = Guarded::new(Support::Expedited);
+        guarded.add(1);
+        let guests = [visitor(&guarded, 2, 1), trying(&guarded, 3, 1)];
+        let mut added = 1 + guarded.try_add(1);
+        guests.into_iter().for_each(|guest| added += guest.join().unwrap());
+        assert_eq!(guarded.sum(1), added);
+    });
+}
+
+/// The owner itself does not wait, and another thread visits.
+#[test]
+fn two_visitors_exclude_each_other() {
+    model(3, || {
+        let guarded = Guarded::new(Support::Expedited);
+        guarded.add(1);
+        let visitor = visitor(&guarded, 2, 2);
+        let mut added = 1 + guarded.add_if_free(1) + guarded.add_if_free(1);
+        added += visitor.join().unwrap();
         assert_eq!(guarded.sum(1), added);
     });
 }

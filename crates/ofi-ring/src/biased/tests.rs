@@ -18,6 +18,20 @@ impl Guarded {
 
     fn add(&self) {
         let _entered = self.0.enter();
+        self.add_inside();
+    }
+
+    /// As [`Guarded::add`], if no thread is inside. Whether it did.
+    fn add_if_free(&self) -> bool {
+        let entered = self.0.try_enter();
+        if entered.is_some() {
+            self.add_inside();
+        }
+        entered.is_some()
+    }
+
+    /// For the thread inside.
+    fn add_inside(&self) {
         // SAFETY: this thread is inside.
         let number = unsafe { &mut *self.1.get() };
         // Read, pause and write, so that a second thread inside is noticed.
@@ -143,5 +157,41 @@ fn entering_twice_panics_and_does_not_hang() {
             drop(entered);
         }
         drop(lock.enter());
+    }
+}
+
+#[test]
+fn a_thread_that_does_not_wait_finds_the_lock_free_or_leaves_the_owner_its_bias() {
+    for support in both() {
+        let lock = RawLock::with(support);
+        let elsewhere =
+            || std::thread::scope(|scope| scope.spawn(|| lock.try_enter().is_some()).join().unwrap());
+        let entered = lock.enter();
+        let owner = lock.is_biased_to(thread());
+        assert!(!elsewhere() && lock.try_enter().is_none(), "{support:?}: this thread is inside");
+        assert_eq!(lock.is_biased_to(thread()), owner, "{support:?}");
+        drop(entered);
+        assert!(elsewhere(), "{support:?}: nobody is inside");
+        assert!(!lock.is_biased_to(thread()), "{support:?}");
+        let entered = lock.try_enter();
+        assert!(entered.is_some() && !elsewhere(), "{support:?}: it has no owner");
+    }
+}
+
+#[test]
+fn threads_that_wait_and_threads_that_do_not_exclude_each_other() {
+    const TIMES: u64 = 20_000;
+    for support in both() {
+        let guarded = Guarded::new(support);
+        let visits = std::thread::scope(|scope| {
+            let visit = |_| {
+                let visits = || (0..TIMES).filter(|_| guarded.add_if_free()).count() as u64;
+                scope.spawn(visits)
+            };
+            let visitors: Vec<_> = (0..2).map(visit).collect();
+            (0..TIMES).for_each(|_| guarded.add());
+            visitors.into_iter().map(|visitor| visitor.join().unwrap()).sum::<u64>()
+        });
+        assert_eq!(guarded.sum(), TIMES + visits, "{support:?}");
     }
 }

@@ -1,0 +1,89 @@
+//! Endpoints that must be let out, and that another thread is inside of: the application was perhaps stopped there. The
+//! thread goes on to others, and comes back.
+
+use std::time::{Duration, Instant};
+
+/// Times between two attempts: the first, and the longest.
+const FIRST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_millis(64);
+
+/// See the module.
+pub struct Late {
+    /// Their epochs.
+    epochs: Vec<u64>,
+    pause: Duration,
+    again: Option<Instant>,
+}
+
+impl Default for Late {
+    fn default() -> Self {
+        Self { epochs: Vec::new(), pause: FIRST, again: None }
+    }
+}
+
+impl Late {
+    /// An endpoint must be let out.
+    pub fn add(&mut self, epoch: u64) {
+        if !self.epochs.contains(&epoch) {
+            self.epochs.push(epoch);
+            (self.pause, self.again) = (FIRST, None);
+        }
+    }
+
+    /// When to attempt it again, if there are any.
+    pub fn again(&self) -> Option<Instant> {
+        self.again
+    }
+
+    /// Tries to let each out, if there are new ones or it is time. `let_out` returns whether it is done.
+    pub fn attempt(&mut self, now: Instant, let_out: impl Fn(u64) -> bool) {
+        if self.again.is_some_and(|again| again > now) {
+            return;
+        }
+        self.epochs.retain(|&epoch| !let_out(epoch));
+        self.again = None;
+        if self.epochs.is_empty() {
+            self.pause = FIRST;
+        } else {
+            self.again = Some(now + self.pause);
+            self.pause = (2 * self.pause).min(LONGEST);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn a_busy_endpoint_is_tried_again_and_delays_no_other() {
+        let (mut late, tried) = (Late::default(), RefCell::new(Vec::new()));
+        let attempt = |late: &mut Late, now, busy: u64| {
+            late.attempt(now, |epoch| {
+                tried.borrow_mut().push(epoch);
+                epoch != busy
+            });
+            std::mem::take(&mut *tried.borrow_mut())
+        };
+        let mut now = Instant::now();
+        [1, 2, 1].into_iter().for_each(|epoch| late.add(epoch));
+        assert_eq!(attempt(&mut late, now, 1), [1, 2]);
+        assert_eq!(attempt(&mut late, now, 1), [], "it is not time yet");
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            let again = late.again().unwrap();
+            pauses.push((again - now).as_millis());
+            now = again;
+            assert_eq!(attempt(&mut late, now, 1), [1]);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        late.add(3);
+        assert_eq!(attempt(&mut late, now, 1), [1, 3], "a new one is tried at once");
+        now = late.again().unwrap();
+        assert_eq!(attempt(&mut late, now, 0), [1]);
+        assert_eq!(late.again(), None);
+        assert_eq!(attempt(&mut late, now, 0), []);
+    }
+}
