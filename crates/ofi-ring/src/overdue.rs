@@ -30,6 +30,13 @@ impl Overdue {
         self.listed.swap(1, Ordering::AcqRel) == 0 // LISTED
     }
 
+    /// The looker wants to look again. Whether it has to put the item on its list: somebody may have become the one
+    /// that does, as after [`Overdue::begin`] (O1).
+    #[must_use]
+    pub fn keep(&self) -> bool {
+        self.listed.swap(1, Ordering::AcqRel) == 0 // LISTED
+    }
+
     /// The item is no longer due.
     pub fn end(&self) {
         self.due.store(0, Ordering::Relaxed);
@@ -59,9 +66,10 @@ mod tests {
         overdue.end();
         assert!(!overdue.begin(), "it is still on the list");
         assert!(overdue.is_due() && overdue.look());
+        assert!(overdue.keep() && !overdue.begin(), "the looker has listed it");
         overdue.end();
         assert!(!overdue.look());
-        assert!(overdue.begin());
+        assert!(overdue.begin() && !overdue.keep());
     }
 }
 
@@ -91,6 +99,9 @@ mod models {
                 .collect();
             list.fetch_sub(1, Ordering::AcqRel);
             let seen = overdue.look();
+            if seen && overdue.keep() {
+                list.fetch_add(1, Ordering::AcqRel);
+            }
             begins.into_iter().for_each(|thread| thread.join().unwrap());
             let listed = list.load(Ordering::Acquire);
             assert!(listed <= 1, "listed {listed} times");

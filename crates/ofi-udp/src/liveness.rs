@@ -3,6 +3,9 @@
 //! acknowledgements: the peer asks because it waits for something, perhaps for the acknowledgement of the last message,
 //! after which the application does not poll again. The thread does not wait for an application that is inside a call;
 //! it goes on, and comes back (`late.rs`).
+//!
+//! The thread also sends injected messages that gather in an open packet, once no poll has done so for a while
+//! (`waiting.rs`).
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -18,8 +21,10 @@ use crate::socket::local;
 
 mod late;
 mod questions;
+mod waiting;
 
 use late::Late;
+use waiting::{List, Waiting};
 
 /// How long an endpoint has to read its socket before the thread does.
 const MOMENT: Duration = Duration::from_millis(500);
@@ -40,6 +45,8 @@ struct Known {
 
 struct Helper {
     known: Mutex<Known>,
+    /// Endpoints with messages that wait for a poll.
+    list: List,
     set: WaitSet,
     process: u32,
 }
@@ -54,6 +61,7 @@ pub struct Alive {
     /// The port on which its liveness is answered.
     pub port: u16,
     watched: Option<RawFd>,
+    waiting: Arc<Waiting>,
 }
 
 impl Helper {
@@ -62,8 +70,9 @@ impl Helper {
         if let Some(helper) = helper.as_ref().filter(|helper| helper.process == std::process::id()) {
             return Ok(Arc::clone(helper));
         }
-        let fresh =
-            Arc::new(Self { known: Mutex::default(), set: WaitSet::new()?, process: std::process::id() });
+        let (list, set) = (List::new()?, WaitSet::new()?);
+        set.add(list.fd())?;
+        let fresh = Arc::new(Self { known: Mutex::default(), list, set, process: std::process::id() });
         let thread = Arc::clone(&fresh);
         std::thread::Builder::new()
             .name("ofi-udp-alive".into())
@@ -102,6 +111,7 @@ impl Helper {
                     }
                 }
             }
+            self.list.look(|epoch| late.add(epoch));
             late.attempt(Instant::now(), |epoch| self.let_out(epoch));
         }
     }
@@ -133,7 +143,8 @@ impl Helper {
         known.watched.values().flatten().min().copied()
     }
 
-    /// Makes an endpoint send its delayed acknowledgements. Returns `false` if another thread is inside of it.
+    /// Makes an endpoint send its delayed acknowledgements, and whatever waits for a poll. Returns `false` if another
+    /// thread is inside of it.
     fn let_out(&self, epoch: u64) -> bool {
         let attendant = self.known().live.get(&epoch).cloned().flatten();
         attendant.and_then(|attendant| attendant.upgrade()).is_none_or(|endpoint| endpoint.let_out())
@@ -162,7 +173,7 @@ impl Alive {
             }
         };
         drop(known);
-        Ok(Self { helper, epoch: 0, port, watched: None })
+        Ok(Self { helper, epoch: 0, port, watched: None, waiting: Arc::default() })
     }
 
     /// Answers for this endpoint from now on.
@@ -192,6 +203,21 @@ impl Alive {
             known.watched.remove(&fd);
             self.helper.set.remove(fd);
         }
+    }
+
+    /// Something of the endpoint waits to be sent, and its sender may never poll again: if no poll sends it soon, the
+    /// thread does.
+    #[inline]
+    pub fn wait(&self) {
+        if self.waiting.begin() {
+            self.helper.list.add(&self.waiting, self.epoch);
+        }
+    }
+
+    /// Nothing waits any more.
+    #[inline]
+    pub fn sent(&self) {
+        self.waiting.end();
     }
 
     /// Called on a question about the endpoint, to send its delayed acknowledgements.

@@ -193,10 +193,11 @@ unsafe impl Lanes<Udp> for State {
     }
 
     fn let_out<H: Host<Udp>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self
-            && lanes.endpoint.hasten()
-        {
-            lanes.transmit(host, now(), 1);
+        if let Self::Open(lanes) = self {
+            lanes.alive.sent();
+            if lanes.endpoint.hasten() || lanes.dirty {
+                lanes.transmit(host, now(), 1);
+            }
         }
     }
 

@@ -73,8 +73,6 @@ pub struct Lane {
     pub is_served: bool,
     /// It is in [`Common::keeping`].
     pub in_keeping: bool,
-    /// Injected messages that left at once, one after the other, although a packet was in flight.
-    pub hasty: u8,
     pub long: Option<Box<Long>>,
 }
 

@@ -1,8 +1,8 @@
 //! All lanes of an endpoint over its socket.
 //!
 //! A message to a peer to which nothing is in flight leaves at once. Others gather in the session's stream until they
-//! fill a packet, or until the next poll. A few injected messages leave at once anyway, because their sender has no
-//! completion to poll for: a program may send its last ones and never poll again.
+//! fill a packet, or until the next poll. The sender of injected messages has no completion to poll for, and may never
+//! poll again after its last ones: the process's thread sends what has waited for a millisecond (`liveness/waiting.rs`).
 
 mod connection;
 
@@ -43,8 +43,6 @@ const LOOKS: usize = 2;
 const FULL: Duration = Duration::from_millis(1);
 /// How long messages gather behind a packet in flight, unless a poll or a full packet comes first.
 const GATHER: Duration = Duration::from_micros(20);
-/// Injected messages that leave at once, one after the other. More of them are a stream, whose sender polls.
-const HASTY: u8 = 8;
 
 /// The lanes of one endpoint.
 pub struct UdpLanes {
@@ -158,7 +156,11 @@ impl UdpLanes {
     /// Data was added to the streams to `peer`: it leaves at once if nothing else is in flight to it.
     pub(crate) fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
         self.dirty = true;
-        if flags.contains(OpFlags::MORE) || self.socket.has_waiting() || !self.leaves(time, peer, flags) {
+        let waits = flags.contains(OpFlags::MORE) || self.socket.has_waiting();
+        if waits || !self.endpoint.is_ready(time, peer, GATHER) {
+            if flags.contains(OpFlags::INJECT) {
+                self.alive.wait();
+            }
             return;
         }
         let Some((buffer, gaps)) = self.socket.next() else { return };
@@ -168,19 +170,6 @@ impl UdpLanes {
             self.common.counts.sent += 1;
             self.flush();
         }
-    }
-
-    /// Whether the data for `peer` leaves before the next poll.
-    #[inline]
-    fn leaves(&mut self, time: Instant, peer: Peer, flags: OpFlags) -> bool {
-        let lane = &mut self.lanes[peer as usize];
-        if self.endpoint.is_ready(time, peer, GATHER) {
-            lane.hasty = 0;
-            return true;
-        }
-        let hasty = flags.contains(OpFlags::INJECT) && lane.hasty < HASTY;
-        lane.hasty += u8::from(hasty);
-        hasty
     }
 
     /// Sends the batch. Returns whether there is room for more.
@@ -310,6 +299,7 @@ impl UdpLanes {
 
     pub(crate) fn transmit<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, rounds: usize) {
         (self.dirty, self.full) = (false, false);
+        self.alive.sent();
         let most = self.socket.longest_row();
         for _ in 0..rounds {
             if self.socket.has_waiting() && !self.flush() {
