@@ -25,6 +25,17 @@ impl<T: Copy> From<&[T]> for Few<T> {
     }
 }
 
+impl<T> FromIterator<T> for Few<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
+        let mut all = all.into_iter();
+        match (all.next(), all.next()) {
+            (None, _) => Self::default(),
+            (Some(one), None) => Self::One([one]),
+            (Some(first), Some(second)) => Self::Many([first, second].into_iter().chain(all).collect()),
+        }
+    }
+}
+
 impl<T> Deref for Few<T> {
     type Target = [T];
 
@@ -55,6 +66,7 @@ mod tests {
         for all in [&[][..], &[7], &[7, 8, 9]] {
             let few = Few::from(all);
             assert_eq!(&few[..], all);
+            assert_eq!(&all.iter().copied().collect::<Few<_>>()[..], all);
             assert_eq!(*few.into_boxed(), *all);
         }
         assert!(Few::<u8>::default().is_empty());

@@ -6,11 +6,12 @@ use ofi_core::domain::DomainPart;
 
 use super::LONGEST;
 use crate::Verbs;
+use crate::few::Few;
 use crate::rc::{Remote, Segment};
 use crate::region::Local;
 
 /// The memory of an inline request.
-pub fn unregistered(pieces: &[Piece], len: usize) -> Vec<Segment> {
+pub fn unregistered(pieces: &[Piece], len: usize) -> Few<Segment> {
     copy::runs(pieces, 0, len).map(|(addr, len)| Segment { addr, len: len as u32, lkey: 0 }).collect()
 }
 
@@ -19,15 +20,16 @@ pub fn registered(
     domain: &DomainPart<Verbs>,
     pieces: &[Piece],
     len: usize,
-) -> ibv::Result<(Vec<Segment>, Vec<Local>)> {
-    let (mut segments, mut regions) = (Vec::new(), Vec::new());
-    for (addr, len) in copy::runs(pieces, 0, len) {
-        let len = len.min(LONGEST); // neither direction moves more
+) -> ibv::Result<(Few<Segment>, Few<Local>)> {
+    // Neither direction moves more in one piece.
+    let runs = || copy::runs(pieces, 0, len).map(|(addr, len)| (addr, len.min(LONGEST)));
+    let register = |(addr, len)| {
         // SAFETY: the memory is lent until the operation ends; the callers keep the registration as long.
-        let region = unsafe { domain.transport.local(addr, len) }?;
-        segments.push(Segment { addr, len: len as u32, lkey: region.lkey() });
-        regions.push(region);
-    }
+        unsafe { domain.transport.local(addr, len) }
+    };
+    let regions = runs().map(register).collect::<ibv::Result<Few<Local>>>()?;
+    let segment = |((addr, len), region): (_, &Local)| Segment { addr, len: len as u32, lkey: region.lkey() };
+    let segments = runs().zip(regions.iter()).map(segment).collect();
     Ok((segments, regions))
 }
 

@@ -40,6 +40,7 @@ use self::memory::{registered, remote, unregistered};
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
 use crate::events::{Failed, Watch};
+use crate::few::Few;
 use crate::message::Op;
 use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
 use crate::rc::{Opcode, Post, Status, Work, WorkCompletion};
@@ -88,7 +89,7 @@ struct Counts {
 struct Claimed {
     into: SlotId,
     /// The registrations of its memory.
-    _regions: Vec<Local>,
+    _regions: Few<Local>,
 }
 
 /// See the module.
@@ -307,17 +308,17 @@ impl Connected {
             return Err(Error::AGAIN);
         }
         let (segments, regions) = match slot {
-            None if inline => (unregistered(pieces, len), Vec::new()),
+            None if inline => (unregistered(pieces, len), Few::default()),
             Some(slot) => {
                 if !reads {
                     // SAFETY: the pieces are lent during the call, and a slot has room for `len` bytes.
                     unsafe { copy::gather(pieces, 0, self.requests.slots.at(slot), len) };
                 }
-                (vec![self.requests.slots.segment(slot, len)], Vec::new())
+                (Few::One([self.requests.slots.segment(slot, len)]), Few::default())
             }
             None => registered(&self.domain, pieces, len).map_err(|error| failed(&error))?,
         };
-        let read = if reads && slot.is_some() { pieces.into() } else { Box::default() };
+        let read = if reads && slot.is_some() { pieces.into() } else { Few::default() };
         // Only the request itself needs its completion.
         let is_own = !reads && (inline || slot.is_some()) && !host.awaits(&ticket);
         let quiet = is_own && self.requests.may_be_quiet(slot);

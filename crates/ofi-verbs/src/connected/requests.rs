@@ -17,6 +17,7 @@ use ofi_core::slots::{SlotId, Slots};
 
 use super::SLOTS;
 use crate::adapter::Slab;
+use crate::few::Few;
 use crate::quiet::Quiet;
 use crate::rc::msg::Pair;
 use crate::rc::{Post, Remote, Work};
@@ -33,9 +34,9 @@ pub struct Request {
     /// Whether it reads the peer's memory: a fence waits for it.
     pub reads: bool,
     /// Destination of the data that is read into the slot.
-    pub read: Box<[Piece]>,
+    pub read: Few<Piece>,
     /// The registrations of its memory.
-    pub _regions: Vec<Local>,
+    pub _regions: Few<Local>,
 }
 
 impl Request {
@@ -47,8 +48,8 @@ impl Request {
             quiet: false,
             injected: false,
             reads: false,
-            read: Box::default(),
-            _regions: Vec::new(),
+            read: Few::default(),
+            _regions: Few::default(),
         }
     }
 }

@@ -10,6 +10,7 @@ use ofi_core::slots::{SlotId, Slots};
 
 use super::memory::registered;
 use super::{RECEIVE, SHARED};
+use crate::few::Few;
 use crate::rc::Segment;
 use crate::rc::msg::SharedQueue;
 use crate::region::Local;
@@ -18,9 +19,9 @@ use crate::{Verbs, failed};
 /// A receive that is posted to the device.
 struct Claimed {
     into: SlotId,
-    segments: Vec<Segment>,
+    segments: Few<Segment>,
     /// The registrations of its memory.
-    _regions: Vec<Local>,
+    _regions: Few<Local>,
 }
 
 /// See the module.
@@ -87,10 +88,12 @@ impl ofi_core::transport::SharedReceives for SharedReceives {
         let whole = pieces.iter().map(|piece| piece.len).sum();
         let (segments, regions) = registered(&self.domain, pieces, whole).map_err(|error| failed(&error))?;
         let mut guard = self.posted();
-        let id = guard.insert(Claimed { into, segments: segments.clone(), _regions: regions });
-        // SAFETY: the memory was lent until the receive has completed, by the caller's promise, and is registered for
-        // as long.
-        let posted = unsafe { self.srq.post(RECEIVE | id.to_wire(), &segments) };
+        let id = guard.insert(Claimed { into, segments, _regions: regions });
+        let posted = guard.get(id).map_or(Ok(()), |claimed| {
+            // SAFETY: the memory was lent until the receive has completed, by the caller's promise, and is registered
+            // for as long.
+            unsafe { self.srq.post(RECEIVE | id.to_wire(), &claimed.segments) }
+        });
         posted.map_err(|error| {
             guard.remove(id);
             if error.errno == libc::ENOMEM { Error::AGAIN } else { failed(&error) }
