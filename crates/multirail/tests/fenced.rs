@@ -55,6 +55,39 @@ fn the_notification_of_a_half_posted_transfer_waits_for_second_copies() {
     assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
 }
 
+/// The first write of a session waits for its keys, although the peer has not said before that it leases any. So its
+/// path may go mute at once.
+#[test]
+fn the_first_write_of_a_session_has_leased_keys() {
+    let mut pair = Pair::strangers(false);
+    let transfer = pair.post(1, Some(b"told"));
+    pair.run();
+    let [write] = pair.writes()[..] else { panic!("one write, without any delay") };
+    assert_ne!(write.key, OWN);
+    pair.land(vec![write]);
+    assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
+}
+
+/// An older peer says nothing and leases nothing: writes wait a second after the session has opened, and no more.
+#[test]
+fn an_older_peer_is_written_under_its_own_keys_after_a_second() {
+    let mut pair = Pair::strangers(false);
+    pair.is_old = true;
+    let transfer = pair.post(1, None);
+    pair.run();
+    pair.wait(Duration::from_millis(900));
+    assert!(pair.writes().is_empty(), "bob may answer");
+    pair.wait(Duration::from_millis(100));
+    let [write] = pair.writes()[..] else { panic!("one write") };
+    assert_eq!(write.key, OWN);
+    pair.land(vec![write]);
+    assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
+    pair.post(1, None);
+    pair.run();
+    let [write] = pair.writes()[..] else { panic!("one write, without any delay") };
+    assert_eq!(write.key, OWN);
+}
+
 /// A rail reports a write as failed. Its first copy is shut out before the second is posted, at once, under a new key.
 #[test]
 fn a_write_that_failed_is_shut_out_before_it_moves() {

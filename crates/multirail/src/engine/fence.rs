@@ -127,7 +127,8 @@ impl Abandoned {
 impl Session {
     /// The keys for a write of this chunk.
     pub(super) fn keys_for<G>(&self, transfer: &Transfer<G>, chunk: &Chunk, now: Time) -> Keys<'_> {
-        let may_lease = self.is_able && self.paths.len() > 1 && transfer.plan.way == Way::Write;
+        let is_able = self.is_able || now < self.able_until;
+        let may_lease = is_able && self.paths.len() > 1 && transfer.plan.way == Way::Write;
         if !may_lease || chunk.refusals >= REFUSALS {
             return Keys::Leased(&[]);
         }
@@ -158,6 +159,12 @@ impl<G> Transfer<G> {
 }
 
 impl<G> Core<G> {
+    /// How long work waits for an answer of the peer: long enough for the request or its answer to be repeated on
+    /// another path.
+    pub(super) fn patience(&self) -> Time {
+        2 * self.config.repeat_after
+    }
+
     /// Asks the peer for keys of the region that this chunk writes. Returns until when writes wait for them.
     pub(super) fn ask_for_keys(
         &mut self,
@@ -167,9 +174,10 @@ impl<G> Core<G> {
         now: Time,
     ) -> Option<Time> {
         let region = self.transfers.get(transfer)?.region_of(chunk)?;
+        let until = now + self.patience();
         let session = self.sessions.get_mut(id)?;
-        // Long enough for the request or its answer to be repeated on another path.
-        let until = now + 2 * self.config.repeat_after;
+        // An older peer drops the request, and never says that it is able.
+        let until = if session.is_able { until } else { until.min(session.able_until) };
         session.leases.insert(region, Lease::Asked(until));
         session.outbox.push_back(Outgoing::new(Body::Lease(region), None));
         self.wake(id);
@@ -291,9 +299,10 @@ impl<G> Core<G> {
     /// The peer has closed the keys of a request: the work moves.
     pub(super) fn fenced(&mut self, id: SlotId, serial: u64, out: &[u64], now: Time) {
         let Some(fence) = self.take_fence(id, serial) else { return self.fenced_late(id, serial, out) };
+        let until = now + self.patience();
         if let Some(session) = self.sessions.get_mut(id) {
             // What moves must not use the region's own key, which cannot be closed.
-            let lease = |&region: &u64| (region, Lease::Asked(now + 2 * self.config.repeat_after));
+            let lease = |&region: &u64| (region, Lease::Asked(until));
             session.leases.extend(fence.regions.iter().map(lease));
         }
         for (&notice, &transfer_id) in &fence.notices {

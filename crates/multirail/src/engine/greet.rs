@@ -242,9 +242,10 @@ impl<G> Core<G> {
 
     /// The peer has sent a message in a session that this agent asked for.
     pub(super) fn opened(&mut self, id: SlotId) {
+        let able_until = self.now + self.patience();
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;
-        session.introduce();
+        session.introduce(able_until);
         if let Some(peer) = session.peer.and_then(|peer| self.peers.get(peer)) {
             let name = Arc::clone(&peer.name);
             self.tell(Event::Up(name));
@@ -254,9 +255,10 @@ impl<G> Core<G> {
 
     /// The peer has confirmed the session that this agent offered. The session replaces the previous one.
     pub(super) fn confirmed(&mut self, id: SlotId) {
+        let able_until = self.now + self.patience();
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;
-        session.introduce();
+        session.introduce(able_until);
         let (incarnation, rails) = (session.incarnation, session.rails.clone());
         let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) else { return };
         if incarnation == self.incarnation {

@@ -43,12 +43,6 @@ pub(super) struct Expired {
 }
 
 impl<G> Core<G> {
-    /// How long lost chunks wait for the peer: long enough for the request or its answer to be repeated on another
-    /// path.
-    fn patience(&self) -> Time {
-        2 * self.config.repeat_after
-    }
-
     /// A path has lost a write under a leased key. Returns whether the chunk waits; otherwise it moves at once.
     pub(super) fn lose(
         &mut self,

@@ -116,6 +116,8 @@ pub(super) struct Session {
     introduces: bool,
     /// The peer leases keys, and fences them.
     pub(super) is_able: bool,
+    /// Until then a peer that has not said so is asked for keys all the same: its word may be under way.
+    pub(super) able_until: Time,
     /// Leases of the peer's regions.
     pub(super) leases: HashMap<u64, Lease>,
     /// Our request to fence that is not answered.
@@ -171,6 +173,7 @@ impl Session {
             numbers: BTreeSet::new(),
             introduces: false,
             is_able: false,
+            able_until: Time::ZERO,
             leases: HashMap::new(),
             fence: None,
             lost: VecDeque::new(),
@@ -186,9 +189,11 @@ impl Session {
         self.state == State::Up
     }
 
-    /// Tells the peer what it may ask of this agent. With one path there is nothing that it would ask.
-    pub(super) fn introduce(&mut self) {
+    /// The session is open: tells the peer what it may ask of this agent, and expects the same by `able_until`. With one
+    /// path there is nothing that either would ask.
+    pub(super) fn introduce(&mut self, able_until: Time) {
         self.introduces = self.paths.len() > 1;
+        self.able_until = able_until;
     }
 
     /// Takes a number for a transfer whose writes are to be counted, if the peer's window has room.

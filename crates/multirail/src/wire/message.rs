@@ -29,7 +29,8 @@ mod kind {
     pub(super) const GOODBYE: u8 = 7;
     pub(super) const VOID: u8 = 8;
     pub(super) const READY: u8 = 9;
-    // Agents that do not know these kinds drop them, and never send `ABLE`: no other of them is sent to such an agent.
+    // Agents that do not know these kinds drop them, and never send `ABLE`: of the others such an agent gets `LEASE`
+    // alone, as long as its `ABLE` may be under way.
     pub(super) const ABLE: u8 = 10;
     pub(super) const LEASE: u8 = 11;
     pub(super) const LEASED: u8 = 12;

@@ -17,6 +17,8 @@ pub const REGION: u64 = 1;
 /// The region's own key, on each rail.
 pub const OWN: u64 = 1000;
 pub const LONG: Duration = Duration::from_secs(1000);
+/// The kind of `Body::Able`, the first that older versions do not know.
+const ABLE: u8 = 10;
 
 /// The rails of one agent. They keep what they are given.
 #[derive(Default)]
@@ -98,6 +100,8 @@ pub struct Pair {
     pub held: Vec<(OpId, Vec<u8>)>,
     /// Messages of each agent on these rails do not arrive, and are reported as failed.
     pub failing: [Vec<usize>; 2],
+    /// Bob knows no leases, as older versions.
+    pub is_old: bool,
 }
 
 impl Pair {
@@ -107,6 +111,21 @@ impl Pair {
 
     /// With rails that end connections, if `severs`.
     pub fn with(severs: bool) -> Self {
+        let mut pair = Self::strangers(severs);
+        // The session opens, and the keys are leased.
+        let first = pair.post(1, None);
+        pair.run();
+        let writes = pair.writes();
+        pair.land(writes);
+        pair.run();
+        assert_eq!(pair.outcome(first), Some(Outcome::Done));
+        pair.cores[0].release(first);
+        assert!(severs || pair.rails[1].leases.len() == RAILS, "bob has leased keys");
+        pair
+    }
+
+    /// Without a session.
+    pub fn strangers(severs: bool) -> Self {
         let core = |index: usize| {
             let rails = (0..RAILS).map(|rail| RailSpec {
                 info: RailInfo { provider: "held".into(), format: 0, address: vec![index as u8, rail as u8] },
@@ -129,20 +148,12 @@ impl Pair {
             muted: Vec::new(),
             held: Vec::new(),
             failing: Default::default(),
+            is_old: false,
         };
         let keys = (0..RAILS as u8).map(|rail| RegionKey { rail, key: OWN, base: 0 }).collect();
         let region = RegionInfo { id: REGION, len: 1 << 20, keys, is_staged: false, export: None };
         let metadata = pair.cores[1].metadata(vec![region]);
         pair.cores[0].load(&metadata).unwrap();
-        // The session opens, and the keys are leased.
-        let first = pair.post(1, None);
-        pair.run();
-        let writes = pair.writes();
-        pair.land(writes);
-        pair.run();
-        assert_eq!(pair.outcome(first), Some(Outcome::Done));
-        pair.cores[0].release(first);
-        assert!(severs || pair.rails[1].leases.len() == RAILS, "bob has leased keys");
         pair
     }
 
@@ -184,7 +195,9 @@ impl Pair {
                 self.cores[from].ended(op, Err(Errno::ETIMEDOUT), self.now);
                 continue;
             }
-            self.cores[1 - from].message(&bytes, self.now);
+            if !(self.is_old && bytes[3] >= ABLE) {
+                self.cores[1 - from].message(&bytes, self.now);
+            }
             self.cores[from].ended(op, Ok(()), self.now);
         }
     }
