@@ -1,8 +1,10 @@
-//! Keys of our regions that one session alone knows, so that its late writes can be shut out (`engine/fence.rs`).
+//! Keys of our regions that can be closed, so that late writes of a session can be shut out (`engine/fence.rs`).
 //!
 //! A region keeps its leases itself, and closes them with its other registrations. This table knows which regions a
-//! session has leased, and bounds their number, and the memory that devices pin for them once more: a peer that wants
-//! more uses the regions' own keys. A rail whose connections are ended (`engine/sever.rs`) leases the own keys.
+//! session has leased, and bounds their number, and the memory that devices pin for them once more. A peer that wants
+//! more gets a key that it shares with others: a region has one such registration on a rail, whatever the number of
+//! peers. To shut one of them out closes it for all; the others are refused, and ask for another key. A rail whose
+//! connections are ended (`engine/sever.rs`) leases the own keys.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, Weak};
@@ -57,25 +59,28 @@ impl Leases {
     pub(crate) fn lease(&mut self, tag: u64, id: u64, rails: &[Shutting]) -> Vec<RegionKey> {
         let Some(region) = self.region(id) else { return Vec::new() };
         let leased = self.sessions.get(&tag);
-        if leased.is_none_or(|leased| !leased.contains(&id)) {
-            if self.count >= MOST || leased.is_some_and(|leased| leased.len() >= MOST_OF_ONE) {
-                return Vec::new();
-            }
+        let is_full = self.count >= MOST || leased.is_some_and(|leased| leased.len() >= MOST_OF_ONE);
+        let mut is_counted = leased.is_some_and(|leased| leased.contains(&id));
+        if !is_counted && !is_full {
             self.sessions.entry(tag).or_default().insert(id);
             self.count += 1;
+            is_counted = true;
         }
         let mut pinned = if rails.contains(&Shutting::Pinned) { self.pinned(tag, rails) } else { 0 };
+        let own = Some(tag).filter(|_| is_counted);
         let key = |(rail, shutting): (usize, &Shutting)| {
             let key = match shutting {
-                Shutting::Table => region.lease(tag, rail),
+                Shutting::Table => region.lease(own, rail),
                 Shutting::Pinned if region.leased(tag, |leased| leased == rail) > 0 => {
-                    region.lease(tag, rail)
+                    region.lease(Some(tag), rail)
                 }
-                Shutting::Pinned if pinned.saturating_add(region.len()) > self.most_pinned => {
-                    tracing::debug!(target: "multirail", rail, region = id, "too much memory for keys of one session");
-                    return None;
+                Shutting::Pinned if self.most_pinned == 0 => return None,
+                Shutting::Pinned
+                    if own.is_none() || pinned.saturating_add(region.len()) > self.most_pinned =>
+                {
+                    region.lease(None, rail)
                 }
-                Shutting::Pinned => region.lease(tag, rail).inspect(|_| pinned += region.len()),
+                Shutting::Pinned => region.lease(own, rail).inspect(|_| pinned += region.len()),
                 Shutting::Connection => region.own_key(rail),
             };
             key.inspect_err(|error| {
@@ -86,22 +91,25 @@ impl Leases {
         rails.iter().enumerate().filter_map(key).collect()
     }
 
-    /// Closes keys of the session with this tag. Returns whether all are closed. Those of a region that is gone are.
+    /// Closes keys of the session with this tag, and those that it shares. Returns whether all are closed. Those of a
+    /// region that is gone are.
     pub(crate) fn close(&mut self, tag: u64, keys: &[LeasedKey]) -> bool {
         let mut ids: Vec<u64> = keys.iter().map(|key| key.region).collect();
         ids.sort_unstable();
         ids.dedup();
-        let is_named = |id: u64, key: &RegionKey| {
-            keys.iter().any(|it| (it.region, it.rail, it.key) == (id, key.rail, key.key))
+        let is_named = |id: u64, of: Option<u64>, key: &RegionKey| {
+            of.is_none_or(|of| of == tag)
+                && keys.iter().any(|it| (it.region, it.rail, it.key) == (id, key.rail, key.key))
         };
-        let closed = ids.into_iter().try_for_each(|id| self.end_some(tag, id, |key| is_named(id, key)));
+        let closed = ids.into_iter().try_for_each(|id| self.end_some(id, |of, key| is_named(id, of, key)));
         closed.inspect_err(|error| tracing::warn!(target: "multirail", %error, "a key stays open")).is_ok()
     }
 
-    /// Closes all keys of the session with this tag. Those that the peer is using stay until their region is closed.
+    /// Closes all keys of the session with this tag alone. Those that the peer is using stay until their region is
+    /// closed.
     pub(crate) fn end(&mut self, tag: u64) {
         for id in self.sessions.remove(&tag).into_iter().flatten() {
-            if let Err(error) = self.end_some(tag, id, |_| true) {
+            if let Err(error) = self.end_some(id, |of, _| of == Some(tag)) {
                 // The others might take a second each, too.
                 return tracing::warn!(target: "multirail", %error, region = id, "keys stay open");
             }
@@ -109,7 +117,7 @@ impl Leases {
         }
     }
 
-    fn end_some(&self, tag: u64, id: u64, wanted: impl Fn(&RegionKey) -> bool) -> Result<()> {
-        self.region(id).map_or(Ok(()), |region| region.end_leases(tag, wanted))
+    fn end_some(&self, id: u64, wanted: impl Fn(Option<u64>, &RegionKey) -> bool) -> Result<()> {
+        self.region(id).map_or(Ok(()), |region| region.end_leases(wanted))
     }
 }

@@ -232,7 +232,8 @@ impl Rail {
         region: &crate::region::Inner,
         more: bool,
     ) -> Result<()> {
-        let addr = region.pointer(access.local, access.len).ok_or_else(|| Error::new(Errno::EFAULT))?;
+        let addr = region.pointer(access.local, access.len, &self.domain);
+        let addr = addr.ok_or_else(|| Error::new(Errno::EFAULT))?;
         let pieces = [Piece::new(addr, access.len as usize)];
         let descs = if self.needs_desc { [region.desc(self.index(region)?)?] } else { [Desc::NONE] };
         let descs = if self.needs_desc { &descs[..] } else { &[] };

@@ -81,14 +81,14 @@ pub(crate) struct Inner {
     owner: Option<Box<dyn Send + Sync>>,
     /// New uses are refused.
     revoked: AtomicBool,
-    /// Registrations whose keys one session alone knows.
+    /// Registrations whose keys can be closed without the region's own.
     leases: Mutex<Vec<Lease>>,
 }
 
-/// A registration for one session.
+/// A registration for one session, or for all that share one.
 struct Lease {
-    /// Our tag of the session.
-    tag: u64,
+    /// Our tag of the session, whose peer alone knows the key; `None` for the shared one.
+    tag: Option<u64>,
     rail: usize,
     made: Arc<dyn MemoryRegion>,
 }
@@ -188,9 +188,10 @@ impl Inner {
         self.len as u64
     }
 
-    /// `len` bytes at the address `at`, if they lie in the region, it is not revoked, and rails may touch it.
-    pub(crate) fn pointer(&self, at: u64, len: u64) -> Option<*mut u8> {
-        if self.device.is_some() {
+    /// `len` bytes at the address `at`, if they lie in the region, it is not revoked, and the rail with this domain may
+    /// touch it.
+    pub(crate) fn pointer(&self, at: u64, len: u64, domain: &Arc<dyn Domain>) -> Option<*mut u8> {
+        if self.device.is_some() && !self.rail_of(domain).is_some_and(|rail| self.is_registered(rail)) {
             return None;
         }
         let offset = at.checked_sub(self.address())?;
@@ -211,6 +212,11 @@ impl Inner {
         })
     }
 
+    /// Whether a rail has registered the region.
+    fn is_registered(&self, rail: usize) -> bool {
+        self.rails[rail].get().is_some_and(Result::is_ok)
+    }
+
     fn register(&self, rail: usize) -> Result<Arc<dyn MemoryRegion>> {
         let pieces = [Piece::new(self.addr, self.len)];
         if let Some(device) = &self.device {
@@ -227,12 +233,13 @@ impl Inner {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key on a rail for the session with this tag alone, which the first call creates.
-    pub(crate) fn lease(&self, tag: u64, rail: usize) -> Result<RegionKey> {
+    /// The key on a rail for the session with this tag alone, or for all sessions that share one. The first call
+    /// creates it.
+    pub(crate) fn lease(&self, tag: Option<u64>, rail: usize) -> Result<RegionKey> {
         let mut leases = self.leases();
         // Under the lock: either `close` finds the lease, or this sees the mark.
-        if self.is_revoked() || self.device.is_some() {
-            return Err(Error::with(Errno::ECANCELED, "the region was revoked, or is of a device"));
+        if self.is_revoked() {
+            return Err(Error::with(Errno::ECANCELED, "the region was revoked"));
         }
         if let Some(known) = leases.iter().find(|lease| (lease.tag, lease.rail) == (tag, rail)) {
             return Ok(known.key());
@@ -246,27 +253,24 @@ impl Inner {
     /// Bytes that are registered for the session with this tag, counted once for each of these rails.
     pub(crate) fn leased(&self, tag: u64, is_counted: impl Fn(usize) -> bool) -> u64 {
         let leases = self.leases();
-        let counted = leases.iter().filter(|lease| lease.tag == tag && is_counted(lease.rail));
+        let counted = leases.iter().filter(|lease| lease.tag == Some(tag) && is_counted(lease.rail));
         counted.count() as u64 * self.len as u64
     }
 
     /// The key on a rail that all sessions use.
     pub(crate) fn own_key(&self, rail: usize) -> Result<RegionKey> {
-        if self.device.is_some() {
-            return Err(Error::with(Errno::ECANCELED, "the region is of a device"));
-        }
         let made = self.on(rail)?;
         Ok(RegionKey { rail: rail as u8, key: made.key(), base: made.base() })
     }
 
-    /// Closes the leases of the session with this tag that satisfy `wanted`.
+    /// Closes the leases that satisfy `wanted`, which gets the tag of their session.
     ///
     /// # Errors
     /// `FI_EBUSY` if an access has not ended after a second; that lease and those after it stay.
-    pub(crate) fn end_leases(&self, tag: u64, wanted: impl Fn(&RegionKey) -> bool) -> Result<()> {
+    pub(crate) fn end_leases(&self, wanted: impl Fn(Option<u64>, &RegionKey) -> bool) -> Result<()> {
         let mut result = Ok(());
         self.leases().retain(|lease| {
-            if result.is_err() || lease.tag != tag || !wanted(&lease.key()) {
+            if result.is_err() || !wanted(lease.tag, &lease.key()) {
                 return true;
             }
             result = lease.made.close();

@@ -196,14 +196,50 @@ fn the_parts_on_a_mute_rail_of_efa_move_and_come_to_nothing_late() {
     assert!(holds(&cut.sink, 8), "no read came late");
 }
 
-/// More than may be registered again for a session: the region is written under its own key, which no fence closes.
+/// A transfer of `from` to `to`, under the keys that `from` has by then.
+fn wrote(from: &Agent, source: &Region<Vec<u8>>, to: &Region<Vec<u8>>) {
+    from.prepare("bob", Way::Write, &[whole(source).0], &[whole(to).1])
+        .and_then(|plan| plan.post(LONG)?.wait())
+        .unwrap();
+}
+
+/// More than may be registered again for a session: the sessions share a second registration. It is closed for both
+/// when one of them is shut out, and the other asks for new keys.
 #[test]
-fn what_is_not_leased_on_a_mute_rail_of_efa_fails() {
+fn the_parts_on_a_mute_rail_of_efa_move_under_keys_that_peers_share() {
     let (device, hints) = efa("mute3");
     let bob = agent("bob", &hints, Config { most_leased: LEN as u64 - 1, ..Config::default() });
     let registered = device.registrations();
     let cut = Cut::new(agent("alice", &hints, Config::default()), bob);
-    assert!(device.registrations() > registered);
+    let shared = device.registrations();
+    assert!(shared > registered);
+    let carol = agent("carol", &hints, Config::default());
+    let other = carol.register(vec![1; LEN]).unwrap();
+    carol.load(&cut.bob.metadata().unwrap()).unwrap();
+    for _ in 0..4 {
+        wrote(&carol, &other, &cut.target);
+    }
+    let rails = [&cut.alice, &cut.bob].map(|agent| queue_pair(agent, MUTE));
+    device.mute(&rails);
+    cut.written(false);
+    let counts = cut.counts();
+    assert!(device.flying() > 0, "the device has them still");
+    device.mend();
+    cut.mended();
+    println!("{counts:?}");
+    other.write_from(0, &vec![11; LEN]).unwrap();
+    wrote(&carol, &other, &cut.target);
+    assert!(holds(&cut.target, 11));
+    let carols = carol.counts();
+    assert_eq!((carols.fenced, carols.moved), (0, 0), "carol has been refused once, and is told new keys");
+}
+
+/// Nothing may be registered again: regions are written under their own keys, which no fence closes.
+#[test]
+fn what_is_not_leased_on_a_mute_rail_of_efa_fails() {
+    let (device, hints) = efa("mute4");
+    let bob = agent("bob", &hints, Config { most_leased: 0, ..Config::default() });
+    let cut = Cut::new(agent("alice", &hints, Config::default()), bob);
     device.mute(&[&cut.alice, &cut.bob].map(|agent| queue_pair(agent, MUTE)));
     let error = cut.write().post(LONG).unwrap().wait().unwrap_err();
     assert_eq!(error.errno(), Errno::ETIMEDOUT, "{error}");

@@ -48,8 +48,9 @@ pub struct Config {
     pub longest_notification: usize,
     /// Most bytes that devices register again for one peer's writes, so that the writes of a rail that went mute can be
     /// shut out. For rails of `efa`; other providers need no second registration of a device. Registering takes time
-    /// and pins the memory once more (`RLIMIT_MEMLOCK`). Regions beyond the limit are written under their own keys, and
-    /// transfers to them fail if such a rail goes mute. Default: 1 GiB.
+    /// and pins the memory once more (`RLIMIT_MEMLOCK`). Regions beyond the limit are registered again once for all
+    /// peers: to shut out the writes of one makes the others ask for new keys. With 0 nothing is registered again, and
+    /// transfers fail if such a rail goes mute. Default: 1 GiB.
     pub most_leased: u64,
     /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise it
     /// follows when all of them have completed. Default: true.
