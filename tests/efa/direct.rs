@@ -23,7 +23,6 @@ pub fn direct_pair(caps: Caps) -> Pair {
     let side = || kit.opening_for(hints(caps)).open();
     let pair = Pair::of(side(), side());
     assert_eq!(pair.a.info.fabric_attr.name, "efa-direct");
-    pair.poll(); // an endpoint attaches the devices of inserted addresses when it polls
     pair
 }
 
@@ -217,9 +216,39 @@ fn a_device_that_does_not_know_the_requester_refuses_its_accesses() {
     }
     assert_eq!(memory.bytes(), [0; 512]);
     b.insert(&a);
-    b.poll();
     end(true).done();
     memory.check(512, 7);
+}
+
+/// A write from one end to another that has inserted it and has not polled since, or was enabled after that.
+#[test]
+fn an_access_may_be_the_first_that_a_target_sees_of_whom_it_has_inserted() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let opening = || kit.opening_for(hints(Caps::MSG | Caps::RMA));
+    for late in [false, true] {
+        let a = opening().open();
+        let b = match late {
+            true => {
+                let b = opening().open_disabled().unwrap();
+                b.insert(&a);
+                b.ep.enable().unwrap();
+                b
+            }
+            false => {
+                let b = opening().open();
+                b.insert(&a);
+                b
+            }
+        };
+        let to_b = a.insert(&b);
+        let memory = Memory::new(512);
+        let region = b.register(&memory, RIGHTS).unwrap();
+        let from = Memory::patterned(512, 7);
+        a.out(to_b, &from).context(2).write(&[remote(&region)]).unwrap();
+        wait::drive(&[&a], "an end", || a.next_of(2)).done();
+        memory.check(512, 7);
+    }
 }
 
 #[test]

@@ -89,6 +89,17 @@ unsafe impl Lanes<Efa> for State {
         self.open()?.peer_at(host, address::raw(address)?)
     }
 
+    fn follows(&self) -> bool {
+        // On fabric `efa` a peer accesses memory only after this end has met it and answered its handshake.
+        matches!(self, Self::Open(lanes) if lanes.common.direct)
+    }
+
+    fn inserted<H: Host<Efa>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            lanes.meet(host);
+        }
+    }
+
     fn named<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer) {
         if let Self::Open(lanes) = self {
             lanes.lanes[peer as usize].named(&mut lanes.common, host, peer);

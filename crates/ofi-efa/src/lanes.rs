@@ -183,7 +183,7 @@ impl EfaLanes {
 
     /// Introduces the peers that the application has inserted since: a message lacks parts of its sender's address, and
     /// a device lets only peers with an address handle write and read.
-    fn meet<H: Host<Efa>>(&mut self, host: &mut H) {
+    pub fn meet<H: Host<Efa>>(&mut self, host: &mut H) {
         let insertions = host.insertions();
         if std::mem::replace(&mut self.met, insertions) == insertions {
             return;

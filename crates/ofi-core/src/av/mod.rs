@@ -7,9 +7,10 @@ mod keys;
 mod report;
 pub mod set;
 mod shared;
+mod watch;
 
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use ofi_api::{
     AV_AUTH_KEY, AddrFormat, Address, AddressVector, Addresses, AvAttr, AvSet, AvSetAttr, Errno, Error,
@@ -22,6 +23,8 @@ pub use self::keys::InUse;
 use self::keys::Keys;
 use self::report::Reports;
 use self::shared::SharedTable;
+pub use self::watch::Watcher;
+use self::watch::Watchers;
 use crate::auth::AuthKey;
 use crate::av::set::Set;
 use crate::domain_id::DomainId;
@@ -56,6 +59,7 @@ pub struct Av {
     /// In a domain that was opened with `FI_AV_AUTH_KEY`.
     keys: Option<Keys>,
     longest_key: usize,
+    watchers: Watchers,
     normalize: fn(&Address) -> Result<Address>,
     resolve: fn(Option<&str>, Option<&str>) -> Result<Address>,
 }
@@ -133,6 +137,7 @@ impl Av {
             reports: attr.events.then(Reports::default),
             keys: (info.domain_attr.auth_key_size == AV_AUTH_KEY).then(Keys::default),
             longest_key: T::AUTH_KEY_SIZE,
+            watchers: Watchers::default(),
             normalize: T::normalize,
             resolve: T::resolve,
         }))
@@ -205,6 +210,11 @@ impl Av {
             )
         })?;
         Ok((FiAddr(number.0 & (u64::MAX >> self.rx_bits)), rx))
+    }
+
+    /// Tells an endpoint of insertions from now on, until it closes.
+    pub fn watch(&self, watcher: Weak<dyn Watcher>) {
+        self.watchers.add(watcher);
     }
 
     /// The domain that it was opened in.
@@ -375,6 +385,7 @@ impl AddressVector for Av {
         {
             tracing::warn!(target: "ofi::core::av", place, %error, "address not inserted");
         }
+        self.watchers.tell();
         if let Some(queue) = queue {
             report::insertion(&queue, self.fid, how.context, &inserted);
         }

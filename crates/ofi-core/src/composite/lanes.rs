@@ -436,6 +436,15 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
         self.far.claims()
     }
 
+    fn follows(&self) -> bool {
+        self.far.follows()
+    }
+
+    fn inserted<H: Host<Both<P>>>(&mut self, host: &mut H) {
+        let mut heard = false;
+        self.far.inserted(&mut FarHost::<P, H>::new(&mut self.routes, host, &mut heard));
+    }
+
     fn share(&mut self, receives: &Arc<dyn SharedReceives>) {
         self.far.share(receives);
     }

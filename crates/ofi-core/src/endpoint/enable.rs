@@ -1,11 +1,12 @@
 //! Enabling: checks that everything is bound that the endpoint's capabilities need, and opens its lanes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ofi_api::{Caps, EpOption, Errno, Error, Result};
 
 use super::EpCore;
 use crate::auth;
+use crate::av::Watcher;
 use crate::cntr::Kind;
 use crate::source::Source;
 use crate::transport::{Lanes, Transport};
@@ -89,6 +90,7 @@ impl<T: Transport> EpCore<T> {
             part.context.hand_over(&mut lanes)?;
         }
         rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty() && !rx.claimed);
+        let followed = state.ends.peers.av().filter(|_| lanes.follows()).cloned();
         state.lanes = Some(lanes);
         state.ends.boxes.read = [state.ends.tx.bound, state.ends.rx.bound];
         let counters = state.ends.boxes.counters.each();
@@ -103,6 +105,11 @@ impl<T: Transport> EpCore<T> {
             }
         }
         drop(guard);
+        if let Some(av) = followed {
+            let watcher: Weak<Self> = Arc::downgrade(core);
+            av.watch(watcher);
+            core.inserted(); // earlier insertions, and those since the lanes were enabled
+        }
         let source: Arc<dyn Source> = Arc::clone(core) as _;
         for (slot, queue) in queues.into_iter().enumerate().skip(usize::from(same)) {
             if let Some(queue) = queue {
@@ -118,6 +125,14 @@ impl<T: Transport> EpCore<T> {
         core.watch_connection()?;
         core.attend();
         Ok(())
+    }
+}
+
+impl<T: Transport> Watcher for EpCore<T> {
+    fn inserted(&self) {
+        if let Some((lanes, host)) = self.state.lock().split() {
+            lanes.inserted(host);
+        }
     }
 }
 

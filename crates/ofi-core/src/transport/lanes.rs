@@ -77,6 +77,16 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// The application's vector leads to a peer, for the first time or again: addresses were removed since.
     fn named<H: Host<T>>(&mut self, _host: &mut H, _peer: Peer) {}
 
+    /// Whether [`Lanes::inserted`] is called at each insertion. Called once, after [`Lanes::enable`].
+    fn follows(&self) -> bool {
+        false
+    }
+
+    /// The application has inserted addresses into the endpoint's vector, or may have before the endpoint was enabled
+    /// ([`Host::addresses`]). Insertions by other processes into a shared vector are not reported:
+    /// [`Host::insertions`] counts them.
+    fn inserted<H: Host<T>>(&mut self, _host: &mut H) {}
+
     /// Sends a short message of one piece at once, if it can: then it is finished. `false` means that nothing happened;
     /// then [`Lanes::send`] is called, the general path.
     ///
