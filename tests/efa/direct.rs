@@ -220,6 +220,19 @@ fn a_device_that_does_not_know_the_requester_refuses_its_accesses() {
     memory.check(512, 7);
 }
 
+/// C's endpoints of this fabric do the same. A program that has injected a message may wait for its peer elsewhere.
+#[test]
+fn the_device_repeats_without_end_unless_the_application_limits_it() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let _side = kit.opening_for(hints(Caps::MSG)).open();
+    assert_eq!(DEVICE.rnr_retry(), Some(7));
+    let limited = kit.opening_for(hints(Caps::MSG)).open_disabled().unwrap();
+    limited.ep.set_option(EpOption::EfaRnrRetry, 2).unwrap();
+    limited.ep.enable().unwrap();
+    assert_eq!(DEVICE.rnr_retry(), Some(2));
+}
+
 /// A write from one end to another that has inserted it and has not polled since, or was enabled after that.
 #[test]
 fn an_access_may_be_the_first_that_a_target_sees_of_whom_it_has_inserted() {

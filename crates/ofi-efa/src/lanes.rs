@@ -62,7 +62,7 @@ impl EfaLanes {
         let limits = domain.transport.device.limits();
         // Longer requests only where the application asks for them: they take twice the device's memory.
         let inline = if direct { limits.inline.max(info.tx_attr.inject_size) } else { limits.inline };
-        let adapter = Adapter::new(&*domain.transport.device, inline, options.rnr_retry)?;
+        let adapter = Adapter::new(&*domain.transport.device, inline, options.device_retries(direct))?;
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
         waits.add(adapter.fd())?;

@@ -31,6 +31,13 @@ impl Options {
         self.rnr_retry.is_some_and(|most| usize::from(most) < NO_END)
     }
 
+    /// How often the device is told to repeat. `None`: as often as on fabric `efa`. On fabric `efa-direct` it repeats
+    /// without end, as C's does: a message then arrives although the application, which was told that it was sent, does
+    /// not poll any more.
+    pub fn device_retries(&self, direct: bool) -> Option<u8> {
+        self.rnr_retry.or(direct.then_some(NO_END as u8))
+    }
+
     /// Stores an option.
     pub fn set(&mut self, option: EpOption, value: usize) {
         match option {
