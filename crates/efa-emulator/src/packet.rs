@@ -43,6 +43,8 @@ pub struct Packet {
     pub key: u32,
     /// Whether the sender's queue pair takes writes without a receive.
     pub unsolicited: bool,
+    /// How often the request found no receive before; no more than 255 are counted.
+    pub repeats: u8,
 }
 
 impl Packet {
@@ -60,6 +62,7 @@ impl Packet {
         bytes[..4].copy_from_slice(&MAGIC);
         (bytes[4], bytes[5]) = (kind, detail);
         bytes[6] = u8::from(self.immediate.is_some()) | u8::from(self.unsolicited) << 1;
+        bytes[7] = self.repeats;
         bytes[8..24].copy_from_slice(&self.source);
         bytes[24..26].copy_from_slice(&self.source_qp.to_le_bytes());
         bytes[26..28].copy_from_slice(&self.qp.to_le_bytes());
@@ -104,6 +107,7 @@ impl Packet {
             addr: eight(56),
             key: four(64),
             unsolicited: header[6] & 2 != 0,
+            repeats: header[7],
         };
         let end = packet.offset.checked_add(payload.len() as u64)?;
         (end <= packet.total).then_some((packet, payload))
@@ -139,6 +143,7 @@ mod tests {
                 addr: 10,
                 key: 11,
                 unsolicited: true,
+                repeats: 12,
             };
             let mut bytes = packet.encode().to_vec();
             bytes.extend([1, 2, 3]);

@@ -122,7 +122,7 @@ impl Device {
             if payload.len() as u64 != packet.total {
                 return Err(status::REMOTE_LENGTH);
             }
-            return self.deliver(packet.qp, domain, arrival, payload).map(Some);
+            return self.deliver(packet, domain, arrival, payload).map(Some);
         }
         if ah.is_none() {
             return Err(status::UNKNOWN_PEER);
@@ -161,22 +161,22 @@ impl Device {
             self.received(packet.qp, 0, status::OK, arrival);
             return Ok(Some(()));
         }
-        let (id, _) = self.receive_for(packet.qp)?;
+        let (id, _) = self.receive_for(packet)?;
         self.received(packet.qp, id, status::OK, arrival);
         Ok(Some(()))
     }
 
     /// Takes a receive, if one is posted and no fault is injected.
-    fn receive_for(&mut self, pair: u16) -> Result<(u16, Vec<Receive>), u8> {
-        if self.random.chance(self.settings.rnr) {
+    fn receive_for(&mut self, packet: &Packet) -> Result<(u16, Vec<Receive>), u8> {
+        if packet.repeats < self.settings.rnr_times && self.random.chance(self.settings.rnr) {
             return Err(status::RNR);
         }
-        self.take_receive(pair).ok_or(status::RNR)
+        self.take_receive(packet.qp).ok_or(status::RNR)
     }
 
     /// Puts a send into a receive.
-    fn deliver(&mut self, pair: u16, domain: u32, arrival: Arrival, payload: &[u8]) -> Result<(), u8> {
-        let (id, pieces) = self.receive_for(pair)?;
+    fn deliver(&mut self, packet: &Packet, domain: u32, arrival: Arrival, payload: &[u8]) -> Result<(), u8> {
+        let (pair, (id, pieces)) = (packet.qp, self.receive_for(packet)?);
         let mut rest = payload;
         for Receive { piece, .. } in pieces {
             let (now, later) = rest.split_at(rest.len().min(piece.len as usize));
@@ -232,6 +232,7 @@ impl Device {
             addr: 0,
             key: 0,
             unsolicited: false,
+            repeats: 0,
         };
         self.route(packet.source, Outgoing::Packet(answer));
     }

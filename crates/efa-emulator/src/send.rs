@@ -222,6 +222,7 @@ impl Device {
                     addr: request.remote.addr,
                     key: request.remote.key,
                     unsolicited: pair.unsolicited,
+                    repeats: pending.repeats.min(u8::MAX.into()) as u8,
                 };
                 bytes[..HEADER].copy_from_slice(&packet.encode());
                 let after = (end < total).then_some(Outgoing::Request { token, offset: end });
@@ -318,6 +319,7 @@ impl Device {
             addr: 0,
             key: 0,
             unsolicited: false,
+            repeats: 0,
         }
     }
 }

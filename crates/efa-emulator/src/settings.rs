@@ -47,6 +47,9 @@ pub struct Settings {
     pub reorder: u32,
     /// Percentage of sends that find no receive although one is posted: `EFA_EMULATOR_RNR`. Default: 0.
     pub rnr: u32,
+    /// Most times in a row that one message finds no receive for that reason: `EFA_EMULATOR_RNR_TIMES`. Default: no
+    /// limit.
+    pub rnr_times: u8,
     /// Most registrations at a time; the device refuses more (`ENOMEM`): `EFA_EMULATOR_REGIONS`. Default: 262,144.
     pub regions: usize,
     /// The request with this number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
@@ -85,6 +88,7 @@ impl Settings {
             inline: small("EFA_EMULATOR_INLINE", LONG_INLINE, LONG_INLINE)?,
             reorder: small("EFA_EMULATOR_REORDER", 0, 100)?,
             rnr: small("EFA_EMULATOR_RNR", 0, 100)?,
+            rnr_times: small("EFA_EMULATOR_RNR_TIMES", u8::MAX.into(), u8::MAX.into())? as u8,
             regions: small("EFA_EMULATOR_REGIONS", REGIONS, REGIONS)? as usize,
             fail: get("EFA_EMULATOR_FAIL").map(|text| fail(&text)).transpose()?,
             lose_after: (lose_after != u64::MAX).then_some(lose_after),
@@ -162,6 +166,7 @@ mod tests {
             ("EFA_EMULATOR_DEVICES", "9"),
             ("EFA_EMULATOR_INLINE", "81"),
             ("EFA_EMULATOR_RNR", "-1"),
+            ("EFA_EMULATOR_RNR_TIMES", "256"),
             ("EFA_EMULATOR_REGIONS", "262145"),
             ("EFA_EMULATOR_FAIL", "10"),
             ("EFA_EMULATOR_FAIL", "77@1"),

@@ -510,6 +510,11 @@ fn disorder_and_missing_receives_lose_nothing() {
 }
 
 #[test]
+fn a_message_misses_its_receive_no_more_often_than_it_is_set() {
+    pair("messages", &[("EFA_EMULATOR_RNR", "100"), ("EFA_EMULATOR_RNR_TIMES", "3")]);
+}
+
+#[test]
 fn remote_memory_is_read_and_written_within_its_bounds() {
     for said in pair("remote", &[]) {
         if said.contains("write false") {
