@@ -194,7 +194,8 @@ fn cycle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 /// The crates without cycles.
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
+    "ibv",
     "ofi-ring",
     "ofi-core",
     "ofi-rdm",

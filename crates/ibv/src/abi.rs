@@ -406,12 +406,34 @@ pub struct rdma_cm_event {
     pub rest: [u64; 4],
 }
 
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_global_route {
+    pub dgid: [u64; 2],
+    pub flow_label: u32,
+    pub sgid_index: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct ibv_ah_attr {
+    pub grh: ibv_global_route,
+    pub dlid: u16,
+    pub sl: u8,
+    pub src_path_bits: u8,
+    pub static_rate: u8,
+    pub is_global: u8,
+    pub port_num: u8,
+}
+
 /// The member of [`rdma_cm_event`]'s union for datagrams, up to the address of a multicast group.
 #[repr(C)]
 pub struct rdma_ud_param {
     pub private_data: *const c_void,
     pub private_data_len: u8,
-    pub ah_attr: crate::abi_ex::ibv_ah_attr,
+    pub ah_attr: ibv_ah_attr,
     pub qp_num: u32,
     pub qkey: u32,
 }

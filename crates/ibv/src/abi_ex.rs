@@ -10,28 +10,6 @@ use crate::abi::*;
 
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-pub struct ibv_global_route {
-    pub dgid: [u64; 2],
-    pub flow_label: u32,
-    pub sgid_index: u8,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-pub struct ibv_ah_attr {
-    pub grh: ibv_global_route,
-    pub dlid: u16,
-    pub sl: u8,
-    pub src_path_bits: u8,
-    pub static_rate: u8,
-    pub is_global: u8,
-    pub port_num: u8,
-}
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
 pub struct ibv_qp_attr {
     pub qp_state: c_uint,
     pub cur_qp_state: c_uint,

@@ -4,7 +4,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::abi_ex::*;
 use crate::device::Gid;
 use crate::error::{Error, Result};
 use crate::library::verbs;

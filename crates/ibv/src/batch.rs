@@ -9,7 +9,7 @@ use crate::abi_ex::*;
 use crate::ah::AddressHandle;
 use crate::error::{Error, Result};
 use crate::library::verbs;
-use crate::qp::{Post, Segment, Work};
+use crate::work::{Post, Segment, Work};
 
 /// Most pieces of memory in a request.
 pub const PIECES: usize = 8;

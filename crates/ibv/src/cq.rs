@@ -1,16 +1,17 @@
 //! Completion queues, and channels that notify of their entries.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::os::fd::RawFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use crate::abi::*;
-use crate::abi_ex::{IBV_WC_EX_USED, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM, ibv_cq_init_attr_ex};
-use crate::cq_ex::Polling;
+use crate::abi_ex::{IBV_WC_EX_USED, IBV_WC_WITH_IMM, ibv_cq_init_attr_ex};
+use crate::completion::{Opcode, Status, WorkCompletion};
 use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::{Verbs, verbs};
+use crate::polling::Polling;
 
 /// A channel that becomes readable when an armed queue gets an entry.
 pub struct CompletionChannel {
@@ -83,100 +84,6 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> Result<()> {
         return Err(Error::last("fcntl"));
     }
     Ok(())
-}
-
-/// The kind of a completed work request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opcode {
-    /// A receive.
-    Receive,
-    /// A receive that a peer's write with immediate data has consumed: its memory was not written.
-    WriteArrived,
-    /// A send, a read, or a write.
-    Request,
-}
-
-/// The status of a completed work request (`enum ibv_wc_status`).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Status(u32);
-
-impl Status {
-    /// The request succeeded.
-    pub const SUCCESS: Self = Self(0);
-    /// A message is longer than its receive.
-    pub const TOO_LONG: Self = Self(1);
-    /// The queue pair was in error, so the request was not executed.
-    pub const FLUSHED: Self = Self(5);
-    /// A memory window cannot be bound with these attributes.
-    pub const BIND: Self = Self(6);
-    /// The peer does not allow the access.
-    pub const REMOTE_ACCESS: Self = Self(10);
-    /// The peer does not answer.
-    pub const RETRY_EXCEEDED: Self = Self(12);
-    /// The peer has no receive posted.
-    pub const NO_RECEIVE: Self = Self(13);
-
-    /// `IBV_WC_TM_RNDV_INCOMPLETE`.
-    const LAST: u32 = 23;
-
-    /// A status from its number, for simulations.
-    pub const fn from_raw(status: u32) -> Self {
-        Self(status)
-    }
-
-    /// The number of the status.
-    pub const fn raw(self) -> u32 {
-        self.0
-    }
-
-    /// Whether rdma-core defines the status.
-    pub const fn is_known(self) -> bool {
-        self.0 <= Self::LAST
-    }
-}
-
-impl Opcode {
-    pub(crate) const fn of(opcode: u32) -> Self {
-        match opcode {
-            IBV_WC_RECV_RDMA_WITH_IMM => Self::WriteArrived,
-            opcode if opcode & IBV_WC_RECV != 0 => Self::Receive,
-            _ => Self::Request,
-        }
-    }
-}
-
-impl std::fmt::Debug for Status {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Ok(verbs) = verbs() else { return write!(f, "status {}", self.0) };
-        // SAFETY: the function returns a constant string for any number.
-        let text = unsafe { (verbs.ibv_wc_status_str)(self.0) };
-        // SAFETY: as above.
-        let text = unsafe { CStr::from_ptr(text) };
-        write!(f, "{} ({})", text.to_string_lossy(), self.0)
-    }
-}
-
-/// The completion of a work request.
-#[derive(Clone, Copy, Debug)]
-pub struct WorkCompletion {
-    /// The id of the request.
-    pub id: u64,
-    /// The status of the request.
-    pub status: Status,
-    /// The kind of the request. It is undefined if the request failed.
-    pub opcode: Opcode,
-    /// Number of bytes received.
-    pub len: usize,
-    /// The number of the queue pair.
-    pub qp: u32,
-    /// Immediate data.
-    pub data: Option<u32>,
-    /// For a datagram, the queue pair that sent it.
-    pub source_qp: u32,
-    /// For a datagram, its sender's LID (InfiniBand).
-    pub lid: u16,
-    /// For a datagram, whether a route header was written before its payload.
-    pub has_route: bool,
 }
 
 /// The vendor of soft-RoCE (`RXE_VENDOR_ID`).
@@ -276,7 +183,7 @@ impl CompletionQueue {
         for entry in &entries[..count] {
             take(WorkCompletion {
                 id: entry.wr_id,
-                status: Status(entry.status),
+                status: Status::from_raw(entry.status),
                 opcode: Opcode::of(entry.opcode),
                 len: entry.byte_len as usize,
                 qp: entry.qp_num,

@@ -12,7 +12,7 @@ use crate::cq_ex::EfaCompletionQueue;
 use crate::error::{Error, Result};
 use crate::library::{efa, verbs};
 use crate::pd::ProtectionDomain;
-use crate::qp::{Post, Remote, Segment, Work};
+use crate::work::{Post, Remote, Segment, Work};
 
 /// The attributes of a queue pair. [`crate::EfaInfo`] has the limits.
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::error::{Error, Result};
 use crate::library::verbs;
 use crate::pd::ProtectionDomain;
-use crate::qp::{MAX_PIECES, Segment, gather};
+use crate::work::{MAX_PIECES, Segment, gather};
 
 /// Receives for messages to any of its queue pairs.
 pub struct SharedReceiveQueue {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::qp::{Remote, Segment};
+use crate::work::{Remote, Segment};
 
 /// A length of single requests that every device supports.
 pub const LONGEST: usize = 1 << 20;

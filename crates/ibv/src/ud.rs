@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 use crate::library::verbs;
 use crate::multicast::GroupAddress;
 use crate::pd::ProtectionDomain;
-use crate::qp::{Post, Segment, Work, extended};
+use crate::qp::extended;
+use crate::work::{Post, Segment, Work};
 
 /// Length in bytes of the global route header, which a device writes before the payload of each datagram.
 pub const GRH: usize = 40;

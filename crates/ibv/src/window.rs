@@ -7,7 +7,8 @@ use std::sync::Arc;
 use crate::abi::*;
 use crate::error::{Error, Result};
 use crate::pd::{Access, MemoryRegion, ProtectionDomain};
-use crate::qp::{Extra, Post, QueuePair};
+use crate::qp::{Extra, QueuePair};
+use crate::work::Post;
 
 /// How a window is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
