@@ -4,6 +4,8 @@
 //! peer can change the bytes that arrive, but not their destination or number.
 
 mod streaming;
+#[cfg(target_arch = "x86_64")]
+mod string;
 
 use std::ptr;
 
@@ -93,6 +95,9 @@ pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
 /// Zen 3.
 #[cfg(target_arch = "x86_64")]
 const STRING_COPY: usize = 32 << 10;
+/// From here on the C library's copy is that instruction too.
+#[cfg(target_arch = "x86_64")]
+const STRING_ALIAS: usize = 2 << 10;
 
 /// Copies more than a few cache lines.
 ///
@@ -100,18 +105,15 @@ const STRING_COPY: usize = 32 << 10;
 /// As [`bytes`].
 unsafe fn long(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(target_arch = "x86_64")]
-    if len >= STRING_COPY && std::arch::is_x86_feature_detected!("ermsb") {
-        // SAFETY: copies `len` bytes upwards, which the caller allows; the direction flag is clear, as the ABI says.
-        unsafe {
-            std::arch::asm!(
-                "rep movsb",
-                inout("rcx") len => _,
-                inout("rdi") to => _,
-                inout("rsi") from => _,
-                options(nostack, preserves_flags)
-            );
+    if len >= STRING_ALIAS && std::arch::is_x86_feature_detected!("ermsb") {
+        if string::aliases(from, to) {
+            // SAFETY: the caller's promise.
+            return unsafe { string::by_way_of_the_stack(from, to, len) };
         }
-        return;
+        if len >= STRING_COPY {
+            // SAFETY: the caller's promise.
+            return unsafe { string::copy(from, to, len) };
+        }
     }
     // SAFETY: the caller's promise.
     unsafe { ptr::copy_nonoverlapping(from, to, len) };

@@ -43,6 +43,14 @@ fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Optio
     None
 }
 
+/// Whether the kernel would copy a lone part slowly to this place. It keeps the bytes of a datagram from the beginning of
+/// a page on, if nothing else is under way, and copies by the string instruction, for which see
+/// `ofi-core/copy/string.rs`.
+fn is_slow(base: *mut u8) -> bool {
+    const PAGE: usize = 4096;
+    (1..16).contains(&((base as usize).wrapping_sub(Foresight::HEAD) % PAGE))
+}
+
 /// Where a payload goes on.
 struct Missing {
     /// Offset in the payload of the first missing byte.
@@ -94,6 +102,9 @@ impl Rows {
     fn finish(&mut self, kind: u8, id: u64, missing: &Missing, part: usize, alone: bool) -> bool {
         let named = |at: usize, len| Part { kind, id, at: at as u64, len };
         let Missing { at, left, base, len } = *missing;
+        if self.count == 0 && is_slow(base) {
+            return false;
+        }
         let room = if alone { Place::MESSAGES - self.packets() } else { usize::MAX };
         let whole = (len / part).min(room);
         self.add(named(at, part), whole, base);
@@ -208,9 +219,22 @@ mod tests {
     }
 
     #[test]
+    fn a_place_where_the_kernel_copies_slowly_is_left_alone() {
+        let page = std::ptr::without_provenance_mut::<u8>(1 << 20);
+        for (at, slow) in
+            [(0, false), (16, false), (60, false), (61, true), (64, true), (75, true), (76, false)]
+        {
+            assert_eq!(is_slow(page.wrapping_add(at)), slow, "{at}");
+        }
+        let missing = Missing { at: 0, left: 90_000, base: page.wrapping_add(64), len: 90_000 };
+        let mut rows = Rows::new();
+        assert!(!rows.finish(1, 1, &missing, 60_000, true) && rows.parts().is_empty());
+    }
+
+    #[test]
     fn rows_end_with_a_short_part_and_go_on_with_the_next_payload() {
-        let mut bytes = vec![0u8; 100_000];
-        let base = bytes.as_mut_ptr();
+        let mut bytes = vec![0u8; 110_000];
+        let base = bytes.as_mut_ptr().wrapping_add(4_096 - bytes.as_ptr() as usize % 4_096);
         let rows = |payloads: &[(usize, usize)], alone: bool| {
             let mut rows = Rows::new();
             for (id, &(left, len)) in payloads.iter().enumerate() {

@@ -1,0 +1,88 @@
+//! Copies by the string instruction.
+//!
+//! Where the destination lies 1 to 15 bytes behind the source in their pages, however far apart the pages are, the
+//! instruction reads what it has just written, as far as the processor can tell, and waits: 64 KiB took 26 us where
+//! others take 1.3, and 1 MiB 380 to 830 us where others take 22; at 16 to 31 bytes it takes twice the time (AMD EPYC,
+//! 2026-11-27). A copy in two steps, by way of a piece of the stack at another place of its page, takes 1.3 and 29 us.
+
+use std::arch::asm;
+use std::mem::MaybeUninit;
+
+const PAGE: usize = 4096;
+/// A destination so many bytes behind the source is far enough.
+const APART: usize = 32;
+/// Bytes of a step: whole pages, so that the places in the pages stay the same from step to step.
+const STEP: usize = 2 * PAGE;
+
+/// Whether the destination lies shortly behind the source in their pages.
+#[inline]
+pub fn aliases(from: *const u8, to: *mut u8) -> bool {
+    let behind = (to as usize).wrapping_sub(from as usize) % PAGE;
+    (1..APART).contains(&behind)
+}
+
+/// Copies upwards.
+///
+/// # Safety
+/// As [`super::bytes`].
+#[inline]
+pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: copies `len` bytes upwards, which the caller allows; the direction flag is clear, as the ABI says.
+    unsafe {
+        asm!(
+            "rep movsb",
+            inout("rcx") len => _,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Copies twice, to avoid that source and destination [alias](aliases) each other.
+///
+/// # Safety
+/// As [`super::bytes`].
+#[cold]
+#[inline(never)]
+pub unsafe fn by_way_of_the_stack(from: *const u8, to: *mut u8, len: usize) {
+    let mut room = [const { MaybeUninit::<u8>::uninit() }; STEP + PAGE];
+    let base = room.as_mut_ptr().cast::<u8>();
+    // Half a page from the source, and so nearly half a page from the destination.
+    let skip = (from as usize).wrapping_add(PAGE / 2).wrapping_sub(base as usize) % PAGE;
+    let between = base.wrapping_add(skip);
+    for at in (0..len).step_by(STEP) {
+        let step = STEP.min(len - at);
+        // SAFETY: inside the source, by the caller's promise, and inside `room`: less than a page is skipped.
+        unsafe { copy(from.wrapping_add(at), between, step) };
+        // SAFETY: these bytes were written just now; inside the destination.
+        unsafe { copy(between, to.wrapping_add(at), step) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_arrives_whatever_the_places_in_the_pages_are() {
+        let source: Vec<u8> = (0..40_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
+        let mut memory = vec![0u8; 60_000];
+        let first = memory.as_ptr() as usize;
+        for (behind, len) in
+            [(0, 3_000), (1, 2_048), (4, 33_000), (15, 8_192), (16, 20_000), (31, 8_193), (32, 9_000)]
+        {
+            // The place that lies so far behind the source in its page.
+            let start =
+                (source.as_ptr() as usize).wrapping_add(behind + PAGE).wrapping_sub(first) % PAGE + PAGE;
+            memory.fill(255);
+            let to = memory[start..].as_mut_ptr();
+            assert_eq!(aliases(source.as_ptr(), to), (1..APART).contains(&behind), "{behind}");
+            // SAFETY: both have room for `len` bytes, and do not overlap.
+            unsafe { crate::copy::bytes(source.as_ptr(), to, len) };
+            assert!(memory[start..start + len] == source[..len], "{behind} {len}");
+            let beside = memory[..start].iter().chain(&memory[start + len..]);
+            assert!(beside.copied().all(|byte| byte == 255), "{behind} {len}");
+        }
+    }
+}
