@@ -111,7 +111,7 @@ impl Device {
             (false, 5) => self.create_handle(file, &input)?,
             (false, 8) => return self.handles.remove(&input.u32(0)?).map(|_| ()).ok_or(libc::EINVAL),
             (false, 9) => self.register(file, &input)?,
-            (false, 13) => return self.regions.remove(&input.u32(0)?).map(|_| ()).ok_or(libc::EINVAL),
+            (false, 13) => return self.remove_region(input.u32(0)?).then_some(()).ok_or(libc::EINVAL),
             (false, 17) => self.create_channel()?,
             (false, 18) => self.create_queue(file, &input)?,
             (false, 20) => self.destroy_queue(input.u32(8)?)?,
@@ -126,10 +126,10 @@ impl Device {
     }
 
     fn get_context(&mut self) -> Result<Output, i32> {
-        // The device itself never sends events, and the program closes the descriptor.
         let (program, device) = pipe()?;
         let file = program.as_raw_fd();
-        std::mem::forget(program);
+        std::mem::forget(program); // the program closes it
+        self.reports.push(file);
         self.channels.insert(file, Channel { read: duplicate(file)?, write: device });
         // Follows the part common to all devices: efa_ibv_alloc_ucontext_resp.
         let answer = Output::default().u32s(&[file as u32, 1, 0, 0b11]).u16s(&[1, INLINE as u16]);
@@ -177,7 +177,7 @@ impl Device {
     }
 
     /// Checks that a domain belongs to that file.
-    fn owned(&self, file: RawFd, domain: u32) -> Result<u32, i32> {
+    pub fn owned(&self, file: RawFd, domain: u32) -> Result<u32, i32> {
         self.domains.get(&domain).filter(|owner| **owner == file).map(|_| domain).ok_or(libc::EINVAL)
     }
 
@@ -212,17 +212,26 @@ impl Device {
     fn register(&mut self, file: RawFd, input: &Input<'_>) -> Result<Output, i32> {
         let (start, len, named) = (input.u64(8)?, input.u64(16)?, input.u64(24)?);
         let (domain, access) = (self.owned(file, input.u32(32)?)?, input.u32(36)?);
-        // Local and remote writes, remote reads, and optional flags that a device may ignore; the device has no atomics
-        // and no windows.
-        let known = 0b111 | 0x3ff0_0000;
-        if access & !known != 0 {
-            return Err(libc::EOPNOTSUPP);
-        }
         if start.checked_add(len).is_none() || named.checked_add(len).is_none() {
             return Err(libc::EINVAL);
         }
         if !present(start, len) {
             return Err(libc::EFAULT);
+        }
+        let key = self.add_region(Region { domain, start, len, named, access })?;
+        Ok(Output::default().u32s(&[key, key, key]))
+    }
+
+    /// Adds a registration. Returns its key.
+    ///
+    /// # Errors
+    /// `ENOMEM` if there are too many, `EOPNOTSUPP` for rights that the device does not have.
+    pub fn add_region(&mut self, region: Region) -> Result<u32, i32> {
+        // Local and remote writes, remote reads, and optional flags that a device may ignore; the device has no atomics
+        // and no windows.
+        let known = 0b111 | 0x3ff0_0000;
+        if region.access & !known != 0 {
+            return Err(libc::EOPNOTSUPP);
         }
         if self.regions.len() >= self.settings.regions {
             return Err(libc::ENOMEM);
@@ -235,8 +244,14 @@ impl Device {
                 break;
             }
         }
-        self.regions.insert(key, Region { domain, start, len, named, access });
-        Ok(Output::default().u32s(&[key, key, key]))
+        self.regions.insert(key, region);
+        Ok(key)
+    }
+
+    /// Removes a registration. `false` if there is none with that key.
+    pub fn remove_region(&mut self, key: u32) -> bool {
+        self.mapped.remove(&key);
+        self.regions.remove(&key).is_some()
     }
 
     fn create_channel(&mut self) -> Result<Output, i32> {
@@ -313,11 +328,13 @@ impl Device {
         if limits.iter().zip(most).any(|(asked, most)| *asked > most) || shared_receives != 0 {
             return Err(libc::EINVAL);
         }
-        if kind != DRIVER || driver != 0 {
+        let datagrams = kind == UD;
+        if !datagrams && (kind != DRIVER || driver != 0) {
             return Err(libc::EOPNOTSUPP);
         }
         let unsolicited = flags & 1 != 0;
-        if flags & !1 != 0 || unsolicited && self.settings.caps & cap::UNSOLICITED == 0 {
+        let may = self.settings.caps & cap::UNSOLICITED != 0 && !datagrams;
+        if flags & !1 != 0 || unsolicited && !may {
             return Err(libc::EOPNOTSUPP);
         }
         // libefa makes the queue's places longer for more inline bytes; it names only the queue's size.
@@ -347,6 +364,7 @@ impl Device {
             send_queue,
             receive_queue,
             unsolicited,
+            datagrams,
             doorbell,
             sends: ring(sends_ring, sends.max(1), request),
             receives: ring(receives_ring, receives.max(1), RECEIVE),
@@ -450,10 +468,13 @@ impl Device {
             self.domains.iter().filter(|(_, owner)| **owner == file).map(|(domain, _)| *domain).collect();
         self.domains.retain(|domain, _| !mine.contains(domain));
         self.regions.retain(|_, region| !mine.contains(&region.domain));
+        self.mapped.retain(|key, _| self.regions.contains_key(key));
         self.handles.retain(|_, handle| !mine.contains(&handle.domain));
     }
 }
 
+/// `IBV_QPT_UD`.
+const UD: u8 = 4;
 /// `IBV_QPT_DRIVER`.
 const DRIVER: u8 = 255;
 const MASK_QKEY: u32 = 1 << 6;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::dmabuf::Mapping;
 use crate::formats::{Completion, RECEIVE, Receive, Request};
 use crate::memory::Shared;
 use crate::packet::Packet;
@@ -28,7 +29,11 @@ pub struct Device {
     /// Domains, and the descriptor that each belongs to.
     pub domains: HashMap<u32, RawFd>,
     pub regions: HashMap<u32, Region>,
+    /// The mappings of registered dma-bufs, by key.
+    pub mapped: HashMap<u32, Mapping>,
     pub channels: HashMap<RawFd, Channel>,
+    /// Those of the channels that are for asynchronous events.
+    pub reports: Vec<RawFd>,
     pub queues: HashMap<u32, CompletionQueue>,
     pub pairs: HashMap<u16, QueuePair>,
     pub handles: HashMap<u32, Handle>,
@@ -59,7 +64,7 @@ pub struct Region {
     pub domain: u32,
     pub start: u64,
     pub len: u64,
-    /// The program's address of its first byte.
+    /// The address of its first byte in requests.
     pub named: u64,
     pub access: u32,
 }
@@ -97,6 +102,8 @@ pub struct QueuePair {
     pub send_queue: u32,
     pub receive_queue: u32,
     pub unsolicited: bool,
+    /// Whether it sends and receives unreliable datagrams (UD), and not messages (SRD).
+    pub datagrams: bool,
     pub doorbell: Arc<Shared>,
     pub sends: Ring,
     pub receives: Ring,
@@ -163,6 +170,8 @@ pub struct Route {
 pub enum Outgoing {
     /// A packet without payload.
     Packet(Packet),
+    /// A datagram, with its header.
+    Datagram(Vec<u8>),
     /// The rest of a request, from `offset` on.
     Request { token: u64, offset: u64 },
     /// The rest of a read's answer, from `packet.offset` on. The memory was checked.
@@ -191,7 +200,9 @@ impl Device {
                         open: Vec::new(),
                         domains: HashMap::new(),
                         regions: HashMap::new(),
+                        mapped: HashMap::new(),
                         channels: HashMap::new(),
+                        reports: Vec::new(),
                         queues: HashMap::new(),
                         pairs: HashMap::new(),
                         handles: HashMap::new(),
@@ -261,6 +272,16 @@ impl Device {
         let at = (queue.written % queue.entries) as usize * queue.entry;
         queue.ring.publish(at, &completion.encode(phase)[..queue.entry]);
         queue.written = queue.written.wrapping_add(1);
+    }
+
+    /// Reports an asynchronous event of the device, or of its port, to all programs that have it open.
+    pub fn report(&self, event: u8) {
+        // struct ib_uverbs_async_event_desc: the port's number and the event's.
+        let words = [1, 0, u32::from(event), 0].map(u32::to_ne_bytes).concat();
+        for channel in self.reports.iter().filter_map(|file| self.channels.get(file)) {
+            // SAFETY: as many bytes as there are. Whoever reads none has too many events already.
+            unsafe { libc::write(channel.write.as_raw_fd(), words.as_ptr().cast(), words.len()) };
+        }
     }
 
     /// Takes a receive: its id and its pieces. `None` if none is posted.

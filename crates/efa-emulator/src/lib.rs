@@ -8,7 +8,7 @@
 //! It says nothing about EFA's performance.
 //!
 //! - `preload`: the replaced functions of the C library, and the device's thread.
-//! - `commands`: the kernel's commands. `device`: the objects that they create. `memory`: memory shared with the
+//! - `commands`, `dmabuf`: the kernel's commands. `device`: the objects that they create. `memory`: memory shared with the
 //!   program.
 //! - `send`, `receive`: the device's work. `formats`: the entries of its queues. `packet`: the protocol between
 //!   devices.
@@ -16,6 +16,7 @@
 
 mod commands;
 mod device;
+mod dmabuf;
 mod formats;
 mod memory;
 mod packet;

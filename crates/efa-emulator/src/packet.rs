@@ -16,6 +16,8 @@ pub const LONGEST: usize = HEADER + (64 << 10);
 pub enum Kind {
     /// A send, a part of a write, or a read request.
     Request(Operation),
+    /// A datagram, which is not answered.
+    Datagram,
     /// A part of a read's data.
     Data,
     /// The status of a request at the peer.
@@ -57,6 +59,7 @@ impl Packet {
             Kind::Data => (4, 0),
             Kind::Answer(status) => (5, status),
             Kind::Probe => (6, 0),
+            Kind::Datagram => (7, 0),
         };
         let mut bytes = [0; HEADER];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -92,6 +95,7 @@ impl Packet {
             4 => Kind::Data,
             5 => Kind::Answer(header[5]),
             6 => Kind::Probe,
+            7 => Kind::Datagram,
             _ => return None,
         };
         let packet = Self {
@@ -129,6 +133,7 @@ mod tests {
             Kind::Data,
             Kind::Answer(10),
             Kind::Probe,
+            Kind::Datagram,
         ] {
             let packet = Packet {
                 kind,

@@ -256,7 +256,10 @@ pub unsafe extern "C" fn stat(path: *const c_char, found: *mut libc::stat) -> c_
 pub unsafe extern "C" fn close(file: c_int) -> c_int {
     let (mine, channel) = (forgotten(&FILES, file), forgotten(&CHANNELS, file));
     // Dropped after the lock is released: the drop closes descriptors, which calls this function again.
-    let ended = channel.and_then(device).and_then(|mut device| device.channels.remove(&file));
+    let ended = channel.and_then(device).and_then(|mut device| {
+        device.reports.retain(|report| *report != file);
+        device.channels.remove(&file)
+    });
     drop(ended);
     if let Some(mut device) = mine.and_then(device) {
         device.close(file);
@@ -296,8 +299,13 @@ const MOST: usize = 4096;
 /// As ioctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(file: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if of(&FILES, file).is_some() {
-        return fail(libc::ENOTTY); // libibverbs then writes the command
+    if let Some(index) = of(&FILES, file) {
+        let known = if request == crate::dmabuf::REQUEST { device(index) } else { None };
+        return match known.map_or(Err(libc::ENOTTY), |mut device| device.ioctl(file, argument.addr() as u64))
+        {
+            Ok(()) => 0,
+            Err(errno) => fail(errno), // after ENOTTY libibverbs writes the command
+        };
     }
     let real = next!(c"ioctl", unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int);
     // SAFETY: the caller's arguments.

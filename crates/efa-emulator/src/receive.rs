@@ -13,6 +13,8 @@ const REMOTE_WRITE: u32 = 2;
 const REMOTE_READ: u32 = 4;
 /// Most packets that are taken in one round.
 const ROUND: usize = 64;
+/// Bytes in front of a received datagram (`struct ibv_grh`). Their content is not emulated.
+const ROUTING: usize = 40;
 /// Longest delay of a late packet.
 const LATE: Duration = Duration::from_millis(1);
 
@@ -53,6 +55,7 @@ impl Device {
             Kind::Probe => {}
             Kind::Answer(status) => self.answered(packet.token, status),
             Kind::Data => self.data(&packet, payload),
+            Kind::Datagram => self.datagram(&packet, payload),
             Kind::Request(operation) => match self.asked(operation, &packet, payload) {
                 Ok(None) => {}
                 Ok(Some(())) => self.answer(&packet, status::OK),
@@ -101,13 +104,33 @@ impl Device {
         }
     }
 
+    /// Whether a queue pair of that kind may take the packet: its domain, and whether it takes writes without receives.
+    fn addressed(&self, packet: &Packet, datagrams: bool) -> Option<(u32, bool)> {
+        let pair = self.pairs.get(&packet.qp)?;
+        let ready = matches!(pair.state, State::Receiving | State::Sending) && pair.datagrams == datagrams;
+        (ready && pair.qkey == packet.qkey).then_some((pair.domain, pair.unsolicited))
+    }
+
+    /// Puts a datagram into a receive, behind the room for its routing header. Without a receive it is lost.
+    fn datagram(&mut self, packet: &Packet, payload: &[u8]) {
+        let Some((domain, _)) = self.addressed(packet, true) else { return };
+        let bytes = [&[0; ROUTING][..], payload].concat();
+        let arrival = Arrival {
+            operation: Operation::Send,
+            len: bytes.len() as u32,
+            ah: self.handle_for(domain, &packet.source),
+            source_qp: packet.source_qp,
+            immediate: packet.immediate,
+            gid: packet.source,
+            unsolicited: false,
+        };
+        // The receive reports what is wrong with itself; nobody else is told.
+        let _ = self.deliver(packet, domain, arrival, &bytes);
+    }
+
     /// Executes a request of a peer. `None` if the answer follows later; the error is the status of the peer's request.
     fn asked(&mut self, operation: Operation, packet: &Packet, payload: &[u8]) -> Result<Option<()>, u8> {
-        let pair = self.pairs.get(&packet.qp).ok_or(status::BAD_QPN)?;
-        if !matches!(pair.state, State::Receiving | State::Sending) || pair.qkey != packet.qkey {
-            return Err(status::BAD_QPN);
-        }
-        let (domain, unsolicited) = (pair.domain, pair.unsolicited);
+        let (domain, unsolicited) = self.addressed(packet, false).ok_or(status::BAD_QPN)?;
         let ah = self.handle_for(domain, &packet.source);
         let mut arrival = Arrival {
             operation,

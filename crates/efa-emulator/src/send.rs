@@ -48,12 +48,20 @@ impl Device {
             Err((id, status)) => return self.sent(pair, id, Operation::Send, status),
         };
         self.count += 1;
+        if let Some((event, _)) = self.settings.event.filter(|(_, number)| *number == self.count) {
+            self.report(event);
+        }
         let (id, operation) = (request.id, request.operation);
         if let Some((status, _)) = self.settings.fail.filter(|(_, number)| *number == self.count) {
             return self.sent(pair, id, operation, status);
         }
+        let datagrams = self.pairs.get(&pair).is_some_and(|pair| pair.datagrams);
         match self.check(pair, &request) {
             Err(status) => self.sent(pair, id, operation, status),
+            Ok(to) if datagrams => {
+                let status = self.send_datagram(pair, to, &request);
+                self.sent(pair, id, operation, status);
+            }
             Ok(to) => {
                 let token = self.next_token;
                 self.next_token += 1;
@@ -72,6 +80,30 @@ impl Device {
                 self.route(to, Outgoing::Request { token, offset: 0 });
             }
         }
+    }
+
+    /// Sends a datagram, and returns the status of its request, which ends without an answer.
+    fn send_datagram(&mut self, pair: u16, to: Gid, request: &Request) -> u8 {
+        if request.operation != Operation::Send {
+            return status::UNSUPPORTED;
+        }
+        let Some(domain) = self.pairs.get(&pair).map(|pair| pair.domain) else { return status::FLUSHED };
+        let mut bytes = vec![0; HEADER];
+        if !self.gather(domain, request, 0..request.len(), &mut bytes) {
+            return status::INVALID_LKEY;
+        }
+        let packet = Packet {
+            kind: Kind::Datagram,
+            source_qp: pair,
+            qp: request.qp,
+            qkey: request.qkey,
+            immediate: request.immediate,
+            total: request.len(),
+            ..self.probe()
+        };
+        bytes[..HEADER].copy_from_slice(&packet.encode());
+        self.route(to, Outgoing::Datagram(bytes));
+        status::OK
     }
 
     /// Checks a request on this side, and returns the peer's address.
@@ -181,6 +213,9 @@ impl Device {
         match next {
             Outgoing::Packet(packet) => {
                 Some((packet.encode().to_vec(), Rest { before: Outgoing::Packet(packet), after: None }))
+            }
+            Outgoing::Datagram(bytes) => {
+                Some((bytes.clone(), Rest { before: Outgoing::Datagram(bytes), after: None }))
             }
             Outgoing::Data { packet, from } => {
                 let len = (packet.total - packet.offset).min(CHUNK as u64) as usize;

@@ -55,6 +55,9 @@ pub struct Settings {
     /// The request with this number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
     /// `STATUS@NUMBER`. Default: none.
     pub fail: Option<(u8, u64)>,
+    /// With the request of this number (from 1) the device reports this asynchronous event (`enum ibv_event_type`, those
+    /// of devices and ports): `EFA_EMULATOR_EVENT`, as `TYPE@NUMBER`. Default: none.
+    pub event: Option<(u8, u64)>,
     /// Number of packets, in and out, after which the device sends and takes no more: `EFA_EMULATOR_LOSE_AFTER`.
     /// Default: never.
     pub lose_after: Option<u64>,
@@ -91,6 +94,7 @@ impl Settings {
             rnr_times: small("EFA_EMULATOR_RNR_TIMES", u8::MAX.into(), u8::MAX.into())? as u8,
             regions: small("EFA_EMULATOR_REGIONS", REGIONS, REGIONS)? as usize,
             fail: get("EFA_EMULATOR_FAIL").map(|text| fail(&text)).transpose()?,
+            event: get("EFA_EMULATOR_EVENT").map(|text| event(&text)).transpose()?,
             lose_after: (lose_after != u64::MAX).then_some(lose_after),
             timeout: Duration::from_millis(number("EFA_EMULATOR_TIMEOUT_MS", 10_000, 3_600_000)?),
         }))
@@ -130,11 +134,25 @@ fn caps(text: &str) -> Result<u32, String> {
     Ok(found)
 }
 
+/// A number at the number of a request.
+fn at(text: &str, valid: impl Fn(u8) -> bool) -> Option<(u8, u64)> {
+    let (what, number) = text.split_once('@')?;
+    Some((u8::from_str(what).ok().filter(|what| valid(*what))?, u64::from_str(number).ok()?))
+}
+
 fn fail(text: &str) -> Result<(u8, u64), String> {
-    let parts = text.split_once('@').and_then(|(status, number)| {
-        Some((u8::from_str(status).ok().filter(|status| *status < 32)?, u64::from_str(number).ok()?))
-    });
-    parts.ok_or_else(|| format!("EFA_EMULATOR_FAIL is STATUS@NUMBER, such as 10@3, not {text:?}"))
+    let found = at(text, |status| status < 32);
+    found.ok_or_else(|| format!("EFA_EMULATOR_FAIL is STATUS@NUMBER, such as 10@3, not {text:?}"))
+}
+
+fn event(text: &str) -> Result<(u8, u64), String> {
+    // Other events name an object of the program.
+    let found = at(text, |event| matches!(event, 8..=13 | 17 | 18));
+    found.ok_or_else(|| {
+        format!(
+            "EFA_EMULATOR_EVENT is TYPE@NUMBER of an event of a device or a port, such as 8@3, not {text:?}"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -170,6 +188,7 @@ mod tests {
             ("EFA_EMULATOR_REGIONS", "262145"),
             ("EFA_EMULATOR_FAIL", "10"),
             ("EFA_EMULATOR_FAIL", "77@1"),
+            ("EFA_EMULATOR_EVENT", "1@1"),
             ("EFA_EMULATOR_CAPS", "teleport"),
             ("EFA_EMULATOR_MTU", "99999999"),
         ] {

@@ -5,14 +5,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibv::{
-    Access, AddressHandle, Context, EfaCompletion, EfaCompletionQueue, EfaOpcode, Gid, MemoryRegion, Payload,
-    ProtectionDomain, Remote, Segment, SrdAttr, SrdPeer, SrdQueuePair,
+    Access, AddressHandle, AsyncEvents, CompletionChannel, CompletionQueue, Context, EfaCompletion,
+    EfaCompletionQueue, EfaOpcode, Gid, MemoryRegion, Opcode, Payload, ProtectionDomain, Remote, Segment,
+    SrdAttr, SrdPeer, SrdQueuePair, UdAttr, UdPeer, UdQueuePair,
 };
 
 const LONG: Duration = Duration::from_secs(50);
@@ -126,6 +128,27 @@ struct Setup {
 
 const QKEY: u32 = 0x1234_5678;
 
+/// A file in memory, mapped here for the checks and registered by its descriptor.
+fn of_dmabuf(pd: &Arc<ProtectionDomain>) -> (*mut u8, MemoryRegion) {
+    const OFFSET: usize = 4096 + 64;
+    // SAFETY: a name that ends with a zero.
+    let fd = unsafe { libc::memfd_create(c"dmabuf".as_ptr(), 0) };
+    // SAFETY: new, and owned by nothing else.
+    let file = std::fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.set_len((OFFSET + MEMORY) as u64).unwrap();
+    let (len, protection) = (OFFSET + MEMORY, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a new mapping, at an address that the kernel chooses; it is never unmapped.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
+    assert_ne!(base, libc::MAP_FAILED);
+    let memory = base.cast::<u8>().wrapping_add(OFFSET);
+    let from = |offset: usize, len| {
+        let dmabuf = (file.as_fd(), offset as u64);
+        MemoryRegion::of_dmabuf(pd, dmabuf, len, memory as u64, Access::RemoteReadWrite)
+    };
+    assert_eq!(from(OFFSET, MEMORY + 1).err().map(|error| error.errno), Some(libc::EINVAL), "beyond its end");
+    (memory, from(OFFSET, MEMORY).unwrap())
+}
+
 impl Setup {
     /// Never dropped: the peer may still need this end after it has finished.
     fn new(unsolicited: bool) -> &'static mut Self {
@@ -156,10 +179,16 @@ impl Setup {
         };
         let qp = SrdQueuePair::new(attr).unwrap();
         qp.activate(QKEY, Some(if std::env::var(SCENARIO).unwrap() == "refused" { 1 } else { 7 })).unwrap();
-        // Never freed: the device may use it as long as the process lives.
-        let memory = Box::leak(vec![0u8; MEMORY].into_boxed_slice()).as_mut_ptr();
-        // SAFETY: leaked memory, which is only accessed by raw pointers.
-        let region = unsafe { MemoryRegion::new(&pd, memory, MEMORY, Access::RemoteReadWrite) }.unwrap();
+        let (memory, region) = match &*std::env::var(SCENARIO).unwrap() {
+            "dmabuf" => of_dmabuf(&pd),
+            _ => {
+                // Never freed: the device may use it as long as the process lives.
+                let memory = Box::leak(vec![0u8; MEMORY].into_boxed_slice()).as_mut_ptr();
+                // SAFETY: leaked memory, which is only accessed by raw pointers.
+                let region = unsafe { MemoryRegion::new(&pd, memory, MEMORY, Access::RemoteReadWrite) };
+                (memory, region.unwrap())
+            }
+        };
         let gid = context.gids(1).unwrap()[0];
         let mine = u128::from_be_bytes(gid.0);
         println!("@address {mine:x} {:x} {QKEY:x} {:x} {:x}", qp.number(), memory as u64, region.rkey());
@@ -248,17 +277,103 @@ fn role() {
     let first = role == "a";
     let said = match &*std::env::var(SCENARIO).unwrap() {
         "messages" | "disorder" | "hurry" | "several" => messages(),
-        "remote" => remote(first),
+        "remote" | "dmabuf" => remote(first),
+        "datagrams" => datagrams(),
         "refused" => refused(first),
         "gone" => gone(first),
         "restricted" => restricted(),
         "silent" => silent(),
+        "event" => event(),
         other => panic!("no scenario {other}"),
     };
     println!("@done {said}");
     // The peer may still need answers.
     let mut rest = String::new();
     let _ = std::io::stdin().lock().read_line(&mut rest);
+}
+
+/// Both send datagrams with a number and receive some of the peer's, until each has seen several. What arrives is
+/// whole, and lies behind the room for the routing header.
+fn datagrams() -> String {
+    const RECEIVES: usize = 16;
+    let context = ibv::efa_contexts().unwrap()[0];
+    let pd = ProtectionDomain::new(context).unwrap();
+    let channel = CompletionChannel::new(context).unwrap();
+    let cq = CompletionQueue::new(&channel, 256).unwrap();
+    let attr = UdAttr {
+        pd: Arc::clone(&pd),
+        cq: Arc::clone(&cq),
+        sends: 16,
+        receives: RECEIVES as u32,
+        port: 1,
+        qkey: QKEY,
+    };
+    let qp = UdQueuePair::new(attr).unwrap();
+    let memory = Box::leak(vec![0u8; MEMORY].into_boxed_slice()).as_mut_ptr();
+    // SAFETY: leaked memory, which is only accessed by raw pointers.
+    let region = unsafe { MemoryRegion::new(&pd, memory, MEMORY, Access::Local) }.unwrap();
+    let segment = |at: usize, len: usize| Segment {
+        addr: memory.wrapping_add(at),
+        len: len as u32,
+        lkey: region.lkey(),
+    };
+    let receive = |slot: usize| {
+        // SAFETY: the slot is registered, and read only after the receive has ended.
+        unsafe { qp.receive(slot as u64, segment(slot * SLOT, SLOT)) }.unwrap();
+    };
+    (0..RECEIVES).for_each(receive);
+    let own = u128::from_be_bytes(context.gids(1).unwrap()[0].0);
+    println!("@address {own:x} {:x} {QKEY:x} 0 0", qp.number());
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).unwrap();
+    let peer: Vec<u128> =
+        line.split(' ').map(|word| u128::from_str_radix(word.trim(), 16).unwrap()).collect();
+    let handle = AddressHandle::new(&pd, Gid(peer[0].to_be_bytes())).unwrap();
+    let to = |qkey: u32| UdPeer { handle: &handle, qp: peer[1] as u32, qkey };
+    let (area, begin) = (RECEIVES * SLOT, Instant::now());
+    let (mut number, mut seen, mut under_way) = (0_u32, HashSet::new(), false);
+    // The peer's datagrams may be lost until it has receives, so both go on for a while after the last that they need.
+    let mut more = 200;
+    while seen.len() < 20 || more > 0 {
+        assert!(begin.elapsed() < LONG, "{number} sent, {} arrived", seen.len());
+        if !under_way {
+            let len = (number as usize * 97) % 8900;
+            for index in 0..len {
+                // SAFETY: inside the memory; no request reads there meanwhile.
+                unsafe { memory.wrapping_add(area + index).write(pattern(u64::from(number), index)) };
+            }
+            // A datagram for another key is lost, too.
+            let qkey = if number % 5 == 4 { QKEY ^ 1 } else { QKEY };
+            // SAFETY: the slot is used again when the request has ended.
+            unsafe { qp.send(SENDS, segment(area, len), to(qkey), Some(number)) }.unwrap();
+            (number, under_way) = (number + 1, true);
+        }
+        let mut came = Vec::new();
+        cq.poll(|entry| came.push(entry)).unwrap();
+        for entry in came {
+            assert_eq!(entry.status, ibv::Status::SUCCESS, "{entry:?}");
+            if entry.id == SENDS {
+                (under_way, more) = (false, if seen.len() < 20 { more } else { more - 1 });
+                continue;
+            }
+            assert_eq!(entry.opcode, Opcode::Receive);
+            let told = entry.data.unwrap();
+            let (slot, len) = (entry.id as usize, (told as usize * 97) % 8900);
+            assert_eq!(entry.len, ibv::GRH + len);
+            assert_ne!(told % 5, 4, "of another key");
+            for index in 0..len {
+                // SAFETY: inside the memory, and the bytes have arrived.
+                let byte = unsafe { memory.wrapping_add(slot * SLOT + ibv::GRH + index).read() };
+                assert_eq!(byte, pattern(u64::from(told), index), "datagram {told}");
+            }
+            assert!(seen.insert(told), "datagram {told} came twice");
+            receive(slot);
+        }
+        std::thread::yield_now();
+    }
+    // Never destroyed: the peer may still send.
+    std::mem::forget((qp, handle));
+    "whole".into()
 }
 
 /// Both send and receive: each message arrives once, whole, with its number.
@@ -476,6 +591,22 @@ fn restricted() -> String {
     format!("{found:?}")
 }
 
+/// A device that reports an event with its second request.
+fn event() -> String {
+    let setup = Setup::new(false);
+    let events = AsyncEvents::new(setup.cq.context()).unwrap();
+    let nowhere = SrdPeer { qp: setup.peer.0 ^ 1, ..setup.peer() };
+    let mut found = Vec::new();
+    for _ in 0..2 {
+        setup.one(|batch| {
+            // SAFETY: the data is inline.
+            unsafe { batch.send(ONE, nowhere, Payload::Inline(b"?"), None) }.unwrap();
+        });
+        found.push(events.next().unwrap());
+    }
+    format!("{found:?}")
+}
+
 /// Devices that neither take nor send packets.
 fn silent() -> String {
     let setup = Setup::new(false);
@@ -493,6 +624,13 @@ fn a_device_that_falls_silent_is_given_up() {
     let set = [("EFA_EMULATOR_LOSE_AFTER", "0"), ("EFA_EMULATOR_TIMEOUT_MS", "300")];
     for said in pair("silent", &set) {
         assert_eq!(said, "15", "an unreachable peer");
+    }
+}
+
+#[test]
+fn an_event_of_the_device_is_reported() {
+    for said in pair("event", &[("EFA_EMULATOR_EVENT", "10@2")]) {
+        assert_eq!(said, "[None, Some(PortError(1))]");
     }
 }
 
@@ -520,6 +658,18 @@ fn remote_memory_is_read_and_written_within_its_bounds() {
         if said.contains("write false") {
             println!("NOT RUN: remote writes: this libefa has none (rdma-core 50 and newer do)");
         }
+    }
+}
+
+#[test]
+fn memory_behind_a_descriptor_is_read_and_written() {
+    pair("dmabuf", &[]);
+}
+
+#[test]
+fn datagrams_arrive_whole_or_not_at_all() {
+    for said in pair("datagrams", &[("EFA_EMULATOR_REORDER", "20"), ("EFA_EMULATOR_RNR", "10")]) {
+        assert_eq!(said, "whole");
     }
 }
 
