@@ -8,8 +8,8 @@
 //! It says nothing about EFA's performance.
 //!
 //! - `preload`: the replaced functions of the C library, and the device's thread.
-//! - `commands`, `dmabuf`: the kernel's commands. `device`: the objects that they create. `memory`: memory shared with the
-//!   program.
+//! - `commands`, `dmabuf`: the kernel's commands. `device`: the objects that they create. `memory`: memory shared with
+//!   the program.
 //! - `send`, `receive`: the device's work. `formats`: the entries of its queues. `packet`: the protocol between
 //!   devices.
 //! - `settings`: which faults occur, and when. `sysfs`: the files by which libraries find the device.
