@@ -104,6 +104,8 @@ fn test(report: &mut Report) {
     for stock in std::iter::once(&system).chain(newer.as_ref().ok()) {
         let name = format!("fi_pingpong of {} over its efa, at both ends", stock.name());
         report.add_retried(&name, || c_efa(stock, &name, &emulator, &dir));
+        let name = format!("datagrams of {} over its efa", stock.name());
+        report.add_retried(&name, || c_datagrams(stock, &name, &emulator, &dir));
         let name = format!("fi_pingpong of {} over our efa and C's, each at either end", stock.name());
         report.add_retried(&name, || meets_c(stock, &name, &emulator, &dir));
         let name = format!("remote accesses of {} and ours, each at either end", stock.name());
@@ -238,4 +240,17 @@ fn c_efa(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
         on(&mut side, emulator, dir);
         side
     })
+}
+
+/// C's provider with itself over unreliable datagrams, which ours does not offer: the device's queue pairs for them.
+fn c_datagrams(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
+    if !stock.has_programs() {
+        return stock.no_programs(name);
+    }
+    let side = || {
+        let mut side = stock.pingpong();
+        on(&mut side, emulator, dir);
+        side
+    };
+    pingpong(&["-p", "efa", "-e", "dgram", "-I", "20", "-c"], &side, &side)
 }
