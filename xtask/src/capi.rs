@@ -1,10 +1,10 @@
 //! libfabric's C interface: linking `libfabric.so.1`, installing it, and running C programs on it.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
 
 use crate::StepResult;
+use crate::patience::patient;
 use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
 use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
 use crate::{datagrams, deb, install, layouts, plugins, trixie};
@@ -15,8 +15,6 @@ pub const SONAME: &str = "libfabric.so.1";
 pub const INTERFACE: &str = "2.6.0";
 pub const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
 pub const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
-/// Time limit of a program. On a loaded machine with two cores everything takes its time.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Links the library into a folder of its own. Returns that folder.
 ///
@@ -360,31 +358,4 @@ fn on<'a>(folder: &Path, command: &'a mut Command) -> &'a mut Command {
 /// Runs a program on this library.
 pub fn run_on(folder: &Path, command: &mut Command) -> StepResult {
     patient(on(folder, command))
-}
-
-/// Runs a program, for at most [`PATIENCE`].
-pub fn patient(command: &mut Command) -> StepResult {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
-    ended(&mut child, &name, PATIENCE).map(|()| Outcome::Passed)
-}
-
-/// Waits until a program has ended successfully. Kills it if it runs longer than `patience`.
-///
-/// # Errors
-/// The program failed or was killed.
-pub fn ended(child: &mut Child, name: &str, patience: Duration) -> Result<(), String> {
-    let begin = Instant::now();
-    loop {
-        match child.try_wait().map_err(|error| format!("{name}: {error}"))? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(format!("{name} ended with {status}")),
-            None if begin.elapsed() > patience => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("{name} did not end within {} s", patience.as_secs()));
-            }
-            None => std::thread::sleep(Duration::from_millis(10)),
-        }
-    }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::StepResult;
-use crate::capi::patient;
+use crate::patience::patient;
 use crate::step::{Outcome, answers, command, not_run, root};
 use crate::stock::{NO_HEADERS, Stock, pingpong};
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use crate::StepResult;
-use crate::capi::patient;
+use crate::patience::patient;
 use crate::step::{answers, command, not_run, root, run};
 use crate::stock::{NO_HEADERS, Stock};
 

@@ -23,6 +23,7 @@ mod mxl;
 mod nightly;
 mod nixl;
 mod nixl_plugin;
+mod patience;
 mod plugins;
 mod report;
 mod settings;

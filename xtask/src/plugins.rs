@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::StepResult;
-use crate::capi::patient;
+use crate::patience::patient;
 use crate::step::{Outcome, command, not_run, output, root, run};
 use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
 

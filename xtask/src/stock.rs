@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::StepResult;
-use crate::capi::patient;
+use crate::patience::patient;
 use crate::step::{command, not_run, root, run};
 
 const NO_PROGRAMS: &str = "apt-get install libfabric-bin";

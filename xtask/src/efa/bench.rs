@@ -15,7 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::StepResult;
-use crate::capi::{DEVICES, built, ended, link_with_devices};
+use crate::capi::{DEVICES, built, link_with_devices};
+use crate::patience::ended;
 use crate::step::{Outcome, cargo, not_run, output, run, target_dir};
 use facts::Facts;
 use page::{Row, Rows};

@@ -8,7 +8,7 @@ use std::process::Command;
 use super::on;
 use crate::step::{Outcome, Report, not_run, root, run};
 use crate::stock::{NO_HEADERS, Stock};
-use crate::{StepResult, capi, nixl, vm};
+use crate::{StepResult, capi, nixl, patience, vm};
 
 /// Packets per hundred that arrive late, and messages per hundred that find no receive.
 pub const DISORDER: [(&str, &str); 2] = [("EFA_EMULATOR_REORDER", "30"), ("EFA_EMULATOR_RNR", "10")];
@@ -24,7 +24,7 @@ pub fn test(report: &mut Report, emulator: &Path, dir: &Path) {
             // No other provider, so that the programs cannot fall back from `efa`.
             on(command, emulator, dir).env("FI_PROVIDER", "efa");
             command.envs(disorder.then_some(DISORDER).into_iter().flatten());
-            capi::patient(command)
+            patience::patient(command)
         };
         let name = format!("Open MPI over our efa, {network}");
         report.add_retried(&name, || open_mpi(&name, start));
@@ -93,7 +93,7 @@ impl<'a> Pair<'a> {
     /// Runs both to their ends.
     fn run(&self, case: &str, first: &mut Command, second: &mut Command) -> Result<(), String> {
         let mut first = first.spawn().map_err(|error| format!("{case}: {error}"))?;
-        let outcome = capi::patient(second);
+        let outcome = patience::patient(second);
         if outcome.is_err() {
             let _ = first.kill();
         }
