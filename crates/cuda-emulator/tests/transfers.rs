@@ -162,24 +162,33 @@ fn chunks_of_windows_move_from_a_mute_rail() {
 /// Both agents are on one host, so the device would not be used.
 const NO_SHM: (&str, &str) = ("FI_EFA_ENABLE_SHM_TRANSFER", "0");
 
-/// The peer's NIC writes and reads the device's memory itself if it takes the driver's dma-buf; otherwise the bytes go
-/// through windows.
-fn over_a_nic(name: &'static str, is_direct: bool) {
-    const LEN: usize = 8 << 20;
+/// A simulated NIC of `efa`, and the hints for rails of it.
+fn nic(name: &'static str) -> (Arc<srd::SimulatedDevice>, Hints) {
     let device = srd::SimulatedDevice::new(name, srd::Plan::default());
     ofi_efa::srd::add(Arc::new(srd::Handle(Arc::clone(&device))));
-    ofi::register_provider(Arc::new(ofi_efa::EfaProvider)).unwrap();
-    let hints = Hints::new().provider("efa").domain(format!("{name}-rdm"));
-    let open = |name: &str| {
-        let builder = Agent::builder(name).progress_thread(true).shared_memory(false);
-        builder.map_devices(false).rail(hints.clone()).open().unwrap()
-    };
-    for ours in ["dram", "cuda"] {
-        let (alice, bob) = (open("alice"), open("bob"));
-        let (source, target) = (memory(&alice, ours, LEN), memory(&bob, "cuda", LEN));
+    let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider)); // refused the second time
+    (device, Hints::new().provider("efa").domain(format!("{name}-rdm")))
+}
+
+/// An agent whose device memory is not mapped by others.
+fn unmapped(name: &str, hints: &[&Hints]) -> Agent {
+    let config = Config { stall_timeout: Duration::from_secs(1), ..Config::default() };
+    let builder = Agent::builder(name).config(config).progress_thread(true).shared_memory(false);
+    let builder = hints.iter().fold(builder, |builder, hints| builder.rail((*hints).clone()));
+    builder.map_devices(false).open().unwrap()
+}
+
+/// NICs write and read the memory of devices at both ends if they take the driver's dma-buf; otherwise the bytes go
+/// through pool and windows.
+fn over_a_nic(name: &'static str, is_direct: bool) {
+    const LEN: usize = 8 << 20;
+    let (device, hints) = nic(name);
+    for (ours, theirs) in [("dram", "cuda"), ("cuda", "cuda"), ("cuda", "dram")] {
+        let (alice, bob) = (unmapped("alice", &[&hints]), unmapped("bob", &[&hints]));
+        let (source, target) = (memory(&alice, ours, LEN), memory(&bob, theirs, LEN));
         let metadata = bob.metadata().unwrap();
         let keys = multirail::wire::Metadata::parse(&metadata).unwrap().regions[0].keys.len();
-        assert_eq!(keys, usize::from(is_direct));
+        assert_eq!(keys, usize::from(is_direct || theirs == "dram"));
         alice.load(&metadata).unwrap();
         let remote = [Remote { region: target.id, offset: 0, len: LEN as u64 }];
         let local = [source.whole.clone()];
@@ -190,15 +199,104 @@ fn over_a_nic(name: &'static str, is_direct: bool) {
             device.take_accesses();
             plan.post(LONG).unwrap().wait().unwrap();
             let accesses: usize = device.take_accesses().iter().sum();
-            // Our own memory of a device is staged in any case. Windows are written by their owner until their keys
-            // are known.
-            if is_direct && ours == "dram" {
-                assert_eq!(accesses, LEN >> 22, "{way:?}");
+            // A chunk of the pool or of a window has 1 MiB, an access of a rail up to 4. Windows are written by their
+            // owner until their keys are known.
+            if is_direct {
+                assert_eq!(accesses, LEN >> 22, "{way:?} of {ours} and {theirs}");
             }
             let to = if way == Way::Write { &target } else { &source };
-            assert_eq!((to.contents)(), pattern(LEN, seed), "{way:?} of {ours}");
+            assert_eq!((to.contents)(), pattern(LEN, seed), "{way:?} of {ours} and {theirs}");
         }
     }
+}
+
+/// The peer's NIC refuses an access from our device's memory, which only the memory's owner can explain, and only of
+/// bytes that the processor sends. So they go through the pool, and the transfer ends with the owner's error, as one of
+/// host memory does.
+#[test]
+fn what_a_nic_refuses_of_a_device_goes_through_the_pool() {
+    const LEN: usize = 3 << 20;
+    let name = "what_a_nic_refuses_of_a_device_goes_through_the_pool";
+    if !is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1"), NO_SHM]) {
+        return;
+    }
+    let (_device, hints) = nic("nic2");
+    let (alice, bob) = (unmapped("alice", &[&hints]), unmapped("bob", &[&hints]));
+    let target = memory(&bob, "dram", LEN);
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let remote = [Remote { region: target.id, offset: 0, len: LEN as u64 }];
+    let sources = ["dram", "cuda"].map(|kind| memory(&alice, kind, LEN));
+    let plans = sources.each_ref().map(|source| {
+        alice.prepare("bob", Way::Write, std::slice::from_ref(&source.whole), &remote).unwrap()
+    });
+    plans.iter().for_each(|plan| plan.post(LONG).unwrap().wait().unwrap());
+    drop(target);
+    let errors = plans.each_ref().map(|plan| plan.post(LONG).unwrap().wait().unwrap_err().errno());
+    assert_eq!(errors[0], errors[1]);
+    assert_ne!(errors[1], Errno::EOPNOTSUPP);
+}
+
+/// NICs move memory of devices at both ends by its dma-bufs, over two rails, of which one goes mute: the parts move,
+/// and come to nothing late.
+#[test]
+fn device_memory_moves_from_a_mute_rail_by_dma_buf() {
+    const LEN: usize = 16 << 20;
+    if !is_inside("device_memory_moves_from_a_mute_rail_by_dma_buf", &[("CUDA_EMULATOR_DMABUF", "1"), NO_SHM])
+    {
+        return;
+    }
+    let (device, hints) = nic("nic3");
+    let (alice, bob) = (unmapped("alice", &[&hints, &hints]), unmapped("bob", &[&hints, &hints]));
+    let (source, target) = (memory(&alice, "cuda", LEN), memory(&bob, "cuda", LEN));
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let remote = [Remote { region: target.id, offset: 0, len: LEN as u64 }];
+    let local = [source.whole.clone()];
+    let write = alice.prepare("bob", Way::Write, &local, &remote).unwrap();
+    let read = alice.prepare("bob", Way::Read, &local, &remote).unwrap();
+    for _ in 0..3 {
+        write.post(LONG).unwrap().wait().unwrap();
+        read.post(LONG).unwrap().wait().unwrap();
+    }
+    assert!(alice.paths("bob").unwrap().iter().all(|path| path.moved > 0), "both rails are used");
+
+    let queue_pair = |agent: &Agent| {
+        let metadata = multirail::wire::Metadata::parse(&agent.metadata().unwrap()).unwrap();
+        let address = &metadata.rails[1].address;
+        u16::from_le_bytes([address[16], address[17]])
+    };
+    let rails = [&alice, &bob].map(queue_pair);
+    device.mute(&rails);
+    (source.fill)(&pattern(LEN, 3));
+    let written = write.post(LONG).unwrap();
+    written.wait().unwrap();
+    assert_eq!((target.contents)(), pattern(LEN, 3));
+    let counts = alice.counts();
+    assert!(counts.fenced > 0 && counts.moved > 0, "{counts:?}");
+    assert!(device.flying() > 0, "the device has them still");
+    assert!(!written.progress().is_quiet, "and reads their memory");
+    (target.fill)(&pattern(LEN, 4));
+    device.mend();
+    assert!(written.wait_quiet(LONG).unwrap());
+    assert_eq!((target.contents)(), pattern(LEN, 4), "no write came late");
+
+    // Until both rails are used again.
+    let before = alice.paths("bob").unwrap().iter().map(|path| path.moved).min().unwrap();
+    let began = std::time::Instant::now();
+    while alice.paths("bob").unwrap().iter().map(|path| path.moved).min().unwrap() == before {
+        assert!(began.elapsed() < LONG, "{:?}", alice.paths("bob").unwrap());
+        write.post(LONG).unwrap().wait().unwrap();
+    }
+    (target.fill)(&pattern(LEN, 5));
+    device.mute(&rails);
+    read.post(LONG).unwrap().wait().unwrap();
+    assert_eq!((source.contents)(), pattern(LEN, 5));
+    assert!(alice.counts().fenced > counts.fenced);
+    (source.fill)(&pattern(LEN, 6));
+    device.mend();
+    while device.flying() > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!((source.contents)(), pattern(LEN, 6), "no read came late");
 }
 
 #[test]

@@ -140,8 +140,8 @@ impl Builder {
         let core = Core::new(&self.name, specs, self.config, Box::new(random));
         let regions = Arc::default();
         let windows = Arc::default();
-        let staging =
-            Staging::new(Arc::clone(&domains), Arc::clone(&regions), Arc::clone(&windows), self.map_devices);
+        let shares = Shares { exports: self.map_devices, memory: self.shared_memory };
+        let staging = Staging::new(Arc::clone(&domains), Arc::clone(&regions), Arc::clone(&windows), shares);
         let leases = Leases::new(Arc::clone(&regions), windows, most_leased);
         let shared = Arc::new(Shared {
             name: self.name.into(),
@@ -152,7 +152,7 @@ impl Builder {
             has_thread: self.progress_thread,
             state: Mutex::new(Driver { core, rails, staging, waiters: Waiters::default(), leases }),
             regions,
-            shares: Shares { exports: self.map_devices, memory: self.shared_memory },
+            shares,
             next_region: AtomicU64::new(1),
             over: AtomicBool::new(false),
         });

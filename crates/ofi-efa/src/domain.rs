@@ -7,6 +7,7 @@ use ibv::cache::{Cache, Limits};
 use ofi_api::{Errno, Error, Info, MrMode, Result};
 use rustc_hash::FxHashSet;
 
+use crate::dmabuf::Dmabufs;
 use crate::settings;
 use crate::srd::{self, Access, Device};
 
@@ -39,6 +40,8 @@ pub struct Domain {
     pub cache: Arc<Cache<Box<dyn srd::Region>>>,
     /// See [`Withdrawn`].
     pub withdrawn: Arc<Withdrawn>,
+    /// Local memory that the processor does not touch.
+    pub dmabufs: Arc<Dmabufs>,
 }
 
 impl Domain {
@@ -66,7 +69,8 @@ impl Domain {
         let keys = can && plain && mode.contains(MrMode::PROV_KEY | MrMode::VIRT_ADDR);
         let limits =
             Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
-        Ok(Self { device, keys, cache: Arc::new(Cache::new(limits)), withdrawn: Arc::default() })
+        let (withdrawn, dmabufs) = Default::default();
+        Ok(Self { device, keys, cache: Arc::new(Cache::new(limits)), withdrawn, dmabufs })
     }
 
     /// A registration of `len` bytes from `addr` on, which requests of this end read or write.
@@ -80,8 +84,18 @@ impl Domain {
         self.cache.get(addr.addr(), len, |start, len| {
             // SAFETY: the caller's promise; for a whole range, the promise of the code that registered it, until it is
             // removed.
-            unsafe { self.device.register(addr.with_addr(start), len, Access::Local) }
+            unsafe { self.make(addr.with_addr(start), len) }
         })
+    }
+
+    /// # Safety
+    /// The memory stays in place until the registration is dropped.
+    unsafe fn make(&self, addr: *mut u8, len: usize) -> Result<Box<dyn srd::Region>> {
+        if let Some(made) = self.dmabufs.register(&*self.device, addr.addr(), len) {
+            return made;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.device.register(addr, len, Access::Local) }
     }
 
     /// As [`Domain::local`], if the memory is a part of the application's registrations. Also returns the addresses
@@ -92,7 +106,7 @@ impl Domain {
     pub unsafe fn registered(&self, addr: *mut u8, len: usize) -> Option<(Range<usize>, Local)> {
         let found = self.cache.get_range(addr.addr(), len, |start, len| {
             // SAFETY: the promise of the code that registered the range, until it is removed.
-            unsafe { self.device.register(addr.with_addr(start), len, Access::Local) }
+            unsafe { self.make(addr.with_addr(start), len) }
         });
         found.unwrap_or_else(|error| {
             tracing::debug!(target: "ofi::efa::mr", %error, "registered memory is copied");

@@ -101,6 +101,7 @@ impl Lane {
         let Some(sources) = sources.collect::<Option<Vec<_>>>() else { return Ok(None) };
         let (mut runs, mut regions, mut slot) = (Vec::new(), Vec::new(), None);
         if short {
+            common.domain.transport.dmabufs.refuse(out.pieces)?;
             let taken = common.adapter.take_slot().ok_or(Error::AGAIN)?;
             let segment = common.adapter.lend(taken, out.len);
             if out.write {
@@ -357,6 +358,9 @@ impl Lane {
     ) {
         let Native { write, pieces, remote, len, told } = native;
         common.counts.native_refused += 1;
+        if let Err(error) = common.domain.transport.dmabufs.refuse(&pieces) {
+            return self.finish(common, host, peer, id, Err(error.errno()));
+        }
         let asked = match iovs(&remote) {
             Some(remote) if write => {
                 // SAFETY: the core lends the pieces of the operations that it posts, and this one has not ended.

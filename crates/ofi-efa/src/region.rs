@@ -6,6 +6,7 @@ use ofi_api::{Dmabuf, Errno, Error, HmemIface, MrAccess, MrAttr, Result};
 
 use ibv::cache::{Cache, RangeId};
 
+use crate::dmabuf::Dmabufs;
 use crate::domain::{Domain, Withdrawn};
 use crate::srd::{self, Access};
 
@@ -19,13 +20,17 @@ pub struct Region {
     cache: Arc<Cache<Box<dyn srd::Region>>>,
     ranges: Mutex<Vec<RangeId>>,
     withdrawn: Arc<Withdrawn>,
+    /// The dma-buf: its first address and length.
+    dmabuf: Mutex<Option<(usize, usize)>>,
+    dmabufs: Arc<Dmabufs>,
 }
 
 /// Most registrations that are tried to get a key that no open registration has.
 const TRIES: usize = 64;
 
 impl Region {
-    /// Registers a dma-buf with the device.
+    /// Registers a dma-buf with the device, for peers. Operations of this end find it as they find other registered
+    /// memory ([`Dmabufs`]).
     ///
     /// # Errors
     /// `FI_ENOSYS` for a domain whose devices do not access memory by themselves, and for a registration that they may
@@ -46,7 +51,11 @@ impl Region {
         let iova = piece.addr.addr() as u64;
         let register = || domain.device.register_dmabuf(dmabuf, piece.len, iova, access);
         let region = unused_key(domain, register)?.ok_or_else(|| Error::new(Errno::ENOSPC))?;
-        Ok(Self::of(domain, Some(region), Vec::new()))
+        let (start, len) = (piece.addr.addr(), piece.len);
+        domain.dmabufs.add(dmabuf, start, len)?;
+        let mut whole = Self::of(domain, Some(region), vec![domain.cache.add(start, len)]);
+        whole.dmabuf = Mutex::new(Some((start, len)));
+        Ok(whole)
     }
 
     fn of(domain: &Domain, remote: Option<Box<dyn srd::Region>>, ranges: Vec<RangeId>) -> Self {
@@ -56,6 +65,8 @@ impl Region {
             cache: Arc::clone(&domain.cache),
             ranges: Mutex::new(ranges),
             withdrawn: Arc::clone(&domain.withdrawn),
+            dmabuf: Mutex::default(),
+            dmabufs: Arc::clone(&domain.dmabufs),
         }
     }
 
@@ -79,6 +90,10 @@ impl Region {
         let ranges = std::mem::take(&mut *self.ranges.lock().unwrap_or_else(PoisonError::into_inner));
         for range in ranges {
             self.cache.remove(range);
+        }
+        // Last: while a range is in the cache, its memory must be known not to be the processor's.
+        if let Some((start, len)) = self.dmabuf.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            self.dmabufs.remove(start, len);
         }
     }
 

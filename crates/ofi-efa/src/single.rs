@@ -136,6 +136,7 @@ impl Lane {
                 return Ok(Some((lkey, Memory::Region(region))));
             }
         }
+        domain.dmabufs.refuse(std::slice::from_ref(piece))?;
         if short {
             let slot = common.adapter.take_slot().ok_or(Error::AGAIN)?;
             if !fills {

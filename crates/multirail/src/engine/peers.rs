@@ -208,6 +208,12 @@ impl<G> Core<G> {
         session.is_some_and(|session| session.paths.iter().any(is_its))
     }
 
+    /// Our rails that have a path to a peer.
+    pub fn rails_to(&self, peer: PeerId) -> Vec<usize> {
+        let session = self.peers.get(peer.0).and_then(|peer| self.sessions.get(peer.current?));
+        session.into_iter().flat_map(|session| session.paths.iter().map(|path| path.rail)).collect()
+    }
+
     /// Ends the session with a peer, after telling it. Operations in flight fail with `FI_ECANCELED`.
     pub fn disconnect(&mut self, peer: PeerId, now: Time) {
         let Some(peer) = self.peers.get_mut(peer.0) else { return };

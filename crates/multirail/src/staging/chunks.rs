@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ofi::{Errno, Error};
 
 use super::{Chunk, Lent, PLACE, PLACES, Plan, Staging, Step, Transfer, log, tell};
-use crate::engine::{self, Audience, Core, Outcome, PeerId, Time, Way};
+use crate::engine::{self, Audience, Core, Outcome, PeerId, Progress, Time, Way};
 use crate::region::{Guard, Inner as Region};
 use crate::wire::RegionInfo;
 use crate::wire::staging::{Order, Through};
@@ -16,6 +16,8 @@ enum Turn {
     Waits,
     Goes(Step),
     Ends(Result<(), Errno>),
+    /// A chunk that has ended has left its memory here.
+    Leaves,
 }
 
 /// An engine plan with one descriptor.
@@ -52,29 +54,44 @@ impl Staging {
                 }
                 Turn::Ends(result) => {
                     was_busy = true;
-                    let chunk = transfer.chunks.swap_remove(at);
+                    let mut chunk = transfer.chunks.swap_remove(at);
                     match result {
                         Ok(()) => transfer.moved += chunk.len,
+                        Err(errno) if self.is_refused(transfer, &chunk, errno) => {}
                         Err(errno) => drop(transfer.outcome.get_or_insert(Outcome::Failed(errno))),
                     }
-                    self.give_back(transfer.plan.peer, &chunk, result.is_ok() || chunk.answer.is_some());
+                    let is_clean = result.is_ok() || chunk.answer.is_some();
+                    self.leave_window(transfer.plan.peer, &mut chunk, is_clean);
+                    match (chunk.lent.take(), &chunk.pooled) {
+                        (Some(id), pooled) => {
+                            pooled.iter().for_each(|pooled| self.pool.lend(pooled));
+                            chunk.step = Step::Lingers(id);
+                            transfer.chunks.push(chunk);
+                        }
+                        (None, Some(pooled)) => self.pool.give_back(pooled, false),
+                        (None, None) => {}
+                    }
+                }
+                Turn::Leaves => {
+                    was_busy = true;
+                    let chunk = transfer.chunks.swap_remove(at);
+                    chunk.pooled.iter().for_each(|pooled| self.pool.give_back(pooled, true));
                 }
             }
         }
         was_busy
     }
 
-    /// Frees a chunk's places; that in the window only if the peer has finished with it.
-    fn give_back(&mut self, peer: PeerId, chunk: &Chunk, is_clean: bool) {
-        self.free.extend(chunk.pooled);
-        let Some((window, place)) = &chunk.place else { return };
+    /// Frees a chunk's place in the window, if the peer has finished with it.
+    fn leave_window(&mut self, peer: PeerId, chunk: &mut Chunk, is_clean: bool) {
+        let Some((window, place)) = chunk.place.take() else { return };
         let Some(Lent::Window { info, free, used }) = self.lent.get_mut(&peer) else { return };
-        if !Arc::ptr_eq(info, window) {
+        if !Arc::ptr_eq(info, &window) {
             return; // of an earlier session
         }
         *used = used.saturating_sub(1);
         if is_clean {
-            free.push(*place);
+            free.push(place);
         }
         if free.is_empty() && *used == 0 {
             self.lent.remove(&peer); // the next chunk asks for another window
@@ -97,7 +114,7 @@ impl Staging {
                 Ok(true) if is_over && is_write && chunk.mapped.is_none() => {
                     Turn::Ends(Err(Errno::ECANCELED))
                 }
-                Ok(true) if is_write && chunk.mapped.is_none() => self.go(core, plan, chunk, deadline, now),
+                Ok(true) if is_write && chunk.mapped.is_none() => Self::go(core, plan, chunk, deadline, now),
                 Ok(true) => Turn::Ends(Ok(())),
                 Err(error) => failed(&error),
             },
@@ -107,30 +124,40 @@ impl Staging {
                     core.cancel(id);
                 }
                 let progress = core.progress(id);
-                if progress.is_some_and(|progress| !progress.is_quiet) {
-                    return Turn::Waits;
+                match progress.filter(|progress| !progress.is_quiet) {
+                    None => core.release(id),
+                    // A rail that went mute keeps a write's memory after its bytes have moved to another.
+                    Some(Progress { outcome: Some(Outcome::Done), .. }) if is_write => chunk.lent = Some(id),
+                    Some(_) => return Turn::Waits,
                 }
-                core.release(id);
                 match progress.and_then(|progress| progress.outcome) {
                     Some(Outcome::Done) => {}
                     Some(Outcome::Failed(errno)) => return Turn::Ends(Err(errno)),
                     _ => return Turn::Ends(Err(Errno::ECANCELED)),
                 }
-                match (is_data, is_write, chunk.pooled) {
+                match (is_data, is_write, &chunk.pooled) {
                     (false, ..) => Turn::Goes(Step::Answer),
                     (true, true, _) if chunk.place.is_some() => Turn::Goes(Step::Answer),
                     (true, false, Some(_)) if is_over => Turn::Ends(Err(Errno::ECANCELED)),
-                    (true, false, Some(_)) => self.copy(plan, chunk),
+                    (true, false, Some(_)) => Self::copy(plan, chunk),
                     _ => Turn::Ends(Ok(())),
                 }
             }
             Step::Answer => match chunk.answer {
                 Some(0) if is_write => Turn::Ends(Ok(())),
-                Some(0) if !is_over => self.go(core, plan, chunk, deadline, now),
+                Some(0) if !is_over => Self::go(core, plan, chunk, deadline, now),
                 Some(errno) if errno != 0 => Turn::Ends(Err(Errno::from_raw(errno.cast_signed()))),
                 _ if is_over => Turn::Ends(Err(Errno::ECANCELED)),
                 _ => Turn::Waits,
             },
+            Step::Lingers(id) => {
+                let id = *id;
+                if core.progress(id).is_some_and(|progress| !progress.is_quiet) {
+                    return Turn::Waits;
+                }
+                core.release(id);
+                Turn::Leaves
+            }
         }
     }
 
@@ -142,8 +169,10 @@ impl Staging {
         now: Time,
     ) -> Result<bool, Errno> {
         let plan = Arc::clone(&transfer.plan);
-        let (nth, offset) = transfer.cursor;
+        let refused = transfer.refused.last().copied();
+        let (nth, offset) = refused.map_or(transfer.cursor, |(nth, offset, _)| (nth, offset));
         let piece = &plan.pieces[nth];
+        let end = refused.map_or(piece.len, |(.., end)| end);
         let device = piece.local.device();
         if piece.local.is_revoked() {
             return Err(Errno::EFAULT);
@@ -154,10 +183,14 @@ impl Staging {
         if mapped.is_some() && transfer.chunks.len() >= PLACES {
             return Ok(false);
         }
-        let needs_pool = device.is_some() && mapped.is_none();
+        let is_direct = device.is_some()
+            && mapped.is_none()
+            && refused.is_none()
+            && self.may_be_direct(core, plan.peer, piece, now);
+        let needs_pool = device.is_some() && mapped.is_none() && !is_direct;
         if let (Some(device), true) = (device, needs_pool) {
-            self.make_pool(device)?;
-            if self.free.is_empty() {
+            self.pool.make(device, &self.domains)?;
+            if self.pool.is_full() {
                 return Ok(false);
             }
         }
@@ -165,17 +198,23 @@ impl Staging {
         if needs_window && place.is_none() {
             return Ok(false);
         }
-        let pooled = if needs_pool { self.free.pop() } else { None };
+        let pooled = if needs_pool { self.pool.take() } else { None };
         let is_plain = mapped.is_none() && pooled.is_none() && place.is_none();
-        let left = piece.len - offset;
+        let left = end - offset;
         let len = if is_plain { left } else { left.min(PLACE) };
         let op = self.next_op;
         self.next_op += 1;
+        let (lent, answer, step) = (None, None, Step::Answer);
         let mut chunk =
-            Chunk { piece: nth, offset, len, op, pooled, place, mapped, answer: None, step: Step::Answer };
-        transfer.cursor = if len == left { (nth + 1, 0) } else { (nth, offset + len) };
-        let first = match (plan.way, chunk.mapped.is_some(), chunk.place.is_some(), pooled.is_some()) {
-            (_, true, ..) | (Way::Write, _, _, true) => self.copy(&plan, &chunk),
+            Chunk { piece: nth, offset, len, op, pooled, place, mapped, is_direct, lent, answer, step };
+        match transfer.refused.last_mut() {
+            Some(_) if len == left => drop(transfer.refused.pop()),
+            Some((_, begin, _)) => *begin += len,
+            None => transfer.cursor = if len == left { (nth + 1, 0) } else { (nth, offset + len) },
+        }
+        let is_pooled = chunk.pooled.is_some();
+        let first = match (plan.way, chunk.mapped.is_some(), chunk.place.is_some(), is_pooled) {
+            (_, true, ..) | (Way::Write, _, _, true) => Self::copy(&plan, &chunk),
             (Way::Read, _, true, _) => {
                 let order = Order::Fetch(through(&plan, &chunk));
                 match tell(core, plan.peer, &order, transfer.deadline, now) {
@@ -183,7 +222,7 @@ impl Staging {
                     Err(errno) => Turn::Ends(Err(errno)),
                 }
             }
-            _ => self.go(core, &plan, &chunk, transfer.deadline, now),
+            _ => Self::go(core, &plan, &chunk, transfer.deadline, now),
         };
         match first {
             Turn::Goes(step) => {
@@ -192,21 +231,22 @@ impl Staging {
                 Ok(true)
             }
             Turn::Ends(Err(errno)) => {
-                self.give_back(plan.peer, &chunk, true);
+                self.leave_window(plan.peer, &mut chunk, true);
+                chunk.pooled.iter().for_each(|pooled| self.pool.give_back(pooled, false));
                 Err(errno)
             }
-            Turn::Waits | Turn::Ends(Ok(())) => Err(Errno::EIO),
+            Turn::Waits | Turn::Leaves | Turn::Ends(Ok(())) => Err(Errno::EIO),
         }
     }
 
     /// Starts a chunk's local copy.
-    fn copy(&self, plan: &Plan, chunk: &Chunk) -> Turn {
+    fn copy(plan: &Plan, chunk: &Chunk) -> Turn {
         let piece = &plan.pieces[chunk.piece];
         let ours = piece.at + chunk.offset;
-        let theirs = match (&chunk.mapped, chunk.pooled, &self.pool) {
-            (Some(mapped), ..) => mapped.at() + piece.offset + chunk.offset,
-            (None, Some(place), Some(pool)) => pool.address() + place,
-            _ => return Turn::Ends(Err(Errno::EIO)),
+        let theirs = match (&chunk.mapped, &chunk.pooled) {
+            (Some(mapped), _) => mapped.at() + piece.offset + chunk.offset,
+            (None, Some(pooled)) => pooled.address(),
+            (None, None) => return Turn::Ends(Err(Errno::EIO)),
         };
         let (to, from) = match plan.way {
             Way::Write => (theirs, ours),
@@ -228,11 +268,11 @@ impl Staging {
     }
 
     /// Moves a chunk's bytes over the rails.
-    fn go(&self, core: &mut Core<Guard>, plan: &Plan, chunk: &Chunk, deadline: Time, now: Time) -> Turn {
+    fn go(core: &mut Core<Guard>, plan: &Plan, chunk: &Chunk, deadline: Time, now: Time) -> Turn {
         let piece = &plan.pieces[chunk.piece];
-        let (local, at) = match (chunk.pooled, &self.pool) {
-            (Some(place), Some(pool)) => (pool, pool.address() + place),
-            _ => (&piece.local, piece.at + chunk.offset),
+        let (local, at) = match &chunk.pooled {
+            Some(pooled) => (&pooled.region, pooled.address()),
+            None => (&piece.local, piece.at + chunk.offset),
         };
         let (remote, offset) = match &chunk.place {
             None => (&piece.remote, piece.offset + chunk.offset),

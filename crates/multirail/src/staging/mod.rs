@@ -1,6 +1,6 @@
 //! Transfers of memory that its owner copies.
 //!
-//! Rails do not touch a device's memory. Each end copies between this memory and pinned host memory, which rails move:
+//! Where no NIC takes a device's memory, each end copies between this memory and pinned host memory, which rails move:
 //! an agent's own pool for its devices, and for each peer that asks a *window*, which only that peer writes and reads.
 //! A transfer is cut into chunks, several of which are in flight, each a small state machine:
 //!
@@ -8,7 +8,8 @@
 //!   behind the data; the peer copies from the window, and answers `Done`.
 //! - read: with `Fetch` the peer copies to its window, and answers `Done`; move from the window, or from the peer's
 //!   memory, to our memory or to the pool; copy from the pool.
-//! - if the peer's NICs have registered its device memory (dma-buf), the rails move the bytes there without a window.
+//! - if the peer's NICs have registered its device memory (dma-buf), the rails move the bytes there without a window;
+//!   if our own have registered ours, they move them without the pool (`direct.rs`).
 //! - if the peer's memory can be mapped (`Export`), one copy is enough: by our device, or, if our memory is the host's,
 //!   by the peer's device if this process has it open.
 //!
@@ -17,6 +18,8 @@
 //! overwrite new data. Windows and mappings end with the session of their peer.
 
 mod chunks;
+mod direct;
+mod pool;
 mod serve;
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,10 +30,11 @@ use ofi::{Errno, Error, Result};
 use ofi_core::slots::{SlotId, Slots};
 
 use crate::engine::{self, Audience, Core, Outcome, PeerId, Progress, Time, TransferId, Way};
-use crate::memory::{Copying, Device, Export, Mapping};
-use crate::region::{Guard, Inner as Region};
+use crate::memory::{Copying, Export, Mapping};
+use crate::region::{Guard, Inner as Region, Shares};
 use crate::wire::RegionInfo;
 use crate::wire::staging::Order;
+use pool::{Pool, Pooled};
 use serve::Served;
 
 /// Bytes of a place in the pool, or in a window: the longest chunk.
@@ -76,6 +80,9 @@ struct Transfer {
     plan: Arc<Plan>,
     /// The first piece that is not wholly cut, and how many of its bytes are.
     cursor: (usize, u64),
+    /// Ranges of pieces, from one byte to another, that our NICs do not move from where they are: they go through the
+    /// pool.
+    refused: Vec<(usize, u64, u64)>,
     chunks: Vec<Chunk>,
     /// Opens the session.
     ping: Option<TransferId>,
@@ -94,10 +101,14 @@ struct Chunk {
     len: u64,
     op: u64,
     /// The chunk's place in the pool.
-    pooled: Option<u64>,
+    pooled: Option<Pooled>,
     /// The chunk's place in this window of the peer.
     place: Option<(Arc<RegionInfo>, u64)>,
     mapped: Option<Arc<dyn Mapping>>,
+    /// Our NICs move it to or from our device's memory.
+    is_direct: bool,
+    /// The engine transfer that has moved it, if a rail still reads its memory here (`engine/fence.rs`).
+    lent: Option<TransferId>,
     answer: Option<u32>,
     step: Step,
 }
@@ -111,18 +122,20 @@ enum Step {
         is_data: bool,
     },
     Answer,
+    /// It has ended, but this engine transfer is not quiet: the chunk's memory here is not free.
+    Lingers(TransferId),
 }
 
 /// The state of staged transfers. Behind the agent's lock.
 pub(crate) struct Staging {
     domains: Arc<[Arc<dyn Domain>]>,
     transfers: Slots<Transfer>,
-    pool: Option<Arc<Region>>,
-    free: Vec<u64>,
+    pool: Pool,
     lent: HashMap<PeerId, Lent>,
     mappings: HashMap<(PeerId, u64), Option<Arc<dyn Mapping>>>,
     served: Served,
     next_op: u64,
+    direct: direct::Direct,
     /// Whether peers' memory may be mapped.
     may_map: bool,
     /// This host, as exports name it.
@@ -152,18 +165,18 @@ impl Staging {
         domains: Arc<[Arc<dyn Domain>]>,
         regions: Regions,
         windows: Regions,
-        may_map: bool,
+        shares: Shares,
     ) -> Self {
         Self {
             served: Served::new(Arc::clone(&domains), regions, windows),
             domains,
             transfers: Slots::default(),
-            pool: None,
-            free: Vec::new(),
+            pool: Pool::default(),
             lent: HashMap::new(),
             mappings: HashMap::new(),
             next_op: 1,
-            may_map,
+            direct: direct::Direct::new(shares.memory),
+            may_map: shares.exports,
             host: crate::memory::host().ok(),
         }
     }
@@ -172,6 +185,7 @@ impl Staging {
         self.transfers.insert(Transfer {
             plan,
             cursor: (0, 0),
+            refused: Vec::new(),
             chunks: Vec::new(),
             ping: None,
             notice,
@@ -282,6 +296,7 @@ impl Staging {
     fn gone(&mut self, core: &mut Core<Guard>, peer: PeerId) {
         self.forget_window(core, peer);
         self.mappings.retain(|&(other, _), _| other != peer);
+        self.direct.gone(peer);
         self.served.gone(peer);
         for id in self.transfers.ids(|transfer| transfer.plan.peer == peer && transfer.outcome.is_none()) {
             if let Some(transfer) = self.transfers.get_mut(id)
@@ -298,6 +313,12 @@ impl Staging {
             Order::Ask(op) => self.served.ask(core, peer, op, now),
             Order::Land(it) => self.served.begin(core, peer, it, true, now),
             Order::Fetch(it) => self.served.begin(core, peer, it, false, now),
+            Order::Where => {
+                if let Some(host) = self.host {
+                    self.served.answer(core, peer, &Order::Here(host), now);
+                }
+            }
+            Order::Here(host) => self.direct.is_at(peer, host),
             Order::Grant(op, window) => {
                 let is_asked =
                     |lent: &&mut Lent| matches!(lent, Lent::Asked { op: asked, .. } if *asked == op);
@@ -349,14 +370,14 @@ impl Staging {
         if !self.is_open(core, transfer, now) {
             return was_busy;
         }
-        while transfer.outcome.is_none() && transfer.cursor.0 < transfer.plan.pieces.len() {
+        while transfer.outcome.is_none() && !transfer.is_cut() {
             match self.start(core, transfer, now) {
                 Ok(true) => was_busy = true,
                 Ok(false) => return was_busy,
                 Err(errno) => transfer.outcome = Some(Outcome::Failed(errno)),
             }
         }
-        if transfer.outcome.is_none() && transfer.chunks.is_empty() {
+        if transfer.outcome.is_none() && transfer.chunks.iter().all(Chunk::has_ended) {
             self.tell_end(core, transfer, now);
         }
         was_busy
@@ -403,15 +424,6 @@ impl Staging {
             transfer.outcome = outcome;
             transfer.note.take().into_iter().for_each(|note| core.release(note));
         }
-    }
-
-    fn make_pool(&mut self, device: &Arc<dyn Device>) -> Result<(), Errno> {
-        if self.pool.is_none() {
-            let pinned = device.pinned(PLACES * PLACE as usize).map_err(|error| log(&error))?;
-            self.pool = Some(Arc::new(Region::pinned(NO_REGION, pinned, &self.domains)));
-            self.free = (0..PLACES as u64).map(|nth| nth * PLACE).collect();
-        }
-        Ok(())
     }
 
     /// A place in the peer's window, if one is free; asks for a window if there is none.
@@ -486,11 +498,24 @@ fn log(error: &Error) -> Errno {
     error.errno()
 }
 
+impl Chunk {
+    /// Whether its bytes are in place, or will not be.
+    fn has_ended(&self) -> bool {
+        matches!(self.step, Step::Lingers(_))
+    }
+}
+
 impl Transfer {
+    /// Whether every byte is in a chunk, or has been.
+    fn is_cut(&self) -> bool {
+        self.refused.is_empty() && self.cursor.0 >= self.plan.pieces.len()
+    }
+
     /// Takes the transfer out of its slot while it is processed.
     fn take(&mut self) -> Self {
         Self {
             plan: Arc::clone(&self.plan),
+            refused: std::mem::take(&mut self.refused),
             chunks: std::mem::take(&mut self.chunks),
             notice: self.notice.take(),
             ..*self

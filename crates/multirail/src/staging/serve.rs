@@ -91,7 +91,7 @@ impl Served {
         before != self.serving.len()
     }
 
-    fn answer(&mut self, core: &mut Core<Guard>, peer: PeerId, order: &Order, now: Time) {
+    pub(super) fn answer(&mut self, core: &mut Core<Guard>, peer: PeerId, order: &Order, now: Time) {
         // A peer without an open session needs no answer.
         if core.is_up(peer)
             && let Ok(id) = tell(core, peer, order, now + ANSWER, now)

@@ -28,6 +28,10 @@ pub(crate) enum Order {
     Fetch(Through),
     /// The copy has ended: 0, or an error's number.
     Done(u64, u32),
+    /// Asks for the peer's host. Older agents drop it.
+    Where,
+    /// The host: the kernel's boot id.
+    Here([u8; 16]),
 }
 
 mod kind {
@@ -38,6 +42,8 @@ mod kind {
     pub(super) const FETCH: u8 = 4;
     pub(super) const DONE: u8 = 5;
     pub(super) const REFUSED: u8 = 6;
+    pub(super) const WHERE: u8 = 7;
+    pub(super) const HERE: u8 = 8;
 }
 
 impl Order {
@@ -54,6 +60,11 @@ impl Order {
             Self::Land(it) => put(&mut out, kind::LAND, &[it.op, it.region, it.offset, it.len, it.place]),
             Self::Fetch(it) => put(&mut out, kind::FETCH, &[it.op, it.region, it.offset, it.len, it.place]),
             Self::Done(op, errno) => put(&mut out, kind::DONE, &[*op, u64::from(*errno)]),
+            Self::Where => out.push(kind::WHERE),
+            Self::Here(host) => {
+                out.push(kind::HERE);
+                out.extend_from_slice(host);
+            }
         }
         out
     }
@@ -68,6 +79,8 @@ impl Order {
             kind::LAND => Self::Land(through(&mut reader)?),
             kind::FETCH => Self::Fetch(through(&mut reader)?),
             kind::DONE => Self::Done(reader.u64()?, errno(reader.u64()?, 0)?),
+            kind::WHERE => Self::Where,
+            kind::HERE => Self::Here(host(&mut reader)?),
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;
@@ -83,6 +96,11 @@ fn put(out: &mut Vec<u8>, kind: u8, numbers: &[u64]) {
 fn errno(number: u64, least: u64) -> Result<u32, Malformed> {
     let errno = u32::try_from(number).ok().filter(|_| number >= least);
     errno.ok_or(Malformed::Field("error number"))
+}
+
+fn host(reader: &mut Reader<'_>) -> Result<[u8; 16], Malformed> {
+    let (first, second) = (reader.u64()?, reader.u64()?);
+    Ok((u128::from(first) | u128::from(second) << 64).to_le_bytes())
 }
 
 fn through(reader: &mut Reader<'_>) -> Result<Through, Malformed> {
@@ -112,6 +130,8 @@ mod tests {
             through.clone().prop_map(Order::Land),
             through.prop_map(Order::Fetch),
             (any::<u64>(), any::<u32>()).prop_map(|(op, errno)| Order::Done(op, errno)),
+            Just(Order::Where),
+            any::<[u8; 16]>().prop_map(Order::Here),
         ]
     }
 

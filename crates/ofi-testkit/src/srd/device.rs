@@ -91,6 +91,9 @@ unsafe impl Device for Handle {
         iova: u64,
         access: Access,
     ) -> Result<Box<dyn Region>> {
+        if matches!(access, Access::Local) && self.0.refuses.load(Ordering::Relaxed) {
+            return Err(Error::new(Errno::ENOMEM));
+        }
         let mapped = Mapped::new(dmabuf.fd, dmabuf.offset, len, iova)?;
         let mut inner = self.0.lock();
         let key = inner.register(iova, len, access);
@@ -224,8 +227,11 @@ unsafe impl QueuePair for Simulated {
             | Action::Read { into: used, .. }
             | Action::Write { from: used, .. }) = action;
             self.device.lock().last_used = used.addr.addr();
-            // SAFETY: the caller lends it for reading.
-            let bytes = |from: Segment| unsafe { std::slice::from_raw_parts(from.addr, from.len) }.to_vec();
+            let bytes = |from: Segment| {
+                let inner = self.device.lock(); // keeps the mapping of a dma-buf
+                // SAFETY: the caller lends it for reading.
+                unsafe { std::slice::from_raw_parts(inner.local(from), from.len) }.to_vec()
+            };
             match action {
                 Action::Send { from, inline, data } => {
                     self.device.lock().last_inline = inline;

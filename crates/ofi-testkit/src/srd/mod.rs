@@ -190,6 +190,14 @@ impl Inner {
         }
     }
 
+    /// The memory of this end that a request names.
+    fn local(&self, segment: Segment) -> *mut u8 {
+        match self.mapped.get(&segment.lkey) {
+            Some(mapped) => mapped.at(segment.addr.addr() as u64),
+            None => segment.addr,
+        }
+    }
+
     /// Reports the result of a request to its sender, if that still exists.
     fn tell(&mut self, from: u16, life: u64, completion: Completion) {
         if let Some(sender) = self.queues.get_mut(&from).filter(|queue| queue.life == life) {
@@ -525,6 +533,10 @@ impl SimulatedDevice {
                 return Status::Failed(LOCAL_KEY); // its registration has ended since it was posted
             }
         }
+        let into = match flight.what {
+            What::Read { into, .. } => inner.local(into),
+            _ => std::ptr::null_mut(),
+        };
         let place = match flight.what {
             What::Read { at, .. } | What::Write { at, .. } => inner.place(at),
             What::Send(..) => std::ptr::null_mut(),
@@ -534,10 +546,10 @@ impl SimulatedDevice {
         let from = From { handle: handle.map(|at| at as u16), gid: Some(gid), qpn: flight.from };
         let len = bytes.len();
         match flight.what {
-            What::Read { into, .. } => {
+            What::Read { into: Segment { len, .. }, .. } => {
                 // SAFETY: registered memory, of which `len` bytes are there; the segment is lent until the read has
                 // ended.
-                unsafe { ofi_core::copy::bytes(place, into.addr, into.len) };
+                unsafe { ofi_core::copy::bytes(place, into, len) };
             }
             What::Write { data, .. } => {
                 let id = match data {

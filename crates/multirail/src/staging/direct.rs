@@ -1,0 +1,165 @@
+//! Our own device memory, moved by our NICs without the pool.
+//!
+//! A chunk is direct if every rail that leads to the peer has registered the memory's dma-buf, and the peer is known to
+//! be on another host: within one, a rail may lead through shared memory, which the processor copies. A peer that has
+//! not said where it is, with the handle of its device memory, is asked once in a session; older agents do not answer.
+//! A NIC may still refuse the access: without RDMA at either end a provider moves bytes by the processor. Then the chunk
+//! goes through the pool, and after [`MOST_REFUSED`] such chunks so does everything for that peer, until its session
+//! ends.
+
+use std::collections::HashMap;
+
+use ofi::Errno;
+
+use super::{Chunk, Piece, Staging, Step, Transfer};
+use crate::engine::{Core, PeerId, Time};
+use crate::region::Guard;
+use crate::wire::RegionInfo;
+use crate::wire::staging::Order;
+
+/// Refused chunks of a session after which all go through the pool. The first ones may come before the NICs' drivers
+/// know each other.
+const MOST_REFUSED: u32 = 8;
+
+/// What is known of a peer, as long as its session lasts.
+#[derive(Default)]
+struct Known {
+    /// It was asked for its host.
+    is_asked: bool,
+    host: Option<[u8; 16]>,
+    /// Refused chunks.
+    refused: u32,
+}
+
+/// Where a peer is.
+#[derive(Debug, PartialEq, Eq)]
+enum Place {
+    /// No rail leads to it through shared memory.
+    Elsewhere,
+    /// A rail may.
+    Here,
+    Unknown,
+}
+
+/// See the module.
+pub(super) struct Direct {
+    /// Our rails may use shared memory.
+    shares_memory: bool,
+    peers: HashMap<PeerId, Known>,
+}
+
+impl Direct {
+    pub(super) fn new(shares_memory: bool) -> Self {
+        Self { shares_memory, peers: HashMap::new() }
+    }
+
+    /// The session with a peer has ended.
+    pub(super) fn gone(&mut self, peer: PeerId) {
+        self.peers.remove(&peer);
+    }
+
+    /// The peer has said where it is.
+    pub(super) fn is_at(&mut self, peer: PeerId, host: [u8; 16]) {
+        // Only what was asked for is kept.
+        if let Some(known) = self.peers.get_mut(&peer) {
+            known.host = Some(host);
+        }
+    }
+
+    /// Where the owner of this region is, if `ours` is our host.
+    fn place(&self, peer: PeerId, remote: &RegionInfo, ours: Option<[u8; 16]>) -> Place {
+        let said = self.peers.get(&peer).and_then(|known| known.host);
+        let host = remote.export.as_ref().map(|export| export.host).or(said);
+        match (host, ours) {
+            _ if !self.shares_memory => Place::Elsewhere,
+            // The owner gives out keys of device memory without its handle only if it shares no memory.
+            _ if remote.is_staged && remote.export.is_none() && !remote.keys.is_empty() => Place::Elsewhere,
+            (Some(theirs), Some(ours)) if theirs != ours => Place::Elsewhere,
+            (Some(_), _) | (_, None) => Place::Here,
+            (None, Some(_)) => Place::Unknown,
+        }
+    }
+}
+
+impl Staging {
+    /// Whether our rails may move this piece from or to our device's memory.
+    pub(super) fn may_be_direct(
+        &mut self,
+        core: &mut Core<Guard>,
+        peer: PeerId,
+        piece: &Piece,
+        now: Time,
+    ) -> bool {
+        let rails = core.rails_to(peer);
+        let is_taken = !rails.is_empty() && rails.into_iter().all(|rail| piece.local.on(rail).is_ok());
+        if !is_taken {
+            return false;
+        }
+        let place = self.direct.place(peer, &piece.remote, self.host);
+        let known = self.direct.peers.entry(peer).or_default();
+        if place == Place::Unknown && !std::mem::replace(&mut known.is_asked, true) {
+            self.served.answer(core, peer, &Order::Where, now);
+        }
+        place == Place::Elsewhere && known.refused < MOST_REFUSED
+    }
+
+    /// A chunk has failed. Returns whether it was refused as a direct one, and goes through the pool.
+    pub(super) fn is_refused(&mut self, transfer: &mut Transfer, chunk: &Chunk, errno: Errno) -> bool {
+        let is_data = matches!(chunk.step, Step::Move { is_data: true, .. });
+        if !chunk.is_direct || !is_data || errno != Errno::EOPNOTSUPP || transfer.outcome.is_some() {
+            return false;
+        }
+        self.direct.peers.entry(transfer.plan.peer).or_default().refused += 1;
+        tracing::debug!(target: "multirail", "a NIC does not move device memory to this peer: it is staged");
+        transfer.refused.push((chunk.piece, chunk.offset, chunk.offset + chunk.len));
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ofi_core::slots::SlotId;
+
+    use super::*;
+    use crate::memory::Export;
+    use crate::wire::RegionKey;
+
+    const OURS: [u8; 16] = [1; 16];
+    const THEIRS: [u8; 16] = [2; 16];
+
+    fn region(is_staged: bool, has_keys: bool, host: Option<[u8; 16]>) -> RegionInfo {
+        let export = host.map(|host| Export { host, device: [0; 16], handle: [0; 64], offset: 0 });
+        let keys = has_keys.then_some(RegionKey { rail: 0, key: 1, base: 0 }).into_iter().collect();
+        RegionInfo { id: 1, len: 1, keys, is_staged, export }
+    }
+
+    /// Rails of a peer that may be on this host may lead through shared memory, which cannot touch a device's.
+    #[test]
+    fn a_peer_is_elsewhere_only_if_that_is_known() {
+        let peer = PeerId(SlotId::from_wire(1));
+        let mut direct = Direct::new(true);
+        let host = region(false, true, None);
+        let cases = [
+            (region(true, true, Some(THEIRS)), Place::Elsewhere),
+            (region(true, false, Some(THEIRS)), Place::Elsewhere),
+            (region(true, true, Some(OURS)), Place::Here),
+            (region(true, true, None), Place::Elsewhere),
+            (region(true, false, None), Place::Unknown),
+            (host.clone(), Place::Unknown),
+        ];
+        for (remote, place) in cases {
+            assert_eq!(direct.place(peer, &remote, Some(OURS)), place, "{remote:?}");
+        }
+        assert_eq!(direct.place(peer, &host, None), Place::Here, "our own host is not known");
+        direct.is_at(peer, THEIRS);
+        assert_eq!(direct.place(peer, &host, Some(OURS)), Place::Unknown, "nobody has asked");
+        direct.peers.entry(peer).or_default().is_asked = true;
+        direct.is_at(peer, THEIRS);
+        assert_eq!(direct.place(peer, &host, Some(OURS)), Place::Elsewhere);
+        direct.is_at(peer, OURS);
+        assert_eq!(direct.place(peer, &host, Some(OURS)), Place::Here);
+        direct.gone(peer);
+        assert_eq!(direct.place(peer, &host, Some(OURS)), Place::Unknown, "of an earlier session");
+        assert_eq!(Direct::new(false).place(peer, &host, Some(OURS)), Place::Elsewhere);
+    }
+}

@@ -1,0 +1,108 @@
+//! Local memory behind dma-bufs: the device moves it, and the processor does not touch it.
+//!
+//! An operation of this end finds the device's registration of such memory as that of any other (`ibv::cache`): by its
+//! address, which no other memory of the process has. It is made from a copy of the descriptor. What the device cannot
+//! do alone is refused ([`Dmabufs::refuse`]), where other memory would be copied: an access without RDMA at either end,
+//! or before the peer has said that it has any, and one that the peer's device refuses.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ofi_api::{Dmabuf, Errno, Error, Piece, Result};
+
+use crate::srd::{self, Access, Device};
+
+/// One dma-buf, and the number of registrations of it.
+struct Known {
+    len: usize,
+    fd: OwnedFd,
+    /// The offset of the first byte behind the descriptor.
+    offset: u64,
+    uses: usize,
+}
+
+/// The dma-bufs that a domain has registered, by their first address and length.
+#[derive(Default)]
+pub struct Dmabufs {
+    all: Mutex<BTreeMap<(usize, usize), Known>>,
+    /// There has been one. Domains without any do not look.
+    any: AtomicBool,
+}
+
+impl Dmabufs {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<(usize, usize), Known>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds `len` bytes of a dma-buf, which operations name by `start`.
+    ///
+    /// # Errors
+    /// The descriptor cannot be copied.
+    pub fn add(&self, dmabuf: Dmabuf<'_>, start: usize, len: usize) -> Result<()> {
+        let fd = dmabuf.fd.try_clone_to_owned()?;
+        let mut all = self.all();
+        let fresh = Known { len, fd, offset: dmabuf.offset, uses: 0 };
+        all.entry((start, len)).or_insert(fresh).uses += 1;
+        self.any.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes what [`Dmabufs::add`] has added.
+    pub fn remove(&self, start: usize, len: usize) {
+        let mut all = self.all();
+        if let Some(known) = all.get_mut(&(start, len)) {
+            known.uses -= 1;
+            if known.uses == 0 {
+                all.remove(&(start, len));
+            }
+        }
+    }
+
+    /// Registers a range for operations of this end; `None` if no dma-buf contains it.
+    pub fn register(
+        &self,
+        device: &dyn Device,
+        start: usize,
+        len: usize,
+    ) -> Option<Result<Box<dyn srd::Region>>> {
+        if !self.any.load(Ordering::Relaxed) {
+            return None;
+        }
+        let all = self.all();
+        let (&(begin, _), known) = all.iter().find(|(at, known)| contains(at.0, known.len, start, len))?;
+        let dmabuf = Dmabuf { fd: known.fd.as_fd(), offset: known.offset + (start - begin) as u64 };
+        Some(device.register_dmabuf(dmabuf, len, start as u64, Access::Local))
+    }
+
+    /// Refuses memory that would have to be copied.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` if a piece lies in a dma-buf.
+    #[cold]
+    pub fn refuse(&self, pieces: &[Piece]) -> Result<()> {
+        if !self.any.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let all = self.all();
+        let touches = |piece: &Piece| {
+            let (start, end) = (piece.addr.addr(), piece.addr.addr().saturating_add(piece.len));
+            all.iter().any(|(at, known)| start < at.0.saturating_add(known.len) && at.0 < end)
+        };
+        if !pieces.iter().any(|piece| piece.len > 0 && touches(piece)) {
+            return Ok(());
+        }
+        Err(Error::wanted(
+            Errno::EOPNOTSUPP,
+            "an access from or to a dma-buf of this end",
+            "one that both devices do alone: RDMA at either end, one piece, and a key that the peer's device knows",
+            "one that the processor would have to copy",
+            "copy through memory of the host",
+        ))
+    }
+}
+
+fn contains(begin: usize, whole: usize, start: usize, len: usize) -> bool {
+    start.checked_sub(begin).and_then(|skip| skip.checked_add(len)).is_some_and(|end| end <= whole)
+}
