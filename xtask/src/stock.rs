@@ -46,6 +46,12 @@ impl Stock {
         self.loader.as_ref().map(|(loader, _)| loader.as_path())
     }
 
+    /// A command that starts the program named after it with these libraries, if they are not the system's.
+    pub fn loading(&self) -> Option<[String; 3]> {
+        let (loader, libraries) = self.loader.as_ref()?;
+        Some([loader.display().to_string(), "--library-path".into(), libraries.display().to_string()])
+    }
+
     /// Whether it has `fi_info` and `fi_pingpong`.
     pub fn has_programs(&self) -> bool {
         self.tool("fi_info").exists() && self.tool("fi_pingpong").exists()

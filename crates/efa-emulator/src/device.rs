@@ -52,6 +52,8 @@ pub struct Device {
     pub late: Vec<(Instant, Vec<u8>)>,
     /// Number of packets in and out.
     pub packets: u64,
+    /// The device is mute, as of `looked`.
+    pub is_mute: bool,
     /// Number of requests so far.
     pub count: u64,
     /// When requests were last checked for timeouts.
@@ -214,6 +216,7 @@ impl Device {
                         writes: HashMap::new(),
                         late: Vec::new(),
                         packets: 0,
+                        is_mute: false,
                         count: 0,
                         looked: Instant::now(),
                     });

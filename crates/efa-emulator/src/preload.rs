@@ -65,7 +65,8 @@ fn start() -> Result<Option<Host>, String> {
         // Addresses in a row, and faults of their own.
         let next = |gid: Gid| u128::from_be_bytes(gid).wrapping_add(index.into()).to_be_bytes();
         let seed = settings.seed.wrapping_add(index.into());
-        Device::new(Settings { gid: settings.gid.map(next), seed, ..settings.clone() })
+        let mute = settings.mute.filter(|mute| *mute == index);
+        Device::new(Settings { gid: settings.gid.map(next), seed, mute, ..settings.clone() })
     };
     let devices = (0..settings.devices).map(one).collect::<Result<Vec<_>, _>>()?;
     let gids: Vec<Gid> = devices.iter().map(|device| device.gid).collect();
@@ -215,8 +216,11 @@ impl Device {
     /// Does all pending work once. Returns whether there was any.
     fn round(&mut self) -> bool {
         let mut busy = self.take_requests();
-        busy |= self.take_packets();
-        busy |= self.send();
+        // A mute device leaves packets to itself in its socket, and those to others in their queues.
+        if !self.is_mute {
+            busy |= self.take_packets();
+            busy |= self.send();
+        }
         self.look_at_the_clock();
         let channels = &self.channels;
         for queue in self.queues.values_mut() {

@@ -306,13 +306,14 @@ impl Device {
         self.settings.lose_after.is_some_and(|most| self.packets >= most)
     }
 
-    /// Resends requests that found no receive, and gives up silent peers.
+    /// Resends requests that found no receive, and gives up silent peers. Looks whether the device is mute.
     pub fn look_at_the_clock(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.looked) < LOOK {
             return;
         }
         self.looked = now;
+        self.is_mute = self.settings.mute.is_some() && self.settings.dir.join(MUTE).exists();
         let (mut again, mut dead, mut probes) = (Vec::new(), Vec::new(), Vec::new());
         for (token, pending) in &mut self.requests {
             if pending.again.is_some_and(|at| at <= now) {
@@ -375,6 +376,8 @@ struct Rest {
     after: Option<Outgoing>,
 }
 
+/// The file that makes a device mute ([`Settings::mute`](crate::settings::Settings)).
+const MUTE: &str = "mute";
 /// Interval between checks of requests.
 const LOOK: Duration = Duration::from_micros(100);
 /// Interval between probes of a peer that owes an answer.

@@ -91,6 +91,7 @@ fn test(report: &mut Report) {
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
     report.add_retried("media flows over our efa, either end killed", || flows(&emulator, &dir));
     report.add_retried("peers over our efa are killed", || programs::death(&emulator, &dir));
+    report.add_retried("a rail on an emulated device goes mute", || mute(&emulator, &dir, None));
     programs::test(report, &emulator, &dir);
     report.add_retried("efa-bench, both sides on emulated devices", || {
         bench::on_emulator(|side| _ = on(side, &emulator, &dir))
@@ -99,6 +100,10 @@ fn test(report: &mut Report) {
     report.add("two processes, with the libraries of Debian trixie", || match &newer {
         Ok(stock) => with_newer(stock),
         Err(why) => not_run("remote writes of two processes on emulated devices", why),
+    });
+    report.add_retried("a rail goes mute, with the libraries of Debian trixie", || match &newer {
+        Ok(stock) => mute(&emulator, &dir, Some(stock)),
+        Err(why) => not_run("writes of devices on a mute rail", why),
     });
     let system = Stock::of_system();
     for stock in std::iter::once(&system).chain(newer.as_ref().ok()) {
@@ -187,6 +192,16 @@ fn flows(emulator: &Path, dir: &Path) -> StepResult {
     };
     over_efa("processes")?;
     over_efa("parted")
+}
+
+/// Agents with two rails, one of whose devices goes mute: its parts move, and what it holds comes to nothing. With newer
+/// libraries the devices write themselves.
+fn mute(emulator: &Path, dir: &Path, newer: Option<&Stock>) -> StepResult {
+    let mut test = Command::new(vm::suite::program("multirail", "emulated", None)?);
+    if let Some(words) = newer.and_then(Stock::loading) {
+        test.env("EFA_TEST_UNDER", words.join("\n"));
+    }
+    run(on(test.args(["--include-ignored", "on_a_mute_device"]).arg("for_a_mute_device"), emulator, dir))
 }
 
 /// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a
