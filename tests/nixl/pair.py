@@ -33,16 +33,18 @@ class Link:
 
 
 class End:
-    """One agent and the memory that it exposes to the other."""
+    """One agent and the memory that it exposes to the other: an array, or a `device.DeviceMemory`."""
 
     def __init__(self, name, link, memory, backend, driven):
         config = nixl_agent_config(backends=[], enable_prog_thread=driven == "thread")
         self.agent = nixl_agent(name, config)
         self.agent.create_backend(backend, {})
         self.memory = memory
-        whole = self.agent.get_reg_descs([(memory.ctypes.data, memory.nbytes, 0, "whole")], "DRAM")
+        is_host = isinstance(memory, numpy.ndarray)
+        self.address, self.kind = (memory.ctypes.data, "DRAM") if is_host else (memory.address, "VRAM")
+        whole = self.agent.get_reg_descs([(self.address, memory.nbytes, 0, "whole")], self.kind)
         self.agent.register_memory(whole, backends=[backend])
-        link.tell((self.agent.get_agent_metadata(), memory.ctypes.data))
+        link.tell((self.agent.get_agent_metadata(), self.address))
         metadata, self.there = link.hear()
         peer = self.agent.add_remote_agent(metadata)
         self.peer = peer.decode() if isinstance(peer, bytes) else peer

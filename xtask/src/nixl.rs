@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::capi;
 use crate::nixl_plugin as plugin;
-use crate::step::{Outcome, Report, answers, command, not_run, output, root, run, target_dir};
+use crate::step::{Outcome, Report, answers, cargo, command, not_run, output, root, run, target_dir};
 
 /// The wheels without their dependencies: `nixl-cu12` requires all of PyTorch, but works without.
 const WHEELS: [&str; 3] = ["nixl-cu12==1.5.1", "nvidia-cuda-runtime-cu12==12.9.79", "numpy"];
@@ -112,6 +112,47 @@ fn ours(report: &mut Report, python: &Path, libraries: &str) {
             }
         }
     }
+    let mut emulator = None;
+    report.add("the CUDA emulator", || {
+        emulator = Some(emulated_device()?);
+        Ok(Outcome::Passed)
+    });
+    let Some(emulator) = emulator else { return };
+    for (ours, theirs) in [("VRAM", "DRAM"), ("DRAM", "VRAM"), ("VRAM", "VRAM")] {
+        for shared_memory in ["1", "0"] {
+            for [size, count, rounds] in SIZES {
+                let way = if shared_memory == "1" { "shared memory" } else { "sockets" };
+                let name = format!(
+                    "NIXL on OFI, from {ours} to {theirs} of an emulated device through {way}, {count} blocks of {size} bytes"
+                );
+                report.add(&name, || {
+                    let sizes = [size, count, rounds].map(|number| number.to_string());
+                    let [size, count, rounds] = &sizes;
+                    let exchange =
+                        ["tests/nixl/exchange.py", size, count, rounds, "OFI", "thread", ours, theirs];
+                    let mut run_once = program(&exchange);
+                    run_once.env("NIXL_OFI_SHARED_MEMORY", shared_memory);
+                    // In front of the stub that says that there is no device.
+                    run_once.env("LD_LIBRARY_PATH", format!("{}:{libraries}", emulator.display()));
+                    run(&mut run_once)?;
+                    Ok(Outcome::Passed)
+                });
+            }
+        }
+    }
+}
+
+/// Builds the emulator of a CUDA device. Returns a folder that has it as libcuda.so.1.
+fn emulated_device() -> Result<PathBuf, String> {
+    let text =
+        output(&mut cargo(&["build", "--quiet", "--package", "cuda-emulator", "--message-format=json"]))?;
+    let name = "libcuda_emulator.so";
+    let built = text.split('"').rfind(|word| word.ends_with(name));
+    let built = built.ok_or_else(|| format!("cargo built no {name}"))?;
+    let folder = target_dir("nixl").join("emulator");
+    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    capi::symlink(&root().join(built).display().to_string(), &folder.join("libcuda.so.1"))?;
+    Ok(folder)
 }
 
 /// One run on NIXL's own plug-in for libfabric, which ends itself after less than a minute.
