@@ -172,7 +172,7 @@ impl SendStream {
     /// At most `most` bytes, but so many that parts of a payload fill whole packets, as far as their length is known.
     pub fn whole_parts(&self, most: usize) -> usize {
         let full = self.full as usize;
-        if full == 0 { most } else { (most / full).max(1) * full }
+        most.checked_div(full).map_or(most, |packets| packets.max(1) * full)
     }
 
     /// Whether all unacknowledged data is kept here or belongs to payloads whose tokens are `lasting`. If so, it can be
