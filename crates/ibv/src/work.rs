@@ -39,8 +39,8 @@ pub struct Remote {
 pub struct Post {
     /// The request starts when all earlier reads have ended.
     pub fence: bool,
-    /// The bytes are copied into the request ([`crate::QueuePair::inline_size`]): the memory needs no registration, and the
-    /// caller owns it again when the call returns.
+    /// The bytes are copied into the request ([`crate::QueuePair::inline_size`]): the memory needs no registration, and
+    /// the caller owns it again when the call returns.
     pub inline: bool,
     /// Unsignaled: the device does not report success. The request has ended once a later request of the queue pair has
     /// completed. A failure is always reported.

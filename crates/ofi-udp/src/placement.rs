@@ -43,8 +43,8 @@ fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Optio
     None
 }
 
-/// Whether the kernel would copy a lone part slowly to this place. It keeps the bytes of a datagram from the beginning of
-/// a page on, if nothing else is under way, and copies by the string instruction, for which see
+/// Whether the kernel would copy a lone part slowly to this place. It keeps the bytes of a datagram from the beginning
+/// of a page on, if nothing else is under way, and copies by the string instruction, for which see
 /// `ofi-core/copy/string.rs`.
 fn is_slow(base: *mut u8) -> bool {
     const PAGE: usize = 4096;

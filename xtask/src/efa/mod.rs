@@ -194,8 +194,8 @@ fn flows(emulator: &Path, dir: &Path) -> StepResult {
     over_efa("parted")
 }
 
-/// Agents with two rails, one of whose devices goes mute: its parts move, and what it holds comes to nothing. With newer
-/// libraries the devices write themselves.
+/// Agents with two rails, one of whose devices goes mute: its parts move, and what it holds comes to nothing. With
+/// newer libraries the devices write themselves.
 fn mute(emulator: &Path, dir: &Path, newer: Option<&Stock>) -> StepResult {
     let mut test = Command::new(vm::suite::program("multirail", "emulated", None)?);
     if let Some(words) = newer.and_then(Stock::loading) {

@@ -189,8 +189,8 @@ impl Session {
         self.state == State::Up
     }
 
-    /// The session is open: tells the peer what it may ask of this agent, and expects the same by `able_until`. With one
-    /// path there is nothing that either would ask.
+    /// The session is open: tells the peer what it may ask of this agent, and expects the same by `able_until`. With
+    /// one path there is nothing that either would ask.
     pub(super) fn introduce(&mut self, able_until: Time) {
         self.introduces = self.paths.len() > 1;
         self.able_until = able_until;

@@ -3,9 +3,9 @@
 //! A chunk is direct if every rail that leads to the peer has registered the memory's dma-buf, and the peer is known to
 //! be on another host: within one, a rail may lead through shared memory, which the processor copies. A peer that has
 //! not said where it is, with the handle of its device memory, is asked once in a session; older agents do not answer.
-//! A NIC may still refuse the access: without RDMA at either end a provider moves bytes by the processor. Then the chunk
-//! goes through the pool, and after [`MOST_REFUSED`] such chunks so does everything for that peer, until its session
-//! ends.
+//! A NIC may still refuse the access: without RDMA at either end a provider moves bytes by the processor. Then the
+//! chunk goes through the pool, and after [`MOST_REFUSED`] such chunks so does everything for that peer, until its
+//! session ends.
 
 use std::collections::HashMap;
 

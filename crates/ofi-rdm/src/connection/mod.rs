@@ -3,9 +3,9 @@
 //! Outgoing packets: `transmit.rs` sends them, `draft.rs` assembles one, `train.rs` makes rows of them, `sent.rs`
 //! records them, `pacing.rs` spreads them over time, `packet_size.rs` finds the path's limit. Incoming packets:
 //! `data.rs` processes single packets, `incoming.rs` rows, `foresight.rs` predicts the next ones, `placed.rs` takes
-//! predicted ones with more frames, `acks.rs` processes acknowledgements and finds losses. `timers.rs` handles the passing of time. Sessions: `question.rs` requests them,
-//! `session.rs` holds an active one, `resting.rs` an idle one in less memory, `past.rs` tells an echo from a restart.
-//! This file begins and ends sessions.
+//! predicted ones with more frames, `acks.rs` processes acknowledgements and finds losses. `timers.rs` handles the
+//! passing of time. Sessions: `question.rs` requests them, `session.rs` holds an active one, `resting.rs` an idle one
+//! in less memory, `past.rs` tells an echo from a restart. This file begins and ends sessions.
 
 mod acks;
 mod config;

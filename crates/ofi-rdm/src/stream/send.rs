@@ -275,7 +275,8 @@ impl SendStream {
         }
     }
 
-    /// Moves the next `part` bytes of the first pending payload into the stream. Returns how many bytes they take there.
+    /// Moves the next `part` bytes of the first pending payload into the stream. Returns how many bytes they take
+    /// there.
     fn cut(&mut self, part: u64) -> u64 {
         let Some(Pending::Payload { kind, flags, id, token, at, len }) = self.pending.front_mut() else {
             return 0;

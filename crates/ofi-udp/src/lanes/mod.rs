@@ -2,7 +2,8 @@
 //!
 //! A message to a peer to which nothing is in flight leaves at once. Others gather in the session's stream until they
 //! fill a packet, or until the next poll. The sender of injected messages has no completion to poll for, and may never
-//! poll again after its last ones: the process's thread sends what has waited for a millisecond (`liveness/waiting.rs`).
+//! poll again after its last ones: the process's thread sends what has waited for a millisecond
+//! (`liveness/waiting.rs`).
 
 mod connection;
 
