@@ -81,8 +81,9 @@ impl Agent {
         Ok(self.keep(Region::new(self.region_id(), buffer, &self.shared.domains)?))
     }
 
-    /// Turns memory of a CUDA device into a region. Rails do not touch this memory: each end copies between it and
-    /// pinned host memory, which the rails move. Within a host it is mapped where possible ([`Builder::map_devices`]).
+    /// Turns memory of a CUDA device into a region. Rails whose NIC takes its dma-buf move it to and from other hosts.
+    /// Otherwise each end copies between it and pinned host memory, which the rails move. Within a host it is mapped
+    /// where possible ([`Builder::map_devices`]).
     ///
     /// # Errors
     /// `FI_EINVAL` for a length of zero.

@@ -75,7 +75,7 @@ pub(crate) struct Inner {
     /// Serialises accesses of this process. It does not affect rails and peers.
     local: RwLock<()>,
     /// For memory that the processor does not touch: this device copies it. Rails whose NIC takes its dma-buf register
-    /// it for peers; the others do not.
+    /// it and may post from it; the others do neither.
     device: Option<Arc<dyn Device>>,
     /// The owner of the memory if `raw` does not own it. It is dropped after everything else.
     owner: Option<Box<dyn Send + Sync>>,

@@ -1,8 +1,9 @@
 //! Kinds of memory.
 //!
-//! Rails move DRAM directly. Memory that the processor cannot access is behind the trait `Device`. `staging` copies it
-//! in chunks to and from host memory that rails move; processes of one host map the memory that `Device::export`
-//! describes. Another kind of memory (a file, another vendor's accelerator) implements that trait.
+//! Rails move DRAM directly. Memory that the processor cannot access is behind the trait `Device`. Rails move it where
+//! their NIC registers what `Device::dmabuf` exports; elsewhere `staging` copies it in chunks to and from host memory
+//! that rails move. Processes of one host map the memory that `Device::export` describes. Another kind of memory (a
+//! file, another vendor's accelerator) implements that trait.
 
 #![allow(unsafe_code)] // copies of devices require a promise of the caller
 
