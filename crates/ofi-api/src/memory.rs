@@ -161,9 +161,9 @@ impl<'a> MrAttr<'a> {
 
     /// A registration of a dma-buf (`FI_MR_DMABUF`), by a device alone: peers' devices read and write it, and neither
     /// end does on their behalf. `piece` has the length, and the address by which accesses name the first byte, which
-    /// need not be mapped, and is of no other memory. Operations of this end's own on that address use the dma-buf where
-    /// the device moves it alone: reads and writes of `efa` with RDMA at both ends. What the processor would have to
-    /// copy is refused there (`FI_EOPNOTSUPP`). Other operations use what is mapped at the address.
+    /// need not be mapped, and is of no other memory. Operations of this end's own on that address use the dma-buf
+    /// where the device moves it alone: reads and writes of `efa` with RDMA at both ends. What the processor would have
+    /// to copy is refused there (`FI_EOPNOTSUPP`). Other operations use what is mapped at the address.
     ///
     /// Registering it is an error (`FI_ENOSYS`) where no device does that.
     pub const fn of_dmabuf(dmabuf: Dmabuf<'a>, piece: &'a [Piece; 1], access: MrAccess) -> Self {
