@@ -5,7 +5,7 @@
 //! it goes on, and comes back (`late.rs`).
 //!
 //! The thread also sends injected messages that gather in an open packet, once no poll has done so for a while
-//! (`waiting.rs`).
+//! (`waiting.rs`). What gathers when the process exits leaves then (`exit.rs`).
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -19,6 +19,7 @@ use ofi_core::transport::Attendant;
 
 use crate::socket::local;
 
+mod exit;
 mod late;
 mod questions;
 mod waiting;
@@ -41,6 +42,13 @@ struct Known {
     /// Sockets of endpoints, and the time at which each must be checked. A socket without such a time is in the poll
     /// set.
     watched: HashMap<RawFd, Option<Instant>>,
+}
+
+impl Known {
+    /// The endpoint of an epoch, if it is still open.
+    fn attendant(&self, epoch: u64) -> Option<Arc<dyn Attendant>> {
+        self.live.get(&epoch)?.as_ref()?.upgrade()
+    }
 }
 
 struct Helper {
@@ -80,6 +88,7 @@ impl Helper {
             .spawn(move || thread.run())
             .map_err(|error| Error::with(Errno::EAGAIN, format!("starting the liveness thread: {error}")))?;
         *helper = Some(Arc::clone(&fresh));
+        exit::register();
         Ok(fresh)
     }
 
@@ -146,8 +155,8 @@ impl Helper {
     /// Makes an endpoint send its delayed acknowledgements, and whatever waits for a poll. Returns `false` if another
     /// thread is inside of it.
     fn let_out(&self, epoch: u64) -> bool {
-        let attendant = self.known().live.get(&epoch).cloned().flatten();
-        attendant.and_then(|attendant| attendant.upgrade()).is_none_or(|endpoint| endpoint.let_out())
+        let attendant = self.known().attendant(epoch);
+        attendant.is_none_or(|endpoint| endpoint.let_out())
     }
 }
 
