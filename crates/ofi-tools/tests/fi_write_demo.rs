@@ -82,6 +82,26 @@ fn a_writer_serves_one_reader_after_the_other() {
     assert!(writer.end().starts_with("20 writes, 163840 bytes"));
 }
 
+#[test]
+fn arrivals_are_counted_on_a_terminal() {
+    let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+    let master = rustix::pty::openpt(flags).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let terminal = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
+    let (_writer, address) = Writer::start(&["--requests=3"]);
+    let mut reader = command(&["--arrival=counted", "--rounds=2", "--repeat=3", &address, "8K", "5"]);
+    let output = reader.env("TERM", "xterm").stderr(terminal).output().unwrap();
+    drop(reader); // closes the last descriptor of the terminal, so that reading ends
+    assert!(output.status.success(), "{output:?}");
+    let mut drawn = Vec::new();
+    // On Linux such a read ends with EIO.
+    let _ = std::fs::File::from(master).read_to_end(&mut drawn);
+    let drawn = String::from_utf8_lossy(&drawn);
+    // Two regions of five pages, twice in each of three requests.
+    assert!(drawn.contains("/60 arrivals, "), "{drawn:?}");
+}
+
 /// Sends a message to the writer, and waits until it has left.
 fn tell(stranger: &Node, writer: &Address, mut bytes: Vec<u8>) {
     let to = stranger.insert(writer).expect("the writer's address");
