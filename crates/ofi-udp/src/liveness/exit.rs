@@ -1,5 +1,5 @@
-//! The end of the process: messages that gather until the next poll leave, as nobody polls any more. `_exit` and signals
-//! that kill lose them.
+//! The end of the process: messages that gather until the next poll leave, as nobody polls any more. `_exit` and
+//! signals that kill lose them.
 
 use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
