@@ -199,6 +199,12 @@ pub fn death(emulator: &Path, dir: &Path) -> StepResult {
     run(on(test.args(["--include-ignored", "for_a_peer_that_dies"]), emulator, dir))
 }
 
+/// Two endpoints of a process.
+pub fn neighbours(emulator: &Path, dir: &Path) -> StepResult {
+    let mut test = Command::new(vm::suite::program("ofi-tests", "efa_neighbours", None)?);
+    run(on(test.arg("--include-ignored"), emulator, dir))
+}
+
 /// Kills a peer that runs C's library.
 pub fn death_of_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.compiles("#include <rdma/fabric.h>") {

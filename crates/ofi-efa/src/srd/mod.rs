@@ -3,6 +3,7 @@
 //!
 //! Devices are behind traits, so that the transport also runs over a simulated fabric (`ofi_testkit::srd`).
 
+mod attached;
 mod system;
 
 use std::collections::VecDeque;

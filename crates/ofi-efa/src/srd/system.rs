@@ -11,6 +11,7 @@ use ibv::{
 use ofi_api::{BusAttr, DeviceAttr, Dmabuf, Errno, Error, LinkAttr, LinkState, Nic, Result};
 use rustc_hash::FxHashMap;
 
+use super::attached::Attached;
 use super::{
     Access, Action, Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Sizes, Status, To,
     WorkRequest,
@@ -42,6 +43,7 @@ struct System {
     gid: Gid,
     limits: Limits,
     rnr_retry: Option<u8>,
+    attached: Arc<Attached>,
 }
 
 impl System {
@@ -69,7 +71,8 @@ impl System {
         };
         let pd = ProtectionDomain::new(context).map_err(failed)?;
         let rnr_retry = info.rnr_retry.then_some(RNR_RETRY);
-        Ok(Arc::new(Self { name: context.name(), pd, gid, limits, rnr_retry }))
+        let attached = Arc::default();
+        Ok(Arc::new(Self { name: context.name(), pd, gid, limits, rnr_retry, attached }))
     }
 }
 
@@ -178,7 +181,7 @@ unsafe impl Device for System {
             pd: Arc::clone(&self.pd),
             qpn,
             qkey,
-            handles: Handles::default(),
+            handles: Handles::new(&self.attached),
         }))
     }
 }
@@ -208,19 +211,35 @@ struct Queue {
 }
 
 /// Address handles of devices.
-#[derive(Default)]
 struct Handles {
     /// The handles by their numbers, which the device chooses.
     ways: Vec<Option<Arc<AddressHandle>>>,
     numbers: FxHashMap<Gid, u16>,
+    attached: Arc<Attached>,
 }
 
 impl Handles {
+    fn new(attached: &Arc<Attached>) -> Self {
+        Self { ways: Vec::new(), numbers: FxHashMap::default(), attached: Arc::clone(attached) }
+    }
+
+    /// The address of a sender's device that another queue pair has attached.
+    fn of_others(&self, number: u16) -> Option<Gid> {
+        let is_own = matches!(self.ways.get(usize::from(number)), Some(Some(_)));
+        if is_own { None } else { self.attached.gid(number) }
+    }
+
     fn peer(&self, to: To) -> Result<SrdPeer<'_>> {
         match self.ways.get(usize::from(to.handle)) {
             Some(Some(ah)) => Ok(SrdPeer { ah, qp: to.qpn.into(), qkey: to.qkey }),
             _ => Err(Error::new(Errno::EADDRNOTAVAIL)),
         }
+    }
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        self.numbers.values().for_each(|&number| self.attached.remove(number));
     }
 }
 
@@ -248,6 +267,7 @@ unsafe impl QueuePair for Queue {
         ways.resize(ways.len().max(usize::from(number) + 1), None);
         ways[usize::from(number)] = Some(handle);
         self.handles.numbers.insert(*gid, number);
+        self.handles.attached.add(number, *gid);
         Ok(number)
     }
 
@@ -298,7 +318,8 @@ unsafe impl QueuePair for Queue {
     }
 
     fn poll(&mut self, into: &mut VecDeque<Completion>) -> Result<usize> {
-        let polled = self.cq.poll(|entry| into.push_back(completion(entry)));
+        let handles = &self.handles;
+        let polled = self.cq.poll(|entry| into.push_back(completion(entry, handles)));
         polled.map_err(|error| failed(&error))
     }
 
@@ -322,14 +343,16 @@ fn as_c_has_it(data: u32) -> u32 {
     u32::from_be(data)
 }
 
-fn completion(entry: &EfaCompletion) -> Completion {
+fn completion(entry: &EfaCompletion, handles: &Handles) -> Completion {
     let id = entry.id;
     let immediate = entry.immediate.map(as_c_has_it);
     let done = entry.status == ibv::Status::SUCCESS;
     match (entry.opcode, done) {
         (EfaOpcode::Receive | EfaOpcode::WriteArrived, false) => Completion::Returned { id },
         (EfaOpcode::Receive | EfaOpcode::WriteArrived, true) => {
-            let (handle, gid) = (entry.source_ah, entry.source_gid.map(|gid| gid.0));
+            let handle = entry.source_ah;
+            let told = entry.source_gid.map(|gid| gid.0);
+            let gid = told.or_else(|| handles.of_others(handle?));
             let from = From { handle, gid, qpn: entry.source_qp as u16 };
             let len = entry.len as usize;
             match entry.opcode {

@@ -1,0 +1,64 @@
+//! The devices that any queue pair of a device has attached. Their address handles belong to all of them: a device
+//! reports a sender by the handle's number alone, to a queue pair that has not attached the sender's device too.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use super::Gid;
+
+/// See the module.
+#[derive(Default)]
+pub struct Attached(Mutex<FxHashMap<u16, Holders>>);
+
+/// Who holds handles of one number.
+struct Holders {
+    gid: Gid,
+    count: usize,
+}
+
+impl Attached {
+    fn by_number(&self) -> MutexGuard<'_, FxHashMap<u16, Holders>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue pair has a handle of a device.
+    pub fn add(&self, number: u16, gid: Gid) {
+        self.by_number().entry(number).or_insert(Holders { gid, count: 0 }).count += 1;
+    }
+
+    /// A queue pair will destroy its handle. The device may give the number to another device afterwards.
+    pub fn remove(&self, number: u16) {
+        let mut all = self.by_number();
+        if let Some(holders) = all.get_mut(&number) {
+            holders.count = holders.count.saturating_sub(1);
+            if holders.count == 0 {
+                all.remove(&number);
+            }
+        }
+    }
+
+    /// The device of a handle.
+    pub fn gid(&self, number: u16) -> Option<Gid> {
+        self.by_number().get(&number).map(|holders| holders.gid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_known_while_a_queue_pair_has_it_attached() {
+        let (attached, one, other) = (Attached::default(), [1; 16], [2; 16]);
+        assert_eq!(attached.gid(7), None);
+        attached.add(7, one);
+        attached.add(7, one);
+        attached.remove(7);
+        assert_eq!(attached.gid(7), Some(one));
+        attached.remove(7);
+        assert_eq!(attached.gid(7), None);
+        attached.add(7, other);
+        assert_eq!(attached.gid(7), Some(other));
+    }
+}
