@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use multirail::memory::cuda::{self, Cuda};
-use multirail::{Agent, Config, Kind, Local, Remote, Way};
+use multirail::{Agent, Config, Kind, Local, Prepared, Remote, Way};
 use ofi::{AddrFormat, Errno, Hints};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::srd;
@@ -61,6 +61,26 @@ fn memory(agent: &Agent, kind: &str, len: usize) -> Memory {
             of(region)
         }
     }
+}
+
+/// A write and a read between all of both memories, after each has gone over both rails.
+fn over_both_rails(
+    [alice, bob]: [&Agent; 2],
+    source: &Memory,
+    target: &Memory,
+    len: usize,
+) -> (Prepared, Prepared) {
+    alice.load(&bob.metadata().unwrap()).unwrap();
+    let remote = [Remote { region: target.id, offset: 0, len: len as u64 }];
+    let local = [source.whole.clone()];
+    let write = alice.prepare("bob", Way::Write, &local, &remote).unwrap();
+    let read = alice.prepare("bob", Way::Read, &local, &remote).unwrap();
+    for _ in 0..3 {
+        write.post(LONG).unwrap().wait().unwrap();
+        read.post(LONG).unwrap().wait().unwrap();
+    }
+    assert!(alice.paths("bob").unwrap().iter().all(|path| path.moved > 0), "both rails are used");
+    (write, read)
 }
 
 /// Writes and reads with every pair of kinds that includes a device.
@@ -135,16 +155,7 @@ fn chunks_of_windows_move_from_a_mute_rail() {
     };
     let (alice, bob) = (open("alice"), open("bob"));
     let (source, target) = (memory(&alice, "dram", LEN), memory(&bob, "cuda", LEN));
-    alice.load(&bob.metadata().unwrap()).unwrap();
-    let remote = [Remote { region: target.id, offset: 0, len: LEN as u64 }];
-    let local = [source.whole.clone()];
-    let write = alice.prepare("bob", Way::Write, &local, &remote).unwrap();
-    let read = alice.prepare("bob", Way::Read, &local, &remote).unwrap();
-    for _ in 0..3 {
-        write.post(LONG).unwrap().wait().unwrap();
-        read.post(LONG).unwrap().wait().unwrap();
-    }
-    assert!(alice.paths("bob").unwrap().iter().all(|path| path.moved > 0), "both rails are used");
+    let (write, read) = over_both_rails([&alice, &bob], &source, &target, LEN);
 
     device.mute(&[socket(&alice, 1), socket(&bob, 1)]);
     (source.fill)(&pattern(LEN, 3));
@@ -248,16 +259,7 @@ fn device_memory_moves_from_a_mute_rail_by_dma_buf() {
     let (device, hints) = nic("nic3");
     let (alice, bob) = (unmapped("alice", &[&hints, &hints]), unmapped("bob", &[&hints, &hints]));
     let (source, target) = (memory(&alice, "cuda", LEN), memory(&bob, "cuda", LEN));
-    alice.load(&bob.metadata().unwrap()).unwrap();
-    let remote = [Remote { region: target.id, offset: 0, len: LEN as u64 }];
-    let local = [source.whole.clone()];
-    let write = alice.prepare("bob", Way::Write, &local, &remote).unwrap();
-    let read = alice.prepare("bob", Way::Read, &local, &remote).unwrap();
-    for _ in 0..3 {
-        write.post(LONG).unwrap().wait().unwrap();
-        read.post(LONG).unwrap().wait().unwrap();
-    }
-    assert!(alice.paths("bob").unwrap().iter().all(|path| path.moved > 0), "both rails are used");
+    let (write, read) = over_both_rails([&alice, &bob], &source, &target, LEN);
 
     let queue_pair = |agent: &Agent| {
         let metadata = multirail::wire::Metadata::parse(&agent.metadata().unwrap()).unwrap();
