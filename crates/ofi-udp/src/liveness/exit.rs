@@ -37,7 +37,10 @@ extern "C" fn leave() {
     let helper = soon(&HELPER).and_then(|helper| helper.as_ref().map(Arc::clone));
     // A child after fork has copies of its parent's endpoints.
     let Some(helper) = helper.filter(|helper| helper.process == std::process::id()) else { return };
-    let Some(epochs) = helper.list.epochs(soon) else { return };
+    let epochs: Vec<u64> = match soon(&helper.list.listed) {
+        Some(listed) => listed.iter().map(|listed| listed.epoch).collect(),
+        None => return,
+    };
     for epoch in epochs {
         let endpoint = soon(&helper.known).and_then(|known| known.attendant(epoch));
         if let Some(endpoint) = endpoint {

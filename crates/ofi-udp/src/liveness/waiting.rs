@@ -7,7 +7,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ofi_api::Result;
@@ -46,16 +46,16 @@ impl Waiting {
 }
 
 /// A listed endpoint.
-pub struct Listed {
+pub(super) struct Listed {
     waiting: Arc<Waiting>,
-    epoch: u64,
+    pub(super) epoch: u64,
     /// How often it had begun to wait at the last look.
     times: Option<u32>,
 }
 
 /// See the module.
 pub struct List {
-    listed: Mutex<Vec<Listed>>,
+    pub(super) listed: Mutex<Vec<Listed>>,
     /// Runs while something is listed.
     timer: Timer,
 }
@@ -82,14 +82,6 @@ impl List {
             self.timer.set(Some(TICK));
         }
         listed.push(Listed { waiting: Arc::clone(waiting), epoch, times: None });
-    }
-
-    /// The listed endpoints, if `lock` gets the list.
-    pub fn epochs<'a>(
-        &'a self,
-        lock: impl FnOnce(&'a Mutex<Vec<Listed>>) -> Option<MutexGuard<'a, Vec<Listed>>>,
-    ) -> Option<Vec<u64>> {
-        Some(lock(&self.listed)?.iter().map(|listed| listed.epoch).collect())
     }
 
     /// If it is time, passes each endpoint to `let_out` that has waited since before the last look.
