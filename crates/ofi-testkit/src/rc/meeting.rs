@@ -170,6 +170,11 @@ impl Fabric {
                         self.tell(id, CmEventKind::Established, data);
                         self.say(Message::Confirm(by));
                     }
+                    // Whoever granted it has left before the grant arrived: the kernel refuses in its place.
+                    None if self.at(id) == Some(Stage::Asking) => {
+                        self.set(id, Stage::Over);
+                        self.tell(id, CmEventKind::Rejected, Vec::new());
+                    }
                     // The requester no longer wants the connection and says so, or is gone.
                     _ if self.chance(50) => self.say(Message::Part(by)),
                     _ => self.say(Message::Tell(by, CmEventKind::Failed)),
