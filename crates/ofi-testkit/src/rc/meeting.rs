@@ -161,9 +161,9 @@ impl Fabric {
                 }
             }
             Message::Grant(id, by, data) => {
-                let pairs =
-                    self.ids.get(&id).and_then(|end| end.qp).zip(self.ids.get(&by).and_then(|end| end.qp));
-                match pairs {
+                let own = self.ids.get(&id).and_then(|end| end.qp);
+                let other = self.ids.get(&by).and_then(|end| end.qp);
+                match own.zip(other) {
                     Some((own, other)) if self.at(id) == Some(Stage::Asking) => {
                         self.ready(own, other);
                         self.set(id, Stage::Open);
@@ -171,7 +171,7 @@ impl Fabric {
                         self.say(Message::Confirm(by));
                     }
                     // Whoever granted it has left before the grant arrived: the kernel refuses in its place.
-                    None if self.at(id) == Some(Stage::Asking) => {
+                    None if other.is_none() && self.at(id) == Some(Stage::Asking) => {
                         self.set(id, Stage::Over);
                         self.tell(id, CmEventKind::Rejected, Vec::new());
                     }
