@@ -12,13 +12,13 @@ use ofi_core::transport::{Host, OutAccess, Peer, Ticket};
 
 use crate::Verbs;
 use crate::adapter::{Posted, READS};
+use crate::domain::Local;
 use crate::fetch::{End, Transfer};
 use crate::lane::{Common, Lane};
 use crate::message::Op;
 use crate::native::{READ, WRITE};
 use crate::rc::{Post, Remote, Segment};
 use crate::refused::{Native, Place, Refused};
-use crate::region::Local;
 use crate::wire::PAYLOAD;
 
 /// The memory of this end that a request uses until it has ended.

@@ -5,184 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibv::cache::{Cache, Limits};
-use ibv::{Context, Gid, ProtectionDomain};
+use ibv::{Gid, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 
-use crate::datagram::Name;
-use crate::rc::msg::{Abilities, Channel, Connects};
-use crate::rc::ud::{Datagrams, UdPort};
-use crate::rc::{self, Access, Device, Region, System, msg_system, ud_system};
-use crate::region::Local;
+use crate::address::Name;
+use crate::devices::{self, Of, Port};
+use crate::rc::msg::Connects;
+use crate::rc::ud::Datagrams;
+use crate::rc::{self, Access, Device, Region, System};
 use crate::{address, failed, settings};
-
-/// An address of a device of this host.
-#[derive(Clone)]
-pub struct Own {
-    /// The address.
-    pub ip: IpAddr,
-    /// The device that has it.
-    pub of: Of,
-}
-
-/// A device.
-#[derive(Clone)]
-pub enum Of {
-    /// A device of the system, for endpoints of every type.
-    Port(Port),
-    /// A device that was added ([`rc::add`]).
-    Added(Arc<dyn Device>),
-}
-
-/// A port of a system device, at one of its addresses.
-#[derive(Clone, Copy, Debug)]
-pub struct Port {
-    /// The device.
-    pub context: Context,
-    /// The port.
-    pub number: u8,
-    /// The port's GID for the address.
-    pub gid: Gid,
-}
-
-impl Own {
-    /// The device's name.
-    pub fn name(&self) -> String {
-        match &self.of {
-            Of::Port(port) => port.context.name(),
-            Of::Added(device) => device.name(),
-        }
-    }
-
-    /// The port, if the system has the device.
-    pub const fn port(&self) -> Option<Port> {
-        match self.of {
-            Of::Port(port) => Some(port),
-            Of::Added(_) => None,
-        }
-    }
-}
-
-impl Own {
-    /// The limits of connected endpoints there; `None` if the device has none.
-    pub fn abilities(&self) -> Option<Abilities> {
-        match &self.of {
-            Of::Port(port) => msg_system::abilities(port.context, port.number).ok(),
-            Of::Added(device) => device.connects()?.abilities().ok(),
-        }
-    }
-}
-
-impl Own {
-    /// The port's unreliable datagrams; `None` if the device has none.
-    pub fn datagrams(&self) -> Option<UdPort> {
-        match &self.of {
-            Of::Port(port) => ud_system::port(port.context, port.number, port.gid).ok(),
-            Of::Added(device) => device.datagrams()?.port(self.ip).ok(),
-        }
-    }
-
-    /// Whether its GID is at this index of the port's table. A device that was added has no table.
-    pub fn is_at(&self, index: u8) -> bool {
-        self.port().is_none_or(|port| port.is_at(index))
-    }
-}
-
-/// The source of connections at an address: an added device that has it, or the system.
-///
-/// # Errors
-/// The device's error.
-pub fn channel_at(ip: IpAddr) -> ibv::Result<Arc<dyn Channel>> {
-    let added = rc::added();
-    let mut found = added.iter().filter(|device| device.addresses().contains(&ip));
-    match found.find_map(|device| device.connects()) {
-        Some(device) => device.channel(),
-        None => msg_system::channel(),
-    }
-}
-
-impl Port {
-    /// Whether its GID is at this index of the port's table.
-    pub fn is_at(&self, index: u8) -> bool {
-        self.context.gid_at(self.number, index).is_ok_and(|gid| gid == Some(self.gid))
-    }
-}
-
-/// All addresses of ports that are up, followed by those that were added.
-///
-/// # Errors
-/// An error that says what this host lacks, if there is no address.
-pub fn addresses() -> Result<Vec<Own>> {
-    let mut added = Vec::new();
-    for device in rc::added() {
-        let of = |ip| Own { ip, of: Of::Added(Arc::clone(&device)) };
-        added.extend(device.addresses().into_iter().map(of));
-    }
-    match of_the_system() {
-        Ok(all) => Ok([all, added].concat()),
-        Err(why) if added.is_empty() => Err(why),
-        Err(_) => Ok(added),
-    }
-}
-
-fn of_the_system() -> Result<Vec<Own>> {
-    let (mut all, mut down) = (Vec::new(), Vec::new());
-    let (name, iface) = (settings::DEVICE_NAME.get(), settings::IFACE.get());
-    // An empty list takes all interfaces, also those of other network namespaces, which have no name here.
-    let takes_interface = |interface: Option<String>| settings::takes(&iface, &interface.unwrap_or_default());
-    for &context in ibv::contexts().map_err(|error| failed(&error))? {
-        if !settings::takes(&name, &context.name()) {
-            continue;
-        }
-        let ports = match context.query() {
-            Ok(info) => info.ports,
-            // This device was removed; the others still work.
-            Err(error) => {
-                down.push(format!("{}, which does not respond ({error})", context.name()));
-                continue;
-            }
-        };
-        for port in 1..=ports {
-            let active = context.port(port).is_ok_and(|port| port.active);
-            for gid in context.gids(port).unwrap_or_default() {
-                let local = matches!(gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
-                // A link-local address is ambiguous without its interface.
-                if local || !takes_interface(context.interface(port, gid)) {
-                    continue;
-                }
-                match active {
-                    true => {
-                        let of = Of::Port(Port { context, number: port, gid });
-                        all.push(Own { ip: gid.ip(), of });
-                    }
-                    false => {
-                        down.push(format!("{} of {}, whose port {port} is down", gid.ip(), context.name()))
-                    }
-                }
-            }
-        }
-    }
-    if !down.is_empty() && all.is_empty() {
-        return Err(Error::wanted(
-            Errno::ENODEV,
-            "RDMA devices",
-            "one whose port is up",
-            down.join("; "),
-            "bring the interface up (`ip link set`), or check the cable (`rdma link`)",
-        ));
-    }
-    if all.is_empty() {
-        return Err(Error::wanted(
-            Errno::ENODEV,
-            "RDMA devices",
-            "one whose interface has an IP address",
-            format!(
-                "none that FI_VERBS_DEVICE_NAME={name:?} and FI_VERBS_IFACE={iface:?} allow (empty: all)"
-            ),
-            "give the interface an address (`ip addr add`), or set FI_VERBS_DEVICE_NAME or FI_VERBS_IFACE",
-        ));
-    }
-    Ok(all)
-}
 
 /// The IP address in an address of either format.
 fn ip(address: &Address) -> Result<IpAddr> {
@@ -209,6 +40,9 @@ fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
     };
     Ok(System::new(pd, ip, rc::Port { number: port.number, gid: port.gid, gid_index }))
 }
+
+/// A registration of local memory for operations of this end.
+pub type Local = Arc<Box<dyn rc::Region>>;
 
 /// See the module.
 pub struct Domain {
@@ -282,7 +116,7 @@ impl Domain {
     pub fn open(info: &Info) -> Result<Self> {
         let wanted = info.src_addr.as_ref().map(ip).transpose()?;
         let wanted = wanted.filter(|ip| !ip.is_unspecified());
-        let all = addresses()?;
+        let all = devices::addresses()?;
         let found = all.iter().find(|own| wanted.is_none_or(|ip| ip == own.ip));
         let own = found.ok_or_else(|| {
             Error::wanted(

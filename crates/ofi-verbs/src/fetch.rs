@@ -11,11 +11,11 @@ use ofi_core::transport::{Host, Peer};
 
 use crate::Verbs;
 use crate::adapter::{Posted, READS};
+use crate::domain::Local;
 use crate::lane::{Common, Lane};
 use crate::message::{Op, Token};
 use crate::rc::{Post, Remote};
 use crate::refused::Refused;
-use crate::region::Local;
 
 /// The operation that a transfer completes.
 pub enum End {

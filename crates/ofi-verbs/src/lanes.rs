@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use crate::adapter::{Adapter, Ended, Posted as Request};
 use crate::events::Failed;
 use crate::lane::{Common, Counts, Flow, Lane, Part};
-use crate::meeting::{Link, named};
+use crate::meeting::Link;
 use crate::rc::{Status, WorkCompletion};
 use crate::timers::Timers;
 use crate::wire::{HEAD, PAYLOAD, kind, unpack};
@@ -109,7 +109,7 @@ impl VerbsLanes {
         let peer = self.lanes.len() as Peer;
         self.lanes.push(Lane::new(address));
         self.peers.insert(address, peer);
-        host.introduce(peer, &named(address));
+        host.introduce(peer, &Address::from(address));
         peer
     }
 

@@ -18,6 +18,7 @@ mod alone;
 mod atomic;
 mod connected;
 mod datagram;
+mod devices;
 mod domain;
 mod events;
 mod fetch;
@@ -164,7 +165,7 @@ unsafe impl Transport for Verbs {
 
     fn normalize(address: &Address) -> Result<Address> {
         match address.format() {
-            AddrFormat::IbUd => datagram::Name::parse(address).map(|name| name.encode()),
+            AddrFormat::IbUd => address::Name::parse(address).map(|name| name.encode()),
             _ => address::socket(address).map(Address::from),
         }
     }

@@ -6,16 +6,16 @@
 //! while the other request established the connection from one of a peer that has lost the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use ofi_api::{Address, Errno};
+use ofi_api::Errno;
 use ofi_core::transport::{Host, Peer};
 
 use crate::lane::{Common, Lane};
 use crate::lanes::VerbsLanes;
 use crate::rc::{self, CmEventKind, ConnParam, Connection, Event};
-use crate::timers::RETRIES;
-use crate::{Verbs, address, settings};
+use crate::settings::{RETRIES, connect_timeout};
+use crate::{Verbs, address};
 
 /// The connection of a lane.
 pub enum Link {
@@ -138,10 +138,6 @@ impl Greeting {
     }
 }
 
-pub fn limit() -> Duration {
-    Duration::from_millis(settings::CONNECT_TIMEOUT_MS.get() as u64)
-}
-
 /// This end's greeting for a new connection of a lane. Slots still held by records of an earlier connection count
 /// against its credits.
 fn greeting(lane: &mut Lane, common: &Common) -> [u8; Greeting::LEN] {
@@ -182,10 +178,10 @@ impl VerbsLanes {
         }
         let from = SocketAddr::new(common.adapter.address.ip(), 0);
         let queues = &common.adapter.queues;
-        match queues.call(from, lane.address, limit()) {
+        match queues.call(from, lane.address, connect_timeout()) {
             Ok(id) => {
                 self.ids.insert(id.number(), peer);
-                lane.link = Link::Resolving(id, queues.now() + limit());
+                lane.link = Link::Resolving(id, queues.now() + connect_timeout());
                 self.meetings += 1;
                 self.watch(peer);
             }
@@ -258,7 +254,7 @@ impl VerbsLanes {
         let link = std::mem::replace(&mut lane.link, Link::Closed);
         let failed = match (link, event.kind) {
             (Link::Resolving(id, at), CmEventKind::AddressResolved) => {
-                let result = id.resolve_route(limit());
+                let result = id.resolve_route(connect_timeout());
                 lane.link = Link::Resolving(id, at);
                 result.err()
             }
@@ -400,7 +396,7 @@ impl VerbsLanes {
                     self.qps.insert(qp, peer);
                     lane.inline = inline;
                 }
-                lane.link = Link::Accepting(id, common.adapter.queues.now() + limit());
+                lane.link = Link::Accepting(id, common.adapter.queues.now() + connect_timeout());
                 lane.ending = None;
                 self.watch(peer);
             }
@@ -444,11 +440,6 @@ impl Lane {
         self.held = self.credits / 8;
         self.attempt = Some((greeting.incarnation, greeting.attempts));
     }
-}
-
-/// A peer's address in the core's format.
-pub fn named(address: SocketAddr) -> Address {
-    Address::from(address)
 }
 
 #[cfg(test)]

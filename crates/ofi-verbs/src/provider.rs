@@ -15,13 +15,14 @@ use ofi_core::fabric::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 use ofi_core::transport::record::RMA_IOV_LIMIT;
 
+use crate::address::Name;
 use crate::connected;
-use crate::datagram::{Name, naming};
-use crate::domain::{Own, Port};
+use crate::datagram::naming;
+use crate::devices::{Own, Port};
 use crate::near::VerbsOrShm;
 use crate::rc::msg::Abilities;
 use crate::timers::Timers;
-use crate::{address, domain, settings};
+use crate::{address, devices, settings};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "verbs";
@@ -264,12 +265,7 @@ fn unusable(Problem { env, found, reason }: Problem) -> Refusal {
 
 /// The sizes and pieces of a connected endpoint: those of the settings, or the device's limits if the hints ask for
 /// more than the settings.
-fn size_of_connected(
-    info: &mut Info,
-    device: &Abilities,
-    usual: &settings::Connected,
-    request: &Request<'_>,
-) {
+fn size_of_connected(info: &mut Info, device: &Abilities, usual: &connected::Config, request: &Request<'_>) {
     let none = (TxAttr::default(), RxAttr::default());
     let (asked_tx, asked_rx) =
         request.hints.map_or((&none.0, &none.1), |hints| (&hints.info.tx_attr, &hints.info.rx_attr));
@@ -286,7 +282,7 @@ fn size_of_connected(
 fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offers {
     let refused = |refusal| Offers { refusals: vec![refusal], ..Offers::default() };
     let Some(abilities) = own.abilities() else { return refused(not_the_systems(request)) };
-    let usual = match settings::Connected::read() {
+    let usual = match connected::Config::read() {
         Ok(usual) => usual,
         Err(problem) => return refused(unusable(problem)),
     };
@@ -312,7 +308,7 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
 
 impl VerbsProvider {
     fn try_offers(self, request: &Request<'_>) -> Result<Offers, Refusal> {
-        let all = domain::addresses()
+        let all = devices::addresses()
             .map_err(|error| refusal("device", "an RDMA device with an IP address", error.to_string()))?;
         let hinted = request.hints.map(|hints| (hints.info.ep_attr.ep_type, hints.info.addr_format));
         if hinted.is_some_and(|(ep, format)| ep == EpType::Dgram || format == AddrFormat::IbUd) {

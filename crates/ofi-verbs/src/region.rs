@@ -126,6 +126,3 @@ fn access(attr: &MrAttr<'_>) -> Option<Access> {
         (false, false) => None,
     }
 }
-
-/// A registration of local memory for operations of this end.
-pub type Local = Arc<Box<dyn rc::Region>>;

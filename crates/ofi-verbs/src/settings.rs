@@ -1,9 +1,9 @@
 //! The provider's settings.
 
+use std::time::Duration;
+
 use ofi_api::{Errno, Error, Result};
 use ofi_core::config::{AnySetting, Problem, Setting};
-
-use crate::timers::{RETRIES, Timers};
 
 /// The devices to use.
 pub static DEVICE_NAME: Setting<&'static str> = Setting::new(
@@ -118,35 +118,6 @@ pub static INLINE_SIZE: Setting<usize> = Setting::new(
 /// The largest inline size that can be set: longer messages cannot be injected.
 pub const MAX_INLINE: usize = 1024;
 
-/// The values of the settings of connected endpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connected {
-    /// Number of operations, and of receives.
-    pub sizes: [usize; 2],
-    /// Most pieces of memory in each.
-    pub pieces: [usize; 2],
-    /// Inline bytes of a request.
-    pub inline: usize,
-    /// How long its connection waits for the peer.
-    pub timers: Timers,
-}
-
-impl Connected {
-    /// Reads the settings.
-    ///
-    /// # Errors
-    /// The first setting with an unusable value.
-    pub fn read() -> Result<Self, Problem> {
-        let inline = INLINE_SIZE.checked()?;
-        Ok(Self {
-            sizes: [TX_SIZE.checked()?, RX_SIZE.checked()?],
-            pieces: [TX_IOV_LIMIT.checked()?, RX_IOV_LIMIT.checked()?],
-            inline: if inline == 0 { MAX_INLINE } else { inline },
-            timers: Timers::read()?,
-        })
-    }
-}
-
 /// How long a peer waits if it finds no receive.
 pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
     "verbs",
@@ -164,6 +135,11 @@ pub static RNR_RETRY_COUNT: Setting<usize> = Setting::new(
     "Retries of a peer's message that finds no posted receive before the connection fails; 7: without limit (FI_EP_MSG, FI_EP_RDM)",
 )
 .range(0, 7);
+
+/// How often an unacknowledged packet is resent before the connection fails: after some 15 s on RoCE, at the interval
+/// that rdma_cm sets. C's provider uses the maximum, 7, which soft-RoCE takes as unlimited: an operation over a broken
+/// link would never end. Connected endpoints use 7 on other devices.
+pub const RETRIES: u8 = 6;
 
 /// How often an unacknowledged packet is resent, if it is set ([`crate::timers`]).
 pub static RETRY_COUNT: Setting<usize> = Setting::new(
@@ -229,6 +205,11 @@ pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "Milliseconds after which an unanswered connection request, or join of a multicast group, fails",
 )
 .range(100, 600_000);
+
+/// The value of [`CONNECT_TIMEOUT_MS`].
+pub fn connect_timeout() -> Duration {
+    Duration::from_millis(CONNECT_TIMEOUT_MS.get() as u64)
+}
 
 /// Interval of probes of a silent peer.
 pub static KEEPALIVE_MS: Setting<usize> = Setting::new(

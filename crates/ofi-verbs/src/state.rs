@@ -19,7 +19,6 @@ use crate::datagram::Datagrams;
 use crate::fetch::End;
 use crate::lane::Lane;
 use crate::lanes::VerbsLanes;
-use crate::meeting::named;
 use crate::message::{Op, Token};
 use crate::wire::kind;
 use crate::{Verbs, address};
@@ -87,7 +86,7 @@ unsafe impl Lanes<Verbs> for State {
             return Ok(address);
         }
         let lanes = VerbsLanes::new(domain, info, name)?;
-        let address = named(address::canonical(lanes.common.adapter.address));
+        let address = Address::from(address::canonical(lanes.common.adapter.address));
         *self = Self::Open(Box::new(lanes));
         Ok(address)
     }

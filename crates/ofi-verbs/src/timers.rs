@@ -5,11 +5,6 @@ use ofi_core::config::Problem;
 use crate::rc::{self, ConnParam};
 use crate::settings::{ACK_TIMEOUT, MIN_RNR_TIMER, RETRY_COUNT, RNR_RETRY_COUNT};
 
-/// How often an unacknowledged packet is resent before the connection fails: after some 15 s on RoCE, at the interval
-/// that rdma_cm sets. C's provider uses the maximum, 7, which soft-RoCE takes as unlimited: an operation over a broken
-/// link would never end. Connected endpoints use 7 on other devices.
-pub const RETRIES: u8 = 6;
-
 /// The values of the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timers {

@@ -18,9 +18,9 @@ use ofi_core::transport::{Held, Host, Reaction};
 
 use super::port::Asked;
 use super::{Connected, PEER, private};
-use crate::meeting::limit;
 use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};
+use crate::settings::connect_timeout;
 use crate::{Verbs, address, failed};
 
 /// How long to wait for acknowledgements from a peer that has disconnected. It sent them before it disconnected.
@@ -128,8 +128,9 @@ impl Connected {
                 self.link = Link::Failed(to.clone(), self.end());
             }
             (Kind::Request, Link::Idle(Some(id))) => {
-                let resolved = address::socket(to)
-                    .and_then(|socket| id.resolve_address(socket, limit()).map_err(|error| failed(&error)));
+                let resolved = address::socket(to).and_then(|socket| {
+                    id.resolve_address(socket, connect_timeout()).map_err(|error| failed(&error))
+                });
                 self.link = match resolved {
                     Ok(()) => {
                         let data = packet.data.to_vec();
@@ -225,7 +226,7 @@ impl Connected {
         }
         match (std::mem::replace(&mut self.link, Link::Over), event.kind) {
             (Link::Calling(call), CmEventKind::AddressResolved) => {
-                let result = call.id.resolve_route(limit());
+                let result = call.id.resolve_route(connect_timeout());
                 self.calling(host, call, result);
             }
             (Link::Calling(mut call), CmEventKind::RouteResolved) => {

@@ -6,9 +6,9 @@ use ofi_core::domain::DomainPart;
 
 use super::LONGEST;
 use crate::Verbs;
+use crate::domain::Local;
 use crate::few::Few;
 use crate::rc::{Remote, Segment};
-use crate::region::Local;
 
 /// The memory of an inline request.
 pub fn unregistered(pieces: &[Piece], len: usize) -> Few<Segment> {

@@ -14,6 +14,7 @@
 
 pub mod atomic;
 mod closing;
+mod config;
 mod link;
 mod memory;
 mod port;
@@ -36,15 +37,16 @@ use ofi_core::transport::{
 };
 use ofi_ring::notice::{Notices, may_sleep};
 
+pub use self::config::Config;
 use self::memory::{registered, remote, unregistered};
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
+use crate::domain::Local;
 use crate::events::{Failed, Watch};
 use crate::few::Few;
 use crate::message::Op;
 use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
 use crate::rc::{Opcode, Post, Status, Work, WorkCompletion};
-use crate::region::Local;
 use crate::timers::Timers;
 use crate::waiter::Waiter;
 use crate::{Verbs, address, failed, immediate, settings};
@@ -155,7 +157,7 @@ impl Connected {
         let failed = |error: ibv::Error| failed(&error);
         let device = domain.transport.connects()?;
         let limits = device.abilities().map_err(failed)?;
-        let usual = settings::Connected::read().map_err(settings::unusable)?;
+        let usual = Config::read().map_err(settings::unusable)?;
         let most = most(&limits);
         let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
         let channel = device.channel().map_err(failed)?;

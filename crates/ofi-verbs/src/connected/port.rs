@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use super::private;
 use crate::rc::CmEventKind;
 use crate::rc::msg::{Channel, Identifier};
-use crate::{address, domain, failed};
+use crate::{address, devices, failed};
 
 /// Most connection requests that the system queues. The core has its own limit of unanswered requests.
 const BACKLOG: usize = 128;
@@ -56,7 +56,7 @@ impl MsgPort {
         };
         let wanted = address::socket(wanted)?;
         let failed = |error: ibv::Error| failed(&error);
-        let channel = domain::channel_at(wanted.ip()).map_err(failed)?;
+        let channel = devices::channel_at(wanted.ip()).map_err(failed)?;
         let listener = Arc::clone(&channel).bind(wanted).map_err(failed)?;
         listener.listen(BACKLOG).map_err(failed)?;
         let address = address::canonical(listener.local_address().unwrap_or(wanted)).into();

@@ -17,11 +17,11 @@ use ofi_core::slots::{SlotId, Slots};
 
 use super::SLOTS;
 use crate::adapter::Slab;
+use crate::domain::Local;
 use crate::few::Few;
 use crate::quiet::Quiet;
 use crate::rc::msg::Pair;
 use crate::rc::{Post, Remote, Work};
-use crate::region::Local;
 
 /// A request under way.
 pub struct Request {

@@ -10,10 +10,10 @@ use ofi_core::slots::{SlotId, Slots};
 
 use super::memory::registered;
 use super::{RECEIVE, SHARED};
+use crate::domain::Local;
 use crate::few::Few;
 use crate::rc::Segment;
 use crate::rc::msg::SharedQueue;
-use crate::region::Local;
 use crate::{Verbs, failed};
 
 /// A receive that is posted to the device.

@@ -13,9 +13,10 @@ use ibv::Gid;
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 use ofi_core::transport::{Host, Posted};
 
-use super::{Datagrams, Name};
-use crate::meeting::limit;
+use super::Datagrams;
+use crate::address::Name;
 use crate::rc::ud::{GroupAddress, MULTICAST, Membership};
+use crate::settings::connect_timeout;
 use crate::{Verbs, address, failed};
 
 /// Most groups of an endpoint.
@@ -142,7 +143,8 @@ impl Datagrams {
         }
         let membership = self.queues.join(ip).map_err(|error| failed(&error))?;
         self.waiter.watch(membership.fd())?;
-        let group = Group { ip, receives, membership, stage: Stage::Joining(Instant::now() + limit()) };
+        let group =
+            Group { ip, receives, membership, stage: Stage::Joining(Instant::now() + connect_timeout()) };
         let name = group.name();
         self.groups.all.push(group);
         self.groups.joining += 1;

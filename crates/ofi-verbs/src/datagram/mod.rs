@@ -8,7 +8,6 @@
 //! dropped and counted.
 
 mod groups;
-mod name;
 pub mod naming;
 mod peers;
 
@@ -24,11 +23,10 @@ use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
 use ofi_ring::notice::{Notices, may_sleep};
 
 use self::groups::Groups;
-pub use self::name::Name;
-use self::name::{service, source};
 use self::naming::Registered;
 use self::peers::{Met, Peers};
 use crate::adapter::Slab;
+use crate::address::{Name, service, source};
 use crate::events::{Failed, Watch};
 use crate::rc::ud::{Route, UdQueues, UdSizes, UdTarget};
 use crate::rc::{Status, WorkCompletion};

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use ofi_api::{Errno, Error, Result};
 use ofi_core::transport::Peer;
 
-use super::name::Name;
+use crate::address::Name;
 use crate::failed;
 use crate::rc::ud::{Route, UdQueues};
 

@@ -40,7 +40,7 @@ pub fn abilities(context: ibv::Context, port: u8) -> Result<Abilities> {
         pieces: info.max_pieces,
         longest: port.max_message,
         // C's provider requests 7 from every device.
-        retries: if info.vendor == SOFT_ROCE { crate::timers::RETRIES } else { 7 },
+        retries: if info.vendor == SOFT_ROCE { crate::settings::RETRIES } else { 7 },
         atomics: info.atomics,
     })
 }

@@ -1,9 +1,14 @@
 //! Addresses: IP socket addresses in a canonical form, so that equal addresses compare equal, and names that resolve to
 //! them.
 
+mod name;
+
 use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+
+pub use self::name::{Name, service, source};
+use crate::devices;
 
 fn invalid(found: impl Into<String>) -> Error {
     Error::wanted(
@@ -53,7 +58,7 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
         Some(service) => service.parse().map_err(|_| invalid(format!("port {service:?}")))?,
     };
     let Some(host) = node else {
-        let own = crate::domain::addresses()?.into_iter().map(|own| SocketAddr::new(own.ip, port));
+        let own = devices::addresses()?.into_iter().map(|own| SocketAddr::new(own.ip, port));
         let own = own.into_iter().find(|&address| fits(address, format));
         return own
             .map(Address::from)
