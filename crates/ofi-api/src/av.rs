@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::{Address, AvSet, AvSetAttr, AvType, Context, EventQueue, FiAddr, Fid, Inserted, Result};
+use crate::{Address, AvSet, AvSetAttr, AvType, Context, EventQueue, FiAddr, Fid, Result};
+
+/// The result of [`AddressVector::insert`] for one address.
+pub type Inserted = Result<FiAddr>;
 
 /// How to open an address vector (`struct fi_av_attr`).
 #[derive(Clone, Debug, Default)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::{
     AddressVector, Allocation, AtomicAttr, AtomicKind, AvAttr, BindFlags, CntrAttr, CollectiveAttr,
     CollectiveKind, CompletionQueue, Counter, CqAttr, Datatype, Endpoint, EqAttr, Errno, Error, EventQueue,
-    FiOp, Info, MemoryRegion, MrAttr, PassiveEndpoint, Placement, PollSet, Result, RxAttr, SharedTransmit,
-    Statistic, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
+    FiOp, Handle, Info, MemoryRegion, MrAttr, PassiveEndpoint, Placement, PollSet, Result, RxAttr,
+    SharedTransmit, Statistic, Threshold, TxAttr, WaitAttr, WaitSet, Work, WorkId,
 };
 
 /// A fabric (`fid_fabric`): a network, whose members can reach each other.
@@ -168,4 +168,26 @@ pub trait Domain: Send + Sync {
     /// # Errors
     /// `FI_EOPNOTSUPP` for a combination that the domain does not have, with the reason.
     fn query_atomic(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<AtomicAttr>;
+}
+
+impl Handle {
+    /// A handle to an open fabric, which does not keep it open.
+    pub fn of_fabric(fabric: &Arc<dyn Fabric>) -> Handle {
+        Handle::of_open(fabric)
+    }
+
+    /// A handle to an open domain, which does not keep it open.
+    pub fn of_domain(domain: &Arc<dyn Domain>) -> Handle {
+        Handle::of_open(domain)
+    }
+
+    /// The fabric, if it is one and open.
+    pub fn fabric(&self) -> Option<Arc<dyn Fabric>> {
+        self.opened()
+    }
+
+    /// The domain, if it is one and open.
+    pub fn domain(&self) -> Option<Arc<dyn Domain>> {
+        self.opened()
+    }
 }

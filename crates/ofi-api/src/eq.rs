@@ -1,11 +1,10 @@
 //! Event queues (fi_eq(3)): the results of asynchronous calls, and events of connections.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::c_enum::c_enum;
-use crate::{Context, Errno, Info, MutexCond, Result, WaitObj, WaitSet};
+use crate::{Context, Errno, Fid, Info, MutexCond, Result, WaitObj, WaitSet};
 
 c_enum! {
     /// The kind of an event (`FI_NOTIFY` and the like of fi_eq(3)).
@@ -25,21 +24,6 @@ c_enum! {
         AvComplete = 5 => "FI_AV_COMPLETE",
         /// An endpoint has joined a group.
         JoinComplete = 6 => "FI_JOIN_COMPLETE",
-    }
-}
-
-/// The object of an event: C's `fid`, as a number that no other object of this process ever has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Fid(pub u64);
-
-impl Fid {
-    /// No object.
-    pub const NONE: Self = Self(0);
-
-    /// A number that was never given out before.
-    pub fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 

@@ -6,12 +6,9 @@
 //! than 2.6) has no counterpart.
 
 use crate::{
-    AddrFormat, Address, AvType, Caps, Domain, EpType, Fabric, Mode, MrMode, MsgOrder, Nic, OpFlags,
-    Progress, Protocol, ResourceMgmt, Threading, TrafficClass, Version,
+    AddrFormat, Address, AvType, Caps, EpType, Handle, Mode, MrMode, MsgOrder, Nic, OpFlags, Progress,
+    Protocol, ResourceMgmt, Threading, TrafficClass, Version,
 };
-use std::any::Any;
-use std::fmt;
-use std::sync::{Arc, Weak};
 
 /// `FI_SHARED_CONTEXT`: a context count that means "shared with other endpoints".
 pub const SHARED_CONTEXT: usize = usize::MAX;
@@ -219,82 +216,6 @@ pub struct FabricAttr {
     pub api_version: Version,
 }
 
-/// An object that an [`Info`] refers to. Copies refer to the same one.
-#[derive(Clone)]
-pub struct Handle(Object);
-
-#[derive(Clone)]
-enum Object {
-    /// Kept alive.
-    Any(Arc<dyn Any + Send + Sync>),
-    /// Open while others keep it open.
-    Fabric(Weak<dyn Fabric>),
-    /// As above.
-    Domain(Weak<dyn Domain>),
-}
-
-impl Handle {
-    /// A handle to `object`, which keeps it alive.
-    pub fn new<T: Any + Send + Sync>(object: Arc<T>) -> Handle {
-        Handle(Object::Any(object))
-    }
-
-    /// A handle to an open fabric, which does not keep it open.
-    pub fn of_fabric(fabric: &Arc<dyn Fabric>) -> Handle {
-        Handle(Object::Fabric(Arc::downgrade(fabric)))
-    }
-
-    /// A handle to an open domain, which does not keep it open.
-    pub fn of_domain(domain: &Arc<dyn Domain>) -> Handle {
-        Handle(Object::Domain(Arc::downgrade(domain)))
-    }
-
-    /// The object, if it is a `T`.
-    pub fn downcast<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        let Object::Any(object) = &self.0 else { return None };
-        Arc::clone(object).downcast().ok()
-    }
-
-    /// The fabric, if it is one and open.
-    pub fn fabric(&self) -> Option<Arc<dyn Fabric>> {
-        if let Object::Fabric(fabric) = &self.0 { fabric.upgrade() } else { None }
-    }
-
-    /// The domain, if it is one and open.
-    pub fn domain(&self) -> Option<Arc<dyn Domain>> {
-        if let Object::Domain(domain) = &self.0 { domain.upgrade() } else { None }
-    }
-
-    /// Whether the object is open.
-    pub fn is_open(&self) -> bool {
-        match &self.0 {
-            Object::Any(_) => true,
-            Object::Fabric(fabric) => fabric.strong_count() > 0,
-            Object::Domain(domain) => domain.strong_count() > 0,
-        }
-    }
-
-    fn as_ptr(&self) -> *const () {
-        match &self.0 {
-            Object::Any(object) => Arc::as_ptr(object).cast(),
-            Object::Fabric(fabric) => fabric.as_ptr().cast(),
-            Object::Domain(domain) => domain.as_ptr().cast(),
-        }
-    }
-}
-
-impl PartialEq for Handle {
-    fn eq(&self, other: &Handle) -> bool {
-        self.as_ptr() == other.as_ptr()
-    }
-}
-
-impl fmt::Debug for Handle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Pointer::fmt(&self.as_ptr(), f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,15 +226,5 @@ mod tests {
         assert_eq!(info.ep_attr.ep_type, EpType::Unspec);
         assert_eq!(info.domain_attr.mr_mode, MrMode::empty());
         assert!(info.caps.is_empty() && info.src_addr.is_none() && info.fabric_attr.name.is_empty());
-    }
-
-    #[test]
-    fn a_handle_gives_back_its_object_and_only_as_what_it_is() {
-        let object = Arc::new(7_u32);
-        let handle = Handle::new(Arc::clone(&object));
-        assert_eq!(handle.downcast::<u32>(), Some(object));
-        assert_eq!(handle.downcast::<u64>(), None);
-        assert_eq!(handle, handle.clone());
-        assert_ne!(handle, Handle::new(Arc::new(7_u32)));
     }
 }

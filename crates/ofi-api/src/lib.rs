@@ -18,7 +18,9 @@ mod c_enum;
 #[cfg(test)]
 mod c_values;
 mod error;
+mod fid;
 mod flags;
+mod handle;
 mod hints;
 mod info;
 mod nic;
@@ -28,11 +30,13 @@ mod values;
 
 pub use address::Address;
 pub use error::{Detail, Errno, Error, Refusal, Result};
+pub use fid::Fid;
 pub use flags::{BindFlags, Caps, CompletionFlags, GetinfoFlags, Mode, MrAccess, MrMode, MsgOrder, OpFlags};
+pub use handle::Handle;
 pub use hints::Hints;
 pub use info::{
-    AV_AUTH_KEY, DomainAttr, EpAttr, FabricAttr, Handle, Info, KEY_NOTAVAIL, RxAttr, SHARED_CONTEXT,
-    TAG_BITS, TAG_CCL, TAG_MAX_FORMAT, TAG_MPI, TxAttr,
+    AV_AUTH_KEY, DomainAttr, EpAttr, FabricAttr, Info, KEY_NOTAVAIL, RxAttr, SHARED_CONTEXT, TAG_BITS,
+    TAG_CCL, TAG_MAX_FORMAT, TAG_MPI, TxAttr,
 };
 pub use nic::{BusAttr, BusType, DeviceAttr, LinkAttr, LinkState, Nic, PciAttr};
 pub use types::{
@@ -56,13 +60,17 @@ mod eq;
 #[allow(unsafe_code)]
 mod memory;
 mod multicast;
+mod operation;
+mod poll;
 mod provider;
+mod region;
 mod trigger;
 #[allow(unsafe_code)]
 mod wait;
+mod work;
 
 pub use atomic::{AtomicAttr, AtomicKind, AtomicOp, Datatype, FiOp};
-pub use av::{AddressVector, Addresses, AvAttr, Insertion};
+pub use av::{AddressVector, Addresses, AvAttr, Inserted, Insertion};
 pub use cm::PassiveEndpoint;
 pub use collective::{
     AvSet, AvSetAttr, CollectiveAttr, CollectiveGroup, CollectiveKind, CollectiveOp, Group,
@@ -73,16 +81,14 @@ pub use completion::{
 };
 pub use counter::{CntrAttr, Counter};
 pub use domain::{Domain, Fabric};
-pub use endpoint::{
-    Call, Endpoint, EpOption, ReceiveOp, RmaOp, SendOp, SharedTransmit, Statistic, TagMatch, UnexpectedEvent,
-    Watcher,
-};
-pub use eq::{EqAttr, EqErrorEntry, Event, EventKind, EventQueue, Fid};
-pub use memory::{
-    Allocation, Desc, Dmabuf, Inserted, Lent, LibraryMemory, MemoryRegion, MrAttr, Piece, Placement,
-    RemotePiece,
-};
+pub use endpoint::{Endpoint, EpOption, SharedTransmit, Statistic, UnexpectedEvent, Watcher};
+pub use eq::{EqAttr, EqErrorEntry, Event, EventKind, EventQueue};
+pub use memory::{Allocation, Desc, Dmabuf, Lent, LibraryMemory, MrAttr, Piece, Placement, RemotePiece};
 pub use multicast::{Multicast, MulticastGroup};
+pub use operation::{Call, ReceiveOp, RmaOp, SendOp, TagMatch};
+pub use poll::{PollMember, PollSet};
 pub use provider::{Offers, Provider, Request};
-pub use trigger::{DeferredOp, Threshold, Work, WorkId};
-pub use wait::{MutexCond, PollMember, PollSet, WaitAttr, WaitSet};
+pub use region::MemoryRegion;
+pub use trigger::{DeferredOp, Threshold};
+pub use wait::{MutexCond, WaitAttr, WaitSet};
+pub use work::{Work, WorkId};

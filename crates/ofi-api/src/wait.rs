@@ -1,11 +1,10 @@
-//! Looking at, and sleeping on, several queues and counters at once (fi_poll(3)).
+//! Sleeping on several queues and counters at once (fi_poll(3)).
 
 use std::ffi::c_void;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{CompletionQueue, Context, Counter, Result, WaitObj};
+use crate::{Result, WaitObj};
 
 /// A mutex and a condition variable of pthreads (`struct fi_mutex_cond`), which the library broadcasts when there is
 /// something. Both live as long as the object that answered them.
@@ -48,32 +47,4 @@ pub trait WaitSet: Send + Sync + std::any::Any {
 
     /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`.
     fn mutex_cond(&self) -> Option<MutexCond>;
-}
-
-/// A member of a poll set.
-#[derive(Clone, Debug)]
-pub enum PollMember {
-    /// Reported while it has an entry.
-    Queue(Arc<dyn CompletionQueue>),
-    /// Reported when its value or its failure count has changed since the last check, other than by the application.
-    Counter(Arc<dyn Counter>),
-}
-
-/// A poll set (`fid_poll`).
-pub trait PollSet: Send + Sync + std::any::Any {
-    /// Adds a member, to be reported as `context`.
-    ///
-    /// # Errors
-    /// `FI_EBUSY` if it is in the set already; `FI_EINVAL` for an object of another implementation.
-    fn add(&self, member: PollMember, context: Context) -> Result<()>;
-
-    /// Removes a member.
-    ///
-    /// # Errors
-    /// `FI_EINVAL` if it is not in the set.
-    fn remove(&self, member: &PollMember) -> Result<()>;
-
-    /// Drives all members, and writes the contexts of the ready ones to `contexts`, as many as fit. The others
-    /// are reported first the next time. Returns the number written.
-    fn poll(&self, contexts: &mut [Context]) -> usize;
 }
