@@ -8,9 +8,9 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
-use crate::alone::Held;
 use crate::events::Watch;
 use crate::rc::{Access, Device, Limits, Opcode, Queues, Region, Segment, Sizes, Status, WorkCompletion};
+use crate::transfer::Held;
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
 use crate::{failed, settings};

@@ -5,70 +5,18 @@
 //! accesses go through a slot; long ones are read and written in place.
 
 use ibv::transfer::LONGEST;
-use ofi_api::{Errno, Piece, RemotePiece};
+use ofi_api::{Errno, Piece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutAccess, Peer, Ticket};
+use ofi_core::transport::{Host, Peer, Ticket};
 
 use crate::Verbs;
 use crate::adapter::{Posted, READS};
-use crate::domain::Local;
-use crate::fetch::{End, Transfer};
-use crate::lane::{Common, Lane};
-use crate::message::Op;
-use crate::native::{READ, WRITE};
+use crate::lane::{Common, Lane, READ, WRITE};
+use crate::op::{Native, One, Op, Place};
 use crate::rc::{Post, Remote, Segment};
-use crate::refused::{Native, Place, Refused};
+use crate::transfer::{Held, Refused};
 use crate::wire::PAYLOAD;
-
-/// The memory of this end that a request uses until it has ended.
-pub enum Held {
-    /// None: the request has the bytes.
-    Nothing,
-    /// A slot.
-    Slot(u32),
-    /// The application's memory.
-    Region(Local),
-}
-
-impl Held {
-    const fn slot(&self) -> Option<u32> {
-        match self {
-            Self::Slot(slot) => Some(*slot),
-            Self::Nothing | Self::Region(_) => None,
-        }
-    }
-
-    /// A transfer whose requests are posted: for a lane that has lost its connection.
-    pub fn into_transfer(self, op: SlotId) -> Transfer {
-        let mut transfer = Transfer::of(End::Access(op));
-        match self {
-            Self::Nothing => {}
-            Self::Slot(slot) => transfer.slot = Some(slot),
-            Self::Region(region) => transfer.regions.push(region),
-        }
-        transfer
-    }
-}
-
-/// An access of one piece at either end.
-pub struct One {
-    /// A write, or a read.
-    pub write: bool,
-    /// Local memory.
-    pub piece: Piece,
-    /// The peer's memory, as long as the piece, which is not empty.
-    pub remote: RemotePiece,
-    /// Whether the application gets its memory back when the call returns.
-    pub injected: bool,
-}
-
-impl From<&OutAccess> for One {
-    #[inline]
-    fn from(out: &OutAccess) -> Self {
-        Self { write: out.write, piece: out.piece, remote: out.remote, injected: false }
-    }
-}
 
 impl Lane {
     /// Posts an access that the device can do now. `false`: nothing was posted, and [`Lane::rma`] must handle the

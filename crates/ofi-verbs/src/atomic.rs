@@ -9,7 +9,7 @@ use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 
 use crate::Verbs;
 use crate::lane::{Common, Flow, Lane};
-use crate::message::Op;
+use crate::op::Op;
 use crate::rma::accessor;
 use crate::wire::kind;
 

@@ -1,8 +1,7 @@
-//! Transfers by the device: payloads that it reads from their sender, and reads and writes of a peer's memory.
+//! The steps of transfers by the device: payloads that it reads from their sender, and reads and writes of a peer's
+//! memory.
 
-use std::collections::VecDeque;
-
-use ibv::transfer::{LONGEST, Source, Step, plan};
+use ibv::transfer::{LONGEST, Source, plan};
 use ofi_api::Errno;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -11,42 +10,10 @@ use ofi_core::transport::{Host, Peer};
 
 use crate::Verbs;
 use crate::adapter::{Posted, READS};
-use crate::domain::Local;
 use crate::lane::{Common, Lane};
-use crate::message::{Op, Token};
+use crate::op::{Op, Token};
 use crate::rc::{Post, Remote};
-use crate::refused::Refused;
-
-/// The operation that a transfer completes.
-pub enum End {
-    /// A receive, whose payload is in its sender's memory.
-    Receive { into: SlotId, token: Token },
-    /// An access to the peer's memory.
-    Access(SlotId),
-    /// An access with a record for the peer. It ends when the peer has also answered; the answer may arrive first.
-    Told(SlotId, Option<Result<(), Errno>>),
-}
-
-/// A transfer under way.
-pub struct Transfer {
-    pub end: End,
-    /// Requests that are not posted yet.
-    pub todo: VecDeque<Step>,
-    /// Requests that are under way.
-    pub posted: usize,
-    pub failed: Option<Errno>,
-    /// The slot that short accesses use.
-    pub slot: Option<u32>,
-    /// Registrations of this end's memory.
-    pub regions: Vec<Local>,
-}
-
-impl Transfer {
-    /// A transfer without requests to post.
-    pub fn of(end: End) -> Self {
-        Self { end, todo: VecDeque::new(), posted: 0, failed: None, slot: None, regions: Vec::new() }
-    }
-}
+use crate::transfer::{End, Refused, Transfer};
 
 impl Lane {
     /// Fetches an announced payload into the open receive `into`.

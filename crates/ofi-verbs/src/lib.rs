@@ -1,10 +1,10 @@
 //! Provider `verbs`: messages, tags and remote memory over RDMA devices: InfiniBand, RoCE, soft-RoCE.
 //!
-//! A lane to a peer is a reliable connected queue pair, which rdma_cm establishes at first use (`meeting.rs`). All
-//! peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits bound the slots that a peer may
-//! use (`lane.rs`). Short messages travel in records (`wire.rs`). Long ones are announced, and the receiver reads them
-//! from the sender's memory (`message.rs`, `fetch.rs`). The owner of memory executes the first access to it, and checks
-//! key, bounds and rights whenever bytes are copied (`rma.rs`, `atomic.rs`); the device executes later accesses
+//! A lane to a peer is a reliable connected queue pair, which rdma_cm establishes at first use (`lanes/meeting.rs`).
+//! All peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits bound the slots that a peer
+//! may use (`lane/`). Short messages travel in records (`wire.rs`). Long ones are announced, and the receiver reads
+//! them from the sender's memory (`message.rs`, `fetch.rs`). The owner of memory executes the first access to it, and
+//! checks key, bounds and rights whenever bytes are copied (`rma.rs`, `atomic.rs`); the device executes later accesses
 //! (`native.rs`).
 //!
 //! Peers on the same host use shared memory: `near.rs`.
@@ -20,28 +20,29 @@ mod connected;
 mod datagram;
 mod devices;
 mod domain;
+mod ending;
 mod events;
 mod fetch;
 mod few;
 mod lane;
 mod lanes;
-mod meeting;
 mod memory;
 mod message;
 mod native;
 mod near;
+mod op;
 mod probe;
 mod provider;
 mod quiet;
 pub mod rc;
 mod refused;
 mod region;
-mod retiring;
 mod rma;
 mod sending;
 mod settings;
 mod state;
 mod timers;
+mod transfer;
 mod waiter;
 mod wire;
 
@@ -67,8 +68,8 @@ unsafe impl Transport for Verbs {
     type Domain = domain::Domain;
     type Region = region::Region;
     type Lanes = state::State;
-    type Op = message::Op;
-    type Token = message::Token;
+    type Op = op::Op;
+    type Token = op::Token;
 
     const MATCHES: bool = true;
     const KEEPS: bool = true;

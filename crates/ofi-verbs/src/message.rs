@@ -1,106 +1,16 @@
 //! Messages: short ones are in a record; long ones are announced, and the receiver reads them.
 
-use std::sync::Arc;
-
 use ibv::transfer::Source;
-use ofi_api::{Error, OpFlags, Piece, Result};
+use ofi_api::{Error, OpFlags, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, RMA_IOV_LIMIT, Words, flag};
-use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, Posted};
+use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Peer, Posted};
 
+use crate::Verbs;
 use crate::lane::{Common, DETACHED, Flow, Lane};
-use crate::rc::{Access, Region};
-use crate::refused::Native;
+use crate::op::{Exposed, Op, Token};
 use crate::wire::{PAYLOAD, kind};
-use crate::{Verbs, failed};
-
-/// The transport's state of an operation that has not ended.
-pub enum Op {
-    /// A short message that has not arrived yet.
-    Sent,
-    /// A message that was injected before its peer was connected.
-    Injected,
-    /// A short message that waits for the peer's `DONE`.
-    Confirm,
-    /// A short write or an atomic that the peer executes and answers.
-    Access,
-    /// A read or write by the device.
-    Native(Native),
-    /// A request of a connected endpoint, which keeps its state.
-    Request,
-    /// An announced message that the peer may read.
-    Message(Exposed),
-    /// A long remote write.
-    Write(Payload),
-    /// A remote read.
-    Read {
-        /// Destination of the data.
-        pieces: Box<[Piece]>,
-        /// Bytes that have arrived.
-        got: usize,
-        /// Total bytes.
-        len: usize,
-    },
-}
-
-/// Memory that the peer may read. The registrations are declared first, so that they are dropped before their memory.
-pub struct Exposed {
-    regions: Vec<Box<dyn Region>>,
-    sources: Vec<Source>,
-    kept: Option<Arc<[u8]>>,
-}
-
-impl Exposed {
-    /// Registers lent memory, or a copy of the data.
-    fn new(common: &Common, pieces: &[Piece], len: usize, copy: bool) -> Result<Self> {
-        // SAFETY: the core lends the pieces of the operations that it posts.
-        let kept: Option<Arc<[u8]>> = copy.then(|| unsafe { copy::copied(pieces, len) }.into());
-        let whole = kept.as_ref().map(|kept| [Piece::new(kept.as_ptr().cast_mut(), kept.len())]);
-        let pieces = whole.as_ref().map_or(pieces, |whole| &whole[..]);
-        let (mut regions, mut sources) = (Vec::new(), Vec::new());
-        for (addr, len) in copy::runs(pieces, 0, len) {
-            // SAFETY: the memory is lent until the operation ends, or kept here; the device only reads it.
-            let region = unsafe { common.domain.transport.device.register(addr, len, Access::RemoteRead) };
-            let region = region.map_err(|error| failed(&error))?;
-            sources.push(Source { addr: addr as u64, len, rkey: region.rkey() });
-            regions.push(region);
-        }
-        debug_assert_eq!(regions.len(), sources.len());
-        Ok(Self { regions, sources, kept })
-    }
-
-    /// A copy that the library keeps, so that the application gets its lent memory back once this value is dropped.
-    /// `None` if no memory is lent.
-    fn moved(&self, common: &Common) -> Result<Option<Self>> {
-        if self.kept.is_some() || self.sources.is_empty() {
-            return Ok(None);
-        }
-        let piece = |source: &Source| Piece::new(source.addr as *mut u8, source.len);
-        let pieces: Vec<Piece> = self.sources.iter().map(piece).collect();
-        let len = self.sources.iter().map(|source| source.len).sum();
-        Self::new(common, &pieces, len, true).map(Some)
-    }
-
-    /// Number of registrations.
-    pub fn regions(&self) -> usize {
-        self.regions.len()
-    }
-}
-
-/// Identifies a payload at its sender (`Transport::Token`).
-#[derive(Clone, Debug)]
-pub struct Token {
-    /// The sender's operation.
-    pub op: u64,
-    /// Flags of the announcement.
-    pub flags: u8,
-    /// The payload's memory at the sender.
-    pub sources: Box<[Source]>,
-}
-
-/// Limit of queued bytes for a peer. Beyond it no more are queued.
-pub const QUEUE_LIMIT: usize = 1 << 20;
 
 impl Lane {
     /// Sends a message.
@@ -163,7 +73,12 @@ impl Lane {
         if keep && common.kept + out.len > common.kept_limit {
             return Err(Error::AGAIN);
         }
-        let exposed = Exposed::new(common, out.pieces, out.len, keep || out.flags.contains(OpFlags::INJECT))?;
+        let exposed = Exposed::new(
+            &*common.domain.transport.device,
+            out.pieces,
+            out.len,
+            keep || out.flags.contains(OpFlags::INJECT),
+        )?;
         common.counts.regions += exposed.regions() as u64;
         let sources = exposed.sources.clone();
         let (id, mut flags) = if keep {
@@ -192,7 +107,7 @@ impl Lane {
             Op::Read { pieces, .. } => *pieces = Box::default(),
             Op::Native(native) => return native.forget(),
             Op::Request => return false,
-            Op::Message(exposed) => match exposed.moved(common) {
+            Op::Message(exposed) => match exposed.moved(&*common.domain.transport.device) {
                 Ok(None) => {}
                 Ok(Some(moved)) => {
                     let mut fields = Fields::new();

@@ -1,6 +1,6 @@
 //! Remote reads and writes that the memory's owner executes. The owner checks key, bounds and rights on every copy.
 
-use ofi_api::{Caps, Errno, MrAccess, RemotePiece, Result};
+use ofi_api::{Caps, MrAccess, RemotePiece, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
@@ -9,27 +9,9 @@ use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData};
 
 use crate::Verbs;
-use crate::lane::{Common, Flow, Lane};
-use crate::message::Op;
+use crate::lane::{Common, Flow, Lane, ServedRead, ServedWrite};
+use crate::op::Op;
 use crate::wire::{PAYLOAD, kind};
-
-/// A long write of the peer that this end executes.
-pub struct ServedWrite {
-    op: u64,
-    remote: Vec<RemotePiece>,
-    got: usize,
-    len: usize,
-    data: Option<RemoteData>,
-    failed: Option<Errno>,
-}
-
-/// A read of the peer that this end executes.
-pub struct ServedRead {
-    op: u64,
-    remote: Vec<RemotePiece>,
-    done: usize,
-    len: usize,
-}
 
 /// An access that the memory's owner executes.
 pub struct Asked<'a> {

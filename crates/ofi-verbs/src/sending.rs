@@ -1,23 +1,16 @@
 //! Outgoing records: posted at once if there are credits, slots and room on the queue pair, else queued and packed.
 
-use ofi_api::Errno;
+use ofi_api::{Errno, Result};
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
 
 use crate::Verbs;
 use crate::adapter::Posted;
-use crate::lane::{Common, DETACHED, Lane};
-use crate::message::Op;
+use crate::lane::{Common, DETACHED, Frame, Item, Lane, Retiring};
+use crate::op::Op;
 use crate::rc::Post;
-use crate::retiring::Retiring;
 use crate::wire::{HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
-
-/// A record that waits for credits or room.
-pub struct Frame {
-    bytes: Box<[u8]>,
-    mark: Option<u64>,
-}
 
 /// The credits that a record may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,24 +21,6 @@ enum Use {
     Waited,
     /// All but those for answers and the last of the others, which are for queued records.
     Direct,
-}
-
-impl Frame {
-    /// Its length.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-}
-
-/// An entry of the command queue.
-pub enum Item {
-    Frame(Frame),
-    /// The parts of a long write.
-    Parts {
-        id: SlotId,
-        done: usize,
-        len: usize,
-    },
 }
 
 impl Lane {
@@ -89,6 +64,14 @@ impl Lane {
             self.commands.push_back(Item::Frame(frame))
         }
         common.hold(&mut self.is_dirty, peer);
+    }
+
+    /// Tells the peer the result of its operation.
+    pub fn done(&mut self, common: &mut Common, peer: Peer, flags: u8, op: u64, result: Result<(), Errno>) {
+        let errno = result.err().map_or(0, |errno| errno.get() as u64);
+        let mut fields = Fields::new();
+        fields.word(op).word(errno);
+        self.record(common, peer, (kind::DONE, flags), fields.bytes(), 0, None, |_| {});
     }
 
     /// Whether a record may be posted now.

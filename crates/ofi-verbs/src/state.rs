@@ -13,13 +13,12 @@ use ofi_core::transport::{
 };
 
 use crate::adapter::Posted as Request;
-use crate::alone::One;
 use crate::connected::Connected;
 use crate::datagram::Datagrams;
-use crate::fetch::End;
 use crate::lane::Lane;
 use crate::lanes::VerbsLanes;
-use crate::message::{Op, Token};
+use crate::op::{One, Op, Token};
+use crate::transfer::End;
 use crate::wire::kind;
 use crate::{Verbs, address};
 

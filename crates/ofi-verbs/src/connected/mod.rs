@@ -44,7 +44,7 @@ use crate::adapter::{RECEIVE, Slab};
 use crate::domain::Local;
 use crate::events::{Failed, Watch};
 use crate::few::Few;
-use crate::message::Op;
+use crate::op::Op;
 use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
 use crate::rc::{Opcode, Post, Status, Work, WorkCompletion};
 use crate::timers::Timers;

@@ -8,6 +8,11 @@
 //!   poll may exceed the number of its credits.
 //! - A record's slot belongs to the device from the post to the completion of the request, unless the record is inline.
 
+mod key;
+mod link;
+mod queue;
+mod served;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,24 +23,20 @@ use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
+pub use self::key::{Key, READ, WRITE};
+pub use self::link::{Link, Retiring};
+pub use self::queue::{Frame, Item};
+pub use self::served::{ServedRead, ServedWrite};
 use crate::Verbs;
 use crate::adapter::{Adapter, Posted};
-use crate::fetch::{End, Transfer};
-use crate::meeting::Link;
-use crate::message::{Exposed, Op, QUEUE_LIMIT};
-use crate::native::Key;
+use crate::op::{Exposed, Op};
 use crate::quiet::Quiet;
 use crate::rc::Connection;
-use crate::refused::{Refused, is_lost};
-use crate::retiring::Retiring;
-use crate::rma::{ServedRead, ServedWrite};
-use crate::sending::{Frame, Item};
 use crate::timers::Timers;
-use crate::wire::kind;
+use crate::transfer::{Refused, Transfer};
 
 /// The state that all lanes of an endpoint share.
 pub struct Common {
@@ -112,6 +113,9 @@ impl Common {
         }
     }
 }
+
+/// Limit of queued bytes for a peer. Beyond it no more are queued.
+const QUEUE_LIMIT: usize = 1 << 20;
 
 /// The mark of messages that were reported as sent before they arrived.
 pub const DETACHED: u64 = u64::MAX;
@@ -314,30 +318,6 @@ impl Lane {
         self.owed > 0 && self.owed >= common.grant / 4
     }
 
-    /// A record has arrived. Over a connection that this end accepted, a record may arrive before rdma_cm reports that
-    /// the connection is established.
-    #[inline]
-    pub fn heard(&mut self, common: &mut Common, peer: Peer) {
-        if !matches!(self.link, Link::Accepting(..)) {
-            return;
-        }
-        if let Link::Accepting(id, _) = std::mem::replace(&mut self.link, Link::Closed) {
-            self.opened(common, peer, id);
-        }
-    }
-
-    /// The connection is established.
-    pub fn opened(&mut self, common: &mut Common, peer: Peer, id: Box<dyn Connection>) {
-        common.timers.after(|code| id.set_rnr_timer(code));
-        self.link = Link::Open(id);
-        self.last_use = common.turn;
-        common.counts.connections += 1;
-        common.hold(&mut self.is_dirty, peer);
-        if self.wished {
-            self.wish(common, peer, true); // an earlier connection, which had the wish, was put away
-        }
-    }
-
     /// Whether a closing endpoint waits for this lane: for requests under way, among them answers that the peer relies
     /// on, and for the peer to take messages that were reported as sent.
     pub fn is_awaited(&self) -> bool {
@@ -375,14 +355,6 @@ impl Lane {
         }
     }
 
-    /// Tells the peer the result of its operation.
-    pub fn done(&mut self, common: &mut Common, peer: Peer, flags: u8, op: u64, result: Result<(), Errno>) {
-        let errno = result.err().map_or(0, |errno| errno.get() as u64);
-        let mut fields = Fields::new();
-        fields.word(op).word(errno);
-        self.record(common, peer, (kind::DONE, flags), fields.bytes(), 0, None, |_| {});
-    }
-
     /// A request of this lane has completed, so the quiet ones before it have ended, too. Only detached messages wait
     /// for a quiet request.
     pub fn end_quiet(&mut self, common: &mut Common, number: u64) {
@@ -406,84 +378,36 @@ impl Lane {
         }
     }
 
-    /// Resets the lane and returns its old state. The queue pair is dropped first, so that the device no longer writes
-    /// to memory.
-    pub fn disconnected(&mut self, common: &mut Common, peer: Peer) -> Self {
-        let mut old = std::mem::replace(self, Self::new(self.address));
-        self.attempt = old.attempt;
-        (self.is_dirty, self.is_live) = (old.is_dirty, old.is_live);
-        (self.last_use, self.wanted) = (old.last_use, old.wanted);
-        old.link = Link::Closed;
-        old.mirror = None;
-        for wr in common.adapter.posted.ids(|posted| posted.peer() == peer) {
-            match common.adapter.posted.remove(wr) {
-                Some(Posted::Send { slot, quiet, .. }) => common.adapter.end_send(slot, quiet),
-                Some(Posted::Step { reads, .. }) => common.adapter.reads -= usize::from(reads),
-                Some(Posted::Alone { op, reads, held, .. }) => {
-                    common.adapter.reads -= usize::from(reads);
-                    old.transfers.insert(held.into_transfer(op));
-                }
-                None => {}
-            }
-        }
-        self.stalled = orphans(common, std::mem::take(&mut old.stalled));
-        common.stalled.retain(|&other| other != peer);
-        if !self.stalled.is_empty() {
-            common.stalled.push(peer);
-        }
-        old
+    /// Whether both ends have agreed to close the connection.
+    pub fn has_agreed(&self) -> bool {
+        self.retiring == Some(Retiring::Agreed)
     }
 
-    /// The connection is over: clears the lane's state, except messages of the peer that the application had no room
-    /// for.
-    pub fn lose<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
-        let old = self.disconnected(common, peer);
-        for id in old.kept.ids(|_| true) {
-            common.kept -= old.kept.get(id).map_or(0, |(_, len)| *len);
-        }
-        common.wishing.retain(|&other| other != peer);
-        let mut receives = Vec::new();
-        let mut slots = old.transfers;
-        let ids = slots.ids(|_| true);
-        let mut transfers: Vec<Transfer> = ids.into_iter().filter_map(|id| slots.remove(id)).collect();
-        let spared = match old.refused {
-            Some(refused) => Self::spare(common, host, peer, refused, &mut transfers),
-            None => Vec::new(),
-        };
-        for Transfer { end, slot, .. } in transfers {
-            // And with them the registrations.
-            if let Some(slot) = slot {
-                common.adapter.give_slot(slot);
-            }
-            if let End::Receive { into, .. } = end {
-                receives.push(into);
-            }
-        }
-        for into in receives {
-            host.received(into, Err(errno));
-        }
-        host.fail_lane(peer, errno, is_lost, |_| true);
-        self.ask_again(common, host, peer, spared);
+    /// Whether the connection can be closed: the peer has received this end's last record, or has disconnected already.
+    pub fn is_retired(&self) -> bool {
+        self.has_agreed() && (self.requests == 0 || self.ending.is_some())
+    }
+
+    /// Whether a note waits for the connection, or is expected from the peer: each turn renews both.
+    pub fn is_wanted(&self, turn: u64) -> bool {
+        self.wanted > 0 && turn <= self.wanted + 1
+    }
+
+    /// Whether queued work needs a connection.
+    pub fn wants_connection(&self) -> bool {
+        self.has_commands() || !self.fetching.is_empty()
     }
 }
 
-/// The records that outlive their connection: messages, which the peer's device was told have arrived. Requests that
-/// expect an answer have failed at the peer.
-fn orphans(common: &Common, stalled: VecDeque<Part>) -> VecDeque<Part> {
-    let mut kept = VecDeque::<Part>::new();
-    for part in stalled {
-        if matches!(
-            common.adapter.record(part.slot, part.at, part.len).first(),
-            Some(&(kind::MESSAGE | kind::NOTE))
-        ) {
-            kept.push_back(Part { orphan: true, ..part });
-        } else if part.last {
-            // The kept records of a pack may precede this one.
-            match kept.back_mut().filter(|before| before.slot == part.slot) {
-                Some(before) => before.last = true,
-                None => common.adapter.receive(part.slot),
-            }
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// docs/tuning.md states the memory that a peer without a connection takes.
+    #[test]
+    fn a_peer_without_a_connection_takes_no_more_than_a_kilobyte() {
+        assert!(size_of::<Lane>() <= 1024, "{} bytes", size_of::<Lane>());
+        let lane = Lane::new("10.0.0.1:1".parse().unwrap());
+        assert_eq!((lane.commands.capacity(), lane.answers.capacity(), lane.keys.capacity()), (0, 0, 0));
     }
-    kept
 }

@@ -6,62 +6,15 @@
 //! while the other request established the connection from one of a peer that has lost the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Instant;
 
 use ofi_api::Errno;
 use ofi_core::transport::{Host, Peer};
 
-use crate::lane::{Common, Lane};
-use crate::lanes::VerbsLanes;
+use super::VerbsLanes;
+use crate::lane::{Common, Lane, Link};
 use crate::rc::{self, CmEventKind, ConnParam, Connection, Event};
 use crate::settings::{RETRIES, connect_timeout};
 use crate::{Verbs, address};
-
-/// The connection of a lane.
-pub enum Link {
-    /// There is no connection.
-    Closed,
-    /// The device and the route are being resolved.
-    Resolving(Box<dyn Connection>, Instant),
-    /// This end has sent its request.
-    Asking(Box<dyn Connection>, Instant),
-    /// This end's request crossed the peer's, which wins and will arrive.
-    Crossed(Instant),
-    /// This end has accepted the peer's request.
-    Accepting(Box<dyn Connection>, Instant),
-    /// The connection is established.
-    Open(Box<dyn Connection>),
-}
-
-impl Link {
-    /// The connection, if it is established.
-    pub fn open(&self) -> Option<&dyn Connection> {
-        match self {
-            Self::Open(id) => Some(&**id),
-            _ => None,
-        }
-    }
-
-    /// The connection in any state.
-    pub fn id(&self) -> Option<&dyn Connection> {
-        match self {
-            Self::Resolving(id, _) | Self::Asking(id, _) | Self::Accepting(id, _) | Self::Open(id) => {
-                Some(&**id)
-            }
-            Self::Closed | Self::Crossed(_) => None,
-        }
-    }
-
-    /// The deadline of the present step.
-    pub fn deadline(&self) -> Option<Instant> {
-        match self {
-            Self::Resolving(_, at) | Self::Asking(_, at) | Self::Accepting(_, at) | Self::Crossed(at) => {
-                Some(*at)
-            }
-            Self::Closed | Self::Open(_) => None,
-        }
-    }
-}
 
 const MAGIC: [u8; 4] = *b"ofv1";
 /// The reason of a refusal that is not a failure.
@@ -433,6 +386,30 @@ impl VerbsLanes {
 }
 
 impl Lane {
+    /// A record has arrived. Over a connection that this end accepted, a record may arrive before rdma_cm reports that
+    /// the connection is established.
+    #[inline]
+    pub fn heard(&mut self, common: &mut Common, peer: Peer) {
+        if !matches!(self.link, Link::Accepting(..)) {
+            return;
+        }
+        if let Link::Accepting(id, _) = std::mem::replace(&mut self.link, Link::Closed) {
+            self.opened(common, peer, id);
+        }
+    }
+
+    /// The connection is established.
+    pub fn opened(&mut self, common: &mut Common, peer: Peer, id: Box<dyn Connection>) {
+        common.timers.after(|code| id.set_rnr_timer(code));
+        self.link = Link::Open(id);
+        self.last_use = common.turn;
+        common.counts.connections += 1;
+        common.hold(&mut self.is_dirty, peer);
+        if self.wished {
+            self.wish(common, peer, true); // an earlier connection, which had the wish, was put away
+        }
+    }
+
     /// Takes the peer's credits from its greeting.
     fn greeted(&mut self, greeting: &Greeting) {
         self.credits = usize::from(greeting.credits);

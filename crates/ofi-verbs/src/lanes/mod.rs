@@ -1,5 +1,8 @@
 //! All lanes of a reliable datagram endpoint over its device.
 
+mod meeting;
+mod retiring;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,8 +18,7 @@ use rustc_hash::FxHashMap;
 
 use crate::adapter::{Adapter, Ended, Posted as Request};
 use crate::events::Failed;
-use crate::lane::{Common, Counts, Flow, Lane, Part};
-use crate::meeting::Link;
+use crate::lane::{Common, Counts, DETACHED, Flow, Lane, Link, Part};
 use crate::rc::{Status, WorkCompletion};
 use crate::timers::Timers;
 use crate::wire::{HEAD, PAYLOAD, kind, unpack};
@@ -563,7 +565,7 @@ impl VerbsLanes {
                 }
                 if let Request::Send { slot, mark, marks, quiet, .. } = posted {
                     self.common.adapter.end_send(slot, quiet);
-                    let arrived = mark.into_iter().chain(marks).filter(|&mark| mark == crate::lane::DETACHED);
+                    let arrived = mark.into_iter().chain(marks).filter(|&mark| mark == DETACHED);
                     lane.detached = lane.detached.saturating_sub(arrived.count());
                 }
                 if status != Status::SUCCESS {

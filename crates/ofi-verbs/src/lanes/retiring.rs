@@ -16,22 +16,11 @@ use ofi_api::Errno;
 use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, Peer};
 
+use super::VerbsLanes;
 use crate::Verbs;
-use crate::lane::{Common, Lane};
-use crate::lanes::VerbsLanes;
-use crate::meeting::Link;
+use crate::lane::{Common, Lane, Link, Retiring};
 use crate::probe;
-use crate::sending::Item;
 use crate::wire::kind;
-
-/// The progress of closing an idle connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Retiring {
-    /// This end has asked the peer. It posts nothing but answers.
-    Asked,
-    /// Neither end posts anything more.
-    Agreed,
-}
 
 const ASK: u64 = 0;
 const AGREE: u64 = 1;
@@ -71,38 +60,6 @@ impl Lane {
         }
         common.hold(&mut self.is_dirty, peer);
         Ok(())
-    }
-
-    /// Whether both ends have agreed to close the connection.
-    pub fn has_agreed(&self) -> bool {
-        self.retiring == Some(Retiring::Agreed)
-    }
-
-    /// Whether the connection can be closed: the peer has received this end's last record, or has disconnected already.
-    pub fn is_retired(&self) -> bool {
-        self.has_agreed() && (self.requests == 0 || self.ending.is_some())
-    }
-
-    /// Whether a note waits for the connection, or is expected from the peer: each turn renews both.
-    pub fn is_wanted(&self, turn: u64) -> bool {
-        self.wanted > 0 && turn <= self.wanted + 1
-    }
-
-    /// Whether queued work needs a connection.
-    pub fn wants_connection(&self) -> bool {
-        self.has_commands() || !self.fetching.is_empty()
-    }
-
-    /// Closes the idle connection. Queued work, and records that were not taken yet, stay.
-    pub fn put_away(&mut self, common: &mut Common, peer: Peer) {
-        let old = self.disconnected(common, peer);
-        self.commands = old.commands;
-        let len = |item: &Item| if let Item::Frame(frame) = item { frame.len() } else { 0 };
-        self.waiting = self.commands.iter().map(len).sum();
-        (self.outstanding, self.executed) = (old.outstanding, old.executed);
-        (self.transfers, self.fetching) = (old.transfers, old.fetching);
-        (self.wished, self.announced) = (old.wished, old.announced);
-        common.counts.retired += 1;
     }
 }
 
@@ -179,18 +136,5 @@ impl VerbsLanes {
             let _ = id.disconnect();
         }
         while self.refill() > 0 {}
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// docs/tuning.md states the memory that a peer without a connection takes.
-    #[test]
-    fn a_peer_without_a_connection_takes_no_more_than_a_kilobyte() {
-        assert!(size_of::<Lane>() <= 1024, "{} bytes", size_of::<Lane>());
-        let lane = Lane::new("10.0.0.1:1".parse().unwrap());
-        assert_eq!((lane.commands.capacity(), lane.answers.capacity(), lane.keys.capacity()), (0, 0, 0));
     }
 }
