@@ -233,7 +233,7 @@ impl Crowd {
     }
 }
 
-/// What `crates/ofi-verbs/src/meeting.rs` calls a greeting.
+/// What `crates/ofi-verbs/src/lanes/meeting.rs` calls a greeting.
 fn greeting(own: SocketAddr, attempt: u32) -> Vec<u8> {
     let SocketAddr::V4(v4) = own else { panic!("{own}") };
     let mut bytes = b"ofv1".to_vec();

@@ -33,7 +33,7 @@ impl Numbers {
     }
 }
 
-/// What `crates/ofi-verbs/src/meeting.rs` calls a greeting.
+/// What `crates/ofi-verbs/src/lanes/meeting.rs` calls a greeting.
 fn greeting(numbers: &mut Numbers, address: SocketAddr, incarnation: u64) -> Vec<u8> {
     let SocketAddr::V4(v4) = address else { panic!("{address}") };
     let mut bytes = b"ofv1".to_vec();

@@ -100,7 +100,7 @@ impl Stranger {
     }
 }
 
-/// What `crates/ofi-verbs/src/meeting.rs` calls a greeting.
+/// What `crates/ofi-verbs/src/lanes/meeting.rs` calls a greeting.
 fn greeting(own: SocketAddr, attempt: u8) -> Vec<u8> {
     let SocketAddr::V4(v4) = own else { panic!("{own}") };
     let mut bytes = b"ofv1".to_vec();

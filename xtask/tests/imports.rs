@@ -194,13 +194,15 @@ fn cycle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 /// The crates without cycles.
-const CRATES: [&str; 13] = [
+const CRATES: [&str; 15] = [
     "ibv",
+    "ofi-api",
     "ofi-ring",
     "ofi-core",
     "ofi-rdm",
     "ofi-shm",
     "ofi-udp",
+    "ofi-verbs",
     "ofi-efa",
     "ofi",
     "ofi-capi",
