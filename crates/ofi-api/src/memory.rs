@@ -124,8 +124,8 @@ pub struct MrAttr<'a> {
     pub iface: crate::HmemIface,
     /// Device number within `iface`.
     pub device: u64,
-    /// Leave it disabled: no operation may use the region before [`MemoryRegion::enable`], so that it can be bound to
-    /// other objects first. Always so under `FI_MR_ENDPOINT`.
+    /// Leave it disabled: no operation may use the region before [`crate::MemoryRegion::enable`], so that it can be
+    /// bound to other objects first. Always so under `FI_MR_ENDPOINT`.
     pub disabled: bool,
     /// Peers may access it only through endpoints with this authorization key; empty for the domain's key, or for all
     /// endpoints if the domain has none.
