@@ -8,12 +8,13 @@ use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 
+use crate::errors::failed;
 use crate::events::Watch;
 use crate::rc::{Access, Device, Limits, Opcode, Queues, Region, Segment, Sizes, Status, WorkCompletion};
+use crate::settings;
 use crate::transfer::Held;
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
-use crate::{failed, settings};
 
 /// Most outgoing records of all lanes together that occupy a slot.
 const SEND_SLOTS: usize = 256;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use ibv::{Context, Gid};
 use ofi_api::{Errno, Error, Result};
 
+use crate::errors::failed;
 use crate::rc::msg::{Abilities, Channel};
 use crate::rc::ud::UdPort;
 use crate::rc::{self, Device, msg_system, ud_system};
-use crate::{failed, settings};
+use crate::settings;
 
 /// An address of a device of this host.
 #[derive(Clone)]

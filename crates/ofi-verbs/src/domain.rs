@@ -10,10 +10,11 @@ use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 
 use crate::address::Name;
 use crate::devices::{self, Of, Port};
+use crate::errors::failed;
 use crate::rc::msg::Connects;
 use crate::rc::ud::Datagrams;
 use crate::rc::{self, Access, Device, Region, System};
-use crate::{address, failed, settings};
+use crate::{address, settings};
 
 /// The IP address in an address of either format.
 fn ip(address: &Address) -> Result<IpAddr> {

@@ -10,7 +10,7 @@ use std::time::Instant;
 use ofi_api::{Result, Statistic};
 use ofi_core::sys::wait_readable;
 
-use crate::failed;
+use crate::errors::failed;
 use crate::rc::{AsyncEvent, Device, Events};
 use crate::waiter::Waiter;
 

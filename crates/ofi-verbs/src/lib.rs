@@ -17,10 +17,12 @@ mod address;
 mod alone;
 mod atomic;
 mod connected;
+mod cq_data;
 mod datagram;
 mod devices;
 mod domain;
 mod ending;
+mod errors;
 mod events;
 mod fetch;
 mod few;
@@ -50,7 +52,7 @@ use std::sync::Arc;
 
 use ofi_api::{
     AddrFormat, Address, AtomicKind, Datatype, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
-    OpFlags, Placement, Result, RxAttr,
+    Placement, Result, RxAttr,
 };
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, SharedReceives, Transport};
@@ -144,7 +146,7 @@ unsafe impl Transport for Verbs {
     }
 
     fn error_text(domain: &Self::Domain) -> fn(i32) -> String {
-        if domain.keyed { request_text } else { |number| Errno::from_raw(number).to_string() }
+        if domain.keyed { errors::request_text } else { |number| Errno::from_raw(number).to_string() }
     }
 
     fn atomic_size(ep: EpType) -> usize {
@@ -169,49 +171,5 @@ unsafe impl Transport for Verbs {
             AddrFormat::IbUd => address::Name::parse(address).map(|name| name.encode()),
             _ => address::socket(address).map(Address::from),
         }
-    }
-}
-
-/// Remote CQ data of an operation with these flags, as the 4 bytes of immediate data.
-fn immediate(flags: OpFlags, data: u64) -> Result<Option<u32>> {
-    let data = flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(data);
-    data.map(u32::try_from).transpose().map_err(|_| {
-        Error::wanted(
-            Errno::EINVAL,
-            "remote CQ data",
-            "at most 4 bytes (domain_attr.cq_data_size)",
-            data.map_or_else(String::new, |data| format!("{data:#x}")),
-            "send it inside the message",
-        )
-    })
-}
-
-/// Converts an error of rdma-core.
-fn failed(error: &ibv::Error) -> Error {
-    Error::with(Errno::from_raw(error.errno), error.to_string())
-}
-
-/// The text for a `prov_errno` of a connected endpoint: the status of a request, as in C's provider, or an error
-/// number. 0 belongs to an error without a failed request.
-///
-/// In a domain of connected endpoints, endpoints of other types report error numbers, and this function takes small
-/// ones for statuses: `err` has the real error.
-fn request_text(number: i32) -> String {
-    match u32::try_from(number).map(ibv::Status::from_raw) {
-        Ok(status) if number != 0 && status.is_known() => format!("{status:?}"),
-        _ => Errno::from_raw(number).to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_of_failed_requests_are_explained_and_none_is_a_success() {
-        assert_eq!(request_text(5), format!("{:?}", ibv::Status::FLUSHED));
-        assert_eq!(request_text(0), Errno::from_raw(0).to_string());
-        assert!(!request_text(0).contains("uccess"), "{}", request_text(0));
-        assert_eq!(request_text(-1), Errno::from_raw(-1).to_string());
     }
 }

@@ -7,7 +7,7 @@ use ofi_api::{Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::transport::{OutAccess, OutRma, Payload, RemoteData};
 
-use crate::failed;
+use crate::errors::failed;
 use crate::few::Few;
 use crate::rc::{Access, Device, Region};
 

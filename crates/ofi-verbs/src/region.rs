@@ -7,7 +7,7 @@ use ofi_api::{Errno, Error, HmemIface, MrAccess, MrAttr, Result};
 use ibv::cache::{Cache, RangeId};
 
 use crate::domain::Domain;
-use crate::failed;
+use crate::errors::failed;
 use crate::rc::{self, Access};
 
 /// See the module.

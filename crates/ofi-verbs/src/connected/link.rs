@@ -18,10 +18,11 @@ use ofi_core::transport::{Held, Host, Reaction};
 
 use super::port::Asked;
 use super::{Connected, PEER, private};
+use crate::errors::failed;
 use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};
 use crate::settings::connect_timeout;
-use crate::{Verbs, address, failed};
+use crate::{Verbs, address};
 
 /// How long to wait for acknowledgements from a peer that has disconnected. It sent them before it disconnected.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);

@@ -41,7 +41,9 @@ pub use self::config::Config;
 use self::memory::{registered, remote, unregistered};
 use self::requests::{Request, Requests};
 use crate::adapter::{RECEIVE, Slab};
+use crate::cq_data::immediate;
 use crate::domain::Local;
+use crate::errors::failed;
 use crate::events::{Failed, Watch};
 use crate::few::Few;
 use crate::op::Op;
@@ -49,7 +51,7 @@ use crate::rc::msg::{Abilities, Channel, PairAttr, Receives};
 use crate::rc::{Opcode, Post, Status, Work, WorkCompletion};
 use crate::timers::Timers;
 use crate::waiter::Waiter;
-use crate::{Verbs, address, failed, immediate, settings};
+use crate::{Verbs, address, settings};
 
 pub use link::Link;
 pub use port::MsgPort;

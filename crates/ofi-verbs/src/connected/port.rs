@@ -12,9 +12,10 @@ use ofi_core::transport::{Held, Port};
 use rustc_hash::FxHashMap;
 
 use super::private;
+use crate::errors::failed;
 use crate::rc::CmEventKind;
 use crate::rc::msg::{Channel, Identifier};
-use crate::{address, devices, failed};
+use crate::{address, devices};
 
 /// Most connection requests that the system queues. The core has its own limit of unanswered requests.
 const BACKLOG: usize = 128;

@@ -10,11 +10,12 @@ use ofi_core::slots::{SlotId, Slots};
 
 use super::memory::registered;
 use super::{RECEIVE, SHARED};
+use crate::Verbs;
 use crate::domain::Local;
+use crate::errors::failed;
 use crate::few::Few;
 use crate::rc::Segment;
 use crate::rc::msg::SharedQueue;
-use crate::{Verbs, failed};
 
 /// A receive that is posted to the device.
 struct Claimed {

@@ -15,9 +15,10 @@ use ofi_core::transport::{Host, Posted};
 
 use super::Datagrams;
 use crate::address::Name;
+use crate::errors::failed;
 use crate::rc::ud::{GroupAddress, MULTICAST, Membership};
 use crate::settings::connect_timeout;
-use crate::{Verbs, address, failed};
+use crate::{Verbs, address};
 
 /// Most groups of an endpoint.
 const MOST: usize = 64;

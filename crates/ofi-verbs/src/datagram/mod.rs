@@ -25,13 +25,15 @@ use ofi_ring::notice::{Notices, may_sleep};
 use self::groups::Groups;
 use self::naming::Registered;
 use self::peers::{Met, Peers};
+use crate::Verbs;
 use crate::adapter::Slab;
 use crate::address::{Name, service, source};
+use crate::cq_data::immediate;
+use crate::errors::failed;
 use crate::events::{Failed, Watch};
 use crate::rc::ud::{Route, UdQueues, UdSizes, UdTarget};
 use crate::rc::{Status, WorkCompletion};
 use crate::waiter::Waiter;
-use crate::{Verbs, failed, immediate};
 
 /// The Q-Key of all endpoints, including C's.
 const QKEY: u32 = 0x1111_1111;

@@ -7,7 +7,7 @@ use ofi_api::{Errno, Error, Result};
 use ofi_core::transport::Peer;
 
 use crate::address::Name;
-use crate::failed;
+use crate::errors::failed;
 use crate::rc::ud::{Route, UdQueues};
 
 /// Most peers that are remembered. The application may name more.
