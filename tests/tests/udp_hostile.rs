@@ -207,3 +207,48 @@ fn a_payload_is_sent_once_however_often_it_is_asked_for() {
     assert_eq!(failed.failed().err, Errno::EIO);
     others_are_served(&side);
 }
+
+/// A part of a payload ahead of its request.
+fn part_ahead(op: u64, at: u64, len: usize) -> Vec<u8> {
+    [words(&[op, at]), vec![1; len]].concat()
+}
+
+#[test]
+fn what_comes_ahead_of_a_request_takes_no_memory_and_is_one_message_from_its_beginning_to_its_end() {
+    const AHEAD: u8 = 10;
+    const PART: u8 = 11;
+    let side = local();
+    let begin = |len| words(&[1, len]);
+    let read = words(&[7, 1, 4_096, 64, 99]);
+    let broken: [&[(u8, Vec<u8>)]; 6] = [
+        &[(PART, part_ahead(1, 0, 10))],
+        &[(AHEAD, begin(0))],
+        &[(AHEAD, begin(50_000)), (6, read)],
+        &[(AHEAD, begin(50_000)), (PART, part_ahead(2, 0, 10))],
+        &[(AHEAD, begin(50_000)), (PART, part_ahead(1, 5, 10))],
+        &[(AHEAD, begin(10)), (PART, part_ahead(1, 0, 11))],
+    ];
+    let message = Memory::patterned(100_000, 1);
+    for records in broken {
+        let mut hostile = Hostile::meet(&side);
+        let to = side.insert_address(&Address::from(hostile.socket.local_addr().expect("an address")));
+        wait::drive(&[&side], "room", || side.out(to, &message).context(5).send().ok());
+        let before = side.statistic("rx_unexpected_now");
+        // A whole one first, which breaks nothing.
+        let (whole, part) = (begin(30_000), part_ahead(1, 0, 30_000));
+        hostile.say(Stream::Commands, &[(AHEAD, &whole), (PART, &part)]);
+        let records: Vec<(u8, &[u8])> = records.iter().map(|(kind, body)| (*kind, &body[..])).collect();
+        wait::drive(&[&side], "the message without a receive", || {
+            hostile.listen();
+            (side.statistic("rx_unexpected_now") > before).then_some(())
+        });
+        assert_eq!(side.statistic("rx_unexpected_bytes"), 0, "{}", side.report());
+        assert!(side.next_of(5).is_none(), "the session stands");
+        hostile.say(Stream::Commands, &records);
+        let failed = wait::drive(&[&side], "the end of the session", || {
+            hostile.listen();
+            side.next_of(5)
+        });
+        assert_eq!(failed.failed().err, Errno::EIO, "{records:?}");
+    }
+}

@@ -3,6 +3,10 @@
 /// Bytes of records that may wait in the stream to a peer; beyond that it accepts no more.
 pub const STREAM_LIMIT: usize = 1 << 20;
 
+/// A flag of [`kind::SEND`]: the receive was there when the announcement came, and messages may leave ahead of their
+/// request.
+pub const READY: u8 = 32;
+
 /// Kinds of records on the stream of commands.
 pub mod kind {
     /// A short message: op if `CONFIRM`, tag, data, payload.
@@ -23,6 +27,10 @@ pub mod kind {
     pub const CONNECTION: u8 = 8;
     /// A note of the core: four words, payload.
     pub const NOTE: u8 = 9;
+    /// As `ANNOUNCE`; the payload follows at once, as `PART_AHEAD`s.
+    pub const AHEAD: u8 = 10;
+    /// A part of the last such payload: op, offset, bytes.
+    pub const PART_AHEAD: u8 = 11;
 
     // On the stream of answers and payloads:
     /// An operation of the receiver has ended: op, errno.

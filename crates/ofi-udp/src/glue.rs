@@ -20,7 +20,7 @@ use crate::message::{fill, leave};
 use crate::op::Op;
 use crate::parts::Parts;
 use crate::socket::Gaps;
-use crate::{Udp, note};
+use crate::{Udp, ahead, note};
 
 /// Bytes of unacknowledged answers beyond which no further command of their peer is taken.
 pub const ANSWERS: usize = 1 << 20;
@@ -75,8 +75,9 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
             {
                 return taken.map(one);
             }
-            // A long write's parts follow it.
-            if lane.is_written() != (record.kind == kind::WRITE_PART) {
+            // The parts of a payload follow its command.
+            let part = matches!(record.kind, kind::WRITE_PART | kind::PART_AHEAD).then_some(record.kind);
+            if lane.next_part() != part {
                 return Err(Broken);
             }
             if record.kind != kind::READ {
@@ -84,7 +85,16 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
             }
             let flow = match record.kind {
                 kind::MESSAGE => lane.take_message(common, sender, host, peer, flags, body),
-                kind::ANNOUNCE => lane.take_announcement(common, sender, host, peer, flags, body),
+                kind @ (kind::ANNOUNCE | kind::AHEAD) => {
+                    lane.take_announcement(common, sender, host, peer, (kind, flags), body)
+                }
+                kind::PART_AHEAD => {
+                    let parts = Parts::of(records, placed)?;
+                    let ended = lane.take_parts_ahead(common, sender, host, peer, &parts)?;
+                    let next = Next { peer, stream, kind: record.kind, id: parts.id };
+                    common.took(next, &parts, self.coming, ended);
+                    return Ok((parts.count(), Flow::Next));
+                }
                 kind::WRITE => lane.take_write(common, sender, host, peer, flags, body),
                 kind::WRITE_LONG => {
                     let who = accessor(common, host, peer);
@@ -224,7 +234,10 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             }
             return;
         }
-        let id = SlotId::from_wire(mark);
+        let (id, is_ahead) = ahead::operation(mark);
+        if is_ahead {
+            return; // the peer reports whether it has taken or dropped them
+        }
         let op = self.host.op(peer, id);
         if let Some(Op::Injected) = op {
             lane.detached = lane.detached.saturating_sub(1);
@@ -239,10 +252,10 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         if is_answer(token) {
             return fill_answer(self.lanes, peer, token, at, to);
         }
-        match self.host.op(peer, SlotId::from_wire(token)) {
+        match self.host.op(peer, ahead::operation(token).0) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => fill(payload, at as usize, to),
-            // The peer reported the end of an operation that is still being sent. This breaks the protocol; it gets
-            // zeros.
+            // The peer reported the end of an operation that is still being sent: it wants none of its bytes, or breaks
+            // the protocol. It gets zeros.
             _ => to.fill(0),
         }
     }
@@ -253,7 +266,7 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             let parts = (at..).step_by(part.max(1)).zip(row.parts());
             return parts.for_each(|(at, to)| fill_answer(self.lanes, peer, token, at, to));
         }
-        match self.host.op(peer, SlotId::from_wire(token)) {
+        match self.host.op(peer, ahead::operation(token).0) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => {
                 (at as usize..)
                     .step_by(part.max(1))
@@ -274,7 +287,7 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             }
             return;
         }
-        match self.host.op(peer, SlotId::from_wire(token)) {
+        match self.host.op(peer, ahead::operation(token).0) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => {
                 if !self.gaps.as_deref_mut().is_some_and(|gaps| leave(payload, at as usize, to, gaps)) {
                     fill(payload, at as usize, to);

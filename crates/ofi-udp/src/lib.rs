@@ -7,6 +7,7 @@
 //! `docs/protocol.md` specifies all of it.
 
 mod address;
+mod ahead;
 mod answer;
 mod atomic;
 mod class;

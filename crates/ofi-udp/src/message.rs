@@ -7,14 +7,14 @@ use ofi_core::transport::record::{Broken, Fields, Words, flag};
 use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, Posted};
 use ofi_rdm::{Flow, Sender};
 
-use crate::Udp;
-use crate::command::{STREAM_LIMIT, kind};
+use crate::command::{READY, STREAM_LIMIT, kind};
 use crate::lane::common::Common;
 use crate::lane::pull::Pull;
 use crate::lane::{DETACHED, Lane};
 use crate::op::{Op, Token};
 use crate::parts::Parts;
 use crate::socket::Gaps;
+use crate::{Udp, ahead};
 
 /// Sends the bytes of a payload from byte `skip` directly from its memory. Returns whether that is possible. The memory
 /// is lent until the operation ends, which is after the call that makes the packet has sent it.
@@ -90,6 +90,7 @@ impl Lane {
         let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
         // A short one is held back for the peer's want of room: it counts as sent, and the library keeps it.
         let keep = out.len <= common.eager && !confirm;
+        let is_ahead = out.len > common.eager && self.goes_ahead(out);
         if keep && common.kept + out.len > common.kept_limit {
             return Err(Error::AGAIN);
         }
@@ -111,8 +112,16 @@ impl Lane {
         let mut fields = Fields::new();
         fields.word(id.to_wire()).word(out.len as u64);
         flags |= fields.envelope(out);
-        sender.commands.record(kind::ANNOUNCE, flags, fields.bytes(), 0, None);
-        common.counts.announced += 1;
+        let kind = if is_ahead { kind::AHEAD } else { kind::ANNOUNCE };
+        sender.commands.record(kind, flags, fields.bytes(), 0, None);
+        if is_ahead {
+            let op = id.to_wire();
+            sender.commands.payload(kind::PART_AHEAD, 0, op, ahead::token(op), out.len as u64);
+            common.counts.ahead += 1;
+            common.leaves_whole = true;
+        } else {
+            common.counts.announced += 1;
+        }
         Ok(if keep { Posted::Done } else { Posted::Pending })
     }
 
@@ -158,7 +167,7 @@ impl Lane {
         sender: &mut Sender,
         host: &mut H,
         peer: Peer,
-        flags: u8,
+        (kind, flags): (u8, u8),
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
@@ -166,8 +175,11 @@ impl Lane {
         let mut arrived = words.arrived(peer, flags)?;
         arrived.len = usize::try_from(len).ok().filter(|&len| len <= isize::MAX as usize).ok_or(Broken)?;
         let token = Token { op, flags };
+        if kind == kind::AHEAD {
+            return self.expect_ahead(common, sender, host, &arrived, token);
+        }
         match host.announce(&arrived, token) {
-            Announced::Pull(into) => self.pull(common, sender, host, peer, token, into),
+            Announced::Pull(into) => self.request(common, sender, host, peer, (token, READY), into),
             Announced::Kept => {}
             Announced::Stopped(_) => return Ok(Flow::Stop),
             Announced::Unwanted(token) => Self::discard(sender, token),
@@ -175,7 +187,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Requests an announced payload for the open receive `into`.
+    /// Requests an announced payload for the receive `into` that has just been posted.
     pub fn pull<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -185,10 +197,23 @@ impl Lane {
         token: Token,
         into: SlotId,
     ) {
+        self.request(common, sender, host, peer, (token, 0), into);
+    }
+
+    /// Requests an announced payload for the open receive `into`, with these flags.
+    fn request<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        (token, flags): (Token, u8),
+        into: SlotId,
+    ) {
         let Some(len) = host.receiving(into).map(|receiving| receiving.len) else { return };
         let mut fields = Fields::new();
         fields.word(token.op).word(into.to_wire()).word(len as u64);
-        sender.bulk.record(kind::SEND, token.flags & flag::KEPT, fields.bytes(), 0, None);
+        sender.bulk.record(kind::SEND, flags | token.flags & flag::KEPT, fields.bytes(), 0, None);
         if len == 0 {
             host.received(into, Ok(()));
             if token.flags & flag::CONFIRM != 0 {
@@ -237,6 +262,7 @@ impl Lane {
             }
             return Ok(());
         }
+        self.note_request(flags);
         match host.op(peer, id) {
             Some(Op::Message { confirm, len, asked, .. }) => {
                 if wanted > *len as u64 || std::mem::replace(asked, true) {

@@ -144,6 +144,8 @@ impl UdpLanes {
             let (missing, held) = self.written(host, peer, id, part)?;
             rows.finish(kind, id, &missing, part, alone);
             grant = Some(held);
+        } else if kind == kind::PART_AHEAD {
+            rows.finish(kind, id, &self.ahead(host, peer, id)?, part, alone);
         } else {
             let long = self.lanes.get(peer as usize)?.long.as_deref()?;
             for (_, id) in long.asked.from(kind, id) {
@@ -183,6 +185,15 @@ impl UdpLanes {
         let grant = grants.into_iter().next()?;
         let (base, len) = contiguous(grant.pieces(), 0)?;
         Some((Missing { at, left, base, len }, grant))
+    }
+
+    /// The rest of a message that arrives ahead of a request.
+    fn ahead<H: Host<Udp>>(&self, host: &H, peer: Peer, id: u64) -> Option<Missing> {
+        let long = self.lanes.get(peer as usize)?.long.as_deref()?;
+        let ahead = long.ahead.as_ref().filter(|ahead| ahead.is(id))?;
+        let (into, at, left, wanted) = ahead.missing()?;
+        let (base, len) = contiguous(host.receiving(into)?.pieces.iter().copied(), at)?;
+        Some(Missing { at, left, base, len: len.min(wanted) })
     }
 
     /// The rest of a requested payload.

@@ -60,6 +60,7 @@ impl UdpLanes {
         add("udp_brought_back", self.socket.brought_back(), help);
         add("udp_eager", counts.eager, "messages sent inside a command");
         add("udp_announced", counts.announced, "messages announced first");
+        add("udp_ahead", counts.ahead, "messages whose payload left before it was requested");
         add("udp_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
         add("udp_lost", sums[0], "datagrams found lost, and sent again");
         add("udp_rx_marked", sums[6], "datagrams that came marked for congestion (ECN)");

@@ -24,6 +24,10 @@ pub struct Common {
     pub auth: AuthKey,
     /// There is no session yet with the peer of the message being sent: injected messages may still fail.
     pub greets: bool,
+    /// The message being sent leaves with its payload: in as many packets as that takes.
+    pub leaves_whole: bool,
+    /// A lone long message was received in this poll: the application may answer it at once.
+    pub may_answer: bool,
     /// Longest payload that travels inside a command.
     pub eager: usize,
     /// Bytes kept for receivers that are out of room, and their limit.
@@ -53,6 +57,7 @@ pub struct Common {
 pub struct Counts {
     pub eager: u64,
     pub announced: u64,
+    pub ahead: u64,
     pub kept: u64,
     pub received: u64,
     pub placed: u64,
@@ -68,7 +73,9 @@ impl Common {
 
     /// Parts of a payload were taken. `ended`: it is complete.
     pub fn took(&mut self, next: Next, parts: &Parts<'_>, coming: Coming, ended: bool) {
-        if !ended || parts.count() > 1 {
+        // The first part of a command's payload shares its packet with the command.
+        let shares = next.stream == Stream::Commands && parts.at == 0 && parts.count() == 1;
+        if !shares && (!ended || parts.count() > 1) {
             self.cut.note(parts.first, coming.of);
         }
         self.next = Some(next);

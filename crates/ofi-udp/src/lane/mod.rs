@@ -1,5 +1,6 @@
 //! One peer of an endpoint: the operations in flight. `ofi-rdm` has the rest.
 
+pub mod ahead;
 pub mod asked;
 pub mod common;
 pub mod loose;
@@ -39,6 +40,8 @@ pub struct Long {
     pub answers: Answers,
     /// The peer's long write that is being served.
     pub write: Option<Box<ServedWrite>>,
+    /// The peer's message whose payload arrives ahead of a request.
+    pub ahead: Option<ahead::Ahead>,
     /// Short messages that count as sent, but wait for the peer's request.
     pub kept: Slots<Box<[u8]>>,
 }
@@ -67,6 +70,8 @@ pub struct Lane {
     pub peer_keeps: bool,
     /// The peer asked this end to keep its payloads.
     pub keeps: bool,
+    /// The peer had a receive when its last request was announced: the next lone message leaves ahead of its request.
+    pub peer_is_ready: bool,
     /// It is in [`loose::Loose`].
     pub is_loose: bool,
     /// It is in [`Common::serving`].
@@ -92,7 +97,8 @@ impl Lane {
 
     /// Whether an answer of the peer is expected.
     pub fn expects(&self) -> bool {
-        self.outstanding > 0 || self.long.as_ref().is_some_and(|long| !long.pulls.is_empty())
+        let comes = |long: &Long| !long.pulls.is_empty() || long.ahead.is_some();
+        self.outstanding > 0 || self.long.as_deref().is_some_and(comes)
     }
 
     /// Operations of more than one command.
@@ -107,6 +113,7 @@ impl Lane {
                 && long.reads.is_empty()
                 && long.answers.is_empty()
                 && long.write.is_none()
+                && long.ahead.is_none()
                 && long.kept.is_empty()
         };
         self.outstanding == 0 && self.detached == 0 && self.long.as_deref().is_none_or(empty)
@@ -128,6 +135,13 @@ impl Lane {
     /// Whether a long write of the peer is being served.
     pub fn is_written(&self) -> bool {
         self.long.as_ref().is_some_and(|long| long.write.is_some())
+    }
+
+    /// The kind of the peer's next command, if it must be a part of a payload.
+    pub fn next_part(&self) -> Option<u8> {
+        let long = self.long.as_deref()?;
+        let ahead = long.ahead.as_ref().map(|_| kind::PART_AHEAD);
+        long.write.as_ref().map(|_| kind::WRITE_PART).or(ahead)
     }
 
     /// An operation of this end has begun.

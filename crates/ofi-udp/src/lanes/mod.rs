@@ -86,6 +86,8 @@ impl UdpLanes {
             caps: info.caps,
             auth: AuthKey::of(info),
             greets: false,
+            leaves_whole: false,
+            may_answer: false,
             eager: EAGER,
             kept: 0,
             kept_limit: KEPT_LIMIT,
@@ -157,12 +159,16 @@ impl UdpLanes {
     /// Data was added to the streams to `peer`: it leaves at once if nothing else is in flight to it.
     pub(crate) fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
         self.dirty = true;
+        let whole = std::mem::take(&mut self.common.leaves_whole);
         let waits = flags.contains(OpFlags::MORE) || self.socket.has_waiting();
         if waits || !self.endpoint.is_ready(time, peer, GATHER) {
             if flags.contains(OpFlags::INJECT) {
                 self.alive.wait();
             }
             return;
+        }
+        if whole {
+            return self.transmit(host, time, 1);
         }
         let Some((buffer, gaps)) = self.socket.next() else { return };
         let mut glue = Glue::new(&mut self.common, &mut self.lanes, host).with(gaps);
@@ -292,6 +298,12 @@ impl UdpLanes {
         for peer in std::mem::take(&mut self.common.changed) {
             let expects = self.lanes[peer as usize].expects() || self.common.connection.is_some();
             self.endpoint.expect(time, peer, expects);
+        }
+        if std::mem::take(&mut self.common.may_answer) && !self.dirty && !self.full {
+            // The application's answer takes the acknowledgement along; else the next poll sends it.
+            self.dirty = true;
+            self.alive.wait();
+            return;
         }
         // Receiving took time, which must not count as the round trip of packets sent now.
         let time = if worked { now() } else { time };

@@ -1,0 +1,121 @@
+//! Payloads that leave behind their announcement, before they are requested.
+//!
+//! The announcement, the request and the payload are three ways. A receiver that had a receive when the last
+//! announcement came says so in its request ([`READY`](crate::command::READY)). The next lone message to it leaves as a
+//! whole. If it finds a receive, its parts go there as they arrive, and the receiver reports that. Else the receiver
+//! drops the parts, so they take none of its memory, and requests the payload when it has a receive. That request does
+//! not say [`READY`](crate::command::READY): the next message is announced again, and waits.
+
+use ofi_core::copy;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::record::{Broken, flag};
+use ofi_core::transport::{Announced, Arrived, Host, OutMessage, Peer};
+use ofi_rdm::{Flow, Sender};
+
+use crate::Udp;
+use crate::command::READY;
+use crate::lane::Lane;
+use crate::lane::ahead::Ahead;
+use crate::lane::common::Common;
+use crate::op::Token;
+use crate::parts::Parts;
+
+/// Longest message that leaves ahead of its request.
+pub const LONGEST: usize = 256 << 10;
+/// Distinguishes the token of a payload that leaves ahead from that of the same payload when it is requested. No table
+/// of operations is that large.
+const MARK: u64 = 1 << 30;
+
+/// The token of operation `op`'s payload, ahead of its request.
+pub fn token(op: u64) -> u64 {
+    op | MARK
+}
+
+/// The operation that a token names, and whether the payload is ahead of its request.
+pub fn operation(token: u64) -> (SlotId, bool) {
+    (SlotId::from_wire(token & !MARK), token & MARK != 0)
+}
+
+impl Lane {
+    /// Whether a long message leaves ahead of its request. Several under way hide the ways of the announcements, and
+    /// requested parts go to their places.
+    pub fn goes_ahead(&self, out: &OutMessage<'_>) -> bool {
+        self.peer_is_ready && !self.keeps && self.outstanding == 0 && out.len <= LONGEST
+    }
+
+    /// Takes the announcement of a message whose payload follows at once.
+    pub fn expect_ahead<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        arrived: &Arrived,
+        token: Token,
+    ) -> Result<Flow, Broken> {
+        if arrived.len == 0 || token.flags & flag::KEPT != 0 {
+            return Err(Broken);
+        }
+        let into = match host.announce(arrived, token) {
+            Announced::Pull(into) => host.receiving(into).map(|receiving| (into, receiving.len)),
+            Announced::Kept => None,
+            Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Unwanted(token) => {
+                Self::discard(sender, token);
+                None
+            }
+        };
+        if !self.expects() {
+            common.changed.push(arrived.peer);
+        }
+        self.long().ahead = Some(Ahead { token, got: 0, len: arrived.len, into });
+        Ok(Flow::Next)
+    }
+
+    /// Takes parts of such a payload. Returns whether it is complete.
+    pub fn take_parts_ahead<H: Host<Udp>>(
+        &mut self,
+        common: &mut Common,
+        sender: &mut Sender,
+        host: &mut H,
+        peer: Peer,
+        parts: &Parts<'_>,
+    ) -> Result<bool, Broken> {
+        let ahead = self.long().ahead.as_mut().ok_or(Broken)?;
+        let is_next = ahead.is(parts.id) && parts.at == ahead.got as u64;
+        if !is_next || parts.len > ahead.len - ahead.got {
+            return Err(Broken);
+        }
+        if let Some((into, wanted)) = ahead.into
+            && let Some(receiving) = host.receiving(into)
+        {
+            let mut at = ahead.got;
+            for bytes in parts.bytes() {
+                let bytes = &bytes[..bytes.len().min(wanted.saturating_sub(at))];
+                // SAFETY: `bytes` is readable; the pieces are lent for this receive, and what is below `wanted` is
+                // within their checked length.
+                unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, at) };
+                at += bytes.len();
+            }
+        }
+        ahead.got += parts.len;
+        if ahead.got < ahead.len {
+            return Ok(false);
+        }
+        let (token, into) = (ahead.token, ahead.into);
+        self.long().ahead = None;
+        if !self.expects() {
+            common.changed.push(peer);
+        }
+        if let Some((into, _)) = into {
+            host.received(into, Ok(()));
+            Self::done(sender, 0, token.op, Ok(()));
+            common.may_answer = true;
+        }
+        Ok(true)
+    }
+
+    /// Notes by the request for a payload whether the peer had a receive when the announcement came.
+    pub fn note_request(&mut self, flags: u8) {
+        self.peer_is_ready = flags & READY != 0;
+    }
+}
