@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::dmabuf::Mapping;
-use crate::formats::{Completion, RECEIVE, Receive, Request};
+use crate::formats::{Completion, Gid, RECEIVE, Receive, Request};
+use crate::mapping::Mapping;
 use crate::memory::Shared;
 use crate::packet::Packet;
 use crate::random::Random;
-use crate::settings::{Gid, Settings};
+use crate::settings::Settings;
 
 /// Most queue pairs at a time. libefa finds them by their number modulo this.
 pub const QUEUE_PAIRS: usize = 256;

@@ -2,7 +2,8 @@
 //! completions (`efa_io_tx_cdesc`, `efa_io_rx_cdesc`, `efa_io_rx_cdesc_ex`), all little-endian, as in `efa_io_defs.h`
 //! of rdma-core.
 
-use crate::settings::Gid;
+/// A device's global identifier.
+pub type Gid = [u8; 16];
 
 /// Size of a request in bytes, and most inline bytes of it.
 pub const REQUEST: usize = 64;

@@ -18,6 +18,7 @@ mod commands;
 mod device;
 mod dmabuf;
 mod formats;
+mod mapping;
 mod memory;
 mod packet;
 mod preload;

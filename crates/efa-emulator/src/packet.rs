@@ -1,8 +1,7 @@
 //! The protocol between emulated devices: datagrams of Unix sockets, one packet each. It is not EFA's wire protocol,
 //! which is not public.
 
-use crate::formats::Operation;
-use crate::settings::Gid;
+use crate::formats::{Gid, Operation};
 
 /// Length of the header in bytes.
 pub const HEADER: usize = 80;

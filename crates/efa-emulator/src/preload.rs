@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::device::Device;
-use crate::settings::{Gid, Settings};
+use crate::formats::Gid;
+use crate::settings::Settings;
 use crate::sysfs;
 
 /// The C library's own function of this name and type.

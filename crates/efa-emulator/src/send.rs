@@ -4,10 +4,10 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use crate::device::{Device, Outgoing, Pending, RECEIVE_DOORBELL, Ring, SEND_DOORBELL, State, socket_path};
-use crate::formats::{Completion, LONG_REQUEST, Operation, Piece, Request, status};
+use crate::formats::{Completion, Gid, LONG_REQUEST, Operation, Piece, Request, status};
 use crate::memory::peek;
 use crate::packet::{CHUNK, HEADER, Kind, Packet};
-use crate::settings::{Gid, cap};
+use crate::settings::cap;
 
 /// Most requests that are taken from one queue pair in one round.
 const ROUND: usize = 32;

@@ -4,10 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::formats::LONG_INLINE;
-
-/// A device's global identifier.
-pub type Gid = [u8; 16];
+use crate::formats::{Gid, LONG_INLINE};
 
 /// Abilities of the device, with the numbers of an `enum` in `efa-abi.h`.
 pub mod cap {

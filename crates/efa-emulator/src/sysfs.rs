@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Result;
 use std::path::{Path, PathBuf};
 
-use crate::settings::Gid;
+use crate::formats::Gid;
 
 /// A device's name.
 fn name(index: usize) -> String {
