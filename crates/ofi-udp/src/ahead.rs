@@ -6,7 +6,6 @@
 //! drops the parts, so they take none of its memory, and requests the payload when it has a receive. That request does
 //! not say [`READY`](crate::command::READY): the next message is announced again, and waits.
 
-use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, flag};
 use ofi_core::transport::{Announced, Arrived, Host, OutMessage, Peer};
@@ -88,14 +87,8 @@ impl Lane {
         if let Some((into, wanted)) = ahead.into
             && let Some(receiving) = host.receiving(into)
         {
-            let mut at = ahead.got;
-            for bytes in parts.bytes() {
-                let bytes = &bytes[..bytes.len().min(wanted.saturating_sub(at))];
-                // SAFETY: `bytes` is readable; the pieces are lent for this receive, and what is below `wanted` is
-                // within their checked length.
-                unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, at) };
-                at += bytes.len();
-            }
+            // SAFETY: the pieces are lent for this receive, and have the bytes that it takes.
+            unsafe { parts.scatter(receiving.pieces, wanted) };
         }
         ahead.got += parts.len;
         if ahead.got < ahead.len {

@@ -294,13 +294,8 @@ impl Lane {
             return Err(Broken);
         }
         if let Some(receiving) = host.receiving(into) {
-            let mut got = pull.got;
-            for bytes in parts.bytes() {
-                // SAFETY: `bytes` is readable; the pieces are lent for this receive, and `got` and the bytes are within
-                // their checked length.
-                unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), receiving.pieces, got) };
-                got += bytes.len();
-            }
+            // SAFETY: the pieces are lent for this receive, and have the bytes that it asked for.
+            unsafe { parts.scatter(receiving.pieces, pull.len) };
         }
         pull.got += parts.len;
         let ended = pull.got == pull.len;

@@ -1,5 +1,7 @@
 //! Parts of one payload that arrived together: records of one kind and name, each starting where the previous one ends.
 
+use ofi_api::Piece;
+use ofi_core::copy;
 use ofi_rdm::wire::Record;
 
 use ofi_core::transport::record::{Broken, Words};
@@ -53,6 +55,20 @@ impl<'a> Parts<'a> {
     pub fn bytes(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let records = if self.placed { &[] } else { self.records };
         records.iter().map(|record| &record.body[FIELDS..])
+    }
+
+    /// Copies these bytes to their place in `pieces`, without those from byte `wanted` of the payload on.
+    ///
+    /// # Safety
+    /// The pieces are writable, and have `wanted` bytes.
+    pub unsafe fn scatter(&self, pieces: &[Piece], wanted: usize) {
+        let mut at = self.at as usize;
+        for bytes in self.bytes() {
+            let bytes = &bytes[..bytes.len().min(wanted.saturating_sub(at))];
+            // SAFETY: `bytes` is readable, and ends below `wanted`; the rest is the caller's promise.
+            unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, at) };
+            at += bytes.len();
+        }
     }
 }
 

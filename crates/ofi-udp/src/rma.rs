@@ -304,17 +304,14 @@ impl Lane {
         let Some(op) = host.op(peer, id) else { return Ok(true) };
         let Op::Read { pieces, got, len, in_order } = op else { return Err(Broken) };
         // In any order: each byte comes once; a peer that repeats some damages only its own transfer.
-        let mut at = usize::try_from(parts.at).map_err(|_| Broken)?;
+        let at = usize::try_from(parts.at).map_err(|_| Broken)?;
         at.checked_add(parts.len).filter(|end| end <= len).ok_or(Broken)?;
         if parts.len > *len - *got {
             return Err(Broken);
         }
         *in_order &= at == *got;
-        for bytes in parts.bytes() {
-            // SAFETY: `bytes` is readable; the pieces are lent until the read ends.
-            unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, at) };
-            at += bytes.len();
-        }
+        // SAFETY: the pieces are lent until the read ends, and have as many bytes.
+        unsafe { parts.scatter(pieces, *len) };
         *got += parts.len;
         let ended = got == len;
         if ended {
