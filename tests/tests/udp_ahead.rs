@@ -4,7 +4,7 @@
 
 use ofi_testkit::net::Random;
 use ofi_testkit::prelude::*;
-use ofi_tests::udp::{Relay, Weather, socket};
+use ofi_tests::udp::{self, Relay, Weather};
 use ofi_tests::{Naming, opening};
 
 /// The longest message inside a command, and the longest that leaves ahead.
@@ -15,15 +15,8 @@ const LENGTHS: [usize; 4] = [EAGER + 1, 65_536, 200_001, LONGEST];
 
 /// Two endpoints over sockets, through a relay if `weather` is given.
 fn apart(weather: Option<Weather>) -> (Pair, Option<Relay>) {
-    let own = || opening(Naming::Udp).hints(|hints| hints.caps(Caps::MSG | Caps::TAGGED)).open();
-    let (a, b) = (own(), own());
-    let relay = weather.map(|weather| Relay::between([socket(&a.name()), socket(&b.name())], weather));
-    let [to_a, to_b] = match &relay {
-        Some(relay) => [relay.sides[1], relay.sides[0]],
-        None => [socket(&a.name()), socket(&b.name())],
-    };
-    let (to_b, to_a) = (a.insert_address(&to_b.into()), b.insert_address(&to_a.into()));
-    (Pair { a, b, to_b, to_a }, relay)
+    let caps = Caps::MSG | Caps::TAGGED;
+    udp::apart([(); 2].map(|()| opening(Naming::Udp).hints(|hints| hints.caps(caps)).open()), weather)
 }
 
 /// Sends a message of `len` bytes, for which a receive waits if `ready`.

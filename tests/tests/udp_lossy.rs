@@ -7,7 +7,7 @@ use ofi_testkit::network::shell;
 use ofi_testkit::opening::Opening;
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
-use ofi_tests::udp::{Relay, Weather, socket};
+use ofi_tests::udp::{Relay, Weather, relayed};
 use ofi_tests::{Naming, hints, opening};
 
 ofi_testkit::roles!(connections);
@@ -37,11 +37,7 @@ fn apart(key: Option<&[u8]>) -> (Pair, Relay) {
             None => opening.open(),
         }
     };
-    let (a, b) = (own(), own());
-    let relay = Relay::between([socket(&a.name()), socket(&b.name())], WEATHER);
-    let to_b = a.insert_address(&relay.sides[0].into());
-    let to_a = b.insert_address(&relay.sides[1].into());
-    (Pair { a, b, to_b, to_a }, relay)
+    relayed([own(), own()], WEATHER)
 }
 
 fn words(memory: &Memory) -> Vec<u64> {

@@ -3,7 +3,7 @@
 //! touched.
 
 use ofi_testkit::prelude::*;
-use ofi_tests::udp::{Relay, Weather, socket};
+use ofi_tests::udp::{self, Relay, Weather};
 use ofi_tests::{Naming, opening};
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
@@ -16,18 +16,8 @@ const BESIDE: usize = 4_096;
 
 /// Two endpoints over sockets, through a relay if `weather` is given.
 fn apart(weather: Option<Weather>) -> (Pair, Option<Relay>) {
-    let own = || {
-        let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
-        opening(Naming::Udp).hints(|hints| hints.caps(caps)).open()
-    };
-    let (a, b) = (own(), own());
-    let relay = weather.map(|weather| Relay::between([socket(&a.name()), socket(&b.name())], weather));
-    let [to_a, to_b] = match &relay {
-        Some(relay) => [relay.sides[1], relay.sides[0]],
-        None => [socket(&a.name()), socket(&b.name())],
-    };
-    let (to_b, to_a) = (a.insert_address(&to_b.into()), b.insert_address(&to_a.into()));
-    (Pair { a, b, to_b, to_a }, relay)
+    let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
+    udp::apart([(); 2].map(|()| opening(Naming::Udp).hints(|hints| hints.caps(caps)).open()), weather)
 }
 
 /// Memory with a place of `len` bytes in its middle, filled with the old pattern.

@@ -3,7 +3,7 @@
 //! however often packets are resent.
 
 use ofi_testkit::prelude::*;
-use ofi_tests::udp::{Relay, Weather, socket};
+use ofi_tests::udp::{Relay, Weather, relayed};
 use ofi_tests::{Naming, opening};
 
 /// A tenth of the packets is lost, so whole batches are resent.
@@ -20,11 +20,7 @@ const OTHER: usize = 2;
 fn apart() -> (Pair, Relay) {
     let own =
         || opening(Naming::Udp).hints(|hints| hints.caps(Caps::MSG | Caps::RMA | Caps::RMA_EVENT)).open();
-    let (a, b) = (own(), own());
-    let relay = Relay::between([socket(&a.name()), socket(&b.name())], WEATHER);
-    let to_b = a.insert_address(&relay.sides[0].into());
-    let to_a = b.insert_address(&relay.sides[1].into());
-    (Pair { a, b, to_b, to_a }, relay)
+    relayed([own(), own()], WEATHER)
 }
 
 /// Waits for the completion of the read, whatever else completes meanwhile.

@@ -30,6 +30,30 @@ pub fn local() -> Side {
     open(SocketAddr::from(([127, 0, 0, 1], 0)))
 }
 
+/// A pair of endpoints that reach each other through a relay.
+///
+/// # Panics
+/// If a call fails.
+pub fn relayed([a, b]: [Side; 2], weather: Weather) -> (Pair, Relay) {
+    let relay = Relay::between([socket(&a.name()), socket(&b.name())], weather);
+    let to_b = a.insert_address(&relay.sides[0].into());
+    let to_a = b.insert_address(&relay.sides[1].into());
+    (Pair { a, b, to_b, to_a }, relay)
+}
+
+/// A pair of endpoints, through a relay if `weather` is given.
+///
+/// # Panics
+/// If a call fails.
+pub fn apart([a, b]: [Side; 2], weather: Option<Weather>) -> (Pair, Option<Relay>) {
+    if let Some(weather) = weather {
+        let (pair, relay) = relayed([a, b], weather);
+        return (pair, Some(relay));
+    }
+    let (to_b, to_a) = (a.insert_address(&b.name()), b.insert_address(&a.name()));
+    (Pair { a, b, to_b, to_a }, None)
+}
+
 /// The role of an echo: opens an endpoint at the address in its argument, sends its address and a region of [`LONGEST`]
 /// bytes over the line, receives the other's address, and echoes messages until told to stop.
 ///
