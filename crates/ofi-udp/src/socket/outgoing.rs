@@ -18,7 +18,8 @@ const SEND: usize = 132;
 /// The most that it holds, since its last row may be any.
 const SLOTS: usize = SEND + segments::MOST;
 /// The longest datagrams that one batch holds. Between two batches the peer reads what the first one brought, while it
-/// is in the caches, and sends its own: with 64 of them writes both ways took 1.25 times as long (`docs/lab/speed.md`).
+/// is in the caches, and sends its own. With 64 of them writes both ways took 1.25 times as long
+/// (`docs/lab/tuning.md`).
 const LONGEST: usize = 3;
 /// Bytes that a batch holds.
 const ROOM: usize = LONGEST * DATAGRAM;
