@@ -260,7 +260,18 @@ fn one_wait_is_for_grains_and_samples() {
 /// A writer that wakes its readers once in a second: a reader of smaller batches gets them when they are available.
 #[test]
 fn samples_that_wake_nobody_are_not_late() {
-    const BATCH: u64 = 48;
+    // A loaded machine may stop either thread for most of an attempt. With announcements every 100 ms the medians would
+    // be 50 ms, each time.
+    let mut attempts = (0..5).map(|_| median_lateness());
+    assert!(attempts.any(|medians| medians.iter().all(|&median| median < 20 * BATCH)));
+}
+
+/// A millisecond of samples.
+const BATCH: u64 = 48;
+
+/// Commits a batch each millisecond. Returns the median number of samples that the writer was ahead of a batch that was
+/// read: by a stream, and by calls.
+fn median_lateness() -> [u64; 2] {
     let folder = Folder::new();
     let domain = folder.domain();
     let hints = BatchHints::new(BATCH as u32, 48_000);
@@ -269,7 +280,6 @@ fn samples_that_wake_nobody_are_not_late() {
     let begin = 480_000;
     commit(&mut sound, begin, BATCH);
     let mut batches = reader.stream(begin, BATCH).unwrap();
-    // The number of samples that arrived after the announced ones.
     let (mut of_stream, mut of_read) = (Vec::new(), Vec::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -281,21 +291,33 @@ fn samples_that_wake_nobody_are_not_late() {
                 commit(&mut sound, begin + u64::from(step) * BATCH, BATCH);
             }
         });
-        for step in 1..=200 {
-            let batch = next_batch(&mut batches).0.unwrap().unwrap();
-            assert_eq!(batch.index, begin + step * BATCH);
-            of_stream.push(reader.head() - batch.index);
+        // A reader that gets no processor for longer than the ring lasts is too late, and goes on behind what it missed.
+        let mut index = begin;
+        while index < begin + 200 * BATCH {
+            match next_batch(&mut batches).0.unwrap() {
+                Ok(batch) => {
+                    assert!(batch.index > index && (batch.index - begin).is_multiple_of(BATCH));
+                    index = batch.index;
+                    of_stream.push(reader.head() - index);
+                }
+                Err(Error::TooLate { .. }) => of_stream.push(u64::MAX),
+                Err(error) => panic!("{error}"),
+            }
         }
-        for step in 201..=400 {
-            let index = begin + step * BATCH;
-            reader.read(index, BATCH, Wait::For(Duration::from_secs(20))).unwrap();
-            of_read.push(reader.head() - index);
+        while index < begin + 400 * BATCH {
+            index += BATCH;
+            match reader.read(index, BATCH, Wait::For(Duration::from_secs(20))) {
+                Ok(_) => of_read.push(reader.head() - index),
+                Err(Error::TooLate { oldest, .. }) => {
+                    of_read.push(u64::MAX);
+                    index += oldest.saturating_sub(index).next_multiple_of(BATCH);
+                }
+                Err(error) => panic!("{error}"),
+            }
         }
     });
-    for late in [&mut of_stream, &mut of_read] {
+    [of_stream, of_read].map(|mut late| {
         late.sort_unstable();
-        // The median, since a loaded machine may stop either process for long. With announcements every 100 ms it would
-        // be 50 ms.
-        assert!(late[100] < 20 * BATCH, "{} ms late: {late:?}", late[100] / BATCH);
-    }
+        late.get(late.len() / 2).copied().unwrap_or(u64::MAX)
+    })
 }
