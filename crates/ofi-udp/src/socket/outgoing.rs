@@ -17,12 +17,10 @@ use ofi_core::pages::Pages;
 const SEND: usize = 132;
 /// The most that it holds, since its last row may be any.
 const SLOTS: usize = SEND + segments::MOST;
-/// The longest datagrams that one batch holds. Between two batches the peer reads what the first one brought, while it
-/// is in the caches, and sends its own. With 64 of them writes both ways took 1.25 times as long
+/// Bytes that a batch holds: three of the longest datagrams. Between two batches the peer reads what the first one
+/// brought, while it is in the caches, and sends its own. With 64 of them writes both ways took 1.25 times as long
 /// (`docs/lab/tuning.md`).
-const LONGEST: usize = 3;
-/// Bytes that a batch holds.
-const ROOM: usize = LONGEST * DATAGRAM;
+const ROOM: usize = 3 * DATAGRAM;
 /// Space for one datagram of any length. Unused pages are never touched.
 const DATAGRAM: usize = 65_536;
 /// Gaps in one datagram, and pieces of memory that fill them.
@@ -447,7 +445,7 @@ mod tests {
 
     #[test]
     fn a_batch_ends_with_its_datagrams_or_its_bytes() {
-        for (len, most) in [(100, SEND), (DATAGRAM - 1, LONGEST)] {
+        for (len, most) in [(100, SEND), (DATAGRAM - 1, ROOM / DATAGRAM)] {
             let mut batch = Outgoing::new(true).unwrap();
             for _ in 0..most {
                 push(&mut batch, len, 1, None);
