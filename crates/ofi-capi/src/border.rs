@@ -60,7 +60,7 @@ pub(crate) fn number(error: Error) -> isize {
 #[cold]
 #[inline(never)]
 fn tell(error: Error) {
-    tracing::debug!(target: "ofi::core::core", %error, "returning an error to the application");
+    tracing::info!(target: "ofi::core::core", %error, "returning an error to the application");
 }
 
 #[cold]

@@ -9,7 +9,7 @@ use crate::{border, log_import, memory};
 
 fn filter() -> Option<&'static Filter> {
     static FILTER: OnceLock<Option<Filter>> = OnceLock::new();
-    FILTER.get_or_init(Filter::from_env).as_ref()
+    FILTER.get_or_init(|| Filter::from_env(Some(Level::Warn))).as_ref()
 }
 
 fn enabled(provider: &str, number: c_int, subsystem: c_int) -> bool {
@@ -91,13 +91,14 @@ pub unsafe extern "C" fn ofi_capi_log(
                 tracing::warn!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
             }
             Some(Level::Trace) => {
-                tracing::info!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
+                let c_level = Level::Trace as u64; // `tracing` has no level between warn and info
+                tracing::info!(target: "ofi::core::core", prov, subsys, func, line, c_level, "{text}")
             }
             Some(Level::Info) => {
-                tracing::debug!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
+                tracing::info!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
             }
             Some(Level::Debug) => {
-                tracing::trace!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
+                tracing::debug!(target: "ofi::core::core", prov, subsys, func, line, "{text}")
             }
             None => {}
         }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A Rust program with a subscriber receives these events there. For all others, [`init_from_env`] installs the
-//! subscriber of this module if `FI_LOG_LEVEL` is set. It prints lines in C libfabric's format:
+//! subscriber of this module, at the level of `FI_LOG_LEVEL` or, without it, at warn. It prints lines in C libfabric's
+//! format:
 //!
 //! ```text
 //! libfabric:4711:1767225600::shm:ep_ctrl:endpoint():132<warn> peer is gone peer=7
@@ -16,14 +17,14 @@
 //! that is process, time in seconds, an empty prefix, provider, subsystem, function, line, level, text. Rust
 //! does not tell a macro which function it is in, so the last part of the module's path takes that place.
 //!
-//! Levels: libfabric orders warn, trace, info, debug from quiet to loud, and describes trace as the course of
-//! a program, info as detail in high volume and debug as what slows it down. `tracing` orders error and warn,
-//! info, debug, trace the same way, and that is how they are matched: see [`Level`].
+//! Levels have the same names in libfabric and in `tracing`, except that libfabric's trace is quieter than its info: it
+//! has only messages of plug-ins that ask for it. See [`Level`].
 //!
 //! A program may also receive the log by functions of its own: see [`Sink`].
 //!
 //! Invariants:
-//! I1. Without `FI_LOG_LEVEL` and without a sink nothing is installed, and an event costs one relaxed load.
+//! I1. Nothing is installed unless a program (or the C library for its program) calls [`init_from_env`], [`start`] or
+//!     [`take_over`]. An event of a level that is off costs one relaxed load.
 //! I2. One event is one line and one `write`: control characters in texts from outside are escaped.
 //! I3. Events of other libraries in the process are not printed, and spans are not followed.
 
@@ -33,7 +34,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Interest;
-use tracing::{Event, Metadata, Subscriber, span, warn};
+use tracing::{Event, Metadata, Subscriber, span};
 
 use crate::config::{self, NameFilter};
 
@@ -41,16 +42,23 @@ mod level;
 mod line;
 mod location;
 mod origin;
+mod rate;
 mod sink;
+mod start;
 
 pub use level::Level;
 pub use line::Entry;
 use origin::Origin;
+pub use rate::Limit;
 pub use sink::{Sink, give_back, take_over, unheard};
+pub use start::{Started, announce, init_from_env, logger, start};
 
 /// Names that `FI_LOG_SUBSYS` knows, in the order of C's `enum fi_log_subsys`.
 pub const SUBSYSTEMS: [&str; 10] =
     ["core", "fabric", "domain", "ep_ctrl", "ep_data", "av", "cq", "eq", "mr", "cntr"];
+
+/// The word of `FI_LOG_LEVEL` that turns the log off.
+pub const OFF: &str = "off";
 
 /// The filter of `FI_LOG_LEVEL`, `FI_LOG_PROV` and `FI_LOG_SUBSYS`.
 #[derive(Clone, Debug)]
@@ -69,14 +77,15 @@ impl Filter {
         Self { level, providers: NameFilter::default(), subsystems: NameFilter::default() }
     }
 
-    /// The filter from the environment; `None` if logging is off. An invalid level counts as [`Level::Warn`], because a
-    /// log was requested.
-    pub fn from_env() -> Option<Self> {
-        let level = requested_level(std::env::var_os("FI_LOG_LEVEL").as_deref())?;
+    /// The filter from the environment, or at the level `otherwise` if `FI_LOG_LEVEL` is not set. `None` if logging is
+    /// off. An invalid level counts as [`Level::Warn`], as in C.
+    pub fn from_env(otherwise: Option<Level>) -> Option<Self> {
+        let raw = std::env::var_os("FI_LOG_LEVEL");
         Some(Self {
-            level,
+            level: requested_level(raw.as_deref(), otherwise)?,
             providers: NameFilter::parse(&config::LOG_PROV.get()),
-            subsystems: NameFilter::parse(&config::LOG_SUBSYS.get()),
+            // A name that does not exist must not silence all others. `announce` warns of it.
+            subsystems: NameFilter::parse(&config::LOG_SUBSYS.get()).only(&SUBSYSTEMS),
         })
     }
 
@@ -86,11 +95,19 @@ impl Filter {
     }
 }
 
-fn requested_level(raw: Option<&OsStr>) -> Option<Level> {
-    let text = raw?.to_string_lossy();
+fn requested_level(raw: Option<&OsStr>, otherwise: Option<Level>) -> Option<Level> {
+    let text = raw.unwrap_or_default().to_string_lossy();
     match text.trim() {
-        "" => None,
+        "" => otherwise,
+        text if text.eq_ignore_ascii_case(OFF) => None,
         text => Some(text.parse().unwrap_or(Level::Warn)),
+    }
+}
+
+impl Filter {
+    fn allows_entry(&self, entry: &Entry) -> bool {
+        (entry.unfiltered && entry.level <= self.level)
+            || self.allows(&entry.provider, &entry.subsystem, entry.level)
     }
 }
 
@@ -113,38 +130,6 @@ impl Logger {
     }
 }
 
-/// The result of [`init_from_env`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Started {
-    /// The log is on.
-    Logging,
-    /// `FI_LOG_LEVEL` is not set; nothing was installed.
-    Off,
-    /// The program has a subscriber, which keeps getting the events.
-    Taken,
-}
-
-/// Turns the log on if the environment requests it and the program has no subscriber of its own. May be called
-/// repeatedly: later calls change nothing. It first logs unusable values of registered settings.
-pub fn init_from_env() -> Started {
-    config::register(config::SETTINGS);
-    let Some(filter) = Filter::from_env() else { return Started::Off };
-    if sink::is_installed() {
-        return Started::Taken; // and its file is not created twice
-    }
-    let (writer, trouble) = location::open(&config::LOG_LOCATION.get(), config::LOG_LOCATION_MODE.get());
-    if !sink::install(Some(Logger::new(filter, writer))) {
-        return Started::Taken;
-    }
-    if let Some(trouble) = trouble {
-        warn!(target: "ofi::core::core", "{trouble}");
-    }
-    for problem in config::problems() {
-        warn!(target: "ofi::core::core", "{problem}");
-    }
-    Started::Logging
-}
-
 impl Subscriber for Logger {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if self.enabled(metadata) { Interest::always() } else { Interest::never() }
@@ -154,11 +139,10 @@ impl Subscriber for Logger {
     /// a field is decided event by event.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let Some(origin) = Origin::of(metadata.target()) else { return false };
-        let level = Level::from(*metadata.level());
         metadata.is_event()
-            && level <= self.filter.level
+            && *metadata.level() <= self.filter.level.loudest()
             && (line::is_origin_in_fields(metadata.fields())
-                || self.filter.allows(origin.provider, origin.subsystem, level))
+                || self.filter.allows(origin.provider, origin.subsystem, Level::from(*metadata.level())))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
@@ -167,7 +151,7 @@ impl Subscriber for Logger {
 
     fn event(&self, event: &Event<'_>) {
         let Some(entry) = line::read(event) else { return };
-        if self.filter.allows(&entry.provider, &entry.subsystem, entry.level) {
+        if self.filter.allows_entry(&entry) {
             self.print(&entry);
         }
     }

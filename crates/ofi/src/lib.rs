@@ -113,13 +113,15 @@ pub use node::{Group, Node, NodeBuilder, RawNode};
 pub use op::{Claim, Op};
 pub use registered::Registered;
 pub use registry::{
-    explain, getinfo, getinfo_asking_least, getinfo_of, log_from_env, open_fabric, provider_names,
-    register_provider,
+    explain, getinfo, getinfo_asking_least, getinfo_of, log_from_env, log_from_env_or, open_fabric,
+    provider_names, register_provider,
 };
 pub use remote::RemoteWindow;
 pub use request::{PostError, RecvMsg, RmaMsg, SendMsg};
 pub use shared::{SharedReceive, SharedTransmit};
 pub use window::Window;
+
+pub use ofi_core::log::{Level as LogLevel, Started as LogStarted};
 
 pub use ofi_api::{
     AddrFormat, Address, AtomicKind, Caps, CompletionFlags, Datatype, EpOption, EpType, Errno, Error, FiAddr,

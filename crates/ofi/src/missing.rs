@@ -10,13 +10,17 @@ const FEATURES: [(&str, bool); 4] = [
     ("efa", cfg!(feature = "efa")),
 ];
 
+/// The names of the providers that are not built in.
+pub fn left_out() -> impl Iterator<Item = &'static str> {
+    FEATURES.iter().filter(|(_, built)| !built).map(|(name, _)| *name)
+}
+
 /// Refusals for providers that the hints (`wanted`) or the setting `FI_PROVIDER` name, and that are not built in.
 pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
     // A list of excluded providers names none.
     let setting = if setting.trim().starts_with('^') { "" } else { setting };
     let named =
         |text: &str, name: &str| text.split([';', ',']).any(|layer| layer.trim().eq_ignore_ascii_case(name));
-    let left_out = FEATURES.iter().filter(|(_, built)| !built).map(|(name, _)| *name);
     let refusal = |name: &str, field| Refusal {
         provider: name.into(),
         field,
@@ -31,7 +35,7 @@ pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
             }
         ),
     };
-    left_out
+    left_out()
         .filter_map(|name| {
             if named(wanted, name) {
                 return Some(refusal(name, "fabric_attr.prov_name"));

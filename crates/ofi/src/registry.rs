@@ -6,7 +6,8 @@ use ofi_api::{
     Caps, Errno, Error, Fabric, GetinfoFlags, Hints, Info, MrMode, Provider, Refusal, Request, Result,
     Version,
 };
-use ofi_core::config::{self, PROVIDER};
+use ofi_core::config::{self, PROVIDER, PROVIDER_PATH};
+use ofi_core::log::{Level as LogLevel, Started as LogStarted};
 use ofi_core::provider_filter::{ProviderFilter, check_version};
 
 use crate::alias::Aliases;
@@ -44,19 +45,63 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
     })
 }
 
-/// Prints this library's `tracing` events as libfabric prints its log, if the environment sets `FI_LOG_LEVEL`. Call it
-/// in the `main` of a program without a subscriber of its own; a library leaves that to the program. Later calls have
-/// no effect.
+/// Prints this library's `tracing` events as libfabric prints its log: at the level that `FI_LOG_LEVEL` names (`warn`,
+/// `info`, `debug`; `off` for nothing) or, without it, at warn, to standard error unless `FI_LOG_LOCATION` says
+/// otherwise. Call it in the `main` of a program without a subscriber of its own; a library leaves that to the program.
+/// Later calls have no effect.
 ///
 /// ```
-/// ofi::log_from_env(); // FI_LOG_LEVEL=debug shows why a provider is turned down
+/// ofi::log_from_env(); // FI_LOG_LEVEL=info shows why a provider is turned down
 /// let node: ofi::Node = ofi::Node::open(&ofi::Hints::new())?;
 /// # drop(node);
 /// # Ok::<(), ofi::Error>(())
 /// ```
-pub fn log_from_env() -> ofi_core::log::Started {
+pub fn log_from_env() -> LogStarted {
+    log_from_env_or(Some(LogLevel::Warn))
+}
+
+/// [`log_from_env`] with another level where `FI_LOG_LEVEL` is not set (`None`: nothing is logged), for a library whose
+/// host has a level of its own.
+pub fn log_from_env_or(otherwise: Option<LogLevel>) -> LogStarted {
     let _ = providers(); // wrong values of settings are logged first
-    ofi_core::log::init_from_env()
+    let started = ofi_core::log::start(otherwise);
+    if started == LogStarted::Logging {
+        warn_of_unknown_providers();
+    }
+    started
+}
+
+/// Logs the names in `FI_PROVIDER` and `FI_LOG_PROV` that are no provider's. Plug-ins, which are not loaded yet, may
+/// have any name.
+pub(crate) fn warn_of_unknown_providers() {
+    if !PROVIDER_PATH.get().is_empty() {
+        return;
+    }
+    let aliases = Aliases::from_env();
+    let mut known: Vec<String> = provider_names().into_iter().map(|(name, _)| name).collect();
+    let own = known.clone();
+    known.extend(missing::left_out().map(str::to_owned));
+    let check = |setting: &config::Setting<&'static str>, more: &[&str], aliased: bool| {
+        let value = setting.get();
+        for name in config::NameFilter::parse(&value.replace(';', ",")).names() {
+            // Names of libfabric's layers, as in `tcp;ofi_rxm`, go with a provider's.
+            let is_known = known.iter().any(|known| known.eq_ignore_ascii_case(name))
+                || more.contains(&name)
+                || (aliased && (aliases.provider_of(name).is_some() || name.starts_with("ofi_")));
+            if !is_known {
+                let names: Vec<&str> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
+                tracing::warn!(
+                    target: "ofi::core::core",
+                    unfiltered = true,
+                    "{}={value} names no provider of this library: {name}; the names are {}",
+                    config::AnySetting::env(setting),
+                    names.join(", ")
+                );
+            }
+        }
+    };
+    check(&PROVIDER, &[], true);
+    check(&config::LOG_PROV, &["core", "rdm"], false);
 }
 
 /// Returns all settings, after registering the providers, which register theirs.
@@ -270,7 +315,8 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
 fn found(offers: ofi_api::Offers) -> Result<Vec<Info>> {
     if offers.infos.is_empty() {
         let error = Error::refused(offers.refusals);
-        tracing::warn!(target: "ofi::core::core", %error, "fi_getinfo found no match");
+        // Programs probe: what they do not find is no warning.
+        tracing::info!(target: "ofi::core::core", %error, "fi_getinfo found no match");
         return Err(error);
     }
     Ok(offers.infos)

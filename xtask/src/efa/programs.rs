@@ -144,7 +144,7 @@ pub fn unreadable(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> Ste
             if ours {
                 let location = log.with_extension(role);
                 let _ = std::fs::remove_file(&location);
-                side.envs([("FI_LOG_LEVEL", "info"), ("FI_LOG_SUBSYS", "ep_data")]);
+                side.envs([("FI_LOG_LEVEL", "debug"), ("FI_LOG_SUBSYS", "ep_data")]);
                 side.env("FI_LOG_LOCATION", location);
             }
             side

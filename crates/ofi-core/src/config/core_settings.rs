@@ -34,14 +34,14 @@ pub static UNIVERSE_SIZE: Setting<usize> = Setting::new(
     "Number of the application's processes, for sizing tables (0: unknown)",
 );
 
-/// `FI_LOG_LEVEL`: what to log. Empty: nothing.
+/// `FI_LOG_LEVEL`: what to log. Empty: the default of the program or library, which is warn.
 pub static LOG_LEVEL: Setting<&'static str> = Setting::new(
     CORE,
     "log_level",
-    "",
-    "How much to log: warn, trace, info or debug, or 0 to 3 (empty: nothing)",
+    "warn",
+    "How much to log: warn, trace, info or debug, or 0 to 3; off: nothing",
 )
-.one_of(&["warn", "trace", "info", "debug", "0", "1", "2", "3"]);
+.one_of(&["warn", "trace", "info", "debug", "0", "1", "2", "3", "off"]);
 
 /// `FI_LOG_PROV`: whose messages to log.
 pub static LOG_PROV: Setting<&'static str> = Setting::new(

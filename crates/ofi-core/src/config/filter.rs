@@ -30,6 +30,12 @@ impl NameFilter {
         self.names.is_empty()
     }
 
+    /// The list without the names that are not in `known`.
+    pub fn only(mut self, known: &[&str]) -> Self {
+        self.names.retain(|name| known.contains(&name.as_str()));
+        self
+    }
+
     /// The names of the list, in lower case.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(String::as_str)

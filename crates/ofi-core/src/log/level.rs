@@ -10,11 +10,11 @@ use tracing::level_filters::LevelFilter;
 pub enum Level {
     /// Errors and warnings: `tracing`'s error and warn.
     Warn = 0,
-    /// The course of the program: `tracing`'s info.
+    /// The course of the program: only messages of plug-ins. `tracing` has no such level between warn and info.
     Trace = 1,
-    /// Detail, in high volume: `tracing`'s debug.
+    /// What was found, opened, chosen and lost: `tracing`'s info.
     Info = 2,
-    /// So much that it slows the program: `tracing`'s trace.
+    /// Each decision of a protocol: `tracing`'s debug and trace.
     Debug = 3,
 }
 
@@ -36,12 +36,11 @@ impl Level {
         }
     }
 
-    /// The loudest of `tracing`'s levels that this one includes.
+    /// The loudest of `tracing`'s levels that has messages of this one.
     pub const fn loudest(self) -> LevelFilter {
         match self {
             Level::Warn => LevelFilter::WARN,
-            Level::Trace => LevelFilter::INFO,
-            Level::Info => LevelFilter::DEBUG,
+            Level::Trace | Level::Info => LevelFilter::INFO,
             Level::Debug => LevelFilter::TRACE,
         }
     }
@@ -51,9 +50,8 @@ impl From<tracing::Level> for Level {
     fn from(level: tracing::Level) -> Level {
         match level {
             tracing::Level::ERROR | tracing::Level::WARN => Level::Warn,
-            tracing::Level::INFO => Level::Trace,
-            tracing::Level::DEBUG => Level::Info,
-            tracing::Level::TRACE => Level::Debug,
+            tracing::Level::INFO => Level::Info,
+            tracing::Level::DEBUG | tracing::Level::TRACE => Level::Debug,
         }
     }
 }

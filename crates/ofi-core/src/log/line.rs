@@ -1,7 +1,8 @@
 //! One event as one line of text.
 //!
-//! Four fields are not printed but override the origin of the event, for messages that are forwarded (C's `fi_log`):
-//! `prov`, `subsys`, `func` and `line`.
+//! Five fields are not printed but override the origin of the event, for messages that are forwarded (C's `fi_log`):
+//! `prov`, `subsys`, `func`, `line` and `c_level`, the level's number in C. A sixth, `unfiltered`, makes the message pass
+//! whatever the filters of providers and subsystems are: for messages about wrong filters.
 
 use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,10 +17,12 @@ const PROVIDER: &str = "prov";
 const SUBSYSTEM: &str = "subsys";
 const FUNCTION: &str = "func";
 const LINE: &str = "line";
+const C_LEVEL: &str = "c_level";
+const UNFILTERED: &str = "unfiltered";
 
-/// Whether events of a call site may name their own provider or subsystem.
+/// Whether events of a call site may name their own provider or subsystem, or pass whatever these are.
 pub(super) fn is_origin_in_fields(fields: &FieldSet) -> bool {
-    fields.field(PROVIDER).is_some() || fields.field(SUBSYSTEM).is_some()
+    [PROVIDER, SUBSYSTEM, UNFILTERED].into_iter().any(|name| fields.field(name).is_some())
 }
 
 /// A message, and where it comes from.
@@ -37,6 +40,8 @@ pub struct Entry {
     pub line: u64,
     /// The text, in one line, without a line end.
     pub text: String,
+    /// It passes whatever `FI_LOG_PROV` and `FI_LOG_SUBSYS` say.
+    pub(super) unfiltered: bool,
 }
 
 /// The message of `event`; `None` for other libraries' events.
@@ -52,17 +57,18 @@ pub(super) fn read(event: &Event<'_>) -> Option<Entry> {
     Some(Entry {
         provider: fields.provider.unwrap_or_else(|| origin.provider.into()),
         subsystem: fields.subsystem.unwrap_or_else(|| origin.subsystem.into()),
-        level: Level::from(*metadata.level()),
+        level: fields.level.unwrap_or_else(|| Level::from(*metadata.level())),
         function: fields.function.unwrap_or_else(|| module.rsplit("::").next().unwrap_or_default().into()),
         line: fields.line.unwrap_or(metadata.line().unwrap_or_default().into()),
         text,
+        unfiltered: fields.unfiltered,
     })
 }
 
 impl Entry {
     /// The line to print, with its line end.
     pub(super) fn printed(&self) -> String {
-        let Self { provider, subsystem, level, function, line, text } = self;
+        let Self { provider, subsystem, level, function, line, text, unfiltered: _ } = self;
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let (pid, level) = (std::process::id(), level.name());
         let mut printed =
@@ -80,6 +86,8 @@ struct Fields {
     subsystem: Option<String>,
     function: Option<String>,
     line: Option<u64>,
+    level: Option<Level>,
+    unfiltered: bool,
     message: String,
     rest: String,
 }
@@ -106,9 +114,17 @@ impl Visit for Fields {
         self.record_debug(field, &format_args!("{value}")); // no quotation marks
     }
 
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        match field.name() {
+            UNFILTERED => self.unfiltered = value,
+            _ => self.record_debug(field, &value),
+        }
+    }
+
     fn record_u64(&mut self, field: &Field, value: u64) {
         match field.name() {
             LINE => self.line = Some(value),
+            C_LEVEL => self.level = u32::try_from(value).ok().and_then(Level::from_c),
             _ => self.record_debug(field, &value),
         }
     }

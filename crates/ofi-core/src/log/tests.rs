@@ -70,9 +70,9 @@ fn levels_are_matched_from_quiet_to_loud() {
         got.iter().map(|line| line.split_once('<').unwrap().1.to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(printed(Level::Warn), ["warn> e", "warn> w"]);
-    assert_eq!(printed(Level::Trace), ["warn> e", "warn> w", "trace> i"]);
-    assert_eq!(printed(Level::Info)[3..], ["info> d"]);
-    assert_eq!(printed(Level::Debug)[4..], ["debug> t"]);
+    assert_eq!(printed(Level::Trace), ["warn> e", "warn> w"]);
+    assert_eq!(printed(Level::Info)[2..], ["info> i"]);
+    assert_eq!(printed(Level::Debug)[3..], ["debug> d", "debug> t"]);
 }
 
 #[test]
@@ -116,6 +116,22 @@ fn fields_can_say_that_a_message_comes_from_elsewhere() {
 }
 
 #[test]
+fn a_plug_ins_trace_is_quieter_than_info() {
+    let speak = || {
+        let c_level = Level::Trace as u64;
+        info!(target: "ofi::core::core", prov = "efa", subsys = "cq", func = "f", line = 1, c_level, "traced");
+        info!(target: "ofi::core::core", prov = "efa", subsys = "cq", func = "f", line = 2, "detail");
+    };
+    let printed = |level| {
+        let got = lines(Filter::level(level), speak);
+        got.iter().map(|line| line.split_once('<').unwrap().1.to_owned()).collect::<Vec<_>>()
+    };
+    assert!(printed(Level::Warn).is_empty());
+    assert_eq!(printed(Level::Trace), ["trace> traced"]);
+    assert_eq!(printed(Level::Info), ["trace> traced", "info> detail"]);
+}
+
+#[test]
 fn other_libraries_and_spans_stay_out() {
     let got = lines(Filter::level(Level::Debug), || {
         let _entered = info_span!(target: "ofi::core::core", "span").entered();
@@ -139,12 +155,14 @@ fn a_message_cannot_forge_a_line() {
 
 #[test]
 fn a_level_is_a_word_or_a_number() {
-    let of = |text: &str| requested_level(Some(OsStr::new(text)));
-    assert_eq!(requested_level(None), None);
-    assert_eq!(of(""), None);
+    let of = |text: &str| requested_level(Some(OsStr::new(text)), Some(Level::Trace));
+    assert_eq!(requested_level(None, None), None);
+    assert_eq!(requested_level(None, Some(Level::Warn)), Some(Level::Warn));
+    assert_eq!(of(""), Some(Level::Trace), "the default");
     assert_eq!(of("Info"), Some(Level::Info));
     assert_eq!(of("3"), Some(Level::Debug));
     assert_eq!(of(" trace "), Some(Level::Trace));
+    assert_eq!(of("OFF"), None);
     assert_eq!(of("loud"), Some(Level::Warn));
     assert_eq!(of("17"), Some(Level::Warn));
 }
@@ -225,22 +243,60 @@ fn run_child(environment: &[(&str, &str)]) -> (String, String) {
 }
 
 #[test]
-fn without_a_level_nothing_is_printed() {
+fn without_a_level_warnings_are_printed() {
     let (_, stderr) = run_child(&[("FI_LOG_TEST_SLOTS", "many")]);
+    assert_eq!(libfabric(&stderr).len(), 3, "{stderr}");
+    let (_, stderr) = run_child(&[("FI_LOG_TEST_SLOTS", "many"), ("FI_LOG_LEVEL", "off")]);
     assert!(!stderr.contains("libfabric:"), "{stderr}");
 }
 
 #[test]
-fn with_a_level_settings_that_cannot_be_used_come_first() {
+fn settings_that_cannot_be_used_come_first() {
     let (stdout, stderr) = run_child(&[("FI_LOG_LEVEL", "loud"), ("FI_LOG_TEST_SLOTS", "many")]);
-    let lines: Vec<_> = stderr.lines().filter(|line| line.starts_with("libfabric:")).collect();
+    let lines = libfabric(&stderr);
     assert_eq!(lines.len(), 4, "{stderr}");
-    assert!(lines[0].contains("FI_LOG_LEVEL=loud") || lines[1].contains("FI_LOG_LEVEL=loud"), "{stderr}");
-    assert!(tail(lines[2]).starts_with(":shm:cq:tests():") && lines[2].ends_with("spoken after Logging"));
+    let expected = "FI_LOG_LEVEL=loud cannot be used: it must be one of warn, trace, info, debug, 0, 1, 2, 3, off; \
+                    the default (warn) is used instead";
+    assert!(lines[..2].iter().any(|line| line.ends_with(expected)), "{stderr}");
     let expected = "FI_LOG_TEST_SLOTS=many cannot be used: it must be a number such as 4096, 64K, 16M or 2G; \
                     the default (4) is used instead";
+    assert!(lines[..2].iter().any(|line| line.ends_with(expected)), "{stderr}");
+    assert!(tail(lines[2]).starts_with(":shm:cq:tests():") && lines[2].ends_with("spoken after Logging"));
+    // And where the setting is read.
     assert!(tail(lines[3]).starts_with(":log_test:core:") && lines[3].ends_with(expected), "{stderr}");
     assert!(stdout.contains("slots 4"), "{stdout}");
+}
+
+#[test]
+fn a_subsystem_that_does_not_exist_is_answered_with_the_names() {
+    let (_, stderr) = run_child(&[("FI_LOG_SUBSYS", "^cq,ep")]);
+    let expected = "FI_LOG_SUBSYS names no subsystem ep: the names are core, fabric, domain, ep_ctrl";
+    assert!(libfabric(&stderr).iter().any(|line| line.contains(expected)), "{stderr}");
+}
+
+#[test]
+fn a_filter_of_wrong_names_does_not_hide_the_warning_about_it() {
+    let wrong = [("FI_LOG_SUBSYS", "cqq"), ("FI_LOG_PROV", "udp"), ("FI_LOG_TEST_SLOTS", "many")];
+    let (_, stderr) = run_child(&wrong);
+    let lines = libfabric(&stderr);
+    assert!(lines.iter().any(|line| line.contains("names no subsystem cqq")), "{stderr}");
+    assert!(lines.iter().any(|line| line.contains("FI_LOG_TEST_SLOTS=many cannot be used")), "{stderr}");
+    assert!(!stderr.contains("spoken after"), "{stderr}");
+}
+
+#[test]
+fn settings_that_are_set_are_told_at_info() {
+    let environment = [("FI_LOG_LEVEL", "info"), ("FI_LOG_TEST_SLOTS", "7")];
+    let (_, stderr) = run_child(&environment);
+    let expected = "FI_LOG_TEST_SLOTS=7 is read from the environment, in place of the default (4)";
+    let lines = libfabric(&stderr);
+    let found = lines.iter().find(|line| line.ends_with(expected)).unwrap_or_else(|| panic!("{stderr}"));
+    assert!(found.contains(":log_test:core:") && found.contains("<info>"), "{found}");
+}
+
+/// The lines of our log.
+fn libfabric(stderr: &str) -> Vec<&str> {
+    stderr.lines().filter(|line| line.starts_with("libfabric:")).collect()
 }
 
 #[test]
@@ -255,9 +311,9 @@ fn a_program_takes_the_log_and_gives_it_back() {
     let (stdout, stderr) = run_child(&[("OFI_TEST_TAKES_LOG", "1")]);
     assert!(stdout.contains("taken: true") && stdout.contains("told: shm:cq:for the program"), "{stdout}");
     assert_eq!(told(&stdout), 1, "{stdout}");
-    assert!(!stderr.contains("libfabric:"), "{stderr}");
+    assert_eq!(libfabric(&stderr).len(), 1, "what is said after it was given back: {stderr}");
 
-    let (stdout, stderr) = run_child(&[("OFI_TEST_TAKES_LOG", "1"), ("FI_LOG_LEVEL", "debug")]);
+    let (stdout, stderr) = run_child(&[("OFI_TEST_TAKES_LOG", "1"), ("FI_LOG_LEVEL", "warn")]);
     assert_eq!(told(&stdout), 1, "{stdout}");
     let lines: Vec<_> = stderr.lines().filter(|line| line.starts_with("libfabric:")).collect();
     assert!(lines.len() == 1 && lines[0].ends_with("spoken after Taken"), "{stderr}");

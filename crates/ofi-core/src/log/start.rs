@@ -1,0 +1,88 @@
+//! How the log starts, and what it says first.
+
+use tracing::{info, warn};
+
+use super::{Filter, Level, Logger, SUBSYSTEMS, location, sink};
+use crate::config::{self, NameFilter};
+
+/// The result of [`start`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// The log is on.
+    Logging,
+    /// `FI_LOG_LEVEL` is `off`, or the caller's default is; nothing was installed.
+    Off,
+    /// The log was on already, or the program has a subscriber, which keeps getting the events.
+    Taken,
+}
+
+/// [`start`] at the default level, warn.
+pub fn init_from_env() -> Started {
+    start(Some(Level::Warn))
+}
+
+/// Turns the log on if the program has no subscriber of its own, at the level of `FI_LOG_LEVEL` or, if that is not set,
+/// at `otherwise` (`None`: off). For libraries whose host program has a level of its own. May be called repeatedly:
+/// later calls change nothing. It first logs what [`announce`] says.
+pub fn start(otherwise: Option<Level>) -> Started {
+    config::register(config::SETTINGS);
+    let Some(filter) = Filter::from_env(otherwise) else { return Started::Off };
+    if sink::is_installed() {
+        return Started::Taken; // and its file is not created twice
+    }
+    let (logger, trouble) = logger(filter);
+    if !sink::install(Some(logger)) {
+        return Started::Taken;
+    }
+    announce(trouble);
+    Started::Logging
+}
+
+/// The logger of [`start`], for a library that installs a subscriber of its own and passes our events on. The second
+/// value is for [`announce`], which the library calls afterwards.
+pub fn logger(filter: Filter) -> (Logger, Option<String>) {
+    let (writer, trouble) = location::open(&config::LOG_LOCATION.get(), config::LOG_LOCATION_MODE.get());
+    (Logger::new(filter, writer), trouble)
+}
+
+/// Logs the first lines: settings that cannot be used, as warnings, and the settings that are set. `trouble`: see
+/// [`logger`].
+pub fn announce(trouble: Option<String>) {
+    if let Some(trouble) = trouble {
+        warn!(target: "ofi::core::core", unfiltered = true, "{trouble}");
+    }
+    for unknown in unknown_subsystems(&config::LOG_SUBSYS.get()) {
+        warn!(
+            target: "ofi::core::core",
+            unfiltered = true,
+            "FI_LOG_SUBSYS names no subsystem {unknown}: the names are {}",
+            SUBSYSTEMS.join(", ")
+        );
+    }
+    for listed in config::list() {
+        if let Some(problem) = listed.problem {
+            let default = if listed.default.is_empty() { "empty" } else { &listed.default };
+            warn!(
+                target: "ofi::core::core",
+                prov = listed.provider,
+                unfiltered = true,
+                "{problem}; the default ({default}) is used instead"
+            );
+        } else if listed.is_set {
+            info!(
+                target: "ofi::core::core",
+                prov = listed.provider,
+                "{}={} is read from the environment, in place of the default ({})",
+                listed.env,
+                listed.current,
+                listed.default
+            );
+        }
+    }
+}
+
+fn unknown_subsystems(setting: &str) -> Vec<String> {
+    let filter = NameFilter::parse(setting);
+    let unknown = filter.names().filter(|name| !SUBSYSTEMS.contains(name));
+    unknown.map(str::to_owned).collect()
+}
