@@ -19,6 +19,7 @@ macro_rules! connected {
             a_vector_has_room_for_peers_beside_the_bits_of_contexts: "no address vector",
             a_receive_context_is_reached_by_its_name: "a connected endpoint has one context of each kind",
             transmit_contexts_have_the_address_of_their_endpoint: "a connected endpoint has one context of each kind",
+            selective_contexts_complete_only_on_request: "a connected endpoint has one context of each kind",
             without_a_name_the_endpoint_chooses_a_context_that_can: "a connected endpoint has one context of each kind",
             messages_of_one_sender_go_to_one_context_in_order: "a connected endpoint has one context of each kind",
             messages_wait_for_a_context_that_is_opened_later: "a connected endpoint has one context of each kind",

@@ -57,6 +57,8 @@ connected!($name: $kit, skip = [
     the_first_posted_receive_wins_whatever_its_mask: "has tags",
     the_first_sent_message_wins_whatever_the_mask: "has tags",
     threads_that_break_their_promise_lose_nothing: "has tags",
+    selective_a_level_in_a_call_asks_for_no_entry: "has tags",
+    selective_a_level_of_the_endpoint_asks_for_no_entry: "has tags",
     too_many_pieces_are_refused: "has tags",
     two_claims_keep_their_messages_apart: "has tags",
     unknown_flags_are_refused: "has tags",

@@ -102,7 +102,7 @@ pub struct TxSide<T: Transport> {
     pub counts: Counts,
 }
 
-/// Completion levels: each implies that the application wants a completion.
+/// Completion levels. A level says when an operation is done, not whether a selective queue gets an entry for it.
 const LEVELS: OpFlags =
     OpFlags::INJECT_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE).union(OpFlags::DELIVERY_COMPLETE);
 
@@ -160,7 +160,7 @@ impl<T: Transport> TxSide<T> {
         // An access completes when it has been executed, so this level may be the default.
         let plain = OpFlags::COMPLETION | OpFlags::TRANSMIT_COMPLETE;
         let quick = plain.contains(self.op_flags) && !self.names;
-        let signal = self.bound && (!self.selective || self.op_flags.intersects(plain));
+        let signal = self.bound && (!self.selective || self.op_flags.contains(OpFlags::COMPLETION));
         self.quick_access = [self.may_read, self.may_write]
             .map(|may| QuickAccess { below: below(may && quick, limits.rma), signal });
     }
@@ -181,7 +181,7 @@ impl<T: Transport> TxSide<T> {
                 return Err(bad_flags(others));
             }
         }
-        let wanted = !self.selective || flags.intersects(ALL_LEVELS.union(OpFlags::COMPLETION));
+        let wanted = !self.selective || flags.contains(OpFlags::COMPLETION);
         let asked = self.route == Route::ENDPOINT || flags.contains(OpFlags::COMPLETION);
         Ok((flags, wanted && asked && call != Call::Inject && self.bound))
     }

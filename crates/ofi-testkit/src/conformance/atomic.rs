@@ -430,14 +430,17 @@ pub fn selective_atomics_complete_only_on_request(kit: &dyn Kit) {
     let (operand, result) = (word(1), word(0));
     let there = [remote(&region)];
     pair.post(|| pair.a.out(pair.to_b, &operand).context(1).atomic(FiOp::Sum, Datatype::Uint64, &there));
-    let levels = [OpFlags::COMPLETION, OpFlags::DELIVERY_COMPLETE, OpFlags::COMPLETION | OpFlags::INJECT];
-    for (number, flags) in levels.into_iter().enumerate() {
+    let silent = OpFlags::DELIVERY_COMPLETE;
+    let out = pair.a.out(pair.to_b, &operand).context(1).msg(silent);
+    pair.post(|| out.atomic(FiOp::Sum, Datatype::Uint64, &there));
+    let asking = [silent | OpFlags::COMPLETION, OpFlags::COMPLETION, OpFlags::COMPLETION | OpFlags::INJECT];
+    for (number, flags) in asking.into_iter().enumerate() {
         let out = pair.a.out(pair.to_b, &operand).context(2).msg(flags);
         pair.post(|| out.fetch(FiOp::Sum, Datatype::Uint64, &result, &there));
         assert_eq!(pair.done(&pair.a).op_context, Context(2));
-        assert_eq!(value_of(&result), number as u64 + 1);
+        assert_eq!(value_of(&result), number as u64 + 2);
     }
-    assert_eq!(value_of(&memory), 4);
+    assert_eq!(value_of(&memory), 5);
     pair.quiet(Duration::from_millis(10));
 }
 

@@ -28,11 +28,16 @@ impl Circle {
 
     /// Opens the endpoints without joining.
     fn apart(kit: &dyn Kit, ranks: usize) -> Option<Self> {
+        Self::apart_with(kit, ranks, |opening| opening)
+    }
+
+    fn apart_with(kit: &dyn Kit, ranks: usize, change: impl Fn(Opening) -> Opening) -> Option<Self> {
         let hints = kit.usual().caps(CAPS);
         kit.getinfo(&hints).ok()?;
         let (mut sides, mut queues) = (Vec::new(), Vec::new());
         for _ in 0..ranks {
-            let side = kit.opening().hints(|hints| hints.caps(CAPS)).open_disabled().unwrap();
+            let opening = kit.opening().hints(|hints| hints.caps(CAPS));
+            let side = change(opening).open_disabled().unwrap();
             let queue = open_eq(&side.fabric).unwrap();
             side.ep.bind_eq(&queue).unwrap();
             side.ep.enable().unwrap();
@@ -79,6 +84,10 @@ impl Circle {
 
     /// Posts one rank's part, and keeps the memory alive.
     fn post(&self, rank: usize, work: &Work) -> Result<()> {
+        self.post_flagged(rank, work, OpFlags::empty())
+    }
+
+    fn post_flagged(&self, rank: usize, work: &Work, flags: OpFlags) -> Result<()> {
         let side = &self.sides[rank];
         let (buf, result) = (&work.buf[rank], &work.result[rank]);
         let pieces = [buf, result].map(|memory| [memory.slice(..).piece()]);
@@ -88,6 +97,7 @@ impl Circle {
         let mut op = CollectiveOp::new(work.kind, self.groups[rank].addr(), Context(rank + 1));
         op = op.data(work.datatype, work.count, lent[0], lent[1]);
         op.op = work.op;
+        op.flags = flags;
         op.root = self.members[rank][work.root];
         side.ep.collective(&op)
     }
@@ -246,6 +256,22 @@ pub fn a_barrier_holds_until_the_last_has_come(kit: &dyn Kit) {
         assert!(circle.sides.iter().all(|side| side.pending() == 0), "{late} has not come yet");
         circle.post(late, &work).unwrap();
         circle.done();
+    }
+}
+
+pub fn selective_collectives_complete_only_on_request(kit: &dyn Kit) {
+    let selective = |opening: Opening| opening.selective(BindFlags::TRANSMIT);
+    let Some(mut circle) = Circle::apart_with(kit, 2, selective) else { return };
+    circle.join();
+    let levels = [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE, OpFlags::TRANSMIT_COMPLETE];
+    for (number, flags) in levels.into_iter().enumerate() {
+        let silent = Work::new(CollectiveKind::Allreduce, 2, 0, 10 + number);
+        (0..2).for_each(|rank| circle.post_flagged(rank, &silent, flags).unwrap());
+        let told = Work::new(CollectiveKind::Barrier, 2, 0, 0);
+        (0..2).for_each(|rank| circle.post_flagged(rank, &told, flags | OpFlags::COMPLETION).unwrap());
+        circle.done();
+        silent.check();
+        assert!(circle.sides.iter().all(|side| side.pending() == 0), "{flags}");
     }
 }
 

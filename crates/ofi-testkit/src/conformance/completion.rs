@@ -1,5 +1,6 @@
 //! Which operations complete, and the contents of their entries (fi_cq(3), fi_endpoint(3), fi_msg(3)).
 
+use crate::connection::is_connected;
 use crate::prelude::*;
 
 /// How long to wait for an entry that must not arrive.
@@ -84,11 +85,102 @@ pub fn selective_msg_calls_replace_the_endpoint_s_flags(kit: &dyn Kit) {
     pair.quiet(WATCH);
 }
 
-pub fn selective_a_completion_level_asks_for_a_completion(kit: &dyn Kit) {
-    let pair = kit.pair_with(|opening| opening.selective(BindFlags::TRANSMIT));
-    for level in [OpFlags::INJECT_COMPLETE, OpFlags::TRANSMIT_COMPLETE, OpFlags::DELIVERY_COMPLETE] {
-        deliver(&pair, |pair, from| pair.a.out(pair.to_b, from).context(7).msg(level).send(), 64);
-        assert_eq!(pair.done(&pair.a).op_context, Context(7), "{level:?}");
+/// Levels that an operation may name, as far as the transport has them.
+const LEVELS: [OpFlags; 4] = [
+    OpFlags::INJECT_COMPLETE,
+    OpFlags::TRANSMIT_COMPLETE,
+    OpFlags::DELIVERY_COMPLETE,
+    OpFlags::MATCH_COMPLETE,
+];
+
+/// The levels that getinfo grants as defaults of an endpoint.
+fn granted_levels(kit: &dyn Kit) -> impl Iterator<Item = OpFlags> {
+    LEVELS.into_iter().filter(|&level| kit.getinfo(&kit.usual().tx_op_flags(level)).is_ok())
+}
+
+/// Posts a send, a tagged send, a write and a read of `len` bytes each, with `flags` in the call, or without flags, and
+/// waits until a counter of each kind has counted it.
+fn post_each_kind(pair: &Pair, len: usize, flags: Option<OpFlags>, counted: &mut u64) {
+    let (from, into, back) = (Memory::patterned(len, 5), Memory::new(len), Memory::new(len));
+    let region = pair.b.register(&into, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
+    let there = [remote(&region)];
+    let out = || {
+        let out = pair.a.out(pair.to_b, &from);
+        if let Some(flags) = flags { out.msg(flags) } else { out }
+    };
+    pair.post(|| pair.b.receive(&into).context(2).post());
+    pair.post(|| pair.b.receive(&into).context(2).tag(7).post());
+    pair.post(|| out().send());
+    pair.post(|| out().tag(7).send());
+    pair.all_done(&pair.b, 2, 2);
+    // `FI_MATCH_COMPLETE` is a level of messages alone.
+    let flags = flags.map(|flags| flags - OpFlags::MATCH_COMPLETE);
+    let out = |memory| {
+        let out = pair.a.out(pair.to_b, memory);
+        if let Some(flags) = flags { out.msg(flags) } else { out }
+    };
+    pair.post(|| out(&from).write(&there));
+    pair.post(|| out(&back).read(&there));
+    *counted += 4;
+    let count = || pair.a.counters.iter().map(|counter| counter.read()).sum::<u64>();
+    pair.drive("the counters", || (count() == *counted).then_some(()));
+    into.check(len, 5);
+    back.check(len, 5);
+}
+
+/// A sender with counters of its operations, whose queue is selective.
+fn selective_and_counted(opening: Opening) -> Opening {
+    let kinds = [BindFlags::SEND, BindFlags::READ, BindFlags::WRITE];
+    let counted = |opening: Opening, kind| opening.counter(CntrAttr::default(), kind);
+    kinds.into_iter().fold(opening.selective(BindFlags::TRANSMIT), counted)
+}
+
+pub fn selective_a_level_in_a_call_asks_for_no_entry(kit: &dyn Kit) {
+    let pair = kit.pair_with(selective_and_counted);
+    let mut counted = 0;
+    for level in granted_levels(kit) {
+        for len in [64, 100_000] {
+            post_each_kind(&pair, len, Some(level), &mut counted);
+            pair.quiet(WATCH);
+        }
+        let flags = level | OpFlags::COMPLETION;
+        deliver(&pair, |pair, from| pair.a.out(pair.to_b, from).context(7).msg(flags).send(), 64);
+        assert_eq!(pair.done(&pair.a).op_context, Context(7), "{flags}");
+        counted += 1;
+    }
+}
+
+pub fn selective_a_level_of_the_endpoint_asks_for_no_entry(kit: &dyn Kit) {
+    for level in granted_levels(kit) {
+        let pair =
+            kit.pair_with(|opening| selective_and_counted(opening).hints(|hints| hints.tx_op_flags(level)));
+        let mut counted = 0;
+        for len in [64, 100_000] {
+            post_each_kind(&pair, len, None, &mut counted);
+            pair.quiet(WATCH);
+        }
+    }
+}
+
+pub fn selective_with_a_shared_context_completes_only_on_request(kit: &dyn Kit) {
+    for level in [OpFlags::empty(), OpFlags::DELIVERY_COMPLETE] {
+        let host = kit.opening().open_disabled().unwrap();
+        let stx = host.domain.open_shared_transmit(&host.info.tx_attr).unwrap();
+        let opening = selective_and_counted(kit.opening()).hints(|hints| hints.tx_op_flags(level));
+        let Ok(info) = opening.clone().shared_transmit(&stx).first_info() else { continue };
+        if is_connected(&info) {
+            return; // its ends are made by a listener, without a context of theirs
+        }
+        let pair = Pair::of(opening.shared_transmit(&stx).beside(&host).open(), kit.side());
+        let mut counted = 0;
+        for len in [64, 100_000] {
+            post_each_kind(&pair, len, None, &mut counted);
+            post_each_kind(&pair, len, Some(OpFlags::DELIVERY_COMPLETE), &mut counted);
+            pair.quiet(WATCH);
+        }
+        let flags = OpFlags::COMPLETION;
+        deliver(&pair, |pair, from| pair.a.out(pair.to_b, from).context(7).msg(flags).send(), 64);
+        assert_eq!(pair.done(&pair.a).op_context, Context(7));
     }
 }
 

@@ -176,6 +176,40 @@ pub fn transmit_contexts_have_the_address_of_their_endpoint(kit: &dyn Kit) {
     assert_eq!(wait::drive(&sides, "an answer", || own.rx[0].next()).done().op_context.0, 6);
 }
 
+pub fn selective_contexts_complete_only_on_request(kit: &dyn Kit) {
+    let mut own =
+        Scalable::bare(scalable(kit, 1, 1).hints(|hints| hints.tx_op_flags(OpFlags::TRANSMIT_COMPLETE)));
+    let (ep, _) = own.hub.ep.transmit_context(0, None).unwrap();
+    let counter = own.hub.domain.open_counter(&CntrAttr::default()).unwrap();
+    ep.bind_counter(&counter, BindFlags::empty()).unwrap();
+    own.tx.push(own.side(ep, BindFlags::TRANSMIT | BindFlags::SELECTIVE_COMPLETION));
+    own.add_receiver(0, None);
+    own.hub.ep.enable().unwrap();
+    let far = kit.side();
+    let to = own.hub.insert(&far);
+    let (sides, tx) = (own.sides(&[&far]), &own.tx[0]);
+    let got = Memory::new(100_000);
+    let region = far.register(&got, MrAccess::REMOTE_WRITE).unwrap();
+    let level = OpFlags::DELIVERY_COMPLETE;
+    for len in [10, 100_000] {
+        let (sent, before) = (Memory::patterned(len, 1), counter.read());
+        (0..2).for_each(|_| far.receive(&got).context(5).post().unwrap());
+        send(&sides, || tx.out(to, &sent).context(1).send());
+        send(&sides, || tx.out(to, &sent).context(1).msg(level).send());
+        let there = [remote_at(&region, 0, len)];
+        send(&sides, || tx.out(to, &sent).context(1).msg(level).write(&there));
+        for _ in 0..2 {
+            wait::drive(&sides, "a message", || far.next_of(5)).done();
+        }
+        wait::drive(&sides, "the count", || (counter.read() == before + 3).then_some(()));
+        assert_eq!(tx.pending(), 0, "{len} bytes");
+        far.receive(&got).context(5).post().unwrap();
+        send(&sides, || tx.out(to, &sent).context(2).msg(level | OpFlags::COMPLETION).send());
+        assert_eq!(wait::drive(&sides, "the entry", || tx.next()).done().op_context.0, 2);
+        wait::drive(&sides, "a message", || far.next_of(5)).done();
+    }
+}
+
 pub fn without_a_name_the_endpoint_chooses_a_context_that_can(kit: &dyn Kit) {
     let mut own = Scalable::bare(scalable(kit, 1, 2));
     let attr = |kind| RxAttr { caps: kind | Caps::RECV, ..RxAttr::default() };

@@ -303,7 +303,8 @@ pub fn match_complete_waits_for_a_receive_at_every_size(kit: &dyn Kit) {
         return;
     }
     let pair = kit.pair_with(|opening| {
-        opening.hints(|hints| hints.tx_op_flags(OpFlags::MATCH_COMPLETE)).selective(BindFlags::TRANSMIT)
+        let flags = OpFlags::COMPLETION | OpFlags::MATCH_COMPLETE;
+        opening.hints(|hints| hints.tx_op_flags(flags)).selective(BindFlags::TRANSMIT)
     });
     for len in LENGTHS {
         for early in [true, false] {
@@ -346,4 +347,37 @@ pub fn match_complete_ends_when_the_peer_discards_or_closes(kit: &dyn Kit) {
     let Pair { a, b, .. } = pair;
     drop(b);
     wait::drive(&[&a], "the failure", || a.next_of(1)).failed();
+}
+
+pub fn a_level_decides_when_an_operation_without_an_entry_is_counted(kit: &dyn Kit) {
+    if kit.moves_by_itself() {
+        return; // the peer's part happens without it
+    }
+    for level in [OpFlags::DELIVERY_COMPLETE, OpFlags::MATCH_COMPLETE] {
+        if level == OpFlags::MATCH_COMPLETE && !matches(kit) {
+            continue;
+        }
+        let pair = kit.pair_with(|opening| {
+            opening
+                .hints(|hints| hints.progress(Progress::Manual))
+                .selective(BindFlags::TRANSMIT)
+                .counter(CntrAttr::default(), BindFlags::SEND)
+        });
+        pair.warm_up();
+        let count = || pair.a.counters[0].read();
+        let before = pair.drive("the first message", || Some(count()).filter(|&count| count == 1));
+        let (from, into) = (Memory::patterned(64, 5), Memory::new(64));
+        pair.post(|| pair.a.out(pair.to_b, &from).msg(level).send());
+        wait::drive_through(WATCH, &[&pair.a]);
+        assert_eq!(count(), before, "{level}, before the peer looks");
+        if level == OpFlags::MATCH_COMPLETE {
+            wait::drive_through(WATCH, &[&pair.a, &pair.b]);
+            assert_eq!(count(), before, "{level}, before the peer receives");
+        }
+        pair.post(|| pair.b.receive(&into).context(2).post());
+        pair.drive("the count", || (count() == before + 1).then_some(()));
+        pair.all_done(&pair.b, 2, 1);
+        into.check(64, 5);
+        pair.quiet(Duration::from_millis(5));
+    }
 }

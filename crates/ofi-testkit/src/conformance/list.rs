@@ -112,7 +112,9 @@ macro_rules! for_each_case {
                 selective_receives_complete_only_on_request
                 selective_plain_calls_follow_the_endpoint_s_flags
                 selective_msg_calls_replace_the_endpoint_s_flags
-                selective_a_completion_level_asks_for_a_completion
+                selective_a_level_in_a_call_asks_for_no_entry
+                selective_a_level_of_the_endpoint_asks_for_no_entry
+                selective_with_a_shared_context_completes_only_on_request
                 selective_errors_are_always_reported
                 selective_remote_accesses_complete_only_on_request
                 inject_never_completes
@@ -147,6 +149,7 @@ macro_rules! for_each_case {
                 each_level_completes_at_its_step
                 match_complete_waits_for_a_receive_at_every_size
                 match_complete_ends_when_the_peer_discards_or_closes
+                a_level_decides_when_an_operation_without_an_entry_is_counted
             }
             queue {
                 format_context
@@ -292,6 +295,7 @@ macro_rules! for_each_case {
                 a_join_needs_no_more_than_reads_of_the_event_queues
                 every_operation_that_combines
                 a_barrier_holds_until_the_last_has_come
+                selective_collectives_complete_only_on_request
                 many_collectives_may_be_posted_at_once
                 collectives_and_messages_do_not_meet
                 an_endpoint_is_in_several_groups
@@ -514,6 +518,7 @@ macro_rules! for_each_case {
                 a_vector_has_room_for_peers_beside_the_bits_of_contexts
                 a_receive_context_is_reached_by_its_name
                 transmit_contexts_have_the_address_of_their_endpoint
+                selective_contexts_complete_only_on_request
                 without_a_name_the_endpoint_chooses_a_context_that_can
                 messages_of_one_sender_go_to_one_context_in_order
                 messages_wait_for_a_context_that_is_opened_later
