@@ -14,6 +14,7 @@ compile_error!(
 mod address;
 #[cfg(feature = "serde")]
 mod address_serde;
+mod address_text;
 mod c_enum;
 #[cfg(test)]
 mod c_values;
