@@ -82,25 +82,18 @@ pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
         )
     };
     let node = node.ok_or_else(wanted)?;
-    let raw = match node.strip_prefix("fi_addr_efa://") {
-        Some(text) => from_text(text),
+    // A service beside the text is ignored, as in C's provider: programs give a port with every node.
+    let raw = match Address::of_node(Some(node), None) {
+        Some(address) => {
+            let address = address?;
+            RawAddress::from_bytes(address.bytes()).filter(|_| address.format() == AddrFormat::Efa)
+        }
         None => node.parse::<Ipv6Addr>().ok().and_then(|gid| {
             let qpn = service.map_or(Some(0), |service| service.parse().ok())?;
             Some(RawAddress { gid: gid.octets(), qpn, connid: 0 })
         }),
     };
     raw.map(|raw| named(&raw)).ok_or_else(wanted)
-}
-
-/// `[GID]:QPN:CONNID`, the text of an address behind its scheme.
-fn from_text(text: &str) -> Option<RawAddress> {
-    let (gid, rest) = text.strip_prefix('[')?.split_once("]:")?;
-    let (qpn, connid) = rest.split_once(':')?;
-    Some(RawAddress {
-        gid: gid.parse::<Ipv6Addr>().ok()?.octets(),
-        qpn: qpn.parse().ok()?,
-        connid: connid.parse().ok()?,
-    })
 }
 
 #[cfg(test)]
@@ -130,6 +123,9 @@ mod tests {
         assert_eq!(resolve(Some("fe80::1:2"), None).unwrap(), peer(0, 0));
         let whole = peer(3, u32::MAX);
         assert_eq!(resolve(Some(&whole.to_string()), Some("9228")).unwrap(), whole);
+        // What prints is read back, and may be inserted.
+        let read: Address = whole.to_string().parse().unwrap();
+        assert_eq!((raw(&read).unwrap(), &read), (raw(&whole).unwrap(), &whole));
         for (node, service) in [
             (None, Some("9228")),
             (Some(""), None),
@@ -139,6 +135,8 @@ mod tests {
             (Some("fe80::1:2"), Some("")),
             (Some("fi_addr_efa://[fe80::1:2]:1"), None),
             (Some("fi_addr_efa://fe80::1:2"), None),
+            (Some("fi_sockaddr_in://10.1.2.3:1"), None),
+            (Some("fi_shm://x"), None),
         ] {
             assert_eq!(resolve(node, service).unwrap_err().errno(), Errno::EINVAL, "{node:?} {service:?}");
         }

@@ -54,6 +54,11 @@ fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {
 /// # Errors
 /// `FI_EINVAL` for names that do not resolve.
 pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFormat>) -> Result<Address> {
+    if let Some(address) = Address::of_node(node, service) {
+        let address = socket(&address?)?;
+        let other = || invalid(format!("{address}, which is of another format than the one asked for"));
+        return fits(address, format).then(|| address.into()).ok_or_else(other);
+    }
     let node = node.filter(|node| !node.is_empty());
     let service = service.filter(|service| !service.is_empty());
     let port: u16 = match service {
@@ -143,12 +148,21 @@ mod tests {
     fn names_and_numbers_resolve_in_the_format_asked_for() {
         let four = resolve(Some("127.0.0.1"), Some("7471"), None).unwrap();
         assert_eq!(four, Address::from(SocketAddr::from(([127, 0, 0, 1], 7471))));
+        assert_eq!(resolve(Some("fi_sockaddr_in://127.0.0.1:7471"), None, None).unwrap(), four);
+        for (node, service) in [
+            ("fi_sockaddr_in://127.0.0.1:7471", Some("7471")),
+            ("fi_sockaddr_in://localhost:7471", None),
+            ("fi_shm://x", None),
+        ] {
+            assert_eq!(resolve(Some(node), service, None).unwrap_err().errno(), Errno::EINVAL, "{node}");
+        }
         let six = resolve(Some("[::1]"), Some("1"), Some(AddrFormat::SockaddrIn6)).unwrap();
         assert_eq!(six.format(), AddrFormat::SockaddrIn6);
         for (node, service, format) in [
             (Some("127.0.0.1"), Some("http"), None),
             (Some("127.0.0.1"), Some("70000"), None),
             (Some("127.0.0.1"), None, Some(AddrFormat::SockaddrIn6)),
+            (Some("fi_sockaddr_in://127.0.0.1:1"), None, Some(AddrFormat::SockaddrIn6)),
             (Some("no such host"), None, None),
         ] {
             assert_eq!(resolve(node, service, format).unwrap_err().errno(), Errno::EINVAL, "{node:?}");

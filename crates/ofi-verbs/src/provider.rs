@@ -173,6 +173,14 @@ fn datagram_ends(request: &Request<'_>) -> Result<Named, Refusal> {
     }
     let text = || format!("{}:{}", node.unwrap_or("*"), service.unwrap_or("*"));
     let refused = |why: String| refusal("node and service", text(), why);
+    // The peer's own address needs no name server.
+    if let Some(Ok(address)) = Address::of_node(node, service)
+        && address.format() == AddrFormat::IbUd
+        && !request.flags.contains(GetinfoFlags::SOURCE)
+    {
+        named.peer = Some(address);
+        return Ok(named);
+    }
     let number: u16 = service.map_or(Ok(0), str::parse).map_err(|_| refused("a port number".into()))?;
     let ip = node.map(|node| address::resolve(Some(node), None, None).and_then(|ip| address::socket(&ip)));
     let ip = ip.transpose().map_err(|error| refused(error.to_string()))?.map(|socket| socket.ip());
