@@ -1,5 +1,6 @@
 //! Addresses: a name (`fi_shm://…`, or `fi_ns://…` for a node and a service; `FI_ADDR_STR`) or a port of this host
-//! (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`). Each maps to an abstract socket.
+//! (`FI_SOCKADDR_IN`, `FI_SOCKADDR_IN6`; among names its text, `fi_sockaddr_in://127.0.0.1:PORT`). Each maps to an
+//! abstract socket.
 //!
 //! The kernel identifies the sender of a datagram by the name of its socket. Addresses and sockets correspond one to
 //! one: a name that spells an address differently (`05000`, or a name that continues after a zero byte) is invalid. So
@@ -77,31 +78,61 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
+/// The socket address of a port, also as text among names.
+fn port_of(address: &Address) -> Option<SocketAddr> {
+    match address.text() {
+        Some(text) if !has_scheme(text) => text.parse::<Address>().ok()?.to_socket_addr(),
+        Some(_) => None,
+        None => address.to_socket_addr(),
+    }
+}
+
+/// The text of a port, for endpoints whose addresses are names. The family makes no difference, so it is always the
+/// same.
+fn port_text(port: u16) -> Address {
+    Address::from_text(&Address::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).to_string())
+}
+
 /// See [`ofi_core::transport::Transport::normalize`].
 pub fn normalize(address: &Address) -> Result<Address> {
-    if let Some(text) = address.text() {
-        return match named(text) {
-            Some((name, _)) if !name.is_empty() && name.len() <= MAX_NAME => Ok(Address::from_text(text)),
-            _ => Err(invalid(format!("{text:?}"))),
-        };
+    if let Some(text) = address.text()
+        && let Some((name, _)) = named(text)
+    {
+        let fits = !name.is_empty() && name.len() <= MAX_NAME;
+        return fits.then(|| Address::from_text(text)).ok_or_else(|| invalid(format!("{text:?}")));
     }
-    let Some(socket) = address.to_socket_addr() else { return Err(invalid(address.to_string())) };
+    let Some(socket) = port_of(address) else { return Err(invalid(address.to_string())) };
     if !is_local(socket.ip()) {
         return Err(invalid(format!("{socket}, which is not on this host")));
     }
-    Ok(Address::from(canonical(socket)))
+    Ok(match address.format() {
+        AddrFormat::Str => port_text(socket.port()),
+        _ => Address::from(canonical(socket)),
+    })
 }
 
-/// See [`ofi_core::transport::Transport::resolve`].
+/// The text of an address, for endpoints whose addresses are names.
+///
+/// # Errors
+/// Those of [`normalize`].
+pub fn as_text(address: &Address) -> Result<Address> {
+    normalize(&Address::from_text(&address.to_string()))
+}
+
+/// See [`ofi_core::transport::Transport::resolve`]. A number is a port; any other service makes a name.
 pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
     let node = node.filter(|node| !node.is_empty());
     let service = service.filter(|service| !service.is_empty());
     if let Some(name) = node.filter(|node| has_scheme(node)) {
         return normalize(&Address::from_text(name));
     }
-    let port: u16 = match service {
+    if let Some(address) = Address::of_node(node, service.filter(|&service| service != "0")) {
+        return normalize(&address?);
+    }
+    let port: u16 = match service.map(str::parse) {
         None => 0,
-        Some(service) => service.parse().map_err(|_| invalid(format!("port {service:?}")))?,
+        Some(Ok(port)) => port,
+        Some(Err(_)) => return of_service(node, service),
     };
     let Some(host) = node else { return Ok(Address::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))) };
     let mut found = (host, port).to_socket_addrs().map_err(|error| invalid(format!("{host}: {error}")))?;
@@ -116,7 +147,7 @@ pub fn socket_name(address: &Address) -> Result<Vec<u8>> {
     if let Some((name, prefix)) = address.text().and_then(named) {
         return Ok([prefix, name.as_bytes()].concat());
     }
-    let socket = address.to_socket_addr().ok_or_else(|| invalid(address.to_string()))?;
+    let socket = port_of(address).ok_or_else(|| invalid(address.to_string()))?;
     Ok([PORT, socket.port().to_string().as_bytes()].concat())
 }
 
@@ -141,6 +172,9 @@ fn spelt(socket: &[u8], format: AddrFormat) -> Option<Address> {
         }
     }
     let port = std::str::from_utf8(socket.strip_prefix(PORT)?).ok()?.parse().ok()?;
+    if format == AddrFormat::Str {
+        return Some(port_text(port));
+    }
     let ip: IpAddr = match format {
         AddrFormat::SockaddrIn6 => Ipv6Addr::LOCALHOST.into(),
         _ => Ipv4Addr::LOCALHOST.into(),
@@ -151,7 +185,7 @@ fn spelt(socket: &[u8], format: AddrFormat) -> Option<Address> {
 /// Candidate addresses for an endpoint that requested `wanted`: `wanted` itself, or, where that leaves a choice, an
 /// endless sequence.
 pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator<Item = Address> {
-    let (fixed, ip) = match wanted.map(|address| (address, address.to_socket_addr())) {
+    let (fixed, ip) = match wanted.map(|address| (address, port_of(address))) {
         Some((_, Some(socket))) if socket.port() == 0 => (None, Some(socket.ip())),
         Some((address, _)) => (Some(address.clone()), None),
         None => match format {
@@ -166,7 +200,14 @@ pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator
     (0..tries).map(move |_| match (&fixed, ip) {
         (Some(address), _) => address.clone(),
         // Linux's range of ephemeral ports.
-        (None, Some(ip)) => Address::from(SocketAddr::from((ip, 32_768 + (sys::random() % 28_232) as u16))),
+        (None, Some(ip)) => {
+            let port = 32_768 + (sys::random() % 28_232) as u16;
+            if format == AddrFormat::Str {
+                port_text(port)
+            } else {
+                Address::from(SocketAddr::from((ip, port)))
+            }
+        }
         (None, None) => Address::from_text(&format!("{SCHEME}{}:{:016x}", std::process::id(), sys::random())),
     })
 }
@@ -226,7 +267,37 @@ mod tests {
         }
         let address = resolve(Some("127.0.0.1"), Some("5000")).unwrap();
         let socket = socket_name(&address).unwrap();
-        assert_eq!(address_of(&socket, AddrFormat::SockaddrIn), Some(address));
+        assert_eq!(address_of(&socket, AddrFormat::SockaddrIn), Some(address.clone()));
+        // Among names, in one spelling for both families.
+        for text in
+            ["fi_sockaddr_in://127.0.0.1:5000", "fi_sockaddr_in6://[::1]:5000", "fi_sockaddr://0.0.0.0:5000"]
+        {
+            let name = as_text(&Address::from_text(text)).unwrap();
+            assert_eq!(name, as_text(&address).unwrap());
+            assert_eq!(name.to_string().parse::<Address>().unwrap(), address);
+            assert_eq!(socket_name(&name).unwrap(), socket);
+            assert_eq!(address_of(&socket, AddrFormat::Str), Some(name));
+        }
+    }
+
+    #[test]
+    fn what_a_node_and_a_service_mean_is_the_same_where_one_listens_and_where_one_inserts() {
+        for (node, service, wanted) in [
+            ("127.0.0.1", "7713", "fi_sockaddr_in://127.0.0.1:7713"),
+            ("fi_sockaddr_in://127.0.0.1:7713", "", "fi_sockaddr_in://127.0.0.1:7713"),
+            ("fi_sockaddr_in://127.0.0.1:7713", "0", "fi_sockaddr_in://127.0.0.1:7713"),
+            ("target", "activation", "fi_ns://target:activation"),
+            ("fi_shm://x", "0", "fi_shm://x"),
+            ("fi_shm://x", "", "fi_shm://x"),
+        ] {
+            let address = resolve(Some(node), Some(service)).unwrap();
+            assert_eq!(as_text(&address).unwrap().text(), Some(wanted), "{node} {service}");
+        }
+        for (node, service) in
+            [("203.0.113.9", "80"), ("fi_sockaddr_in://203.0.113.9:1", ""), ("fi_shm://", "0")]
+        {
+            assert!(resolve(Some(node), Some(service)).is_err(), "{node} {service}");
+        }
     }
 
     /// Each of these sockets can be bound beside the one that it imitates.

@@ -87,14 +87,17 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
         let offered = "host names and ports only for programs that ask for provider shm, FI_ADDR_STR, or FI_LOCAL_COMM without FI_REMOTE_COMM";
         return Err(refusal("node and service", wanted, offered));
     }
-    // A number is a port. Any other service is a name, and so is every service if names were requested.
-    let port = request.service.is_none_or(|service| service.is_empty() || service.parse::<u16>().is_ok());
-    let resolve = match hinted {
-        AddrFormat::Str => name::of_service,
-        AddrFormat::Unspec if !port => name::of_service,
-        _ => name::resolve,
+    // Every service is a name if names were requested. Otherwise it is what it is to an address vector, and unless socket
+    // addresses were requested, the endpoint's addresses are names, as when nothing is named: each end can insert the
+    // other.
+    let resolved = match hinted {
+        AddrFormat::Str => name::of_service(request.node, request.service),
+        AddrFormat::Unspec => {
+            name::resolve(request.node, request.service).and_then(|address| name::as_text(&address))
+        }
+        _ => name::resolve(request.node, request.service),
     };
-    let address = resolve(request.node, request.service).map_err(|error| {
+    let address = resolved.map_err(|error| {
         refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string())
     })?;
     Ok((address.format(), Some(address)))

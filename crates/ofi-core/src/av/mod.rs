@@ -292,7 +292,13 @@ impl Av {
 
     fn checked(&self, address: &Address) -> Result<Address> {
         let address = (self.normalize)(address)?;
-        address.relabelled(self.format).ok_or_else(|| {
+        // Among names, an address of another format has the text that it prints.
+        let as_text = || {
+            let text = Address::from_text(&address.to_string());
+            let named = (self.format == AddrFormat::Str).then(|| (self.normalize)(&text));
+            named.and_then(Result::ok)
+        };
+        address.relabelled(self.format).or_else(as_text).ok_or_else(|| {
             Error::wanted(
                 Errno::EINVAL,
                 "the address to insert",

@@ -60,11 +60,13 @@ pub fn range(
     service: Option<&str>,
     service_count: usize,
 ) -> Result<Names> {
-    let service = service.filter(|service| !service.is_empty());
-    if let Some(text) = node.filter(|node| node.contains("://"))
+    // Beside an address, service 0 says as little as none.
+    let whole = node.filter(|node| node.contains("://"));
+    let service = service.filter(|service| !service.is_empty() && (whole.is_none() || *service != "0"));
+    if let Some(text) = whole
         && (service.is_some() || node_count > 1 || service_count > 1)
     {
-        let wanted = "no service and no count beside an address in FI_ADDR_STR form";
+        let wanted = "no service (or 0) and no count beside an address in FI_ADDR_STR form";
         return Err(Error::wanted(
             Errno::EINVAL,
             "node",
