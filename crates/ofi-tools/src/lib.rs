@@ -15,6 +15,7 @@ pub mod cli;
 pub mod copy;
 pub mod doctor;
 pub mod dump;
+pub mod efa_bench;
 mod exit;
 mod failure;
 pub mod info;

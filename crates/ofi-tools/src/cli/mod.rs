@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{copy, doctor, exit, stats, top};
+use crate::{copy, doctor, efa_bench, exit, stats, top};
 
 /// Tools for hosts and programs that use this library.
 #[derive(Debug, Parser)]
@@ -26,6 +26,8 @@ enum Command {
     Stats(stats::Options),
     /// Shows the endpoints of this host's processes and their rates, refreshed continuously
     Top(top::Options),
+    /// Measures between two instances with EFA devices, beside C's library, and writes a page of figures
+    EfaBench(efa_bench::Options),
     /// Writes man pages and shell completions of all programs
     #[command(hide = true)]
     Pages(pages::Options),
@@ -44,6 +46,7 @@ pub fn main() -> ExitCode {
     let ended = match options.command {
         Command::Cp(options) => copy::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::EfaBench(options) => efa_bench::run(&options),
         Command::Stats(options) => stats::run(&options),
         Command::Top(options) => top::run(&options),
         Command::Pages(options) => pages::write(&options).map(|()| ExitCode::SUCCESS),
