@@ -149,13 +149,25 @@ fn page(old: &str, ran: Part, lines: &[String]) -> String {
                     | part | step | amount | outcome | seconds | tree | ended, UTC |\n\
                     |---|---|---|---|---|---|---|\n"
         .to_string();
+    let mut never = Vec::new();
     for &part in Part::value_variants() {
         let begin = format!("| {} |", part.name());
         let kept = old.lines().filter(|line| part != ran && line.starts_with(&begin));
         let new = lines.iter().filter(|_| part == ran).map(String::as_str);
-        for line in kept.chain(new) {
+        let lines: Vec<&str> = kept.chain(new).collect();
+        if lines.is_empty() {
+            never.push(part.name());
+        }
+        for line in lines {
             let _ = writeln!(text, "{line}");
         }
+    }
+    if !never.is_empty() {
+        let _ = writeln!(
+            text,
+            "\nNo run of these parts is recorded here; `cargo xtask nightly PART` runs one and writes its row:\n{}.",
+            never.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+        );
     }
     text
 }
@@ -187,8 +199,12 @@ mod tests {
         let page_1 = page("", Part::Kills, std::slice::from_ref(&first));
         let soak = "| soak | minutes of soak | `--soak 3` | passed | 180 | abc | 2026 |".to_string();
         let page_2 = page(&page_1, Part::Soak, std::slice::from_ref(&soak));
-        assert!(page_2.ends_with(&format!("|---|\n{first}\n{soak}\n")), "{page_2}");
+        assert!(page_2.contains(&format!("|---|\n{first}\n{soak}\n\nNo run of these parts")), "{page_2}");
+        assert!(
+            page_2.contains("\n`simulate`, `deaths`, ") && page_2.ends_with("`nixl`, `fuzz`.\n"),
+            "{page_2}"
+        );
         let page_3 = page(&page_2, Part::Kills, std::slice::from_ref(&second));
-        assert!(page_3.ends_with(&format!("|---|\n{second}\n{soak}\n")), "{page_3}");
+        assert!(page_3.contains(&format!("|---|\n{second}\n{soak}\n\n")), "{page_3}");
     }
 }
