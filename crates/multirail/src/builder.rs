@@ -129,9 +129,15 @@ impl Builder {
                 "add rails with Builder::rail",
             ));
         }
-        let open = |wanted: &Wanted| match wanted {
-            Wanted::Hints(hints) => Rail::open(hints, self.shared_memory),
-            Wanted::Info(info) => Rail::of_info(info, self.shared_memory),
+        let open = |wanted: &Wanted| {
+            let (info, opened) = match wanted {
+                Wanted::Hints(hints) => (&hints.info, Rail::open(hints, self.shared_memory)),
+                Wanted::Info(info) => (&**info, Rail::of_info(info, self.shared_memory)),
+            };
+            opened.inspect_err(|error| {
+                let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
+                tracing::info!(target: "multirail", provider, domain, %error, "a rail is refused");
+            })
         };
         let rails = self.rails.iter().map(open).collect::<Result<Vec<Rail>>>()?;
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();

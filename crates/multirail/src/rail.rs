@@ -56,6 +56,8 @@ pub(crate) enum Shutting {
 pub(crate) struct Rail {
     pub(crate) spec: RailSpec,
     pub(crate) counts: RailCounts,
+    /// The domain's name.
+    named: String,
     needs_desc: bool,
     endpoint: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
@@ -115,6 +117,14 @@ impl Rail {
             ));
         }
         let provider = info.fabric_attr.prov_name.clone();
+        tracing::info!(
+            target: "multirail",
+            provider,
+            domain = info.domain_attr.name,
+            device = info.nic.as_ref().map(|nic| nic.device_attr.name.as_str()),
+            address = %name,
+            "a rail is open"
+        );
         let speed = info.nic.as_ref().map_or(0, |nic| nic.link_attr.speed);
         let spec = RailSpec {
             info: RailInfo { provider, format: name.format().as_c(), address: name.bytes().to_vec() },
@@ -125,6 +135,7 @@ impl Rail {
         let mut rail = Self {
             spec,
             counts: RailCounts::default(),
+            named: info.domain_attr.name.clone(),
             needs_desc: info.domain_attr.mr_mode.contains(MrMode::LOCAL),
             endpoint: Some(endpoint),
             cq,
@@ -373,6 +384,12 @@ impl Drop for Rail {
     fn drop(&mut self) {
         // Closing the endpoint ends all operations; only then is their memory freed.
         drop(self.endpoint.take());
+        let RailCounts { accesses, bytes, sent, received, failed, full } = self.counts;
+        let (provider, domain) = (&self.spec.info.provider, &self.named);
+        tracing::info!(
+            target: "multirail",
+            provider, domain, accesses, bytes, sent, received, failed, full, "a rail is closed"
+        );
         for raw in self.receives.iter_mut().filter_map(Option::take) {
             // SAFETY: of a vector, taken apart in `of_info`; the endpoint is closed.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
