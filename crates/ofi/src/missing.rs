@@ -45,9 +45,50 @@ pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
         .collect()
 }
 
+/// Refusals for names in the hints (`wanted`) or in the setting `FI_PROVIDER` that no provider has, as a program has
+/// them that was written for C's `tcp`. `is_known`: whether a name is a provider's or an alias.
+pub fn strangers(wanted: &str, setting: &str, is_known: impl Fn(&str) -> bool) -> Vec<Refusal> {
+    let setting = if setting.trim().starts_with('^') { "" } else { setting };
+    // Layers of C's library stand behind or before a provider's name: `tcp;ofi_rxm`, `ofi_rxm;tcp`.
+    let is_strange = |name: &&str| !name.is_empty() && !name.starts_with("ofi_") && !is_known(name);
+    let refusal = |name: &str, field| Refusal {
+        provider: name.into(),
+        field,
+        wanted: name.into(),
+        offered: format!(
+            "nothing: no provider here has that name; to give it to one, set FI_PROVIDER_ALIAS={name}=udp \
+             (docs/c-programs.md)"
+        ),
+    };
+    let of = |text: &str, field| -> Vec<Refusal> {
+        let names = text.split([';', ',']).map(str::trim).filter(is_strange);
+        names.map(|name| refusal(name, field)).collect()
+    };
+    let mut all = of(wanted, "fabric_attr.prov_name");
+    all.extend(of(setting, "FI_PROVIDER"));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_no_provider_are_refused_with_the_setting_that_gives_them_to_one() {
+        let known = |name: &str| ["udp", "shm"].contains(&name);
+        let refused = |wanted: &str, setting: &str| {
+            strangers(wanted, setting, known)
+                .into_iter()
+                .map(|refusal| (refusal.provider, refusal.field))
+                .collect::<Vec<_>>()
+        };
+        assert!(refused("udp", "shm, udp").is_empty() && refused("", "^tcp").is_empty());
+        assert!(refused("udp;ofi_rxd", "ofi_rxm;udp").is_empty());
+        assert_eq!(refused("tcp;ofi_rxm", ""), [("tcp".into(), "fabric_attr.prov_name")]);
+        assert_eq!(refused("", "udp,tcp"), [("tcp".into(), "FI_PROVIDER")]);
+        let offered = &strangers("tcp", "", known)[0].offered;
+        assert!(offered.contains("set FI_PROVIDER_ALIAS=tcp=udp"), "{offered}");
+    }
 
     #[test]
     fn only_what_is_named_and_not_built_in_is_refused() {

@@ -90,10 +90,14 @@ pub(crate) fn warn_of_unknown_providers() {
                 || (aliased && (aliases.provider_of(name).is_some() || name.starts_with("ofi_")));
             if !is_known {
                 let names: Vec<&str> = own.iter().map(String::as_str).chain(more.iter().copied()).collect();
+                let advice = match aliased {
+                    true => format!("; FI_PROVIDER_ALIAS={name}=udp gives that name to udp"),
+                    false => String::new(),
+                };
                 tracing::warn!(
                     target: "ofi::core::core",
                     unfiltered = true,
-                    "{}={value} names no provider of this library: {name}; the names are {}",
+                    "{}={value} names no provider of this library: {name}; the names are {}{advice}",
                     config::AnySetting::env(setting),
                     names.join(", ")
                 );
@@ -101,7 +105,7 @@ pub(crate) fn warn_of_unknown_providers() {
         }
     };
     check(&PROVIDER, &[], true);
-    check(&config::LOG_PROV, &["core", "rdm"], false);
+    check(&config::LOG_PROV, &["core", "rdm", "mxl", "multirail", "nixl"], false);
 }
 
 /// Returns all settings, after registering the providers, which register theirs.
@@ -160,6 +164,14 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
     let mut all = ofi_api::Offers::default();
     // First: a user who names a provider that is not built in does not need the refusals of the others.
     all.refusals.extend(missing::refusals(wanted, &PROVIDER.get()));
+    if only.is_none() {
+        let known = snapshot();
+        all.refusals.extend(missing::strangers(wanted, &PROVIDER.get(), |name| {
+            let is_ours = known.iter().any(|provider| provider.name().eq_ignore_ascii_case(name));
+            let is_left_out = missing::left_out().any(|left_out| left_out.eq_ignore_ascii_case(name));
+            is_ours || is_left_out || aliases.provider_of(name).is_some()
+        }));
+    }
     for provider in snapshot() {
         let own = provider.name();
         if only.is_some_and(|only| only != own) {
