@@ -5,6 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ofi::{Errno, Error, Result};
 
+use crate::log::say;
+
 /// NIXL's statuses (`nixl_status_t`).
 pub(crate) mod status {
     use std::ffi::c_int;
@@ -89,13 +91,18 @@ pub(crate) fn call(what: &str, body: impl FnOnce() -> Result<c_int>) -> c_int {
     }
 }
 
-/// Logs to standard error, like NIXL's own log, which is private to its libraries.
-pub(crate) fn say(what: &str, why: &str) {
-    tracing::warn!(target: "nixl", what, why);
-    if std::env::var("NIXL_LOG_LEVEL").is_ok_and(|level| level == "FATAL") {
-        return;
-    }
-    eprintln!("OFI: {what}: {why}");
+/// Logs why the plug-in does not serve its host.
+///
+/// # Safety
+/// `why` is valid for the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ofi_nixl_refuse(why: Bytes) {
+    call("telling why a host is not served", || {
+        // SAFETY: the caller's promise.
+        let why = unsafe { why.text("the reason")? };
+        say("this version of NIXL is not served", why);
+        Ok(status::SUCCESS)
+    });
 }
 
 /// The NIXL status for an error.

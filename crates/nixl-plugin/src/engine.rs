@@ -9,7 +9,8 @@ use multirail::wire::Metadata;
 use multirail::{Agent, Transfer};
 use ofi::{Errno, Error, Result};
 
-use crate::border::{Bytes, Sink, call, put, say, status};
+use crate::border::{Bytes, Sink, call, put, status};
+use crate::log::{self, say};
 use crate::options::{ALL, Options};
 
 /// An agent as a NIXL backend.
@@ -114,12 +115,25 @@ pub unsafe extern "C" fn ofi_nixl_open(
             let (name, value) = unsafe { (name.text("an option")?, value.text("the value of an option")?) };
             given.insert(name.to_string(), value.to_string());
         }
-        let options = Options::parse(&given, |name| std::env::var(name).ok())?;
         // SAFETY: the caller's promise.
         let name = unsafe { name.text("the agent's name")? };
+        log::start();
+        let options = Options::parse(&given, |name| std::env::var(name).ok())?;
         let builder = Agent::builder(name).config(options.config).progress_thread(progress);
         let builder = builder.shared_memory(options.shared_memory);
-        let agent = options.rails.into_iter().fold(builder, multirail::Builder::rail).open()?;
+        let agent = options.rails.into_iter().fold(builder, multirail::Builder::rail).open();
+        let agent = agent.map_err(|error| {
+            let named = format!("the rails {:?} (option rails, or NIXL_OFI_RAILS)", options.named);
+            Error::with(error.errno(), format!("{named} cannot be opened: {error}"))
+        })?;
+        tracing::info!(
+            target: "ofi::nixl::core",
+            agent = name,
+            rails = options.named,
+            shared_memory = options.shared_memory,
+            by = if progress { "its thread" } else { "polls" },
+            "a backend is open"
+        );
         let engine =
             Engine { agent, timeout: options.timeout, has_thread: progress, notes: Mutex::default() };
         // SAFETY: the caller's promise.
@@ -166,6 +180,7 @@ pub unsafe extern "C" fn ofi_nixl_load_peer(engine: *const Engine, peer: Bytes, 
         // SAFETY: the caller's promise.
         let (engine, peer, info) = unsafe { (&*engine, peer.text("a peer's name")?, info.get()) };
         engine.load(peer, info)?;
+        tracing::debug!(target: "ofi::nixl::core", peer, "the addresses of a peer are known");
         Ok(status::SUCCESS)
     })
 }
@@ -182,9 +197,11 @@ pub unsafe extern "C" fn ofi_nixl_connect(engine: *const Engine, peer: Bytes) ->
         let (engine, peer) = unsafe { (&*engine, peer.text("a peer's name")?) };
         if peer == engine.agent.name() {
             engine.agent.load(&engine.agent.address())?;
+            tracing::debug!(target: "ofi::nixl::core", peer, "the agent is its own peer");
             return Ok(status::SUCCESS);
         }
         engine.agent.connect(peer)?;
+        tracing::debug!(target: "ofi::nixl::core", peer, "a session is being opened");
         Ok(status::SUCCESS)
     })
 }
@@ -199,6 +216,7 @@ pub unsafe extern "C" fn ofi_nixl_disconnect(engine: *const Engine, peer: Bytes)
         // SAFETY: the caller's promise.
         let (engine, peer) = unsafe { (&*engine, peer.text("a peer's name")?) };
         engine.agent.forget(peer)?;
+        tracing::debug!(target: "ofi::nixl::core", peer, "a session has ended, and the peer is forgotten");
         Ok(status::SUCCESS)
     })
 }

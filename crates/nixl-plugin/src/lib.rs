@@ -9,6 +9,7 @@
 
 mod border;
 mod engine;
+mod log;
 mod memory;
 mod options;
 mod request;

@@ -8,8 +8,9 @@ use multirail::memory::cuda::{self, Cuda, DeviceMemory};
 use multirail::{Agent, Local, Region};
 use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
 
-use crate::border::{Bytes, Sink, call, put, say, status};
+use crate::border::{Bytes, Sink, call, put, status};
 use crate::engine::Engine;
+use crate::log::say;
 
 /// How long deregistration waits for transfers that use the region.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -69,6 +70,7 @@ pub unsafe extern "C" fn ofi_nixl_register(
             return Err(Error::with(Errno::EINVAL, "the memory's address is 0"));
         }
         let region = engine.agent.register(Foreign(RawBuffer::new(addr, len, std::ptr::null_mut())))?;
+        tracing::debug!(target: "ofi::nixl::core", ?addr, len, "memory of the host is registered");
         let registered = Registered { region: Kind::Host(region), addr: addr.addr() as u64 };
         // SAFETY: the caller's promise.
         unsafe { put(out, registered) };
@@ -119,6 +121,7 @@ pub unsafe extern "C" fn ofi_nixl_register_device(
         // SAFETY: the caller's promise: deregistration waits until no copy uses the memory.
         let memory = unsafe { device.borrow(addr, len) }?;
         let region = engine.agent.register_device(memory)?;
+        tracing::debug!(target: "ofi::nixl::core", device = ordinal, addr = %format_args!("{addr:#x}"), len, "memory of a device is registered");
         // SAFETY: the caller's promise.
         unsafe { put(out, Registered { region: Kind::Device(region), addr }) };
         Ok(status::SUCCESS)
@@ -136,6 +139,7 @@ pub unsafe extern "C" fn ofi_nixl_deregister(engine: *const Engine, region: *mut
         // SAFETY: the caller's promise.
         let (engine, registered) = unsafe { (&*engine, &*region) };
         registered.revoke(&engine.agent)?;
+        tracing::debug!(target: "ofi::nixl::core", addr = %format_args!("{:#x}", registered.addr), "memory is no longer registered");
         // SAFETY: from a box in `put`, and released once.
         drop(unsafe { Box::from_raw(region) });
         Ok(status::SUCCESS)

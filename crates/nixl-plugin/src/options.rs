@@ -19,6 +19,8 @@ pub(crate) const ALL: [(&str, &str, &str); 5] = [
 /// The chosen options.
 #[derive(Debug)]
 pub(crate) struct Options {
+    /// The option `rails`.
+    pub(crate) named: String,
     pub(crate) rails: Vec<Hints>,
     pub(crate) shared_memory: bool,
     pub(crate) config: Config,
@@ -40,7 +42,13 @@ impl Options {
             let set = || environment(&format!("NIXL_OFI_{}", name.to_uppercase()));
             // NIXL passes the defaults of the list as if the program had chosen them.
             let chosen = given.get(name).filter(|value| *value != default).cloned();
-            chosen.or_else(set).unwrap_or_else(|| default.to_string())
+            let (value, from) = match (chosen, set()) {
+                (Some(value), _) => (value, "the program"),
+                (None, Some(value)) => (value, "the environment"),
+                (None, None) => (default.to_string(), "the default"),
+            };
+            tracing::debug!(target: "ofi::nixl::core", name, value, from, "an option of the backend");
+            value
         };
         let number = |name: &'static str, least: u64, most: u64| {
             let text = value(name);
@@ -54,6 +62,7 @@ impl Options {
         });
         Ok(Self {
             rails: rails.collect::<Result<_>>()?,
+            named: text.clone(),
             shared_memory: number("shared_memory", 0, 1)? == 1,
             config: Config {
                 striping_threshold: number("striping_threshold", 1, u64::MAX)?,

@@ -7,8 +7,9 @@ use std::time::Duration;
 use multirail::{Outcome, Prepared, Progress, Remote, Transfer, Way};
 use ofi::{Errno, Error};
 
-use crate::border::{Bytes, call, of, put, say, status};
+use crate::border::{Bytes, call, of, put, status};
 use crate::engine::Engine;
+use crate::log::say;
 use crate::memory::{Registered, Target};
 
 /// A range of local memory and an equally long range of a peer's memory.
