@@ -133,16 +133,15 @@ enum Command {
         /// files and programs.
         #[arg(long)]
         mxl: bool,
-        /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`. NIXL_INCLUDE names a checkout or an
-        /// installation that has NIXL's headers.
+        /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`.
         #[arg(long)]
         nixl: bool,
     },
     /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level; and on
     /// libplugin_OFI.so.
     Nixl {
-        /// Only the processes that break their threading level, with blocks of 4 KiB, 64 KiB, 1 MiB and 4 MiB: this
-        /// many runs each.
+        /// The processes that break their threading level with blocks of 4 KiB, 64 KiB, 1 MiB and 4 MiB, this many
+        /// runs each, and every way of driving libplugin_OFI.so with more rounds.
         #[arg(long)]
         runs: Option<usize>,
     },

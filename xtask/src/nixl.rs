@@ -1,16 +1,19 @@
 //! `cargo xtask nixl`: a real program on our `libfabric.so.1`. NVIDIA's NIXL, from its wheel, asks for
 //! `FI_THREAD_COMPLETION` but violates it: it posts and sends from one thread, and reads the queue from another. It
-//! also runs on our own backend, `libplugin_OFI.so`.
+//! also runs on our own backend, `libplugin_OFI.so` ([`ours`]).
+
+pub mod ours;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::capi;
-use crate::nixl_plugin as plugin;
-use crate::step::{Outcome, Report, answers, cargo, command, not_run, output, root, run, target_dir};
+use crate::step::{Outcome, Report, answers, command, not_run, output, root, run, target_dir};
 
 /// The wheels without their dependencies: `nixl-cu12` requires all of PyTorch, but works without.
 const WHEELS: [&str; 3] = ["nixl-cu12==1.5.1", "nvidia-cuda-runtime-cu12==12.9.79", "numpy"];
+/// The older version of NIXL that our backend runs in too.
+const OLDER: &str = "nixl-cu12==1.4.1";
 /// Bytes of a block, blocks, rounds.
 const SIZES: [[usize; 3]; 2] = [[4_096, 1_024, 15], [1 << 20, 32, 15]];
 /// The sizes for many runs.
@@ -24,7 +27,8 @@ const EXEC: &str = "import os, sys; os.chmod(sys.argv[1], 0o755); os.execv(sys.a
 const RUNS: usize = 3;
 
 /// Installs the requirements below `target/` once, and runs the exchange over shared memory and over sockets, then on
-/// our own backend. With `runs`, runs only the first of these, `runs` times, with more block sizes.
+/// our own backend. With `runs`, runs the first of these `runs` times, with more block sizes, and our backend in every
+/// way that it can be driven.
 pub fn test(report: &mut Report, runs: Option<usize>) {
     let python = match python() {
         Ok(python) => python,
@@ -51,109 +55,7 @@ pub fn test(report: &mut Report, runs: Option<usize>) {
             });
         }
     }
-    if runs.is_none() {
-        ours(report, &python, &libraries);
-    }
-}
-
-/// Our backend, polled and with its thread, over one rail and two: NIXL's own example, and the exchange.
-fn ours(report: &mut Report, python: &Path, libraries: &str) {
-    const NAME: &str = "libplugin_OFI.so";
-    let headers = match plugin::headers() {
-        Ok(headers) => headers,
-        Err(why) => return report.add(NAME, || not_run(NAME, &why)),
-    };
-    let mut folder = None;
-    report.add(NAME, || {
-        folder = plugin::link(&headers)?.parent().map(Path::to_path_buf);
-        Ok(Outcome::Passed)
-    });
-    let Some(folder) = folder else { return };
-    let program = |script: &[&str]| {
-        let mut program = command("timeout");
-        program.args(["--kill-after=5", "60"]).arg(python).args(script);
-        program.env("LD_LIBRARY_PATH", libraries).env("NIXL_LOG_LEVEL", "ERROR");
-        program.env("NIXL_PLUGIN_DIR", &folder);
-        program
-    };
-    report.add("NIXL's example of its wheel on OFI", || {
-        let site = output(command(python).args(["-c", SITE]))?;
-        let site = Path::new(site.trim());
-        let example = site.join("nixl_cu12.scripts/nixl_example");
-        let mut program = program(&["-c", EXEC, &example.to_string_lossy(), "OFI"]);
-        // It looks for libraries where this wheel does not install them.
-        program.env(
-            "LD_LIBRARY_PATH",
-            format!("{}:{libraries}", site.join(".nixl_cu12.mesonpy.libs").display()),
-        );
-        let text = output(&mut program)?;
-        text.contains("Transfer verified").then_some(Outcome::Passed).ok_or(text)
-    });
-    report.add("the options of OFI, as NIXL lists them", || {
-        let text = output(&mut program(&["tests/nixl/options.py"]))?;
-        let missing = plugin::OPTIONS.iter().find(|name| !text.contains(*name));
-        missing.map_or(Ok(Outcome::Passed), |name| Err(format!("{name} is not in {text}")))
-    });
-    for driven in ["polls", "thread"] {
-        for (rails, shared_memory) in [("udp", "1"), ("udp", "0"), ("udp,udp", "0")] {
-            for [size, count, rounds] in SIZES {
-                let way = if shared_memory == "1" { "shared memory" } else { "sockets" };
-                let name =
-                    format!("NIXL on OFI by {driven}, {rails} through {way}, {count} blocks of {size} bytes");
-                report.add(&name, || {
-                    let sizes = [size, count, rounds].map(|number| number.to_string());
-                    let [size, count, rounds] = &sizes;
-                    let mut run_once =
-                        program(&["tests/nixl/exchange.py", size, count, rounds, "OFI", driven]);
-                    run_once.env("NIXL_OFI_RAILS", rails).env("NIXL_OFI_SHARED_MEMORY", shared_memory);
-                    run(&mut run_once)?;
-                    Ok(Outcome::Passed)
-                });
-            }
-        }
-    }
-    let mut emulator = None;
-    report.add("the CUDA emulator", || {
-        emulator = Some(emulated_device()?);
-        Ok(Outcome::Passed)
-    });
-    let Some(emulator) = emulator else { return };
-    for (ours, theirs) in [("VRAM", "DRAM"), ("DRAM", "VRAM"), ("VRAM", "VRAM")] {
-        for shared_memory in ["1", "0"] {
-            // Each chunk is handed over several times: fewer rounds than of host memory.
-            for [size, count, _] in SIZES {
-                let way = if shared_memory == "1" { "shared memory" } else { "sockets" };
-                let name = format!(
-                    "NIXL on OFI, from {ours} to {theirs} of an emulated device through {way}, {count} blocks of {size} bytes"
-                );
-                report.add(&name, || {
-                    let sizes = [size, count, RUNS].map(|number| number.to_string());
-                    let [size, count, rounds] = &sizes;
-                    let exchange =
-                        ["tests/nixl/exchange.py", size, count, rounds, "OFI", "thread", ours, theirs];
-                    let mut run_once = program(&exchange);
-                    run_once.env("NIXL_OFI_SHARED_MEMORY", shared_memory);
-                    // In front of the stub that says that there is no device.
-                    run_once.env("LD_LIBRARY_PATH", format!("{}:{libraries}", emulator.display()));
-                    run(&mut run_once)?;
-                    Ok(Outcome::Passed)
-                });
-            }
-        }
-    }
-}
-
-/// Builds the emulator of a CUDA device. Returns a folder that has it as libcuda.so.1.
-fn emulated_device() -> Result<PathBuf, String> {
-    let text =
-        output(&mut cargo(&["build", "--quiet", "--package", "cuda-emulator", "--message-format=json"]))?;
-    let name = "libcuda_emulator.so";
-    let built = text.split('"').rfind(|word| word.ends_with(name));
-    let built = built.ok_or_else(|| format!("cargo built no {name}"))?;
-    let folder = target_dir("nixl").join("emulator");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    capi::symlink(&root().join(built).display().to_string(), &folder.join("libcuda.so.1"))?;
-    Ok(folder)
+    ours::test(report, &python, &libraries, runs.is_some());
 }
 
 /// One run on NIXL's own plug-in for libfabric, which ends itself after less than a minute.
@@ -222,6 +124,25 @@ fn venv() -> Result<PathBuf, String> {
     run(&mut pip).map_err(|why| format!("the wheels could not be installed ({why}); is PyPI reachable?"))?;
     std::fs::write(&complete, wanted).map_err(|error| format!("{}: {error}", complete.display()))?;
     Ok(python)
+}
+
+/// The folder of the older version, which `PYTHONPATH` puts in front of the other; complete or not at all.
+///
+/// # Errors
+/// The reason why there is none.
+fn older(python: &Path) -> Result<PathBuf, String> {
+    let (_, version) = OLDER.split_once("==").unwrap_or_default();
+    let home = target_dir("nixl").join(version);
+    let complete = home.join("complete");
+    if complete.is_file() {
+        return Ok(home);
+    }
+    let _ = std::fs::remove_dir_all(&home);
+    let mut pip = command(python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target"]);
+    run(pip.arg(&home).arg(OLDER)).map_err(|why| format!("{OLDER}: {why}"))?;
+    std::fs::write(&complete, "").map_err(|error| format!("{}: {error}", complete.display()))?;
+    Ok(home)
 }
 
 /// Builds a stub of libcuda. Returns the library path: the stub, our library, and the wheels' own.

@@ -25,6 +25,7 @@ struct ofi_descriptor {
     uint64_t remote_len;
 };
 
+void ofi_nixl_refuse(ofi_bytes why);           // logs why the plug-in does not serve its host
 int ofi_nixl_options(ofi_sink sink, void *to); // name, default
 int ofi_nixl_open(ofi_bytes name, const ofi_bytes *options, size_t pairs, bool progress, ofi_engine **out);
 void ofi_nixl_close(ofi_engine *engine);

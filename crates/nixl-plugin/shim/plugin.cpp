@@ -1,10 +1,11 @@
 // NIXL's plug-in interface on the C interface of ofi_nixl.h. The shim only converts NIXL's types, and passes errors on.
 
 #include <chrono>
+#include <exception>
 #include <string>
 #include <vector>
 
-#include "backend/backend_plugin.h"
+#include "host.h"
 #include "ofi_nixl.h"
 
 namespace {
@@ -62,7 +63,7 @@ class Engine final : public nixlBackendEngine {
 public:
     explicit Engine(const nixlBackendInitParams *params) : nixlBackendEngine(params) {
         std::vector<ofi_bytes> options;
-        for (const auto &[name, value] : getCustomParams()) {
+        for (const auto &[name, value] : parameters()) {
             options.insert(options.end(), {lend(name), lend(value)});
         }
         initErr = ofi_nixl_open(lend(localAgent), options.data(), options.size() / 2, params->enableProgTh, &engine) != 0;
@@ -154,15 +155,15 @@ public:
     }
 
     nixl_status_t prepXfer(const nixl_xfer_op_t &way, const nixl_meta_dlist_t &local, const nixl_meta_dlist_t &remote,
-                           const std::string &peer, nixlBackendReqH *&handle, const nixl_opt_b_args_t *) const override {
+                           const std::string &peer, nixlBackendReqH *&handle, const nixlBackendOptionalArgs *) const override {
         handle = nullptr;
-        if (local.descCount() != remote.descCount()) {
+        if (local.all.size() != remote.all.size()) {
             return NIXL_ERR_MISMATCH;
         }
         std::vector<ofi_descriptor> descriptors;
-        descriptors.reserve(local.descCount());
-        for (int nth = 0; nth < local.descCount(); ++nth) {
-            const nixlMetaDesc &here = local[nth], &there = remote[nth];
+        descriptors.reserve(local.all.size());
+        for (size_t nth = 0; nth < local.all.size(); ++nth) {
+            const nixlMetaDesc &here = local.all[nth], &there = remote.all[nth];
             const Memory *ours = memory(here.metadataP), *theirs = memory(there.metadataP);
             descriptors.push_back({ours ? ours->region : nullptr, here.addr, theirs ? theirs->target : nullptr, there.addr,
                                    here.len, there.len});
@@ -179,7 +180,7 @@ public:
     }
 
     nixl_status_t postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &, const std::string &,
-                           nixlBackendReqH *&handle, const nixl_opt_b_args_t *args) const override {
+                           nixlBackendReqH *&handle, const nixlBackendOptionalArgs *args) const override {
         bool has_message = args && args->hasNotif;
         return status(ofi_nixl_post(request(handle), has_message, has_message ? lend(args->notifMsg) : ofi_bytes{}));
     }
@@ -207,7 +208,7 @@ public:
     nixl_status_t estimateXferCost(const nixl_xfer_op_t &, const nixl_meta_dlist_t &, const nixl_meta_dlist_t &,
                                    const std::string &, nixlBackendReqH *const &handle, std::chrono::microseconds &duration,
                                    std::chrono::microseconds &margin, nixl_cost_t &method,
-                                   const nixl_opt_args_t *) const override {
+                                   const nixlAgentOptionalArgs *) const override {
         if (!handle) {
             return NIXL_ERR_INVALID_PARAM;
         }
@@ -231,11 +232,38 @@ nixl_b_params_t options() {
     return all;
 }
 
+constexpr const char *NAME = "OFI";
+
+bool is_refused(const std::string &why) {
+    if (!why.empty()) {
+        ofi_nixl_refuse(lend(why));
+    }
+    return !why.empty();
+}
+
+nixlBackendEngine *create(const nixlBackendInitParams *given) {
+    try {
+        return is_refused(host::refusal(given, NAME)) ? nullptr : new Engine(given);
+    } catch (const std::exception &error) {
+        is_refused(std::string("the backend cannot be created: ") + error.what());
+        return nullptr;
+    }
+}
+
+nixlBackendPlugin plugin = {
+    NIXL_API,
+    create,
+    [](nixlBackendEngine *engine) { delete engine; },
+    [] { return NAME; },
+    [] { return OFI_VERSION; },
+    options,
+    [] { return memories(ofi_nixl_may_have_devices()); },
+};
+
 } // namespace
 
 extern "C" nixlBackendPlugin *nixl_plugin_init() {
-    return nixlBackendPluginCreator<Engine>::create(NIXL_PLUGIN_API_VERSION, "OFI", OFI_VERSION, options(),
-                                                         memories(ofi_nixl_may_have_devices()));
+    return is_refused(host::refusal(__builtin_return_address(0))) ? nullptr : &plugin;
 }
 
 extern "C" void nixl_plugin_fini() {}

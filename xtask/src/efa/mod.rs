@@ -54,20 +54,20 @@ fn start(options: &Options) -> Result<i32, String> {
 }
 
 /// The default folder for programs that should reach each other. A socket's path has at most 107 bytes, so it is short.
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     let folder = target_dir("efa");
     if folder.as_os_str().len() > 70 { std::env::temp_dir().join("efa-emulator") } else { folder }
 }
 
 /// Makes a command find the device and use it also for processes of this host, unless the environment says otherwise.
-fn on<'a>(command: &'a mut Command, emulator: &Path, dir: &Path) -> &'a mut Command {
+pub fn on<'a>(command: &'a mut Command, emulator: &Path, dir: &Path) -> &'a mut Command {
     const SHM: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
     command.env(SHM, std::env::var_os(SHM).unwrap_or_else(|| "0".into()));
     command.env("LD_PRELOAD", emulator).env("EFA_EMULATOR_DIR", dir)
 }
 
 /// Builds the emulator. Returns its path.
-fn build() -> Result<PathBuf, String> {
+pub fn build() -> Result<PathBuf, String> {
     let text =
         output(&mut cargo(&["build", "--quiet", "--package", "efa-emulator", "--message-format=json"]))?;
     let name = "libefa_emulator.so";
