@@ -1,4 +1,5 @@
-//! Checks the commands in documents: each must name an existing program, example, test or chore.
+//! Checks the commands in documents: each must name an existing program, example, test or chore, and a test filter must
+//! select a test.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,15 +7,15 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use serde::Deserialize;
 
-use crate::Options;
 use crate::step::{cargo, output, root};
+use crate::{Options, filters};
 
 /// The commands of the documents that cannot run, as `document: command: reason`.
 ///
 /// # Errors
 /// A document cannot be read, or cargo does not describe the workspace.
 pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
-    let workspace = Workspace::of_cargo()?;
+    let (workspace, tests) = (Workspace::of_cargo()?, filters::tests()?);
     let mut broken = Vec::new();
     for document in documents.iter().chain(&examples()?) {
         let text =
@@ -23,6 +24,11 @@ pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
         for command in commands(&text) {
             if let Err(why) = workspace.check(&command) {
                 broken.push(format!("{name}: {command}: {why}"));
+            }
+            for filter in filters::of_command(&command) {
+                if !tests.iter().any(|test| test.contains(&filter)) {
+                    broken.push(format!("{name}: {command}: no test has {filter} in its name"));
+                }
             }
         }
     }

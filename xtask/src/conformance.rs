@@ -17,7 +17,7 @@ const TABLE: &str = "docs/conformance.toml";
 const DEVIATIONS: &str = "docs/deviations.toml";
 const DOCUMENT: &str = "docs/conformance.md";
 /// The folders that may contain tests.
-const FOLDERS: [&str; 2] = ["crates", "tests"];
+const FOLDERS: [&str; 4] = ["crates", "tests", "benches", "xtask"];
 /// The files that instantiate the suite for a transport.
 const INSTANCES: [&str; 8] = [
     "tests/tests/conformance.rs",
@@ -124,16 +124,39 @@ fn parse<T: for<'a> Deserialize<'a>>(path: &str) -> Result<T, String> {
     toml::from_str(&text).map_err(|error| format!("{path}: {error}"))
 }
 
-/// All tests, by name.
+/// All tests, by name. A unit test may have the name of a case; the case takes precedence.
 fn tests() -> Result<Tests, String> {
     let mut all = Tests::new();
+    for (path, name, case) in all_tests()? {
+        if case || !all.contains_key(&name) {
+            all.insert(name, Test { path, case });
+        }
+    }
+    Ok(all)
+}
+
+/// All tests: the file relative to the root, the name, and whether it is a case of the suite.
+///
+/// # Errors
+/// A source cannot be read.
+pub fn all_tests() -> Result<Vec<(PathBuf, String, bool)>, String> {
+    let mut all = Vec::new();
     for folder in FOLDERS {
         collect(&root().join(folder), &mut all)?;
     }
     Ok(all)
 }
 
-fn collect(folder: &Path, all: &mut Tests) -> Result<(), String> {
+/// The names under which the suite runs.
+///
+/// # Errors
+/// A source cannot be read.
+pub fn instance_names() -> Result<Vec<String>, String> {
+    let names = instances()?.into_iter().map(|(name, _)| name);
+    Ok(names.filter(|name| !name.ends_with('!')).collect())
+}
+
+fn collect(folder: &Path, all: &mut Vec<(PathBuf, String, bool)>) -> Result<(), String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort(); // so that the document does not depend on the machine
@@ -143,12 +166,7 @@ fn collect(folder: &Path, all: &mut Tests) -> Result<(), String> {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
             let path = path.strip_prefix(root()).unwrap_or(&path);
-            for (name, case) in tests_of(&text) {
-                // A unit test may have the name of a case; the case takes precedence.
-                if case || !all.contains_key(name) {
-                    all.insert(name.to_string(), Test { path: path.to_path_buf(), case });
-                }
-            }
+            all.extend(tests_of(&text).map(|(name, case)| (path.to_path_buf(), name.to_string(), case)));
         }
     }
     Ok(())

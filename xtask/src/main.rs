@@ -14,6 +14,7 @@ mod deb;
 mod docs;
 mod efa;
 mod features;
+mod filters;
 mod hygiene;
 mod install;
 mod layouts;
