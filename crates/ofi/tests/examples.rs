@@ -37,6 +37,12 @@ examples! {
 
 #[test]
 #[cfg(feature = "tokio")]
+fn tokio_node() {
+    runs("tokio_node");
+}
+
+#[test]
+#[cfg(feature = "tokio")]
 fn tokio_server() {
     runs("tokio_server");
 }
@@ -58,7 +64,7 @@ fn no_example_is_left_out() {
         // An example of several files may be longer.
         let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
         assert!(text.lines().count() <= 100, "{name} is longer than a page: show less, or split it");
-        let apart = ["two_hosts", "echo", "tokio_server"].contains(&name.as_str());
+        let apart = ["two_hosts", "echo", "tokio_node", "tokio_server"].contains(&name.as_str());
         assert!(apart || tested.contains(&format!("\n    {name}\n")), "no test runs {name}");
     }
 }
