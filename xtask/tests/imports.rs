@@ -213,6 +213,7 @@ const CRATES: [&str; 22] = [
     "mxl-capi",
     "mxl-fabrics-capi",
     "mxl-tools",
+    "ofi-programs",
     "multirail",
     "nixl-plugin",
     "cuda-emulator",

@@ -1,0 +1,70 @@
+//! Links to the one file, as they are installed.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const FILE: &str = env!("CARGO_BIN_EXE_ofi-programs");
+const NAMES: [&str; 13] = [
+    "ofi",
+    "fi_info",
+    "fi_pingpong",
+    "fi_dump",
+    "fi_write_demo",
+    "mr-topo",
+    "mr-bench",
+    "mxl-info",
+    "mxl-generate",
+    "mxl-view",
+    "mxl-fabrics-info",
+    "mxl-fabrics-demo",
+    "mxl-bench",
+];
+
+/// A folder beside the file, since hard links stay within a file system, with a link by each name.
+fn links(test: &str) -> PathBuf {
+    let folder = PathBuf::from(FILE).with_file_name(format!("links-{test}-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    for name in NAMES {
+        fs::hard_link(FILE, folder.join(name)).unwrap();
+    }
+    folder
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn a_link_runs_the_program_that_it_is_named_after() {
+    let folder = links("names");
+    for name in NAMES {
+        let output = Command::new(folder.join(name)).arg("--help").output().unwrap();
+        let usage = format!("Usage: {name}");
+        assert!(output.status.success() && text(&output).contains(&usage), "{name}: {output:?}");
+    }
+    // The caller's name for the program is no name of one of ours: the file's counts.
+    let output = Command::new(folder.join("fi_info")).arg0("renamed").arg("--version").output().unwrap();
+    assert!(output.status.success() && text(&output).contains("fi_info"), "{output:?}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_program_that_starts_itself_again_remains_that_program() {
+    let folder = links("again");
+    // Both run a second process of themselves.
+    let demo = ["--ladder", "--page-size=64K", "--pages=1", "--provider", "shm"];
+    for (name, arguments) in [("fi_write_demo", &demo[..]), ("fi_pingpong", &["-p", "shm", "--quick"])] {
+        let output = Command::new(folder.join(name)).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", text(&output));
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn another_name_lists_the_programs() {
+    let output = Command::new(FILE).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(NAMES.iter().all(|name| text(&output).contains(name)), "{output:?}");
+}
