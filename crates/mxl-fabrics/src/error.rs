@@ -31,6 +31,9 @@ pub enum Error {
     /// greets it again once it is added again ([`Initiator::add`](crate::Initiator::add)).
     #[error("another initiator writes to target {0}: stop that one, or add the target again to replace it")]
     Replaced(u64),
+    /// No address of this host matches; the lines say why.
+    #[error("No matching interfaces found:\n  {}", .0.join("\n  "))]
+    NoInterface(Vec<String>),
     /// No target has this id.
     #[error("no target {0}")]
     NotFound(u64),

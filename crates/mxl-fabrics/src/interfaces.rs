@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use ofi::raw::{BusAttr, Caps, EpType, GetinfoFlags, Info, LinkState, Version};
+use ofi::raw::{BusAttr, Caps, EpType, GetinfoFlags, Info, LinkState, Request, Version};
 use ofi::{AddrFormat, Hints};
 use serde_json::{Value, json};
 
@@ -49,13 +49,44 @@ pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interfa
     all
 }
 
-/// The infos of all providers for flows.
-fn infos() -> Vec<Info> {
+/// Why [`interfaces`] finds none: the addresses that this host has instead of the node, or what stands in the way of the
+/// providers.
+pub fn reasons(provider: Option<Provider>, node: Option<&str>) -> Vec<String> {
+    let elsewhere = interfaces(provider, None);
+    if let (Some(node), [_, ..]) = (node, &elsewhere[..]) {
+        let others: Vec<&str> = elsewhere.iter().map(|entry| &*entry.node).collect();
+        return vec![format!("{node} is not of this host, which is reached at {}", others.join(", "))];
+    }
+    let mut hints = hints();
+    let name = provider.map_or("", Provider::of_stack);
+    hints.info.fabric_attr.prov_name = name.into();
+    let request = Request {
+        version: Version::API,
+        node: None,
+        service: None,
+        flags: GetinfoFlags::empty(),
+        hints: Some(&hints),
+    };
+    let refusals = match ofi::explain(&request) {
+        Ok(offers) => offers.refusals,
+        Err(error) => return vec![error.to_string()],
+    };
+    let about = |provider: &str| name.is_empty() || provider == name;
+    refusals.iter().filter(|refusal| about(&refusal.provider)).map(ToString::to_string).collect()
+}
+
+/// What flows need.
+fn hints() -> Hints {
     let mut hints = Hints::default();
     hints.info.ep_attr.ep_type = EpType::Rdm;
     hints.info.caps = Caps::MSG | Caps::RMA;
     hints.info.domain_attr.mr_mode = crate::link::MR_MODE;
-    ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints)).unwrap_or_default()
+    hints
+}
+
+/// The infos of all providers for flows.
+fn infos() -> Vec<Info> {
+    ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints())).unwrap_or_default()
 }
 
 /// The nodes of an info, and their devices if the system knows them.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde_json::{Value, json};
 
-use crate::interfaces::{Interface, interfaces};
+use crate::interfaces::{Interface, interfaces, reasons};
 use crate::{Error, Result, program};
 
 /// Lists the addresses and providers that reach this host.
@@ -55,11 +55,11 @@ fn run(options: &Options) -> Result<()> {
             })
         };
         println!("{}", Value::Array(found.iter().map(entry).collect()));
-        return Ok(());
+    } else {
+        print!("{}", text(&found, options.verbose));
     }
-    print!("{}", text(&found, options.verbose));
     if found.is_empty() {
-        eprintln!("No matching interfaces found.");
+        return Err(Error::NoInterface(reasons(provider, options.node.as_deref())));
     }
     Ok(())
 }

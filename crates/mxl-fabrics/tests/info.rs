@@ -21,8 +21,17 @@ fn the_program_lists_chooses_and_says_what_is_wrong() {
     assert_eq!(home.matches("interface ").count(), 1, "{home}");
 
     let none = info(&["-n", "203.0.113.77"]);
-    assert!(none.status.success() && none.stdout.is_empty());
-    assert!(String::from_utf8_lossy(&none.stderr).contains("No matching interfaces"));
+    assert!(none.status.code() == Some(1) && none.stdout.is_empty(), "{none:?}");
+    let why = String::from_utf8_lossy(&none.stderr);
+    assert!(why.contains("No matching interfaces") && why.contains("127.0.0.1"), "{why}");
+    // Programs get an empty list, and the status.
+    let none = info(&["-n", "203.0.113.77", "--json"]);
+    assert!(none.status.code() == Some(1) && none.stdout == b"[]\n", "{none:?}");
+    // The user's own setting stands in the way.
+    let mut refused = Command::new(env!("CARGO_BIN_EXE_mxl-fabrics-info"));
+    let refused = refused.args(["-p", "tcp"]).env("FI_PROVIDER", "shm").output().unwrap();
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(1) && why.contains("udp: FI_PROVIDER"), "{refused:?}");
 
     for (wrong, why) in [(["-p", "pigeon"], "pigeon"), (["-d", "/no/such/domain"], "not a directory")] {
         let refused = info(&wrong);
