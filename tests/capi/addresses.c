@@ -103,6 +103,22 @@ static void hand(struct fid_ep *from, int at, struct fid_ep *to, fi_addr_t addre
 	ANSWERS(found, source);
 }
 
+/* What fi_av_straddr prints is a node of fi_av_insertsvc and of fi_getinfo, without a service. */
+static void texts(enum fi_ep_type type, fi_addr_t to)
+{
+	char name[64], text[128];
+	size_t len = sizeof name, text_len = sizeof text;
+	fi_addr_t again = FI_ADDR_NOTAVAIL;
+	OK(fi_av_lookup(av, to, name, &len));
+	CHECK(fi_av_straddr(av, name, text, &text_len) == text && !strncmp(text, "fi_sockaddr_in", 14));
+	ANSWERS(fi_av_insertsvc(av, text, NULL, &again, 0, NULL), 1);
+	ANSWERS(again, to);
+	ANSWERS(fi_av_remove(av, &again, 1, 0), 0); /* once for each insertion */
+	struct fi_info *info = info_of(type, FI_MSG, text, NULL, 0);
+	CHECK(info->dest_addrlen == len && !memcmp(info->dest_addr, name, len));
+	fi_freeinfo(info);
+}
+
 /* A server bound to a port only, and clients that reach it at different addresses. */
 static void datagrams(enum fi_ep_type type, const char *const *hosts, const char *own)
 {
@@ -127,6 +143,7 @@ static void datagrams(enum fi_ep_type type, const char *const *hosts, const char
 		/* The domain of `there` may have another name: that of the interface that routes to the host. */
 		struct fid_ep *client = open_ep(there, 1);
 		ANSWERS(fi_av_insert(av, there->dest_addr, 1, &to, 0, NULL), 1);
+		texts(type, to);
 		len = sizeof place;
 		OK(fi_getname(&client->fid, &place, &len));
 		ANSWERS(fi_av_insert(av, &place, 1, &back, 0, NULL), 1);

@@ -2,7 +2,8 @@
 //!
 //! The forms are C libfabric's. What a form leaves out follows in a query, as the man page lets it, if it is not zero:
 //! the flow label of an IPv6 address, the service of a datagram endpoint. The scope of an IPv6 address follows the
-//! address itself (RFC 4007). Formats without a form, and bytes that are too few for their format, print as hexadecimal.
+//! address itself (RFC 4007). Formats without a form, and bytes that are too few for their format, print as
+//! hexadecimal.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};

@@ -222,6 +222,8 @@ mod tests {
             only(Some("fi_sockaddr_in://10.0.0.1:5"), None).to_string(),
             "fi_sockaddr_in://10.0.0.1:5"
         );
+        assert_eq!(only(Some("fi_shm://x"), Some("0")).to_string(), "fi_shm://x");
+        assert_eq!(only(Some("host"), Some("0")).to_string(), "host 0");
         assert_eq!(only(None, Some("7")), Name { node: None, service: Some("7".into()) });
         assert_eq!(range(Some("a"), 0, Some("1"), 5).unwrap().count(), 0);
         assert_eq!(range(Some("a1"), 5, Some("1"), 0).unwrap().count(), 0);

@@ -38,6 +38,19 @@ pub fn an_address_is_looked_up_both_ways(kit: &dyn Kit) {
     assert_eq!(side.av.reverse_lookup(&side.name()), None, "it was not inserted");
 }
 
+pub fn an_address_survives_its_text(kit: &dyn Kit) {
+    let (side, names, _others) = addresses(kit, 2);
+    let numbers: Vec<FiAddr> = side.av.insert(&names).into_iter().map(|one| one.unwrap()).collect();
+    for (name, number) in names.iter().zip(numbers) {
+        let text = name.to_string();
+        let read: Address = text.parse().unwrap();
+        assert_eq!(side.av.insert(&[read]).remove(0), Ok(number), "{text}");
+        // Also as a node, beside which there is no service.
+        assert_eq!(side.av.insert_service(&text, ""), Ok(number), "{text}");
+        assert_eq!(side.av.lookup(number).unwrap().to_string(), text);
+    }
+}
+
 pub fn a_removed_number_is_used_again(kit: &dyn Kit) {
     let (side, names, _others) = addresses(kit, 4);
     side.av.insert(&names[..3]);

@@ -328,6 +328,7 @@ macro_rules! for_each_case {
                 a_table_counts_from_zero_in_the_order_of_insertion
                 a_map_behaves_like_a_table
                 an_address_is_looked_up_both_ways
+                an_address_survives_its_text
                 a_removed_number_is_used_again
                 a_duplicate_has_the_same_number_until_removed_as_often
                 bad_addresses_among_good_ones_fail_alone

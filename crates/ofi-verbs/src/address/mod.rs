@@ -52,7 +52,11 @@ fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {
 /// `FI_EINVAL` for names that do not resolve.
 pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFormat>) -> Result<Address> {
     if let Some(address) = Address::of_node(node, service) {
-        let address = socket(&address?)?;
+        let address = address?;
+        if address.format() == AddrFormat::IbUd && format.is_none() {
+            return Ok(address);
+        }
+        let address = socket(&address)?;
         let other = || invalid(format!("{address}, which is of another format than the one requested"));
         return fits(address, format).then(|| address.into()).ok_or_else(other);
     }
@@ -87,6 +91,8 @@ mod tests {
         let four = resolve(Some("127.0.0.1"), Some("7471"), None).unwrap();
         assert_eq!(four, Address::from(SocketAddr::from(([127, 0, 0, 1], 7471))));
         assert_eq!(resolve(Some("fi_sockaddr_in://127.0.0.1:7471"), None, None).unwrap(), four);
+        let datagrams = resolve(Some("fi_addr_ib_ud://fe80::1:1a/0/ffff/0"), None, None).unwrap();
+        assert_eq!(Name::parse(&datagrams).unwrap().qp, 0x1a);
         let six = resolve(Some("[::1]"), Some("1"), Some(AddrFormat::SockaddrIn6)).unwrap();
         assert_eq!(six.format(), AddrFormat::SockaddrIn6);
         for (node, service, format) in [
