@@ -82,8 +82,31 @@ pub fn tool(name: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// The error of cargo.
 pub fn example(name: &str) -> Result<PathBuf, String> {
-    run(&mut cargo(&["build", "--quiet", "--package", "ofi", "--example", name, "--features", "verbs"]))?;
+    run(&mut cargo(&["build", "--quiet", "--package", "ofi", "--example", name, "--features", DEVICES]))?;
     Ok(built(false).join("examples").join(name))
+}
+
+/// The examples of the safe layer that show what every provider with reliable datagrams has. Those of connections are
+/// not among them: `efa` has none.
+pub const EXAMPLES: [&str; 12] = [
+    "hello",
+    "allreduce",
+    "atomic_counter",
+    "counters_and_triggers",
+    "kv_store",
+    "many_peers",
+    "message_pingpong",
+    "rma_with_data",
+    "scalable_endpoint",
+    "serve_reads",
+    "shared_contexts",
+    "tagged_matching",
+];
+
+/// What makes an example run over this provider: the environment, and an argument of the one that takes a provider.
+pub fn example_over(name: &str, provider: &str) -> ([(&'static str, String); 2], Option<String>) {
+    let environment = [("OFI_EXAMPLE_PROVIDER", provider.into()), ("FI_PROVIDER", provider.into())];
+    (environment, (name == "serve_reads").then(|| provider.into()))
 }
 
 /// Arguments of `fi_write_demo` where times are meaningless: each step of its ladder once, with few pages. Every byte

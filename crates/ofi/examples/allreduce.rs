@@ -10,7 +10,7 @@ mod support;
 use std::process::ExitCode;
 
 use ofi::rendezvous::{Peers, Place};
-use ofi::{Caps, FiOp, Hints, Node};
+use ofi::{Caps, FiOp, Node};
 use support::Outcome;
 
 const DARTS: u64 = 200_000;
@@ -36,7 +36,7 @@ fn four() -> Outcome {
 
 /// Meets the other processes, and throws with them.
 fn one_of(place: &Place, count: usize) -> Outcome {
-    let node = Node::open(&Hints::new().provider("udp").caps(Caps::MSG | Caps::COLLECTIVE))?;
+    let node = Node::open(&support::hints("udp").caps(Caps::MSG | Caps::COLLECTIVE))?;
     let group = node.meet(place, count, support::LIMIT)?;
     let hits = together(&node, &group)?;
     let all = count as u64 * DARTS;

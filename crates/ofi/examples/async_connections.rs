@@ -15,14 +15,14 @@ const MESSAGES: usize = 5;
 
 fn main() -> ExitCode {
     support::report(|| {
-        let hints = Hints::new().provider("shm");
+        let hints = support::hints("shm");
         let listener = Listener::open(&hints)?;
         let name = listener.name()?;
         let clients = std::thread::spawn(move || {
             let executor = AsyncNode::open(&hints)?;
             (0..CLIENTS).try_for_each(|number| executor.block_on(client(&hints, &name, number)))
         });
-        let executor = AsyncNode::open(&Hints::new().provider("shm"))?;
+        let executor = AsyncNode::open(&support::hints("shm"))?;
         executor.block_on(async {
             for number in 1..=CLIENTS {
                 let bytes = serve(listener.next_request().await?).await?;

@@ -9,7 +9,7 @@ mod support;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ofi::{Caps, FiAddr, FiOp, Hints, MrAccess, Node, RemoteWindow};
+use ofi::{Caps, FiAddr, FiOp, MrAccess, Node, RemoteWindow};
 use support::Outcome;
 
 const WORKERS: usize = 3;
@@ -18,7 +18,7 @@ const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 fn main() -> ExitCode {
     support::report(|| {
-        let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::RMA | Caps::ATOMIC);
+        let hints = support::hints("shm").caps(Caps::MSG | Caps::RMA | Caps::ATOMIC);
         let node = Node::open(&hints)?;
         match std::env::args().nth(1) {
             None => owner(&node),

@@ -7,7 +7,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use ofi::{Connection, Errno, Hints, Listener};
+use ofi::{Connection, Errno, Listener};
 use support::{LIMIT, Outcome};
 
 fn main() -> ExitCode {
@@ -19,7 +19,7 @@ fn main() -> ExitCode {
 }
 
 fn server() -> Outcome {
-    let listener = Listener::open(&Hints::new().provider("shm"))?;
+    let listener = Listener::open(&support::hints("shm"))?;
     let address = listener.name()?.to_string();
     for password in ["sesame", "guess"] {
         let program = std::env::current_exe()?;
@@ -44,7 +44,7 @@ fn server() -> Outcome {
 }
 
 fn client(address: &str, password: &str) -> Outcome {
-    let hints = Hints::new().provider("shm");
+    let hints = support::hints("shm");
     match Connection::open(&hints, &address.parse()?, password.as_bytes(), LIMIT) {
         Ok(connection) => {
             println!("the client heard {:?}", String::from_utf8_lossy(connection.greeting()));

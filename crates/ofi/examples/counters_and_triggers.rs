@@ -3,13 +3,16 @@
 //!
 //! `cargo run --example counters_and_triggers`
 
+#[allow(dead_code, reason = "only the hints are used")]
+mod support;
+
 use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ofi::raw::{
     AvAttr, BindFlags, Caps, CntrAttr, Context, Counter, DeferredOp, Domain, Endpoint, FiAddr, GetinfoFlags,
-    Hints, Lent, ReceiveOp, SendOp, Threshold, Version, WaitObj,
+    Lent, ReceiveOp, SendOp, Threshold, Version, WaitObj,
 };
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
@@ -22,7 +25,7 @@ struct Side {
 }
 
 fn open() -> Result<Side, Box<dyn Error>> {
-    let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::TRIGGER);
+    let hints = support::hints("shm").caps(Caps::MSG | Caps::TRIGGER);
     let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))?;
     let domain = ofi::open_fabric(&infos[0])?.open_domain(&infos[0])?;
     let endpoint = domain.open_endpoint(&infos[0])?;

@@ -4,6 +4,9 @@
 //! `cargo run --release --example echo -- client 10.0.0.1 7000`.
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, reason = "only the hints are used")]
+mod support;
+
 use std::time::Duration;
 
 use ofi::{CompletionKind, Hints, Node};
@@ -15,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [role, host, port] = &arguments[..] else {
         return Err("usage: echo server|client HOST PORT".into());
     };
-    let hints = Hints::new().provider("udp");
+    let hints = support::hints("udp");
     if role == "server" { serve(&hints, host, port) } else { ask(&hints, host, port) }
 }
 

@@ -9,7 +9,7 @@ mod support;
 use std::collections::HashMap;
 use std::process::ExitCode;
 
-use ofi::{Domain, EpOption, FiAddr, Hints, MultiRecvBuffer, Node};
+use ofi::{Domain, EpOption, FiAddr, MultiRecvBuffer, Node};
 use support::{LIMIT, Outcome};
 
 const MESSAGES: u64 = 200; // of each node
@@ -36,7 +36,7 @@ fn message(number: u64) -> Vec<u8> {
 }
 
 fn collect(processes: usize, nodes: usize) -> Outcome {
-    let (hints, peers) = (Hints::new().provider("shm"), processes * nodes);
+    let (hints, peers) = (support::hints("shm"), processes * nodes);
     // Senders are inserted when their first message arrives.
     let node = Node::builder().hints(hints).av_count(peers).insert_senders(peers).open()?;
     node.set_option(EpOption::MinMultiRecv, 1024)?; // the room that a message may need, in bytes
@@ -76,7 +76,7 @@ fn collect(processes: usize, nodes: usize) -> Outcome {
 
 /// One process of senders: several nodes in one domain, each without locks, driven by one thread.
 fn senders(collector: &str, count: usize) -> Outcome {
-    let (domain, collector) = (Domain::open_exclusive(&Hints::new().provider("shm"))?, collector.parse()?);
+    let (domain, collector) = (Domain::open_exclusive(&support::hints("shm"))?, collector.parse()?);
     let mut nodes = Vec::new();
     for _ in 0..count {
         let node = domain.node().open()?;

@@ -9,7 +9,7 @@ mod support;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use ofi::{Completion, CompletionKind, FiAddr, Hints, Node, WaitObj, threading};
+use ofi::{Completion, CompletionKind, FiAddr, Node, WaitObj, threading};
 use support::{LIMIT, Outcome};
 
 const SIZES: [usize; 6] = [0, 8, 64, 4 << 10, 64 << 10, 1 << 20];
@@ -21,7 +21,7 @@ type Local = Node<threading::Exclusive>;
 fn main() -> ExitCode {
     support::report(|| {
         let node = Node::builder_exclusive()
-            .hints(Hints::new().provider("shm"))
+            .hints(support::hints("shm"))
             .wait_obj(WaitObj::Yield) // a latency is measured: do not sleep
             .open()?;
         match std::env::args().nth(1) {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use ofi::{Address, CompletionKind, Connection, Hints, Hub, HubConnection, HubEvent, OpFlags};
+use ofi::{Address, CompletionKind, Connection, Hub, HubConnection, HubEvent, OpFlags};
 use support::{LIMIT, Outcome};
 
 const MESSAGES: u64 = 1000;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 fn publish() -> Outcome {
     // A message counts as pending until its subscriber has it; merely having sent it says nothing about a stalled
     // subscriber.
-    let hints = Hints::new().provider("udp").tx_op_flags(OpFlags::DELIVERY_COMPLETE);
+    let hints = support::hints("udp").tx_op_flags(OpFlags::DELIVERY_COMPLETE);
     let hub = Hub::open_at(&hints, "127.0.0.1", "0")?;
     let name = hub.name()?.to_string();
     let start = |kind: &str| support::process(&[kind.into(), name.clone()]);
@@ -81,7 +81,7 @@ fn turn(hub: &Hub, subscribers: &mut Subscribers, until: Instant) -> Outcome {
 }
 
 fn subscribe(kind: &str, publisher: &Address) -> Outcome {
-    let connection = Connection::open(&Hints::new().provider("udp"), publisher, b"", LIMIT)?;
+    let connection = Connection::open(&support::hints("udp"), publisher, b"", LIMIT)?;
     if kind == "sleeper" {
         std::thread::sleep(LIMIT); // it does not even take what has arrived
         return Ok(());

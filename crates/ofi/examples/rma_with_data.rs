@@ -8,7 +8,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use ofi::{CompletionFlags, Hints, MrAccess, Node, RemoteWindow};
+use ofi::{CompletionFlags, MrAccess, Node, RemoteWindow};
 use support::Outcome;
 
 const CHUNK: usize = 256 << 10;
@@ -19,7 +19,7 @@ const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 fn main() -> ExitCode {
     support::report(|| {
-        let node = Node::open(&Hints::new().provider("shm"))?;
+        let node = Node::open(&support::hints("shm"))?;
         match std::env::args().nth(1) {
             None => owner(&node),
             Some(peer) => writer(&node, &peer),

@@ -6,7 +6,7 @@
 
 use std::process::ExitCode;
 
-use ofi::{Caps, Hints, Node, WaitObj};
+use ofi::{Caps, Errno, Node, WaitObj};
 
 mod support;
 
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome {
-    let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::NAMED_RX_CTX | Caps::SOURCE);
+    let hints = support::hints("shm").caps(Caps::MSG | Caps::NAMED_RX_CTX | Caps::SOURCE);
     let service = Node::builder().hints(hints.clone()).wait_obj(WaitObj::Unspec);
     let workers = service.open_contexts(WORKERS)?;
     let client = Node::builder().hints(hints).wait_obj(WaitObj::Unspec).rx_ctx_bits(BITS).open()?;
@@ -39,7 +39,14 @@ fn run() -> Outcome {
             // Even numbers go to worker 0, odd ones to worker 1.
             let index = question as usize % WORKERS;
             client.recv(vec![0; 8])?;
-            client.inject(&question.to_le_bytes(), client.rx_addr(to_service, index)?)?;
+            let worker = client.rx_addr(to_service, index)?;
+            // Over a device, the first one waits until the service has said which library it is.
+            while let Err(error) = client.inject(&question.to_le_bytes(), worker) {
+                if error != Errno::EAGAIN {
+                    return Err(error.into());
+                }
+                client.poll()?.map(ofi::Completion::into_result).transpose()?; // makes progress
+            }
             let answer = client.wait(LIMIT)?.ok_or("no answer")?.into_result()?;
             let answer = answer.value::<u64>().ok_or("a short answer")?;
             println!("worker {index} says that {question} squared is {answer}");

@@ -7,7 +7,7 @@
 
 use std::process::ExitCode;
 
-use ofi::{Caps, Domain, Hints, Node};
+use ofi::{Caps, Domain, Node};
 
 mod support;
 
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Outcome {
-    let hints = Hints::new().provider("shm").caps(Caps::MSG | Caps::SOURCE);
+    let hints = support::hints("shm").caps(Caps::MSG | Caps::SOURCE);
     let domain = Domain::open(&hints)?;
     let (receives, room) = (domain.shared_receive()?, domain.shared_transmit()?);
     let open = || Node::builder().shared_receive(&receives).shared_transmit(&room).open();

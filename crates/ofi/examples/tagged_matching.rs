@@ -7,7 +7,7 @@ mod support;
 
 use std::process::ExitCode;
 
-use ofi::{Completion, Hints, Node, Op};
+use ofi::{Completion, Node, Op};
 use support::{LIMIT, Outcome};
 
 /// This program's convention: the upper half of a tag is the kind of message, the lower half its number.
@@ -20,7 +20,7 @@ const NOTE: u32 = 2;
 
 fn main() -> ExitCode {
     support::report(|| {
-        let node = Node::open(&Hints::new().provider("shm"))?;
+        let node = Node::open(&support::hints("shm"))?;
         match std::env::args().nth(1) {
             None => receiver(&node),
             Some(peer) => sender(&node, &peer),

@@ -21,6 +21,21 @@ impl Drop for Server {
 
 #[test]
 fn clients_that_nobody_inserted_get_their_messages_back() {
+    answers("udp");
+}
+
+/// The host and the port are of this host, at either end.
+#[test]
+fn over_shared_memory_too() {
+    answers("shm");
+}
+
+fn answers(provider: &str) {
+    let example = || {
+        let mut example = example();
+        example.env("OFI_EXAMPLE_PROVIDER", provider);
+        example
+    };
     let process =
         example().args(["server", "127.0.0.1", "0"]).stdout(Stdio::piped()).spawn().expect("the server");
     let mut server = Server(process);

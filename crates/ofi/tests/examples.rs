@@ -1,5 +1,6 @@
-//! Runs every example that needs no arguments, as a user does: it must succeed, and print something. Examples
-//! of several processes (`two_hosts`, `echo`) have their own tests.
+//! Runs every example that needs no arguments, as a user does: it must succeed, and print something, over the provider
+//! that it is written for and over the others of this host. `cargo xtask efa --test` and `cargo xtask rdma` run them
+//! over devices. Examples of several processes (`two_hosts`, `echo`) have their own tests.
 
 use std::process::Command;
 
@@ -8,9 +9,18 @@ fn runs(name: &str) {
     let tests = std::env::current_exe().expect("this program");
     let built = tests.ancestors().nth(2).expect("the build folder").join("examples").join(name);
     assert!(built.exists(), "{} does not exist (build it: cargo build -p ofi --examples)", built.display());
-    let output = Command::new(built).output().expect("the example");
-    assert!(output.status.success(), "{output:?}");
-    assert!(!output.stdout.is_empty(), "{output:?}");
+    for provider in [None, Some("shm"), Some("udp")] {
+        let mut example = Command::new(&built);
+        // Some examples name a provider, and the others take the first.
+        example.envs(provider.map(|provider| ("OFI_EXAMPLE_PROVIDER", provider)));
+        example.envs(provider.map(|provider| ("FI_PROVIDER", provider)));
+        if name == "serve_reads" {
+            example.args(provider);
+        }
+        let output = example.output().expect("the example");
+        assert!(output.status.success(), "{provider:?}: {output:?}");
+        assert!(!output.stdout.is_empty(), "{provider:?}: {output:?}");
+    }
 }
 
 macro_rules! examples {

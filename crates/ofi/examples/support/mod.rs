@@ -5,7 +5,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use ofi::threading::Level;
-use ofi::{Address, Completion, FiAddr, Node};
+use ofi::{Address, Completion, FiAddr, Hints, Node};
 
 /// Result of an example: any failure ends it with a message and a non-zero code.
 pub type Outcome<T = ()> = Result<T, Box<dyn std::error::Error>>;
@@ -22,6 +22,13 @@ pub fn report(main: impl FnOnce() -> Outcome) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Hints for `usual`, the provider that an example is written for, or for the one in `OFI_EXAMPLE_PROVIDER`: every
+/// example runs over every provider that has what it shows.
+#[allow(dead_code, reason = "not every example names a provider")]
+pub fn hints(usual: &str) -> Hints {
+    Hints::new().provider(std::env::var("OFI_EXAMPLE_PROVIDER").unwrap_or_else(|_| usual.into()))
 }
 
 /// Waits for the next completion, which must be a success.
