@@ -165,7 +165,7 @@ fn page(old: &str, ran: Part, lines: &[String]) -> String {
     if !never.is_empty() {
         let _ = writeln!(
             text,
-            "\nNo run of these parts is recorded here; `cargo xtask nightly PART` runs one and writes its row:\n{}.",
+            "\nNo run of these parts is recorded here; `cargo xtask nightly kills` runs the first and writes its row, and so on:\n{}.",
             never.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
         );
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::StepResult;
 use crate::capi::{DEVICES, built, link_with_devices};
-use crate::step::{NOT_RUN, Outcome, cargo, command, not_run, output, root, run, target_dir};
+use crate::step::{Outcome, cargo, command, not_run, output, root, run, target_dir};
 
 /// What to run, and with whom.
 #[derive(Debug, clap::Args)]
@@ -43,7 +43,7 @@ pub fn main(options: &Options) -> StepResult {
     let status = bench.status().map_err(|error| format!("ofi efa-bench: {error}"))?;
     match status.code() {
         Some(0) => Ok(Outcome::Passed),
-        Some(61) => not_run("efa-bench", &format!("status {NOT_RUN}: see above")),
+        Some(61) => not_run("efa-bench", "the provider found no device; its reason is above"),
         _ => Err(format!("ofi efa-bench ended with {status}")),
     }
 }

@@ -87,8 +87,10 @@ fn test(report: &mut Report) {
         run(&mut cargo(&["test", "--quiet", "--package", "efa-emulator"]))
     });
     report.add("fi_info names what a host lacks for its devices", fi_info);
+    report.add("docs/providers.md says what efa grants", || grants(&emulator, &dir));
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
+    report.add_retried("examples over our efa", || examples(&emulator, &dir));
     report.add_retried("media flows over our efa, either end killed", || flows(&emulator, &dir));
     report.add_retried("peers over our efa are killed", || programs::death(&emulator, &dir));
     report.add("neighbours on an emulated device", || programs::neighbours(&emulator, &dir));
@@ -163,6 +165,20 @@ fn fi_info() -> StepResult {
     run(cargo(&tests).args(["--features", capi::DEVICES]))
 }
 
+/// The capabilities of fabric `efa` are those of the table.
+fn grants(emulator: &Path, dir: &Path) -> StepResult {
+    let mut info = Command::new(capi::tool("fi_info")?);
+    let text = output(on(info.args(["-p", "efa", "-f", "efa", "--json"]), emulator, dir))?;
+    let answer: serde_json::Value =
+        serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    let caps = answer.pointer("/infos/0/caps").and_then(serde_json::Value::as_array);
+    let mut found: Vec<&str> = caps.into_iter().flatten().filter_map(serde_json::Value::as_str).collect();
+    let mut wanted: Vec<&str> = crate::features::EFA.split_whitespace().collect();
+    found.sort_unstable();
+    wanted.sort_unstable();
+    if found == wanted { Ok(Outcome::Passed) } else { Err(format!("efa grants {found:?}, not {wanted:?}")) }
+}
+
 /// Our provider with itself: our program, on the system's libibverbs and libefa.
 fn own_efa(emulator: &Path, dir: &Path) -> StepResult {
     let program = capi::tool("fi_pingpong")?;
@@ -181,6 +197,27 @@ fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
         let mut demo = Command::new(&program);
         demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]).envs(disorder.into_iter().flatten());
         run(on(&mut demo, emulator, dir))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// Every example that `efa` can run, and those of connections, which say that it has none.
+fn examples(emulator: &Path, dir: &Path) -> StepResult {
+    let over_efa = |name| {
+        let (environment, provider) = capi::example_over(name, "efa");
+        let mut example = Command::new(capi::example(name)?);
+        on(example.args(provider).envs(environment), emulator, dir);
+        Ok::<_, String>(example)
+    };
+    for name in capi::EXAMPLES {
+        run(&mut over_efa(name)?).map_err(|why| format!("{name}: {why}"))?;
+    }
+    for name in ["connections", "async_connections"] {
+        let ended = over_efa(name)?.output().map_err(|error| format!("{name}: {error}"))?;
+        let said = String::from_utf8_lossy(&ended.stderr);
+        if ended.status.success() || !said.contains("FI_EP_MSG") {
+            return Err(format!("{name} does not say that efa has no connections: {said}"));
+        }
     }
     Ok(Outcome::Passed)
 }

@@ -211,8 +211,7 @@ fn accesses(info: &Info) -> String {
     }
 }
 
-/// C's program, and the libfabric that it loads: C's own, or ours. `None` without the program, and if its library is not
-/// the wanted one.
+/// C's program, and the libfabric that it loads: C's own, or ours. `None` without the program.
 fn c_library(programs: &Programs, path: &Path, on_ours: bool) -> Option<(String, String)> {
     let info = path.with_file_name("fi_info");
     if !path.exists() || !info.exists() {

@@ -13,13 +13,13 @@ pub fn loaded(name: &str) -> Option<PathBuf> {
 }
 
 fn path_in(maps: &str, name: &str) -> Option<PathBuf> {
-    let paths = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
+    let mut paths = maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
     let stem = name.split(".so").next().unwrap_or(name);
     let is_it = |path: &&Path| {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         file.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so"))
     };
-    let found = paths.filter(is_it).next_back()?;
+    let found = paths.rfind(is_it)?;
     Some(std::fs::canonicalize(found).unwrap_or_else(|_| found.to_owned()))
 }
 
@@ -43,7 +43,8 @@ pub fn described(name: &str) -> String {
     }
 }
 
-/// The libfabric that a program would load: the file, and what its `fi_version` is, by the `fi_info` beside the program.
+/// The libfabric that a program would load: the file, and what its `fi_version` is, by the `fi_info` beside the
+/// program.
 pub fn libfabric_of(mut info: Command) -> Option<String> {
     let mut lists = Command::new(info.get_program());
     for (key, value) in info.get_envs() {
