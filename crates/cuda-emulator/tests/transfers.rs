@@ -146,7 +146,7 @@ fn chunks_of_windows_move_from_a_mute_rail() {
     }
     let device = SimulatedDevice::new("window0", Plan::default());
     ofi_verbs::rc::add(Arc::new(Handle(Arc::clone(&device))));
-    ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider)).unwrap();
+    let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider)); // a build with every provider has it already
     let hints = Hints::new().provider("verbs").addr_format(AddrFormat::SockaddrIn).domain("window0");
     let open = |name: &str| {
         let config = Config { stall_timeout: Duration::from_secs(1), ..Config::default() };
