@@ -32,8 +32,8 @@ inline std::string refusal(const void *caller) {
                   : std::string();
 }
 
-/* Why the parameters of a backend of this name are not those of nixl_backend.h. Empty: they are. The words are looked at
- * before any is followed: the type is a short string, which lies in itself. */
+/* Why the parameters of a backend of this name are not those of nixl_backend.h. Empty: they are. The words are looked
+ * at before any is followed: the type is a short string, which lies in itself. */
 inline std::string refusal(const nixlBackendInitParams *given, const char *name) {
     struct {
         uintptr_t data, len;

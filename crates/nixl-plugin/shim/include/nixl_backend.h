@@ -1,5 +1,5 @@
-/* The interface between NVIDIA's NIXL and its backends: API version 1, as NIXL has it from 1.0 to 1.5. Declared from its
- * facts (names, layouts, the order of the virtual table), so that the plug-in builds without NIXL's sources. The
+/* The interface between NVIDIA's NIXL and its backends: API version 1, as NIXL has it from 1.0 to 1.5. Declared from
+ * its facts (names, layouts, the order of the virtual table), so that the plug-in builds without NIXL's sources. The
  * assertions below are the layout of x86-64 and AArch64 with libstdc++. host.h refuses hosts of another layout.
  *
  * Names that begin with nixl are NIXL's: they are part of the interface, because the types' descriptions (RTTI) have
