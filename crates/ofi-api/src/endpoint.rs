@@ -29,7 +29,8 @@ pub enum EpOption {
     TxSize = 6,
     /// Receives that may be posted. Read-only: `fi_rx_attr.size`.
     RxSize = 7,
-    /// How transfers of device memory run between devices, for providers with `FI_HMEM`. Refused.
+    /// How transfers of device memory run between devices, an `int`: 3, `FI_HMEM_P2P_DISABLED`, and nothing else, as no
+    /// provider has `FI_HMEM`.
     HmemP2p = 8,
     /// Operations that a device triggers. Refused.
     XpuTrigger = 9,
@@ -117,7 +118,17 @@ impl EpOption {
     /// Whether it is 1 or 0, a `bool` in C.
     pub fn is_bool(self) -> bool {
         let number = self as i32;
-        self == Self::SharedMemoryPermitted || (number < 0 && self != Self::EfaRnrRetry)
+        matches!(self, Self::SharedMemoryPermitted | Self::CudaApiPermitted | Self::FirewallAddr)
+            || (number < 0 && self != Self::EfaRnrRetry)
+    }
+
+    /// Bytes of its value in C.
+    pub fn size(self) -> usize {
+        match self {
+            Self::HmemP2p => size_of::<std::ffi::c_int>(),
+            option if option.is_bool() => size_of::<bool>(),
+            _ => size_of::<usize>(),
+        }
     }
 
     /// The option with C's number. Numbers below zero are of single providers (`rdma/fi_ext.h`).

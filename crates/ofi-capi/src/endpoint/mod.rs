@@ -347,12 +347,9 @@ unsafe extern "C" fn getopt(
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
         let value = ep.endpoint.option(option)?;
-        if option.is_bool() {
-            // SAFETY: as above.
-            return unsafe { crate::memory::put_sized(&[value as u8], place, len) };
-        }
+        // The first bytes of the little-endian value, as each of C's types has no more.
         // SAFETY: as above.
-        unsafe { crate::memory::put_sized(&value.to_ne_bytes(), place, len) }
+        unsafe { crate::memory::put_sized(&value.to_le_bytes()[..option.size()], place, len) }
     })
 }
 
@@ -367,19 +364,29 @@ unsafe extern "C" fn setopt(
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
-        if option.is_bool() {
-            if place.is_null() || len != size_of::<bool>() {
-                return Err(invalid("the value of an option", "a bool", format!("{len} bytes")));
-            }
-            // SAFETY: one byte, whatever its value.
-            let value = unsafe { place.cast::<u8>().read() };
-            return ep.endpoint.set_option(option, (value != 0).into());
+        if place.is_null() || len != option.size() {
+            // An option that cannot be set is refused as such, whatever the value.
+            return match ep.endpoint.option(option).and_then(|value| ep.endpoint.set_option(option, value)) {
+                Err(error) if error.errno() == Errno::ENOPROTOOPT => Err(error),
+                _ => Err(wrong_length(option, place.is_null(), len)),
+            };
         }
-        if place.is_null() || len != size_of::<usize>() {
-            return Err(invalid("the value of an option", "a size_t", format!("{len} bytes")));
-        }
-        // SAFETY: as above.
-        let value = unsafe { place.cast::<usize>().read_unaligned() };
-        ep.endpoint.set_option(option, value)
+        let mut value = [0; size_of::<usize>()];
+        // SAFETY: the caller's bytes, as many as the option has, which is no more than a `size_t`.
+        unsafe { std::ptr::copy_nonoverlapping(place.cast(), value.as_mut_ptr(), len) };
+        let value = usize::from_le_bytes(value);
+        ep.endpoint.set_option(option, if option.is_bool() { (value != 0).into() } else { value })
     })
+}
+
+/// The value of an option is missing, or not as long as its type.
+#[cold]
+fn wrong_length(option: EpOption, is_null: bool, len: usize) -> Error {
+    let wanted = match option {
+        EpOption::HmemP2p => "an int",
+        option if option.is_bool() => "a bool",
+        _ => "a size_t",
+    };
+    let found = if is_null { "a null pointer".into() } else { format!("{len} bytes") };
+    invalid(&format!("the value of endpoint option {option:?}"), wanted, found)
 }

@@ -26,6 +26,7 @@ impl<T: Transport> EpCore<T> {
             EpOption::MaxAtomicSize => guard.ends.tx.atomics.size,
             EpOption::InjectAtomicSize => guard.ends.tx.atomics.inject,
             EpOption::SharedMemoryPermitted => guard.shared_memory.into(),
+            EpOption::HmemP2p => P2P_DISABLED,
             EpOption::TxSize => self.info.tx_attr.size,
             EpOption::RxSize => self.info.rx_attr.size,
             other => {
@@ -49,6 +50,7 @@ impl<T: Transport> EpCore<T> {
                 return Ok(());
             }
             EpOption::SharedMemoryPermitted => return guard.permit_shared_memory(value),
+            EpOption::HmemP2p => return transfer_between_devices(value),
             EpOption::MaxMsgSize => (&mut limits.message, max_size),
             EpOption::MaxTaggedSize => (&mut limits.tagged, max_size),
             EpOption::MaxRmaSize => (&mut limits.rma, max_size),
@@ -160,6 +162,24 @@ fn not_a_bool(option: EpOption, value: usize) -> Error {
     Error::wanted(Errno::EINVAL, subject, "true or false", value.to_string(), "give 1 or 0")
 }
 
+/// `FI_HMEM_P2P_DISABLED`, the last of the values of `FI_OPT_FI_HMEM_P2P`.
+const P2P_DISABLED: usize = 3;
+
+/// Sets `FI_OPT_FI_HMEM_P2P`: as no provider has `FI_HMEM`, nothing moves between devices by it.
+fn transfer_between_devices(value: usize) -> Result<()> {
+    if value == P2P_DISABLED {
+        return Ok(());
+    }
+    let errno = if value < P2P_DISABLED { Errno::EOPNOTSUPP } else { Errno::EINVAL };
+    Err(Error::wanted(
+        errno,
+        "FI_OPT_FI_HMEM_P2P",
+        "FI_HMEM_P2P_DISABLED (3): no provider has FI_HMEM",
+        value.to_string(),
+        "leave it out, and copy through memory of the host, or register a dma-buf (FI_MR_DMABUF)",
+    ))
+}
+
 /// Why an option is not supported or not set.
 #[cold]
 fn refused(option: EpOption) -> Error {
@@ -174,7 +194,7 @@ fn refused(option: EpOption) -> Error {
         EpOption::SendBufSize | EpOption::RecvBufSize => {
             ("an endpoint is no stream socket", "use the settings of the provider (fi_info -e)")
         }
-        EpOption::HmemP2p | EpOption::CudaApiPermitted => {
+        EpOption::CudaApiPermitted => {
             ("it is of providers with FI_HMEM, and no device is ever called here", "leave it out")
         }
         EpOption::XpuTrigger => ("no device starts operations", "use FI_TRIGGER, which counters start"),
@@ -191,8 +211,9 @@ impl<T: Transport> State<T> {
         if value > 1 {
             return Err(not_a_bool(EpOption::SharedMemoryPermitted, value));
         }
-        if self.lanes.is_some() {
-            return Err(super::bad_state(
+        if self.lanes.is_some() && self.shared_memory != (value == 1) {
+            return Err(Error::wanted(
+                Errno::EINVAL,
                 "FI_OPT_SHARED_MEMORY_PERMITTED",
                 "an endpoint before fi_enable",
                 "an enabled one",
