@@ -141,7 +141,7 @@ int main(void)
 	fi_freeinfo(entry.cm.info);
 	ANSWERS(event(&entry, sizeof entry), -FI_EAVAIL);
 	ANSWERS(fi_eq_readerr(eq, &error, 0), sizeof error);
-	CHECK(error.fid == &client->fid && error.err == FI_ECONNREFUSED);
+	CHECK(error.fid == &client->fid && error.context == client->fid.context && error.err == FI_ECONNREFUSED);
 	CHECK(error.err_data_size == 2 && !memcmp(error.err_data, "no", 2));
 	OK(fi_close(&client->fid));
 

@@ -261,7 +261,11 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, place: *mut fi_eq_err_entry, flags
         let mut kept = eq.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let error = eq.eq.read_error()?;
         entry.fid = directory::pointer(error.fid);
-        (entry.context, entry.data) = (error.context.as_ptr(), error.data);
+        // Where the call had none (fi_connect), that of the object, as C's providers do.
+        // SAFETY: the directory names open objects, which the program does not close while it reads of them.
+        let own = unsafe { entry.fid.as_ref() }.map_or(std::ptr::null_mut(), |fid| fid.context);
+        let context: *mut c_void = error.context.as_ptr();
+        (entry.context, entry.data) = (if context.is_null() { own } else { context }, error.data);
         (entry.err, entry.prov_errno) = (error.err.get(), error.prov_errno);
         if eq.lends_error_data {
             entry.err_data_size = 0;
