@@ -295,8 +295,6 @@ static void registering(void)
 	struct fid_mr *mr;
 	uint64_t access = FI_SEND | FI_RECV;
 	BAD(ops->reg(NULL, memory, 8, access, 0, 1, 0, &mr, NULL));
-	BAD(ops->reg(domain, NULL, 8, access, 0, 1, 0, &mr, NULL));
-	BAD(ops->reg(domain, memory, 0, access, 0, 1, 0, &mr, NULL));
 	BAD(ops->reg(domain, memory, HUGE_SIZE, access, 0, 1, 0, &mr, NULL));
 	BAD(ops->reg(domain, memory, 8, NO_FLAG, 0, 1, 0, &mr, NULL));
 	BAD(ops->reg(domain, memory, 8, access, 0, 1, NO_FLAG, &mr, NULL));

@@ -40,7 +40,7 @@ static void registrations(void)
 	for (int at = 0; at < 2; at++)
 		OK(fi_mr_reg(pair.domain, memory, sizeof memory, FI_REMOTE_READ, 0, 1 + at, 0, &mr[at], at ? &tag : NULL));
 	/* A failed call reports no event. */
-	ANSWERS(fi_mr_reg(pair.domain, NULL, 16, FI_SEND, 0, 0, 0, &mr[0], NULL), -FI_EINVAL);
+	ANSWERS(fi_mr_reg(pair.domain, memory, 16, FI_SEND, 5, 0, 0, &mr[0], NULL), -FI_EINVAL);
 	for (int at = 0; at < 2; at++) {
 		entry = next(eq, FI_MR_COMPLETE);
 		CHECK(entry.fid == &mr[at]->fid && entry.context == (at ? &tag : NULL));

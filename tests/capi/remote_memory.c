@@ -100,10 +100,49 @@ static void every_registration(void)
 	OK(fi_mr_unmap_key(pair.domain, key));
 	OK(fi_mr_enable(mr));
 	OK(fi_close(&mr->fid));
-	ANSWERS(fi_mr_reg(pair.domain, NULL, 16, FI_SEND, 0, 0, 0, &mr, NULL), -FI_EINVAL);
-	ANSWERS(fi_mr_reg(pair.domain, memory, 0, FI_SEND, 0, 0, 0, &mr, NULL), -FI_EINVAL);
+	/* No bytes, and empty pieces. */
+	OK(fi_mr_reg(pair.domain, memory, 0, FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
+	OK(fi_close(&mr->fid));
+	OK(fi_mr_reg(pair.domain, NULL, 0, FI_SEND, 0, 0, 0, &mr, NULL));
+	OK(fi_close(&mr->fid));
+	pieces[1].iov_len = 0;
+	OK(fi_mr_regv(pair.domain, pieces, 2, FI_REMOTE_READ, 0, 0, 0, &mr, NULL));
+	OK(fi_close(&mr->fid));
+	ANSWERS(fi_mr_regv(pair.domain, pieces, 0, FI_SEND, 0, 0, 0, &mr, NULL), -FI_EINVAL);
 	attr.iface = FI_HMEM_CUDA;
 	CHECK(fi_mr_regattr(pair.domain, &attr, 0, &mr) < 0);
+}
+
+/* The idiom of OpenSHMEM and of MPI's dynamic windows: what is not mapped is an error for the peer, and only that. */
+static void the_whole_address_space(void)
+{
+	static char target[100000], from[100000];
+	static const char constant[] = "it stays as it is";
+	static const size_t lengths[] = {256, SIZE_MAX};
+	struct fid_mr *mr;
+	int context;
+	memset(from, 7, sizeof from);
+	for (int at = 0; at < 2; at++) {
+		OK(fi_mr_reg(pair.domain, NULL, lengths[at], FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 9, 0, &mr, NULL));
+		uint64_t key = fi_mr_key(mr);
+		for (size_t len = 8; at == 1 && len <= sizeof target; len += sizeof target - 8) {
+			memset(target, 0, sizeof target);
+			POST(&pair, fi_write(pair.ep[0], from, len, NULL, pair.addr[1], (uintptr_t)target, key, &context));
+			ended(0, FI_RMA | FI_WRITE, &context);
+			CHECK(!memcmp(target, from, len));
+			POST(&pair, fi_read(pair.ep[0], from, len, NULL, pair.addr[1], (uintptr_t)target, key, &context));
+			ended(0, FI_RMA | FI_READ, &context);
+			POST(&pair, fi_write(pair.ep[0], from, len, NULL, pair.addr[1], 4096, key, &context));
+			failed(FI_EACCES, &context);
+		}
+		POST(&pair, fi_write(pair.ep[0], from, 8, NULL, pair.addr[1], 0, key, &context));
+		failed(FI_EACCES, &context);
+		POST(&pair, fi_read(pair.ep[0], from, 8, NULL, pair.addr[1], 0, key, &context));
+		failed(FI_EACCES, &context);
+		POST(&pair, fi_write(pair.ep[0], from, 8, NULL, pair.addr[1], (uintptr_t)constant, key, &context));
+		failed(FI_EACCES, &context);
+		OK(fi_close(&mr->fid));
+	}
 }
 
 int main(void)
@@ -111,6 +150,7 @@ int main(void)
 	pair_open(&pair, FI_MSG | FI_RMA);
 	every_call();
 	every_registration();
+	the_whole_address_space();
 	pair_close(&pair);
 	return 0;
 }

@@ -143,6 +143,11 @@ impl<'a> MrAttr<'a> {
     /// # Safety
     /// Until the registration is closed, the memory stays mapped. With remote rights, any peer that has the key
     /// may read or write it at any moment: the program must not hold Rust references that exclude this.
+    ///
+    /// A piece that begins at the null pointer, or is longer than `isize::MAX`, promises no memory: it means whatever
+    /// is mapped there when a peer accesses it (`fi_mr_reg(NULL, SIZE_MAX)`: the whole address space). Each access is
+    /// checked then, and an address without such memory is an error for the peer (`FI_EACCES`). The program must not
+    /// unmap what a peer is accessing, and the second promise holds for all of its memory.
     pub const unsafe fn new(pieces: &'a [Piece], access: MrAccess) -> Self {
         Self {
             pieces,
@@ -187,6 +192,13 @@ impl<'a> MrAttr<'a> {
     /// The memory: one piece, or several that form one region.
     pub const fn pieces(&self) -> &'a [Piece] {
         self.pieces
+    }
+
+    /// Whether the memory is mapped as long as it is registered. Not so where a piece begins at the null pointer, or is
+    /// longer than any memory: see [`MrAttr::new`].
+    pub fn promises_memory(&self) -> bool {
+        let whatever = |piece: &Piece| piece.addr.is_null() || isize::try_from(piece.len).is_err();
+        self.dmabuf.is_some() || !self.pieces.iter().any(|piece| piece.len > 0 && whatever(piece))
     }
 
     /// The rights of local and remote operations.

@@ -92,9 +92,6 @@ unsafe fn register(
     }
     // SAFETY: the caller's promise.
     let described = if is_dmabuf { Some(unsafe { dmabuf(attr)? }) } else { None };
-    if described.is_none() && pieces.iter().any(|piece| piece.addr.is_null() && piece.len > 0) {
-        return Err(null("the memory to register"));
-    }
     let access = MrAccess::from_bits_retain(attr.access);
     let mut wanted = match &described {
         Some((dmabuf, piece)) => MrAttr::of_dmabuf(*dmabuf, piece, access),

@@ -72,7 +72,8 @@ impl Region {
 
     /// Registers memory with the device, if possible.
     pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
-        let is_system = attr.iface == HmemIface::System;
+        // No device holds an address space of which nothing is promised.
+        let is_system = attr.iface == HmemIface::System && attr.promises_memory();
         let ranges = attr.pieces().iter().filter(|_| is_system);
         let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
         let plain = is_system && !attr.disabled && attr.peer.is_none() && domain.keys;

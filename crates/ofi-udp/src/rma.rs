@@ -271,7 +271,8 @@ impl Lane {
                 return;
             }
             let left = read.len - read.done;
-            let lends = lends && CHUNK.min(left) > SHORT_ANSWER;
+            let lends =
+                lends && CHUNK.min(left) > SHORT_ANSWER && common.domain.regions.may_lend(&read.remote);
             let part = piece(left, if lends { CHUNK } else { COPIED }, |most| sender.bulk.whole_parts(most));
             // Check all of it before anything is promised: a region may have been closed since the read began.
             let who = accessor(common, host, peer);

@@ -46,6 +46,20 @@ impl Region {
             let (wanted, advice) = ("system memory", "copy the data from the GPU to system memory");
             return refused(Errno::ENOSYS, wanted, format!("that of {:?}", attr.iface), advice);
         }
+        if !attr.promises_memory() {
+            let wanted = "memory that is mapped: the device accesses it alone, and its driver pins it";
+            let found = format!("{:#x} bytes at {:p}", piece.len, piece.addr);
+            return refused(
+                Errno::EOPNOTSUPP,
+                wanted,
+                found,
+                "use FI_EP_RDM, where the owner may execute accesses",
+            );
+        }
+        if piece.len == 0 && attr.dmabuf().is_none() {
+            let advice = "leave it out, or use FI_EP_RDM";
+            return refused(Errno::EINVAL, "at least one byte, as the device wants", "none".into(), advice);
+        }
         let access = match access(attr) {
             Some(Access::RemoteReadWrite) if domain.atomics => Access::RemoteAtomic,
             access => access.unwrap_or(Access::Local),
@@ -67,7 +81,8 @@ impl Region {
 
     /// Registers memory with the device, if possible.
     pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
-        let is_system = attr.iface == HmemIface::System;
+        // No device holds an address space of which nothing is promised.
+        let is_system = attr.iface == HmemIface::System && attr.promises_memory();
         let ranges = attr.pieces().iter().filter(|_| is_system);
         let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
         let remote = match (attr.pieces(), access(attr)) {

@@ -59,6 +59,7 @@ connected!($name: $kit, skip = [
     threads_that_break_their_promise_lose_nothing: "has tags",
     selective_a_level_in_a_call_asks_for_no_entry: "has tags",
     selective_a_level_of_the_endpoint_asks_for_no_entry: "has tags",
+    empty_memory_may_be_registered: "a device registers at least one byte",
     too_many_pieces_are_refused: "has tags",
     two_claims_keep_their_messages_apart: "has tags",
     unknown_flags_are_refused: "has tags",

@@ -1,8 +1,8 @@
 //! One registration: its memory, its rights, and the translation of addresses.
 //!
 //! Invariants:
-//! I1. There is at least one piece; each has a length above zero and ends at a valid address, and so do all
-//!     together from `offset` on. [`super::register`] checks that.
+//! I1. There is at least one piece; each ends at a valid address, and so do all together from `offset` on. Only a
+//!     single piece may be empty: a region of no bytes. [`super::register`] checks that.
 //! I2. A [`Span`] lies inside its region.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,7 @@ use ofi_api::{Address, BindFlags, Context, Desc, HmemIface, KEY_NOTAVAIL, MrAcce
 use super::Violation;
 use crate::auth::AuthKey;
 use crate::cntr::{Cntr, Counters, Kind};
+use crate::sys::mapped;
 
 /// The meaning of addresses in remote accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,6 +62,11 @@ pub struct Region<T> {
     pub(super) auth: AuthKey,
     /// Accessible only for this peer; for all if `None`.
     pub(super) only: Option<Address>,
+    /// It is of whatever is mapped, which each access finds out: it begins at the null pointer, or is longer than any
+    /// memory.
+    pub(super) is_unmapped: bool,
+    /// An access needs more checks than most: `only` or `is_unmapped` says so.
+    pub(super) is_special: bool,
     /// The counters of peers' reads and writes.
     pub(super) counters: RwLock<Counters>,
     pub(super) is_counted: AtomicBool,
@@ -75,9 +81,12 @@ pub(super) enum Memory {
 
 impl Memory {
     pub fn new(pieces: &[Piece]) -> Self {
-        match pieces {
-            [one] => Memory::One([*one]),
-            many => Memory::Many(many.into()),
+        let mut filled = pieces.iter().filter(|piece| piece.len > 0);
+        match (pieces, filled.clone().count()) {
+            ([one], _) => Memory::One([*one]),
+            ([first, ..], 0) => Memory::One([*first]),
+            (_, 1) => Memory::One([*filled.next().unwrap_or(&pieces[0])]),
+            _ => Memory::Many(filled.copied().collect()),
         }
     }
 
@@ -114,8 +123,8 @@ impl<T> Region<T> {
         self.memory.pieces()
     }
 
-    /// Length in bytes, over all pieces. Never zero.
-    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    /// Length in bytes, over all pieces.
+    #[expect(clippy::len_without_is_empty, reason = "nothing depends on it")]
     pub fn len(&self) -> usize {
         self.len
     }
@@ -229,13 +238,42 @@ impl<T> Region<T> {
         if !who.auth.opens(&self.auth) {
             return Err(Violation::AuthKey);
         }
-        if self.only.is_some() && who.peer != self.only.as_ref() {
-            return Err(Violation::Peer);
+        if self.is_special {
+            return self.resolve_special(who, addr, len, access);
         }
+        self.span(addr, len)
+    }
+
+    #[inline]
+    fn span(&self, addr: u64, len: u64) -> Result<Span, Violation> {
         match self.addressing {
             Addressing::Virtual => self.span_at_address(addr, len),
             Addressing::Offset => self.span_at_offset(addr, len),
         }
+    }
+
+    /// The rest of [`Region::resolve`] for a region of one peer, or of the address space.
+    #[cold]
+    fn resolve_special(
+        &self,
+        who: Accessor<'_>,
+        addr: u64,
+        len: u64,
+        access: MrAccess,
+    ) -> Result<Span, Violation> {
+        if self.only.is_some() && who.peer != self.only.as_ref() {
+            return Err(Violation::Peer);
+        }
+        let span = self.span(addr, len)?;
+        if self.is_unmapped {
+            let write = access.contains(MrAccess::REMOTE_WRITE);
+            for piece in self.pieces_of(span) {
+                if !mapped::is_mapped(piece.addr.addr(), piece.len, write) {
+                    return Err(Violation::Unmapped);
+                }
+            }
+        }
+        Ok(span)
     }
 
     /// The span of a local buffer: local operations always use virtual addresses.

@@ -68,10 +68,6 @@ pub(super) fn check_memory(attr: &MrAttr<'_>, addressing: Addressing, iov_limit:
         let advice = "see mr_iov_limit in the domain attributes";
         return wrong(format!("1 to {iov_limit} pieces"), format!("{count}"), advice);
     }
-    if let Some(at) = attr.pieces().iter().position(|piece| piece.len == 0) {
-        let advice = "leave empty pieces out: a registration has at least one byte";
-        return wrong("a length above zero".into(), format!("0 in piece {at}"), advice);
-    }
     if let Some(piece) = attr.pieces().iter().find(|piece| end_of(piece).is_none()) {
         let found = format!("{} bytes at {:p}", piece.len, piece.addr);
         return wrong("memory inside the address space".into(), found, "check address and length");

@@ -34,6 +34,8 @@ pub struct RegionTable<T> {
     violations: Counters,
     /// Some region has, or had, a counter.
     counting: AtomicBool,
+    /// Some region is, or was, of whatever is mapped.
+    unpromised: AtomicBool,
 }
 
 impl<T> RegionTable<T> {
@@ -48,6 +50,7 @@ impl<T> RegionTable<T> {
             changes: Mutex::default(),
             violations: Counters::default(),
             counting: AtomicBool::new(false),
+            unpromised: false.into(),
         }
     }
 
@@ -56,7 +59,7 @@ impl<T> RegionTable<T> {
     /// transport's data is dropped.
     ///
     /// # Errors
-    /// `FI_EINVAL` for no pieces or too many, an empty piece, memory beyond the address space, an unknown
+    /// `FI_EINVAL` for no pieces or too many, memory beyond the address space, an unknown
     /// base or one that does not hold all of the memory; `FI_ENOKEY` for a requested key that is in use;
     /// `FI_EKEYREJECTED` for `FI_KEY_NOTAVAIL` as a key; `FI_EIO` if the system has no random numbers.
     pub fn register(&self, registration: Registration<'_, T>) -> Result<Desc> {
@@ -75,6 +78,10 @@ impl<T> RegionTable<T> {
             let advice = "choose any other 64-bit key";
             let found = "FI_KEY_NOTAVAIL";
             return Err(Error::wanted(Errno::EKEYREJECTED, "memory key", "a usable key", found, advice));
+        }
+        let is_unmapped = !attr.promises_memory();
+        if is_unmapped {
+            self.unpromised.store(true, Ordering::Relaxed);
         }
         let desc = Desc(NEXT_DESC.fetch_add(1, Ordering::Relaxed));
         let region = Arc::new(Region {
@@ -95,7 +102,9 @@ impl<T> RegionTable<T> {
             base: base.map(|base| Arc::clone(&base.as_base)),
             data,
             auth,
+            is_special: only.is_some() || is_unmapped,
             only,
+            is_unmapped,
             counters: RwLock::default(),
             is_counted: false.into(),
         });
@@ -255,6 +264,13 @@ impl<T> RegionTable<T> {
             .ok_or_else(no_such_region)??;
         self.counting.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether memory that a peer reads may be lent to the network until it has arrived: not memory that only its
+    /// application knows to be mapped, and may unmap once the peer has it.
+    pub fn may_lend(&self, remote: &[RemotePiece]) -> bool {
+        let promised = |piece: &RemotePiece| self.by_key.read(piece.key, |region| !region.is_unmapped);
+        !self.unpromised.load(Ordering::Relaxed) || remote.iter().all(|piece| promised(piece).unwrap_or(true))
     }
 
     /// Whether some region has, or had, a counter.

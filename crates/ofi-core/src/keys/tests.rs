@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ofi_api::{Context, Desc, Errno, Error, HmemIface, KEY_NOTAVAIL, MrAccess, MrAttr, Piece};
+use ofi_api::{Context, Desc, Errno, Error, HmemIface, KEY_NOTAVAIL, MrAccess, MrAttr, Piece, RemotePiece};
 use proptest::prelude::*;
 
 use super::*;
@@ -106,8 +106,22 @@ fn numbers_that_wrap_do_not_get_in() {
 fn all_of_memory_is_a_region() {
     let table = table(Addressing::Offset);
     let (key, _) = register(&table, &[piece(0, usize::MAX)], REMOTE);
-    assert_eq!(granted(table.check(key, 0x1234, 8, READ)), [(0x1234, 8)]);
-    assert_eq!(granted(table.check(key, u64::MAX - 1, 1, READ)), [(usize::MAX - 1, 1)]);
+    let (promised, _) = register(&table, &[piece(1000, 10)], REMOTE);
+    let remote = |key| [RemotePiece { addr: 0, len: 1, key }];
+    assert!(!table.may_lend(&remote(key)) && table.may_lend(&remote(promised)));
+    // Each access finds out what is mapped.
+    let mut memory = vec![1u8; 100_000];
+    let addr = memory.as_mut_ptr().expose_provenance();
+    assert_eq!(granted(table.check(key, addr as u64 + 5, 90_000, REMOTE)), [(addr + 5, 90_000)]);
+    for nowhere in [0, 8, u64::MAX - 1] {
+        assert_eq!(table.check(key, nowhere, 1, READ).unwrap_err(), Violation::Unmapped);
+        assert_eq!(table.check(key, nowhere, 1, WRITE).unwrap_err(), Violation::Unmapped);
+        assert!(table.check(key, nowhere, 0, READ).unwrap().is_empty());
+    }
+    static CONSTANT: [u8; 8] = [1; 8];
+    let constant = CONSTANT.as_ptr().expose_provenance() as u64;
+    assert!(table.check(key, constant, 8, READ).is_ok());
+    assert_eq!(table.check(key, constant, 8, REMOTE).unwrap_err(), Violation::Unmapped);
     assert_eq!(table.check(key, u64::MAX, 1, READ).unwrap_err(), Violation::Overflow);
 }
 
@@ -148,13 +162,30 @@ fn what_cannot_be_registered_is_refused() {
     };
     let good = piece(1000, 10);
     assert_eq!(refused(&[], 0), Errno::EINVAL);
-    assert_eq!(refused(&[piece(1000, 0)], 0), Errno::EINVAL);
-    assert_eq!(refused(&[good, piece(0, 0)], 0), Errno::EINVAL);
     assert_eq!(refused(&[good; 5], 0), Errno::EINVAL);
     assert_eq!(refused(&[piece(1, usize::MAX)], 0), Errno::EINVAL);
     assert_eq!(refused(&[piece(0, usize::MAX), good], 0), Errno::EINVAL);
     assert_eq!(refused(&[good], 8), Errno::EINVAL);
     assert!(table.is_empty());
+}
+
+#[test]
+fn empty_pieces_add_nothing() {
+    for addressing in [Addressing::Virtual, Addressing::Offset] {
+        let table = table(addressing);
+        let (start, base) = if addressing == Addressing::Virtual { (1000, 1000) } else { (0, 0) };
+        let (key, desc) = register(&table, &[piece(1000, 0)], REMOTE);
+        assert_eq!(table.region(desc).unwrap().region().len(), 0);
+        assert!(table.check(key, start, 0, READ).unwrap().is_empty());
+        assert_eq!(table.check(key, start, 1, READ).unwrap_err(), Violation::Bounds);
+        let (key, desc) = register(&table, &[piece(0, 0), piece(1000, 10), piece(5, 0)], REMOTE);
+        assert_eq!(table.region(desc).unwrap().region().len(), 10);
+        assert_eq!(table.region(desc).unwrap().region().base_address(), base);
+        assert_eq!(granted(table.check(key, start, 10, READ)), [(1000, 10)]);
+        let (key, _) = register(&table, &[piece(1000, 10), piece(0, 0), piece(3000, 10)], REMOTE);
+        let whole: &[(usize, usize)] = if base == 0 { &[(1000, 10), (3000, 10)] } else { &[(1000, 10)] };
+        assert_eq!(granted(table.check(key, start, if base == 0 { 20 } else { 10 }, READ)), whole);
+    }
 }
 
 #[test]
@@ -380,7 +411,8 @@ impl Model {
 }
 
 fn models() -> impl Strategy<Value = Vec<Model>> {
-    let pieces = prop::collection::vec((0_usize..64, 1_usize..12), 1..4);
+    // Not from address 0, which would mean whatever is mapped there.
+    let pieces = prop::collection::vec((1_usize..64, 1_usize..12), 1..4);
     let access = prop_oneof![Just(READ), Just(WRITE), Just(REMOTE)];
     let model = (0_u64..6, pieces, prop_oneof![Just(0), 1_u64..20], access)
         .prop_map(|(key, pieces, offset, access)| Model { key, pieces, offset, access });

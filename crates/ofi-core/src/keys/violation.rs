@@ -24,10 +24,12 @@ pub enum Violation {
     AuthKey,
     /// The region is for another peer only.
     Peer,
+    /// Part of the access means an address where the process has no such memory, in a region that promises none.
+    Unmapped,
 }
 
 impl Violation {
-    const ALL: [Violation; 8] = [
+    const ALL: [Violation; 9] = [
         Violation::UnknownKey,
         Violation::UnknownDesc,
         Violation::NotEnabled,
@@ -36,6 +38,7 @@ impl Violation {
         Violation::Overflow,
         Violation::AuthKey,
         Violation::Peer,
+        Violation::Unmapped,
     ];
 
     /// The error for the initiator of the access.
@@ -45,7 +48,9 @@ impl Violation {
                 Errno::EKEYREJECTED
             }
             Violation::UnknownDesc => Errno::EINVAL,
-            Violation::Rights | Violation::Bounds | Violation::Overflow => Errno::EACCES,
+            Violation::Rights | Violation::Bounds | Violation::Overflow | Violation::Unmapped => {
+                Errno::EACCES
+            }
         }
     }
 
@@ -60,6 +65,9 @@ impl Violation {
             Violation::Overflow => "the access wraps around the end of the address space",
             Violation::AuthKey => "the registration is for endpoints with another authorization key",
             Violation::Peer => "the registration is for another peer",
+            Violation::Unmapped => {
+                "the registration is of the address space, and nothing usable is mapped there"
+            }
         }
     }
 }

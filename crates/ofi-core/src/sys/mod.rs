@@ -1,5 +1,7 @@
-//! System calls: the wait objects here, shared memory in `memory.rs`, sockets that pass descriptors in `unix.rs`.
+//! System calls: the wait objects here, what is mapped in `mapped.rs`, shared memory in `memory.rs`, sockets that pass
+//! descriptors in `unix.rs`.
 
+pub mod mapped;
 pub mod memory;
 pub mod unix;
 

@@ -315,6 +315,8 @@ macro_rules! for_each_case {
                 offsets_start_at_zero_or_where_asked
                 several_pieces_form_one_region
                 one_memory_may_be_registered_more_than_once
+                empty_memory_may_be_registered
+                the_whole_address_space_may_be_registered
                 what_cannot_be_registered_is_refused
                 library_memory_of_no_length_is_refused
                 library_memory_is_zeroed_and_large_enough

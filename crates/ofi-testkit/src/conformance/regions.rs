@@ -143,12 +143,78 @@ pub fn one_memory_may_be_registered_more_than_once(kit: &dyn Kit) {
     }
 }
 
+pub fn empty_memory_may_be_registered(kit: &dyn Kit) {
+    let pair = kit.pair();
+    let memory = Memory::patterned(128, 1);
+    let nothing = pair.b.register(memory.slice(..0), RIGHTS).unwrap();
+    assert_eq!(nothing.len(), 0);
+    let one = Memory::new(1);
+    pair.post(|| pair.a.out(pair.to_b, &one).context(1).write(&[remote_at(&nothing, 0, 1)]));
+    assert_eq!(pair.failed(&pair.a).op_context, Context(1));
+    pair.post(|| pair.a.out(pair.to_b, ()).context(2).write(&[remote_at(&nothing, 0, 0)]));
+    assert_eq!(pair.done(&pair.a).op_context, Context(2));
+    nothing.close().unwrap();
+    if pair.b.info.domain_attr.mr_iov_limit < 3 {
+        return;
+    }
+    // Among pieces with bytes it changes nothing.
+    let some = vec![memory.slice(..0), memory.slice(..64), memory.slice(64..64)];
+    let region = pair.b.register(some, RIGHTS).unwrap();
+    assert_eq!(region.len(), 64);
+    write_at(&pair, &region, &memory.slice(..64), 0, 7);
+}
+
+pub fn the_whole_address_space_may_be_registered(kit: &dyn Kit) {
+    for mode in [MrMode::empty(), MrMode::VIRT_ADDR] {
+        let Some(pair) = pair_in(kit, mode) else { continue };
+        let access = RIGHTS;
+        let everything = [Piece::new(std::ptr::null_mut(), usize::MAX)];
+        // SAFETY: all that peers of this test access lives until the registration is closed, and no reference to it is
+        // held meanwhile.
+        let region = match pair.b.domain.register(&unsafe { MrAttr::new(&everything, access) }) {
+            Ok(region) => region,
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::EOPNOTSUPP, "a device may refuse it, in words: {error}");
+                assert!(error.detail().is_some(), "{error}");
+                continue;
+            }
+        };
+        for len in [8, 5_000, 300_000] {
+            let (from, into, back) = (Memory::patterned(len, 5), Memory::new(len), Memory::new(len));
+            let addr = into.slice(..).piece().addr.addr() as u64;
+            let there = |addr| [RemotePiece { addr, len, key: region.key() }];
+            pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&there(addr)));
+            assert_eq!(pair.done(&pair.a).op_context, Context(1), "{len} bytes");
+            into.check(len, 5);
+            pair.post(|| pair.a.out(pair.to_b, &back).context(2).read(&there(addr)));
+            assert_eq!(pair.done(&pair.a).op_context, Context(2), "{len} bytes");
+            back.check(len, 5);
+            // What is not mapped is an error of the peer, and this end goes on.
+            for nowhere in [0, 4_096, u64::MAX - (1 << 20)] {
+                pair.post(|| pair.a.out(pair.to_b, &from).context(3).write(&there(nowhere)));
+                assert_eq!(pair.failed(&pair.a).op_context, Context(3), "{len} bytes at {nowhere:#x}");
+                pair.post(|| pair.a.out(pair.to_b, &back).context(4).read(&there(nowhere)));
+                assert_eq!(pair.failed(&pair.a).op_context, Context(4), "{len} bytes at {nowhere:#x}");
+            }
+        }
+        // What may only be read is not written.
+        static CONSTANT: [u8; 8] = [3; 8];
+        let (from, back) = (Memory::patterned(8, 5), Memory::new(8));
+        let there = [RemotePiece { addr: CONSTANT.as_ptr().addr() as u64, len: 8, key: region.key() }];
+        pair.post(|| pair.a.out(pair.to_b, &from).context(5).write(&there));
+        assert_eq!(pair.failed(&pair.a).op_context, Context(5));
+        pair.post(|| pair.a.out(pair.to_b, &back).context(6).read(&there));
+        assert_eq!(pair.done(&pair.a).op_context, Context(6));
+        assert_eq!(back.bytes(), CONSTANT);
+        region.close().unwrap();
+    }
+}
+
 pub fn what_cannot_be_registered_is_refused(kit: &dyn Kit) {
     let side = kit.side();
     let memory = Memory::new(64);
     let none: Vec<Slice> = Vec::new();
     for (what, result) in [
-        ("a length of zero", side.register(memory.slice(..0), RIGHTS)),
         ("no memory", side.register(none, RIGHTS)),
         (
             "too many pieces",
@@ -247,6 +313,7 @@ pub fn registrations_are_reported_to_the_queue_of_their_domain(kit: &dyn Kit) {
     let event = event(&eq, &[]);
     assert_eq!((event.kind, event.fid, event.context), (EventKind::MrComplete, region.fid(), Context(0)));
     // A failed registration causes no event.
-    assert!(side.register(&Memory::new(0), RIGHTS).is_err());
+    let none: Vec<Slice> = Vec::new();
+    assert!(side.register(none, RIGHTS).is_err());
     assert!(eq.read().unwrap_err().is_again());
 }
