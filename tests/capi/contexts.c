@@ -213,6 +213,43 @@ static void scalable(void)
 	pair_close(&far);
 }
 
+/* With one context of each kind, the program may bind and post to the scalable endpoint itself. */
+static void a_single_context(void)
+{
+	struct fi_cq_attr cq_attr = {.format = FI_CQ_FORMAT_TAGGED};
+	struct fi_cq_tagged_entry entry;
+	struct fid_ep *sep, *none;
+	struct fid_cq *cq;
+	char got[16], name[256];
+	size_t len = sizeof name;
+	fi_addr_t to, from;
+	pair_open(&near, FI_MSG | FI_TAGGED);
+	struct fi_info *info = pair_info(FI_MSG | FI_TAGGED);
+	OK(fi_scalable_ep(near.domain, info, &sep, NULL));
+	OK(fi_cq_open(near.domain, &cq_attr, &cq, NULL));
+	OK(fi_scalable_ep_bind(sep, &near.av->fid, 0));
+	OK(fi_scalable_ep_bind(sep, &cq->fid, FI_TRANSMIT | FI_RECV));
+	OK(fi_enable(sep));
+	ANSWERS(fi_tx_context(sep, 0, NULL, &none, NULL), -FI_EBUSY);
+	OK(fi_getname(&sep->fid, name, &len));
+	ANSWERS(fi_av_insert(near.av, name, 1, &to, 0, NULL), 1);
+	len = sizeof name;
+	OK(fi_getname(&near.ep[0]->fid, name, &len));
+	ANSWERS(fi_av_insert(near.av, name, 1, &from, 0, NULL), 1);
+	OK(fi_recv(near.ep[0], got, sizeof got, NULL, FI_ADDR_UNSPEC, got));
+	OK(fi_send(sep, "there", 6, NULL, from, &sep));
+	next_of(cq, near.cq[0], &entry);
+	CHECK(entry.op_context == &sep && entry.flags & FI_SEND);
+	OK(fi_trecv(sep, got, sizeof got, NULL, FI_ADDR_UNSPEC, 3, 0, &cq));
+	OK(fi_tinject(near.ep[0], "back", 5, to, 3));
+	next_of(cq, near.cq[0], &entry);
+	CHECK(entry.op_context == &cq && !strcmp(got, "back"));
+	OK(fi_close(&sep->fid));
+	OK(fi_close(&cq->fid));
+	fi_freeinfo(info);
+	pair_close(&near);
+}
+
 /* A null buffer has no room: an empty message fits, any other is truncated. */
 static void no_room(void)
 {
@@ -235,6 +272,7 @@ int main(void)
 {
 	shared();
 	scalable();
+	a_single_context();
 	no_room();
 	return 0;
 }

@@ -2,18 +2,21 @@
 //!
 //! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `sides.rs`. So all of them
 //! share one address: a peer sees one source, and one vector entry covers all receive contexts.
+//!
+//! An endpoint with a single context of a kind may be used without naming it: a queue or a counter that is bound to the
+//! endpoint opens the context ([`Sole`]), and calls on the endpoint go to it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ofi_api::{
-    Address, AddressVector, BindFlags, Caps, CompletionQueue, Context, Counter, Endpoint, EpOption, EpType,
-    Errno, Error, EventQueue, Fid, Info, ReceiveOp, Result, RxAttr, SHARED_CONTEXT, Statistic, TagMatch,
-    TxAttr,
+    Address, AddressVector, AtomicKind, AtomicOp, BindFlags, Caps, CompletionQueue, Context, Counter,
+    Datatype, Endpoint, EpOption, EpType, Errno, Error, EventQueue, FiOp, Fid, Info, ReceiveOp, Result,
+    RmaOp, RxAttr, SHARED_CONTEXT, SendOp, Statistic, TagMatch, TxAttr,
 };
 
 use super::Ep;
 use super::context::ContextEp;
-use super::refused::{refuse, refuse_others, refuse_transmit};
+use super::refused::{refuse, refuse_others, refused};
 use super::sides::Side;
 use crate::domain::DomainCore;
 use crate::transport::Transport;
@@ -21,6 +24,23 @@ use crate::transport::Transport;
 /// See the module. Its contexts keep the endpoint open.
 pub(crate) struct Sep<T: Transport> {
     hub: Arc<Ep<T>>,
+    transmit: Sole,
+    receive: Sole,
+}
+
+/// The only context of its kind, once something was bound to the endpoint in its place.
+#[derive(Default)]
+struct Sole(OnceLock<Arc<dyn Endpoint>>);
+
+impl Sole {
+    /// The context, for a call on the endpoint.
+    fn get(&self, call: &str) -> Result<&dyn Endpoint> {
+        let open = self.0.get().map(|context| &**context);
+        open.ok_or_else(|| {
+            let kind = "a scalable endpoint whose contexts transfer: no queue or counter was bound to it";
+            refused(call, kind)
+        })
+    }
 }
 
 fn beyond(field: &str, limit: impl std::fmt::Display, found: impl std::fmt::Display) -> Error {
@@ -118,20 +138,112 @@ impl<T: Transport> Sep<T> {
                 ));
             }
         }
-        Ok(Arc::new(Self { hub: Ep::open_hub(domain, info)? }))
+        Ok(Arc::new(Self {
+            hub: Ep::open_hub(domain, info)?,
+            transmit: Sole::default(),
+            receive: Sole::default(),
+        }))
+    }
+}
+
+/// The kinds of operation of a transmit context, as bindings name them. (`FI_TRANSMIT` is `FI_SEND`.)
+const TRANSMITS: BindFlags = BindFlags::SEND.union(BindFlags::READ).union(BindFlags::WRITE);
+
+impl<T: Transport> Sep<T> {
+    /// The single contexts that a binding with `flags` is for, and the flags of each. It opens those that are not open.
+    fn soles(&self, flags: BindFlags, what: &str) -> Result<Vec<(&Arc<dyn Endpoint>, BindFlags)>> {
+        let attr = &self.hub.core.info.ep_attr;
+        let rest = flags - TRANSMITS - BindFlags::RECV;
+        let wanted = [
+            (flags & TRANSMITS, attr.tx_ctx_cnt, &self.transmit),
+            (flags & BindFlags::RECV, attr.rx_ctx_cnt, &self.receive),
+        ];
+        // All are checked before one is opened.
+        if let Some((_, count, _)) = wanted.iter().find(|(part, count, _)| !part.is_empty() && *count > 1) {
+            return Err(Error::wanted(
+                Errno::EOPNOTSUPP,
+                format!("fi_scalable_ep_bind of {what}"),
+                "an endpoint with one context of that kind (ep_attr.tx_ctx_cnt, rx_ctx_cnt)",
+                format!("one with {count}"),
+                "open the contexts, and bind to each (fi_tx_context, fi_rx_context)",
+            ));
+        }
+        let mut all = Vec::new();
+        for (part, _, sole) in wanted.into_iter().filter(|(part, ..)| !part.is_empty()) {
+            if sole.0.get().is_none() {
+                let transmits = std::ptr::eq(sole, &self.transmit);
+                let context = match transmits {
+                    true => self.transmit_context(0, None)?.0,
+                    false => self.receive_context(0, None)?.0,
+                };
+                sole.0.get_or_init(|| context);
+            }
+            all.extend(sole.0.get().map(|context| (context, part | rest)));
+        }
+        Ok(all)
     }
 }
 
 impl<T: Transport> Endpoint for Sep<T> {
-    refuse_transmit!("a scalable endpoint, whose contexts transfer");
     refuse_others!("a scalable endpoint, whose contexts transfer");
     refuse! { "a scalable endpoint, whose contexts transfer":
-        bind_cq(&Arc<dyn CompletionQueue>, BindFlags) -> ();
-        bind_counter(&Arc<dyn Counter>, BindFlags) -> ();
         bind_eq(&Arc<dyn EventQueue>) -> ();
-        receive(&ReceiveOp<'_>) -> ();
-        receive_tagged(&ReceiveOp<'_>, TagMatch) -> ();
-        cancel(Context) -> ();
+    }
+
+    fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()> {
+        let soles = self.soles(flags, "a completion queue")?;
+        if soles.is_empty() {
+            return Err(Error::wanted(
+                Errno::EBADFLAGS,
+                "the flags of fi_scalable_ep_bind with a completion queue",
+                "FI_TRANSMIT, FI_RECV or both, and optionally FI_SELECTIVE_COMPLETION",
+                format!("{flags:?}"),
+                "say for which operations it is",
+            ));
+        }
+        soles.into_iter().try_for_each(|(context, flags)| context.bind_cq(cq, flags))
+    }
+
+    fn bind_counter(&self, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
+        let kinds = if flags.is_empty() { TRANSMITS | BindFlags::RECV } else { flags };
+        let soles = self.soles(kinds, "a counter")?;
+        soles.into_iter().try_for_each(|(context, flags)| context.bind_counter(counter, flags))
+    }
+
+    fn send(&self, op: &SendOp<'_>) -> Result<()> {
+        self.transmit.get("fi_send")?.send(op)
+    }
+
+    fn send_tagged(&self, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        self.transmit.get("fi_tsend")?.send_tagged(op, tag)
+    }
+
+    fn write(&self, op: &RmaOp<'_>) -> Result<()> {
+        self.transmit.get("fi_write")?.write(op)
+    }
+
+    fn read(&self, op: &RmaOp<'_>) -> Result<()> {
+        self.transmit.get("fi_read")?.read(op)
+    }
+
+    fn atomic(&self, op: &AtomicOp<'_>) -> Result<()> {
+        self.transmit.get("fi_atomic")?.atomic(op)
+    }
+
+    fn atomic_valid(&self, kind: AtomicKind, op: FiOp, datatype: Datatype) -> Result<usize> {
+        self.transmit.get("fi_atomicvalid")?.atomic_valid(kind, op, datatype)
+    }
+
+    fn receive(&self, op: &ReceiveOp<'_>) -> Result<()> {
+        self.receive.get("fi_recv")?.receive(op)
+    }
+
+    fn receive_tagged(&self, op: &ReceiveOp<'_>, tag: TagMatch) -> Result<()> {
+        self.receive.get("fi_trecv")?.receive_tagged(op, tag)
+    }
+
+    fn cancel(&self, context: Context) -> Result<()> {
+        self.receive.get("fi_cancel")?.cancel(context)
     }
 
     fn fid(&self) -> Fid {
@@ -164,7 +276,11 @@ impl<T: Transport> Endpoint for Sep<T> {
 
     fn enable(&self) -> Result<()> {
         self.hub.enable()?;
-        self.hub.core.attach_all()
+        self.hub.core.attach_all()?;
+        [&self.transmit, &self.receive]
+            .into_iter()
+            .filter_map(|sole| sole.0.get())
+            .try_for_each(|own| own.enable())
     }
 
     fn name(&self) -> Result<Address> {
@@ -176,12 +292,17 @@ impl<T: Transport> Endpoint for Sep<T> {
     }
 
     fn option(&self, option: EpOption) -> Result<usize> {
-        self.hub.option(option)
+        match (option, self.receive.0.get()) {
+            (EpOption::MinMultiRecv, Some(own)) => own.option(option),
+            (EpOption::MinMultiRecv, None) => Err(Error::new(Errno::ENOPROTOOPT)), // belongs to a receive context
+            _ => self.hub.option(option),
+        }
     }
 
     fn set_option(&self, option: EpOption, value: usize) -> Result<()> {
-        match option {
-            EpOption::MinMultiRecv => Err(Error::new(Errno::ENOPROTOOPT)), // belongs to a receive context
+        match (option, self.receive.0.get()) {
+            (EpOption::MinMultiRecv, Some(own)) => own.set_option(option, value),
+            (EpOption::MinMultiRecv, None) => Err(Error::new(Errno::ENOPROTOOPT)),
             _ => self.hub.set_option(option, value),
         }
     }

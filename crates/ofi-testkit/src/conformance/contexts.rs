@@ -326,6 +326,60 @@ pub fn a_context_has_what_it_asks_for_within_its_endpoint(kit: &dyn Kit) {
     drop((tx, other));
 }
 
+pub fn an_endpoint_with_a_single_context_is_used_without_naming_it(kit: &dyn Kit) {
+    let own = Scalable::bare(scalable(kit, 1, 1));
+    let (hub, queue) = (&own.hub.ep, &own.hub.tx);
+    let refused = |outcome: Result<()>| outcome.unwrap_err().errno();
+    assert_eq!(refused(own.hub.out(FiAddr(0), ()).send()), Errno::EOPNOTSUPP, "nothing is bound");
+    assert_eq!(refused(hub.bind_cq(queue, BindFlags::empty())), Errno::EBADFLAGS);
+    let counter = own.hub.domain.open_counter(&CntrAttr::default()).unwrap();
+    hub.bind_cq(queue, BindFlags::TRANSMIT | BindFlags::RECV).unwrap();
+    hub.bind_counter(&counter, BindFlags::empty()).unwrap();
+    assert_eq!(refused(hub.transmit_context(0, None).map(drop)), Errno::EBUSY);
+    assert_eq!(refused(own.hub.out(FiAddr(0), ()).send()), Errno::EOPBADSTATE, "before it is enabled");
+    hub.set_option(EpOption::MinMultiRecv, 100).unwrap();
+    assert_eq!(hub.option(EpOption::MinMultiRecv), Ok(100));
+    hub.enable().unwrap();
+    let far = kit.side();
+    let pair = Pair::of(own.hub.context_with(Arc::clone(hub), Arc::clone(queue)), far);
+    for len in [10, 100_000] {
+        let (sent, got) = (Memory::patterned(len, 1), Memory::new(len));
+        pair.post(|| pair.b.receive(&got).context(1).post());
+        pair.post(|| pair.a.out(pair.to_b, &sent).context(2).send());
+        pair.all_done(&pair.b, 1, 1);
+        pair.all_done(&pair.a, 2, 1);
+        got.check(len, 1);
+        got.fill(0);
+        pair.post(|| pair.a.receive(&got).tag(4).context(3).post());
+        pair.post(|| {
+            pair.b.out(pair.to_a, &sent).tag(4).inject().send().or_else(|error| {
+                if error.errno() == Errno::EMSGSIZE {
+                    pair.b.out(pair.to_a, &sent).tag(4).send()
+                } else {
+                    Err(error)
+                }
+            })
+        });
+        pair.all_done(&pair.a, 3, 1);
+        got.check(len, 1);
+        got.fill(0);
+        let region = pair.b.register(&got, MrAccess::REMOTE_WRITE).unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &sent).context(5).write(&[remote(&region)]));
+        pair.all_done(&pair.a, 5, 1);
+        got.check(len, 1);
+    }
+    assert_eq!(counter.read(), 6);
+    pair.a.receive(()).tag(9).context(6).post().unwrap();
+    pair.a.cancel(6).unwrap();
+    assert_eq!(pair.failed(&pair.a).err, Errno::ECANCELED);
+    // With several, the program has to say which.
+    let many = Scalable::bare(scalable(kit, 2, 2));
+    let error = many.hub.ep.bind_cq(&many.hub.tx, BindFlags::TRANSMIT).unwrap_err();
+    assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{error}");
+    let error = many.hub.ep.bind_cq(&many.hub.tx, BindFlags::RECV).unwrap_err();
+    assert_eq!(error.errno(), Errno::EOPNOTSUPP, "{error}");
+}
+
 pub fn contexts_and_their_endpoint_refuse_what_they_do_not_have(kit: &dyn Kit) {
     let own = Scalable::open(kit, 1, 1);
     let refused = |outcome: Result<()>| outcome.unwrap_err().errno();

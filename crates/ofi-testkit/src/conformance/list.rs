@@ -526,6 +526,7 @@ macro_rules! for_each_case {
                 messages_of_one_sender_go_to_one_context_in_order
                 messages_wait_for_a_context_that_is_opened_later
                 a_context_has_what_it_asks_for_within_its_endpoint
+                an_endpoint_with_a_single_context_is_used_without_naming_it
                 contexts_and_their_endpoint_refuse_what_they_do_not_have
                 transmit_contexts_read_write_and_change_remote_memory
                 a_context_that_closes_leaves_the_others_alone
