@@ -79,6 +79,7 @@ fn refused() {
             let error = wait::drive(&sides, "the completion", || side.next_of(context)).failed();
             let took = begin.elapsed();
             assert_eq!(error.err, Errno::ECONNREFUSED, "{address} after {took:?}");
+            assert_eq!(error.peer.as_deref(), Some(&(*address).into()), "the error names the peer");
             assert!((Duration::from_millis(1900)..Duration::from_secs(5)).contains(&took), "{took:?}");
         }
     }

@@ -4,7 +4,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{CompletionFlags, Context, CqFormat, Errno, FiAddr, MutexCond, Result, WaitObj, WaitSet};
+use crate::{
+    Address, CompletionFlags, Context, CqFormat, Errno, FiAddr, MutexCond, Result, WaitObj, WaitSet,
+};
 
 /// How to open a completion queue (`struct fi_cq_attr`).
 #[derive(Clone, Debug)]
@@ -256,6 +258,8 @@ pub struct CqErrorEntry {
     pub err_data: Vec<u8>,
     /// The peer of the operation, if known.
     pub src_addr: FiAddr,
+    /// The address of the peer, of an operation that failed at or on the way to it.
+    pub peer: Option<Box<Address>>,
 }
 
 impl CqErrorEntry {
@@ -273,6 +277,7 @@ impl CqErrorEntry {
             prov_errno: 0,
             err_data: Vec::new(),
             src_addr: FiAddr::NOTAVAIL,
+            peer: None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, FiAddr, Result, WaitCond, WaitObj};
@@ -18,6 +18,9 @@ pub(crate) struct CqBody {
     wait_obj: WaitObj,
     /// The buffer that the last error's `err_data` points to, if the program supplied none.
     err_data: Mutex<Vec<u8>>,
+    /// The number of the last error that was read, if its peer is known, and the text of `fi_cq_strerror`, which names
+    /// the peer. It stays until the next error is read.
+    failed: Mutex<Option<(c_int, CString)>>,
     /// Size of the program's `fi_cq_err_entry`.
     err_entry: usize,
     pub users: Users,
@@ -94,8 +97,10 @@ pub(crate) fn wrap(
     context: *mut c_void,
 ) -> *mut fid_cq {
     let fid = fid_cq { fid: object::header::<fid_cq>(context, &FID_OPS), ops: OPS.table() };
-    let (err_data, err_entry, users) = (Mutex::default(), error_entry_size(api), Users::default());
-    object::open(fid, CqBody { format: cq.format(), cq, wait_obj, err_data, err_entry, users, _domain })
+    let (err_entry, users) = (error_entry_size(api), Users::default());
+    let (err_data, failed) = Default::default();
+    let body = CqBody { format: cq.format(), cq, wait_obj, err_data, failed, err_entry, users, _domain };
+    object::open(fid, body)
 }
 
 /// Size of `fi_cq_err_entry` in a program of this version: without `err_data_size` before 1.5, and without `src_addr`
@@ -216,6 +221,10 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flag
         (entry.data, entry.tag, entry.olen) = (error.data, error.tag, error.olen);
         (entry.err, entry.prov_errno) = (error.err.get(), error.prov_errno);
         entry.src_addr = error.src_addr.0;
+        *cq.failed.lock().unwrap_or_else(PoisonError::into_inner) = error.peer.as_ref().and_then(|peer| {
+            let text = format!("{}: peer {peer}", cq.cq.error_text(error.prov_errno));
+            Some((error.prov_errno, CString::new(text).ok()?))
+        });
         let mut kept = cq.err_data.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as above.
         unsafe { put_error_data(&mut kept, error.err_data, &mut entry.err_data, &mut entry.err_data_size) };
@@ -265,7 +274,17 @@ unsafe extern "C" fn strerror(
     border::value(c"".as_ptr(), || {
         // SAFETY: the C caller's promise, here and below.
         let text = match unsafe { object::body(cq) } {
-            Ok(cq) => cq.cq.error_text(prov_errno),
+            Ok(cq) => {
+                let failed = cq.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((number, text)) = &*failed
+                    && *number == prov_errno
+                {
+                    // SAFETY: as above.
+                    unsafe { memory::put_text(&text.to_string_lossy(), buf, len) };
+                    return text.as_ptr();
+                }
+                cq.cq.error_text(prov_errno)
+            }
             Err(error) => error.to_string(),
         };
         // SAFETY: as above.

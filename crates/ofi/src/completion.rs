@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ofi_api::{CompletionFlags, CqErrorEntry, Errno, Error, FiAddr};
+use ofi_api::{Address, CompletionFlags, CqErrorEntry, Errno, Error, FiAddr};
 
 use crate::any_buffer::AnyBuffer;
 use crate::buffer::Buffer;
@@ -178,6 +178,11 @@ impl OpError {
         self.0.0.olen
     }
 
+    /// The address of the peer, if the operation failed at or on the way to it.
+    pub fn peer(&self) -> Option<&Address> {
+        self.0.0.peer.as_deref()
+    }
+
     /// The transport's own number.
     pub fn prov_errno(&self) -> i32 {
         self.0.0.prov_errno
@@ -196,6 +201,9 @@ impl fmt::Display for OpError {
         write!(f, "{}: {}: {}", entry.err.name(), entry.err, entry.flags)?;
         if entry.olen > 0 {
             write!(f, ": {} bytes did not fit", entry.olen)?;
+        }
+        if let Some(peer) = self.peer() {
+            write!(f, ": peer {peer}")?;
         }
         if entry.prov_errno != 0 && entry.prov_errno != entry.err.get() {
             write!(f, ": {text}")?;

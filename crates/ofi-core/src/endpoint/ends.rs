@@ -23,6 +23,7 @@ use crate::copy;
 use crate::cq::Credit;
 use crate::domain::Regions;
 use crate::eq::EqCore;
+use crate::log::Limit;
 use crate::sleepers::Sleepers;
 use crate::slots::SlotId;
 use crate::transport::{
@@ -102,15 +103,36 @@ impl<T: Transport> Ends<T> {
         self.contexts.is_some() && op.ticket.at == 0
     }
 
+    /// Logs that a peer is lost: as a warning if operations fail with it that were not cancelled.
+    #[cold]
+    fn log_loss(&self, peer: Peer, error: Errno, operations: usize) {
+        let Some(peer) = self.peers.address(peer) else { return };
+        let error = error.name();
+        if operations > 0 && error != Errno::ECANCELED.name() {
+            static LIMIT: Limit = Limit::new();
+            if let Some(more) = LIMIT.pass() {
+                tracing::warn!(
+                    target: "ofi::core::ep_ctrl",
+                    %peer, error, operations, more_peers = more,
+                    "operations fail: their peer is lost"
+                );
+                return;
+            }
+        }
+        tracing::info!(target: "ofi::core::ep_ctrl", %peer, error, operations, "the session with a peer has ended");
+    }
+
     #[cold]
     fn fail_op(&mut self, op: &TxOp<T::Op>, Fault { errno, number }: Fault) {
         if self.is_abandoned(op) || self.forgive(op, errno) {
             return;
         }
+        let peer = self.peers.address(op.peer).cloned();
         let (tx, boxes) = self.sender(op.ticket.at);
         tx.counts.failed += 1;
         let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
         error.prov_errno = number;
+        error.peer = peer.map(Box::new);
         boxes.transmit_failed(error, op.ticket.route);
     }
 }
@@ -355,7 +377,9 @@ impl<T: Transport> Host<T> for Ends<T> {
     }
 
     fn fail_ops(&mut self, peer: Peer, error: Errno, which: impl Fn(&T::Op) -> bool) {
-        for id in self.tx.ops.ids(|op| op.peer == peer && which(&op.op)) {
+        let failed = self.tx.ops.ids(|op| op.peer == peer && which(&op.op));
+        self.log_loss(peer, error, failed.len());
+        for id in failed {
             self.finish(peer, id, Err(error));
         }
     }
