@@ -57,6 +57,7 @@ impl<D: Division> Pairing for Two<D> {
     type Meeting = Address;
 
     const FAR_IS_COSTLY: bool = false;
+    const FAR_NAME: &'static str = "the far transport";
 
     fn near_info(info: &Info) -> Option<Info> {
         Some(Info { src_addr: None, dest_addr: None, ..info.clone() })

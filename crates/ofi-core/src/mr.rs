@@ -82,6 +82,12 @@ impl<T: Transport> Mr<T> {
         drop(granted);
         let fid = Fid::next();
         let life = Mutex::new(Life::Open);
+        tracing::debug!(
+            target: "ofi::core::mr",
+            prov = domain.info.fabric_attr.prov_name,
+            len, access = ?attr.access(), by_device = matches!(key, KeyChoice::Device(_)),
+            "registered memory"
+        );
         let region = Arc::new(Self { domain: Arc::clone(domain), fid, desc, base, len, life });
         domain.events.registered(fid, attr.context);
         Ok(region)
@@ -240,6 +246,9 @@ impl<T: Transport> MemoryRegion for Mr<T> {
             Life::Closing(closing) => closing,
             Life::Closed => return Ok(()),
         };
+        let (prov, len, in_use) =
+            (self.domain.info.fabric_attr.prov_name.as_str(), self.len, closing.in_use());
+        tracing::debug!(target: "ofi::core::mr", prov, len, in_use, "closes a registration");
         if let Err(error) = self.withdraw(closing.region()) {
             *life = Life::Closing(closing);
             return Err(error);

@@ -144,6 +144,12 @@ impl Adapter {
         let receiving = Slab::new(device, receives, limits.mtu)?;
         let qp = device.open(Sizes { sends: sends + room, receives, inline }, rnr_retry)?;
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
+        tracing::info!(
+            target: "ofi::efa::ep_ctrl",
+            device = device.name(), address = %crate::address::named(&address),
+            sends, receives, inline, mtu = limits.mtu,
+            "opened a queue pair"
+        );
         let mut adapter = Self {
             qp,
             posted: Slots::default(),

@@ -69,6 +69,12 @@ impl Domain {
         let keys = can && plain && mode.contains(MrMode::PROV_KEY | MrMode::VIRT_ADDR);
         let limits =
             Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
+        tracing::info!(
+            target: "ofi::efa::domain",
+            device = device.name(),
+            accesses = if keys { "by the device" } else { "by their owner's process" },
+            "opened a device"
+        );
         let (withdrawn, dmabufs) = Default::default();
         Ok(Self { device, keys, cache: Arc::new(Cache::new(limits)), withdrawn, dmabufs })
     }

@@ -107,6 +107,12 @@ impl EfaLanes {
             return Ok(peer);
         }
         let handle = self.common.adapter.attach(&address)?;
+        tracing::debug!(
+            target: "ofi::efa::av",
+            peer = %address::named(&address), handle,
+            device_reads = self.common.rdma.read, device_writes = self.common.rdma.write,
+            "attached a peer's device"
+        );
         let peer = self.lanes.len() as Peer;
         let mut lane = Lane::new(address, handle);
         if self.common.direct {
@@ -131,6 +137,10 @@ impl EfaLanes {
         let Some(old) = self.queues.insert((lane.to.handle, lane.address.qpn), peer) else { return };
         if old != peer && !self.common.direct {
             let lane = &mut self.lanes[old as usize];
+            tracing::info!(
+                target: "ofi::efa::ep_ctrl",
+                peer = %address::named(&lane.address), "a peer has restarted: another has its queue pair"
+            );
             self.former.insert(lane.address);
             lane.ending.get_or_insert(Errno::ECONNRESET);
             self.common.hold(&mut lane.is_dirty, old);

@@ -36,6 +36,14 @@ impl Lane {
             self.features = Some(shake.features);
             self.resolve();
             self.decide(common);
+            let by = |device| if device { "the device" } else { "the peer's process (in messages)" };
+            tracing::info!(
+                target: "ofi::efa::ep_ctrl",
+                peer = %crate::address::named(&self.address),
+                reads_by = by(self.native.read), writes_by = by(self.native.write),
+                own_protocol = shake.features.has(Features::OWN),
+                "met a peer"
+            );
             if shake.features.has(Features::USER_RECV_QP) {
                 let (qpn, qkey) = shake.user_recv_qp.ok_or(Broken)?;
                 let qpn = u16::try_from(qpn).map_err(|_| Broken)?;

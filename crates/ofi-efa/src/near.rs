@@ -29,6 +29,7 @@ impl Pairing for EfaOrShm {
     type Meeting = Door;
 
     const FAR_IS_COSTLY: bool = false;
+    const FAR_NAME: &'static str = "the EFA device";
 
     fn near_info(info: &Info) -> Option<Info> {
         let paired = info.ep_attr.ep_type == EpType::Rdm && info.fabric_attr.name != DIRECT;

@@ -163,6 +163,12 @@ pub fn address_of(socket: &[u8], format: AddrFormat) -> Option<Address> {
     (socket_name(&address).ok()? == socket).then_some(address)
 }
 
+/// The address behind a socket, in the log.
+pub fn shown(socket: &[u8], format: AddrFormat) -> String {
+    let unnamed = || String::from_utf8_lossy(socket).into_owned();
+    address_of(socket, format).map_or_else(unnamed, |address| address.to_string())
+}
+
 /// The address that a socket's name spells, possibly not in its canonical spelling.
 fn spelt(socket: &[u8], format: AddrFormat) -> Option<Address> {
     for (scheme, prefix) in SCHEMES {

@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 
 use ofi_api::{Address, Errno};
+use ofi_core::log::Limit;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_core::transport::record::{Broken, Words, flag};
 use ofi_rdm::wire::Record;
-use ofi_rdm::{Chunks, Driver, Flow, Lost, Row, Sender, Stream};
+use ofi_rdm::{Began, Chunks, Driver, Flow, Lost, Row, Sender, Stats, Stream, suites};
 
 use crate::answer::is_answer;
 use crate::coming::{Coming, Next};
@@ -162,6 +163,39 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
     }
 }
 
+impl<H: Host<Udp>> Glue<'_, H> {
+    /// A peer in the log: its address, or its number where the core does not know it.
+    #[cold]
+    fn named(&self, peer: u32) -> String {
+        self.host.address(peer).map_or_else(|| format!("number {peer}"), ToString::to_string)
+    }
+}
+
+/// The name of a way to protect packets.
+fn suite_name(suite: u8) -> &'static str {
+    match suite {
+        suites::AES_256_GCM => "AES-256-GCM",
+        suites::CHACHA20_POLY1305 => "ChaCha20-Poly1305",
+        _ => "none",
+    }
+}
+
+/// Why a session ended, in the log.
+fn reason_text(reason: Lost) -> &'static str {
+    match reason {
+        Lost::Silent => "the peer was silent for FI_UDP_PEER_TIMEOUT_MS and is taken for dead",
+        Lost::Refused => "the peer's host reports that nobody has the port",
+        Lost::Closed => "the peer closed it",
+        Lost::Reset => "the peer has restarted, or has begun another session",
+        Lost::Broken => "the peer broke the protocol",
+        Lost::Version => "the peer speaks only other versions of the protocol",
+        Lost::Key => "the peer has another authorization key",
+        Lost::Suites => "the peer accepts none of this end's ways to protect packets (FI_UDP_ENCRYPTION)",
+        Lost::Address => "something on the path changes addresses (NAT)",
+        Lost::Forged => "the limit of forged packets was reached",
+    }
+}
+
 impl<H: Host<Udp>> Driver for Glue<'_, H> {
     fn introduce(&mut self, peer: u32, address: SocketAddr) {
         introduce(self.lanes, &mut self.common.loose, peer);
@@ -185,28 +219,58 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
         self.take(peer, sender, stream, records, self.coming.placed).unwrap_or((1, Flow::Broken))
     }
 
+    fn began(&mut self, _peer: u32, session: Began) {
+        tracing::info!(
+            target: "ofi::udp::ep_ctrl",
+            peer = %session.address,
+            asked_by = if session.by_peer { "the peer" } else { "this end" },
+            encryption = suite_name(session.suite),
+            longest_packet = session.longest_packet,
+            window = session.window,
+            "a session has begun"
+        );
+    }
+
+    #[cold]
+    fn timed_out(&mut self, peer: u32, stats: Stats) {
+        static LIMIT: Limit = Limit::new();
+        if tracing::enabled!(target: "ofi::udp::ep_data", tracing::Level::DEBUG)
+            && let Some(more) = LIMIT.pass()
+        {
+            tracing::debug!(
+                target: "ofi::udp::ep_data",
+                peer = self.named(peer), timeouts = stats.probes, lost = stats.lost,
+                rtt_us = stats.rtt_ns / 1000, window = stats.window, packet_size = stats.packet_size, more,
+                "acknowledgements are late: packets are sent again"
+            );
+        }
+    }
+
     fn lost(&mut self, peer: u32, reason: Lost) {
         let errno = errno_of(reason);
+        let why = reason_text(reason);
+        let peer_address = self.named(peer);
+        tracing::info!(target: "ofi::udp::ep_ctrl", peer = peer_address, why, "a session has ended");
         if reason == Lost::Broken {
-            tracing::warn!(target: "ofi::udp::ep_data", peer, "a peer broke the protocol; its session is given up");
+            tracing::warn!(target: "ofi::udp::ep_data", peer = peer_address, "a peer broke the protocol; its session is given up");
         }
         if reason == Lost::Forged {
             tracing::warn!(
                 target: "ofi::udp::ep_data",
-                peer,
+                peer = peer_address,
                 "more forged packets than the keys' limit permits; the session is given up"
             );
         }
         if reason == Lost::Address {
             tracing::warn!(
                 target: "ofi::udp::ep_ctrl",
-                peer,
+                peer = peer_address,
                 "an address changes on the path to a peer (NAT): if that is intended, set \
                  FI_UDP_ADDRESS_TRANSLATION=1 at both ends"
             );
         }
         if matches!(reason, Lost::Key | Lost::Suites) {
-            tracing::warn!(target: "ofi::udp::ep_ctrl", peer, ?reason, "a peer has a different authorization key, or another FI_UDP_ENCRYPTION");
+            tracing::warn!(target: "ofi::udp::ep_ctrl", peer = peer_address, ?reason, "a peer has a different authorization key, or another FI_UDP_ENCRYPTION");
         }
         if let Some(connection) = &mut self.common.connection {
             return connection.lost(peer, reason);

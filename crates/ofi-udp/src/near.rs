@@ -32,6 +32,7 @@ impl Pairing for UdpOrShm {
     type Meeting = Door;
 
     const FAR_IS_COSTLY: bool = true;
+    const FAR_NAME: &'static str = "sockets";
 
     fn near_info(info: &Info) -> Option<Info> {
         let info = Info { src_addr: None, dest_addr: None, addr_format: AddrFormat::Str, ..info.clone() };

@@ -124,6 +124,7 @@ fn of_the_system() -> Result<Vec<Own>> {
     let takes_interface = |interface: Option<String>| settings::takes(&iface, &interface.unwrap_or_default());
     for &context in ibv::contexts().map_err(|error| failed(&error))? {
         if !settings::takes(&name, &context.name()) {
+            tracing::debug!(target: "ofi::verbs::core", device = context.name(), "FI_VERBS_DEVICE_NAME leaves out");
             continue;
         }
         let ports = match context.query() {
@@ -153,6 +154,9 @@ fn of_the_system() -> Result<Vec<Own>> {
                 }
             }
         }
+    }
+    for device in &down {
+        tracing::info!(target: "ofi::verbs::core", "left out {device}");
     }
     if !down.is_empty() && all.is_empty() {
         return Err(Error::wanted(

@@ -134,6 +134,13 @@ impl Domain {
         };
         let atomics = device.connects().is_some_and(|of| of.abilities().is_ok_and(|has| has.atomics));
         let native = info.domain_attr.mr_mode.expanded().contains(MrMode::PROV_KEY);
+        tracing::info!(
+            target: "ofi::verbs::domain",
+            device = own.name(), ip = %own.ip,
+            accesses = if native { "by the device" } else { "by their owner's process" },
+            device_atomics = atomics,
+            "opened a device"
+        );
         let limits =
             Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
         let cache = Arc::new(Cache::new(limits));

@@ -26,6 +26,7 @@ impl Pairing for VerbsOrShm {
     type Meeting = Door;
 
     const FAR_IS_COSTLY: bool = false;
+    const FAR_NAME: &'static str = "the RDMA device";
 
     fn near_info(info: &Info) -> Option<Info> {
         let near = Info { src_addr: None, dest_addr: None, addr_format: AddrFormat::Str, ..info.clone() };

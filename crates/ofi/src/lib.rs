@@ -113,8 +113,8 @@ pub use node::{Group, Node, NodeBuilder, RawNode};
 pub use op::{Claim, Op};
 pub use registered::Registered;
 pub use registry::{
-    explain, getinfo, getinfo_asking_least, getinfo_of, log_from_env, log_from_env_or, open_fabric,
-    provider_names, register_provider,
+    explain, getinfo, getinfo_asking_least, getinfo_of, log_from_env, log_from_env_or, log_settings,
+    log_subscriber, open_fabric, provider_names, register_provider,
 };
 pub use remote::RemoteWindow;
 pub use request::{PostError, RecvMsg, RmaMsg, SendMsg};

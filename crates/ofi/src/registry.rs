@@ -71,9 +71,24 @@ pub fn log_from_env_or(otherwise: Option<LogLevel>) -> LogStarted {
     started
 }
 
+/// The subscriber of [`log_from_env`], for a library with a subscriber of its own that passes our events on to it.
+/// `None` if `FI_LOG_LEVEL` is not set, or `off`.
+pub fn log_subscriber() -> Option<impl tracing::Subscriber + Send + Sync + 'static> {
+    let filter = ofi_core::log::Filter::from_env(None)?;
+    Some(ofi_core::log::logger(filter).0)
+}
+
+/// Logs the settings that are set, and those that cannot be used: the first lines of [`log_from_env`], for a program or
+/// library with a subscriber of its own.
+pub fn log_settings() {
+    let _ = providers();
+    ofi_core::log::announce(None);
+    warn_of_unknown_providers();
+}
+
 /// Logs the names in `FI_PROVIDER` and `FI_LOG_PROV` that are no provider's. Plug-ins, which are not loaded yet, may
 /// have any name.
-pub(crate) fn warn_of_unknown_providers() {
+fn warn_of_unknown_providers() {
     if !PROVIDER_PATH.get().is_empty() {
         return;
     }
@@ -187,6 +202,7 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
         if named.is_none() {
             if filter.may_ask(own) {
                 let mut offers = ask(provider.as_ref(), request);
+                log_offers(own, &offers);
                 offers.infos.retain(|info| filter.may_return(&info.fabric_attr.prov_name));
                 take(offers, &mut all);
             } else {
@@ -204,6 +220,23 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
         }
     }
     Ok(all)
+}
+
+/// Logs what a provider found, or why it refuses.
+fn log_offers(prov: &str, offers: &ofi_api::Offers) {
+    if !tracing::enabled!(target: "ofi::core::core", tracing::Level::INFO) {
+        return;
+    }
+    let mut places: Vec<&str> = offers.infos.iter().map(|info| info.domain_attr.name.as_str()).collect();
+    places.sort_unstable();
+    places.dedup();
+    if !offers.infos.is_empty() {
+        let (count, domains) = (offers.infos.len(), places.join(", "));
+        tracing::info!(target: "ofi::core::core", prov, count, domains, "the provider offers infos");
+    }
+    for refusal in &offers.refusals {
+        tracing::info!(target: "ofi::core::core", prov, "the provider refuses: {refusal}");
+    }
 }
 
 /// The offers of a provider under another name.

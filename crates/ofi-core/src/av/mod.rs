@@ -331,6 +331,22 @@ impl Av {
         list.into_iter().map(insert).collect()
     }
 
+    /// Logs the first addresses of an insertion.
+    fn log_insertion(&self, inserted: &[Inserted]) {
+        const MOST: usize = 16;
+        if !tracing::enabled!(target: "ofi::core::av", tracing::Level::DEBUG) {
+            return;
+        }
+        for number in inserted.iter().flatten().take(MOST) {
+            if let Ok(address) = self.address(*number) {
+                tracing::debug!(target: "ofi::core::av", number = number.0, %address, "inserted an address");
+            }
+        }
+        if inserted.len() > MOST {
+            tracing::debug!(target: "ofi::core::av", count = inserted.len(), "inserted more addresses with these");
+        }
+    }
+
     /// Invalidates the caches of reported numbers in this process only, even if the vector is shared.
     fn ids_changed(&self) {
         self.counts().removed();
@@ -391,6 +407,7 @@ impl AddressVector for Av {
         {
             tracing::warn!(target: "ofi::core::av", place, %error, "address not inserted");
         }
+        self.log_insertion(&inserted);
         self.watchers.tell();
         if let Some(queue) = queue {
             report::insertion(&queue, self.fid, how.context, &inserted);

@@ -186,6 +186,7 @@ impl Connection {
             }
         }
         self.cookie = cookie()?;
+        tracing::info!(target: "ofi::core::ep_ctrl", %to, "asks for a connection");
         (self.other, self.called) = (Some(to.clone()), Some(to));
         self.phase = Phase::Connecting { deadline, granted: false };
         self.requests += 1;
@@ -211,6 +212,7 @@ impl Connection {
         }
         request.grant();
         let to = request.from().clone();
+        tracing::info!(target: "ofi::core::ep_ctrl", from = %to, "accepts a connection");
         self.cookie = request.cookie();
         self.other = Some(to.clone());
         self.joined = true;
@@ -246,6 +248,11 @@ impl Connection {
     }
 
     fn report(&self, event: Event) {
+        let peer = self.called.as_ref().or(self.other.as_ref()).map_or_else(String::new, ToString::to_string);
+        match event.kind {
+            EventKind::Connected => tracing::info!(target: "ofi::core::ep_ctrl", peer, "connected"),
+            _ => tracing::info!(target: "ofi::core::ep_ctrl", peer, "the connection has ended"),
+        }
         if let Some(eq) = &self.eq {
             eq.push(event);
         }
@@ -253,6 +260,9 @@ impl Connection {
 
     fn fail(&mut self, errno: Errno, data: &[u8]) -> Ended {
         self.phase = Phase::Ended;
+        let peer = self.called.as_ref().or(self.other.as_ref()).map_or_else(String::new, ToString::to_string);
+        let error = errno.name();
+        tracing::info!(target: "ofi::core::ep_ctrl", peer, error, "a connection was not established");
         if let Some(eq) = &self.eq {
             let prov_errno = errno.get();
             eq.push_error(EqErrorEntry {

@@ -196,9 +196,15 @@ impl Listener {
         let before = self.unanswered.fetch_add(1, Ordering::AcqRel);
         if before >= self.backlog.load(Ordering::Relaxed) {
             self.unanswered.fetch_sub(1, Ordering::AcqRel);
+            tracing::info!(
+                target: "ofi::core::ep_ctrl",
+                %from, unanswered = before,
+                "refused a connection: the backlog is full (FI_BACKLOG)"
+            );
             self.refuse(&from, cookie, &[]);
             return;
         }
+        tracing::info!(target: "ofi::core::ep_ctrl", %from, at = %name, "a peer asks for a connection");
         let request = Arc::new(Request {
             from: from.clone(),
             to: name.clone(),
@@ -413,7 +419,9 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
                     "open one with fi_eq_open and bind it",
                 ));
             };
-            state.port = Some(T::open_port(&self.listener.info, state.name.as_ref())?.into());
+            let port = T::open_port(&self.listener.info, state.name.as_ref())?;
+            tracing::info!(target: "ofi::core::ep_ctrl", address = %port.address(), "listens for connections");
+            state.port = Some(port.into());
             eq
         };
         eq.add(&self.pump)?;

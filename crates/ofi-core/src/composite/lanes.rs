@@ -91,6 +91,21 @@ impl<P: Pairing> BothLanes<P> {
     /// Decides the route of sends to `peer`.
     #[cold]
     fn decide<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer) -> Result<Route> {
+        let route = self.decide_now(host, peer)?;
+        if let Some(address) = self.routes.address(peer) {
+            let why = match (&self.near, route.side()) {
+                (_, NEAR) => "it is on this host and offers shared memory",
+                (None, _) => "shared memory is off for this endpoint",
+                _ if self.routes.refused(peer) => "it did not answer over shared memory",
+                _ => "it is not on this host, or offers no shared memory there",
+            };
+            let path = if route.side() == NEAR { "shared memory" } else { P::FAR_NAME };
+            tracing::info!(target: "ofi::core::ep_ctrl", peer = %address, path, why, "chose the path to a peer");
+        }
+        Ok(route)
+    }
+
+    fn decide_now<H: Host<Both<P>>>(&mut self, host: &mut H, peer: Peer) -> Result<Route> {
         if self.routes.link.is_near() {
             return self.routes.decide(NEAR, peer).ok_or_else(|| Error::new(Errno::ENOTCONN));
         }
@@ -186,9 +201,20 @@ macro_rules! over {
 unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let address = self.far.enable(name)?;
+        if self.prepared.is_none() {
+            tracing::info!(
+                target: "ofi::core::ep_ctrl",
+                %address,
+                "peers nearby are reached as all others: shared memory is off (by a setting, FI_OPT_SHARED_MEMORY_PERMITTED \
+                 or the kind of the endpoint)"
+            );
+        }
         if let Some(lanes) = self.prepared.take() {
             match self.enable_near(lanes, &address) {
-                Ok(near) => self.near = Some(near),
+                Ok(near) => {
+                    tracing::debug!(target: "ofi::core::ep_ctrl", %address, "peers nearby may use shared memory");
+                    self.near = Some(near);
+                }
                 Err(error) => {
                     tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "peers nearby are reached as all others");
                 }

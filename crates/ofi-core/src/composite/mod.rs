@@ -47,6 +47,9 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     /// peers are active.
     const FAR_IS_COSTLY: bool;
 
+    /// What the far transport is, in the log.
+    const FAR_NAME: &'static str;
+
     /// The info for the near transport. `None` leaves it out of a domain or an endpoint.
     fn near_info(info: &Info) -> Option<Info>;
 

@@ -113,6 +113,8 @@ impl Cq {
             let member: Arc<dyn Waitable> = Arc::clone(&queue) as _;
             waiting.join(Arc::downgrade(&member))?;
         }
+        let (wait, format) = (attr.wait_obj, queue.format);
+        tracing::debug!(target: "ofi::core::cq", %format, %wait, size = attr.size, "opened a completion queue");
         Ok(queue)
     }
 

@@ -50,6 +50,16 @@ impl<T: Transport> DomainCore<T> {
         let automatic = info.domain_attr.progress == ofi_api::Progress::Auto;
         let regions = Arc::new(RegionTable::new(addressing, info.domain_attr.mr_iov_limit.max(1)));
         let part = DomainPart::open(info, Registered::whole(Arc::clone(&regions)))?;
+        let attr = &info.domain_attr;
+        tracing::info!(
+            target: "ofi::core::domain",
+            prov = info.fabric_attr.prov_name,
+            name = attr.name,
+            threading = %attr.threading,
+            progress = %attr.progress,
+            mr_mode = %attr.mr_mode,
+            "opened a domain"
+        );
         Ok(Arc::new(Self {
             id: DomainId::next(),
             info: info.clone(),

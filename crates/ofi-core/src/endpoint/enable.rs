@@ -1,13 +1,15 @@
 //! Enabling: checks that everything is bound that the endpoint's capabilities need, and opens its lanes.
 
+use std::fmt;
 use std::sync::{Arc, Weak};
 
-use ofi_api::{Caps, EpOption, Errno, Error, Result};
+use ofi_api::{Address, Caps, EpOption, Errno, Error, Result};
 
 use super::EpCore;
 use crate::auth;
 use crate::av::Watcher;
 use crate::cntr::Kind;
+use crate::export::Counted;
 use crate::source::Source;
 use crate::transport::{Lanes, Transport};
 
@@ -124,7 +126,42 @@ impl<T: Transport> EpCore<T> {
         core.watch_joins()?;
         core.watch_connection()?;
         core.attend();
+        let name = core.state.lock().name.clone();
+        tracing::info!(
+            target: "ofi::core::ep_ctrl",
+            prov = core.info.fabric_attr.prov_name,
+            address = %Shown(name.as_ref()),
+            "enabled an endpoint"
+        );
         Ok(())
+    }
+
+    /// Logs that the endpoint closes, with the counters that are not zero.
+    pub(super) fn log_close(&self) {
+        if !tracing::enabled!(target: "ofi::core::ep_ctrl", tracing::Level::INFO) {
+            return;
+        }
+        let prov = self.info.fabric_attr.prov_name.as_str();
+        let name = self.state.lock().name.clone();
+        let address = Shown(name.as_ref());
+        tracing::info!(target: "ofi::core::ep_ctrl", prov, %address, "closes an endpoint");
+        if tracing::enabled!(target: "ofi::core::ep_ctrl", tracing::Level::DEBUG) {
+            let counts = self.counts().into_iter().filter(|count| count.value > 0);
+            let counts: Vec<String> = counts.map(|count| format!("{}={}", count.name, count.value)).collect();
+            tracing::debug!(target: "ofi::core::ep_ctrl", prov, %address, "its counters: {}", counts.join(" "));
+        }
+    }
+}
+
+/// An address, or the lack of one, in the log.
+struct Shown<'a>(Option<&'a Address>);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(address) => address.fmt(f),
+            None => f.write_str("none"),
+        }
     }
 }
 

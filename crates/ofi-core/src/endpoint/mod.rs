@@ -358,6 +358,18 @@ impl<T: Transport> Ep<T> {
                 born: Born::here(),
             }
         });
+        tracing::info!(
+            target: "ofi::core::ep_ctrl",
+            prov = info.fabric_attr.prov_name,
+            kind = %info.ep_attr.ep_type,
+            caps = %info.caps,
+            tx_size = info.tx_attr.size,
+            rx_size = info.rx_attr.size,
+            inject = info.tx_attr.inject_size,
+            longest = info.ep_attr.max_msg_size,
+            order = %info.tx_attr.msg_order,
+            "opened an endpoint"
+        );
         let counted: Arc<dyn Counted> = Arc::clone(&core) as _;
         domain.roster.count(&counted);
         Ok(Arc::new(Self { core }))
@@ -583,6 +595,7 @@ impl<T: Transport> Drop for Ep<T> {
             // All of it belongs to the parent, and memory that is not mapped here cannot be unmapped.
             return std::mem::forget(Arc::clone(&self.core));
         }
+        self.core.log_close();
         let source: Arc<dyn Source> = Arc::clone(&self.core) as _;
         self.core.domain.progress.remove(&source);
         self.core.forget_connection();

@@ -109,6 +109,7 @@ impl EqCore {
             let member: Arc<dyn Waitable> = Arc::clone(&queue) as _;
             waiting.join(Arc::downgrade(&member))?;
         }
+        tracing::debug!(target: "ofi::core::eq", wait = %attr.wait_obj, size = attr.size, "opened an event queue");
         Ok(queue)
     }
 

@@ -31,6 +31,8 @@ impl<T: Transport> FabricCore<T> {
             provider: info.fabric_attr.prov_name.clone(),
             transport: std::marker::PhantomData,
         });
+        let (prov, name) = (info.fabric_attr.prov_name.as_str(), info.fabric_attr.name.as_str());
+        tracing::info!(target: "ofi::core::fabric", prov, name, "opened a fabric");
         opened::fabric(&info.fabric_attr.prov_name, &fabric);
         fabric
     }

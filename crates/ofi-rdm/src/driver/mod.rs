@@ -4,6 +4,7 @@ mod row;
 
 use core::net::SocketAddr;
 
+use crate::connection::Stats;
 use crate::stream::{Flow, Sender};
 use crate::wire::{Record, Stream};
 
@@ -34,6 +35,16 @@ pub trait Driver {
         (1, records.first().map_or(Flow::Next, |&record| self.record(peer, sender, stream, record)))
     }
 
+    /// A session has begun. For the driver's log.
+    fn began(&mut self, peer: u32, session: Began) {
+        let _ = (peer, session);
+    }
+
+    /// Packets to the peer were not acknowledged in time, and are probed for. For the driver's log.
+    fn timed_out(&mut self, peer: u32, stats: Stats) {
+        let _ = (peer, stats);
+    }
+
     /// The session ended. Anything unacknowledged may or may not have arrived, and is discarded.
     fn lost(&mut self, peer: u32, reason: Lost);
 
@@ -58,6 +69,21 @@ pub trait Driver {
     fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
         self.fill(peer, token, at, to);
     }
+}
+
+/// The properties of a new session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Began {
+    /// Where the peer is.
+    pub address: SocketAddr,
+    /// Whether the peer asked for it.
+    pub by_peer: bool,
+    /// How its packets are protected: one of [`crate::suites`].
+    pub suite: u8,
+    /// The longest packet that the peer accepts, in bytes. The search for what the path carries begins at less.
+    pub longest_packet: u32,
+    /// Bytes that may be in flight to the peer.
+    pub window: u64,
 }
 
 /// Why a session ended.

@@ -7,12 +7,12 @@ use super::pending::Pending;
 use super::{Arrivals, Endpoint};
 use crate::connection::{Arrival, Config, Foresight, open_packet};
 use crate::crypto::{Examined, Refusal, is_own};
-use crate::driver::{Driver, Lost};
+use crate::driver::{Began, Driver, Lost};
 use crate::hash;
 use crate::stream::Part;
 use crate::time::Instant;
 use crate::wire::header::{self, flag};
-use crate::wire::{Accept, Header, Init, Kind, Malformed, Retry, Stream, VERSION, suites};
+use crate::wire::{Accept, Header, Init, Kind, Malformed, Params, Retry, Stream, VERSION, suites};
 
 /// Most answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;
@@ -29,6 +29,11 @@ enum Place {
     Unknown,
     /// Not an address of this endpoint.
     Elsewhere,
+}
+
+/// Describes a session to the driver.
+fn began(address: SocketAddr, by_peer: bool, suite: u8, params: &Params) -> Began {
+    Began { address, by_peer, suite, longest_packet: params.max_packet, window: params.in_flight }
 }
 
 impl Endpoint {
@@ -357,6 +362,7 @@ impl Endpoint {
             self.lose(peer, Lost::Reset, driver);
         }
         self.rename(peer, head.session);
+        driver.began(peer, began(from, true, pending.suite, &pending.init.params));
         let connection = &mut self.peers[peer as usize];
         connection.begin_server(now, &self.config, head.session, &pending.init, pending.protection);
         self.stats.sessions += 1;
@@ -436,7 +442,7 @@ impl Endpoint {
                 now,
                 time,
                 session,
-                Pending { address: from, counted, init: *init, protection, accept },
+                Pending { address: from, counted, init: *init, suite, protection, accept },
             );
             if let Some(peer) = known {
                 self.peers[peer as usize].give_way(now);
@@ -591,6 +597,7 @@ impl Endpoint {
             Place::Unknown => return, // the question is repeated, and answered then
             Place::Elsewhere => return self.lose(peer, Lost::Address, driver),
         }
+        driver.began(peer, began(from, false, accept.suite, &accept.params));
         let connection = &mut self.peers[peer as usize];
         connection.begin_client(now, &self.config, &accept, protection);
         self.stats.sessions += 1;

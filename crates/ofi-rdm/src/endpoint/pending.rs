@@ -25,6 +25,8 @@ pub struct Pending {
     pub counted: bool,
     /// The request.
     pub init: Init,
+    /// How its packets are protected.
+    pub suite: u8,
     /// The keys of its packets.
     pub protection: Option<Box<Protection>>,
     /// The answer: flags and body.

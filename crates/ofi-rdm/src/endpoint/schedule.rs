@@ -101,8 +101,14 @@ impl Endpoint {
             due.push(peer);
         }
         for peer in due.drain(..) {
-            if let Err(reason) = self.peers[peer as usize].on_time(now, &self.config)
-                && !self.peers[peer as usize].closed
+            let connection = &mut self.peers[peer as usize];
+            let probes = connection.stats.probes;
+            let ended = connection.on_time(now, &self.config);
+            if connection.stats.probes != probes {
+                driver.timed_out(peer, connection.statistics());
+            }
+            if let Err(reason) = ended
+                && !connection.closed
             {
                 self.lose(peer, reason, driver);
             }

@@ -28,6 +28,10 @@ impl ShmLanes {
                         continue;
                     }
                     if lane.up().is_some() {
+                        tracing::info!(
+                            target: "ofi::shm::ep_ctrl",
+                            peer = %crate::name::shown(&socket, self.format), "a peer has restarted"
+                        );
                         lane.lose(&mut self.common, host, Errno::ECONNRESET);
                         self.drop_from_lists(peer);
                     }
@@ -41,6 +45,13 @@ impl ShmLanes {
                     }
                     // Records sent before the peer was attached rang no bell, and the peer may have checked and gone to
                     // sleep since.
+                    if let Some(up) = lane.up() {
+                        tracing::info!(
+                            target: "ofi::shm::ep_ctrl",
+                            peer = %crate::name::shown(&socket, self.format), pid = up.parts.process.pid,
+                            "attached to a peer's shared memory"
+                        );
+                    }
                     crash_point!("attach.rings");
                     lane.ring(&mut self.common);
                     lane.confirm(host);
@@ -55,6 +66,11 @@ impl ShmLanes {
                     if let Some(&peer) = self.by_socket.get(&socket)
                         && self.lanes[peer as usize].up().is_none()
                     {
+                        tracing::info!(
+                            target: "ofi::shm::ep_ctrl",
+                            peer = %crate::name::shown(&socket, self.format), error = errno.name(),
+                            "a peer could not be attached"
+                        );
                         self.lanes[peer as usize].refuse(&mut self.common, host, errno);
                         self.spare(peer);
                     }

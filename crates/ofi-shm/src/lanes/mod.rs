@@ -103,6 +103,15 @@ impl ShmLanes {
             streaming: StreamingStores::get(),
             counts: Counts::default(),
         };
+        tracing::info!(
+            target: "ofi::shm::ep_ctrl",
+            address = %common.shared.address,
+            inside_up_to = common.eager,
+            single_copies = ?common.single,
+            single_copies_from = common.single_size,
+            kept = common.kept_limit,
+            "opened shared memory"
+        );
         Ok(Self {
             common,
             inbox,

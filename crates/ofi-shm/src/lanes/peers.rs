@@ -88,7 +88,8 @@ impl ShmLanes {
         let closed = lane.end.gone || lane.is_closed();
         if !closed {
             self.common.counts.corrupt += 1;
-            tracing::warn!(target: "ofi::shm::ep_data", peer, "a peer broke the protocol; its lane is given up");
+            let peer = crate::name::shown(&lane.socket, self.format);
+            tracing::warn!(target: "ofi::shm::ep_data", %peer, "a peer broke the protocol; its lane is given up");
         }
         self.give_up(host, peer, if closed { Errno::ECONNRESET } else { Errno::EIO });
     }

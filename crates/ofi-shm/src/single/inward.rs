@@ -319,6 +319,7 @@ impl Lane {
                 front.store(pack(ticket, inward.front), Ordering::Release);
                 if read == Err(Fault::Denied) {
                     single.may_read = Some(false);
+                    tracing::debug!(target: "ofi::shm::ep_data", "single copies with a peer's process end: the kernel forbids them now");
                 }
             }
         }

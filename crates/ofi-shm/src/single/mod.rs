@@ -83,7 +83,20 @@ impl Lane {
             let may = if write { process.may_write() } else { process.may_read() };
             if !may {
                 common.counts.single_denied += 1;
-                tracing::debug!(target: "ofi::shm::ep_data", pid = process.pid, write, "single copies are not possible");
+            }
+            let (pid, way) = (process.pid, if write { "write" } else { "read" });
+            if may {
+                tracing::info!(
+                    target: "ofi::shm::ep_data",
+                    pid, way, "long payloads are copied once between this process and a peer's (CMA)"
+                );
+            } else {
+                tracing::info!(
+                    target: "ofi::shm::ep_data",
+                    pid, way,
+                    "the kernel forbids single copies with a peer's process (CMA; seccomp, Yama's ptrace_scope or \
+                     another user): long payloads go through a ring"
+                );
             }
             may
         })

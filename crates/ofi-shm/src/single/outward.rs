@@ -265,6 +265,7 @@ impl Lane {
                     single.outward = None;
                     if fault == Fault::Denied {
                         single.may_write = Some(false);
+                        tracing::debug!(target: "ofi::shm::ep_data", "single copies with a peer's process end: the kernel forbids them now");
                     }
                 }
             }

@@ -106,6 +106,7 @@ impl UdpLanes {
             endpoint.admit(false);
         }
         let messages = datagram::is_datagram(info).then(|| Box::new(Messages::new(info)));
+        log_open(&socket, ecn);
         Ok(Self {
             common,
             endpoint,
@@ -439,8 +440,32 @@ impl UdpLanes {
         self.flush();
     }
 
+    /// Logs the sessions that end with the endpoint.
+    fn log_sessions(&self) {
+        const MOST: u32 = 64;
+        if !tracing::enabled!(target: "ofi::udp::ep_ctrl", tracing::Level::INFO) {
+            return;
+        }
+        let open = (0..self.endpoint.peers() as u32).filter(|&peer| self.endpoint.is_open(peer));
+        for peer in open.take(MOST as usize) {
+            let (Some(address), Some(stats)) =
+                (self.endpoint.address(peer), self.endpoint.peer_statistics(peer))
+            else {
+                continue;
+            };
+            let [sent, received] = stats.packets;
+            tracing::info!(
+                target: "ofi::udp::ep_ctrl",
+                peer = %address, sent, received, lost = stats.lost, timeouts = stats.probes,
+                rtt_us = stats.rtt_ns / 1000, packet_size = stats.packet_size,
+                "ends a session: the endpoint closes"
+            );
+        }
+    }
+
     /// Waits briefly for messages that were reported as sent, and says goodbye.
     fn close(&mut self) {
+        self.log_sessions();
         self.alive.unwatch();
         self.give_back(); // a closing registration asks open endpoints only
         self.endpoint.take_leave(&is_answer);
@@ -469,6 +494,38 @@ impl UdpLanes {
             }
             self.flush();
         }
+    }
+}
+
+/// Logs what the kernel granted a new endpoint's socket.
+fn log_open(socket: &Socket, ecn: bool) {
+    let asked = settings::SOCKET_BUFFER.get();
+    tracing::info!(
+        target: "ofi::udp::ep_ctrl",
+        address = %socket.address,
+        receives_by = if socket.takes_places() { "recvmmsg" } else { "io_uring" },
+        sends_by = if socket.longest_row() > 1 { "segments (UDP_SEGMENT)" } else { "single datagrams" },
+        receive_buffer = socket.granted,
+        whole_up_to = EAGER,
+        congestion_control = settings::CONGESTION.get(),
+        pacing = settings::PACING.get(),
+        ecn,
+        encryption = settings::ENCRYPTION.get(),
+        peer_timeout_ms = settings::PEER_TIMEOUT_MS.get(),
+        "opened a socket"
+    );
+    if socket.granted < asked {
+        tracing::debug!(
+            target: "ofi::udp::ep_ctrl",
+            asked, granted = socket.granted,
+            "the kernel grants a smaller buffer than FI_UDP_SOCKET_BUFFER asks for: raise net.core.rmem_max"
+        );
+    }
+    if settings::SEGMENTS.get() && socket.longest_row() == 1 {
+        tracing::debug!(
+            target: "ofi::udp::ep_ctrl",
+            "the kernel does not split batches of datagrams (UDP_SEGMENT): each takes a place in a sendmmsg"
+        );
     }
 }
 

@@ -177,6 +177,11 @@ impl Connected {
             receive_pieces: info.rx_attr.iov_limit.clamp(1, limits.pieces),
             inline: usual.inline,
         };
+        tracing::info!(
+            target: "ofi::verbs::ep_ctrl",
+            sends, receives, pieces = attr.pieces, inline = attr.inline,
+            "opens a connected endpoint on the device"
+        );
         let given = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
         let wanted = given.unwrap_or(SocketAddr::new(domain.transport.ip, 0));
         let (link, name) = match info.handle {

@@ -401,6 +401,11 @@ impl Lane {
     /// The connection is established.
     pub fn opened(&mut self, common: &mut Common, peer: Peer, id: Box<dyn Connection>) {
         common.timers.after(|code| id.set_rnr_timer(code));
+        tracing::info!(
+            target: "ofi::verbs::ep_ctrl",
+            peer = %self.address, credits = self.credits, inline = self.inline,
+            "a session has begun"
+        );
         self.link = Link::Open(id);
         self.last_use = common.turn;
         common.counts.connections += 1;
