@@ -56,6 +56,17 @@ pub(crate) fn instance<'a>(handle: *const Object<Instance>) -> Outcome<&'a Insta
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
 
+/// Starts the log: at the level of `MXL_LOG_LEVEL`, and for the transports at that of `FI_LOG_LEVEL` where it is set.
+fn start_log() {
+    let started = log::init_with(|| match std::env::var_os("FI_LOG_LEVEL") {
+        None => log::Transport::AsOurs,
+        Some(_) => ofi::log_subscriber().map_or(log::Transport::Off, |own| log::Transport::By(Box::new(own))),
+    });
+    if started {
+        ofi::log_settings();
+    }
+}
+
 /// `mxlFabricsCreateInstance`. There are no options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlFabricsCreateInstance(
@@ -63,7 +74,7 @@ pub unsafe extern "C" fn mxlFabricsCreateInstance(
     _options: *const c_char,
     made: *mut *const Object<Instance>,
 ) -> c_int {
-    log::init();
+    start_log();
     status(|| {
         let place = out(made)?;
         if !object::is(mxl, magics::INSTANCE) {
