@@ -1,0 +1,165 @@
+//! The log as users meet it: what a healthy run says at each level, which fall-backs show, and what wrong settings get.
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A run keeps two cores busy, so runs are serialized.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn command(program: &str, line: &[&str], environment: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FI_")) {
+        command.env_remove(name);
+    }
+    command.args(line).envs(environment.iter().copied());
+    command
+}
+
+/// The lines that a command logs.
+fn logged(mut command: Command) -> Vec<String> {
+    let Output { status, stderr, .. } = command.output().expect("the program starts");
+    let stderr = String::from_utf8_lossy(&stderr).into_owned();
+    assert!(status.success(), "{stderr}");
+    stderr.lines().filter(|line| line.starts_with("libfabric:")).map(str::to_owned).collect()
+}
+
+fn pingpong(provider: &str, level: &str, environment: &[(&str, &str)]) -> Command {
+    let line = ["-p", provider, "--sizes", "64,1M", "--quick"];
+    command(env!("CARGO_BIN_EXE_fi_pingpong"), &line, &[environment, &[("FI_LOG_LEVEL", level)]].concat())
+}
+
+/// Fails unless some line has all of the words.
+#[track_caller]
+fn says(lines: &[String], words: &[&str]) {
+    let found = lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+    assert!(found, "no line with {words:?} in\n{}", lines.join("\n"));
+}
+
+#[test]
+fn a_run_over_sockets_names_what_it_opened_chose_and_ended() {
+    let _alone = alone();
+    let off = [("FI_UDP_SHARED_MEMORY", "0")];
+    let lines = logged(pingpong("udp", "debug", &off));
+    says(&lines, &["<info>", "FI_UDP_SHARED_MEMORY=0", "is read from the environment"]);
+    says(&lines, &["<info>", ":udp:", "the provider offers infos", "domains="]);
+    says(
+        &lines,
+        &["<info>", ":udp:domain:", "opened a domain", "threading=FI_THREAD_", "progress=FI_PROGRESS_"],
+    );
+    says(
+        &lines,
+        &["<info>", ":udp:ep_ctrl:", "opened an endpoint", "FI_EP_RDM", "tx_size=", "rx_size=", "inject="],
+    );
+    says(&lines, &["<info>", ":udp:ep_ctrl:", "enabled an endpoint", "address=fi_sockaddr_in://"]);
+    says(&lines, &["<info>", "opened a socket", "receives_by=", "sends_by=", "receive_buffer="]);
+    says(&lines, &["<info>", "chose the path to a peer", "path=sockets", "why=", "shared memory is off"]);
+    says(&lines, &["<info>", "a session has begun", "encryption=none", "peer=", "asked_by="]);
+    says(&lines, &["<info>", "ends a session", "packet_size=", "rtt_us=", "lost="]);
+    says(&lines, &["<debug>", ":cq:", "opened a completion queue", "wait="]);
+    says(&lines, &["<debug>", ":av:", "inserted an address", "fi_sockaddr_in://"]);
+    says(&lines, &["<debug>", "its counters: "]);
+
+    let info = logged(pingpong("udp", "info", &off));
+    assert!(info.len() < lines.len() && !info.is_empty(), "{} lines of {}", info.len(), lines.len());
+    assert!(info.iter().all(|line| !line.contains("<debug>")), "{}", info.join("\n"));
+    says(&info, &["chose the path to a peer"]);
+    // The number of lines is that of decisions, not of messages.
+    assert!(lines.len() < 400, "{} lines", lines.len());
+    for level in ["warn", ""] {
+        let quiet = logged(pingpong("udp", level, &off));
+        assert!(quiet.is_empty(), "{}", quiet.join("\n"));
+    }
+}
+
+#[test]
+fn a_run_over_shared_memory_names_the_peer_and_the_copies() {
+    let _alone = alone();
+    let lines = logged(pingpong("shm", "debug", &[("FI_SHM_SINGLE_COPY", "always")]));
+    says(&lines, &["<info>", ":shm:", "the provider offers infos"]);
+    says(
+        &lines,
+        &["<info>", ":shm:ep_ctrl:", "opened shared memory", "address=fi_shm://", "single_copies=Always"],
+    );
+    says(
+        &lines,
+        &["<info>", ":shm:ep_ctrl:", "attached to a peer's shared memory", "peer=fi_shm://", "pid="],
+    );
+    says(&lines, &["<info>", ":shm:ep_data:", "CMA"]);
+    says(&lines, &["<info>", "closes an endpoint"]);
+    let quiet = logged(pingpong("shm", "warn", &[]));
+    assert!(quiet.is_empty(), "{}", quiet.join("\n"));
+}
+
+#[test]
+fn peers_of_one_host_are_reached_over_shared_memory_and_the_log_says_so() {
+    let _alone = alone();
+    let lines = logged(pingpong("udp", "info", &[]));
+    says(&lines, &["chose the path to a peer", "path=shared memory", "why=it is on this host"]);
+}
+
+/// Makes the kernel refuse a system call of the command's processes with `EPERM`, as containers do (seccomp(2)).
+fn without(mut command: Command, call: libc::c_long) -> Command {
+    // SAFETY: between fork and exec the closure makes system calls only; the filter is on its stack.
+    unsafe {
+        command.pre_exec(move || {
+            let statement =
+                |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+            let mut filter = [
+                statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+                statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+                statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+                statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+            ];
+            let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+            let privileges = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            let filtered = libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program);
+            if privileges != 0 || filtered != 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+        })
+    };
+    command
+}
+
+#[test]
+fn denied_single_copies_show() {
+    let _alone = alone();
+    let command = pingpong("shm", "info", &[("FI_SHM_SINGLE_COPY", "always")]);
+    let lines = logged(without(command, libc::SYS_process_vm_readv));
+    says(&lines, &["<info>", ":shm:ep_data:", "forbids single copies", "go through a ring"]);
+}
+
+#[test]
+fn a_missing_io_uring_shows() {
+    let _alone = alone();
+    let command = pingpong("udp", "warn", &[("FI_UDP_DRIVER", "ring"), ("FI_UDP_SHARED_MEMORY", "0")]);
+    let lines = logged(without(command, libc::SYS_io_uring_setup));
+    says(&lines, &["<warn>", ":udp:ep_ctrl:", "io_uring is unavailable", "recvmmsg"]);
+}
+
+fn info_list(environment: &[(&str, &str)]) -> Vec<String> {
+    logged(command(env!("CARGO_BIN_EXE_fi_info"), &["-l"], environment))
+}
+
+#[test]
+fn wrong_settings_are_warned_of_with_what_is_wanted_and_used() {
+    let lines = info_list(&[("FI_UDP_SEGMENTS", "banana")]);
+    assert_eq!(lines.len(), 1, "{}", lines.join("\n"));
+    says(
+        &lines,
+        &["<warn>", "FI_UDP_SEGMENTS=banana cannot be used", "one of 0, 1,", "the default (true) is used"],
+    );
+    let lines = info_list(&[("FI_LOG_LEVEL", "loud")]);
+    says(&lines, &["<warn>", "FI_LOG_LEVEL=loud", "warn, trace, info, debug", "the default (warn) is used"]);
+    let lines = info_list(&[("FI_LOG_SUBSYS", "endpoint")]);
+    says(&lines, &["<warn>", "FI_LOG_SUBSYS names no subsystem endpoint", "core, fabric, domain"]);
+    let lines = info_list(&[("FI_LOG_PROV", "upd")]);
+    says(&lines, &["<warn>", "FI_LOG_PROV=upd", "no provider", "shm, udp"]);
+    let lines = info_list(&[("FI_PROVIDER", "shm,upd")]);
+    says(&lines, &["<warn>", "FI_PROVIDER=shm,upd", "upd", "shm, udp"]);
+    let lines = info_list(&[("FI_UDP_SEGMENTS", "banana"), ("FI_LOG_LEVEL", "off")]);
+    assert!(lines.is_empty(), "{}", lines.join("\n"));
+    assert!(info_list(&[]).is_empty());
+}
