@@ -139,9 +139,9 @@ impl Subscriber for Logger {
     /// a field is decided event by event.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let Some(origin) = Origin::of(metadata.target()) else { return false };
-        metadata.is_event()
+        !metadata.is_span()
             && *metadata.level() <= self.filter.level.loudest()
-            && (line::is_origin_in_fields(metadata.fields())
+            && (line::is_decided_late(metadata)
                 || self.filter.allows(origin.provider, origin.subsystem, Level::from(*metadata.level())))
     }
 

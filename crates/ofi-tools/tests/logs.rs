@@ -28,8 +28,9 @@ fn logged(mut command: Command) -> Vec<String> {
 }
 
 fn pingpong(provider: &str, level: &str, environment: &[(&str, &str)]) -> Command {
-    let line = ["-p", provider, "--sizes", "64,1M", "--quick"];
-    command(env!("CARGO_BIN_EXE_fi_pingpong"), &line, &[environment, &[("FI_LOG_LEVEL", level)]].concat())
+    let line = ["--sizes", "64,1M", "--quick"];
+    let more = [("FI_LOG_LEVEL", level), ("FI_PROVIDER", provider)];
+    command(env!("CARGO_BIN_EXE_fi_pingpong"), &line, &[environment, &more].concat())
 }
 
 /// Fails unless some line has all of the words.
@@ -44,7 +45,7 @@ fn a_run_over_sockets_names_what_it_opened_chose_and_ended() {
     let _alone = alone();
     let off = [("FI_UDP_SHARED_MEMORY", "0")];
     let lines = logged(pingpong("udp", "debug", &off));
-    says(&lines, &["<info>", "FI_UDP_SHARED_MEMORY=0", "is read from the environment"]);
+    says(&lines, &["<info>", "FI_UDP_SHARED_MEMORY=false", "is read from the environment"]);
     says(&lines, &["<info>", ":udp:", "the provider offers infos", "domains="]);
     says(
         &lines,

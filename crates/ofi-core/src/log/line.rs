@@ -7,8 +7,8 @@
 use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tracing::Event;
 use tracing::field::{Field, FieldSet, Visit};
+use tracing::{Event, Metadata};
 
 use super::Level;
 use super::origin::Origin;
@@ -23,6 +23,12 @@ const UNFILTERED: &str = "unfiltered";
 /// Whether events of a call site may name their own provider or subsystem, or pass whatever these are.
 pub(super) fn is_origin_in_fields(fields: &FieldSet) -> bool {
     [PROVIDER, SUBSYSTEM, UNFILTERED].into_iter().any(|name| fields.field(name).is_some())
+}
+
+/// Whether only an event can tell if it is printed: its call site lets it name its origin, or is a question
+/// (`tracing::enabled!`) before such events.
+pub(super) fn is_decided_late(metadata: &Metadata<'_>) -> bool {
+    !metadata.is_event() || is_origin_in_fields(metadata.fields())
 }
 
 /// A message, and where it comes from.

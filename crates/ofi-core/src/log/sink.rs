@@ -110,7 +110,7 @@ impl Front {
 impl Subscriber for Front {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
         if current().is_some() {
-            let ours = metadata.is_event() && Origin::of(metadata.target()).is_some();
+            let ours = !metadata.is_span() && Origin::of(metadata.target()).is_some();
             return if ours { Interest::sometimes() } else { Interest::never() };
         }
         self.0.as_ref().map_or_else(Interest::never, |logger| logger.register_callsite(metadata))
@@ -121,8 +121,8 @@ impl Subscriber for Front {
             return self.0.as_ref().is_some_and(|logger| logger.enabled(metadata));
         };
         let Some(origin) = Origin::of(metadata.target()) else { return false };
-        metadata.is_event()
-            && (line::is_origin_in_fields(metadata.fields())
+        !metadata.is_span()
+            && (line::is_decided_late(metadata)
                 || self.wanted(
                     sink.as_ref(),
                     origin.provider,

@@ -60,8 +60,8 @@ pub fn announce(trouble: Option<String>) {
         );
     }
     for listed in config::list() {
+        let default = if listed.default.is_empty() { "empty" } else { &listed.default };
         if let Some(problem) = listed.problem {
-            let default = if listed.default.is_empty() { "empty" } else { &listed.default };
             warn!(
                 target: "ofi::core::core",
                 prov = listed.provider,
@@ -75,7 +75,7 @@ pub fn announce(trouble: Option<String>) {
                 "{}={} is read from the environment, in place of the default ({})",
                 listed.env,
                 listed.current,
-                listed.default
+                default
             );
         }
     }

@@ -132,6 +132,19 @@ fn a_plug_ins_trace_is_quieter_than_info() {
 }
 
 #[test]
+fn a_question_before_an_event_is_answered_as_the_event_may_be() {
+    let asked = |filter| {
+        let logger = Logger::new(filter, Box::new(Captured::default()));
+        tracing::subscriber::with_default(
+            logger,
+            || tracing::enabled!(target: "ofi::core::core", tracing::Level::INFO),
+        )
+    };
+    assert!(asked(filter(Level::Info, "udp", "")));
+    assert!(!asked(filter(Level::Warn, "", "")));
+}
+
+#[test]
 fn other_libraries_and_spans_stay_out() {
     let got = lines(Filter::level(Level::Debug), || {
         let _entered = info_span!(target: "ofi::core::core", "span").entered();
