@@ -5,6 +5,9 @@
 //!
 //! An endpoint with a single context of a kind may be used without naming it: a queue or a counter that is bound to the
 //! endpoint opens the context ([`Sole`]), and calls on the endpoint go to it.
+//!
+//! An info with `FI_COLLECTIVE` or `FI_TRIGGER` opens one: getinfo gives both to hints without capabilities, before it
+//! is known which kind of endpoint the program opens (MPICH opens a scalable one). Their calls are refused.
 
 use std::sync::{Arc, OnceLock};
 
@@ -109,14 +112,14 @@ impl<T: Transport> Sep<T> {
     /// Opens a scalable endpoint of `domain` as `info` says.
     ///
     /// # Errors
-    /// `FI_EINVAL` for invalid counts; `FI_ENOSYS` for connected endpoints and collectives.
+    /// `FI_EINVAL` for invalid counts; `FI_ENOSYS` for connected endpoints.
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, info: &Info) -> Result<Arc<Self>> {
-        if info.ep_attr.ep_type == EpType::Msg || info.caps.contains(Caps::COLLECTIVE) {
+        if info.ep_attr.ep_type == EpType::Msg {
             return Err(Error::wanted(
                 Errno::ENOSYS,
                 "the info of a scalable endpoint",
-                "a connectionless endpoint without FI_COLLECTIVE",
-                format!("{} with {}", info.ep_attr.ep_type, info.caps),
+                "a connectionless endpoint",
+                info.ep_attr.ep_type.to_string(),
                 "ask getinfo for FI_EP_RDM or FI_EP_DGRAM",
             ));
         }

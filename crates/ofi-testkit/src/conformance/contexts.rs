@@ -409,6 +409,31 @@ pub fn contexts_and_their_endpoint_refuse_what_they_do_not_have(kit: &dyn Kit) {
     assert_eq!(refused(plain.domain.open_scalable(&shared).map(drop)), Errno::EINVAL);
 }
 
+pub fn an_info_with_collectives_opens_contexts_that_refuse_them(kit: &dyn Kit) {
+    // Hints without capabilities get FI_COLLECTIVE, before getinfo can know which kind of endpoint is opened.
+    let unasked = || kit.opening().hints(|hints| hints.caps(Caps::empty())).rx_ctx_bits(BITS);
+    let info = unasked().first_info().unwrap();
+    assert!(info.caps.contains(Caps::COLLECTIVE) && info.domain_attr.max_ep_tx_ctx > 1, "{info}");
+    let (own, far) = (Scalable::of(unasked(), 1, 1), Scalable::of(unasked(), 1, 1));
+    let to = own.hub.insert(&far.hub);
+    far.hub.insert(&own.hub); // FI_SOURCE_ERR is among the capabilities
+    let sides = own.sides(&[&far.tx[0], &far.rx[0]]);
+    // The attributes of the info may be asked for by name.
+    let (_, granted) = Scalable::bare(unasked()).hub.ep.transmit_context(0, Some(&info.tx_attr)).unwrap();
+    assert_eq!(granted, info.tx_attr);
+    let (sent, got) = (Memory::patterned(100, 1), Memory::new(100));
+    far.rx[0].receive(&got).tag(3).context(1).post().unwrap();
+    send(&sides, || own.tx[0].out(to, &sent).tag(3).context(2).send());
+    assert_eq!(wait::drive(&sides, "a message", || far.rx[0].next()).done().len, 100);
+    got.check(100, 1);
+    wait::drive(&sides, "the send", || own.tx[0].next_of(2)).done();
+    let set = Arc::clone(&own.hub.av).set(&AvSetAttr::default()).unwrap();
+    for side in [&own.hub, &own.tx[0], &own.rx[0]] {
+        let refused = side.ep.join_collective(FiAddr::NOTAVAIL, &*set, Context(0)).err().unwrap();
+        assert_eq!(refused.errno(), Errno::EOPNOTSUPP);
+    }
+}
+
 pub fn transmit_contexts_read_write_and_change_remote_memory(kit: &dyn Kit) {
     let caps = kit.usual_caps() | Caps::NAMED_RX_CTX | Caps::ATOMIC;
     let opening = || scalable(kit, 2, 2).hints(|hints| hints.caps(caps));
