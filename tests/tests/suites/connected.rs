@@ -26,6 +26,7 @@ macro_rules! connected {
             a_context_has_what_it_asks_for_within_its_endpoint: "a connected endpoint has one context of each kind",
             an_endpoint_with_a_single_context_is_used_without_naming_it: "a connected endpoint has one context of each kind",
             contexts_and_their_endpoint_refuse_what_they_do_not_have: "a connected endpoint has one context of each kind",
+            an_info_with_collectives_opens_contexts_that_refuse_them: "a connected endpoint has one context of each kind",
             transmit_contexts_read_write_and_change_remote_memory: "a connected endpoint has one context of each kind",
             what_a_closing_context_has_under_way_goes_on_without_its_memory: "a connected endpoint has one context of each kind",
             a_context_that_closes_leaves_the_others_alone: "a connected endpoint has one context of each kind",
