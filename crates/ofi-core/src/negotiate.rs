@@ -70,23 +70,26 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
 }
 
 /// The grant of the first of `variants` that meets `hints`. Variants are the modes in which one provider can run on one
-/// device, the default first.
+/// device, the default first. Hints without capabilities want all of them, so a variant that takes some away for want of
+/// a registration mode is granted only if no other keeps them all.
 ///
 /// # Errors
 /// The refusals of the variant that came closest, which is the one with the fewest. Empty only if there is
 /// no variant.
 pub fn negotiate_any(variants: &[Info], hints: Option<&Hints>, api: Version) -> Result<Info, Vec<Refusal>> {
     let mut closest: Option<Vec<Refusal>> = None;
+    let mut lesser: Option<Info> = None;
     for offer in variants {
         match negotiate(offer, hints, api) {
-            Ok(info) => return Ok(info),
+            Ok(info) if info.caps.contains(caps::unasked(offer, hints)) => return Ok(info),
+            Ok(info) => lesser = lesser.or(Some(info)),
             Err(refusals) if closest.as_ref().is_none_or(|best| refusals.len() < best.len()) => {
                 closest = Some(refusals);
             }
             Err(_) => {}
         }
     }
-    Err(closest.unwrap_or_default())
+    lesser.ok_or_else(|| closest.unwrap_or_default())
 }
 
 /// Hints that express no restriction: any mode, and whatever registration the offer needs.

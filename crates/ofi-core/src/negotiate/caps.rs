@@ -5,7 +5,7 @@
 //! given (fi_getinfo(3), "Capabilities").
 
 use super::{Negotiation, memory};
-use ofi_api::{Caps, Mode};
+use ofi_api::{Caps, Hints, Info, Mode};
 
 /// Secondary capabilities that are granted only if asked for: each costs a look-up, an event or a lock for
 /// every message or access.
@@ -45,6 +45,14 @@ pub(super) fn info_caps(talk: &mut Negotiation<'_>) -> Caps {
         granted |= offered.intersection(Caps::SOURCE);
     }
     granted
+}
+
+/// What hints that name no capability want of an offer: all that it has.
+pub(super) fn unasked(offer: &Info, hints: Option<&Hints>) -> Caps {
+    match hints {
+        Some(hints) if hints.info.caps.is_empty() => with_directions(offer.caps, Caps::all()),
+        _ => Caps::empty(),
+    }
 }
 
 /// `caps`, with the directions that they imply as far as these are in `available`.

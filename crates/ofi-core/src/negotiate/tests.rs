@@ -75,6 +75,24 @@ fn refused(offer: &Info, hints: Hints, api: Version) -> Vec<&'static str> {
 // Capabilities
 
 #[test]
+fn hints_without_capabilities_get_the_variant_that_keeps_them_all() {
+    let mut needs_keys = able();
+    needs_keys.domain_attr.mr_mode = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
+    let variants = [needs_keys.clone(), able()];
+    let unasked = |variants: &[Info], mr_mode| {
+        negotiate_any(variants, Some(&Hints::new().mr_mode(mr_mode)), API).unwrap()
+    };
+    let info = unasked(&variants, MrMode::empty());
+    assert_eq!((info.caps, info.domain_attr.mr_mode), (able().caps, MrMode::empty()));
+    // The first that keeps them all is the default.
+    let info = unasked(&variants, MrMode::VIRT_ADDR | MrMode::PROV_KEY);
+    assert_eq!(info.domain_attr.mr_mode, MrMode::VIRT_ADDR | MrMode::PROV_KEY);
+    // Without such a variant, being a target goes.
+    let info = unasked(&variants[..1], MrMode::empty());
+    assert!(info.caps.contains(Caps::WRITE) && !info.caps.contains(Caps::REMOTE_WRITE));
+}
+
+#[test]
 fn no_hints_get_everything_and_no_operation_flags() {
     let info = negotiate(&needy(), None, API).unwrap();
     assert_eq!(info.caps, needy().caps);

@@ -14,6 +14,7 @@ macro_rules! for_each_case {
                 with_modifiers_only_those_are_granted
                 attribute_capabilities_agree_with_the_info
                 an_unknown_capability_is_refused
+                hints_without_capabilities_keep_remote_access
                 modes_granted_are_a_part_of_those_accepted
                 registration_modes_granted_are_a_part_of_those_accepted
                 an_empty_registration_mode_means_scalable

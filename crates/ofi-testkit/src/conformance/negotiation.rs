@@ -90,6 +90,22 @@ pub fn an_unknown_capability_is_refused(kit: &dyn Kit) {
     refused(kit, kit.usual().caps(Caps::MSG | Caps::XPU), "caps");
 }
 
+pub fn hints_without_capabilities_keep_remote_access(kit: &dyn Kit) {
+    let unasked = kit.hints().caps(Caps::empty());
+    let info = kit.info(&unasked);
+    if info.ep_attr.ep_type != EpType::Rdm || info.domain_attr.mr_mode != MrMode::empty() {
+        return; // the device's own keys: an application without them is no target
+    }
+    assert!(info.caps.contains(Caps::RMA | Caps::RMA_DIRECTIONS), "{}", info.caps);
+    let open = || kit.opening_for(unasked.clone()).open();
+    let pair = Pair::of(open(), open());
+    let (there, sent) = (Memory::new(1000), Memory::patterned(1000, 1));
+    let region = pair.b.register(&there, MrAccess::REMOTE_WRITE).unwrap();
+    pair.post(|| pair.a.out(pair.to_b, &sent).msg(OpFlags::DELIVERY_COMPLETE).write(&[remote(&region)]));
+    pair.done(&pair.a);
+    there.check(1000, 1);
+}
+
 pub fn modes_granted_are_a_part_of_those_accepted(kit: &dyn Kit) {
     for mode in [Mode::empty()].into_iter().chain(Mode::all().iter()) {
         if let Ok(infos) = kit.getinfo(&kit.usual().mode(mode)) {
