@@ -28,6 +28,11 @@ impl TrafficClass {
         Self(0x100 | code_point as u32)
     }
 
+    /// Whether it is [`TrafficClass::UNSPEC`], a label of fi_endpoint(3), or a code point of 6 bits.
+    pub const fn is_known(self) -> bool {
+        matches!(self.0, 0 | 0x100..=0x13f | 0x200..=0x205)
+    }
+
     /// The code point, if the class is one.
     pub const fn dscp(self) -> Option<u8> {
         if self.0 & 0x100 == 0 { None } else { Some(self.0 as u8) }

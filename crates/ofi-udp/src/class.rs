@@ -19,7 +19,7 @@ fn code_point(class: TrafficClass) -> Result<u8> {
         TrafficClass::BULK_DATA => 10,                         // AF11
         TrafficClass::SCAVENGER => 1,                          // LE
         TrafficClass::NETWORK_CTRL => 48,                      // CS6
-        other => other.dscp().filter(|&point| point < 64).ok_or_else(|| {
+        other => other.dscp().filter(|_| other.is_known()).ok_or_else(|| {
             Error::wanted(
                 Errno::EINVAL,
                 "the traffic class of an endpoint",
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_is_no_class_is_refused() {
-        for wrong in [TrafficClass::from_dscp(64), TrafficClass::from_c(0x2ff), TrafficClass::from_c(7)] {
+        for wrong in [TrafficClass::from_dscp(64), TrafficClass::from_c(0x301), TrafficClass::from_c(7)] {
             assert_eq!(code_point(wrong).unwrap_err().errno(), Errno::EINVAL, "{wrong}");
         }
     }

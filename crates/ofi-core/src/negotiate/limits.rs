@@ -73,7 +73,7 @@ pub(super) fn domain_attr(talk: &mut Negotiation<'_>, caps: Caps, mr_mode: MrMod
         auth_key_size,
         max_err_data: granted!(max_err_data since AUTH_KEYS),
         mr_cnt: granted!(mr_cnt since AUTH_KEYS),
-        tclass: models::tclass(hints.tclass, offer.tclass),
+        tclass: models::tclass(talk, "domain_attr.tclass", hints.tclass, offer.tclass),
         max_ep_auth_key: granted!(max_ep_auth_key since AUTH_KEYS_IN_AV),
         max_group_id: granted!(max_group_id since GROUPS),
         max_cntr_value: counter_range(

@@ -130,8 +130,16 @@ pub(super) fn av_type(talk: &mut Negotiation<'_>) -> AvType {
 }
 
 /// The class of traffic is a wish, which C's providers drop: an offer without a class cannot give any and
-/// says so by granting none; an offer with one can give any.
-pub(super) fn tclass(wanted: TrafficClass, offered: TrafficClass) -> TrafficClass {
+/// says so by granting none; an offer with one can give any. A number that is no class is refused.
+pub(super) fn tclass(
+    talk: &mut Negotiation<'_>,
+    field: &'static str,
+    wanted: TrafficClass,
+    offered: TrafficClass,
+) -> TrafficClass {
+    if !wanted.is_known() {
+        talk.refuse(field, wanted, "a label of fi_endpoint(3), or fi_tc_dscp_set of 0 to 63");
+    }
     match (wanted, offered) {
         (_, TrafficClass::UNSPEC) | (TrafficClass::UNSPEC, _) => offered,
         (wanted, _) => wanted,

@@ -62,7 +62,7 @@ pub(super) fn tx_attr(talk: &mut Negotiation<'_>, caps: Caps) -> TxAttr {
         size: talk.at_most("tx_attr.size", hints.size, offer.size),
         iov_limit: talk.at_most("tx_attr.iov_limit", hints.iov_limit, offer.iov_limit),
         rma_iov_limit: talk.at_most("tx_attr.rma_iov_limit", hints.rma_iov_limit, offer.rma_iov_limit),
-        tclass: models::tclass(hints.tclass, offer.tclass),
+        tclass: models::tclass(talk, "tx_attr.tclass", hints.tclass, offer.tclass),
     }
 }
 

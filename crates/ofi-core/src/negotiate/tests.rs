@@ -93,6 +93,24 @@ fn hints_without_capabilities_get_the_variant_that_keeps_them_all() {
 }
 
 #[test]
+fn a_traffic_class_that_does_not_exist_is_refused() {
+    let mut served = able();
+    served.tx_attr.tclass = TrafficClass::BEST_EFFORT;
+    for wrong in [0x999, 0x2ff, 5, 0x141, 0x301, 0x1_0201] {
+        let mut hints = Hints::new().tclass(TrafficClass::from_c(wrong));
+        for offer in [&able(), &served] {
+            assert_eq!(refused(offer, hints.clone(), API), ["tx_attr.tclass"], "{wrong:#x}");
+        }
+        hints.info.tx_attr.tclass = TrafficClass::UNSPEC;
+        hints.info.domain_attr.tclass = TrafficClass::from_c(wrong);
+        assert_eq!(refused(&able(), hints, API), ["domain_attr.tclass"], "{wrong:#x}");
+    }
+    for right in (0x100..0x140).chain(0x200..0x206).map(TrafficClass::from_c) {
+        assert_eq!(grant(&served, Hints::new().tclass(right)).tx_attr.tclass, right);
+    }
+}
+
+#[test]
 fn no_hints_get_everything_and_no_operation_flags() {
     let info = negotiate(&needy(), None, API).unwrap();
     assert_eq!(info.caps, needy().caps);

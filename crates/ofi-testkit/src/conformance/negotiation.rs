@@ -282,6 +282,9 @@ pub fn a_traffic_class_is_granted_or_not_claimed(kit: &dyn Kit) {
         let side = Opening::new(hints).open();
         assert_eq!(side.info.tx_attr.tclass, granted);
     }
+    for wrong in [0x999, 0x2ff, 5, 0x141] {
+        refused(kit, kit.usual().tclass(TrafficClass::from_c(wrong)), "tx_attr.tclass");
+    }
 }
 
 pub fn what_is_open_is_told_and_may_be_asked_for(kit: &dyn Kit) {
