@@ -72,7 +72,7 @@ fn datagrams(info: Info) -> Info {
     // The header of IPv6 is 20 bytes longer.
     let longest = settings::DATAGRAM_SIZE.get();
     info.ep_attr.max_msg_size = if v6 { longest - 20 } else { longest };
-    info.tx_attr.inject_size = info.ep_attr.max_msg_size;
+    info.tx_attr.inject_size = offer::INJECT.min(info.ep_attr.max_msg_size);
     info.tx_attr.op_flags -=
         OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE | OpFlags::TRANSMIT_COMPLETE;
     (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::empty(), MsgOrder::empty());
@@ -105,7 +105,7 @@ fn reaching(info: Info) -> Info {
     let mut info = datagrams(info);
     info.ep_attr.protocol = DATAGRAM_PROTOCOL;
     info.ep_attr.max_msg_size -= crate::datagram::HEADER;
-    info.tx_attr.inject_size = info.ep_attr.max_msg_size;
+    info.tx_attr.inject_size = offer::INJECT.min(info.ep_attr.max_msg_size);
     info
 }
 
