@@ -175,11 +175,12 @@ impl Base {
 /// The offer of a reliable endpoint, narrowed to one type.
 pub type Narrow = fn(Info) -> Info;
 
-/// An endpoint with one peer, which needs no address vector.
+/// An endpoint with one peer, which needs no address vector, and is never a scalable one.
 pub fn connected(mut info: Info) -> Info {
     info.ep_attr.ep_type = EpType::Msg;
     let of_many = Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV | Caps::SOURCE | Caps::SOURCE_ERR;
-    info.caps -= of_many | Caps::COLLECTIVE | Caps::SHARED_AV | Caps::AV_USER_ID;
+    info.caps -= of_many | Caps::COLLECTIVE | Caps::SHARED_AV | Caps::AV_USER_ID | Caps::NAMED_RX_CTX;
+    (info.domain_attr.max_ep_tx_ctx, info.domain_attr.max_ep_rx_ctx) = (1, 1);
     info
 }
 
