@@ -9,6 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+use ofi_core::sys::service;
 
 use crate::sys::{self, ControlSocket};
 
@@ -119,7 +120,8 @@ pub fn as_text(address: &Address) -> Result<Address> {
     normalize(&Address::from_text(&address.to_string()))
 }
 
-/// See [`ofi_core::transport::Transport::resolve`]. A number is a port; any other service makes a name.
+/// See [`ofi_core::transport::Transport::resolve`]. A number and the name of a known service are
+/// ports; any other service makes a name.
 pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
     let node = node.filter(|node| !node.is_empty());
     let service = service.filter(|service| !service.is_empty());
@@ -129,10 +131,10 @@ pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
     if let Some(address) = Address::of_node(node, service.filter(|&service| service != "0")) {
         return normalize(&address?);
     }
-    let port: u16 = match service.map(str::parse) {
+    let port: u16 = match service.map(service::port_of) {
         None => 0,
-        Some(Ok(port)) => port,
-        Some(Err(_)) => return of_service(node, service),
+        Some(Some(port)) => port,
+        Some(None) => return of_service(node, service),
     };
     let Some(host) = node else { return Ok(Address::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))) };
     let mut found = (host, port).to_socket_addrs().map_err(|error| invalid(format!("{host}: {error}")))?;

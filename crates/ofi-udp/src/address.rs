@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs, UdpSocket};
 
 use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, Result};
+use ofi_core::sys::service::port_of;
 
 fn invalid(found: impl Into<String>) -> Error {
     Error::wanted(
@@ -10,7 +11,7 @@ fn invalid(found: impl Into<String>) -> Error {
         "an address of provider udp",
         "an IPv4 or IPv6 address and a port",
         found,
-        "give a host name or numeric address and a port number",
+        "give a host name or numeric address, and a port number or the name of a service in /etc/services",
     )
 }
 
@@ -63,7 +64,7 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
     let service = service.filter(|service| !service.is_empty());
     let port: u16 = match service {
         None => 0,
-        Some(service) => service.parse().map_err(|_| invalid(format!("port {service:?}")))?,
+        Some(service) => port_of(service).ok_or_else(|| invalid(format!("port {service:?}")))?,
     };
     let Some(host) = node else {
         let ip = own_ip(format == Some(AddrFormat::SockaddrIn6))?;
@@ -159,7 +160,7 @@ mod tests {
         let six = resolve(Some("[::1]"), Some("1"), Some(AddrFormat::SockaddrIn6)).unwrap();
         assert_eq!(six.format(), AddrFormat::SockaddrIn6);
         for (node, service, format) in [
-            (Some("127.0.0.1"), Some("http"), None),
+            (Some("127.0.0.1"), Some("no such service"), None),
             (Some("127.0.0.1"), Some("70000"), None),
             (Some("127.0.0.1"), None, Some(AddrFormat::SockaddrIn6)),
             (Some("fi_sockaddr_in://127.0.0.1:1"), None, Some(AddrFormat::SockaddrIn6)),

@@ -1,8 +1,9 @@
-//! System calls: the wait objects here, what is mapped in `mapped.rs`, shared memory in `memory.rs`, sockets that pass
-//! descriptors in `unix.rs`.
+//! System calls: the wait objects here, what is mapped in `mapped.rs`, shared memory in `memory.rs`, ports of services in
+//! `service.rs`, sockets that pass descriptors in `unix.rs`.
 
 pub mod mapped;
 pub mod memory;
+pub mod service;
 pub mod unix;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

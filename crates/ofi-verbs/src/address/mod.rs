@@ -6,6 +6,7 @@ mod name;
 use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
+use ofi_core::sys::service::port_of;
 
 pub use self::name::{Name, service, source};
 use crate::devices;
@@ -16,7 +17,7 @@ fn invalid(found: impl Into<String>) -> Error {
         "an address of provider verbs",
         "an IPv4 or IPv6 address and a port",
         found,
-        "give a host name or numeric address and a port number",
+        "give a host name or numeric address, and a port number or the name of a service in /etc/services",
     )
 }
 
@@ -64,7 +65,7 @@ pub fn resolve(node: Option<&str>, service: Option<&str>, format: Option<AddrFor
     let service = service.filter(|service| !service.is_empty());
     let port: u16 = match service {
         None => 0,
-        Some(service) => service.parse().map_err(|_| invalid(format!("port {service:?}")))?,
+        Some(service) => port_of(service).ok_or_else(|| invalid(format!("port {service:?}")))?,
     };
     let Some(host) = node else {
         let own = devices::addresses()?.into_iter().map(|own| SocketAddr::new(own.ip, port));
