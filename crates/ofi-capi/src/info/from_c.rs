@@ -31,7 +31,7 @@ pub(crate) unsafe fn read<T: Copy>(pointer: *const T, size: usize) -> Option<T> 
     Some(unsafe { value.assume_init() })
 }
 
-/// Reads an info of C and everything that it points to.
+/// Reads an info of C and everything that it points to, as the library uses it: without a wildcard source.
 ///
 /// # Errors
 /// `FI_EINVAL` for a number that C's header does not define, and for impossible lengths.
@@ -39,6 +39,20 @@ pub(crate) unsafe fn read<T: Copy>(pointer: *const T, size: usize) -> Option<T> 
 /// # Safety
 /// The C caller's promise: a valid `fi_info` of version `abi`.
 pub(crate) unsafe fn from_c(info: *const fi_info, abi: Abi) -> Result<Info> {
+    // SAFETY: the same promise.
+    let mut rust = unsafe { as_it_is(info, abi)? };
+    forget_any(&mut rust);
+    Ok(rust)
+}
+
+/// As [`from_c`], with the source that the structure has.
+///
+/// # Errors
+/// As there.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn as_it_is(info: *const fi_info, abi: Abi) -> Result<Info> {
     // SAFETY: the caller's promise.
     let Some(c) = (unsafe { read(info, abi.info()) }) else { return Err(crate::border::null("fi_info")) };
     let mut rust = Info {
@@ -75,7 +89,6 @@ pub(crate) unsafe fn from_c(info: *const fi_info, abi: Abi) -> Result<Info> {
         // SAFETY: as above.
         rust.fabric_attr = unsafe { fabric_attr(&c) };
     }
-    forget_any(&mut rust);
     Ok(rust)
 }
 

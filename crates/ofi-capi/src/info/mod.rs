@@ -8,7 +8,7 @@ mod source;
 mod to_c;
 
 pub(crate) use copy::{allocate, duplicate, release};
-pub(crate) use from_c::{domain_attr, ep_attr, fabric_attr, from_c, read, rx_attr, tx_attr};
+pub(crate) use from_c::{as_it_is, domain_attr, ep_attr, fabric_attr, from_c, read, rx_attr, tx_attr};
 pub(crate) use source::{forget_any, name_source};
 pub(crate) use to_c::{rx_attr as rx_attr_to_c, to_c, tx_attr as tx_attr_to_c};
 

@@ -160,7 +160,7 @@ unsafe fn text(data: *const c_void, kind: u32) -> Result<String> {
             // SAFETY: the caller's promise, here and below.
             let abi = unsafe { abi_of(info) };
             // SAFETY: as above.
-            without_newer(&unsafe { info::from_c(info, abi)? }.to_string(), abi)
+            without_newer(&unsafe { info::as_it_is(info, abi)? }.to_string(), abi)
         }
         1 => value(EpType::from_c(number())),
         2 => Caps::from_bits_retain(flags()).to_string(),
