@@ -81,6 +81,11 @@ pub(crate) fn dressed(mut info: Info, alias: &str, asked: Option<&Hints>) -> Res
     if wanted != Protocol::UNSPEC && wanted != info.ep_attr.protocol {
         return Err(refuse("ep_attr.protocol", wanted.to_string(), info.ep_attr.protocol.to_string()));
     }
+    let wanted = hints.map_or(0, |hints| hints.ep_attr.protocol_version);
+    if wanted > info.ep_attr.protocol_version {
+        let offered = format!("at most {}", info.ep_attr.protocol_version);
+        return Err(refuse("ep_attr.protocol_version", wanted.to_string(), offered));
+    }
     Ok(info)
 }
 
@@ -124,6 +129,17 @@ mod tests {
         assert_eq!(translated(&hints, "tcp", "udp").info.ep_attr.protocol, Protocol::UNSPEC);
         assert!(dressed(offered(EpType::Msg), "tcp", Some(&hints)).is_ok());
         assert_eq!(dressed(offered(EpType::Rdm), "tcp", Some(&hints)).unwrap_err().field, "ep_attr.protocol");
+    }
+
+    #[test]
+    fn a_version_of_the_protocol_is_met_or_refused() {
+        let of = |version| {
+            let mut hints = Hints::new();
+            hints.info.ep_attr.protocol_version = version;
+            dressed(offered(EpType::Rdm), "tcp", Some(&hints))
+        };
+        assert!(of(0).is_ok() && of(1).is_ok());
+        assert_eq!(of(99).unwrap_err().field, "ep_attr.protocol_version");
     }
 
     #[test]
