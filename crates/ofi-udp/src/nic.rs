@@ -4,9 +4,17 @@ use std::path::{Path, PathBuf};
 
 use ofi_api::{BusAttr, LinkState, Nic, PciAttr};
 
-/// The device of interface `name`; `None` for an interface without a device, such as loopback.
+use crate::settings;
+
+/// The device of interface `name`; `None` for an interface without a device, such as loopback. Its PCI address is told
+/// only if the setting wants it: C's providers over sockets tell none, and MPICH takes every device with a PCI address
+/// for one that its hwloc knows. That of the wheels was built without PCI, and MPICH aborts.
 pub fn of(name: &str) -> Option<Nic> {
-    read(&Path::new("/sys/class/net").join(name))
+    Some(shown(read(&Path::new("/sys/class/net").join(name))?, settings::PCI_ADDRESS.get()))
+}
+
+fn shown(nic: Nic, pci_address: bool) -> Nic {
+    if pci_address { nic } else { Nic { bus_attr: BusAttr::Unknown, ..nic } }
 }
 
 fn read(at: &Path) -> Option<Nic> {
@@ -84,5 +92,9 @@ mod tests {
         assert_eq!((nic.link_attr.speed, nic.link_attr.mtu, nic.numa_node), (100_000_000_000, 9000, Some(1)));
         assert_eq!((nic.link_attr.state, &*nic.link_attr.network_type), (LinkState::Up, "Ethernet"));
         assert_eq!(slow.link_attr.speed, 0);
+        assert_eq!(shown(nic.clone(), true), nic);
+        let by_default = shown(nic.clone(), false);
+        assert_eq!(by_default.bus_attr, BusAttr::Unknown);
+        assert_eq!((by_default.link_attr, by_default.device_attr), (nic.link_attr, nic.device_attr));
     }
 }

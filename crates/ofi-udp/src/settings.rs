@@ -129,6 +129,14 @@ pub static SHARED_MEMORY: Setting<bool> = Setting::new(
     "Reach peers of the same host, user and network namespace over shared memory (provider shm's settings apply)",
 );
 
+/// Whether infos tell where an interface's device is.
+pub static PCI_ADDRESS: Setting<bool> = Setting::new(
+    "udp",
+    "pci_address",
+    false,
+    "Put the PCI address of an interface's device into fi_info.nic; MPICH aborts if its hwloc was built without PCI",
+);
+
 /// How datagrams come from the kernel.
 pub static DRIVER: Setting<&'static str> = Setting::new(
     "udp",
@@ -181,4 +189,5 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &LINGER_MS,
     &SEGMENTS,
     &DRIVER,
+    &PCI_ADDRESS,
 ];
