@@ -80,7 +80,8 @@ unsafe fn register(
     }
     let iface = HmemIface::try_from(attr.iface)?;
     let is_dmabuf = flags & flag::MR_DMABUF != 0;
-    let by_device = BY_DEVICE.contains(&domain.info.fabric_attr.prov_name.as_str());
+    // Layers such as ;ofi_rxm may follow the name.
+    let by_device = domain.info.fabric_attr.prov_name.split(';').any(|name| BY_DEVICE.contains(&name));
     if is_dmabuf && !by_device || !is_dmabuf && iface != HmemIface::System {
         return Err(Error::wanted(
             Errno::ENOSYS,

@@ -36,6 +36,11 @@ impl Aliases {
         found.map(|(_, name)| name.as_str())
     }
 
+    /// Adds one.
+    pub(crate) fn add(&mut self, alias: &str, provider: &str) {
+        self.0.push((alias.to_owned(), provider.to_owned()));
+    }
+
     /// The aliases of a provider.
     pub(crate) fn of<'a>(&'a self, provider: &'a str) -> impl Iterator<Item = &'a str> {
         let own = move |(_, name): &&(String, String)| name.eq_ignore_ascii_case(provider);

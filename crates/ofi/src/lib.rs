@@ -77,6 +77,7 @@ pub mod direct;
 mod domain;
 mod element;
 mod hub;
+mod layers;
 mod memory;
 mod missing;
 mod multi_recv;

@@ -26,17 +26,30 @@ const PLAIN: Caps =
 const TAGGED: Caps =
     PLAIN.union(Caps::TAGGED).union(Caps::DIRECTED_RECV).union(Caps::SOURCE).union(Caps::MULTI_RECV);
 
-/// The providers that programs select by protocol: `prov/tcp/src/xnet_attr.c`.
-const PROFILES: &[Profile] = &[Profile {
-    name: "tcp",
-    kinds: &[
-        Kind { ep_type: EpType::Msg, protocol: Protocol::SOCK_TCP, version: 0, caps: PLAIN },
-        Kind { ep_type: EpType::Rdm, protocol: Protocol::XNET, version: 1, caps: TAGGED },
-    ],
-}];
+/// The providers that programs select by protocol: `prov/tcp/src/xnet_attr.c`; and the layers ([`crate::layers`]),
+/// which have reliable datagrams alone: `prov/rxm/src/rxm_attr.c`, `prov/rxd/src/rxd_attr.c`.
+const PROFILES: &[Profile] = &[
+    Profile {
+        name: "tcp",
+        kinds: &[
+            Kind { ep_type: EpType::Msg, protocol: Protocol::SOCK_TCP, version: 0, caps: PLAIN },
+            Kind { ep_type: EpType::Rdm, protocol: Protocol::XNET, version: 1, caps: TAGGED },
+        ],
+    },
+    Profile {
+        name: "ofi_rxm",
+        kinds: &[Kind { ep_type: EpType::Rdm, protocol: Protocol::RXM, version: 1, caps: Caps::all() }],
+    },
+    Profile {
+        name: "ofi_rxd",
+        kinds: &[Kind { ep_type: EpType::Rdm, protocol: Protocol::RXD, version: 1, caps: Caps::all() }],
+    },
+];
 
+/// The profile of a provider, or of the highest layer of a name that has one.
 fn profile(name: &str) -> Option<&'static Profile> {
-    PROFILES.iter().find(|profile| profile.name.eq_ignore_ascii_case(name))
+    let of = |part: &str| PROFILES.iter().find(|profile| profile.name.eq_ignore_ascii_case(part.trim()));
+    name.rsplit(';').find_map(of)
 }
 
 /// Translates the hints of a program that asks for `alias` into those for `provider` itself.
@@ -140,6 +153,19 @@ mod tests {
         };
         assert!(of(0).is_ok() && of(1).is_ok());
         assert_eq!(of(99).unwrap_err().field, "ep_attr.protocol_version");
+    }
+
+    #[test]
+    fn a_layer_has_reliable_datagrams_alone_and_its_own_protocol() {
+        let rdm = dressed(offered(EpType::Rdm), "tcp;ofi_rxm", None).unwrap();
+        assert_eq!((&*rdm.fabric_attr.prov_name, rdm.ep_attr.protocol), ("tcp;ofi_rxm", Protocol::RXM));
+        assert_eq!(rdm.caps, offered(EpType::Rdm).caps);
+        let hints = Hints::new().protocol(Protocol::RXD);
+        assert_eq!(translated(&hints, "udp;ofi_rxd", "udp").info.ep_attr.protocol, Protocol::UNSPEC);
+        assert!(dressed(offered(EpType::Rdm), "udp;ofi_rxd", Some(&hints)).is_ok());
+        for other in [EpType::Msg, EpType::Dgram] {
+            assert_eq!(dressed(offered(other), "verbs;ofi_rxm", None).unwrap_err().field, "ep_attr.type");
+        }
     }
 
     #[test]

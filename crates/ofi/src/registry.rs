@@ -11,7 +11,7 @@ use ofi_core::log::{Level as LogLevel, Started as LogStarted};
 use ofi_core::provider_filter::{ProviderFilter, check_version};
 
 use crate::alias::Aliases;
-use crate::{missing, profile};
+use crate::{layers, missing, profile};
 
 /// The providers of this process, in the order in which getinfo asks them.
 fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
@@ -171,7 +171,7 @@ type Ask<'a> = &'a dyn Fn(&dyn Provider, &Request<'_>) -> ofi_api::Offers;
 /// Collects offers. `only`: from one provider, regardless of the settings.
 fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<ofi_api::Offers> {
     check_version(request.version)?;
-    let (filter, aliases) = match only {
+    let (filter, mut aliases) = match only {
         Some(_) => Default::default(),
         None => (ProviderFilter::parse(&PROVIDER.get()), Aliases::from_env()),
     };
@@ -179,15 +179,17 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
     let mut all = ofi_api::Offers::default();
     // First: a user who names a provider that is not built in does not need the refusals of the others.
     all.refusals.extend(missing::refusals(wanted, &PROVIDER.get()));
+    let providers = snapshot();
+    let setting = if only.is_some() { String::new() } else { PROVIDER.get().to_string() };
+    all.refusals.extend(layers::resolve(wanted, &setting, &providers, &mut aliases));
     if only.is_none() {
-        let known = snapshot();
-        all.refusals.extend(missing::strangers(wanted, &PROVIDER.get(), |name| {
-            let is_ours = known.iter().any(|provider| provider.name().eq_ignore_ascii_case(name));
+        all.refusals.extend(missing::strangers(wanted, &setting, |name| {
+            let is_ours = providers.iter().any(|provider| provider.name().eq_ignore_ascii_case(name));
             let is_left_out = missing::left_out().any(|left_out| left_out.eq_ignore_ascii_case(name));
             is_ours || is_left_out || aliases.provider_of(name).is_some()
         }));
     }
-    for provider in snapshot() {
+    for provider in providers {
         let own = provider.name();
         if only.is_some_and(|only| only != own) {
             continue;
@@ -279,7 +281,7 @@ fn list(
     if !filter.may_ask(name) {
         return all.refusals.push(refused_by_setting(name));
     }
-    if !ProviderFilter::parse(&wanted.replace(';', ",")).may_ask(name) {
+    if !name.eq_ignore_ascii_case(wanted) && !ProviderFilter::parse(&wanted.replace(';', ",")).may_ask(name) {
         return all.refusals.push(Refusal {
             provider: name.to_string(),
             field: "fabric_attr.prov_name",
@@ -375,8 +377,9 @@ pub fn open_fabric(info: &Info) -> Result<Arc<dyn Fabric>> {
     let wanted = &info.fabric_attr.prov_name;
     let aliases = Aliases::from_env();
     let all = snapshot();
-    let named = |name: &str| all.iter().find(|provider| provider.name() == name).cloned();
-    let found = named(wanted).or_else(|| named(aliases.provider_of(wanted)?));
+    let named = |name: &str| all.iter().find(|one| one.name().eq_ignore_ascii_case(name)).cloned();
+    let served = |name: &str| named(name).or_else(|| named(aliases.provider_of(name)?));
+    let found = served(wanted).or_else(|| served(layers::bottom(wanted).ok()??));
     let provider = found.ok_or_else(|| {
         let names: Vec<String> = provider_names().into_iter().map(|(name, _)| name).collect();
         Error::wanted(
