@@ -35,6 +35,8 @@ mod tests;
 use ofi_api::{DomainAttr, Hints, Info, Mode, MrMode, Refusal, Version};
 use std::fmt::Display;
 
+pub(crate) use caps::with_directions;
+
 /// The grant of `offer` for `hints` to a program written for `api`, or one refusal for each field that cannot be met.
 /// `None` for the hints requests everything, with the provider's own choices.
 ///

@@ -23,6 +23,7 @@ macro_rules! connected {
             without_a_name_the_endpoint_chooses_a_context_that_can: "a connected endpoint has one context of each kind",
             messages_of_one_sender_go_to_one_context_in_order: "a connected endpoint has one context of each kind",
             messages_wait_for_a_context_that_is_opened_later: "a connected endpoint has one context of each kind",
+            contexts_take_directions_and_names_for_granted: "a connected endpoint has one context of each kind",
             a_context_has_what_it_asks_for_within_its_endpoint: "a connected endpoint has one context of each kind",
             an_endpoint_with_a_single_context_is_used_without_naming_it: "a connected endpoint has one context of each kind",
             contexts_and_their_endpoint_refuse_what_they_do_not_have: "a connected endpoint has one context of each kind",

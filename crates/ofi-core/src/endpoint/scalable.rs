@@ -22,6 +22,7 @@ use super::context::ContextEp;
 use super::refused::{refuse, refuse_others, refused};
 use super::sides::Side;
 use crate::domain::DomainCore;
+use crate::negotiate::with_directions;
 use crate::transport::Transport;
 
 /// See the module. Its contexts keep the endpoint open.
@@ -65,12 +66,12 @@ fn size(field: &str, wanted: usize, limit: usize) -> Result<usize> {
     }
 }
 
-/// Capabilities of a context: the requested ones, or, if none are, the endpoint's.
+/// Capabilities of a context: the requested ones with the directions that they imply, or, if none are, the endpoint's.
 fn capabilities(field: &str, wanted: Caps, limit: Caps) -> Result<Caps> {
     match wanted {
         none if none.is_empty() => Ok(limit),
         wanted if !limit.contains(wanted) => Err(beyond(field, limit, wanted)),
-        wanted => Ok(wanted),
+        wanted => Ok(with_directions(wanted, limit)),
     }
 }
 
@@ -89,8 +90,10 @@ fn transmit_attr(of: &TxAttr, wanted: &TxAttr) -> Result<TxAttr> {
 
 fn receive_attr(of: &RxAttr, wanted: &RxAttr) -> Result<RxAttr> {
     let flags = if wanted.op_flags.is_empty() { of.op_flags } else { wanted.op_flags };
+    // That senders may name a context belongs to the endpoint. MPICH requests it of the contexts that are named.
+    let caps = wanted.caps - Caps::NAMED_RX_CTX;
     Ok(RxAttr {
-        caps: capabilities("rx_attr.caps", wanted.caps, of.caps)?,
+        caps: capabilities("rx_attr.caps", caps, of.caps)?,
         op_flags: flags,
         size: size("rx_attr.size", wanted.size, of.size)?,
         iov_limit: size("rx_attr.iov_limit", wanted.iov_limit, of.iov_limit)?,

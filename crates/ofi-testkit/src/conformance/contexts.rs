@@ -236,6 +236,18 @@ pub fn without_a_name_the_endpoint_chooses_a_context_that_can(kit: &dyn Kit) {
     wait::drive(&sides, "the drop", || (own.hub.statistic("rx_dropped") == 1).then_some(()));
 }
 
+/// As MPICH does: it names what senders do for the receive context, and leaves directions out.
+pub fn contexts_take_directions_and_names_for_granted(kit: &dyn Kit) {
+    let own = Scalable::bare(scalable(kit, 1, 1));
+    let wanted = Caps::MSG | Caps::TAGGED;
+    let attr = TxAttr { caps: wanted, ..TxAttr::default() };
+    let (_tx, granted) = own.hub.ep.transmit_context(0, Some(&attr)).unwrap();
+    assert_eq!(granted.caps, wanted | Caps::SEND);
+    let attr = RxAttr { caps: wanted | Caps::NAMED_RX_CTX, ..RxAttr::default() };
+    let (_rx, granted) = own.hub.ep.receive_context(0, Some(&attr)).unwrap();
+    assert_eq!(granted.caps, wanted | Caps::RECV);
+}
+
 pub fn messages_of_one_sender_go_to_one_context_in_order(kit: &dyn Kit) {
     const EACH: u64 = 50;
     let own = Scalable::open(kit, 1, 2);

@@ -526,6 +526,7 @@ macro_rules! for_each_case {
                 without_a_name_the_endpoint_chooses_a_context_that_can
                 messages_of_one_sender_go_to_one_context_in_order
                 messages_wait_for_a_context_that_is_opened_later
+                contexts_take_directions_and_names_for_granted
                 a_context_has_what_it_asks_for_within_its_endpoint
                 an_endpoint_with_a_single_context_is_used_without_naming_it
                 contexts_and_their_endpoint_refuse_what_they_do_not_have
