@@ -97,6 +97,13 @@ pub(crate) unsafe fn open_of(
     let names = (given, fabric_attr.prov_name.clone());
     ofi::log_from_env();
     let fabric = ofi::open_fabric(&Info { fabric_attr, ..Info::default() })?;
+    tracing::info!(
+        target: "ofi::core::fabric",
+        "ofi {}, libfabric {}, opens a fabric of provider {}",
+        env!("CARGO_PKG_VERSION"),
+        Version::API,
+        names.1,
+    );
     let fid = fid_fabric {
         fid: object::header::<fid_fabric>(context, &FID_OPS),
         ops: OPS.table(),
