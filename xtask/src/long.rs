@@ -6,7 +6,7 @@ use std::fs;
 use clap::ValueEnum;
 
 use crate::step::{Outcome, Report, Row, command, output, root};
-use crate::{StepResult, checks, nightly, nixl, vm};
+use crate::{StepResult, checks, mpi, nightly, nixl, vm};
 
 /// The parts and their amounts.
 #[derive(Clone, Debug, clap::Args)]
@@ -62,6 +62,7 @@ enum Part {
     SoftRoce,
     Soak,
     Nixl,
+    Mpi,
     Fuzz,
 }
 
@@ -83,6 +84,7 @@ impl Part {
             Self::Storms => format!("`--storms {storms}`"),
             Self::Soak => format!("`--soak {soak}`"),
             Self::Nixl => format!("`--nixl {nixl}`"),
+            Self::Mpi => "mpi4py's own tests".to_string(),
             Self::Fuzz => format!("`--fuzz {fuzz}`"),
         }
     }
@@ -102,6 +104,7 @@ impl Part {
             Self::SoftRoce => vm::suite::nightly(report),
             Self::Soak => report.add("minutes of soak", || checks::soak(soak)),
             Self::Nixl => nixl::test(report, Some(nixl)),
+            Self::Mpi => mpi::test(report, true),
             Self::Fuzz => {
                 nightly::fuzz(report, &nightly::Fuzz { seconds: fuzz, no_run: false, target: None });
             }

@@ -20,6 +20,7 @@ mod install;
 mod layouts;
 mod links;
 mod long;
+mod mpi;
 mod mxl;
 mod nightly;
 mod nixl;
@@ -146,6 +147,12 @@ enum Command {
         #[arg(long)]
         runs: Option<usize>,
     },
+    /// Runs MPICH and Open MPI, from their wheels, on libfabric.so.1: two ranks over each provider.
+    Mpi {
+        /// The tests of mpi4py instead, with 1 to 3 ranks. They take an hour or more.
+        #[arg(long)]
+        suite: bool,
+    },
     /// Runs the checks that are too long for CI: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
     Nightly(long::Options),
     /// Checks the workspace as a whole: the promised compiler, the error off Linux, the licences and sources of
@@ -194,6 +201,7 @@ fn main() -> ExitCode {
             }
         }
         Command::Nixl { runs } => nixl::test(&mut report, runs),
+        Command::Mpi { suite } => mpi::test(&mut report, suite),
         Command::Nightly(options) => long::run(&mut report, &options),
         Command::Hygiene => hygiene::check(&mut report),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),
