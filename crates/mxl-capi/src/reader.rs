@@ -138,7 +138,16 @@ fn get_grain(
 ) -> Outcome {
     let (info, payload) = (out(places.info)?, out(places.payload)?);
     let reader = grains(handle)?;
-    let grain = reader.read_slices(index, slices, wait)?;
+    let grain = match reader.read_slices(index, slices, wait) {
+        // The writer has opened the next grain in the slot of the oldest one. The C++ SDK hands out that slot as it is,
+        // and a client that fell behind goes on from the index in its header. Here it gets that grain once it is
+        // committed. "Too late" would repeat for as long as the writer keeps a grain open.
+        Err(error @ Error::TooLate { .. }) => match reader.successor(index) {
+            Some(next) => reader.read_slices(next, slices, wait)?,
+            None => return Err(error.into()),
+        },
+        other => other?,
+    };
     info.fill(|info| grain.header_into(info));
     payload.set(grain.as_ptr().cast_mut());
     // The check comes last: the header was copied after the read.

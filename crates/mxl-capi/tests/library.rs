@@ -17,15 +17,25 @@ fn the_library_has_the_sdks_functions_and_hides_the_rest() {
 
 #[test]
 fn a_c_program_calls_every_function() {
-    run("flows.c");
+    run("flows.c", &[]);
 }
 
 #[test]
 fn a_c_program_survives_files_that_are_truncated() {
-    run("truncated.c");
+    run("truncated.c", &[]);
 }
 
-fn run(source: &str) {
+#[test]
+fn a_reader_that_stopped_goes_on_at_the_oldest_picture() {
+    run("behind.c", &["at-once"]);
+}
+
+#[test]
+fn a_reader_that_stopped_goes_on_while_the_writer_keeps_a_picture_open() {
+    run("behind.c", &["open"]);
+}
+
+fn run(source: &str, arguments: &[&str]) {
     let domain = Folder::new();
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = Program {
@@ -33,7 +43,9 @@ fn run(source: &str) {
         include: vec![here.join("include")],
         libraries: &[("libmxl_capi.so", "libmxl.so.1")],
     };
-    if program.run(&[domain.path()]) {
+    let arguments: Vec<&std::path::Path> =
+        std::iter::once(domain.path()).chain(arguments.iter().map(std::path::Path::new)).collect();
+    if program.run(&arguments) {
         // The instance deleted the flows of which it was the last writer.
         assert_eq!(std::fs::read_dir(domain.path()).unwrap().count(), 0);
     }

@@ -2,8 +2,15 @@
 //!
 //! Pure functions of integers that may come from files: they do not overflow, divide by zero or panic.
 
-/// The oldest readable grain. The writer may be using the slot after the head's.
+/// The oldest grain that a slot may still hold, as in the C++ SDK: clients compute this index and resume there. Its slot
+/// is the next that the writer opens, so a read of it checks the slot's index.
 pub const fn oldest_grain(head: u64, grains: u64) -> u64 {
+    head.saturating_sub(grains.saturating_sub(1))
+}
+
+/// The oldest grain that remains readable until the next commit, whatever the writer has open: where a reader that fell
+/// behind resumes.
+pub const fn resume_grain(head: u64, grains: u64) -> u64 {
     head.saturating_sub(grains.saturating_sub(2))
 }
 
@@ -82,7 +89,7 @@ impl Batches {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::{Batches, Window, oldest_grain, oldest_sample, slot, window};
+    use super::{Batches, Window, oldest_grain, oldest_sample, resume_grain, slot, window};
     use proptest::prelude::*;
 
     proptest! {
@@ -108,8 +115,9 @@ mod tests {
 
         #[test]
         fn the_oldest_indices_are_those_of_wide_arithmetic(head: u64, size: u64) {
-            let grain = (i128::from(head) - (i128::from(size) - 2).max(0)).max(0);
-            prop_assert_eq!(i128::from(oldest_grain(head, size)), grain);
+            let back = |grains: i128| (i128::from(head) - (i128::from(size) - grains).max(0)).max(0);
+            prop_assert_eq!(i128::from(oldest_grain(head, size)), back(1));
+            prop_assert_eq!(i128::from(resume_grain(head, size)), back(2));
             let sample = (i128::from(head) - i128::from(size) / 2).max(0);
             prop_assert_eq!(i128::from(oldest_sample(head, size)), sample);
             prop_assert!(slot(head, size) < size.max(1));
@@ -155,6 +163,7 @@ mod tests {
 
     #[test]
     fn rings_of_one_and_two_slots_are_readable_at_the_head() {
-        assert_eq!((oldest_grain(7, 1), oldest_grain(7, 2), oldest_grain(7, 3)), (7, 7, 6));
+        assert_eq!((oldest_grain(7, 1), oldest_grain(7, 2), oldest_grain(7, 3)), (7, 6, 5));
+        assert_eq!((resume_grain(7, 1), resume_grain(7, 2), resume_grain(7, 3)), (7, 7, 6));
     }
 }

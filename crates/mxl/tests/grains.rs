@@ -116,11 +116,15 @@ fn nothing_of_the_last_lap_is_read_as_new() {
     let writer = writer(&folder, &camera);
     let reader = folder.domain().read_grains(camera.id).unwrap();
     (100..=110).for_each(|index| write(&writer, index));
-    // The oldest slot belongs to the next grain, before and after that grain is opened.
-    assert_eq!(reader.read(101, Wait::Not).unwrap_err().status(), Status::TooLate);
+    // The oldest slot is the next that the writer opens: until then it can be read.
+    assert_eq!(reader.read(100, Wait::Not).unwrap_err().status(), Status::TooLate);
+    let oldest = reader.read(101, Wait::Not).unwrap();
     let held = reader.read(102, Wait::Not).unwrap();
+    assert_eq!((oldest.still_valid(), reader.successor(101)), (true, None));
     let next = writer.open(111).unwrap();
-    assert!(held.still_valid());
+    assert!(!oldest.still_valid() && held.still_valid());
+    assert!(matches!(reader.read(101, Wait::Not), Err(Error::TooLate { index: 101, oldest: 102 })));
+    assert_eq!((reader.successor(101), reader.successor(102)), (Some(111), None));
     drop(next);
     // A grain that was opened and not committed has no slices, though its slot was full.
     let mut part = writer.open(112).unwrap();
@@ -166,7 +170,7 @@ fn one_grain_a_second_is_a_flow() {
         write(&writer, index);
         assert_eq!(reader.read(index, Wait::Not).unwrap().to_vec().unwrap(), picture(index, 4096));
     }
-    assert!(reader.read(8, Wait::Not).is_ok() && reader.read(7, Wait::Not).is_err());
+    assert!(reader.read(7, Wait::Not).is_ok() && reader.read(6, Wait::Not).is_err());
 }
 
 #[test]

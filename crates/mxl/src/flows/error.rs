@@ -23,7 +23,7 @@ pub enum Error {
     TooLate {
         /// The requested index.
         index: u64,
-        /// The oldest index that can be read now.
+        /// The oldest index that can still be read after the writer's next step.
         oldest: u64,
     },
     /// The writer went past this grain and never wrote it.

@@ -182,6 +182,14 @@ impl GrainReader {
         Ok(ReadGrain { flow: &self.flow, slot, info: GrainInfo::new(index, grain, slot) })
     }
 
+    /// The grain that has taken the slot of `index`, the oldest index that clients of the C++ SDK compute and resume at.
+    /// `None` if the slot still holds `index`, or `index` is not the oldest.
+    pub fn successor(&self, index: u64) -> Option<u64> {
+        let next = index.checked_add(self.grains())?;
+        let is_oldest = index == ring::oldest_grain(self.head(), self.grains());
+        (is_oldest && protocol::unchanged(slot(&self.slots, next).words(), next)).then_some(next)
+    }
+
     /// Whether the slot still holds the grain. If so, everything read from it so far belongs to this grain.
     pub fn holds(&self, index: u64) -> bool {
         protocol::unchanged(slot(&self.slots, index).words(), index) && self.intact().is_ok()
@@ -209,7 +217,7 @@ impl GrainReader {
 
     #[cold]
     fn error(&self, index: u64, ended: Ended) -> Error {
-        let oldest = ring::oldest_grain(self.head(), self.grains());
+        let oldest = ring::resume_grain(self.head(), self.grains());
         match ended {
             // The data may be missing because a truncation wiped it.
             _ if self.intact().is_err() => self.flow.invalid(),

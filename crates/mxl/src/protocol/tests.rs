@@ -153,10 +153,13 @@ mod plain {
     use crate::protocol::INVALID;
 
     #[test]
-    fn the_slot_of_the_next_grain_is_not_read() {
+    fn the_slot_of_the_next_grain_is_read_until_that_grain_is_opened() {
         let ring = Ring::<4>::new();
         (1..=5).for_each(|index| ring.write(index));
-        assert_eq!(ring.read(2, 2), Err(Miss::Late)); // its slot holds grain 6
+        assert_eq!(ring.read(1, 2), Err(Miss::Late));
+        assert!(ring.read(2, 2).is_ok());
+        open(ring.slot(6), 6, 2);
+        assert_eq!(ring.read(2, 2), Err(Miss::Late));
         assert!(ring.read(3, 2).is_ok());
         assert_eq!(ring.read(6, 2), Err(Miss::Early));
     }
