@@ -7,7 +7,7 @@ use crate::StepResult;
 use crate::patience::patient;
 use crate::step::{Outcome, Report, answers, cargo, command, not_run, root, run};
 use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
-use crate::{datagrams, deb, install, layouts, plugins, trixie};
+use crate::{datagrams, install, layouts, plugins, trixie};
 
 /// The name that programs are linked against.
 pub const SONAME: &str = "libfabric.so.1";
@@ -16,36 +16,44 @@ pub const INTERFACE: &str = "2.6.0";
 pub const NO_COMPILER: &str = "no C compiler (apt-get install gcc libc6-dev)";
 pub const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
 
-/// Links the library into a folder of its own. Returns that folder.
+/// Builds the library, and links it into a folder of its own. Returns that folder.
+///
+/// What is built together decides the features of third-party crates, and these whether anything over them is compiled
+/// again. So a release build is that of an installation, and a debug build has the programs too.
 ///
 /// # Errors
 /// A step fails.
 pub fn link(release: bool) -> Result<PathBuf, String> {
-    link_with(release, false)
+    let packages =
+        if release { install::packages(&install::buildable()) } else { vec!["ofi-capi", "ofi-tools"] };
+    linked(&compile(&packages, release)?)
 }
 
-/// The features of the providers that need a device. Users of one build both, so that nothing is compiled twice.
-pub const DEVICES: &str = "verbs,efa";
-
-/// As [`link`], with the providers of [`DEVICES`].
+/// Builds packages together. Returns the folder of cargo's output.
 ///
 /// # Errors
-/// A step fails.
-pub fn link_with_devices(release: bool) -> Result<PathBuf, String> {
-    link_with(release, true)
-}
-
-fn link_with(release: bool, devices: bool) -> Result<PathBuf, String> {
-    let mut build = cargo(&["build", "--quiet", "--package", "ofi-capi"]);
-    if devices {
-        build.args(["--features", DEVICES]);
-    }
+/// The error of cargo.
+pub fn compile(packages: &[&str], release: bool) -> Result<PathBuf, String> {
+    let mut build = cargo(&["build", "--quiet"]);
+    build.args(packages.iter().flat_map(|package| ["--package", package]));
     if release {
         build.arg("--release");
     }
     run(&mut build)?;
-    let built = built(release);
-    let folder = built.join(if devices { "capi-devices" } else { "capi" });
+    Ok(built(release))
+}
+
+/// The folder of the library, below that of cargo's output.
+pub fn folder(built: &Path) -> PathBuf {
+    built.join("capi")
+}
+
+/// Links the library from cargo's output. Returns its folder.
+///
+/// # Errors
+/// The linker fails.
+pub fn linked(built: &Path) -> Result<PathBuf, String> {
+    let folder = folder(built);
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let sources = root().join("crates/ofi-capi/link");
     // rustc would give GNU ld a version script of its own, and ld accepts only one: so the static library is linked
@@ -68,13 +76,12 @@ pub fn built(release: bool) -> PathBuf {
     base.join(if release { "release" } else { "debug" })
 }
 
-/// Builds our programs with the providers of [`DEVICES`]. Returns the path of one of them.
+/// Builds our programs. Returns the path of one of them.
 ///
 /// # Errors
 /// The error of cargo.
 pub fn tool(name: &str) -> Result<PathBuf, String> {
-    run(cargo(&["build", "--quiet", "--package", "ofi-tools", "--bins"]).args(["--features", DEVICES]))?;
-    Ok(built(false).join(name))
+    Ok(compile(&["ofi-capi", "ofi-tools"], false)?.join(name))
 }
 
 /// The same for an example of the safe layer.
@@ -82,7 +89,7 @@ pub fn tool(name: &str) -> Result<PathBuf, String> {
 /// # Errors
 /// The error of cargo.
 pub fn example(name: &str) -> Result<PathBuf, String> {
-    run(&mut cargo(&["build", "--quiet", "--package", "ofi", "--example", name, "--features", DEVICES]))?;
+    run(&mut cargo(&["build", "--quiet", "--package", "ofi", "--example", name, "--features", "verbs,efa"]))?;
     Ok(built(false).join("examples").join(name))
 }
 
@@ -129,43 +136,8 @@ pub fn build(release: bool) -> StepResult {
     if !has_compiler() {
         return not_run(SONAME, NO_COMPILER);
     }
-    let folder = link(release)?;
+    let folder = if release { linked(&compile(&["ofi-capi"], true)?)? } else { link(false)? };
     println!("{}", folder.join(SONAME).display());
-    Ok(Outcome::Passed)
-}
-
-/// Tests an installation under a prefix: `pkg-config` finds the library there, a program is linked against it, and the
-/// program and the tools run.
-fn installed(folder: &Path) -> StepResult {
-    const NAME: &str = "an installed library";
-    if !answers("pkg-config", &["--version"]) {
-        return not_run(NAME, "no pkg-config (apt-get install pkg-config)");
-    }
-    if !Stock::of_system().compiles("#include <rdma/fabric.h>\n") {
-        return not_run(NAME, NO_HEADERS);
-    }
-    install::tools(false)?;
-    let prefix = folder.join("prefix");
-    let _ = std::fs::remove_dir_all(&prefix);
-    install::under(folder, &prefix)?;
-    // Once more, over the existing files.
-    install::under(folder, &prefix)?;
-    let mut flags = command("pkg-config");
-    flags.args(["--cflags", "--libs", "libfabric"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
-    let flags = crate::step::output(&mut flags)?;
-    let (lib, program) = (prefix.join("lib"), folder.join("installed"));
-    if !flags.contains(&format!("-L{}", lib.display())) {
-        return Err(format!("pkg-config finds another library: {flags}"));
-    }
-    let tests = root().join("tests/capi");
-    let mut cc = command("cc");
-    cc.args(["-std=gnu11", "-O1", "-I"]).arg(&tests).arg(tests.join("messages.c")).arg("-o").arg(&program);
-    run(cc.args(flags.split_whitespace()))?;
-    run_on(&lib, &mut command(&program))?;
-    // Our tools need none of the libraries there.
-    for args in [&["-l"][..], &["--version"], &["-p", "shm"]] {
-        patient(command(prefix.join("bin/fi_info")).args(args).stdout(Stdio::null()))?;
-    }
     Ok(Outcome::Passed)
 }
 
@@ -192,8 +164,6 @@ pub fn test(report: &mut Report) {
         Ok(Outcome::Passed)
     });
     let Some(folder) = folder else { return };
-    report.add_retried("an installed library", || installed(&folder));
-    report.add("the Debian package", || deb::test(&folder));
     with_stock(report, &folder, &Stock::of_system());
     let mut newer = None;
     report.add("a newer libfabric of C's", || match trixie::stock() {

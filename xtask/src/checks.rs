@@ -2,9 +2,11 @@
 
 use std::process::Command;
 
-use crate::step::{Outcome, Report, answers, cargo, has_target, not_run, output, root, run, target_dir};
+use crate::step::{
+    Outcome, Report, answers, cargo, command, has_target, not_run, output, root, run, target_dir,
+};
 use crate::suite::suite;
-use crate::{StepResult, book, capi, docs, hygiene};
+use crate::{StepResult, book, capi, docs, hygiene, install};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
@@ -134,18 +136,33 @@ pub fn counts(write: bool) -> StepResult {
 }
 
 fn benches(command: &str, write: bool) -> StepResult {
-    let mut benches = cargo(&["run", "--release", "--quiet", "--package", "ofi-benches", "--", command]);
+    let mut benches = built_benches()?;
+    benches.arg(command);
     if write {
         benches.arg("--write");
     }
     run(&mut benches)
 }
 
+/// The program of the benches. It is built with the packages of an installation, whose crates it then shares: see
+/// [`capi::link`].
+fn built_benches() -> Result<Command, String> {
+    let packages = install::packages(&install::buildable());
+    let mut build =
+        cargo(&["build", "--release", "--quiet", "--package", "ofi-benches", "--bin", "ofi-benches"]);
+    run(build.args(packages.iter().flat_map(|package| ["--package", package])))?;
+    Ok(command(capi::built(true).join("ofi-benches")))
+}
+
+/// Only builds them.
+pub fn build_benches() -> StepResult {
+    built_benches().map(|_| Outcome::Passed)
+}
+
 /// The measurements beside the peers, with our `libfabric.so.1` for the rows that run libfabric's own programs on it.
 pub fn bench(args: &[String]) -> StepResult {
     let library = capi::link(true)?;
-    let mut benches = cargo(&["run", "--release", "--quiet", "--package", "ofi-benches", "--"]);
-    run(benches.args(args).env("OFI_BENCH_LIBRARY", library))
+    run(built_benches()?.args(args).env("OFI_BENCH_LIBRARY", library))
 }
 
 /// Runs one test of several processes, for the length or count that `variable` sets.

@@ -3,14 +3,15 @@
 //! The library lies in a folder of its own, so that the package can coexist with Debian's libfabric1: a program uses it
 //! by `LD_LIBRARY_PATH`. The tools replace those of libfabric-bin, two of which have the same names.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::StepResult;
 use crate::capi::{NO_COMPILER, has_compiler};
-use crate::install::{Places, TOOLS, build, into, tools};
+use crate::install::{Built, Part, Places, TOOLS, build, buildable, into};
 use crate::step::{answers, command, not_run, output, root, run, target_dir};
+use crate::{StepResult, mxl};
 
 const PACKAGE: &str = "ofi-rs";
 /// The crates' version, and the package revision.
@@ -25,24 +26,25 @@ pub fn run_deb(release: bool) -> StepResult {
     if let Some(why) = lacking() {
         return not_run("the Debian package", why);
     }
-    let folder = build(release)?;
-    let made = make(&folder, &target_dir("deb"), release)?;
+    let made = make(&build(&buildable(), release)?, &target_dir("deb"), release)?;
     check(&made)?;
     println!("{}", made.display());
-    lintian(&made)
+    let mut outcome = lintian(&made)?;
+    for (part, why) in Part::ALL.into_iter().filter_map(|part| Some((part, part.lacks()?))) {
+        outcome = outcome.and_not_run(format!("{} in the Debian package: {why}", part.name()));
+    }
+    Ok(outcome)
 }
 
-/// Packs the files that the test of the C interface has built in `folder`, checks the package's content and runs its
-/// programs.
+/// Packs what was built, checks the package's content and runs its programs.
 ///
 /// # Errors
 /// A problem of the package.
-pub fn test(folder: &Path) -> StepResult {
+pub fn test(built: &Built) -> StepResult {
     if let Some(why) = lacking() {
         return not_run("the Debian package", why);
     }
-    tools(false)?;
-    let made = make(folder, &folder.join("deb"), false)?;
+    let made = make(built, &target_dir("deb"), false)?;
     check(&made)?;
     lintian(&made)
 }
@@ -62,7 +64,7 @@ fn told(path: &Path, error: &std::io::Error) -> String {
 }
 
 /// Builds the package in `work`. `small`: spends time on good compression.
-fn make(folder: &Path, work: &Path, small: bool) -> Result<PathBuf, String> {
+fn make(built: &Built, work: &Path, small: bool) -> Result<PathBuf, String> {
     let tree = work.join("tree");
     let _ = fs::remove_dir_all(&tree);
     let triplet = format!("{}-linux-gnu", std::env::consts::ARCH);
@@ -70,10 +72,11 @@ fn make(folder: &Path, work: &Path, small: bool) -> Result<PathBuf, String> {
     let places = Places {
         bin: tree.join("usr/bin"),
         lib: tree.join(&lib),
+        include: tree.join("usr/include"),
         share: tree.join("usr/share"),
-        told: Path::new("/").join(&lib),
+        root: tree.clone(),
     };
-    into(folder, &places)?;
+    into(built, &places)?;
     for file in files(&tree)? {
         // The linker's output is stripped; links point to it.
         let bytes = fs::read(&file).map_err(|error| told(&file, &error))?;
@@ -95,8 +98,13 @@ fn make(folder: &Path, work: &Path, small: bool) -> Result<PathBuf, String> {
     for file in files(&tree.join("usr/share/man"))?.iter().chain(&changes) {
         run(command("gzip").args(["-9nf"]).arg(file))?;
     }
-    let installed: u64 =
-        files(&tree)?.iter().map(|file| file.symlink_metadata().map_or(0, |found| found.len())).sum();
+    // The programs are links to one file.
+    let sizes: BTreeMap<u64, u64> = files(&tree)?
+        .iter()
+        .filter_map(|file| file.symlink_metadata().ok())
+        .map(|found| (found.ino(), found.len()))
+        .collect();
+    let installed: u64 = sizes.values().sum();
     write(&tree.join("DEBIAN/control"), &control(installed)?)?;
     write(&tree.join("DEBIAN/md5sums"), &sums(&tree)?)?;
     modes(&tree)?;
@@ -169,13 +177,15 @@ fn control(installed: u64) -> Result<String, String> {
     let size = installed.div_ceil(1024);
     Ok(format!(
         "Package: {PACKAGE}\nVersion: {VERSION}\nArchitecture: {}\nMaintainer: {MAINTAINER}\n\
-         Installed-Size: {size}\nDepends: libc6 (>= {libc}), libgcc-s1\nConflicts: libfabric-bin\nReplaces: libfabric-bin\n\
+         Installed-Size: {size}\nDepends: libc6 (>= {libc}), libgcc-s1\n\
+         Recommends: ibverbs-providers, librdmacm1\nConflicts: libfabric-bin\nReplaces: libfabric-bin\n\
          Section: net\nPriority: optional\nHomepage: https://github.com/ofi-rs/ofi\n\
          Description: libfabric's C interface and its tools, in Rust\n \
          Messages, tagged messages, remote memory access, atomic operations and\n \
-         collectives between processes and hosts, over shared memory and UDP.\n .\n \
-         The library is in /usr/lib/{}-linux-gnu/ofi, beside libfabric1: programs\n \
-         that are linked against libfabric use it with LD_LIBRARY_PATH.\n",
+         collectives between processes and hosts, over shared memory, UDP, RDMA\n \
+         devices and AWS EFA; media flows in the files of the EBU's MXL.\n .\n \
+         The libraries are in /usr/lib/{}-linux-gnu/ofi, beside libfabric1: programs\n \
+         that are linked against libfabric or libmxl use them with LD_LIBRARY_PATH.\n",
         architecture()?,
         std::env::consts::ARCH
     ))
@@ -200,27 +210,38 @@ fn paragraph(line: &str) -> String {
 /// Checks the required contents, and runs the programs from the unpacked package.
 fn check(package: &Path) -> Result<(), String> {
     let listed = output(command("dpkg-deb").arg("--contents").arg(package))?;
-    let mut wanted: Vec<String> = TOOLS.iter().map(|tool| format!("./usr/bin/{tool}")).collect();
+    let programs = TOOLS.iter().chain(&mxl::TOOLS);
+    let mut wanted: Vec<String> = programs.map(|tool| format!("./usr/bin/{tool}")).collect();
     wanted.extend(TOOLS.iter().map(|tool| format!("./usr/share/man/man1/{tool}.1.gz")));
     let lib = format!("./usr/lib/{}-linux-gnu/ofi", std::env::consts::ARCH);
     wanted.extend(
-        ["libfabric.so.1", "ofi-plugins/librshm-fi.so", "pkgconfig/libfabric.pc"]
-            .map(|file| format!("{lib}/{file}")),
+        [
+            "libfabric.so.1",
+            "libmxl.so.1",
+            "libmxl-fabrics.so.1",
+            "ofi-plugins/librshm-fi.so",
+            "ofi-plugins/librefa-fi.so",
+            "pkgconfig/libfabric.pc",
+            "pkgconfig/libmxl-fabrics.pc",
+        ]
+        .map(|file| format!("{lib}/{file}")),
     );
+    wanted.push("./usr/include/mxl/mxl.h".into());
     wanted.extend(
         ["bash-completion/completions/ofi", "doc/ofi-rs/copyright"].map(|file| format!("./usr/share/{file}")),
     );
     for file in wanted {
-        let line = listed.lines().find(|line| line.ends_with(&format!(" {file}")));
+        // Behind a path, links name what they link to.
+        let line = listed.lines().find(|line| line.split_whitespace().nth(5) == Some(&*file));
         let line = line.ok_or_else(|| format!("{} has no {file}:\n{listed}", package.display()))?;
-        if !line.contains(" root/root ") || (file.contains("/bin/") && !line.starts_with("-rwxr-xr-x")) {
+        if !line.contains(" root/root ") || (file.contains("/bin/") && !line[1..].starts_with("rwxr-xr-x")) {
             return Err(format!("owner or mode: {line}"));
         }
     }
     let unpacked = package.with_extension("unpacked");
     let _ = fs::remove_dir_all(&unpacked);
     run(command("dpkg-deb").arg("-x").arg(package).arg(&unpacked))?;
-    for tool in ["ofi", "fi_info", "mr-topo"] {
+    for tool in ["ofi", "fi_info", "mr-topo", "mxl-info"] {
         output(command(unpacked.join("usr/bin").join(tool)).arg("--version"))?;
     }
     run(command("md5sum")

@@ -17,6 +17,7 @@ mod features;
 mod filters;
 mod hygiene;
 mod install;
+mod installed;
 mod layouts;
 mod links;
 mod long;
@@ -79,6 +80,9 @@ enum Command {
         /// Write the measured counts into the table.
         #[arg(long)]
         write: bool,
+        /// Only build them.
+        #[arg(long)]
+        no_run: bool,
     },
     /// Checks the rings with loom: every interleaving of small cases.
     Loom,
@@ -126,19 +130,11 @@ enum Command {
         #[arg(long)]
         debug: bool,
     },
-    /// Installs libfabric.so.1, its pkg-config file, the tools, their man pages and completions.
-    Install {
-        /// Destination: libraries go to `lib`, tools to `bin`, man pages to `share`.
-        #[arg(long)]
-        prefix: std::path::PathBuf,
-        /// Install the media exchange layer instead: libmxl.so.1, libmxl-fabrics.so.1, their headers, pkg-config
-        /// files and programs.
-        #[arg(long)]
-        mxl: bool,
-        /// Also libplugin_OFI.so, our backend for NVIDIA's NIXL, to `lib/nixl`.
-        #[arg(long)]
-        nixl: bool,
-    },
+    /// Installs libfabric.so.1, the media layer's libraries, NIXL's plug-in and all programs, or the parts that
+    /// switches name.
+    Install(install::Options),
+    /// Installs into an empty prefix, and uses nothing else: C's programs, NIXL, media and our programs on it.
+    Installed(installed::Options),
     /// Runs NVIDIA's NIXL, from its wheel, on libfabric.so.1: two processes that break their threading level; and on
     /// libplugin_OFI.so.
     Nixl {
@@ -179,7 +175,8 @@ fn main() -> ExitCode {
         Command::Book => report.add("the book", book::build),
         Command::Conformance { check } => report.add("conformance", || conformance::run(check)),
         Command::Bench { args } => report.add("benches", || checks::bench(&args)),
-        Command::Budgets { write } => {
+        Command::Budgets { no_run: true, .. } => report.add("benches", checks::build_benches),
+        Command::Budgets { write, .. } => {
             report.add("instruction budgets", || checks::budgets(write));
             report.add("counts of the hot paths", || checks::counts(write));
         }
@@ -193,13 +190,8 @@ fn main() -> ExitCode {
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
         Command::Report(options) => report.add("the performance report", || report::main(&options)),
         Command::Deb { debug } => report.add("the Debian package", || deb::run_deb(!debug)),
-        Command::Install { prefix, mxl: true, .. } => report.add("install", || mxl::install(&prefix)),
-        Command::Install { prefix, nixl, .. } => {
-            report.add("install", || install::run_install(&prefix));
-            if nixl {
-                report.add("install libplugin_OFI.so", || nixl_plugin::install(&prefix));
-            }
-        }
+        Command::Install(options) => report.add("install", || install::run_install(&options)),
+        Command::Installed(options) => installed::run_installed(&mut report, &options),
         Command::Nixl { runs } => nixl::test(&mut report, runs),
         Command::Mpi { suite } => mpi::test(&mut report, suite),
         Command::Nightly(options) => long::run(&mut report, &options),

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::StepResult;
-use crate::step::{Outcome, answers, cargo, command, not_run, root, run};
+use crate::step::{answers, command, root, run};
+use crate::{capi, install};
 
 /// The plug-in's file.
 pub const NAME: &str = "libplugin_OFI.so";
@@ -23,9 +23,7 @@ pub fn has_compiler() -> bool {
 /// # Errors
 /// A step fails.
 pub fn link() -> Result<PathBuf, String> {
-    run(&mut cargo(&["build", "--quiet", "--release", "--package", "nixl-plugin"]))?;
-    let base = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
-    linked(&base.join("release"))
+    linked(&capi::compile(&install::packages(&install::buildable()), true)?)
 }
 
 /// The plug-in's folder, below that of cargo's output.
@@ -58,17 +56,4 @@ pub fn compiler() -> std::process::Command {
     cxx.args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-I"]);
     cxx.arg(root().join("crates/nixl-plugin/shim/include"));
     cxx
-}
-
-/// Installs the plug-in under a prefix: NIXL finds it by `NIXL_PLUGIN_DIR`.
-pub fn install(prefix: &Path) -> StepResult {
-    if !has_compiler() {
-        return not_run(NAME, NO_COMPILER);
-    }
-    let plugin = link()?;
-    let folder = prefix.join("lib/nixl");
-    std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    crate::capi::copy(&plugin, &folder.join(NAME))?;
-    println!("{NAME} installed: export NIXL_PLUGIN_DIR={}", folder.display());
-    Ok(Outcome::Passed)
 }

@@ -10,7 +10,9 @@ use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
 
 /// Our providers, and their names beside those of C. No name begins with `ofi_`: the host takes such names for utility
 /// layers.
-pub const OURS: [(&str, &str); 2] = [("shm", "rshm"), ("udp", "rudp")];
+pub const OURS: [(&str, &str); 4] = [("shm", "rshm"), ("udp", "rudp"), ("verbs", "rverbs"), ("efa", "refa")];
+/// Those of them that need no device.
+pub const EVERYWHERE: [&str; 2] = ["rshm", "rudp"];
 
 fn folder_of(path: PathBuf) -> Result<PathBuf, String> {
     std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -61,7 +63,7 @@ pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
     let listed = info(&["-l"])?;
     let theirs =
         listed.lines().any(|line| line.trim() == "tcp:") && listed.lines().any(|line| line.trim() == "udp:");
-    for (_, name) in OURS {
+    for name in EVERYWHERE {
         let ours = listed.lines().any(|line| line.trim() == format!("{name}:"));
         if !ours || !theirs {
             return Err(format!("{name} and the host's own providers are not all listed:\n{listed}"));
@@ -84,7 +86,7 @@ pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
     // Programs that ask for a provider of the host's get that one, and the host's providers serve what ours cannot.
     for args in [&["-p", "tcp"][..], &["-p", "udp"], &["-t", "FI_EP_DGRAM", "-p", "udp"]] {
         let found = info(args)?;
-        if found.lines().any(|line| line.contains("rshm") || line.contains("rudp")) {
+        if found.lines().any(|line| OURS.iter().any(|(_, name)| line.contains(name))) {
             return Err(format!("ours answer for {args:?}:\n{found}"));
         }
     }
@@ -96,7 +98,7 @@ pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
     let source = root().join("tests/capi/plugin/stock.c");
     let program = stock.output(folder, &source);
     stock.program(&[&source], &program, &[])?;
-    for (_, name) in OURS {
+    for name in EVERYWHERE {
         patient(stock.command(&program).arg(name).env("FI_PROVIDER_PATH", &plugins))?;
     }
     Ok(Outcome::Passed)

@@ -26,6 +26,23 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// The same, and something besides that could not run.
+    pub fn and_not_run(self, what: String) -> Self {
+        match self {
+            Self::Passed => Self::NotRun(vec![what]),
+            Self::NotRun(mut all) => {
+                all.push(what);
+                Self::NotRun(all)
+            }
+            Self::Flaky { flaky, mut not_run } => {
+                not_run.push(what);
+                Self::Flaky { flaky, not_run }
+            }
+        }
+    }
+}
+
 /// A completed step.
 #[derive(Debug)]
 pub struct Row {

@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::StepResult;
-use crate::capi::{DEVICES, built, link_with_devices};
-use crate::step::{Outcome, cargo, command, not_run, output, root, run, target_dir};
+use crate::step::{Outcome, command, not_run, output, root, target_dir};
+use crate::{StepResult, capi, installed};
 
 /// What to run, and with whom.
 #[derive(Debug, clap::Args)]
@@ -28,13 +27,13 @@ pub fn main(options: &Options) -> StepResult {
             "no EFA device in /sys/class/infiniband: an interface of type efa, and Amazon's kernel module";
         return not_run("efa-bench", why);
     }
-    let mut build = cargo(&["build", "--package", "ofi-tools", "--features", DEVICES, "--bins"]);
-    if !options.quick {
-        build.arg("--release");
-    }
-    run(&mut build)?;
-    let library = link_with_devices(!options.quick)?;
-    let mut bench = Command::new(built(!options.quick).join("ofi"));
+    let (program, library) = if options.quick {
+        (capi::tool("ofi")?, capi::link(false)?)
+    } else {
+        let installed = installed::files()?;
+        (installed.program("ofi"), installed.lib())
+    };
+    let mut bench = Command::new(program);
     bench.arg("efa-bench").args(options.quick.then_some("--quick")).arg("--library").arg(library);
     if let Ok(commit) = output(command("git").arg("-C").arg(root()).args(["rev-parse", "HEAD"])) {
         bench.args(["--commit", commit.trim()]);
@@ -58,13 +57,12 @@ fn has_device(folder: &Path) -> bool {
 /// Runs both sides on four emulated devices of this host, from a folder with nothing but the programs, to test that the
 /// measurement runs from what is installed and writes its page. `start` makes a command find the devices.
 pub fn on_emulator(start: impl Fn(&mut Command)) -> StepResult {
-    run(cargo(&["build", "--quiet", "--package", "ofi-tools", "--bins"]).args(["--features", DEVICES]))?;
     let prefix = target_dir("efa-bench").join("installed");
     let _ = std::fs::remove_dir_all(&prefix);
     let bin = prefix.join("bin");
     std::fs::create_dir_all(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
     for program in ["ofi", "fi_pingpong", "mr-bench"] {
-        let copied = std::fs::copy(built(false).join(program), bin.join(program));
+        let copied = std::fs::copy(capi::tool(program)?, bin.join(program));
         copied.map_err(|error| format!("{program}: {error}"))?;
     }
     let side = |host: Option<&str>| {

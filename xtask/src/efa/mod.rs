@@ -86,7 +86,6 @@ fn test(report: &mut Report) {
     report.add("two processes on emulated devices", || {
         run(&mut cargo(&["test", "--quiet", "--package", "efa-emulator"]))
     });
-    report.add("fi_info names what a host lacks for its devices", fi_info);
     report.add("docs/providers.md says what efa grants", || grants(&emulator, &dir));
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
@@ -158,13 +157,6 @@ fn with_newer(stock: &Stock) -> StepResult {
     if text.contains("NOT RUN") { Err(format!("nothing was written:\n{text}")) } else { Ok(Outcome::Passed) }
 }
 
-/// The tests of `fi_info` with the providers that need a device, on this host's own devices: the common tests build it
-/// without them, and [`capi::tool`] has built everything else of it with them.
-fn fi_info() -> StepResult {
-    let tests = ["test", "--quiet", "--package", "ofi-tools", "--test", "fi_info"];
-    run(cargo(&tests).args(["--features", capi::DEVICES]))
-}
-
 /// The capabilities of fabric `efa` are those of the table.
 fn grants(emulator: &Path, dir: &Path) -> StepResult {
     let mut info = Command::new(capi::tool("fi_info")?);
@@ -225,7 +217,7 @@ fn examples(emulator: &Path, dir: &Path) -> StepResult {
 /// Grains between two processes, either of which is killed and returns, and the farewells of targets.
 fn flows(emulator: &Path, dir: &Path) -> StepResult {
     let over_efa = |name| {
-        let mut test = Command::new(vm::suite::program("mxl-fabrics", name, Some(capi::DEVICES))?);
+        let mut test = Command::new(vm::suite::program("mxl-fabrics", name, None)?);
         run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
     };
     over_efa("processes")?;
@@ -253,7 +245,7 @@ fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult
     if !stock.has_programs() {
         return stock.no_programs(name);
     }
-    let library = capi::link_with_devices(false)?;
+    let library = capi::link(false)?;
     let side = |mut side: Command, disorder: Option<[(&str, &str); 2]>| {
         on(&mut side, emulator, dir).envs(disorder.into_iter().flatten());
         // Without order, the first bytes of read data are also sent ahead.

@@ -38,7 +38,7 @@ fn open_mpi(name: &str, start: impl Fn(&mut Command) -> StepResult) -> StepResul
     if !capi::has_open_mpi() {
         return not_run(name, capi::NO_OPEN_MPI);
     }
-    let library = capi::link_with_devices(false)?;
+    let library = capi::link(false)?;
     let program = capi::stress(&library)?;
     start(capi::mpirun("2", "efa").env("LD_LIBRARY_PATH", &library).arg(program))
 }
@@ -49,7 +49,7 @@ fn agents(name: &str, start: impl Fn(&mut Command) -> StepResult) -> StepResult 
         Ok(python) => python,
         Err(why) => return not_run(name, &why),
     };
-    let library = capi::link_with_devices(false)?;
+    let library = capi::link(false)?;
     for sizes in SIZES {
         start(&mut nixl::exchange(&python, &library, sizes)?).map_err(|why| format!("{sizes:?}: {why}"))?;
     }
@@ -74,7 +74,7 @@ impl<'a> Pair<'a> {
         if !stock.compiles("#include <rdma/fabric.h>") {
             return Ok(None);
         }
-        let library = capi::link_with_devices(false)?;
+        let library = capi::link(false)?;
         let source = root().join("tests/capi/efa").join(name).with_extension("c");
         let program = stock.output(&library, &source);
         stock.program(&[&source], &program, &[])?;
@@ -167,7 +167,7 @@ pub fn options(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepRe
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(name, NO_HEADERS);
     }
-    let library = capi::link_with_devices(false)?;
+    let library = capi::link(false)?;
     let source = root().join("tests/capi/efa/options.c");
     let program = stock.output(&library, &source);
     stock.program(&[&source], &program, &[])?;
@@ -210,7 +210,7 @@ pub fn death_of_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> Ste
     if !stock.compiles("#include <rdma/fabric.h>") {
         return not_run(name, NO_HEADERS);
     }
-    let library = capi::link_with_devices(false)?;
+    let library = capi::link(false)?;
     let source = root().join("tests/capi/efa/victim.c");
     let program = stock.output(&library, &source);
     stock.program(&[&source], &program, &[])?;

@@ -77,9 +77,6 @@ pub fn test(report: &mut Report, python: &Path, libraries: &str, all: bool) {
         }
         Ok(Outcome::Passed)
     });
-    report.add_retried("NIXL on OFI, over two emulated EFA devices", || {
-        exchange_over_efa(folder, &capi::link(true)?)
-    });
     devices(report, &program, libraries, all);
 }
 

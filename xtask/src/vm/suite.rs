@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use super::machine::Ended;
 use super::{machine, prepare};
-use crate::StepResult;
-use crate::capi;
 use crate::step::{NOT_RUN, Outcome, Report, cargo, not_run, output, root};
 use crate::stock::Stock;
+use crate::{StepResult, capi, install, installed};
 
 /// Time limit of each, including the boot.
 const LIMIT: Duration = Duration::from_secs(900);
@@ -31,21 +30,8 @@ struct Program {
 
 const PROGRAMS: [Program; 4] = [
     Program { package: "ibv", test: "loopback", feature: None, threads: 1, cases: &[] },
-    // With the same features as in `cargo xtask efa --test`.
-    Program {
-        package: "mxl-fabrics",
-        test: "processes",
-        feature: Some(capi::DEVICES),
-        threads: 1,
-        cases: &["over_verbs"],
-    },
-    Program {
-        package: "mxl-fabrics",
-        test: "parted",
-        feature: Some(capi::DEVICES),
-        threads: 1,
-        cases: &["over_verbs"],
-    },
+    Program { package: "mxl-fabrics", test: "processes", feature: None, threads: 1, cases: &["over_verbs"] },
+    Program { package: "mxl-fabrics", test: "parted", feature: None, threads: 1, cases: &["over_verbs"] },
     // The cases of the conformance suite whose results depend on the device. The nightly runs more of them.
     Program {
         package: "ofi-tests",
@@ -112,31 +98,41 @@ pub fn run(report: &mut Report) {
         if !stock.compiles("#include <rdma/fabric.h>") {
             return not_run(name, "no headers of libfabric (apt-get install libfabric-dev)");
         }
-        let folder = capi::link_with_devices(false)?;
+        let installed = match library()? {
+            Ok(installed) => installed,
+            Err(why) => return not_run(name, why),
+        };
         let source = root().join("tests/capi/verbs/atomics.c");
-        let program = stock.output(&folder, &source);
+        let program = stock.output(&installed.work()?, &source);
         stock.program(&[&source], &program, &[])?;
-        script(name, "tests/verbs/interop.sh", &[&folder, &program])
+        script(name, "tests/verbs/interop.sh", &[&installed.lib(), &program])
     });
     let name = "other programs on our device, on soft-RoCE";
-    report
-        .add_retried(name, || script(name, "tests/verbs/neighbours.sh", &[&capi::link_with_devices(false)?]));
+    report.add_retried(name, || match library()? {
+        Ok(installed) => script(name, "tests/verbs/neighbours.sh", &[&installed.lib()]),
+        Err(why) => not_run(name, why),
+    });
     let name = "Open MPI over verbs, on soft-RoCE";
     report.add_retried(name, || {
         if !capi::has_open_mpi() {
             return not_run(name, capi::NO_OPEN_MPI);
         }
-        let folder = capi::link_with_devices(false)?;
-        script(name, "tests/verbs/mpi.sh", &[&folder, &capi::stress(&folder)?])
+        match library()? {
+            Ok(installed) => {
+                script(name, "tests/verbs/mpi.sh", &[&installed.lib(), &capi::stress(&installed.work()?)?])
+            }
+            Err(why) => not_run(name, why),
+        }
     });
     let name = "what a host lacks, on soft-RoCE";
     report.add_retried(name, || {
-        let tools = [capi::tool("fi_info")?, capi::tool("fi_pingpong")?];
+        let installed = installed::files()?;
+        let tools = ["fi_info", "fi_pingpong"].map(|name| installed.program(name));
         script(name, "tests/verbs/refusals.sh", &tools.each_ref().map(|path| path.as_path()))
     });
     let name = "fi_write_demo over verbs, on soft-RoCE";
     report.add_retried(name, || {
-        let demo = capi::tool("fi_write_demo")?.to_string_lossy().into_owned();
+        let demo = installed::files()?.program("fi_write_demo").to_string_lossy().into_owned();
         // Both of its processes are on one host.
         let command = ["env".to_string(), "FI_VERBS_SHARED_MEMORY=0".to_string(), demo];
         let arguments = capi::WRITE_DEMO.into_iter().chain(["--provider", "verbs"]).map(Into::into);
@@ -165,6 +161,12 @@ pub fn run(report: &mut Report) {
         let name = format!("{package}, {test}, on soft-RoCE");
         report.add(&name, || tests(&name, &program(package, test, feature)?, threads, cases));
     }
+}
+
+/// The installation, whose files these programs use, if it has our library. Otherwise: why it has none.
+fn library() -> Result<Result<&'static installed::Installed, &'static str>, String> {
+    let installed = installed::files()?;
+    Ok(installed.lacks(install::Part::Libfabric).map_or(Ok(installed), Err))
 }
 
 /// Runs the cases of a test program. A failed test is repeated twice by itself, and is flaky if it passes both times.
