@@ -102,28 +102,29 @@ fn peers_of_one_host_are_reached_over_shared_memory_and_the_log_says_so() {
     says(&lines, &["chose the path to a peer", "path=shared memory", "why=it is on this host"]);
 }
 
-/// Makes the kernel refuse a system call of the command's processes with `EPERM`, as containers do (seccomp(2)).
+/// Makes the kernel refuse a system call of the command's processes with `EPERM`, as containers do.
 fn without(mut command: Command, call: libc::c_long) -> Command {
-    let install = move || {
-        let statement =
-            |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
-        let mut filter = [
-            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-            statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
-            statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-            statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-        ];
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: takes numbers alone.
-        let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-        let mode = libc::SECCOMP_MODE_FILTER;
-        // SAFETY: the program and its filter live on this stack until the call returns; the kernel copies them.
-        let filtered = unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const program) };
-        if privileges != 0 || filtered != 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-    };
-    // SAFETY: between fork and exec the closure makes system calls only, and allocates nothing.
-    unsafe { command.pre_exec(install) };
+    // SAFETY: between fork and exec `deny` makes system calls only.
+    unsafe { command.pre_exec(move || deny(call)) };
     command
+}
+
+/// Makes the kernel refuse a system call of this process and its children (seccomp(2)).
+fn deny(call: libc::c_long) -> std::io::Result<()> {
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: numbers only.
+    let privileges = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+    // SAFETY: a filter of as many statements as it says, which the kernel copies.
+    let filtered =
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    if privileges != 0 || filtered != 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
 #[test]

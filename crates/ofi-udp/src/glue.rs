@@ -8,7 +8,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_core::transport::record::{Broken, Words, flag};
 use ofi_rdm::wire::Record;
-use ofi_rdm::{Began, Chunks, Driver, Flow, Lost, Row, Sender, Stats, Stream, suites};
+use ofi_rdm::{Began, Chunks, Driver, Flow, Late, Lost, Row, Sender, Stream, suites};
 
 use crate::answer::is_answer;
 use crate::coming::{Coming, Next};
@@ -232,15 +232,15 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
     }
 
     #[cold]
-    fn timed_out(&mut self, peer: u32, stats: Stats) {
+    fn timed_out(&mut self, peer: u32, late: Late) {
         static LIMIT: Limit = Limit::new();
         if tracing::enabled!(target: "ofi::udp::ep_data", tracing::Level::DEBUG)
             && let Some(more) = LIMIT.pass()
         {
             tracing::debug!(
                 target: "ofi::udp::ep_data",
-                peer = self.named(peer), timeouts = stats.probes, lost = stats.lost,
-                rtt_us = stats.rtt_ns / 1000, window = stats.window, packet_size = stats.packet_size, more,
+                peer = self.named(peer), timeouts = late.timeouts, lost = late.lost,
+                rtt_us = late.rtt_ns / 1000, window = late.window, packet_size = late.packet_size, more,
                 "acknowledgements are late: packets are sent again"
             );
         }

@@ -1,8 +1,8 @@
 //! One event as one line of text.
 //!
 //! Five fields are not printed but override the origin of the event, for messages that are forwarded (C's `fi_log`):
-//! `prov`, `subsys`, `func`, `line` and `c_level`, the level's number in C. A sixth, `unfiltered`, makes the message pass
-//! whatever the filters of providers and subsystems are: for messages about wrong filters.
+//! `prov`, `subsys`, `func`, `line` and `c_level`, the level's number in C. A sixth, `unfiltered`, makes the message
+//! pass whatever the filters of providers and subsystems are: for messages about wrong filters.
 
 use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};

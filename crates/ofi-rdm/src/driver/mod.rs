@@ -4,7 +4,6 @@ mod row;
 
 use core::net::SocketAddr;
 
-use crate::connection::Stats;
 use crate::stream::{Flow, Sender};
 use crate::wire::{Record, Stream};
 
@@ -41,8 +40,8 @@ pub trait Driver {
     }
 
     /// Packets to the peer were not acknowledged in time, and are probed for. For the driver's log.
-    fn timed_out(&mut self, peer: u32, stats: Stats) {
-        let _ = (peer, stats);
+    fn timed_out(&mut self, peer: u32, state: Late) {
+        let _ = (peer, state);
     }
 
     /// The session ended. Anything unacknowledged may or may not have arrived, and is discarded.
@@ -69,6 +68,21 @@ pub trait Driver {
     fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
         self.fill(peer, token, at, to);
     }
+}
+
+/// The state of a session whose acknowledgements are late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Late {
+    /// Probe timeouts so far.
+    pub timeouts: u64,
+    /// Packets found lost so far.
+    pub lost: u64,
+    /// Smoothed round-trip time in nanoseconds.
+    pub rtt_ns: u64,
+    /// Congestion window in bytes.
+    pub window: u64,
+    /// Longest packet in bytes.
+    pub packet_size: u64,
 }
 
 /// The properties of a new session.

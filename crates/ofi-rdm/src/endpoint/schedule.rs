@@ -4,7 +4,8 @@
 use core::cmp::Reverse;
 
 use super::Endpoint;
-use crate::driver::Driver;
+use crate::connection::Stats;
+use crate::driver::{Driver, Late};
 use crate::time::Instant;
 
 impl Endpoint {
@@ -105,7 +106,9 @@ impl Endpoint {
             let probes = connection.stats.probes;
             let ended = connection.on_time(now, &self.config);
             if connection.stats.probes != probes {
-                driver.timed_out(peer, connection.statistics());
+                let Stats { probes: timeouts, lost, rtt_ns, window, packet_size, .. } =
+                    connection.statistics();
+                driver.timed_out(peer, Late { timeouts, lost, rtt_ns, window, packet_size });
             }
             if let Err(reason) = ended
                 && !connection.closed
