@@ -278,6 +278,11 @@ impl Link {
     /// Inserts a peer's address.
     pub fn insert(&self, format: u32, address: &[u8]) -> Result<FiAddr, ofi::Error> {
         let format = AddrFormat::from_c(format).ok_or_else(|| ofi::Error::new(Errno::EINVAL))?;
+        // Shared memory takes a host and port of this host as the name of an endpoint. Here both ends have names, so
+        // such an address is of another provider's target, and would be greeted for ever.
+        if self.name.0 == AddrFormat::Str.as_c() && format != AddrFormat::Str {
+            return Err(ofi::Error::new(Errno::EINVAL));
+        }
         let inserted = self.av.insert(&[Address::new(format, address)]).pop();
         inserted.unwrap_or_else(|| Err(ofi::Error::new(Errno::EINVAL)))
     }

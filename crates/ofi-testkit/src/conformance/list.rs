@@ -524,9 +524,9 @@ macro_rules! for_each_case {
                 transmit_contexts_have_the_address_of_their_endpoint
                 selective_contexts_complete_only_on_request
                 without_a_name_the_endpoint_chooses_a_context_that_can
+                contexts_take_directions_and_names_for_granted
                 messages_of_one_sender_go_to_one_context_in_order
                 messages_wait_for_a_context_that_is_opened_later
-                contexts_take_directions_and_names_for_granted
                 a_context_has_what_it_asks_for_within_its_endpoint
                 an_endpoint_with_a_single_context_is_used_without_naming_it
                 contexts_and_their_endpoint_refuse_what_they_do_not_have

@@ -115,7 +115,7 @@ fn local_access_is_checked_and_words_are_whole() {
         let rejected = pair.b.domain().window(vec![5; 3], access).unwrap_err();
         assert_eq!((rejected.error.errno(), rejected.buffer), (Errno::EINVAL, vec![5; 3]));
     }
-    assert!(pair.b.domain().window(Vec::new(), BOTH).unwrap_err().buffer.is_empty());
+    assert!(pair.b.domain().window(Vec::new(), BOTH).unwrap().is_empty());
     assert!(pair.b.domain().alloc(0, Placement::default()).is_err());
 }
 
