@@ -53,12 +53,10 @@ fn a_link_runs_the_program_that_it_is_named_after() {
 #[test]
 fn a_program_that_starts_itself_again_remains_that_program() {
     let folder = links("again");
-    // Both run a second process of themselves.
+    // The demo runs a second process of itself.
     let demo = ["--ladder", "--page-size=64K", "--pages=1", "--provider", "shm"];
-    for (name, arguments) in [("fi_write_demo", &demo[..]), ("fi_pingpong", &["-p", "shm", "--quick"])] {
-        let output = Command::new(folder.join(name)).args(arguments).output().unwrap();
-        assert!(output.status.success(), "{name}: {}", text(&output));
-    }
+    let output = Command::new(folder.join("fi_write_demo")).args(demo).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
     fs::remove_dir_all(folder).unwrap();
 }
 
