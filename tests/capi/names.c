@@ -58,7 +58,7 @@ int main(void)
 	CHECK(info->addr_format == FI_ADDR_STR && !strcmp(info->dest_addr, "fi_ns://127.0.0.1:4711"));
 	fi_freeinfo(info);
 	info = info_of("127.0.0.1", "4711", 0, 0);
-	CHECK(info->addr_format == FI_SOCKADDR_IN);
+	CHECK(info->addr_format == FI_ADDR_STR && !strcmp(info->dest_addr, "fi_sockaddr_in://127.0.0.1:4711"));
 	fi_freeinfo(info);
 	info = info_of(node, NULL, FI_ADDR_STR, FI_SOURCE);
 	CHECK(!strncmp(info->src_addr, "fi_shm://target-", 16));
