@@ -49,8 +49,8 @@ pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interfa
     all
 }
 
-/// Why [`interfaces`] finds none: the addresses that this host has instead of the node, or what stands in the way of the
-/// providers.
+/// Why [`interfaces`] finds none: the addresses that this host has instead of the node, or what stands in the way of
+/// the providers.
 pub fn reasons(provider: Option<Provider>, node: Option<&str>) -> Vec<String> {
     let elsewhere = interfaces(provider, None);
     if let (Some(node), [_, ..]) = (node, &elsewhere[..]) {

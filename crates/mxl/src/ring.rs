@@ -2,8 +2,8 @@
 //!
 //! Pure functions of integers that may come from files: they do not overflow, divide by zero or panic.
 
-/// The oldest grain that a slot may still hold, as in the C++ SDK: clients compute this index and resume there. Its slot
-/// is the next that the writer opens, so a read of it checks the slot's index.
+/// The oldest grain that a slot may still hold, as in the C++ SDK: clients compute this index and resume there. Its
+/// slot is the next that the writer opens, so a read of it checks the slot's index.
 pub const fn oldest_grain(head: u64, grains: u64) -> u64 {
     head.saturating_sub(grains.saturating_sub(1))
 }

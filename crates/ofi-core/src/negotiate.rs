@@ -72,8 +72,8 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
 }
 
 /// The grant of the first of `variants` that meets `hints`. Variants are the modes in which one provider can run on one
-/// device, the default first. Hints without capabilities want all of them, so a variant that takes some away for want of
-/// a registration mode is granted only if no other keeps them all.
+/// device, the default first. Hints without capabilities want all of them, so a variant that takes some away for want
+/// of a registration mode is granted only if no other keeps them all.
 ///
 /// # Errors
 /// The refusals of the variant that came closest, which is the one with the fewest. Empty only if there is

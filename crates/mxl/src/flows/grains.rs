@@ -182,8 +182,8 @@ impl GrainReader {
         Ok(ReadGrain { flow: &self.flow, slot, info: GrainInfo::new(index, grain, slot) })
     }
 
-    /// The grain that has taken the slot of `index`, the oldest index that clients of the C++ SDK compute and resume at.
-    /// `None` if the slot still holds `index`, or `index` is not the oldest.
+    /// The grain that has taken the slot of `index`, the oldest index that clients of the C++ SDK compute and resume
+    /// at. `None` if the slot still holds `index`, or `index` is not the oldest.
     pub fn successor(&self, index: u64) -> Option<u64> {
         let next = index.checked_add(self.grains())?;
         let is_oldest = index == ring::oldest_grain(self.head(), self.grains());

@@ -1,5 +1,5 @@
-//! System calls: the wait objects here, what is mapped in `mapped.rs`, shared memory in `memory.rs`, ports of services in
-//! `service.rs`, sockets that pass descriptors in `unix.rs`.
+//! System calls: the wait objects here, what is mapped in `mapped.rs`, shared memory in `memory.rs`, ports of services
+//! in `service.rs`, sockets that pass descriptors in `unix.rs`.
 
 pub mod mapped;
 pub mod memory;
