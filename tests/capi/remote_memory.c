@@ -17,6 +17,12 @@ static void failed(int wanted, void *context)
 	ANSWERS(completion(&pair, 0, &entry), -FI_EAVAIL);
 	ANSWERS(fi_cq_readerr(pair.cq[0], &error, 0), 1);
 	CHECK(error.op_context == context && error.err == wanted);
+	/* The text in the program's buffer names the peer; without a buffer it is one that lives on. */
+	char text[256] = "";
+	CHECK(fi_cq_strerror(pair.cq[0], error.prov_errno, error.err_data, text, sizeof text) == text);
+	CHECK(strstr(text, ": peer fi_") != NULL);
+	const char *lasting = fi_cq_strerror(pair.cq[0], error.prov_errno, error.err_data, NULL, 0);
+	CHECK(strlen(lasting) > 0 && !strstr(lasting, "peer fi_"));
 }
 
 static void every_call(void)

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, FiAddr, Result, WaitCond, WaitObj};
@@ -20,7 +20,7 @@ pub(crate) struct CqBody {
     err_data: Mutex<Vec<u8>>,
     /// The number of the last error that was read, if its peer is known, and the text of `fi_cq_strerror`, which names
     /// the peer. It stays until the next error is read.
-    failed: Mutex<Option<(c_int, CString)>>,
+    failed: Mutex<Option<(c_int, String)>>,
     /// Size of the program's `fi_cq_err_entry`.
     err_entry: usize,
     pub users: Users,
@@ -221,9 +221,9 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flag
         (entry.data, entry.tag, entry.olen) = (error.data, error.tag, error.olen);
         (entry.err, entry.prov_errno) = (error.err.get(), error.prov_errno);
         entry.src_addr = error.src_addr.0;
-        *cq.failed.lock().unwrap_or_else(PoisonError::into_inner) = error.peer.as_ref().and_then(|peer| {
+        *cq.failed.lock().unwrap_or_else(PoisonError::into_inner) = error.peer.as_ref().map(|peer| {
             let text = format!("{}: peer {peer}", cq.cq.error_text(error.prov_errno));
-            Some((error.prov_errno, CString::new(text).ok()?))
+            (error.prov_errno, text)
         });
         let mut kept = cq.err_data.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as above.
@@ -276,12 +276,15 @@ unsafe extern "C" fn strerror(
         let text = match unsafe { object::body(cq) } {
             Ok(cq) => {
                 let failed = cq.failed.lock().unwrap_or_else(PoisonError::into_inner);
+                // Only a text in the caller's buffer names the peer: another one has to live for ever.
                 if let Some((number, text)) = &*failed
                     && *number == prov_errno
+                    && !buf.is_null()
+                    && len > 0
                 {
                     // SAFETY: as above.
-                    unsafe { memory::put_text(&text.to_string_lossy(), buf, len) };
-                    return text.as_ptr();
+                    unsafe { memory::put_text(text, buf, len) };
+                    return buf.cast_const();
                 }
                 cq.cq.error_text(prov_errno)
             }

@@ -120,8 +120,8 @@ pub fn as_text(address: &Address) -> Result<Address> {
     normalize(&Address::from_text(&address.to_string()))
 }
 
-/// See [`ofi_core::transport::Transport::resolve`]. A number and the name of a known service are
-/// ports; any other service makes a name.
+/// See [`ofi_core::transport::Transport::resolve`]. A number and the name of a known service are ports;
+/// any other service makes a name.
 pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
     let node = node.filter(|node| !node.is_empty());
     let service = service.filter(|service| !service.is_empty());

@@ -10,13 +10,17 @@ use crate::alias::Aliases;
 /// collectives.
 const LAYERS: [&str; 3] = ["ofi_rxm", "ofi_rxd", "off_coll"];
 
+/// Whether a part of a name is such a layer.
+pub(crate) fn is_layer(part: &str) -> bool {
+    LAYERS.iter().any(|layer| layer.eq_ignore_ascii_case(part))
+}
+
 /// The provider below the layers of a name. `None`: the name has no layers.
 ///
 /// # Errors
 /// What could be named instead.
 pub(crate) fn bottom(name: &str) -> Result<Option<&str>, String> {
     let parts = || name.split(';').map(str::trim).filter(|part| !part.is_empty());
-    let is_layer = |part: &str| LAYERS.iter().any(|layer| layer.eq_ignore_ascii_case(part));
     // `^name` excludes a layer, and excludes nothing from a provider that has none.
     if parts().any(|part| part.starts_with('^')) || (parts().count() < 2 && !parts().any(is_layer)) {
         return Ok(None);

@@ -2,6 +2,8 @@
 
 use ofi_api::Refusal;
 
+use crate::layers;
+
 /// Every provider with a cargo feature of its name, and whether it is built in.
 const FEATURES: [(&str, bool); 4] = [
     ("shm", cfg!(feature = "shm")),
@@ -49,8 +51,10 @@ pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
 /// them that was written for C's `tcp`. `is_known`: whether a name is a provider's or an alias.
 pub fn strangers(wanted: &str, setting: &str, is_known: impl Fn(&str) -> bool) -> Vec<Refusal> {
     let setting = if setting.trim().starts_with('^') { "" } else { setting };
-    // Layers of C's library stand behind or before a provider's name: `tcp;ofi_rxm`, `ofi_rxm;tcp`.
-    let is_strange = |name: &&str| !name.is_empty() && !name.starts_with("ofi_") && !is_known(name);
+    // Layers of C's library stand behind or before a provider's name: `tcp;ofi_rxm`, `ofi_rxm;tcp`. `layers` refuses
+    // those that it does not know.
+    let is_of_layers = |name: &str| layers::is_layer(name) || name.starts_with("ofi_");
+    let is_strange = |name: &&str| !name.is_empty() && !is_of_layers(name) && !is_known(name);
     let refusal = |name: &str, field| Refusal {
         provider: name.into(),
         field,
@@ -83,7 +87,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert!(refused("udp", "shm, udp").is_empty() && refused("", "^tcp").is_empty());
-        assert!(refused("udp;ofi_rxd", "ofi_rxm;udp").is_empty());
+        assert!(refused("udp;ofi_rxd", "ofi_rxm;udp").is_empty() && refused("shm;off_coll", "").is_empty());
         assert_eq!(refused("tcp;ofi_rxm", ""), [("tcp".into(), "fabric_attr.prov_name")]);
         assert_eq!(refused("", "udp,tcp"), [("tcp".into(), "FI_PROVIDER")]);
         let offered = &strangers("tcp", "", known)[0].offered;
