@@ -159,11 +159,18 @@ fn names_that_are_none_are_refused() {
     }
 }
 
+/// The text of a port is a name, so an endpoint with a name reaches one with a port. No name is a port.
 #[test]
-fn endpoints_with_names_and_with_ports_do_not_mix_by_accident() {
+fn a_port_is_reached_by_its_text_among_names_and_a_name_is_no_port() {
     let (names, ports) = (open(Naming::Names), open(Naming::Ports));
-    assert_eq!(names.av.insert(&[ports.name()]).remove(0).unwrap_err().errno(), Errno::EINVAL);
     assert_eq!(ports.av.insert(&[names.name()]).remove(0).unwrap_err().errno(), Errno::EINVAL);
+    let to_b = names.av.insert(&[ports.name()]).remove(0).unwrap();
+    let pair = Pair { a: names, b: ports, to_b, to_a: FiAddr::NOTAVAIL };
+    let (from, into) = (Memory::patterned(64, 3), Memory::new(64));
+    pair.b.receive(&into).context(2).post().unwrap();
+    pair.post(|| pair.a.out(pair.to_b, from.slice(..)).context(1).send());
+    assert_eq!(pair.drive("a message", || pair.b.next_of(2)).done().len, 64);
+    into.check(64, 3);
 }
 
 #[test]
