@@ -204,7 +204,7 @@ mod tests {
         let page_2 = page(&page_1, Part::Soak, std::slice::from_ref(&soak));
         assert!(page_2.contains(&format!("|---|\n{first}\n{soak}\n\nNo run of these parts")), "{page_2}");
         assert!(
-            page_2.contains("\n`simulate`, `deaths`, ") && page_2.ends_with("`nixl`, `fuzz`.\n"),
+            page_2.contains("\n`simulate`, `deaths`, ") && page_2.ends_with("`nixl`, `mpi`, `fuzz`.\n"),
             "{page_2}"
         );
         let page_3 = page(&page_2, Part::Kills, std::slice::from_ref(&second));

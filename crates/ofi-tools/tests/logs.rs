@@ -160,9 +160,9 @@ fn wrong_settings_are_warned_of_with_what_is_wanted_and_used() {
     let lines = info_list(&[("FI_LOG_SUBSYS", "endpoint")]);
     says(&lines, &["<warn>", "FI_LOG_SUBSYS names no subsystem endpoint", "core, fabric, domain"]);
     let lines = info_list(&[("FI_LOG_PROV", "upd")]);
-    says(&lines, &["<warn>", "FI_LOG_PROV=upd", "no provider", "shm, udp"]);
+    says(&lines, &["<warn>", "FI_LOG_PROV=upd", "no provider", "shm, ", ", udp"]);
     let lines = info_list(&[("FI_PROVIDER", "shm,upd")]);
-    says(&lines, &["<warn>", "FI_PROVIDER=shm,upd", "upd", "shm, udp"]);
+    says(&lines, &["<warn>", "FI_PROVIDER=shm,upd", "upd", "shm, ", ", udp"]);
     let lines = info_list(&[("FI_UDP_SEGMENTS", "banana"), ("FI_LOG_LEVEL", "off")]);
     assert!(lines.is_empty(), "{}", lines.join("\n"));
     assert!(info_list(&[]).is_empty());

@@ -92,12 +92,15 @@ mod tests {
         let four = resolve(Some("127.0.0.1"), Some("7471"), None).unwrap();
         assert_eq!(four, Address::from(SocketAddr::from(([127, 0, 0, 1], 7471))));
         assert_eq!(resolve(Some("fi_sockaddr_in://127.0.0.1:7471"), None, None).unwrap(), four);
+        // The system's database has services by name.
+        let named = resolve(Some("127.0.0.1"), Some("http"), None).unwrap();
+        assert_eq!(named, Address::from(SocketAddr::from(([127, 0, 0, 1], 80))));
         let datagrams = resolve(Some("fi_addr_ib_ud://fe80::1:1a/0/ffff/0"), None, None).unwrap();
         assert_eq!(Name::parse(&datagrams).unwrap().qp, 0x1a);
         let six = resolve(Some("[::1]"), Some("1"), Some(AddrFormat::SockaddrIn6)).unwrap();
         assert_eq!(six.format(), AddrFormat::SockaddrIn6);
         for (node, service, format) in [
-            (Some("127.0.0.1"), Some("http"), None),
+            (Some("127.0.0.1"), Some("no such service"), None),
             (Some("127.0.0.1"), Some("70000"), None),
             (Some("127.0.0.1"), None, Some(AddrFormat::SockaddrIn6)),
             (Some("fi_sockaddr_in://127.0.0.1:1"), None, Some(AddrFormat::SockaddrIn6)),
