@@ -8,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use crate::capi;
 use crate::install::{self, Built, NIXL, Part, Places};
@@ -256,14 +257,8 @@ fn media(at: &Installed) -> StepResult {
     let domain = work.join("domain");
     let _ = fs::remove_dir_all(&domain);
     fs::create_dir_all(&domain).map_err(|error| format!("{}: {error}", domain.display()))?;
-    let mut generate = at.start("mxl-generate");
-    generate.arg("-d").arg(&domain).args(["--quiet", "--label", "installed", "--count", "5", "video"]);
-    patient(&mut generate)?;
-    let listed = output(at.start("mxl-info").arg("-d").arg(&domain))?;
+    listed_while_written(at, &domain)?;
     let _ = fs::remove_dir_all(&domain);
-    if !listed.contains("installed") {
-        return Err(format!("mxl-info does not list the flow:\n{listed}"));
-    }
     let (status, text) = ended(at.start("mxl-fabrics-info").args(["-p", "tcp"]))?;
     if status != Some(0) || !text.contains("interface tcp-0") {
         return Err(format!("mxl-fabrics-info -p tcp ends with {status:?}:\n{text}"));
@@ -283,6 +278,31 @@ fn media(at: &Installed) -> StepResult {
     run(cc.args(pkg_config(at, "libmxl-fabrics")?))?;
     capi::run_on(&at.lib(), &mut command(&program))
 }
+
+/// `mxl-info` lists a flow as long as `mxl-generate` writes it: the last writer takes its flow away.
+fn listed_while_written(at: &Installed, domain: &Path) -> Result<(), String> {
+    let mut generate = at.start("mxl-generate");
+    generate.arg("-d").arg(domain).args(["--quiet", "--label", "installed", "video"]);
+    let mut writer = generate.spawn().map_err(|error| format!("mxl-generate: {error}"))?;
+    let begin = Instant::now();
+    let found = loop {
+        let listed = output(at.start("mxl-info").arg("-d").arg(domain));
+        match listed {
+            Ok(text) if text.contains("installed") => break Ok(()),
+            Ok(text) if begin.elapsed() > LISTED => {
+                break Err(format!("mxl-info does not list the flow within {} s:\n{text}", LISTED.as_secs()));
+            }
+            Ok(_) => std::thread::sleep(Duration::from_millis(50)),
+            Err(why) => break Err(why),
+        }
+    };
+    let _ = writer.kill();
+    let _ = writer.wait();
+    found
+}
+
+/// How long a writer may take to create its flow.
+const LISTED: Duration = Duration::from_secs(30);
 
 /// A program on both libraries of the media layer.
 const MEDIA: &str = "#include <mxl/fabrics.h>\n#include <mxl/mxl.h>\n#include <mxl/version.h>\n\
