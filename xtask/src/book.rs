@@ -133,7 +133,7 @@ mod tests {
     fn pages_stay_files_lead_to_the_repository_and_dead_links_are_named() {
         let base = std::env::temp_dir().join(format!("ofi-book-{}", std::process::id()));
         let (book, docs) = (base.join("target/book"), base.join("docs"));
-        for folder in [&book.join("lab"), &docs, &base.join("crates/ofi")] {
+        for folder in [&book.join("sub"), &docs, &base.join("crates/ofi")] {
             fs::create_dir_all(folder).unwrap();
         }
         fs::write(base.join("crates/ofi/lib.rs"), "").unwrap();
@@ -144,15 +144,15 @@ mod tests {
         fs::create_dir_all(book.join("pictures")).unwrap();
         fs::write(book.join("pictures/there.svg"), "").unwrap();
         fs::write(
-            book.join("lab/c.html"),
+            book.join("sub/c.html"),
             "<a href=\"../a.html\">a</a> <a href=\"../../crates/ofi/lib.rs\">c</a>",
         )
         .unwrap();
         assert_eq!(settle(&book, &docs, &base).unwrap(), ["b.html: gone.html", "b.html: pictures/gone.svg"]);
         let settled = fs::read_to_string(book.join("a.html")).unwrap();
         assert_eq!(settled, page.replace("../", FILES));
-        let lab = fs::read_to_string(book.join("lab/c.html")).unwrap();
-        assert!(lab.contains(&format!("{FILES}crates/ofi/lib.rs")) && lab.contains("\"../a.html\""), "{lab}");
+        let sub = fs::read_to_string(book.join("sub/c.html")).unwrap();
+        assert!(sub.contains(&format!("{FILES}crates/ofi/lib.rs")) && sub.contains("\"../a.html\""), "{sub}");
         fs::remove_dir_all(base).unwrap();
     }
 }

@@ -22,13 +22,13 @@ pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
     Ok(broken)
 }
 
-/// The Markdown files at the top, in `docs` and in `docs/lab`.
+/// The Markdown files at the top and in `docs`.
 ///
 /// # Errors
 /// A folder cannot be read.
 pub fn documents() -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
-    for folder in [root().to_path_buf(), root().join("docs"), root().join("docs/lab")] {
+    for folder in [root().to_path_buf(), root().join("docs")] {
         let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
         found.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")));

@@ -85,7 +85,7 @@ impl Helps {
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let folders = [root.clone(), root.join("docs"), root.join("docs/lab"), own];
+    let folders = [root.clone(), root.join("docs"), own];
     let entries = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap().flatten());
     entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "md")).collect()
 }
