@@ -4,20 +4,21 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use crate::step::{Outcome, not_run, root, target_dir};
-use crate::{StepResult, trixie};
+use crate::{StepResult, conformance, trixie};
 
 /// The address of repository files that are not pages of the book.
 const FILES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/");
 
-/// Builds the book with Debian's mdBook, unpacked beside the build.
+/// Writes the page of conformance, and builds the book with Debian's mdBook, unpacked beside the build.
 ///
 /// # Errors
-/// A missing chapter or file, as mdBook reports it; dead links and missing pictures.
+/// A rule without a test; a missing chapter or file, as mdBook reports it; dead links and missing pictures.
 pub fn build() -> StepResult {
     let mut mdbook = match trixie::mdbook() {
         Ok(mdbook) => mdbook,
         Err(why) => return not_run("the book", &why),
     };
+    conformance::run(false)?;
     let output = mdbook.arg("build").arg(root().join("docs")).output();
     let output = output.map_err(|error| format!("starting mdbook: {error}"))?;
     let text = String::from_utf8_lossy(&output.stderr);

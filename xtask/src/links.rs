@@ -3,19 +3,24 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::conformance;
 use crate::step::root;
 
-/// The dead links of the documents, as `document: target`.
+/// The dead links of the documents, as `document: target`. The page of conformance exists once the book has been built.
 ///
 /// # Errors
 /// A document cannot be read.
 pub fn broken(documents: &[PathBuf]) -> Result<Vec<String>, String> {
+    let book_only = root().join(conformance::DOCUMENT);
     let mut broken = Vec::new();
     for document in documents {
         let text =
             fs::read_to_string(document).map_err(|error| format!("{}: {error}", document.display()))?;
         let folder = document.parent().unwrap_or(Path::new("."));
-        let missing = targets(&text).filter(|target| !folder.join(target).exists());
+        let missing = targets(&text).filter(|target| {
+            let path = folder.join(target);
+            !path.exists() && path != book_only
+        });
         let name = document.strip_prefix(root()).unwrap_or(document).display();
         broken.extend(missing.map(|target| format!("{name}: {target}")));
     }

@@ -62,9 +62,9 @@ enum Command {
     },
     /// Builds the book from docs/ into target/book (mdBook).
     Book,
-    /// Writes docs/conformance.md: libfabric's rules, each with the tests that check it.
+    /// Writes docs/conformance.md, a page of the book alone: libfabric's rules, each with the tests that check it.
     Conformance {
-        /// Write nothing; fail if it is out of date, or names a test that does not exist.
+        /// Write nothing; fail if a rule names a test that does not exist, or has none.
         #[arg(long)]
         check: bool,
     },

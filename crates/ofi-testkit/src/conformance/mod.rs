@@ -4,7 +4,7 @@
 //! of each for one transport and endpoint type, and lists the cases that do not apply with the reason.
 //! `docs/conformance.toml` maps cases to rules.
 //!
-//! One file per concern, in the order of `docs/conformance.md`.
+//! One file per concern, in the order of that table.
 
 #![allow(missing_docs, reason = "the name of a case is the rule that it checks")]
 
