@@ -26,7 +26,7 @@ use crate::{address, devices, settings};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "verbs";
-/// Records over reliable connections (`docs/architecture.md`, "Over RDMA devices"). C has no name for it.
+/// Records over reliable connections (`wire.rs`). C has no name for it.
 const PROTOCOL: Protocol = Protocol::specific(0x7262_7672);
 
 /// The provider. It has no state: all state belongs to the objects that it opens.
