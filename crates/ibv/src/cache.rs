@@ -1,10 +1,11 @@
 //! A cache of device registrations of local memory.
 //!
 //! A registration that outlives its use is only valid while the same pages stay behind its addresses, and no code here
-//! watches the process's mappings (design decision 14). So the cache keeps only registrations of *ranges*: memory that
-//! is promised to stay in place, because the application has registered it (fi_mr_reg) or the library has allocated
-//! it. Closing the registration, or freeing the memory, flushes the range. All other memory is registered for one
-//! operation.
+//! watches the process's mappings. Linux gives an unprivileged process no userfaultfd that sees the kernel's own
+//! accesses, a mapping has one watcher, which may be the program's, and each `munmap` of watched memory would wait for
+//! a thread of this library. So the cache keeps only registrations of *ranges*: memory that is promised to stay in
+//! place, because the application has registered it (fi_mr_reg) or the library has allocated it. Closing the
+//! registration, or freeing the memory, flushes the range. All other memory is registered for one operation.
 //!
 //! Invariants:
 //! I1. The cache keeps a registration only for a range that was added and not removed. Operations that use it also hold

@@ -15,7 +15,7 @@ use crate::op::{Op, Work};
 use crate::wire::{Answer, Atomic, Control, kind};
 
 /// Whether C's endpoints lack this type: they offer none of 16 bytes and more, and crash on such an operation
-/// (libfabric's main branch, 2026-11-26).
+/// (libfabric's main branch after 2.6).
 fn is_ours_alone(datatype: Datatype) -> bool {
     datatype.size() > 8
 }

@@ -1,4 +1,4 @@
-//! Payloads that the kernel puts in place without a second copy (design decision 9).
+//! Payloads that the kernel puts in place without a second copy.
 //!
 //! A lane that receives a long payload can predict the next packets, and the destination of the bytes after their
 //! headers. The socket receives into vectors that alternate between room for headers and those destinations, and checks

@@ -2,8 +2,8 @@
 //!
 //! Where the destination lies 1 to 15 bytes behind the source in their pages, however far apart the pages are, the
 //! instruction reads what it has just written, as far as the processor can tell, and waits: 64 KiB took 26 us where
-//! others take 1.3, and 1 MiB 380 to 830 us where others take 22; at 16 to 31 bytes it takes twice the time (AMD EPYC,
-//! 2026-11-27). A copy in two steps, by way of a piece of the stack at another place of its page, takes 1.3 and 29 us.
+//! others take 1.3, and 1 MiB 380 to 830 us where others take 22; at 16 to 31 bytes it takes twice the time (AMD EPYC).
+//! A copy in two steps, by way of a piece of the stack at another place of its page, takes 1.3 and 29 us.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
