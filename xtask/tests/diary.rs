@@ -19,7 +19,8 @@ fn entries(text: &str) -> Vec<String> {
     let next = |at: usize| words.get(at + 1).copied().unwrap_or_default();
     let found = words.iter().enumerate().filter_map(|(at, word)| {
         let word = word.to_lowercase();
-        let is_numbered = NUMBERED.contains(&&*word) && next(at).starts_with(|letter: char| letter.is_ascii_digit());
+        let is_numbered =
+            NUMBERED.contains(&&*word) && next(at).starts_with(|letter: char| letter.is_ascii_digit());
         match () {
             () if is_numbered => Some(format!("{word} {}", next(at))),
             () if NAMELESS.contains(&&*word) => Some(word),
@@ -65,17 +66,26 @@ fn pages_and_comments_are_no_diary() {
         };
         found.extend(entries(&prose).into_iter().map(|entry| format!("{file}: {entry}")));
     }
-    assert!(found.is_empty(), "a page or comment must stand alone (xtask/tests/diary.rs): {}", found.join(", "));
+    assert!(
+        found.is_empty(),
+        "a page or comment must stand alone (xtask/tests/diary.rs): {}",
+        found.join(", ")
+    );
 }
 
 #[test]
 fn entries_of_a_diary_are_told_from_other_words() {
-    assert_eq!(entries("As Issue 12 asks (decision\n9), since 2026-11-27 10:22."), [
-        "issue 12",
-        "decision 9",
-        "2026-11-27"
-    ]);
+    assert_eq!(
+        entries("As Issue 12 asks (decision\n9), since 2026-11-27 10:22."),
+        ["issue 12", "decision 9", "2026-11-27"]
+    );
     assert_eq!(entries("See the audit."), ["audit"]);
-    assert_eq!(entries("an issue of order, decisions differ, 2020-11, RFC-2026-11-270, auditory, 120-11-27"), [""; 0]);
-    assert_eq!(comments("let a = \"issue 1\"; // no\n    //! of issue\n    /// 2.\n", "//"), " of issue\n 2.");
+    assert_eq!(
+        entries("an issue of order, decisions differ, 2020-11, RFC-2026-11-270, auditory, 120-11-27"),
+        [""; 0]
+    );
+    assert_eq!(
+        comments("let a = \"issue 1\"; // no\n    //! of issue\n    /// 2.\n", "//"),
+        " of issue\n 2."
+    );
 }
