@@ -19,7 +19,7 @@ pub struct Pages {
 
 // SAFETY: a range of memory, which belongs to whoever holds this, and no thread.
 unsafe impl Send for Pages {}
-// SAFETY: only its place and length are shared; who uses the memory answers for that.
+// SAFETY: only the address and the length are shared; users of the memory are responsible for synchronisation.
 unsafe impl Sync for Pages {}
 
 impl Pages {

@@ -53,12 +53,12 @@ impl Sleeper {
 }
 
 impl Sleepers {
-    /// Nobody yet. `endpoint` is who is asked to [settle](Sleepers::settle) what is undone.
+    /// Creates an empty set. `endpoint` is called later to [re-arm](Sleepers::settle) lanes that a poll has disarmed.
     pub fn of(endpoint: Weak<dyn Rouse>) -> Self {
         Self { known: Vec::new(), undone: Arc::default(), looks: 0, endpoint }
     }
 
-    /// The lanes are armed; who rings `bell`, where there is one, is about to sleep.
+    /// Records that the lanes are armed. The thread that waits for `bell`, if there is one, is about to sleep.
     pub fn armed(&mut self, bell: Option<&Bell>) {
         self.undone.end();
         let Some(bell) = bell else { return };
@@ -68,7 +68,7 @@ impl Sleepers {
         }
     }
 
-    /// The lanes are not armed any more, by a poll for the queue of `reader`, or for none.
+    /// Records that a poll has disarmed the lanes: one for the queue of `reader`, or for none.
     pub fn disarmed(&mut self, reader: Option<&Bell>) {
         if self.undone.is_due() {
             return;

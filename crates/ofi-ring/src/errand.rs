@@ -7,9 +7,8 @@
 //! E1. Work is announced under the queue's lock, before or while it is put there.
 //! E2. A run begins by clearing the announcement, and then empties the queue.
 //! E3. A thread that ends a run checks for an announcement afterwards. Both ends of a run are read-modify-write
-//! operations
-//!     of one word: a thread that found the word taken has announced before, and the runner that ends sees that
-//!     (ORDER).
+//!     operations of one word: a thread that found the word taken has announced before, and the runner that ends sees
+//!     that (ORDER).
 //! Pairs: ORDER on `running`: `begin` (AcqRel) that finds it taken, to `end` (AcqRel) of the run that had it.
 
 use crate::sync::{AtomicBool, Ordering};

@@ -45,7 +45,7 @@ impl Connected {
         (inner.admitted, inner.watched) = (None, None);
     }
 
-    /// Watches for the end of `socket`, or of nobody, before its process is watched.
+    /// Sets the socket to watch until its process is known; `None` stops watching.
     pub fn watch(&self, socket: Option<Vec<u8>>) {
         self.inner().watched = socket;
     }

@@ -1,6 +1,6 @@
 //! Payloads that leave behind their announcement, before they are requested.
 //!
-//! The announcement, the request and the payload are three ways. A receiver that had a receive when the last
+//! The announcement, the request and the payload take three one-way trips. A receiver that had a receive when the last
 //! announcement came says so in its request ([`READY`](crate::command::READY)). The next lone message to it leaves as a
 //! whole. If it finds a receive, its parts go there as they arrive, and the receiver reports that. Else the receiver
 //! drops the parts, so they take none of its memory, and requests the payload when it has a receive. That request does

@@ -231,9 +231,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Readable when an armed endpoint has something to poll for. `None` where the transport cannot block.
     fn wait_fd(&self) -> Option<RawFd>;
 
-    /// Sends a connection packet of up to [`MAX_PACKET`](super::MAX_PACKET) bytes, in order with others. It arrives, or
-    /// [`Host::packet_lost`] tells. With `watch` that is told too if `to` goes away later, within a second, until it is
-    /// joined or another packet is sent.
+    /// Sends a connection packet of up to [`MAX_PACKET`](super::MAX_PACKET) bytes, in order with others. It is
+    /// delivered, or [`Host::packet_lost`] is called. With `watch`, that is also called within a second of the end of
+    /// `to`, until it is joined or another packet is sent.
     ///
     /// # Errors
     /// `FI_ENOSYS` for a transport without connections.

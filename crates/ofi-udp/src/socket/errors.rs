@@ -15,7 +15,7 @@ const MOST: usize = 64;
 pub struct Report {
     /// The address that a datagram was sent to, in canonical form.
     pub to: SocketAddr,
-    /// Nobody has the port there. Otherwise the host, its network or a way to it is missing.
+    /// ICMP says that the port is unreachable; otherwise the host or its network is.
     pub is_port: bool,
 }
 
