@@ -2,7 +2,7 @@
 //!
 //! Two threads are pinned, each with a line of its own that only that thread stores to; one way is half of a round
 //! trip. A waiting thread pauses between its checks: a check without a pause takes the line away from the writer before
-//! the store is done, and costs a third more (57 against 92 ns on the machine of `docs/hot-path.md`).
+//! the store is done, and costs a third more (57 against 92 ns on a Zen 3 in a virtual machine).
 //!
 //! On a virtual machine the same two cores are 25, 60, 220 or 450 ns apart from one second to the next, as the
 //! host moves them between cache complexes and sockets. That is why every pair of runs has its bounces.

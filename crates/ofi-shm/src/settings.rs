@@ -13,7 +13,7 @@ pub static COMMAND_LINES: Setting<usize> = Setting::new(
 .range(64, 1 << 16);
 
 /// Lines of the ring that large payloads go through. 8,192 lines (512 KiB): 17 GB/s for 1 MiB messages on a Zen 3,
-/// against 12 with 64 KiB (`docs/hot-path.md`).
+/// against 12 with 64 KiB (`docs/hot-path.md`, "Copying").
 pub static BULK_LINES: Setting<usize> = Setting::new(
     "shm",
     "bulk_lines",
