@@ -1,4 +1,4 @@
-//! Pages and comments describe the tree as it is: they name no day, and no issue, decision or audit that a reader does
+//! Pages and comments describe the tree as it is: they name no day, and no issue, decision or review that a reader does
 //! not have. Dates belong to the report of measurements, to the record of the nightly run, and to the changelog.
 
 use std::fs;
@@ -30,7 +30,7 @@ fn entries(text: &str) -> Vec<String> {
     found.chain(dates(text)).collect()
 }
 
-/// Dates as `2026-01-31`.
+/// Dates: year, month and day.
 fn dates(text: &str) -> impl Iterator<Item = String> {
     let parts = text.split(|letter: char| !letter.is_ascii_digit() && letter != '-');
     parts.filter(|part| is_date(part)).map(str::to_string)
