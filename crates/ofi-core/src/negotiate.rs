@@ -33,6 +33,7 @@ mod model;
 mod tests;
 
 use ofi_api::{DomainAttr, Hints, Info, Mode, MrMode, Refusal, Version};
+use std::borrow::Borrow;
 use std::fmt::Display;
 
 pub(crate) use caps::with_directions;
@@ -43,6 +44,25 @@ pub(crate) use caps::with_directions;
 /// # Errors
 /// The refusals, in the order of the fields; never empty.
 pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<Info, Vec<Refusal>> {
+    attempt(offer, hints, api, Texts::Written).map_err(|talk| talk.refusals)
+}
+
+/// What stands in the way of a grant.
+struct Refused {
+    /// How many hints cannot be met.
+    count: usize,
+    /// One for each of them, if texts are written.
+    refusals: Vec<Refusal>,
+}
+
+/// Whether refusals get their texts. Of 32 variants, only one has its refusals reported.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Texts {
+    Written,
+    LeftOut,
+}
+
+fn attempt(offer: &Info, hints: Option<&Hints>, api: Version, texts: Texts) -> Result<Info, Refused> {
     let everything;
     let hints = match hints {
         Some(hints) => &hints.info,
@@ -51,7 +71,8 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
             &everything
         }
     };
-    let mut talk = Negotiation { offer, hints, api, refusals: Vec::new() };
+    let mut talk =
+        Negotiation { offer, hints, api, texts, refused: Refused { count: 0, refusals: Vec::new() } };
     let caps = caps::info_caps(&mut talk);
     let (mr_mode, local_mr) = memory::mr_mode(&mut talk, caps);
     let granted = Info {
@@ -68,7 +89,7 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
         fabric_attr: names::fabric_attr(&mut talk),
         nic: offer.nic.clone(),
     };
-    if talk.refusals.is_empty() { Ok(granted) } else { Err(talk.refusals) }
+    if talk.refused.count == 0 { Ok(granted) } else { Err(talk.refused) }
 }
 
 /// The grant of the first of `variants` that meets `hints`. Variants are the modes in which one provider can run on one
@@ -78,20 +99,29 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
 /// # Errors
 /// The refusals of the variant that came closest, which is the one with the fewest. Empty only if there is
 /// no variant.
-pub fn negotiate_any(variants: &[Info], hints: Option<&Hints>, api: Version) -> Result<Info, Vec<Refusal>> {
-    let mut closest: Option<Vec<Refusal>> = None;
+pub fn negotiate_any<V: Borrow<Info>>(
+    variants: impl IntoIterator<Item = V>,
+    hints: Option<&Hints>,
+    api: Version,
+) -> Result<Info, Vec<Refusal>> {
+    let mut closest: Option<(usize, V)> = None;
     let mut lesser: Option<Info> = None;
-    for offer in variants {
-        match negotiate(offer, hints, api) {
+    for variant in variants {
+        let offer = variant.borrow();
+        match attempt(offer, hints, api, Texts::LeftOut) {
             Ok(info) if info.caps.contains(caps::unasked(offer, hints)) => return Ok(info),
             Ok(info) => lesser = lesser.or(Some(info)),
-            Err(refusals) if closest.as_ref().is_none_or(|best| refusals.len() < best.len()) => {
-                closest = Some(refusals);
+            Err(refused) if closest.as_ref().is_none_or(|(least, _)| refused.count < *least) => {
+                closest = Some((refused.count, variant));
             }
             Err(_) => {}
         }
     }
-    lesser.ok_or_else(|| closest.unwrap_or_default())
+    match (lesser, closest) {
+        (Some(info), _) => Ok(info),
+        (None, Some((_, closest))) => negotiate(closest.borrow(), hints, api),
+        (None, None) => Err(Vec::new()),
+    }
 }
 
 /// Hints that express no restriction: any mode, and whatever registration the offer needs.
@@ -112,14 +142,19 @@ struct Negotiation<'a> {
     offer: &'a Info,
     hints: &'a Info,
     api: Version,
-    refusals: Vec<Refusal>,
+    texts: Texts,
+    refused: Refused,
 }
 
 impl Negotiation<'_> {
     /// Notes that the hint `field` cannot be met.
     fn refuse(&mut self, field: &'static str, wanted: impl Display, offered: impl Display) {
+        self.refused.count += 1;
+        if self.texts == Texts::LeftOut {
+            return;
+        }
         let provider = self.offer.fabric_attr.prov_name.clone();
-        self.refusals.push(Refusal {
+        self.refused.refusals.push(Refusal {
             provider,
             field,
             wanted: wanted.to_string(),

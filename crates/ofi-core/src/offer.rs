@@ -233,8 +233,8 @@ pub fn answer(types: &[(EpType, Narrow)], variants: &[Info], request: &Request<'
         if infos.iter().any(|info| info.ep_attr.ep_type == ep_type) {
             continue;
         }
-        let offers: Vec<Info> = variants.iter().map(|info| narrow(info.clone())).collect();
-        match negotiate_any(&offers, request.hints, request.version) {
+        let offers = variants.iter().map(|info| narrow(info.clone()));
+        match negotiate_any(offers, request.hints, request.version) {
             Ok(info) => infos.push(info),
             Err(refusals) => refused.push((ep_type, refusals)),
         }
