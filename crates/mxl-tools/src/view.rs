@@ -141,7 +141,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
 
 fn read_levels<T: mxl::Sample + Into<f64>>(reader: &SampleReader, options: &Options) -> Result<Vec<Level>> {
     let rate = reader.rate();
-    let count = (rate.numerator as u64).saturating_mul(options.span) / (1000 * rate.denominator as u64);
+    let count = rate.numerator as u128 * u128::from(options.span) / (1000 * rate.denominator as u128);
+    let count = u64::try_from(count).unwrap_or(u64::MAX);
     let wait = Duration::from_millis(options.wait);
     let index = options.index.unwrap_or_else(|| newest(|| reader.head(), wait));
     let count = count.clamp(1, reader.max_read()).min(index.max(1));

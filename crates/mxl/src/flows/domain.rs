@@ -314,9 +314,10 @@ impl Domain {
         let (ring, batch) = match geometry {
             Geometry::Grains { slices, .. } => (in_history(1).max(MIN_GRAINS), u32::from(slices)),
             Geometry::Samples { word, .. } => {
-                let batch = (rate.numerator / (100 * rate.denominator)).clamp(0, i64::from(u32::MAX));
+                let batch = i128::from(rate.numerator) / (100 * i128::from(rate.denominator));
+                let batch = u32::try_from(batch).unwrap_or(u32::MAX);
                 let page = 4096 / word;
-                (in_history(2).max(2).checked_next_multiple_of(page).unwrap_or(u32::MAX), batch as u32)
+                (in_history(2).max(2).checked_next_multiple_of(page).unwrap_or(u32::MAX), batch)
             }
         };
         let grains = matches!(geometry, Geometry::Grains { .. });
