@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Folder, SOON, camera, file, microphone, other_process, picture, role};
-use mxl::{BatchHints, Domain, Error, FlowDefinition, GrainWriter, Status, Uuid, Wait};
+use mxl::{BatchHints, Domain, Error, FlowDefinition, GrainWriter, Rational, Status, Uuid, Wait};
 use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
 
 fn hints() -> BatchHints {
@@ -237,5 +237,50 @@ fn a_killed_reader_disturbs_nobody() {
         // The writer of the mark died.
         assert_eq!(domain.collect().unwrap().flows, 1, "{step}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{step}");
+    }
+}
+
+/// Regression test: each domain with a writer of grains took one of the few instances of inotify that the system gives a
+/// user (128), so the 129th domain could not be written.
+#[test]
+fn writers_in_many_domains_take_one_instance_of_inotify() {
+    let count = || {
+        let fds = std::fs::read_dir("/proc/self/fd").unwrap().map_while(Result::ok);
+        let links = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains("inotify")).count()
+    };
+    let folders: Vec<Folder> = (0..150).map(|_| Folder::new()).collect();
+    let writers: Vec<GrainWriter> = folders
+        .iter()
+        .map(|folder| folder.domain().create_grains(&camera(), &hints()).unwrap().writer)
+        .collect();
+    assert!(count() <= 1, "{}", count());
+    // The times of reads are recorded for each of them.
+    for (folder, writer) in folders.iter().zip(&writers).step_by(50) {
+        write(writer, 1);
+        let before = writer.runtime().last_read;
+        folder.domain().read_grains(writer.id()).unwrap().read(1, Wait::Not).unwrap();
+        let begin = Instant::now();
+        while writer.runtime().last_read == before {
+            assert!(begin.elapsed() < Duration::from_secs(20), "a read is not recorded");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    drop(writers);
+    assert_eq!(count(), 0);
+}
+
+/// Regression test: a rate that a definition may have made the batch size divide by zero.
+#[test]
+fn a_rate_near_the_end_of_the_range_is_an_error_or_a_flow() {
+    let folder = Folder::new();
+    let large = [i64::MAX, i64::MAX - 1, i64::MAX / 100 + 1, 1 << 62, 184_467_440_737_095_517];
+    for (numerator, denominator) in large.into_iter().flat_map(|one| [(one, 1), (1, one), (one - 2, one)]) {
+        let sound = FlowDefinition::audio("microphone", 1, Rational::new(numerator, denominator));
+        let made = sound.and_then(|sound| folder.domain().create_samples(&sound, &hints()).map(drop));
+        assert!(matches!(made, Ok(()) | Err(Error::Definition(_))), "{numerator}/{denominator}: {made:?}");
+        let picture = FlowDefinition::video("camera", 48, 4, Rational::new(numerator, denominator));
+        let made = picture.and_then(|one| folder.domain().create_grains(&one, &hints()).map(drop));
+        assert!(matches!(made, Ok(()) | Err(Error::Definition(_))), "{numerator}/{denominator}: {made:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -14,8 +14,7 @@ use super::grains::{GrainReader, GrainWriter};
 use super::layout;
 use super::samples::{SampleReader, SampleWriter};
 use super::scaffold::{self, Plan};
-use super::watcher::Watcher;
-use super::{BatchHints, Error, garbage};
+use super::{BatchHints, Error, file, garbage};
 
 /// Duration of media in a ring unless `options.json` sets it, in nanoseconds.
 const HISTORY: u64 = 200_000_000;
@@ -40,7 +39,6 @@ pub struct Domain {
 struct Inner {
     path: PathBuf,
     history: u64,
-    watcher: Mutex<Weak<Watcher>>,
 }
 
 /// A writer, and whether it created the flow.
@@ -79,7 +77,7 @@ impl Domain {
             tracing::warn!(domain = %path.display(), "the domain is not on a tmpfs: pictures may go to a disk");
         }
         let history = history(&path);
-        Ok(Self { inner: Arc::new(Inner { path, history, watcher: Mutex::new(Weak::new()) }) })
+        Ok(Self { inner: Arc::new(Inner { path, history }) })
     }
 
     /// The directory.
@@ -335,16 +333,6 @@ impl Domain {
         let max_commit_batch = hints.max_commit_batch_size_hint.unwrap_or(batch);
         let max_sync_batch = hints.max_sync_batch_size_hint.unwrap_or(batch);
         Ok(Plan { id: definition.id, text, format, geometry, ring, max_commit_batch, max_sync_batch })
-    }
-
-    pub(crate) fn watcher(&self) -> Result<Arc<Watcher>, Error> {
-        let mut there = self.inner.watcher.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(watcher) = there.upgrade() {
-            return Ok(watcher);
-        }
-        let watcher = Watcher::start(&self.inner.path)?;
-        *there = Arc::downgrade(&watcher);
-        Ok(watcher)
     }
 }
 

@@ -72,6 +72,8 @@ pub struct Flow {
     checked: AtomicU64,
     /// Set if the opener turned out not to be a writer: dropping this then deletes nothing.
     keep: AtomicBool,
+    /// The process that opened it. A forked child shares its lock, which is the parent's to release.
+    process: u32,
 }
 
 /// Why a flow cannot be written. [`Gone`](Self::Gone) may be temporary.
@@ -108,6 +110,7 @@ impl Flow {
             inode,
             checked: AtomicU64::new(0),
             keep: AtomicBool::new(false),
+            process: std::process::id(),
         })
     }
 
@@ -139,6 +142,7 @@ impl Flow {
             inode,
             checked: AtomicU64::new(0),
             keep: AtomicBool::new(false),
+            process: std::process::id(),
         })
     }
 
@@ -259,8 +263,11 @@ impl Flow {
         self.keep.store(true, Ordering::Relaxed);
     }
 
-    /// A writer releases the flow: the last one deletes it.
+    /// A writer releases the flow: the last one deletes it. A copy that a child got by fork is no writer.
     pub fn release(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
         let Some(file) = self.file.as_ref().filter(|_| !self.keep.load(Ordering::Relaxed)) else { return };
         if !file::lock_alone(file) {
             return;

@@ -19,7 +19,7 @@ use super::flow::{Flow, describes_flow};
 use super::layout::{self, GrainHeader, PAYLOAD_OFFSET};
 use super::time;
 use super::wait::{self, Ended, Wait};
-use super::watcher::Watched;
+use super::watcher::{Watched, Watcher};
 use super::{Error, scaffold};
 use crate::protocol::{self, Grain, Head, INVALID, Miss, SlotWords};
 use crate::ring;
@@ -475,7 +475,8 @@ impl Writer for GrainWriter {
         let slots = slots(&flow, true)?;
         let flow = Arc::new(flow);
         let open = slots.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { _watched: domain.watcher()?.add(&flow), flow, slots, open })
+        let watched = Watcher::shared(domain.path()).and_then(|watcher| watcher.add(&flow));
+        Ok(Self { _watched: watched, flow, slots, open })
     }
 
     fn shape(&self) -> Shape {

@@ -1,6 +1,8 @@
 //! The time of a flow's last read: readers touch its file `access`, and the writer's process records the time.
 //!
-//! Each domain with writers of grains has one thread. It sleeps until a reader touches a file.
+//! A process with writers of grains has one thread for all of its domains: the system gives a user few instances of
+//! inotify. The thread sleeps until a reader touches a file. Flows are written without it where there is none: only the
+//! times of reads are missing.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -57,11 +59,13 @@ impl Shared {
     }
 }
 
-/// Records when flows of a domain are read.
+/// Records when flows are read.
 #[derive(Debug)]
 pub struct Watcher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Its process. A forked child has the descriptors, which it shares with this process, but not the thread.
+    process: u32,
 }
 
 /// A watch of a flow, until this is dropped.
@@ -73,8 +77,32 @@ pub struct Watched {
 }
 
 impl Watcher {
+    /// The process's watcher. `None`, with a warning, if the system refuses one.
+    pub fn shared(domain: &Path) -> Option<Arc<Self>> {
+        static SHARED: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
+        let mut there = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watcher) = there.upgrade().filter(|watcher| watcher.is_here()) {
+            return Some(watcher);
+        }
+        match Self::start(domain) {
+            Ok(watcher) => {
+                *there = Arc::downgrade(&watcher);
+                Some(watcher)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "times of reads are not recorded");
+                None
+            }
+        }
+    }
+
+    /// Whether this is the process that started it.
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     /// Starts the thread.
-    pub fn start(domain: &Path) -> Result<Arc<Self>, Error> {
+    fn start(domain: &Path) -> Result<Arc<Self>, Error> {
         let os = |call| move |error: rustix::io::Errno| Error::os(call, domain, error);
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(os("inotify"))?;
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(os("eventfd"))?;
@@ -82,14 +110,15 @@ impl Watcher {
         let run = shared.clone();
         let thread = std::thread::Builder::new().name("mxl-watcher".into()).spawn(move || run.run());
         let thread = thread.map_err(|error| Error::os("thread", domain, error))?;
-        Ok(Arc::new(Self { shared, thread: Some(thread) }))
+        Ok(Arc::new(Self { shared, thread: Some(thread), process: std::process::id() }))
     }
 
     /// Watches a flow. A flow without the file `access`, which the C++ SDK did not create, can still be written.
     pub fn add(self: &Arc<Self>, flow: &Arc<Flow>) -> Option<Watched> {
         let path = flow.dir().join("access");
         let mut flows = self.shared.flows();
-        match inotify::add_watch(&self.shared.inotify, &path, WatchFlags::ACCESS | WatchFlags::ATTRIB) {
+        let flags = WatchFlags::ACCESS | WatchFlags::ATTRIB | WatchFlags::DONT_FOLLOW;
+        match inotify::add_watch(&self.shared.inotify, &path, flags) {
             Ok(watch) => {
                 let flow = Arc::downgrade(flow);
                 flows.entry(watch).or_default().push(flow.clone());
@@ -105,6 +134,9 @@ impl Watcher {
 
 impl Drop for Watched {
     fn drop(&mut self) {
+        if !self.watcher.is_here() {
+            return;
+        }
         let mut flows = self.watcher.shared.flows();
         let Some(list) = flows.get_mut(&self.watch) else { return };
         list.retain(|flow| !flow.ptr_eq(&self.flow));
@@ -118,6 +150,10 @@ impl Drop for Watched {
 
 impl Drop for Watcher {
     fn drop(&mut self) {
+        if !self.is_here() {
+            // The thread is the parent's, and so is the end of it.
+            return std::mem::forget(self.thread.take());
+        }
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
