@@ -19,7 +19,7 @@ impl Description {
     /// [`Failure::Usage`] for a file that is no JSON object; an error of the system.
     pub fn of(domain: &Path) -> Result<Option<Self>> {
         let path = domain.join("domain_def.json");
-        let text = match std::fs::read(&path) {
+        let text = match read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Failure::system(format!("read {}", path.display()))(error)),
@@ -32,6 +32,14 @@ impl Description {
             Err(error) => Err(found(format!("a JSON object was wanted: {error}"))),
         }
     }
+}
+
+/// Reads a file. What is not a file, such as a FIFO, is an error, and nobody waits for it.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a file"));
+    }
+    std::fs::read(path)
 }
 
 impl fmt::Display for Description {

@@ -116,9 +116,9 @@ impl Domain {
     /// [`Error::NotFound`], or an error of the system.
     pub fn definition_text(&self, id: Uuid) -> Result<Vec<u8>, Error> {
         let path = self.dir(id).join("flow_def.json");
-        fs::read(&path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => Error::NotFound(id),
-            _ => Error::os("read", &path, error),
+        file::read(&path).map_err(|error| match error {
+            Error::Os { source, .. } if source.kind() == io::ErrorKind::NotFound => Error::NotFound(id),
+            other => other,
         })
     }
 
@@ -339,9 +339,9 @@ impl Domain {
 /// The duration of media in the rings of a domain. As in C++, invalid options are logged and ignored.
 fn history(domain: &Path) -> u64 {
     let path = domain.join("options.json");
-    let text = match fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return HISTORY,
+    let text = match file::read_linked(&path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(Error::Os { source, .. }) if source.kind() == io::ErrorKind::NotFound => return HISTORY,
         Err(error) => {
             tracing::error!(%error, path = %path.display(), "options of the domain cannot be read");
             return HISTORY;

@@ -1,6 +1,8 @@
 //! Files of a flow: opened, checked, mapped. Their content is untrusted.
 
-use std::io;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -8,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use zerocopy::{FromBytes, IntoBytes};
@@ -95,11 +97,96 @@ impl Drop for Mapping {
     }
 }
 
-/// Opens an existing file.
+/// A folder of a flow.
+#[derive(Debug)]
+pub struct Folder(OwnedFd);
+
+impl Folder {
+    const FLAGS: OFlags =
+        OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+    /// Opens a folder. A link in its place is not followed.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Self::try_open(path).map_err(|error| Error::os("open", path, error))
+    }
+
+    fn try_open(path: &Path) -> Result<Self, Errno> {
+        rustix::fs::open(path, Self::FLAGS, Mode::empty()).map(Self)
+    }
+
+    /// Opens a folder in this one, as [`open`](Self::open) does. `path` is its whole path.
+    pub fn folder(&self, path: &Path) -> Result<Self, Error> {
+        let opened = rustix::fs::openat(&self.0, name(path), Self::FLAGS, Mode::empty());
+        opened.map(Self).map_err(|error| Error::os("open", path, error))
+    }
+
+    /// Opens an existing file in this folder, as [`open()`] does. `path` is its whole path.
+    pub fn file(&self, path: &Path, write: bool) -> Result<OwnedFd, Error> {
+        let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
+        match self.try_file(path, flags) {
+            Ok(Some(file)) => Ok(file),
+            Ok(None) => Err(Error::file(path, "is not a file")),
+            Err(error) => Err(Error::os("open", path, error)),
+        }
+    }
+
+    /// `None` for what is not a file. A FIFO would block the opener until another process opens it.
+    fn try_file(&self, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = rustix::fs::openat(&self.0, name(path), flags, Mode::empty())?;
+        Ok(is_file(&file)?.then_some(file))
+    }
+}
+
+/// The last part of a path.
+fn name(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
+}
+
+fn is_file(file: &OwnedFd) -> Result<bool, Errno> {
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode);
+    Ok(kind == FileType::RegularFile)
+}
+
+/// Opens an existing file of a flow. Links in place of the file or of its folder are not followed, and whatever is not
+/// a file is refused, without waiting for it.
 pub fn open(path: &Path, write: bool) -> Result<OwnedFd, Error> {
-    let flags = if write { OFlags::RDWR } else { OFlags::RDONLY };
-    rustix::fs::open(path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())
-        .map_err(|error| Error::os("open", path, error))
+    let folder = path.parent().unwrap_or(path);
+    let folder = Folder::try_open(folder).map_err(|error| Error::os("open", path, error))?;
+    folder.file(path, write)
+}
+
+/// Opens an existing file like [`open()`], such that reading it does not count as a read of the flow.
+pub fn open_unnoticed(path: &Path) -> Result<OwnedFd, Errno> {
+    let folder = Folder::try_open(path.parent().unwrap_or(path))?;
+    let file = match folder.try_file(path, OFlags::RDONLY | OFlags::NOATIME) {
+        // Only the owner of a file may use `O_NOATIME`.
+        Err(Errno::PERM) => folder.try_file(path, OFlags::RDONLY)?,
+        other => other?,
+    };
+    file.ok_or(Errno::INVAL)
+}
+
+/// Reads a whole file of a flow, opened by [`open()`].
+pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    whole(open(path, false)?, path)
+}
+
+/// Reads a whole file of a domain's owner, which may be a link: what is not a file is refused, without waiting for it.
+pub fn read_linked(path: &Path) -> Result<Vec<u8>, Error> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let os = |error| Error::os("open", path, error);
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(os)?;
+    if !is_file(&file).map_err(os)? {
+        return Err(Error::file(path, "is not a file"));
+    }
+    whole(file, path)
+}
+
+fn whole(file: OwnedFd, path: &Path) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    fs::File::from(file).read_to_end(&mut bytes).map_err(|error| Error::os("read", path, error))?;
+    Ok(bytes)
 }
 
 /// Creates a file whose `len` bytes are allocated: a full disk is an error now, not a signal later.
@@ -133,7 +220,7 @@ fn fill(file: &OwnedFd, len: u64) -> Result<(), Errno> {
 /// Size of a file in bytes, and its inode. `None` if it is not a file.
 pub fn size(file: impl AsFd, path: &Path) -> Result<(u64, u64), Error> {
     let stat = rustix::fs::fstat(file).map_err(|error| Error::os("stat", path, error))?;
-    if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::RegularFile {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(Error::file(path, "is not a file"));
     }
     Ok((u64::try_from(stat.st_size).unwrap_or(0), stat.st_ino))

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use uuid::Uuid;
 
@@ -23,19 +22,9 @@ pub struct Collected {
 /// Age at which an unfinished flow counts as abandoned: its creator may be about to lock a younger one.
 const UNFINISHED: Duration = Duration::from_secs(5);
 
-/// Opens the file such that reading it does not count as a read of the flow.
-fn open(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    match rustix::fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {
-        // Only the owner of a file may use `O_NOATIME`.
-        Err(Errno::PERM) => rustix::fs::open(path, flags, Mode::empty()),
-        other => other,
-    }
-}
-
 pub fn is_active(dir: &Path, id: Uuid) -> Result<bool, Error> {
     let path = dir.join("data");
-    match open(&path) {
+    match file::open_unnoticed(&path) {
         Ok(file) => Ok(!file::lock_alone(&file)),
         Err(Errno::NOENT) => Err(Error::NotFound(id)),
         Err(error) => Err(Error::os("open", &path, error)),
@@ -64,11 +53,11 @@ pub fn collect(domain: &Path) -> Result<Collected, Error> {
 
 /// Removes a flow without writers.
 pub fn remove_dead(dir: &Path) -> bool {
-    open(&dir.join("data")).is_ok_and(|file| remove_locked(&file, dir))
+    file::open_unnoticed(&dir.join("data")).is_ok_and(|file| remove_locked(&file, dir))
 }
 
 fn remove_unfinished(dir: &Path) -> bool {
-    match open(&dir.join("data")) {
+    match file::open_unnoticed(&dir.join("data")) {
         Ok(file) => remove_locked(&file, dir),
         Err(Errno::NOENT) => remove(dir),
         Err(_) => false,

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::copy::Shared;
 use super::definition::Geometry;
 use super::domain::{Domain, Shape, Writer};
-use super::file::{self, Mapping};
+use super::file::{self, Folder, Mapping};
 use super::flow::{Flow, describes_flow};
 use super::layout::{self, GrainHeader, PAYLOAD_OFFSET};
 use super::time;
@@ -95,9 +95,10 @@ fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
     }
     let discrete = flow.info.config.discrete();
     let line = discrete.slice_sizes.iter().fold(0_u32, |sum, &size| sum.saturating_add(size));
+    let folder = Folder::open(flow.dir())?.folder(&flow.dir().join("grains"))?;
     let open = |index| {
         let path = scaffold::grain_path(flow.dir(), index);
-        let file = file::open(&path, write)?;
+        let file = folder.file(&path, write)?;
         let header: GrainHeader = file::header(&file, &path)?;
         if header.version != layout::GRAIN_VERSION {
             let wanted = layout::GRAIN_VERSION;
