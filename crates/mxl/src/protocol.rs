@@ -10,6 +10,8 @@
 //! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head also
 //!     sees everything committed before it.
 //! I4. A reader that copied a payload and then finds `index` unchanged has copied no byte of another grain (CHECK).
+//! I5. A commit of a grain whose slot another grain has taken since publishes nothing. (Writers of two processes that
+//!     take and commit a slot at the same instant break this; writers of one flow agree on its indices.)
 //!
 //! Pairs: COMMIT on `slices` and on `head`, publish (Release) to snapshot (Acquire).
 //!        OPEN is `index` (Release), then `fence(Release)`, then payload; CHECK is payload, then `fence(Acquire)`, then
@@ -102,14 +104,27 @@ pub fn open(slot: SlotWords<'_>, index: u64, total: u16) -> Grain {
     Grain { flags: slot.flags.load(Ordering::Relaxed), size: slot.size.load(Ordering::Relaxed), total, valid }
 }
 
-/// Publishes the slot of grain `index`. The caller then wakes threads that sleep on the counter.
-pub fn publish(flow: FlowWords<'_>, slot: SlotWords<'_>, index: u64, grain: Grain, head: Head, now: u64) {
+/// Publishes the slot of grain `index`. The caller then wakes threads that sleep on the counter. Returns false, and
+/// publishes nothing, if the slot was assigned to another grain since: that one would count as complete.
+#[must_use]
+pub fn publish(
+    flow: FlowWords<'_>,
+    slot: SlotWords<'_>,
+    index: u64,
+    grain: Grain,
+    head: Head,
+    now: u64,
+) -> bool {
+    if slot.index.load(Ordering::Relaxed) != index {
+        return false;
+    }
     slot.flags.store(grain.flags, Ordering::Relaxed);
     slot.size.store(grain.size, Ordering::Relaxed);
     slot.slices.store(pack(grain.total, grain.valid), Ordering::Release); // COMMIT
     move_head(flow.head, index, head);
     flow.last_write.store(now, Ordering::Relaxed);
     flow.counter.fetch_add(1, Ordering::Release);
+    true
 }
 
 fn move_head(word: &AtomicU64, index: u64, rule: Head) {

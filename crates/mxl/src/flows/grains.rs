@@ -421,7 +421,7 @@ impl GrainWriter {
     /// Publishes the content of a grain's slot and makes it the head: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Truncated`]: data written to a truncated file is not published. If a file is truncated during
+    /// [`Error::TooLate`] if the slot was opened for another grain since. [`Error::Truncated`]: data written to a truncated file is not published. If a file is truncated during
     /// this
     /// call, readers may have seen the head move.
     pub fn publish(&self, info: GrainInfo) -> Result<(), Error> {
@@ -465,7 +465,11 @@ impl GrainWriter {
         let grain =
             Grain { flags: info.flags, size: info.size, total: info.total_slices, valid: info.valid_slices };
         let slot = slot(&self.slots, info.index).words();
-        protocol::publish(self.flow.words(), slot, info.index, grain, head, time::now());
+        if !protocol::publish(self.flow.words(), slot, info.index, grain, head, time::now()) {
+            self.intact()?;
+            let (index, oldest) = (info.index, ring::resume_grain(self.head(), self.grains()));
+            return Err(Error::TooLate { index, oldest });
+        }
         self.flow.wake();
         self.intact()
     }

@@ -42,7 +42,7 @@ impl<const N: usize> Ring<N> {
 
     fn commit(&self, index: u64, valid: u16) {
         let grain = Grain { flags: 0, size: 16, total: 2, valid };
-        publish(self.flow(), self.slot(index), index, grain, Head::Set, 7);
+        assert!(publish(self.flow(), self.slot(index), index, grain, Head::Set, 7));
     }
 
     fn read(&self, index: u64, wanted: u16) -> Result<Grain, Miss> {
@@ -179,7 +179,7 @@ mod plain {
         let ring = Ring::<2>::new();
         ring.write(1);
         let invalid = Grain { flags: INVALID, size: 16, total: 2, valid: 2 };
-        publish(ring.flow(), ring.slot(1), 1, invalid, Head::Set, 0);
+        assert!(publish(ring.flow(), ring.slot(1), 1, invalid, Head::Set, 0));
         assert_eq!(open(ring.slot(3), 3, 2), Grain { flags: 0, size: 16, total: 2, valid: 0 });
         ring.commit(3, 1);
         assert_eq!(ring.read(3, 2), Err(Miss::Early));
@@ -193,7 +193,7 @@ mod plain {
         let ring = Ring::<2>::new();
         open(ring.slot(1), 1, 2);
         let invalid = Grain { flags: INVALID, size: 16, total: 2, valid: 0 };
-        publish(ring.flow(), ring.slot(1), 1, invalid, Head::Set, 0);
+        assert!(publish(ring.flow(), ring.slot(1), 1, invalid, Head::Set, 0));
         assert_eq!(ring.read(1, u16::MAX), Ok(invalid));
     }
 
@@ -204,8 +204,26 @@ mod plain {
         let keep = Head::Keep { grains: 4 };
         for (index, head) in [(100, 100), (98, 100), (101, 101), (97, 97), (98, 98)] {
             open(ring.slot(index), index, 2);
-            publish(ring.flow(), ring.slot(index), index, whole, keep, 0);
+            assert!(publish(ring.flow(), ring.slot(index), index, whole, keep, 0));
             assert_eq!(ring.head.load(Ordering::Relaxed), head, "after {index}");
+        }
+    }
+
+    /// Regression test: a grain that was committed after its slot had been opened for the next lap marked that lap's
+    /// half-written grain as complete.
+    #[test]
+    fn a_commit_that_comes_a_lap_late_completes_no_other_grain() {
+        let ring = Ring::<4>::new();
+        let whole = Grain { flags: 0, size: 16, total: 2, valid: 2 };
+        for rule in [Head::Set, Head::Keep { grains: 4 }] {
+            open(ring.slot(1), 1, 2);
+            open(ring.slot(5), 5, 2);
+            assert!(!publish(ring.flow(), ring.slot(1), 1, whole, rule, 0));
+            assert_eq!(ring.head.load(Ordering::Relaxed), 0);
+            open(ring.slot(6), 6, 2);
+            assert!(publish(ring.flow(), ring.slot(6), 6, whole, rule, 0));
+            assert_eq!((ring.read(5, 2), ring.read(6, 2)), (Err(Miss::Early), Ok(whole)));
+            ring.head.store(0, Ordering::Relaxed);
         }
     }
 
