@@ -45,6 +45,8 @@ pub struct Target {
     dismissed: Dismissals,
     /// The nonces of the last attempts that another one replaced.
     replaced: VecDeque<u64>,
+    /// Greetings that wait for their turn: each is accepted after what arrived before it.
+    greetings: VecDeque<Message>,
     /// When the target began to close.
     left: Option<Instant>,
     /// The endpoint or the flow has failed.
@@ -132,6 +134,7 @@ impl Target {
             events: VecDeque::new(),
             dismissed: Dismissals::default(),
             replaced: VecDeque::new(),
+            greetings: VecDeque::new(),
             left: None,
             is_broken: false,
             expected: None,
@@ -205,11 +208,22 @@ impl Target {
     fn advance(&mut self) -> Result<bool> {
         let mut happened = Vec::new();
         let was_busy = self.link.poll(&mut happened)?;
+        let taken = self.stats.taken;
         for happened in happened {
-            self.handle(happened)?;
+            // A new initiator has no memory yet: writes from before its greeting are those of another one.
+            if self.stats.taken == taken || !matches!(happened, Happened::Arrived(_)) {
+                self.handle(happened)?;
+            }
+        }
+        // Each may bring others, which nobody can send for ever within one turn.
+        let waiting = self.greetings.len();
+        for _ in 0..waiting {
+            if let Some(greeting) = self.greetings.pop_front() {
+                self.said(greeting)?;
+            }
         }
         self.flush();
-        Ok(was_busy)
+        Ok(was_busy || waiting > 0)
     }
 
     fn tell(&mut self, event: Received) {

@@ -29,6 +29,8 @@ const GIVEN_UP: usize = 256;
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// How long a closing target waits for its farewell to arrive.
 const LINGER: Duration = Duration::from_millis(50);
+/// Most greetings that wait for their turn.
+const GREETINGS: usize = 16;
 /// Most replaced attempts whose late greetings are known.
 const REPLACED: usize = 16;
 
@@ -216,12 +218,8 @@ impl Target {
             self.part(is_other.then_some(Why::Replaced));
         }
         // Completions of the old initiator's writes from before its memory was withdrawn do not belong to the new one.
-        let mut happened = Vec::new();
-        for _ in 0..DRAINED {
-            if !self.link.poll(&mut happened)? {
-                break;
-            }
-        }
+        let mut ended = Vec::new();
+        self.drain(&mut ended)?;
         let token = random()?;
         let mut peer = Peer {
             windows: HashMap::new(),
@@ -257,10 +255,34 @@ impl Target {
         crash_point!("target.welcome");
         self.stats.taken += 1;
         self.tell(Received::Connected);
-        for happened in happened {
-            // Writes of the old initiator are dropped; other events count.
-            if !matches!(happened, Happened::Arrived(_)) {
-                self.handle(happened)?;
+        ended.into_iter().try_for_each(|ended| self.handle(ended))
+    }
+
+    /// Takes what arrived before a greeting that is accepted. Nothing of it is for the new initiator, so only ends of
+    /// this target's own messages and other greetings are kept. It handles neither: a greeting that led to the next one
+    /// would use the stack for each.
+    fn drain(&mut self, ended: &mut Vec<Happened>) -> Result<()> {
+        let mut happened = Vec::new();
+        for _ in 0..DRAINED {
+            if !self.link.poll(&mut happened)? {
+                break;
+            }
+            for happened in happened.drain(..) {
+                match happened {
+                    Happened::Ended(..) => ended.push(happened),
+                    // One that is dropped is repeated.
+                    Happened::Message(greeting @ Message::Hello { .. })
+                        if self.greetings.len() < GREETINGS =>
+                    {
+                        self.greetings.push_back(greeting);
+                    }
+                    Happened::Piece(receive) => {
+                        self.link.release(receive);
+                        self.stats.nonsense += 1;
+                    }
+                    Happened::Arrived(_) => {}
+                    Happened::Message(_) | Happened::Nonsense => self.stats.nonsense += 1,
+                }
             }
         }
         Ok(())
@@ -300,6 +322,7 @@ mod folder;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     use mxl::{BatchHints, FlowDefinition, Rational};
@@ -308,9 +331,12 @@ mod tests {
     use super::folder::Folder;
     use super::*;
     use crate::link::{End, Link};
+    use crate::message::VERSION;
     use crate::{Initiator, Options, PeerState, Provider};
 
     const ANY: (Option<&str>, Option<&str>) = (None, None);
+    /// Enough for one greeting in a build for debugging, and for few that nest.
+    const STACK: usize = 256 << 10;
     /// Longer than any operation takes on a loaded machine.
     const LONG: Duration = Duration::from_secs(40);
 
@@ -421,6 +447,53 @@ mod tests {
             target.poll().unwrap();
             assert!(begin.elapsed() < LONG, "{} left", target.dismissed.given_up.len());
         }
+    }
+
+    /// Regression test: an accepted greeting led to the next one that waited within its own call, so strangers could
+    /// make a target use any amount of stack.
+    #[test]
+    fn greetings_that_wait_are_handled_one_after_the_other() {
+        let (near, far) = (Folder::new(), Folder::new());
+        let camera = camera();
+        let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
+        let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
+        let mut stranger = Link::open(Provider::Shm, ANY, End::Initiator, &Options::default()).unwrap();
+        let (format, address) = stranger.name.clone();
+        let to = stranger.insert(target.info().format, &target.info().address).unwrap();
+        let (id, geometry) = (target.info().id, crate::shape::numbers(&camera.geometry()));
+        let stop = AtomicBool::new(false);
+        let mut target = std::thread::scope(|scope| {
+            let flood = scope.spawn(|| {
+                let (mut nonce, mut answers) = (1, Vec::new());
+                while !stop.load(Ordering::Relaxed) {
+                    let address = address.clone();
+                    let version = VERSION;
+                    let hello =
+                        Message::Hello { version, target: id, nonce, geometry, messages: 0, format, address };
+                    nonce += u64::from(stranger.send(to, &hello).unwrap().is_some());
+                    stranger.poll(&mut answers).unwrap();
+                    answers.clear();
+                }
+            });
+            let small = std::thread::Builder::new().stack_size(STACK);
+            let turns = small.spawn_scoped(scope, || {
+                let begin = Instant::now();
+                while target.stats().taken < 2000 {
+                    target.poll().unwrap();
+                    assert!(target.greetings.len() <= GREETINGS, "{} wait", target.greetings.len());
+                    assert!(begin.elapsed() < LONG, "{:?}", target.stats());
+                }
+                target
+            });
+            let target = turns.unwrap().join();
+            stop.store(true, Ordering::Relaxed);
+            flood.join().unwrap();
+            target.unwrap()
+        });
+        // A greeting that comes then is heard.
+        drop(stranger);
+        let initiator = connect(&near, &camera, &mut target);
+        assert!(initiator.is_idle() && target.is_connected());
     }
 
     /// Regression test: when a target parted an initiator that sends payloads in messages, and its farewell was lost,
