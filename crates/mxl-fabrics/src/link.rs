@@ -300,8 +300,11 @@ impl Link {
     }
 
     /// The limits of one message to a target whose receives have `receive` bytes. `None` for a target that accepts no
-    /// payloads in messages.
+    /// payloads in messages: shorter receives than any target has would cut a grain into millions of parts.
     pub fn piece_limits(&self, receive: u64) -> Option<Limits> {
+        if receive < LONGEST as u64 {
+            return None;
+        }
         let most = receive.min(self.longest as u64);
         // One piece is the header before the payload.
         let pieces = self.pieces.min(PIECES - 1);
@@ -505,6 +508,27 @@ impl Drop for Link {
         for raw in self.receives.take().into_iter().chain(sends) {
             // SAFETY: the parts are those of a vector, from when it was posted; the endpoint is closed.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape;
+
+    /// Regression test: a target that claimed receives with room for one byte of payload made its initiator cut each
+    /// grain into as many parts as bytes, for seconds, while all other targets waited.
+    #[test]
+    fn a_target_cannot_make_its_initiator_cut_a_grain_into_bytes() {
+        let link = Link::open(Provider::Shm, (None, None), End::Initiator, &Options::default()).unwrap();
+        let too_short = |receive: &u64| link.piece_limits(*receive).is_some();
+        assert_eq!((0..LONGEST as u64).find(too_short), None);
+        let grain = Span { from: 0, to: 0, len: 5_529_600 };
+        for receive in [LONGEST as u64, 4096, 64 << 10, u64::MAX] {
+            let limits = link.piece_limits(receive).expect("as long as any target's");
+            let parts = shape::parts(&[grain], limits).len();
+            assert!(parts <= shape::GRAIN_PARTS, "receives of {receive} bytes: {parts} parts, {limits:?}");
         }
     }
 }
