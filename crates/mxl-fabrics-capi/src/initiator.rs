@@ -1,15 +1,16 @@
 //! Initiators: flows that are sent.
 
 use std::ffi::{c_char, c_int};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mxl::{Domain, Status};
-use mxl_fabrics::{Driven, Provider};
+use mxl_fabrics::{Driven, Error, Provider, Visit};
 use mxl_ffi::border::{Failure, Outcome, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
 
 use crate::info::{Info, info};
+use crate::meetings::{self, Others, Side, Slot, Visited};
 use crate::status::{INTERRUPTED, INVALID_STATE, NOT_READY, failed};
 use crate::target::wants_thread;
 use crate::types::{Config, Setup, given, optional};
@@ -17,13 +18,56 @@ use crate::types::{Config, Setup, given, optional};
 /// The object behind `mxlFabricsInitiator`.
 #[derive(Default)]
 pub struct Initiator {
-    ready: Mutex<Option<Ready>>,
+    ready: Slot<Ready>,
+}
+
+impl Initiator {
+    fn ready(&self) -> MutexGuard<'_, Option<Ready>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends what an earlier setup has made.
+    fn close(&self, ready: &mut Option<Ready>) {
+        if let Some(mut old) = ready.take() {
+            meetings::leave(&old.initiator.targets(), &self.ready);
+        }
+    }
+}
+
+impl Drop for Initiator {
+    fn drop(&mut self) {
+        let mut ready = self.ready();
+        self.close(&mut ready);
+    }
 }
 
 /// An initiator after its setup.
-struct Ready {
+pub(crate) struct Ready {
     initiator: End,
     provider: Provider,
+    /// Targets that were removed since the last call that made progress, of a provider whose initiators have
+    /// connections in the C++ SDK: there such targets are left until that call.
+    leaving: Vec<u64>,
+    /// The error that a call for another end has met here.
+    failed: Option<Error>,
+}
+
+impl Visited for Ready {
+    fn visit(&mut self, visit: &mut Visit<'_>) {
+        let End::Polled(initiator) = &mut self.initiator else { return };
+        if self.failed.is_none() {
+            self.failed = visit.end(&mut **initiator).err();
+            initiator.drop_events();
+        }
+    }
+}
+
+impl Ready {
+    /// Whether initiators of the C++ SDK have a connection for each target: then they have no progress to make without
+    /// a target.
+    fn has_connections(&self) -> bool {
+        matches!(self.provider, Provider::Tcp | Provider::Verbs)
+    }
 }
 
 /// How an initiator is driven.
@@ -42,19 +86,39 @@ impl End {
         }
     }
 
+    /// The ids of its targets.
+    fn targets(&mut self) -> Vec<u64> {
+        self.with(|initiator| initiator.targets().map(|(id, ..)| id).collect())
+    }
+
     /// Waits until everything is sent. Returns false if `timeout` expires first. Events are dropped: this
     /// interface has no counters, and the library's log records losses.
     fn settle(&mut self, timeout: Duration) -> mxl_fabrics::Result<bool> {
         let is_settled = match self {
-            Self::Polled(initiator) => initiator.settle(timeout),
+            Self::Polled(initiator) if timeout.is_zero() => initiator.settle(timeout),
+            Self::Polled(initiator) => {
+                let ids: Vec<u64> = initiator.targets().map(|(id, ..)| id).collect();
+                initiator.settle_beside(timeout, &mut Others::of(&ids, Side::Targets))
+            }
             Self::Driven(driven) => {
                 let is_settled =
                     driven.wait_until(timeout, |initiator| initiator.check().is_err() || initiator.is_idle());
                 is_settled.and_then(|settled| driven.with(|initiator| initiator.check()).map(|()| settled))
             }
         };
-        self.with(|initiator| while initiator.event().is_some() {});
+        self.with(DropEvents::drop_events);
         is_settled
+    }
+}
+
+/// Drops the unread events of an initiator.
+trait DropEvents {
+    fn drop_events(&mut self);
+}
+
+impl DropEvents for mxl_fabrics::Initiator {
+    fn drop_events(&mut self) {
+        while self.event().is_some() {}
     }
 }
 
@@ -74,8 +138,7 @@ impl Kind for Initiator {
 /// Runs `body` on an initiator after its setup.
 fn with<T>(handle: *const Object<Initiator>, body: impl FnOnce(&mut Ready) -> Outcome<T>) -> Outcome<T> {
     let initiator: &Initiator = Object::get(handle).ok_or(Status::InvalidArg)?;
-    let mut ready = initiator.ready.lock().unwrap_or_else(PoisonError::into_inner);
-    body(ready.as_mut().ok_or(Failure::silent(INVALID_STATE))?)
+    body(initiator.ready().as_mut().ok_or(Failure::silent(INVALID_STATE))?)
 }
 
 /// `mxlFabricsInitiatorSetup`. An initiator that is set up again has no targets.
@@ -92,17 +155,17 @@ pub unsafe extern "C" fn mxlFabricsInitiatorSetup(
         let Setup { provider, place, options } = config.check()?;
         let (domain, flow) = place_of(config.flow, magics::READER).ok_or(Status::InvalidReader)?;
         let domain = Domain::open(domain)?;
-        let mut ready = initiator.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ready = initiator.ready();
         // The old one is closed first: it may have the same address.
-        *ready = None;
+        initiator.close(&mut ready);
         let made =
             mxl_fabrics::Initiator::open_with(&domain, flow, provider, place, &options).map_err(failed)?;
-        let initiator = if is_driven {
+        let made = if is_driven {
             End::Driven(Driven::start(made).map_err(failed)?)
         } else {
             End::Polled(Box::new(made))
         };
-        *ready = Some(Ready { initiator, provider });
+        *ready = Some(Ready { initiator: made, provider, leaving: Vec::new(), failed: None });
         Ok(())
     })
 }
@@ -115,7 +178,12 @@ pub unsafe extern "C" fn mxlFabricsInitiatorAddTarget(
 ) -> c_int {
     status(|| {
         let target = info(target)?;
-        with(handle, |ready| ready.initiator.with(|initiator| initiator.add(target)).map_err(failed))
+        let object: &Initiator = Object::get(handle).ok_or(Status::InvalidArg)?;
+        with(handle, |ready| {
+            ready.initiator.with(|initiator| initiator.add(target)).map_err(failed)?;
+            meetings::join(target.id, Side::Initiators, &object.ready);
+            Ok(())
+        })
     })
 }
 
@@ -127,7 +195,18 @@ pub unsafe extern "C" fn mxlFabricsInitiatorRemoveTarget(
 ) -> c_int {
     status(|| {
         let id = info(target)?.id;
-        with(handle, |ready| ready.initiator.with(|initiator| initiator.remove(id)).map_err(failed))
+        let object: &Initiator = Object::get(handle).ok_or(Status::InvalidArg)?;
+        with(handle, |ready| match ready.initiator.with(|initiator| initiator.remove(id)) {
+            Ok(()) => {
+                meetings::leave(&[id], &object.ready);
+                if ready.has_connections() {
+                    ready.leaving.push(id);
+                }
+                Ok(())
+            }
+            Err(Error::NotFound(_)) if ready.leaving.contains(&id) => Ok(()),
+            Err(error) => Err(failed(error)),
+        })
     })
 }
 
@@ -166,11 +245,14 @@ pub unsafe extern "C" fn mxlFabricsInitiatorTransferSamples(
 }
 
 fn progress(handle: *const Object<Initiator>, timeout: Duration) -> Outcome {
-    with(handle, |Ready { initiator, provider }| {
-        let is_settled = initiator.settle(timeout).map_err(failed)?;
-        let has_targets = initiator.with(|initiator| initiator.targets().next().is_some());
-        if !has_targets && matches!(provider, Provider::Tcp | Provider::Verbs) {
-            // The C++ SDK returns this status while an initiator connects.
+    with(handle, |ready| {
+        if let Some(error) = ready.failed.take() {
+            return Err(failed(error));
+        }
+        let is_settled = ready.initiator.settle(timeout).map_err(failed)?;
+        let were_leaving = !std::mem::take(&mut ready.leaving).is_empty();
+        if ready.has_connections() && !were_leaving && ready.initiator.targets().is_empty() {
+            // As in the C++ SDK, where the call after a removal still has that target's connection to end.
             return Err(Failure::silent(INTERRUPTED));
         }
         if is_settled { Ok(()) } else { Err(Failure::silent(NOT_READY)) }

@@ -16,6 +16,8 @@
 //!   requires, does no harm.
 //! * A transfer is never refused for lack of room, and a target that fails does not stop the others.
 //! * `MXL_FABRICS_PROVIDER_TCP` is reliable transfer over UDP; `MXL_FABRICS_PROVIDER_UDP`, an addition, is the same.
+//! * A call that waits for one end also drives the ends of this process that it waits for, if they have no progress
+//!   thread and no call uses them: one thread may drive both ends of a flow.
 //! * A target can be added once: a second call returns `MXL_ERR_EXISTS` over every provider.
 #![allow(clippy::missing_safety_doc)] // every function here has the same contract, given above
 
@@ -23,6 +25,7 @@ mod info;
 mod initiator;
 mod instance;
 mod interfaces;
+mod meetings;
 mod merge;
 mod status;
 mod target;

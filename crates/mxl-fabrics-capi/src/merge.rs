@@ -12,7 +12,7 @@ use mxl_ffi::object::{Object, magics, place_of};
 
 use crate::info::Info;
 use crate::status::{INVALID_STATE, failed, refused};
-use crate::target::{End, Ready, Target, Wishes, check_options, target};
+use crate::target::{End, Target, Wishes, check_options, target};
 use crate::types::{Config, Setup, given, optional};
 
 /// `OFI_MXL_MERGE_VERSION`.
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn ofiMxlTargetSetupMerge(
     infos: *mut *const Object<Info>,
 ) -> c_int {
     status(|| {
-        let target = target(handle)?;
+        let object = target(handle)?;
         out(infos)?;
         let configs = configs(first, count)?;
         let Wishes { is_driven, id, ids } = check_options(optional(options)?)?;
@@ -111,9 +111,9 @@ pub unsafe extern "C" fn ofiMxlTargetSetupMerge(
         let (domain, flow) = place(&configs)?;
         let definition = domain.definition(flow)?;
         let is_discrete = matches!(definition.geometry(), Geometry::Grains { .. });
-        let mut ready = target.ready();
+        let mut ready = object.ready();
         // The old one is closed first: it may have the same addresses.
-        *ready = None;
+        object.close(&mut ready);
         let merge = Merge::open_with(&domain, &definition, &paths, &Options::default()).map_err(failed)?;
         let made: Vec<_> =
             (0..count).filter_map(|at| merge.path(at)).map(|path| path.info().clone()).collect();
@@ -122,11 +122,12 @@ pub unsafe extern "C" fn ofiMxlTargetSetupMerge(
         } else {
             End::Merge(Box::new(merge))
         };
+        let ids = made.iter().map(|info| info.id).collect();
         for (at, info) in made.into_iter().enumerate() {
             // One place for each path: the C caller's promise.
             out(infos.wrapping_add(at))?.set(Info::give(info));
         }
-        *ready = Some(Ready { target, is_discrete });
+        object.open(&mut ready, target, ids, is_discrete);
         Ok(())
     })
 }

@@ -1,22 +1,23 @@
 //! Targets: flows that initiators write.
 
 use std::ffi::{c_char, c_int};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mxl::{Domain, Geometry, Status};
-use mxl_fabrics::{Driven, Merge, Received};
+use mxl_fabrics::{Driven, Error, Merge, Received, Visit};
 use mxl_ffi::border::{Failure, Outcome, out, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
 
 use crate::info::Info;
+use crate::meetings::{self, Others, Side, Slot, Visited};
 use crate::status::{INVALID_STATE, NOT_READY, failed, refused};
 use crate::types::{Config, Setup, given, optional};
 
 /// The object behind `mxlFabricsTarget`.
 #[derive(Default)]
 pub struct Target {
-    ready: Mutex<Option<Ready>>,
+    ready: Slot<Ready>,
 }
 
 impl Target {
@@ -24,12 +25,49 @@ impl Target {
     pub(crate) fn ready(&self) -> MutexGuard<'_, Option<Ready>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Ends what an earlier setup has made.
+    pub(crate) fn close(&self, ready: &mut Option<Ready>) {
+        if let Some(old) = ready.take() {
+            meetings::leave(&old.ids, &self.ready);
+        }
+    }
+
+    /// Completes a setup: the target has these ids, one for each path.
+    pub(crate) fn open(&self, ready: &mut Option<Ready>, target: End, ids: Vec<u64>, is_discrete: bool) {
+        ids.iter().for_each(|id| meetings::join(*id, Side::Targets, &self.ready));
+        *ready = Some(Ready { target, ids, is_discrete, failed: None });
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let mut ready = self.ready();
+        self.close(&mut ready);
+    }
 }
 
 /// A target after its setup.
 pub(crate) struct Ready {
     pub target: End,
-    pub is_discrete: bool,
+    /// Its id, or those of its paths.
+    ids: Vec<u64>,
+    is_discrete: bool,
+    /// The error that a call for another end has met here.
+    failed: Option<Error>,
+}
+
+impl Visited for Ready {
+    fn visit(&mut self, visit: &mut Visit<'_>) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = match &mut self.target {
+            End::Polled(target) => visit.end(&mut **target).err(),
+            End::Merge(merge) => visit.end(&mut **merge).err(),
+            End::Driven(_) | End::DrivenMerge(_) => None,
+        };
+    }
 }
 
 /// A receiver, driven by the program's calls or by its own thread.
@@ -43,11 +81,13 @@ pub(crate) enum End {
 }
 
 impl End {
-    fn read(&mut self, timeout: Duration) -> mxl_fabrics::Result<Option<Received>> {
+    fn read(&mut self, timeout: Duration, ids: &[u64]) -> mxl_fabrics::Result<Option<Received>> {
         match self {
-            Self::Polled(target) => target.read(timeout),
+            Self::Polled(target) if timeout.is_zero() => target.poll(),
+            Self::Polled(target) => target.read_beside(timeout, &mut Others::of(ids, Side::Initiators)),
             Self::Driven(target) => target.wait(timeout),
-            Self::Merge(merge) => merge.read(timeout),
+            Self::Merge(merge) if timeout.is_zero() => merge.poll(),
+            Self::Merge(merge) => merge.read_beside(timeout, &mut Others::of(ids, Side::Initiators)),
             Self::DrivenMerge(merge) => merge.wait(timeout),
         }
     }
@@ -114,25 +154,26 @@ pub unsafe extern "C" fn mxlFabricsTargetSetup(
     info: *mut *const Object<Info>,
 ) -> c_int {
     status(|| {
-        let (target, place, config) = (target(handle)?, out(info)?, given(config)?);
+        let (object, place, config) = (target(handle)?, out(info)?, given(config)?);
         let Wishes { is_driven, id, .. } = check_options(optional(options)?)?;
         let Setup { provider, place: at, options } = config.check()?;
         let (domain, flow) = place_of(config.flow, magics::WRITER).ok_or(Status::InvalidWriter)?;
         let domain = Domain::open(domain)?;
         let definition = domain.definition(flow)?;
         let is_discrete = matches!(definition.geometry(), Geometry::Grains { .. });
-        let mut ready = target.ready();
+        let mut ready = object.ready();
         // The old one is closed first: it may have the same address.
-        *ready = None;
+        object.close(&mut ready);
         let made = mxl_fabrics::Target::open_with(&domain, &definition, provider, at, id, &options)
             .map_err(failed)?;
-        place.set(Info::give(made.info().clone()));
+        let given = made.info().clone();
         let target = if is_driven {
             End::Driven(Driven::start(made).map_err(failed)?)
         } else {
             End::Polled(Box::new(made))
         };
-        *ready = Some(Ready { target, is_discrete });
+        object.open(&mut ready, target, vec![given.id], is_discrete);
+        place.set(Info::give(given));
         Ok(())
     })
 }
@@ -145,15 +186,18 @@ fn read<T>(
     take: impl Fn(Received) -> Option<T>,
 ) -> Outcome<T> {
     let mut ready = target(handle)?.ready();
-    let Some(Ready { target, is_discrete }) = ready.as_mut() else {
+    let Some(Ready { target, ids, is_discrete, failed: stopped }) = ready.as_mut() else {
         return Err(Failure::silent(INVALID_STATE));
     };
     if *is_discrete != wants_grains {
         return Err(Failure::silent(INVALID_STATE));
     }
+    if let Some(error) = stopped.take() {
+        return Err(failed(error));
+    }
     let begin = Instant::now();
     // Events other than commits (a connection, a loss) have no equivalent in this interface.
-    while let Some(received) = target.read(timeout.saturating_sub(begin.elapsed())).map_err(failed)? {
+    while let Some(received) = target.read(timeout.saturating_sub(begin.elapsed()), ids).map_err(failed)? {
         if let Some(taken) = take(received) {
             return Ok(taken);
         }

@@ -52,6 +52,14 @@ fn a_c_program_carries_flows_between_two_domains() {
 }
 
 #[test]
+fn a_c_program_drives_both_ends_from_one_thread() {
+    let (near, far) = (Folder::new(), Folder::new());
+    if program("alone.c").run(&[near.path(), far.path()]) {
+        assert_eq!(std::fs::read_dir(far.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
 fn a_truncated_file_is_told_by_whichever_library_uses_it() {
     let domain = Folder::new();
     if program("truncated.c").run(&[domain.path()]) {

@@ -50,6 +50,11 @@ pub(crate) mod sealed {
         /// The oldest unread event.
         fn take(&mut self) -> Option<Self::Event>;
 
+        /// Whether there is room for the events of a turn, without displacing unread ones that the program counts on.
+        fn has_room(&self) -> bool {
+            true
+        }
+
         /// What the end waits for after a turn without events.
         fn rest(&self) -> Rest;
 
@@ -83,6 +88,8 @@ pub(crate) mod sealed {
 pub struct Driven<T: Drive> {
     shared: Arc<Shared<T>>,
     thread: Option<JoinHandle<()>>,
+    /// Its process: a child by fork has a copy of this, and not the thread.
+    process: u32,
 }
 
 struct Shared<T> {
@@ -121,7 +128,7 @@ impl<T: Drive> Driven<T> {
         });
         let thread =
             thread.map_err(|error| Error::Argument(format!("start the progress thread: {error}")))?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), process: std::process::id() })
     }
 
     /// Runs `call` on the end, between two turns of the thread: to submit a grain, add a target, or read the
@@ -208,6 +215,10 @@ impl<T: Drive> Driven<T> {
     }
 
     fn end(&mut self) {
+        if self.process != std::process::id() {
+            // The parent's thread drives the parent's end, and may have held the lock during the fork.
+            return std::mem::forget(self.thread.take());
+        }
         let mut state = self.shared.enter();
         state.is_over = true;
         self.shared.changed(state);

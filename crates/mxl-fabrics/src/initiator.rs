@@ -17,8 +17,8 @@ use ofi::{Errno, FiAddr};
 use crate::driven::sealed::Polled;
 use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION};
-use crate::rest::{Rest, Sleeper};
-use crate::{Error, Histogram, Options, Provider, Result, TargetInfo, shape};
+use crate::rest::Rest;
+use crate::{Beside, Error, Histogram, Options, Provider, Result, TargetInfo, beside, shape};
 use pace::Pace;
 use peer::Peer;
 pub use peer::{PeerState, PeerStats, Transfer};
@@ -265,28 +265,28 @@ impl Initiator {
         replaced(self).map_or_else(|| Ok(are_connected(self)), |id| Err(Error::Replaced(id)))
     }
 
-    /// Polls until [`is_idle`](Self::is_idle). Returns false if `timeout` expires first.
+    /// Polls until [`is_idle`](Self::is_idle). Returns false if `timeout` expires first. Targets must be driven
+    /// meanwhile: a thread that drives them too calls [`settle_beside`](Self::settle_beside).
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll) and [`check`](Self::check).
     pub fn settle(&mut self, timeout: Duration) -> Result<bool> {
-        let is_idle = self.wait(timeout, Self::is_idle)?;
+        self.settle_beside(timeout, &mut ())
+    }
+
+    /// Does the same as [`settle`](Self::settle), and drives other ends meanwhile, such as a target that this thread
+    /// reads.
+    ///
+    /// # Errors
+    /// Those of [`settle`](Self::settle), and of the other ends.
+    pub fn settle_beside(&mut self, timeout: Duration, others: &mut dyn Beside) -> Result<bool> {
+        let is_idle = beside::wait(self, others, timeout, Self::is_idle)?;
         self.check()?;
         Ok(is_idle)
     }
 
     fn wait(&mut self, timeout: Duration, is_done: impl Fn(&Self) -> bool) -> Result<bool> {
-        let (begin, mut sleeper) = (Instant::now(), Sleeper::default());
-        loop {
-            let was_busy = self.poll()?;
-            let left = timeout.saturating_sub(begin.elapsed());
-            if is_done(self) || left.is_zero() {
-                return Ok(is_done(self));
-            }
-            if !was_busy {
-                sleeper.wait(&self.queues(), self.rest(), left);
-            }
-        }
+        beside::wait(self, &mut (), timeout, is_done)
     }
 
     fn tell(&mut self, event: Transfer) {

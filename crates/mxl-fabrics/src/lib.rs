@@ -37,6 +37,7 @@
 
 #[cfg(feature = "programs")]
 pub mod bench;
+mod beside;
 #[cfg(feature = "programs")]
 pub mod demo;
 #[cfg(feature = "programs")]
@@ -62,6 +63,7 @@ mod rhythm;
 mod shape;
 mod target;
 
+pub use beside::{Beside, Visit};
 pub use driven::{Drive, Driven};
 pub use error::{Error, Result};
 pub use histogram::Histogram;

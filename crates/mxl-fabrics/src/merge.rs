@@ -15,15 +15,15 @@ mod window;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mxl::{Domain, FlowDefinition, Geometry, Uuid};
 use ofi::raw::CompletionQueue;
 
 use crate::driven::sealed::Polled;
-use crate::rest::{Rest, Sleeper};
+use crate::rest::Rest;
 use crate::target::EVENTS;
-use crate::{Error, Options, Provider, Received, Result, Target};
+use crate::{Beside, Error, Options, Provider, Received, Result, Target, beside};
 use grains::Grains;
 use samples::Samples;
 
@@ -218,19 +218,21 @@ impl Merge {
     }
 
     /// Does the same as [`poll`](Self::poll), but sleeps until there is an event, at most until the timeout expires.
+    /// Initiators must be driven meanwhile: a thread that drives them too calls [`read_beside`](Self::read_beside).
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
     pub fn read(&mut self, timeout: Duration) -> Result<Option<Received>> {
-        let (begin, mut sleeper) = (Instant::now(), Sleeper::default());
-        loop {
-            let received = self.poll()?;
-            let left = timeout.saturating_sub(begin.elapsed());
-            if received.is_some() || left.is_zero() {
-                return Ok(received);
-            }
-            sleeper.wait(&self.queues(), self.rest(), left);
-        }
+        self.read_beside(timeout, &mut ())
+    }
+
+    /// Does the same as [`read`](Self::read), and drives other ends meanwhile, such as an initiator of this thread.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), and of the other ends.
+    pub fn read_beside(&mut self, timeout: Duration, others: &mut dyn Beside) -> Result<Option<Received>> {
+        beside::wait(self, others, timeout, |this| !this.told.events.is_empty())?;
+        Ok(self.told.events.pop_front())
     }
 
     /// The paths that have an initiator, a bit for each.
@@ -275,6 +277,10 @@ impl Polled for Merge {
 
     fn take(&mut self) -> Option<Received> {
         self.told.events.pop_front()
+    }
+
+    fn has_room(&self) -> bool {
+        self.told.events.len() < EVENTS / 2
     }
 
     fn rest(&self) -> Rest {

@@ -22,8 +22,8 @@ use crate::driven::sealed::Polled;
 use crate::info::MOST_REGIONS;
 use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION, Why};
-use crate::rest::{Rest, Sleeper};
-use crate::{Error, Options, OwnKeys, Provider, RegionInfo, Result, TargetInfo, shape};
+use crate::rest::Rest;
+use crate::{Beside, Error, Options, OwnKeys, Provider, RegionInfo, Result, TargetInfo, beside, shape};
 
 /// Most unread events that are kept.
 pub(crate) const EVENTS: usize = 4096;
@@ -181,19 +181,21 @@ impl Target {
     }
 
     /// Does the same as [`poll`](Self::poll), but sleeps until there is an event, at most until the timeout expires.
+    /// The initiator must be driven meanwhile: a thread that drives it too calls [`read_beside`](Self::read_beside).
     ///
     /// # Errors
     /// Those of [`poll`](Self::poll).
     pub fn read(&mut self, timeout: Duration) -> Result<Option<Received>> {
-        let (begin, mut sleeper) = (Instant::now(), Sleeper::default());
-        loop {
-            let received = self.poll()?;
-            let left = timeout.saturating_sub(begin.elapsed());
-            if received.is_some() || left.is_zero() {
-                return Ok(received);
-            }
-            sleeper.wait(&self.queues(), self.rest(), left);
-        }
+        self.read_beside(timeout, &mut ())
+    }
+
+    /// Does the same as [`read`](Self::read), and drives other ends meanwhile, such as an initiator of this thread.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read), and of the other ends.
+    pub fn read_beside(&mut self, timeout: Duration, others: &mut dyn Beside) -> Result<Option<Received>> {
+        beside::wait(self, others, timeout, |this| !this.events.is_empty())?;
+        Ok(self.events.pop_front())
     }
 
     fn turn(&mut self) -> Result<bool> {
@@ -304,6 +306,10 @@ impl Polled for Target {
 
     fn take(&mut self) -> Option<Received> {
         self.events.pop_front()
+    }
+
+    fn has_room(&self) -> bool {
+        self.events.len() < EVENTS / 2
     }
 
     fn rest(&self) -> Rest {

@@ -1,0 +1,101 @@
+//! Waits for one end of a flow that drive other ends as well.
+//!
+//! Each end needs the other one's answers: an initiator waits for slots and for arrivals, a target for verdicts. A
+//! thread that drives both and waits for one of them would wait for itself, until its timeout expires.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi::raw::CompletionQueue;
+
+use crate::Result;
+use crate::driven::Drive;
+use crate::driven::sealed::Polled;
+use crate::rest::{Rest, Sleeper};
+
+/// Ends that are driven while the program waits for another one: an [`Initiator`](crate::Initiator), a
+/// [`Target`](crate::Target), a [`Merge`](crate::Merge), none (`()`), or those that the program finds.
+pub trait Beside {
+    /// Passes each of these ends to `visit`. It is called many times during a wait.
+    ///
+    /// # Errors
+    /// The error with which the wait ends: that of a visit, unless the program keeps it for later.
+    fn each(&mut self, visit: &mut Visit<'_>) -> Result<()>;
+}
+
+/// Drives an end that [`Beside`] passes to it.
+pub struct Visit<'a>(&'a mut dyn FnMut(&mut dyn Turn) -> Result<()>);
+
+impl Visit<'_> {
+    /// Drives an end.
+    ///
+    /// # Errors
+    /// The error that broke the end.
+    pub fn end<T: Drive>(&mut self, end: &mut T) -> Result<()> {
+        (self.0)(end)
+    }
+}
+
+impl Beside for () {
+    fn each(&mut self, _visit: &mut Visit<'_>) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<T: Drive> Beside for T {
+    fn each(&mut self, visit: &mut Visit<'_>) -> Result<()> {
+        visit.end(self)
+    }
+}
+
+/// What a wait needs of the ends beside it, whatever their events.
+trait Turn {
+    fn drive(&mut self) -> Result<bool>;
+    fn has_room(&self) -> bool;
+    fn await_on(&self, queues: &mut Vec<Arc<dyn CompletionQueue>>) -> Rest;
+}
+
+impl<T: Polled> Turn for T {
+    fn drive(&mut self) -> Result<bool> {
+        self.turn()
+    }
+
+    fn has_room(&self) -> bool {
+        Polled::has_room(self)
+    }
+
+    fn await_on(&self, queues: &mut Vec<Arc<dyn CompletionQueue>>) -> Rest {
+        queues.extend(self.queues());
+        self.rest()
+    }
+}
+
+/// Drives an end until `is_done`, and those beside it while that is not so. Returns false if `timeout` expires first.
+pub(crate) fn wait<T: Polled>(
+    end: &mut T,
+    beside: &mut dyn Beside,
+    timeout: Duration,
+    is_done: impl Fn(&T) -> bool,
+) -> Result<bool> {
+    let (begin, mut sleeper) = (Instant::now(), Sleeper::default());
+    loop {
+        let mut was_busy = end.turn()?;
+        let left = timeout.saturating_sub(begin.elapsed());
+        if is_done(end) || left.is_zero() {
+            return Ok(is_done(end));
+        }
+        let mut queues = Vec::new();
+        let mut rest = end.await_on(&mut queues);
+        beside.each(&mut Visit(&mut |other| {
+            // The program has not read its events for long. Further ones would displace them.
+            if other.has_room() {
+                was_busy |= other.drive()?;
+                rest = rest.or(other.await_on(&mut queues));
+            }
+            Ok(())
+        }))?;
+        if !was_busy {
+            sleeper.wait(&queues, rest, left);
+        }
+    }
+}
