@@ -73,13 +73,103 @@ fn every_page_arrives_whatever_announces_it() {
 
 #[test]
 fn a_writer_serves_one_reader_after_the_other() {
-    let (writer, address) = Writer::start(&["--requests=2"]);
+    let (writer, address) = Writer::start(&["-p", "udp", "--requests=2"]);
     for _ in 0..2 {
         let output = demo(&[&address, "8K", "5"]);
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(String::from_utf8_lossy(&output.stdout).starts_with("data is right: 10 pages in 1 requests"));
     }
     assert!(writer.end().starts_with("20 writes, 163840 bytes"));
+}
+
+/// The lines of standard error that contain a text.
+fn lines<'a>(text: &'a str, wanted: &str) -> Vec<&'a str> {
+    text.lines().filter(|line| line.contains(wanted)).collect()
+}
+
+#[test]
+fn the_provider_that_was_taken_is_told_with_the_reason() {
+    // `cargo xtask efa --test` runs this with a device.
+    let over_efa = Hints::new().provider("efa").caps(Caps::MSG | Caps::RMA).ep_type(EpType::Rdm);
+    let (provider, why) = match Node::open(&over_efa) {
+        Ok(_) => ("efa", "EFA device "),
+        Err(_) => ("udp", "no EFA device can be used here: "),
+    };
+    let mut writer = command(&["--requests=1"]);
+    let mut writer = writer.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the writer starts");
+    let mut address = String::new();
+    let mut out = BufReader::new(writer.stdout.take().expect("a pipe"));
+    out.read_line(&mut address).expect("its address");
+    let output = demo(&[address.trim(), "8K", "5"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = format!("fi_write_demo: provider {provider}: ");
+    let by_address = format!("{told}the writer's address is one of it");
+    assert_eq!(lines(&stderr(&output), "provider"), [by_address]);
+    let mut said = String::new();
+    writer.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    assert!(writer.wait().expect("it ends").success(), "{said}");
+    assert!(said.starts_with(&format!("{told}{why}")) && said.lines().count() == 1, "{said}");
+    // A provider that was asked for needs no reason, and no search.
+    let output = demo(&["-p", "shm", "fi_shm://nobody", "8", "9999"]);
+    assert!(!stderr(&output).contains("provider shm:"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_configuration_each_step_and_page_indices_are_shown() {
+    for verbose in ["", "-v", "-vv"] {
+        let level: Vec<&str> = Some(verbose).filter(|level| !level.is_empty()).into_iter().collect();
+        let mut writer = command(&[&["-p", "shm", "--requests=2", "--batch=3"][..], &level].concat());
+        let writer = writer.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut writer = Writer(writer.expect("the writer starts"));
+        let mut out = BufReader::new(writer.0.stdout.take().expect("a pipe"));
+        let mut address = String::new();
+        out.read_line(&mut address).expect("its address");
+        let reading = ["-p", "shm", address.trim(), "8K", "5", "--repeat=2", "--rounds=3", "--region=1M"];
+        let output = demo(&[&reading[..], &level].concat());
+        let reader = stderr(&output);
+        assert!(output.status.success(), "{reader}");
+        let mut said = String::new();
+        writer.0.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
+        if level.is_empty() {
+            assert_eq!((&*said, &*reader), ("", ""));
+            continue;
+        }
+        // The indices that were asked for are those that the writer writes and the reader finds right.
+        let asked: Vec<&str> = lines(&reader, "pages of 8192 bytes in each region: ");
+        let indices: Vec<&str> = asked.iter().filter_map(|line| Some(line.rsplit_once(": ")?.1)).collect();
+        assert_eq!(indices.len(), 2, "{reader}");
+        assert!(indices.iter().all(|pages| pages.split(' ').count() == 5), "{indices:?}");
+        for (number, pages) in indices.iter().enumerate() {
+            assert_eq!(lines(&said, &format!("in each of 2 regions: {pages}")).len(), 1, "{said}");
+            let right = format!("reader, NIC 0: request {}: all pages are right: {pages}", number + 1);
+            assert_eq!(lines(&reader, &right).len(), 1, "{reader}");
+        }
+        for (text, wanted) in [
+            (
+                &said,
+                "configuration: provider shm (as requested); NICs 1, threads 1, pin false, timeout 60 s; writer; ",
+            ),
+            (&said, "requests 2, batch 3, on full Queue, counters Own, lazy false, warm-up false"),
+            (
+                &reader,
+                "pages 5 of 8192 bytes in each region of 1048576 bytes, rounds 3, requests 2, arrival Last",
+            ),
+            (&said, "NIC 0: opened domain "),
+            (&reader, "NIC 0: opened domain "),
+            (&reader, "reader, NIC 0: registered region 1: 1048576 bytes at 0x"),
+            (&said, "writer, NIC 0: a reader has connected: fi_shm://"),
+        ] {
+            assert_eq!(lines(text, wanted).len(), 1, "{wanted}: {text}");
+        }
+        assert_eq!(lines(&said, "served a request: 30 writes, 245760 bytes").len(), 2, "{said}");
+        // Each page in each round, and the announcement of each request.
+        let each = usize::from(verbose == "-vv");
+        assert_eq!(lines(&said, "posted page").len(), 60 * each);
+        assert_eq!(lines(&said, "is written").len(), 60 * each);
+        assert_eq!(lines(&said, ", with the announcement").len(), 2 * each);
+        assert_eq!(lines(&reader, "is right").len(), 20 * each);
+        assert_eq!(lines(&reader, "an announcement has arrived, 0 are left").len(), 2 * each);
+    }
 }
 
 #[test]
@@ -89,7 +179,7 @@ fn arrivals_are_counted_on_a_terminal() {
     rustix::pty::unlockpt(&master).unwrap();
     let name = rustix::pty::ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
     let terminal = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
-    let (_writer, address) = Writer::start(&["--requests=3"]);
+    let (_writer, address) = Writer::start(&["-p", "udp", "--requests=3"]);
     let mut reader = command(&["--arrival=counted", "--rounds=2", "--repeat=3", &address, "8K", "5"]);
     let output = reader.env("TERM", "xterm").stderr(terminal).output().unwrap();
     drop(reader); // closes the last descriptor of the terminal, so that reading ends
@@ -204,7 +294,7 @@ fn what_cannot_be_is_refused_with_a_reason() {
     for (arguments, wanted) in [
         (&["--provider=nothing"][..], "looking for the provider"),
         (&["nonsense"], "reading the writer's address"),
-        (&[strange], "not one of this provider"),
+        (&["-p", "udp", strange], "not one of this provider"),
         (&["-p", "shm", strange, "8M", "8"], "do not fit into a region"),
         (&["-p", "shm", "--nics=2", strange], "--nics"),
         (&["-p", "shm", strange, "12"], "a multiple of 8"),

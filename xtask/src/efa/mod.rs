@@ -190,7 +190,9 @@ fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
         demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]).envs(disorder.into_iter().flatten());
         run(on(&mut demo, emulator, dir))?;
     }
-    Ok(Outcome::Passed)
+    // Where there is a device, it is the provider that a bare command line takes.
+    let mut test = Command::new(vm::suite::program("ofi-tools", "fi_write_demo", None)?);
+    run(on(test.args(["--exact", "the_provider_that_was_taken_is_told_with_the_reason"]), emulator, dir))
 }
 
 /// Every example that `efa` can run, and those of connections, which say that it has none.

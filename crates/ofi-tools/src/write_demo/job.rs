@@ -8,6 +8,7 @@ use ofi::{Completion, FiAddr, Node, Op, Registered, RemoteWindow, RmaMsg};
 use super::fill;
 use super::message::{Arrival, Fill};
 use super::options::{OnFull, Writing};
+use super::steps::{Steps, Who};
 use crate::failure::{Failure, Result};
 
 /// A page that is ready to be written.
@@ -28,6 +29,7 @@ pub struct Job {
     began: Option<Instant>,
     /// Times from post to completion.
     times: Vec<u32>,
+    display: (Steps, Who),
 }
 
 /// The figures of a served request.
@@ -54,6 +56,7 @@ impl Job {
         regions: Vec<RemoteWindow>,
         request: Fill,
         warm_up: bool,
+        display: (Steps, Who),
     ) -> Result<Self> {
         request.check(&regions)?;
         let too_much = || Failure::Peer("a request for more than 1 GiB of pages".to_string());
@@ -70,7 +73,19 @@ impl Job {
         }
         let warming = if warm_up { pages.len() as u64 } else { 0 };
         let (under_way, times) = (HashMap::new(), Vec::new());
-        Ok(Self { peer, regions, request, pages, under_way, warming, posted: 0, done: 0, began: None, times })
+        Ok(Self {
+            peer,
+            regions,
+            request,
+            pages,
+            under_way,
+            warming,
+            posted: 0,
+            done: 0,
+            began: None,
+            times,
+            display,
+        })
     }
 
     fn all(&self) -> u64 {
@@ -137,6 +152,13 @@ impl Job {
         let now = Instant::now();
         match node.write_message(write) {
             Ok(op) => {
+                let (steps, who) = self.display;
+                steps.page(who, || {
+                    let round = nth / self.pages.len() as u64;
+                    let kind = if warm { "warm-up".to_string() } else { format!("round {round}") };
+                    let tells = if tells && !warm { ", with the announcement" } else { "" };
+                    format!("posted page {index} of region {region}, {kind}{tells}")
+                });
                 self.under_way.insert(op, (place, now));
                 if warm {
                     self.warming -= 1;
@@ -169,6 +191,12 @@ impl Job {
             return Ok(false);
         };
         self.pages[place] = completion.take_buffer();
+        let (steps, who) = self.display;
+        steps.page(who, || {
+            let (region, page) = (place / self.request.pages.len(), place % self.request.pages.len());
+            let outcome = if completion.result.is_ok() { "is written" } else { "has failed" };
+            format!("page {} of region {region} {outcome}", self.request.pages[page])
+        });
         completion.into_result().map_err(|error| Failure::stack("writing a page")(error.into()))?;
         let timed = self.began.is_some();
         if timed {

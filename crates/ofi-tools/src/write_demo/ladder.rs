@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::message::Arrival;
 use super::options::Options;
+use super::steps::Steps;
 use super::{plot, reader};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -127,6 +128,9 @@ fn climb(options: &Options, step: &Step) -> Result<Rung> {
     if step.pin {
         command.arg("--pin");
     }
+    command.args((0..options.verbose).map(|_| "--verbose"));
+    let steps = Steps::new(options.verbose);
+    steps.step("ladder", || format!("step {:?}", step.name));
     let mut writer = Writer(command.stdout(Stdio::piped()).spawn().map_err(system("starting the writer"))?);
     let gone = || Failure::Peer(format!("the writer of step {:?} ended early", step.name));
     let mut lines = BufReader::new(writer.0.stdout.take().ok_or_else(gone)?);
@@ -135,7 +139,7 @@ fn climb(options: &Options, step: &Step) -> Result<Rung> {
     let mut asking = options.clone();
     (asking.nics, asking.threads, asking.pin) = (step.nics, step.threads, step.pin);
     (asking.reading.repeat, asking.reading.arrival) = (1, Arrival::Last);
-    reader::ask(&asking, address.trim())?;
+    reader::ask(&asking, address.trim(), steps)?;
     let mut text = String::new();
     lines.read_to_string(&mut text).map_err(system("reading the writer's output"))?;
     let figures: Value = serde_json::from_str(&text).map_err(|_| gone())?;

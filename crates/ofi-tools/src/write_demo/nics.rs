@@ -3,6 +3,7 @@
 use ofi::raw::{GetinfoFlags, Version};
 use ofi::{AddrFormat, Address, Caps, Errno, Hints, Info, MrAccess, Node, OpFlags};
 
+use super::steps::Steps;
 use crate::failure::{Failure, Result};
 
 /// The capabilities that the demo needs.
@@ -14,15 +15,41 @@ pub const RIGHTS: MrAccess = MrAccess::REMOTE_WRITE;
 ///
 /// # Errors
 /// The error of the provider.
-pub fn open(provider: &str, count: u64) -> Result<Vec<Node>> {
+pub fn open(provider: &str, count: u64, steps: Steps) -> Result<Vec<Node>> {
     let infos = domains(provider)?;
-    let open = |info: &Info| {
+    let open = |nth: usize| {
+        let info = &infos[nth % infos.len()];
         let hints = hints(provider).domain(&*info.domain_attr.name).tx_op_flags(info.tx_attr.op_flags);
         // With source numbers, clients can be told apart. A provider without them serves one client.
         let sourced = hints.clone().caps(CAPS | Caps::SOURCE);
-        Node::open(&sourced).or_else(|_| Node::open(&hints)).map_err(Failure::stack("opening an endpoint"))
+        let node = Node::open(&sourced).or_else(|_| Node::open(&hints));
+        let node = node.map_err(Failure::stack("opening an endpoint"))?;
+        steps.step(format_args!("NIC {nth}"), || opened(&node, info));
+        Ok(node)
     };
-    (0..count as usize).map(|nth| open(&infos[nth % infos.len()])).collect()
+    (0..count as usize).map(open).collect()
+}
+
+/// What was opened, for the display.
+fn opened(node: &Node, info: &Info) -> String {
+    let address = node.name().map_or_else(|error| format!("no address: {error}"), |name| text(&name));
+    let placed = if info.tx_attr.op_flags.contains(OpFlags::DELIVERY_COMPLETE) {
+        "a write is complete once its bytes are in place (FI_DELIVERY_COMPLETE)"
+    } else {
+        "the device's completions follow the bytes"
+    };
+    format!(
+        "opened domain {} of fabric {} at {address}; {placed}",
+        info.domain_attr.name, info.fabric_attr.name
+    )
+}
+
+/// The names of a provider's domains: its devices.
+///
+/// # Errors
+/// The provider offers no endpoint that the demo can use.
+pub fn names(provider: &str) -> Result<Vec<String>> {
+    Ok(domains(provider)?.iter().map(|info| info.domain_attr.name.to_string()).collect())
 }
 
 fn hints(provider: &str) -> Hints {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{ArgAction, Args, Parser, ValueEnum};
 
 use super::message::Arrival;
 use crate::pingpong::sizes;
@@ -30,8 +30,12 @@ pub struct Options {
     /// Pages to write in each region
     #[arg(long, default_value_t = 8, value_parser = pages())]
     pub pages: u64,
-    /// Provider
-    #[arg(short, long, default_value = "udp")]
+    /// Provider. Default: that of the writer's address; else efa where there is an EFA device, or else udp. Standard
+    /// error says which was taken, and why
+    #[arg(short = 'p', long = "provider", value_name = "PROVIDER")]
+    pub asked: Option<String>,
+    /// The provider that was taken.
+    #[arg(skip)]
     pub provider: String,
     /// NICs to use at once: the provider's domains in turn, an endpoint on each
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
@@ -48,6 +52,9 @@ pub struct Options {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// Print the configuration, each step, and page indices on standard error; twice: each write and arrival too
+    #[arg(short, long, action = ArgAction::Count)]
+    pub verbose: u8,
 
     #[command(flatten)]
     pub reading: Reading,

@@ -9,6 +9,7 @@ use serde_json::json;
 use super::figures::percentile;
 use super::message::{Arrival, Connect, Fill};
 use super::options::Options;
+use super::steps::{Steps, Who, indices};
 use super::threads::{self, Idle};
 use super::{fill, nics};
 use crate::failure::{Failure, Result};
@@ -37,8 +38,8 @@ pub struct Seen {
 ///
 /// # Errors
 /// The error of opening or of a request; `FI_EIO` for a wrong byte.
-pub fn run(options: &Options, address: &str) -> Result<()> {
-    let mut seen = ask(options, address)?;
+pub fn run(options: &Options, address: &str, steps: Steps) -> Result<()> {
+    let mut seen = ask(options, address, steps)?;
     seen.times.sort_unstable();
     let [p50, p99] = [50, 99].map(|cent| percentile(&seen.times, cent));
     let Seen { pages, late, times } = &seen;
@@ -62,14 +63,14 @@ pub fn run(options: &Options, address: &str) -> Result<()> {
 ///
 /// # Errors
 /// As `run`.
-pub fn ask(options: &Options, address: &str) -> Result<Seen> {
+pub fn ask(options: &Options, address: &str, steps: Steps) -> Result<Seen> {
     let addresses = nics::parse(address)?;
     if addresses.len() as u64 != options.nics {
         let text = format!("the writer has {} NICs, this end {}", addresses.len(), options.nics);
         return Err(Failure::Usage(format!("{text}; give both the same --nics")));
     }
     let format = addresses.first().map(|address| address.format());
-    let nodes = nics::open(&options.provider, options.nics)?;
+    let nodes = nics::open(&options.provider, options.nics, steps)?;
     let own = nodes.first().and_then(|node| node.name().ok()).map(|name| name.format());
     if format != own {
         let text = "the writer's address is not one of this provider";
@@ -78,8 +79,10 @@ pub fn ask(options: &Options, address: &str) -> Result<Seen> {
     let bar = bar(options);
     let all = threads::share_out(options, nodes, |thread, nodes| {
         let threads = (options.threads as usize).min(addresses.len());
-        let addresses = addresses.iter().skip(thread).step_by(threads);
-        let desks = nodes.into_iter().zip(addresses).map(|(node, address)| Desk::new(options, node, address));
+        let addresses = addresses.iter().enumerate().skip(thread).step_by(threads);
+        let desks = nodes.into_iter().zip(addresses).map(|(node, (nic, address))| {
+            Desk::new(options, node, address, (steps, Who { role: "reader", nic }))
+        });
         ask_all(options, desks.collect::<Result<Vec<_>>>()?, &bar)
     })?;
     drop(bar);
@@ -135,27 +138,44 @@ struct Desk<'a> {
     /// Outstanding announcements of the latest request.
     expected: u64,
     request: Option<(Fill, Instant)>,
+    display: (Steps, Who),
 }
 
 impl<'a> Desk<'a> {
-    fn new(options: &'a Options, node: Node, writer: &Address) -> Result<Self> {
+    fn new(options: &'a Options, node: Node, writer: &Address, display: (Steps, Who)) -> Result<Self> {
         let places = options.reading.region / options.page_size;
         if places < options.pages || places > u64::from(u32::MAX) {
             let (pages, size, region) = (options.pages, options.page_size, options.reading.region);
             let text = format!("{pages} pages of {size} bytes do not fit into a region of {region}");
             return Err(Failure::Usage(format!("{text}; give fewer or smaller ones, or a larger --region")));
         }
+        let (steps, who) = display;
         let writer = node.insert(writer).map_err(Failure::stack("the writer's address"))?;
-        let window = |_| {
+        let window = |nth| {
             let window = node.domain().window(vec![0; options.reading.region as usize], nics::RIGHTS);
-            window.map_err(|rejected| Failure::stack("registering a region")(rejected.error))
+            let window = window.map_err(|rejected| Failure::stack("registering a region")(rejected.error))?;
+            steps.step(who, || {
+                let at = window.remote();
+                format!("registered region {nth}: {} bytes at {:#x}, key {:#x}", at.len, at.base, at.key)
+            });
+            Ok(window)
         };
         let windows = (0..REGIONS).map(window).collect::<Result<Vec<_>>>()?;
-        let mut desk =
-            Self { options, node, writer, windows, sending: 0, asked: 0, expected: 0, request: None };
+        let mut desk = Self {
+            options,
+            node,
+            writer,
+            windows,
+            sending: 0,
+            asked: 0,
+            expected: 0,
+            request: None,
+            display,
+        };
         let address = desk.node.name().map_err(Failure::stack("asking for an address"))?.bytes().to_vec();
         let regions = desk.windows.iter().map(Window::remote).collect();
         desk.send(Connect { address, regions }.encode()?)?;
+        steps.step(who, || "told the writer its address and regions".to_string());
         Ok(desk)
     }
 
@@ -184,6 +204,10 @@ impl<'a> Desk<'a> {
             && let Some((request, since)) = self.request.take()
         {
             seen.times.push(u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX));
+            let (steps, who) = self.display;
+            steps.step(who, || {
+                format!("request {}: all is announced after {:?}", self.asked, since.elapsed())
+            });
             seen.late += u64::from(self.compare(&request)?);
             seen.pages += (request.pages.len() * REGIONS) as u64;
         }
@@ -204,6 +228,11 @@ impl<'a> Desk<'a> {
             Arrival::Last => 1,
         };
         self.asked += 1;
+        let (steps, who) = self.display;
+        steps.step(who, || {
+            let (number, all, pages) = (self.asked, reading.repeat, indices(&request.pages));
+            format!("request {number} of {all}: seed {seed:#x}, pages of {page_size} bytes in each region: {pages}")
+        });
         self.request = Some((request, Instant::now()));
         self.send(bytes)
     }
@@ -221,6 +250,8 @@ impl<'a> Desk<'a> {
                     )));
                 }
                 self.expected -= 1;
+                let (steps, who) = self.display;
+                steps.page(who, || format!("an announcement has arrived, {} are left", self.expected));
                 bar.advance(1);
             } else {
                 self.sending = self.sending.saturating_sub(1);
@@ -251,8 +282,14 @@ impl<'a> Desk<'a> {
                     late = true;
                     self.node.poll().map_err(Failure::stack("reading the queue"))?;
                 }
+                let (steps, who) = self.display;
+                steps.page(who, || format!("page {page} of region {nth} is right"));
             }
         }
+        let (steps, who) = self.display;
+        steps.step(who, || {
+            format!("request {}: all pages are right: {}", self.asked, indices(&request.pages))
+        });
         Ok(late)
     }
 }

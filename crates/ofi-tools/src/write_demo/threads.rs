@@ -89,11 +89,12 @@ mod tests {
 
     use super::*;
     use crate::write_demo::nics;
+    use crate::write_demo::steps::Steps;
 
     #[test]
     fn a_pinned_thread_stays_on_its_core_with_its_share_of_the_nodes() {
         let options = Options::try_parse_from(["fi_write_demo", "--pin", "--threads=2"]).unwrap();
-        let nodes = nics::open("shm", 3).unwrap();
+        let nodes = nics::open("shm", 3, Steps::new(0)).unwrap();
         let seen = |thread, nodes: Vec<Node>| Ok((thread, nodes.len(), sys::allowed_cores().unwrap()));
         let all = share_out(&options, nodes, seen).unwrap();
         let cores = sys::allowed_cores().unwrap();

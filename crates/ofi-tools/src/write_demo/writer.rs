@@ -10,6 +10,7 @@ use super::job::Job;
 use super::message::{Fill, LONGEST, Message};
 use super::nics;
 use super::options::{Counters, Options, Writing};
+use super::steps::{Steps, Who, indices};
 use super::threads::{self, Idle};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -27,6 +28,8 @@ struct Count(AtomicU64);
 /// One NIC.
 struct Station<'a> {
     node: Node,
+    steps: Steps,
+    who: Who,
     writing: &'a Writing,
     readers: HashMap<FiAddr, Vec<RemoteWindow>>,
     latest: Option<FiAddr>,
@@ -39,8 +42,8 @@ struct Station<'a> {
 ///
 /// # Errors
 /// The error of opening, of a write or of the display. An invalid message of a reader only ends its request.
-pub fn run(options: &Options) -> Result<()> {
-    let nodes = nics::open(&options.provider, options.nics)?;
+pub fn run(options: &Options, steps: Steps) -> Result<()> {
+    let nodes = nics::open(&options.provider, options.nics, steps)?;
     output::print(&format!("{}\n", nics::addresses(&nodes)?))?;
     let counts: Vec<Count> = (0..options.threads).map(|_| Count::default()).collect();
     let counts = &counts;
@@ -49,7 +52,13 @@ pub fn run(options: &Options) -> Result<()> {
             Counters::Own => &counts[thread],
             Counters::Shared => &counts[0],
         };
-        serve(nodes, &options.writing, &count.0)
+        // As `share_out` gives them out.
+        let threads = options.threads.min(options.nics) as usize;
+        let stations = nodes.into_iter().enumerate().map(|(nth, node)| {
+            let who = Who { role: "writer", nic: thread + nth * threads };
+            Station::new(node, &options.writing, steps, who)
+        });
+        serve(stations.collect::<Result<_>>()?, &count.0)
     })?;
     let mut figures = Figures::default();
     all.into_iter().for_each(|part| figures.merge(part));
@@ -61,9 +70,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Serves the readers of some NICs until each NIC has served the configured number of requests.
-fn serve(nodes: Vec<Node>, writing: &Writing, count: &AtomicU64) -> Result<Figures> {
-    let stations = nodes.into_iter().map(|node| Station::new(node, writing));
-    let mut stations = stations.collect::<Result<Vec<_>>>()?;
+fn serve(mut stations: Vec<Station<'_>>, count: &AtomicU64) -> Result<Figures> {
     let mut figures = Figures::default();
     let mut idle = Idle::napping();
     while !stations.iter().all(Station::has_finished) {
@@ -77,12 +84,13 @@ fn serve(nodes: Vec<Node>, writing: &Writing, count: &AtomicU64) -> Result<Figur
 }
 
 impl<'a> Station<'a> {
-    fn new(node: Node, writing: &'a Writing) -> Result<Self> {
+    fn new(node: Node, writing: &'a Writing, steps: Steps, who: Who) -> Result<Self> {
         for _ in 0..RECEIVES {
             receive(&node, vec![0; LONGEST])?;
         }
+        steps.step(who, || format!("posted {RECEIVES} receives of {LONGEST} bytes, and waits for readers"));
         let (readers, waiting) = (HashMap::new(), VecDeque::new());
-        Ok(Self { node, writing, readers, latest: None, waiting, job: None, served: 0 })
+        Ok(Self { node, steps, who, writing, readers, latest: None, waiting, job: None, served: 0 })
     }
 
     fn has_finished(&self) -> bool {
@@ -103,6 +111,10 @@ impl<'a> Station<'a> {
             busy |= job.post(&self.node, self.writing)? > 0;
         }
         if let Some(served) = self.job.as_mut().and_then(Job::served) {
+            self.steps.step(self.who, || {
+                let time = served.span.map_or(0.0, |(from, to)| (to - from).as_secs_f64());
+                format!("served a request: {} writes, {} bytes in {time:.6} s", served.writes, served.bytes)
+            });
             figures.add(served);
             self.job = None;
             self.served += 1;
@@ -118,7 +130,16 @@ impl<'a> Station<'a> {
     /// Begins a request, unless it is invalid.
     fn begin(&mut self, peer: FiAddr, request: Fill) {
         let regions = self.readers.get(&peer).cloned().unwrap_or_default();
-        match Job::new(&self.node, peer, regions, request, self.writing.warm_up) {
+        self.steps.step(self.who, || {
+            let Fill { seed, page_size, pages, rounds, arrival, .. } = &request;
+            format!(
+                "begins a request of peer {peer:?}: seed {seed:#x}, rounds {rounds}, arrival {arrival:?}, pages of \
+                 {page_size} bytes in each of {} regions: {}",
+                regions.len(),
+                indices(pages)
+            )
+        });
+        match Job::new(&self.node, peer, regions, request, self.writing.warm_up, (self.steps, self.who)) {
             Ok(job) => self.job = Some(job),
             Err(why) => output::tell(&format!("fi_write_demo: refused a request: {why}")),
         }
@@ -159,6 +180,15 @@ impl<'a> Station<'a> {
                 }
                 let address = nics::introduced(&self.node, &connect.address)?;
                 let peer = self.node.insert(&address).map_err(Failure::stack("a reader's address"))?;
+                self.steps.step(self.who, || {
+                    let region =
+                        |at: &RemoteWindow| format!("{} bytes at {:#x}, key {:#x}", at.len, at.base, at.key);
+                    let regions: Vec<_> = connect.regions.iter().map(region).collect();
+                    format!(
+                        "a reader has connected: {address} is peer {peer:?}; regions: {}",
+                        regions.join("; ")
+                    )
+                });
                 self.readers.insert(peer, connect.regions);
                 self.latest = Some(peer);
                 Ok(())
