@@ -23,8 +23,8 @@ fn in_a_child(body: impl FnOnce()) {
     }
 }
 
-/// Regression test: the child released the lock that it shares with its parent, and deleted the flow. The parent went on
-/// to commit, and no reader saw it. The child also stopped the thread that records the times of reads.
+/// Regression test: the child released the lock that it shares with its parent, and deleted the flow. The parent went
+/// on to commit, and no reader saw it. The child also stopped the thread that records the times of reads.
 #[test]
 fn a_child_that_drops_writers_leaves_their_flows_to_its_parent() {
     let folder = Folder::new();

@@ -240,8 +240,8 @@ fn a_killed_reader_disturbs_nobody() {
     }
 }
 
-/// Regression test: each domain with a writer of grains took one of the few instances of inotify that the system gives a
-/// user (128), so the 129th domain could not be written.
+/// Regression test: each domain with a writer of grains took one of the few instances of inotify that the system gives
+/// a user (128), so the 129th domain could not be written.
 #[test]
 fn writers_in_many_domains_take_one_instance_of_inotify() {
     let count = || {

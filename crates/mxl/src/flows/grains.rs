@@ -421,8 +421,8 @@ impl GrainWriter {
     /// Publishes the content of a grain's slot and makes it the head: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::TooLate`] if the slot was opened for another grain since. [`Error::Truncated`]: data written to a truncated file is not published. If a file is truncated during
-    /// this
+    /// [`Error::TooLate`] if the slot was opened for another grain since: nothing is published then.
+    /// [`Error::Truncated`]: data written to a truncated file is not published. If a file is truncated during this
     /// call, readers may have seen the head move.
     pub fn publish(&self, info: GrainInfo) -> Result<(), Error> {
         self.commit(info, Head::Set)
