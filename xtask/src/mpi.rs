@@ -97,6 +97,10 @@ pub fn test(report: &mut Report, suite: bool) {
             let ranks = |count: &str, seconds: &str| {
                 let mut program = family.ranks(&bin, count, seconds, provider);
                 program.env("LD_LIBRARY_PATH", &ours).env("FI_UDP_SHARED_MEMORY", shared_memory);
+                if shared_memory == "0" {
+                    // Open MPI waits for processes that it spawns without any progress of libfabric (docs/mpi.md).
+                    program.env("OMPI_MCA_mtl_ofi_data_progress", "auto");
+                }
                 program
             };
             if !suite {
