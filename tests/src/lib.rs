@@ -2,6 +2,7 @@
 
 pub mod costs;
 pub mod denied;
+pub mod heard;
 pub mod mesh;
 pub mod two;
 pub mod udp;

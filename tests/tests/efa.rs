@@ -17,6 +17,8 @@ mod counted_anew;
 mod direct;
 #[path = "../efa/dmabuf.rs"]
 mod dmabuf;
+#[path = "../efa/logs.rs"]
+mod logs;
 #[path = "../efa/native.rs"]
 mod native;
 #[path = "../near.rs"]

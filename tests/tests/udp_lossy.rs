@@ -8,7 +8,7 @@ use ofi_testkit::opening::Opening;
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_tests::udp::{Relay, Weather, relayed};
-use ofi_tests::{Naming, hints, opening};
+use ofi_tests::{Naming, heard, hints, opening};
 
 ofi_testkit::roles!(connections);
 
@@ -163,4 +163,37 @@ fn connections_come_about_and_carry_everything() {
     let mut child = Child::start_under(&["unshare", "-Urn"], "connections", &[], &[]);
     println!("{}", child.line.hear());
     child.finish();
+}
+
+#[test]
+fn losses_and_the_protocol_of_messages_are_logged() {
+    heard::listen();
+    let (pair, relay) = apart(None);
+    let len = 1 << 20;
+    let (from, into) = (Memory::patterned(len, 1), Memory::new(len));
+    for _ in 0..2 {
+        pair.post(|| pair.b.receive(&into).context(1).post());
+        pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
+        pair.done(&pair.b);
+        pair.done(&pair.a);
+    }
+    heard::says(&[
+        "udp:ep_data<debug> chose the protocol of short messages to a peer",
+        "protocol=eager",
+        "up_to=",
+    ]);
+    let chosen = [
+        "udp:ep_data<debug> chose the protocol of a message to a peer",
+        "protocol=rendezvous",
+        "len=1048576",
+    ];
+    assert_eq!(heard::count(&chosen), 1, "not for each message");
+    heard::says(&[
+        "udp:ep_data<debug> the congestion window was reduced",
+        "why=packets were lost",
+        "peer=fi_sockaddr_in://",
+        "window=",
+        "rtt_us=",
+    ]);
+    drop(relay);
 }

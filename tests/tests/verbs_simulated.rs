@@ -21,6 +21,8 @@ mod device_events;
 mod least;
 #[path = "../verbs/lockable.rs"]
 mod lockable;
+#[path = "../verbs/logs.rs"]
+mod logs;
 #[path = "../verbs/native.rs"]
 mod native;
 #[path = "../near.rs"]

@@ -45,6 +45,7 @@ mod origin;
 mod rate;
 mod sink;
 mod start;
+mod told;
 
 pub use level::Level;
 pub use line::Entry;
@@ -52,6 +53,7 @@ use origin::Origin;
 pub use rate::Limit;
 pub use sink::{Sink, give_back, take_over, unheard};
 pub use start::{Started, announce, init_from_env, logger, start};
+pub use told::Told;
 
 /// Names that `FI_LOG_SUBSYS` knows, in the order of C's `enum fi_log_subsys`.
 pub const SUBSYSTEMS: [&str; 10] =

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ibv::transfer::Step;
 use ofi_api::{Error, Result};
+use ofi_core::log::Limit;
 use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
@@ -235,6 +236,29 @@ impl Adapter {
     /// Gives back a slot that is no longer in use.
     pub fn give_slot(&mut self, slot: u32) {
         self.free.push(slot);
+    }
+
+    /// Logs that nothing is left of what a request needs, and returns the error of its post.
+    #[cold]
+    pub fn full(&self) -> ofi_api::Error {
+        self.log_full();
+        ofi_api::Error::AGAIN
+    }
+
+    /// As [`Adapter::full`], for packets that wait instead.
+    #[cold]
+    pub fn log_full(&self) {
+        static LIMIT: Limit = Limit::new();
+        if tracing::enabled!(target: "ofi::efa::ep_data", tracing::Level::DEBUG)
+            && let Some(more) = LIMIT.pass()
+        {
+            tracing::debug!(
+                target: "ofi::efa::ep_data",
+                address = %crate::address::named(&self.address), packets = self.slots,
+                room_for_packets = self.free.len(), room_for_accesses = self.room, more,
+                "the endpoint's queue of requests is full (FI_EFA_TX_SIZE): packets wait, and accesses get FI_EAGAIN"
+            );
+        }
     }
 
     /// The memory of a slot for an outgoing packet.

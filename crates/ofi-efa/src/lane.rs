@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Error, OpFlags, Result};
+use ofi_core::log::{Limit, Told};
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
@@ -142,6 +143,8 @@ pub struct Lane {
     /// When the peer was last probed.
     pub probed: Option<Instant>,
     pub is_dirty: bool,
+    /// Protocols of messages to the peer that were logged.
+    pub told: Told,
     /// Whether a packet to the peer has arrived.
     pub is_met: bool,
     /// Whether the lane is in [`Common::stalled`].
@@ -192,6 +195,7 @@ impl Lane {
             pausing: 0,
             probed: None,
             is_dirty: false,
+            told: Told::default(),
             is_met: false,
             is_stalled: false,
             ending: None,
@@ -278,6 +282,9 @@ impl Lane {
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
             return self
                 .post(common, Packet { peer, slot, len: header.len() + len, data: None, mark, bare: false });
+        }
+        if self.queue.is_empty() && self.is_free() {
+            common.adapter.log_full();
         }
         let mut bytes = vec![0u8; header.len() + len].into_boxed_slice();
         bytes[..header.len()].copy_from_slice(header);
@@ -412,9 +419,60 @@ impl Lane {
     pub fn rest(&mut self, common: &mut Common, peer: Peer) {
         common.counts.not_ready += 1;
         if self.rest.is_none() {
+            if self.pause == REST.0 {
+                self.log_rest();
+            }
             self.rest = Some(common.adapter.now() + self.pause);
             self.pause = (self.pause * 2).min(REST.1);
             common.resting.push(peer);
+        }
+    }
+
+    /// Logs the first rest of a row: the peer's device had no receive for a packet.
+    #[cold]
+    fn log_rest(&self) {
+        static LIMIT: Limit = Limit::new();
+        if tracing::enabled!(target: "ofi::efa::ep_data", tracing::Level::DEBUG)
+            && let Some(more) = LIMIT.pass()
+        {
+            tracing::debug!(
+                target: "ofi::efa::ep_data",
+                peer = %crate::address::named(&self.address), first_pause_us = REST.0.as_micros(),
+                longest_pause_us = REST.1.as_micros(), more,
+                "a peer's device has no receive left (RNR): packets to it wait and are sent again"
+            );
+        }
+    }
+
+    /// Takes the peer's request to pause messages (an odd number), or to resume.
+    pub fn pauses(&mut self, number: u32) {
+        // These packets may overtake one another.
+        if number.wrapping_sub(self.paused) >= 1 << 31 {
+            return;
+        }
+        static LIMIT: Limit = Limit::new();
+        let was_paused = std::mem::replace(&mut self.paused, number) & 1 != 0;
+        if !was_paused
+            && number & 1 != 0
+            && tracing::enabled!(target: "ofi::efa::ep_data", tracing::Level::DEBUG)
+            && let Some(more) = LIMIT.pass()
+        {
+            tracing::debug!(
+                target: "ofi::efa::ep_data",
+                peer = %crate::address::named(&self.address), more,
+                "a peer has no room for more messages: messages to it get FI_EAGAIN until it has"
+            );
+        }
+    }
+
+    /// Logs the protocol of a message, once for each peer and protocol.
+    pub fn tell(&mut self, (nth, protocol): (u8, &'static str), len: usize) {
+        if self.told.is_first(nth) {
+            tracing::debug!(
+                target: "ofi::efa::ep_data",
+                peer = %crate::address::named(&self.address), protocol, len,
+                "chose the protocol of a message to a peer"
+            );
         }
     }
 

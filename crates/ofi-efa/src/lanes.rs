@@ -403,10 +403,7 @@ impl EfaLanes {
             }),
             Packet::Read(read) => lane.take_read(common, host, peer, read),
             Packet::Pause(number) => {
-                // These packets may overtake one another.
-                if number.wrapping_sub(lane.paused) < 1 << 31 {
-                    lane.paused = *number;
-                }
+                lane.pauses(*number);
                 Ok(())
             }
             Packet::Bye => {

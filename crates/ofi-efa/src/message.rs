@@ -17,6 +17,14 @@ use crate::window::Held;
 use crate::wire::{Control, Form, Header, Message, Own, Packet, Short, parse};
 use crate::{Efa, atomic};
 
+/// Protocols of long messages, in the log; with their numbers in [`Lane::told`].
+const MEDIUM: (u8, &str) = (0, "medium: eager, in several packets");
+const LONG_CTS: (u8, &str) = (1, "rendezvous (longcts): the peer's clear to send for each window");
+const LONG_READ: (u8, &str) = (2, "rendezvous (longread): the peer's device reads it");
+const RUNT_READ: (u8, &str) =
+    (3, "rendezvous (runting read): the peer's device reads what follows the first packets");
+const MATCHED: (u8, &str) = (4, "rendezvous: it completes when it is matched (FI_MATCH_COMPLETE)");
+
 impl Lane {
     /// The part of a header that only endpoints of this library understand.
     ///
@@ -165,6 +173,7 @@ impl Lane {
         let lent = self.lend(common, out, out.flags.contains(OpFlags::INJECT));
         // SAFETY: the core lends the pieces of the messages that it posts.
         let payload = unsafe { Payload::new(out.pieces, len, out.flags) };
+        let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
         if let Some((from, regions)) = lent {
             let op = Op { awaits: true, ..Op::packed(true) };
             let (id, number) = self.open(common, host, peer, out.ticket, op)?;
@@ -172,6 +181,7 @@ impl Lane {
             common.counts.lent += 1;
             message.send_id = number;
             let runt = self.runt(common, len, message.confirm);
+            self.tell(if runt > 0 { RUNT_READ } else { LONG_READ }, len);
             Self::keep_lent(host, peer, id, Lent { payload, len, runt, message, regions });
             if runt > 0 {
                 common.counts.runts += 1;
@@ -191,12 +201,13 @@ impl Lane {
         let op = Op { work, unacked: 0, making: true, awaits: message.confirm, id: 0 };
         let (id, number) = self.open(common, host, peer, out.ticket, op)?;
         self.next_msg = self.next_msg.wrapping_add(1);
-        let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
         if len <= common.settings.max_medium && !matched {
+            self.tell(MEDIUM, len);
             common.counts.medium += 1;
             message.send_id = if message.confirm { number } else { 0 };
             self.streams.push_back(Stream::Medium { op: id, message, done: 0, len });
         } else {
+            self.tell(if matched { MATCHED } else { LONG_CTS }, len);
             common.counts.long += 1;
             message.send_id = number;
             let credits = common.settings.min_credits as u32;

@@ -12,7 +12,7 @@
 //! lane waits for that before it ends its operations (`Lane::is_busy`).
 
 use ibv::transfer::{Source, plan};
-use ofi_api::{Errno, Error, OpFlags, Piece, Result};
+use ofi_api::{Errno, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
@@ -43,6 +43,13 @@ impl Lane {
                 reads_by = by(self.native.read), writes_by = by(self.native.write),
                 own_protocol = shake.features.has(Features::OWN),
                 "met a peer"
+            );
+            tracing::debug!(
+                target: "ofi::efa::ep_data",
+                peer = %crate::address::named(&self.address), protocol = "eager", packet = common.adapter.mtu,
+                medium_up_to = common.settings.max_medium,
+                "chose the protocol of messages to a peer that fit into a packet; longer ones take several packets or \
+                 a rendezvous"
             );
             if shake.features.has(Features::USER_RECV_QP) {
                 let (qpn, qkey) = shake.user_recv_qp.ok_or(Broken)?;
@@ -110,7 +117,7 @@ impl Lane {
         let (mut runs, mut regions, mut slot) = (Vec::new(), Vec::new(), None);
         if short {
             common.domain.transport.dmabufs.refuse(out.pieces)?;
-            let taken = common.adapter.take_slot().ok_or(Error::AGAIN)?;
+            let taken = common.adapter.take_slot().ok_or_else(|| common.adapter.full())?;
             let segment = common.adapter.lend(taken, out.len);
             if out.write {
                 // SAFETY: the pieces are lent during the call; a slot has room for a packet.

@@ -4,7 +4,7 @@
 //! Memory that the application has registered is used in place. Other memory is copied through a slot if it fits into
 //! one, and otherwise registered for the operation.
 
-use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
+use ofi_api::{Errno, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
@@ -138,7 +138,7 @@ impl Lane {
         }
         domain.dmabufs.refuse(std::slice::from_ref(piece))?;
         if short {
-            let slot = common.adapter.take_slot().ok_or(Error::AGAIN)?;
+            let slot = common.adapter.take_slot().ok_or_else(|| common.adapter.full())?;
             if !fills {
                 // SAFETY: the piece is lent during the call; a slot has room for a packet.
                 unsafe { copy::bytes(addr, common.adapter.outgoing(slot), len) };
@@ -169,7 +169,7 @@ impl Lane {
             return Ok(None);
         }
         if !common.adapter.has_room() {
-            return Err(Error::AGAIN);
+            return Err(common.adapter.full());
         }
         let injected = out.flags.contains(OpFlags::INJECT);
         let Some((lkey, memory)) = Self::memory(common, piece, !out.write, injected)? else {

@@ -33,7 +33,7 @@ pub mod wire;
 pub use chunks::Chunks;
 pub use connection::{Config, Foresight, LONGEST_PACKET, Stats};
 pub use crypto::{Limits, NoEncryption, Refusal, Security};
-pub use driver::{Began, Driver, Late, Lost, Row};
+pub use driver::{Began, Driver, Late, Lost, Row, Sign};
 pub use endpoint::{Arrivals, Endpoint, EndpointStats, Transmit, answer_liveness, answer_question};
 pub use stream::{Flow, Part, SendStream, Sender};
 pub use time::Instant;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ofi_rdm::Stream;
 use ofi_rdm::congestion::Congestion;
+use ofi_rdm::{Sign, Stream};
 use ofi_testkit::net::{Link, Net, all_acked};
 
 /// Runs one bulk transfer from each sender. Returns bytes per second of virtual time.
@@ -216,4 +216,31 @@ fn a_path_that_was_cut_for_a_while_is_used_again_soon() {
     let after = rate(&mut net, id, Duration::from_millis(500));
     println!("{before:.0} bytes/s before, {after:.0} after");
     assert!(after > 0.8 * before, "{after:.0} bytes/s, {before:.0} before, {stats:?}");
+}
+
+/// Of each sign of congestion the driver is told, and what is left of the window.
+#[test]
+fn signs_of_congestion_are_reported_with_what_is_left_of_the_window() {
+    let delay = Duration::from_millis(1);
+    let calm = Link { delay, byte_time: 8, longest: 1472, queue: 1_000_000, ..Link::default() };
+    let after = |link: &Link, cut: bool| {
+        let mut net = Net::new(0, 2, link.clone(), Congestion::Reno);
+        net.record(0, 1, Stream::Commands, 10);
+        net.run(Duration::from_secs(1));
+        net.payload(0, 1, Stream::Bulk, 1 << 20);
+        if cut {
+            net.cut.push((0, 1));
+        }
+        net.run(Duration::from_secs(2));
+        std::mem::take(&mut net.hosts[0].application.signs)
+    };
+    assert_eq!(after(&calm, false), []);
+    let lossy = after(&Link { loss: 30, ..calm.clone() }, false);
+    assert!(lossy.iter().any(|(sign, state)| *sign == Sign::Lost && state.lost > 0), "{lossy:?}");
+    let marking = after(&Link { marking: 20_000, ..calm.clone() }, false);
+    assert!(marking.iter().any(|(sign, _)| *sign == Sign::Marked), "{marking:?}");
+    let silent = after(&calm, true);
+    let resets: Vec<_> = silent.iter().filter(|(sign, _)| *sign == Sign::Silent).collect();
+    let [(_, state)] = resets[..] else { panic!("one reset for one silence: {silent:?}") };
+    assert!(state.timeouts >= 4 && state.window <= 2 * state.packet_size, "{state:?}");
 }

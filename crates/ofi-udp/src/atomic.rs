@@ -12,6 +12,7 @@ use crate::Udp;
 use crate::command::{STREAM_LIMIT, kind};
 use crate::lane::Lane;
 use crate::lane::common::{Common, accessor};
+use crate::message::full;
 use crate::op::Op;
 
 impl Lane {
@@ -26,6 +27,7 @@ impl Lane {
         if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
             || sender.commands.records() > STREAM_LIMIT
         {
+            full(host, out.peer, sender);
             return Err(Error::AGAIN);
         }
         let executor = &out.executor;

@@ -8,7 +8,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::Host;
 use ofi_core::transport::record::{Broken, Words, flag};
 use ofi_rdm::wire::Record;
-use ofi_rdm::{Began, Chunks, Driver, Flow, Late, Lost, Row, Sender, Stream, suites};
+use ofi_rdm::{Began, Chunks, Driver, Flow, Late, Lost, Row, Sender, Sign, Stream, suites};
 
 use crate::answer::is_answer;
 use crate::coming::{Coming, Next};
@@ -229,6 +229,11 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
             window = session.window,
             "a session has begun"
         );
+        tracing::debug!(
+            target: "ofi::udp::ep_data",
+            peer = %session.address, protocol = "eager", up_to = self.common.eager,
+            "chose the protocol of short messages to a peer; longer ones are announced (rendezvous)"
+        );
     }
 
     #[cold]
@@ -242,6 +247,26 @@ impl<H: Host<Udp>> Driver for Glue<'_, H> {
                 peer = self.named(peer), timeouts = late.timeouts, lost = late.lost,
                 rtt_us = late.rtt_ns / 1000, window = late.window, packet_size = late.packet_size, more,
                 "acknowledgements are late: packets are sent again"
+            );
+        }
+    }
+
+    #[cold]
+    fn congested(&mut self, peer: u32, sign: Sign, state: Late) {
+        static LIMITS: [Limit; 3] = [const { Limit::new() }; 3];
+        if tracing::enabled!(target: "ofi::udp::ep_data", tracing::Level::DEBUG)
+            && let Some(more) = LIMITS[sign as usize].pass()
+        {
+            let why = match sign {
+                Sign::Lost => "packets were lost",
+                Sign::Marked => "the path marks packets (ECN)",
+                Sign::Silent => "the peer was silent for several probe timeouts",
+            };
+            tracing::debug!(
+                target: "ofi::udp::ep_data",
+                peer = self.named(peer), why, window = state.window, lost = state.lost,
+                timeouts = state.timeouts, rtt_us = state.rtt_ns / 1000, packet_size = state.packet_size, more,
+                "the congestion window was {}", if sign == Sign::Silent { "reset" } else { "reduced" }
             );
         }
     }

@@ -2,6 +2,7 @@
 
 use ofi_api::{Error, OpFlags, Result};
 use ofi_core::copy;
+use ofi_core::log::Limit;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words, flag};
 use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, Posted};
@@ -40,6 +41,7 @@ impl Lane {
         if (out.flags.contains(OpFlags::FENCE) && self.outstanding > 0)
             || sender.commands.records() > STREAM_LIMIT
         {
+            full(host, out.peer, sender);
             return Err(Error::AGAIN);
         }
         // Messages with `FI_MATCH_COMPLETE` are announced, however short: the peer requests them when it has a receive.
@@ -114,6 +116,7 @@ impl Lane {
         flags |= fields.envelope(out);
         let kind = if is_ahead { kind::AHEAD } else { kind::ANNOUNCE };
         sender.commands.record(kind, flags, fields.bytes(), 0, None);
+        self.tell(common, host, out, (keep, is_ahead));
         if is_ahead {
             let op = id.to_wire();
             sender.commands.payload(kind::PART_AHEAD, 0, op, ahead::token(op), out.len as u64);
@@ -123,6 +126,37 @@ impl Lane {
             common.counts.announced += 1;
         }
         Ok(if keep { Posted::Done } else { Posted::Pending })
+    }
+
+    /// Logs the protocol of a message that is announced, once for each peer and protocol.
+    fn tell<H: Host<Udp>>(
+        &mut self,
+        common: &Common,
+        host: &H,
+        out: &OutMessage<'_>,
+        (keep, is_ahead): (bool, bool),
+    ) {
+        let (nth, protocol, why) = match (keep, is_ahead) {
+            (true, _) => (0, "rendezvous", "the peer has no room for messages that it has no receive for"),
+            (_, true) => (
+                1,
+                "rendezvous, its payload ahead of the request",
+                "the peer had a receive for the last long message",
+            ),
+            _ if out.len > common.eager => (2, "rendezvous", "it is longer than a packet's command"),
+            _ if self.keeps => {
+                (0, "rendezvous", "the peer has no room for messages that it has no receive for")
+            }
+            _ => (3, "rendezvous", "it completes when it is matched (FI_MATCH_COMPLETE)"),
+        };
+        if self.told.is_first(nth) {
+            tracing::debug!(
+                target: "ofi::udp::ep_data",
+                peer = host.address(out.peer).map(tracing::field::display), protocol, why,
+                len = out.len, eager_up_to = common.eager,
+                "chose the protocol of a message to a peer"
+            );
+        }
     }
 
     /// Takes a message.
@@ -313,6 +347,23 @@ impl Lane {
             }
         }
         Ok(ended)
+    }
+}
+
+/// Logs that the queue to a peer is full, unless the caller only waits for a fence.
+#[cold]
+pub fn full<H: Host<Udp>>(host: &H, peer: Peer, sender: &Sender) {
+    static LIMIT: Limit = Limit::new();
+    let queued = sender.commands.records();
+    if queued > STREAM_LIMIT
+        && tracing::enabled!(target: "ofi::udp::ep_data", tracing::Level::DEBUG)
+        && let Some(more) = LIMIT.pass()
+    {
+        tracing::debug!(
+            target: "ofi::udp::ep_data",
+            peer = host.address(peer).map(tracing::field::display), queued, more,
+            "the queue to a peer is full: posts get FI_EAGAIN until it has taken some"
+        );
     }
 }
 

@@ -96,7 +96,26 @@ impl Lane {
         flags |= fields.envelope(out);
         self.record(common, out.peer, (kind::ANNOUNCE, flags), fields.bytes(), 0, None, |_| {});
         common.counts.announced += 1;
+        self.tell(out);
         Ok(if keep { Posted::Done } else { Posted::Pending })
+    }
+
+    /// Logs the protocol of a message that is announced, once for each peer and reason.
+    fn tell(&mut self, out: &OutMessage<'_>) {
+        let (nth, why) = match out.len {
+            len if len > PAYLOAD => {
+                (0, "it is longer than a record; the peer reads it from this end's memory")
+            }
+            _ if self.peer_wishes => (1, "the peer has no room for messages that it has no receive for"),
+            _ => (2, "it completes when it is matched (FI_MATCH_COMPLETE)"),
+        };
+        if self.told.is_first(nth) {
+            tracing::debug!(
+                target: "ofi::verbs::ep_data",
+                peer = %self.address, protocol = "rendezvous", why, len = out.len, eager_up_to = PAYLOAD,
+                "chose the protocol of a message to a peer"
+            );
+        }
     }
 
     /// The context of an operation closes: see [`ofi_core::transport::Lanes::abandon`].

@@ -1,6 +1,7 @@
 //! Outgoing records: posted at once if there are credits, slots and room on the queue pair, else queued and packed.
 
 use ofi_api::{Errno, Result};
+use ofi_core::log::Limit;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
@@ -53,6 +54,9 @@ impl Lane {
             fill(to.wrapping_add(HEAD + fields.len()));
             return self.post(common, peer, slot, total, mark, Vec::new());
         }
+        if empty {
+            self.starved(common, of);
+        }
         let mut bytes = vec![0u8; total].into_boxed_slice();
         put(bytes.as_mut_ptr(), &head, fields);
         fill(bytes.as_mut_ptr().wrapping_add(HEAD + fields.len()));
@@ -74,20 +78,55 @@ impl Lane {
         self.record(common, peer, (kind::DONE, flags), fields.bytes(), 0, None, |_| {});
     }
 
-    /// Whether a record may be posted now.
-    fn has_credit(&self, common: &Common, of: Use) -> bool {
-        let kept = match of {
+    /// Credits that such a record leaves to others.
+    #[inline]
+    fn kept_credits(&self, of: Use) -> usize {
+        match of {
             Use::Answer => 0,
             Use::Waited => self.reserve,
             Use::Direct => self.reserve + self.held,
-        };
+        }
+    }
+
+    /// Whether a record may be posted now.
+    fn has_credit(&self, common: &Common, of: Use) -> bool {
         // Commands must follow earlier accesses; answers have no order.
         let is_turn = of == Use::Answer || self.accesses_waiting == 0;
         // After this end has asked to close the connection, answers are still posted: a peer that waits for one
         // declines.
         let is_open =
             if of == Use::Answer { self.is_connected() && !self.has_agreed() } else { self.is_open() };
-        is_open && is_turn && self.credits > kept && self.has_room(common)
+        is_open && is_turn && self.credits > self.kept_credits(of) && self.has_room(common)
+    }
+
+    /// Logs why queued records wait. Before the connection is there, and while accesses go first, nothing
+    /// has run out.
+    #[cold]
+    fn starved(&self, common: &Common, of: Use) {
+        static LIMIT: Limit = Limit::new();
+        let is_turn = of == Use::Answer || self.accesses_waiting == 0;
+        if !tracing::enabled!(target: "ofi::verbs::ep_data", tracing::Level::DEBUG)
+            || !self.is_open()
+            || !is_turn
+        {
+            return;
+        }
+        let why = if self.credits <= self.kept_credits(of) {
+            "the peer's application takes no messages, so it returns no credits"
+        } else if self.requests >= common.adapter.requests {
+            "the connection's queue pair is full"
+        } else if !common.adapter.has_room() {
+            "the completion queue is full"
+        } else {
+            "all slots for records are in use"
+        };
+        if let Some(more) = LIMIT.pass() {
+            tracing::debug!(
+                target: "ofi::verbs::ep_data",
+                peer = %self.address, why, credits = self.credits, requests = self.requests, more,
+                "records to a peer wait"
+            );
+        }
     }
 
     /// Posts the record in a slot; `marks` are those of the other records of a pack.
@@ -164,6 +203,9 @@ impl Lane {
                 continue;
             }
             if !self.has_credit(common, Use::Waited) {
+                if self.has_commands() {
+                    self.starved(common, Use::Waited);
+                }
                 break;
             }
             match self.commands.front() {

@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use super::{Connection, Session};
+use crate::driver::{Driver, Sign};
 use crate::stream::Sender;
 use crate::time::Instant;
 use crate::wire::{Ack, Stream};
@@ -22,7 +23,13 @@ const LONGEST_DELAY: Duration = Duration::from_millis(20);
 
 impl Connection {
     /// Processes an acknowledgement. `false` if it covers packets that were never sent, or numbers that were skipped.
-    pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack<'_>) -> bool {
+    pub(super) fn on_ack<D: Driver>(
+        &mut self,
+        now: Instant,
+        ack: &Ack<'_>,
+        peer: u32,
+        driver: &mut D,
+    ) -> bool {
         let Some(session) = self.session.as_deref_mut() else { return true };
         let is_acked =
             |number| ack.runs().take_while(|run| run.end > number).any(|run| run.contains(&number));
@@ -34,15 +41,32 @@ impl Connection {
         for run in ack.runs().take_while(|run| run.end > oldest) {
             fresh |= session.acked(&mut self.sender, now, run, ack);
         }
+        let mut lost = 0;
         if fresh {
             (session.probe_count, session.unanswered) = (0, 0);
             session.probes = 0;
             session.largest_acked = session.largest_acked.max(Some(ack.largest));
             session.end_silence(now);
-            self.stats.lost += session.find_lost(&mut self.sender, now);
+            lost = session.find_lost(&mut self.sender, now);
         }
         session.sent.forget();
+        if lost > 0 {
+            self.has_lost(lost, peer, driver);
+        }
         true
+    }
+
+    #[cold]
+    fn has_lost<D: Driver>(&mut self, count: u64, peer: u32, driver: &mut D) {
+        self.stats.lost += count;
+        if self.was_cut() {
+            driver.congested(peer, Sign::Lost, self.late());
+        }
+    }
+
+    /// Whether losses have reduced the congestion window since this was last asked.
+    pub fn was_cut(&mut self) -> bool {
+        self.session.as_deref_mut().is_some_and(|session| core::mem::take(&mut session.is_cut))
     }
 }
 
@@ -153,7 +177,9 @@ impl Session {
         if probe {
             self.size.on_probe_lost(bytes, false);
         } else {
+            let window = self.controller.window();
             self.controller.on_lost(now, at, bytes, self.rtt.shows_queue());
+            self.is_cut |= self.controller.window() < window;
             if self.vanishing.on_lost(now, at, size) && self.size.on_black_hole() {
                 self.controller.set_packet_size(self.size.packet());
             }

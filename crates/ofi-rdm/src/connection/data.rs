@@ -1,7 +1,7 @@
 //! Data packets: their frames update acknowledgements, streams and credit, and their numbers will be acknowledged.
 
 use super::{Config, Connection};
-use crate::driver::{Driver, Lost};
+use crate::driver::{Driver, Lost, Sign};
 use crate::stream::{Flow, ReceiveStream, Refused};
 use crate::time::Instant;
 use crate::wire::{Frame, Header, Record, Stream, header};
@@ -76,7 +76,7 @@ impl Connection {
             match frame {
                 Frame::Ping => {}
                 Frame::Ack(ack) => {
-                    if !self.on_ack(now, &ack) {
+                    if !self.on_ack(now, &ack, peer, driver) {
                         return Err(Lost::Broken);
                     }
                     for stream in Stream::ALL {
@@ -97,7 +97,11 @@ impl Connection {
                         Err(Refused::Violation) => return Err(Lost::Broken),
                     }
                 }
-                Frame::Marks { count } => self.on_marks(now, count),
+                Frame::Marks { count } => {
+                    if self.on_marks(now, count) {
+                        driver.congested(peer, Sign::Marked, self.late());
+                    }
+                }
                 Frame::Credit { stream, limit } => self.sender.stream(stream).set_limit(limit),
                 Frame::Close { .. } => return Err(Lost::Closed),
             }

@@ -55,17 +55,20 @@ impl Connection {
         self.marks.as_ref().map_or(0, |marks| marks.received)
     }
 
-    /// The peer reports `count` marked packets so far.
-    pub(super) fn on_marks(&mut self, now: Instant, count: u64) {
-        let Some(session) = self.session.as_deref_mut() else { return };
+    /// The peer reports `count` marked packets so far. Returns whether that reduced the congestion window.
+    pub(super) fn on_marks(&mut self, now: Instant, count: u64) -> bool {
+        let Some(session) = self.session.as_deref_mut() else { return false };
         let heard = self.marks.as_ref().map_or(0, |marks| marks.heard);
         // A late report, or a false one.
         if count <= heard || count > session.next_number {
-            return;
+            return false;
         }
-        if self.marks.get_or_insert_default().hear(count, session.arrived()) {
-            session.controller.on_marked(now, session.largest_left);
+        if !self.marks.get_or_insert_default().hear(count, session.arrived()) {
+            return false;
         }
+        let window = session.controller.window();
+        session.controller.on_marked(now, session.largest_left);
+        session.controller.window() < window
     }
 }
 

@@ -32,6 +32,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use crate::crypto::Protection;
+use crate::driver::Late;
 use crate::stream::{ReceiveStream, Senders};
 use crate::time::Instant;
 use crate::wire::handshake::param;
@@ -401,6 +402,17 @@ impl Connection {
     /// Whether [`Connection::hasten`] may find a delayed acknowledgement.
     pub fn owes(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.unacked > 0 || session.ack_now)
+    }
+
+    /// The state for the driver's log.
+    pub fn late(&self) -> Late {
+        let Stats { probes: timeouts, lost, rtt_ns, window, packet_size, .. } = self.statistics();
+        Late { timeouts, lost, rtt_ns, window, packet_size }
+    }
+
+    /// Whether the peer has been silent for so long that the congestion window was reset.
+    pub fn is_silent(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.changed)
     }
 
     /// The peer's counters.

@@ -41,6 +41,8 @@ pub struct Session {
     pub(super) unanswered: u32,
     pub(super) unanswered_from: Instant,
     pub(super) changed: bool,
+    /// Losses have reduced the congestion window, which the driver is still to be told.
+    pub(super) is_cut: bool,
     pub(super) probes: u32,
     /// Packets that may exceed the window, because this end will not be here when the window opens.
     pub(super) farewell: u32,
@@ -100,6 +102,7 @@ impl Session {
             unanswered: 0,
             unanswered_from: now,
             changed: false,
+            is_cut: false,
             probes: 0,
             farewell: 0,
             rtt: Rtt::default(),

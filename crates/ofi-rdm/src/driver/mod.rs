@@ -44,6 +44,11 @@ pub trait Driver {
         let _ = (peer, state);
     }
 
+    /// The congestion controller has reduced its window because of this sign. For the driver's log.
+    fn congested(&mut self, peer: u32, sign: Sign, state: Late) {
+        let _ = (peer, sign, state);
+    }
+
     /// The session ended. Anything unacknowledged may or may not have arrived, and is discarded.
     fn lost(&mut self, peer: u32, reason: Lost);
 
@@ -70,7 +75,18 @@ pub trait Driver {
     }
 }
 
-/// The state of a session whose acknowledgements are late.
+/// A sign of congestion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Packets were lost.
+    Lost,
+    /// Packets were marked on the path, because a queue is nearly full.
+    Marked,
+    /// The peer was silent for several probe timeouts: the window was reset to the least.
+    Silent,
+}
+
+/// The state of a session whose acknowledgements are late, or which saw a [`Sign`] of congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late {
     /// Probe timeouts so far.

@@ -4,8 +4,7 @@
 use core::cmp::Reverse;
 
 use super::Endpoint;
-use crate::connection::Stats;
-use crate::driver::{Driver, Late};
+use crate::driver::{Driver, Sign};
 use crate::time::Instant;
 
 impl Endpoint {
@@ -104,11 +103,16 @@ impl Endpoint {
         for peer in due.drain(..) {
             let connection = &mut self.peers[peer as usize];
             let probes = connection.stats.probes;
+            let was_silent = connection.is_silent();
             let ended = connection.on_time(now, &self.config);
+            if connection.was_cut() {
+                driver.congested(peer, Sign::Lost, connection.late());
+            }
             if connection.stats.probes != probes {
-                let Stats { probes: timeouts, lost, rtt_ns, window, packet_size, .. } =
-                    connection.statistics();
-                driver.timed_out(peer, Late { timeouts, lost, rtt_ns, window, packet_size });
+                driver.timed_out(peer, connection.late());
+            }
+            if connection.is_silent() && !was_silent {
+                driver.congested(peer, Sign::Silent, connection.late());
             }
             if let Err(reason) = ended
                 && !connection.closed

@@ -16,7 +16,8 @@ pub mod single;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ofi_api::{Errno, Error, Result};
+use ofi_api::{AddrFormat, Errno, Error, Result};
+use ofi_core::log::{Limit, Told};
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::Peer;
 use ofi_ring::crash_point;
@@ -105,6 +106,8 @@ pub struct Lane {
     pub grants: Grants,
     pub parked: ParkedQueue,
     pub schedule: Schedule,
+    /// Protocols of messages to the peer that were logged.
+    pub told: Told,
 }
 
 /// The peer broke the protocol: the lane must be given up.
@@ -243,7 +246,19 @@ impl Lane {
     /// Notes that a post found no room for `len` bytes; see [`Lane::has_room_again`].
     #[cold]
     pub fn starve(&mut self, len: usize) {
+        static LIMIT: Limit = Limit::new();
         self.initiated.starved = u32::try_from(len + 1).unwrap_or(u32::MAX);
+        if tracing::enabled!(target: "ofi::shm::ep_data", tracing::Level::DEBUG)
+            && let Some(more) = LIMIT.pass()
+        {
+            tracing::debug!(
+                target: "ofi::shm::ep_data",
+                peer = %crate::name::shown(&self.socket, AddrFormat::Str), wanted = len,
+                outstanding = self.initiated.outstanding, more,
+                "the ring of commands to a peer is full (FI_SHM_COMMAND_LINES): posts get FI_EAGAIN until the peer \
+                 has taken some"
+            );
+        }
     }
 
     /// Whether there is room now for the post that found none.

@@ -51,6 +51,12 @@ impl ShmLanes {
                             peer = %crate::name::shown(&socket, self.format), pid = up.parts.process.pid,
                             "attached to a peer's shared memory"
                         );
+                        tracing::debug!(
+                            target: "ofi::shm::ep_data",
+                            peer = %crate::name::shown(&socket, self.format), protocol = "eager",
+                            up_to = self.common.eager,
+                            "chose the protocol of short messages to a peer; longer ones are announced (rendezvous)"
+                        );
                     }
                     crash_point!("attach.rings");
                     lane.ring(&mut self.common);

@@ -1,6 +1,6 @@
 //! The sender: short messages go into a command, long ones are announced.
 
-use ofi_api::{Error, OpFlags, Piece, Result};
+use ofi_api::{AddrFormat, Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{Host, OutMessage, Payload, Posted};
@@ -284,6 +284,7 @@ impl Lane {
         }
         crash_point!("announce.sent");
         common.counts.announced += 1;
+        self.tell(common, out, high);
         if keep {
             crash_point!("announce.kept");
             common.counts.kept += 1;
@@ -293,5 +294,32 @@ impl Lane {
         }
         (self.initiated.outstanding, self.busy) = (self.initiated.outstanding + 1, true);
         Ok(Posted::Pending)
+    }
+
+    /// Logs the protocol of a message that was announced by a command with these flags, once for each peer and protocol.
+    fn tell(&mut self, common: &Common, out: &OutMessage<'_>, high: u32) {
+        let (nth, why) = match out.len {
+            len if len > common.eager => (0, "it is longer than a command"),
+            _ if high & flag::KEPT != 0 => {
+                (1, "the peer has no room for messages that it has no receive for: this end keeps a copy")
+            }
+            _ if out.flags.contains(OpFlags::MATCH_COMPLETE) => {
+                (2, "it completes when it is matched (FI_MATCH_COMPLETE)")
+            }
+            _ => (3, "the peer has no room for messages that it has no receive for"),
+        };
+        if self.told.is_first(nth) {
+            let payload = if high & (flag::LENT | flag::WRITES) != 0 {
+                "one copy from memory to memory, or a ring"
+            } else {
+                "library memory or a ring"
+            };
+            tracing::debug!(
+                target: "ofi::shm::ep_data",
+                peer = %crate::name::shown(&self.socket, AddrFormat::Str), protocol = "rendezvous", why, payload,
+                len = out.len, eager_up_to = common.eager,
+                "chose the protocol of a message to a peer"
+            );
+        }
     }
 }

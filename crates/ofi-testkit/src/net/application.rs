@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use ofi_rdm::wire::Record;
-use ofi_rdm::{Driver, Flow, Lost, Sender, Stream};
+use ofi_rdm::{Driver, Flow, Late, Lost, Sender, Sign, Stream};
 
 use super::Net;
 use super::link::Random;
@@ -56,6 +56,8 @@ impl Model {
 pub struct Application {
     /// Indexed by peer.
     pub peers: Vec<(SocketAddr, Model)>,
+    /// Signs of congestion that were reported, and the state then.
+    pub signs: Vec<(Sign, Late)>,
     address: SocketAddr,
     pub(super) incarnation: u32,
     pub(super) random: Random,
@@ -65,7 +67,7 @@ pub struct Application {
 
 impl Application {
     pub(super) fn new(address: SocketAddr, incarnation: u32, random: Random, stops: u32) -> Self {
-        Self { peers: Vec::new(), address, incarnation, random, stops }
+        Self { peers: Vec::new(), signs: Vec::new(), address, incarnation, random, stops }
     }
 }
 
@@ -180,6 +182,10 @@ impl Driver for Application {
         model.lost += 1;
         model.reason = Some(reason);
         (model.sent, model.marked, model.acked) = Default::default();
+    }
+
+    fn congested(&mut self, _peer: u32, sign: Sign, state: Late) {
+        self.signs.push((sign, state));
     }
 
     fn acked(&mut self, peer: u32, mark: u64) {

@@ -10,6 +10,7 @@ pub mod served;
 use std::collections::VecDeque;
 
 use ofi_api::Errno;
+use ofi_core::log::Told;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::record::Fields;
 use ofi_core::transport::{Host, Peer};
@@ -78,6 +79,8 @@ pub struct Lane {
     pub is_served: bool,
     /// It is in [`Common::keeping`].
     pub in_keeping: bool,
+    /// Protocols of messages to the peer that were logged.
+    pub told: Told,
     pub long: Option<Box<Long>>,
 }
 

@@ -31,6 +31,7 @@ use std::time::Instant;
 use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Piece, Result, SHARED_CONTEXT, Statistic};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
+use ofi_core::log::Limit;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{
     Arm, Arrived, Fault, Host, OutAtomic, OutMessage, OutRma, Peer, Posted, RxName, Ticket,
@@ -288,6 +289,22 @@ impl Connected {
         Ok(Posted::Pending)
     }
 
+    /// Counts and logs a post that finds no room.
+    #[cold]
+    fn full(&mut self) {
+        static LIMIT: Limit = Limit::new();
+        self.counts.full += 1;
+        if tracing::enabled!(target: "ofi::verbs::ep_data", tracing::Level::DEBUG)
+            && let Some(more) = LIMIT.pass()
+        {
+            tracing::debug!(
+                target: "ofi::verbs::ep_data",
+                refused = self.counts.full, more,
+                "the connection's queue of requests is full (FI_VERBS_TX_SIZE): posts get FI_EAGAIN"
+            );
+        }
+    }
+
     fn post<H: Host<Verbs>>(
         &mut self,
         host: &mut H,
@@ -313,7 +330,7 @@ impl Connected {
         let needs_slot = changes || (injected && !inline && len > 0);
         if !self.requests.has_room() || (needs_slot && slot.is_none()) {
             self.requests.give_slot(slot);
-            self.counts.full += 1;
+            self.full();
             return Err(Error::AGAIN);
         }
         let (segments, regions) = match slot {

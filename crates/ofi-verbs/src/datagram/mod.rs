@@ -19,6 +19,7 @@ use ibv::GRH;
 use ofi_api::{Address, Caps, EpType, Errno, Error, Info, Mode, Result, Statistic};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
+use ofi_core::log::Limit;
 use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
 use ofi_ring::notice::{Notices, may_sleep};
 
@@ -211,7 +212,7 @@ impl Datagrams {
             // The device has no room for another route, and sends under way keep theirs.
             Err(error) if error.errno() == Errno::ENOMEM && self.along.iter().any(Option::is_some) => {
                 self.drain();
-                self.counts.full += 1;
+                self.full();
                 return Err(Error::AGAIN);
             }
             route => route?,
@@ -220,7 +221,7 @@ impl Datagrams {
             self.drain();
         }
         let Some(slot) = self.free.pop() else {
-            self.counts.full += 1;
+            self.full();
             return Err(Error::AGAIN);
         };
         // SAFETY: the pieces are lent during the call, and a slot has room for the longest datagram.
@@ -237,6 +238,22 @@ impl Datagrams {
             }
         }
         Ok(Posted::Done)
+    }
+
+    /// Counts and logs a send that finds no room.
+    #[cold]
+    fn full(&mut self) {
+        static LIMIT: Limit = Limit::new();
+        self.counts.full += 1;
+        if tracing::enabled!(target: "ofi::verbs::ep_data", tracing::Level::DEBUG)
+            && let Some(more) = LIMIT.pass()
+        {
+            tracing::debug!(
+                target: "ofi::verbs::ep_data",
+                refused = self.counts.full, more,
+                "all slots for datagrams, or all routes of the device, are in use: sends get FI_EAGAIN"
+            );
+        }
     }
 
     /// Gives back a slot that is no longer being sent.

@@ -22,6 +22,7 @@ use ibv::transfer::Source;
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
+use ofi_core::log::Told;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
@@ -212,6 +213,8 @@ pub struct Lane {
     pub probe: Option<Instant>,
     /// Whether the lane is in [`Common::dirty`].
     pub is_dirty: bool,
+    /// Protocols of messages to the peer that were logged.
+    pub told: Told,
     /// Whether the lane is among those whose connections are checked.
     pub is_live: bool,
     /// The turn in which a record was last posted, or arrived.
@@ -265,6 +268,7 @@ impl Lane {
             peer_wishes: false,
             probe: None,
             is_dirty: false,
+            told: Told::default(),
             is_live: false,
             last_use: 0,
             wanted: 0,

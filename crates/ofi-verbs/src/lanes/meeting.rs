@@ -14,6 +14,7 @@ use super::VerbsLanes;
 use crate::lane::{Common, Lane, Link};
 use crate::rc::{self, CmEventKind, ConnParam, Connection, Event};
 use crate::settings::{RETRIES, connect_timeout};
+use crate::wire::PAYLOAD;
 use crate::{Verbs, address};
 
 const MAGIC: [u8; 4] = *b"ofv1";
@@ -405,6 +406,11 @@ impl Lane {
             target: "ofi::verbs::ep_ctrl",
             peer = %self.address, credits = self.credits, inline = self.inline,
             "a session has begun"
+        );
+        tracing::debug!(
+            target: "ofi::verbs::ep_data",
+            peer = %self.address, protocol = "eager", up_to = PAYLOAD,
+            "chose the protocol of short messages to a peer; longer ones are announced (rendezvous)"
         );
         self.link = Link::Open(id);
         self.last_use = common.turn;
