@@ -26,7 +26,7 @@ says() {
 nobody="setpriv --reuid 65534 --regid 65534 --clear-groups --bounding-set -all --inh-caps -all"
 
 says 'a GID index without a GID' 'wanted: 250' env FI_VERBS_GID_IDX=250 "$info" --explain -p verbs -t FI_EP_DGRAM
-says 'a GID index that is not a number' 'FI_VERBS_GID_IDX: wanted an index in the GID table' env FI_VERBS_GID_IDX=nine "$info" --explain -p verbs -t FI_EP_DGRAM
+says 'a GID index that is not a number' 'it must be an index in /sys/class/infiniband' env FI_VERBS_GID_IDX=nine "$info" --explain -p verbs -t FI_EP_DGRAM
 says 'a missing device' 'FI_VERBS_DEVICE_NAME="mlx5"' env FI_VERBS_DEVICE_NAME=mlx5 "$info" --explain -p verbs
 chmod 600 /dev/infiniband/*
 says 'no permission' 'may not open /dev/infiniband' $nobody "$info" --explain -p verbs

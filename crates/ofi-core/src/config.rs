@@ -53,19 +53,30 @@ pub struct Setting<T: Value> {
     default: T,
     limits: Option<(T, T)>,
     choices: &'static [&'static str],
+    form: Option<Form>,
+    is_strict: bool,
     help: &'static str,
 }
+
+/// Checks a text. The error is the reason why it cannot be used, as the end of a sentence about it, and names the form
+/// that is wanted.
+type Form = fn(&str) -> Result<(), String>;
 
 impl<T: Value> Setting<T> {
     /// A setting of `provider` ([`CORE`] for the stack's own), called `name` in lower case, with one
     /// sentence of help.
     pub const fn new(provider: &'static str, name: &'static str, default: T, help: &'static str) -> Self {
-        Self { provider, name, default, limits: None, choices: &[], help }
+        Self { provider, name, default, limits: None, choices: &[], form: None, is_strict: false, help }
     }
 
     /// Refuses values outside `low..=high`. The default must lie inside.
     pub const fn range(self, low: T, high: T) -> Self {
         Self { limits: Some((low, high)), ..self }
+    }
+
+    /// Marks a setting whose users call [`Setting::checked`]: an unusable value makes them fail.
+    pub const fn strict(self) -> Self {
+        Self { is_strict: true, ..self }
     }
 
     /// The value to use now: the environment's, or the default where the variable is not set or cannot be
@@ -117,13 +128,21 @@ impl<T: Value> Setting<T> {
             return Ok(None); // `FI_X= command` is how a shell user clears a variable
         }
         let value = match self.choice(word)? {
-            Some(choice) => T::parse(choice)?,
-            None => T::parse(text)?,
+            Some(choice) => T::parse(choice),
+            None => T::parse(text),
         };
-        if let Some((low, high)) = self.limits
+        let limits = self.limits.map(|(low, high)| format!("between {} and {}", low.show(), high.show()));
+        let value = value.map_err(|reason| match &limits {
+            Some(limits) => format!("{reason}, {limits}"),
+            None => reason,
+        })?;
+        if let Some(((low, high), limits)) = self.limits.zip(limits)
             && (value < low.read() || value > high.read())
         {
-            return Err(format!("it must lie between {} and {}", low.show(), high.show()));
+            return Err(format!("it must lie {limits}"));
+        }
+        if let Some(check) = self.form.filter(|_| !word.is_empty()) {
+            check(word)?;
         }
         Ok(Some(value))
     }
@@ -143,6 +162,11 @@ impl Setting<&'static str> {
     pub const fn one_of(self, choices: &'static [&'static str]) -> Self {
         Self { choices, ..self }
     }
+
+    /// Refuses texts of another form. An empty text is not checked.
+    pub const fn form(self, check: Form) -> Self {
+        Self { form: Some(check), ..self }
+    }
 }
 
 /// A setting of any type, as the registry and `fi_info -e` see it.
@@ -155,6 +179,8 @@ pub trait AnySetting: Sync {
     fn help(&self) -> &'static str;
     /// Type of the value.
     fn kind(&self) -> Kind;
+    /// Whether an unusable value makes its users fail, where they otherwise use the default.
+    fn is_strict(&self) -> bool;
     /// The default as text that the setting would accept.
     fn default_text(&self) -> String;
     /// The meaning of `raw` as text: `None` for an unset variable.
@@ -189,6 +215,10 @@ impl<T: Value> AnySetting for Setting<T> {
 
     fn kind(&self) -> Kind {
         T::KIND
+    }
+
+    fn is_strict(&self) -> bool {
+        self.is_strict
     }
 
     fn default_text(&self) -> String {

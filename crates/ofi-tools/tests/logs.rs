@@ -28,7 +28,11 @@ fn logged(mut command: Command) -> Vec<String> {
 }
 
 fn pingpong(provider: &str, level: &str, environment: &[(&str, &str)]) -> Command {
-    let line = ["--sizes", "64,1M", "--quick"];
+    pingpong_of("64,1M", provider, level, environment)
+}
+
+fn pingpong_of(sizes: &str, provider: &str, level: &str, environment: &[(&str, &str)]) -> Command {
+    let line = ["--sizes", sizes, "--quick"];
     let more = [("FI_LOG_LEVEL", level), ("FI_PROVIDER", provider)];
     command(env!("CARGO_BIN_EXE_fi_pingpong"), &line, &[environment, &more].concat())
 }
@@ -63,6 +67,11 @@ fn a_run_over_sockets_names_what_it_opened_chose_and_ended() {
     says(&lines, &["<debug>", ":cq:", "opened a completion queue", "wait="]);
     says(&lines, &["<debug>", ":av:", "inserted an address", "fi_sockaddr_in://"]);
     says(&lines, &["<debug>", "its counters: "]);
+    says(&lines, &["<debug>", "chose the protocol of short messages to a peer", "protocol=eager", "up_to="]);
+    says(
+        &lines,
+        &["<debug>", "chose the protocol of a message to a peer", "protocol=rendezvous", "len=1048576"],
+    );
 
     let info = logged(pingpong("udp", "info", &off));
     assert!(info.len() < lines.len() && !info.is_empty(), "{} lines of {}", info.len(), lines.len());
@@ -93,6 +102,22 @@ fn a_run_over_shared_memory_names_the_peer_and_the_copies() {
     says(&lines, &["<info>", "closes an endpoint"]);
     let quiet = logged(pingpong("shm", "warn", &[]));
     assert!(quiet.is_empty(), "{}", quiet.join("\n"));
+}
+
+#[test]
+fn the_protocol_of_messages_over_shared_memory_and_a_full_ring_show() {
+    let _alone = alone();
+    let lines = logged(pingpong_of("4K,1M", "shm", "debug", &[]));
+    says(
+        &lines,
+        &["<debug>", ":shm:ep_data:", "chose the protocol of short messages to a peer", "protocol=eager"],
+    );
+    says(&lines, &["<debug>", ":shm:ep_data:", "chose the protocol of a message to a peer", "len=1048576"]);
+    says(
+        &lines,
+        &["<debug>", "the ring of commands to a peer is full", "peer=fi_shm://", "wanted=", "more="],
+    );
+    assert!(lines.len() < 400, "{} lines", lines.len());
 }
 
 #[test]
@@ -163,7 +188,92 @@ fn wrong_settings_are_warned_of_with_what_is_wanted_and_used() {
     says(&lines, &["<warn>", "FI_LOG_PROV=upd", "no provider", "shm, ", ", udp"]);
     let lines = info_list(&[("FI_PROVIDER", "shm,upd")]);
     says(&lines, &["<warn>", "FI_PROVIDER=shm,upd", "upd", "shm, ", ", udp"]);
+    let lines = info_list(&[("FI_PROVIDER_ALIAS", "tcp=upd,verbs")]);
+    says(&lines, &["<warn>", "FI_PROVIDER_ALIAS", "tcp=upd", "upd", "shm, ", ", udp"]);
+    says(&lines, &["<warn>", "FI_PROVIDER_ALIAS", "alias=provider", "verbs"]);
+    let lines = info_list(&[("FI_UDP_SEGMETS", "0"), ("FI_LOG_LEVEL", "info")]);
+    says(
+        &lines,
+        &["<info>", "FI_UDP_SEGMETS is set, and is no setting of this library", "fi_info -g FI_UDP_"],
+    );
     let lines = info_list(&[("FI_UDP_SEGMENTS", "banana"), ("FI_LOG_LEVEL", "off")]);
     assert!(lines.is_empty(), "{}", lines.join("\n"));
     assert!(info_list(&[]).is_empty());
+}
+
+/// The lines of `fi_info -l`, which may fail with such settings.
+fn warned(environment: &[(&str, &str)]) -> Vec<String> {
+    let output = command(env!("CARGO_BIN_EXE_fi_info"), &["-l"], environment).output().expect("the program");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    stderr.lines().filter(|line| line.starts_with("libfabric:")).map(str::to_owned).collect()
+}
+
+/// Values of each kind that cannot be used, and words of what the warning must name instead.
+fn wrong_values(setting: &ofi::config::Listed) -> Vec<(&'static str, &'static [&'static str])> {
+    use ofi::config::Kind;
+    match setting.kind {
+        Kind::Boolean => {
+            vec![("banana", &["one of 0, 1, false, true, no, yes, off, on"]), ("2", &["one of 0, 1"])]
+        }
+        Kind::Integer => vec![("banana", &["an integer of 64 bits"])],
+        Kind::Size => {
+            vec![("banana", &["a number such as 4096, 64K, 16M or 2G"]), ("-1", &["a number such as"])]
+        }
+        Kind::Time => vec![("banana", &["a time such as 20us, 1.5s or 2min", "ns, us, ms, s, min, h"])],
+        Kind::Text => match setting.env.as_str() {
+            "FI_LOG_LEVEL" => vec![("banana", &["one of warn, trace, info, debug"])],
+            "FI_LOG_PROV" => vec![("banana", &["the names are ", "udp", "core"])],
+            "FI_LOG_SUBSYS" => vec![("banana", &["the names are core, fabric, domain"])],
+            "FI_LOG_LOCATION" => vec![("/nowhere/banana", &["/nowhere/banana", "stderr"])],
+            "FI_PROVIDER" => vec![("banana", &["the names are ", "udp"])],
+            "FI_PROVIDER_ALIAS" => {
+                vec![("banana", &["alias=provider"]), ("tcp=banana", &["the names are ", "udp"])]
+            }
+            "FI_UDP_PORT_RANGE" => vec![("banana", &["LOW-HIGH"]), ("9-8", &["LOW-HIGH"])],
+            "FI_VERBS_GID_IDX" => vec![("banana", &["0 to 255"]), ("256", &["0 to 255"])],
+            // Names of devices, interfaces and folders, which come and go: what finds none says so where it looks.
+            "FI_PROVIDER_PATH" | "FI_UDP_IFACE" | "FI_VERBS_DEVICE_NAME" | "FI_VERBS_IFACE" => Vec::new(),
+            _ => vec![("banana", &["one of "])],
+        },
+    }
+}
+
+/// Every setting that there is, each wrong value in a run of its own.
+#[test]
+fn every_setting_with_a_wrong_value_is_warned_of_with_what_is_wanted() {
+    let settings = ofi::config::list();
+    assert!(settings.len() > 50, "{}", settings.len());
+    // The first values of all settings together, and the second ones.
+    let mut wrong: Vec<Vec<(String, &str, &[&str])>> = vec![Vec::new(), Vec::new()];
+    for setting in &settings {
+        for (index, (value, wanted)) in wrong_values(setting).into_iter().enumerate() {
+            // The log's own settings, and those of providers, change what else is said.
+            let apart = setting.env.starts_with("FI_LOG_") || setting.env.starts_with("FI_PROVIDER");
+            let row = if apart { wrong.len() } else { index };
+            if wrong.len() <= row {
+                wrong.resize_with(row + 1, Vec::new);
+            }
+            wrong[row].push((setting.env.clone(), value, wanted));
+        }
+    }
+    for run in wrong.iter().filter(|run| !run.is_empty()) {
+        let environment: Vec<(&str, &str)> =
+            run.iter().map(|(env, value, _)| (env.as_str(), *value)).collect();
+        let lines = warned(&environment);
+        for (env, value, wanted) in run {
+            let words = [&["<warn>", env.as_str(), *value][..], *wanted].concat();
+            says(&lines, &words);
+        }
+        assert!(lines.iter().all(|line| line.contains("<warn>")), "{}", lines.join("\n"));
+    }
+    // A value beyond the limits is told the limits, as one that is no number is.
+    for value in ["1", "banana"] {
+        let lines = warned(&[("FI_UDP_PEER_TIMEOUT_MS", value)]);
+        says(
+            &lines,
+            &["<warn>", "FI_UDP_PEER_TIMEOUT_MS", value, "between 100 and 3600000", "the default (5000)"],
+        );
+    }
+    let lines = warned(&[("FI_UDP_ENCRYPTION", "banana")]);
+    says(&lines, &["<warn>", "FI_UDP_ENCRYPTION=banana", "one of auto, off, required", "is refused until"]);
 }

@@ -7,28 +7,20 @@ use std::os::fd::AsRawFd;
 
 use crate::{settings, sys};
 
-/// Reads a range as `LOW-HIGH`, or one port. `None` for an invalid text.
-fn parse(text: &str) -> Option<RangeInclusive<u16>> {
-    let (low, high) = text.split_once('-').unwrap_or((text, text));
-    let (low, high) = (low.trim().parse().ok()?, high.trim().parse().ok()?);
-    (0 < low && low <= high).then_some(low..=high)
-}
-
 /// A socket bound to `address`; with port 0, to a free port of the range.
 ///
 /// # Errors
 /// The error of bind(2); `EADDRINUSE` if the range has no free port; `EINVAL` if the setting is not a range.
 pub fn bind(address: SocketAddr) -> Result<UdpSocket> {
-    let text = settings::PORT_RANGE.get();
-    if address.port() != 0 || text.is_empty() {
+    if address.port() != 0 {
         return bind_one(address);
     }
-    match parse(&text) {
+    let text = settings::PORT_RANGE
+        .checked()
+        .map_err(|problem| Error::new(ErrorKind::InvalidInput, problem.to_string()))?;
+    match settings::range(&text) {
         Some(range) => bind_in(address, range),
-        None => Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!("FI_UDP_PORT_RANGE: wanted LOW-HIGH, two ports, found {text:?}"),
-        )),
+        None => bind_one(address),
     }
 }
 
@@ -61,14 +53,15 @@ fn bind_in(mut address: SocketAddr, range: RangeInclusive<u16>) -> Result<UdpSoc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::range;
 
     #[test]
     fn ranges_are_read_and_nonsense_is_not() {
-        assert_eq!(parse("7000-7010"), Some(7000..=7010));
-        assert_eq!(parse(" 7 - 7 "), Some(7..=7));
-        assert_eq!(parse("65535"), Some(65535..=65535));
+        assert_eq!(range("7000-7010"), Some(7000..=7010));
+        assert_eq!(range(" 7 - 7 "), Some(7..=7));
+        assert_eq!(range("65535"), Some(65535..=65535));
         for text in ["", "-", "0-5", "9-8", "1-65536", "a-b", "1-2-3", "1 2"] {
-            assert_eq!(parse(text), None, "{text}");
+            assert_eq!(range(text), None, "{text}");
         }
     }
 

@@ -1,5 +1,7 @@
 //! The provider's settings.
 
+use std::ops::RangeInclusive;
+
 use ofi_core::config::{AnySetting, Problem, Setting};
 
 /// How long a peer may be silent, with something outstanding, before everything addressed to it fails.
@@ -36,7 +38,8 @@ pub static CHECKSUM: Setting<bool> = Setting::new(
     "checksum",
     false,
     "Protect every packet with a CRC-32C besides the 16 bits of UDP; either end of a session may ask for it",
-);
+)
+.strict();
 
 /// Whether packets are encrypted.
 pub static ENCRYPTION: Setting<&'static str> = Setting::new(
@@ -45,7 +48,8 @@ pub static ENCRYPTION: Setting<&'static str> = Setting::new(
     "auto",
     "Encrypt and authenticate packets: required, off, or auto: where there is an authorization key, or the peer requires it",
 )
-.one_of(&["auto", "off", "required"]);
+.one_of(&["auto", "off", "required"])
+.strict();
 
 /// Whether address translation (NAT) on the path is expected.
 pub static TRANSLATED: Setting<bool> = Setting::new(
@@ -94,7 +98,21 @@ pub static PORT_RANGE: Setting<&'static str> = Setting::new(
     "port_range",
     "",
     "Port range, as LOW-HIGH, for sockets without a given port, including liveness ports; any if empty",
-);
+)
+.form(is_range)
+.strict();
+
+/// Ports as `LOW-HIGH`, or one port. `None` for an invalid text.
+pub fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (low, high) = text.split_once('-').unwrap_or((text, text));
+    let (low, high) = (low.trim().parse().ok()?, high.trim().parse().ok()?);
+    (0 < low && low <= high).then_some(low..=high)
+}
+
+fn is_range(text: &str) -> Result<(), String> {
+    let wanted = "it must be LOW-HIGH, two ports from 1 to 65535, or one port";
+    range(text).map(|_| ()).ok_or_else(|| wanted.into())
+}
 
 /// The default address or interface of endpoints.
 pub static INTERFACE: Setting<&'static str> = Setting::new(

@@ -27,7 +27,11 @@ fn ip(address: &Address) -> Result<IpAddr> {
 /// Opens a system device, for a domain at `ip`.
 fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
     let pd = ProtectionDomain::new(port.context).map_err(|error| failed(&error))?;
-    let chosen = if info.ep_attr.ep_type == EpType::Dgram { settings::gid_index()? } else { None };
+    let chosen = if info.ep_attr.ep_type == EpType::Dgram {
+        settings::gid_index().map_err(settings::unusable)?
+    } else {
+        None
+    };
     let gid_index = match chosen {
         Some(index) if port.is_at(index) => index,
         // An offer for datagrams has the GID at that index.

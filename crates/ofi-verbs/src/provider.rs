@@ -381,8 +381,7 @@ impl VerbsProvider {
     /// Datagram endpoints: one offer for each device, by its first address or the requested one.
     fn datagram_offers(all: &[Own], request: &Request<'_>) -> Result<Offers, Refusal> {
         let Named { device, service, peer } = datagram_ends(request)?;
-        let place = settings::gid_index()
-            .map_err(|error| refusal("FI_VERBS_GID_IDX", settings::GID_IDX.get(), error.to_string()))?;
+        let place = settings::gid_index().map_err(unusable)?;
         offer::check_formats(NAME, request, AddrFormat::IbUd)?;
         let mut offers = Offers::default();
         let mut seen = Vec::new();

@@ -27,7 +27,9 @@ pub static GID_IDX: Setting<&'static str> = Setting::new(
     "gid_idx",
     "",
     "Index in the port's GID table that FI_EP_DGRAM sends from, 0 to 255 (/sys/class/infiniband/DEVICE/ports/1/gids; empty: the RoCE v2 entry of the endpoint's address)",
-);
+)
+.form(|text| place(text).map(|_| ()))
+.strict();
 
 /// Whether endpoints with a service are entered at a name server.
 pub static DGRAM_USE_NAME_SERVER: Setting<bool> = Setting::new(
@@ -49,20 +51,18 @@ pub static DGRAM_NAME_SERVER_PORT: Setting<usize> = Setting::new(
 /// The index of [`GID_IDX`], if it is set.
 ///
 /// # Errors
-/// `FI_EINVAL` if the setting is not an index.
-pub fn gid_index() -> Result<Option<u8>> {
-    place(&GID_IDX.get())
+/// The setting is not an index.
+pub fn gid_index() -> Result<Option<u8>, Problem> {
+    Ok(place(&GID_IDX.checked()?).unwrap_or_default())
 }
 
-fn place(text: &str) -> Result<Option<u8>> {
+fn place(text: &str) -> Result<Option<u8>, String> {
     let text = text.trim();
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| {
-        let advice = "use an index from /sys/class/infiniband/DEVICE/ports/1/gids, or leave it empty";
-        Error::wanted(Errno::EINVAL, "FI_VERBS_GID_IDX", "an index in the GID table, 0 to 255", text, advice)
-    })
+    let wanted = "it must be an index in /sys/class/infiniband/DEVICE/ports/1/gids, 0 to 255, or empty";
+    text.parse().map(Some).map_err(|_| wanted.to_owned())
 }
 
 /// The largest number of operations that can be set for a connected endpoint. No more are requested of a device.
@@ -77,7 +77,8 @@ pub static TX_SIZE: Setting<usize> = Setting::new(
     384,
     "Operations that a connected endpoint may have outstanding (tx_attr.size of FI_EP_MSG), up to the device's limit; hints that request more get that limit",
 )
-.range(1, MAX_SIZE);
+.range(1, MAX_SIZE)
+.strict();
 
 /// Receives of a connected endpoint.
 pub static RX_SIZE: Setting<usize> = Setting::new(
@@ -86,7 +87,8 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
     384,
     "Receives that a connected endpoint posts to its device (rx_attr.size of FI_EP_MSG), up to the device's limit; hints that request more get that limit",
 )
-.range(1, MAX_SIZE);
+.range(1, MAX_SIZE)
+.strict();
 
 /// Pieces of a send, write or read of a connected endpoint.
 pub static TX_IOV_LIMIT: Setting<usize> = Setting::new(
@@ -95,7 +97,8 @@ pub static TX_IOV_LIMIT: Setting<usize> = Setting::new(
     4,
     "Pieces of memory in one operation of a connected endpoint (tx_attr.iov_limit of FI_EP_MSG), up to the device's limit; hints that request more get that limit",
 )
-.range(1, MAX_PIECES);
+.range(1, MAX_PIECES)
+.strict();
 
 /// Pieces of a receive of a connected endpoint.
 pub static RX_IOV_LIMIT: Setting<usize> = Setting::new(
@@ -104,7 +107,8 @@ pub static RX_IOV_LIMIT: Setting<usize> = Setting::new(
     4,
     "Pieces of memory in one receive of a connected endpoint (rx_attr.iov_limit of FI_EP_MSG), up to the device's limit; hints that request more get that limit",
 )
-.range(1, MAX_PIECES);
+.range(1, MAX_PIECES)
+.strict();
 
 /// Inline bytes of requests of connected endpoints.
 pub static INLINE_SIZE: Setting<usize> = Setting::new(
@@ -113,7 +117,8 @@ pub static INLINE_SIZE: Setting<usize> = Setting::new(
     256,
     "Inline bytes of a request of a connected endpoint, up to the device's limit (FI_EP_MSG; 0: the device's limit, up to 1024). Longer messages may be injected, too: they are copied",
 )
-.range(0, MAX_INLINE);
+.range(0, MAX_INLINE)
+.strict();
 
 /// The largest inline size that can be set: longer messages cannot be injected.
 pub const MAX_INLINE: usize = 1024;
@@ -125,7 +130,8 @@ pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
     12,
     "Pause before a peer retries a message without a posted receive, as a code of ibv_modify_qp(3): 1 is 10 microseconds, 12 is 640, 0 is 655 milliseconds (FI_EP_MSG, FI_EP_RDM)",
 )
-.range(0, 31);
+.range(0, 31)
+.strict();
 
 /// How often a peer retries a message that finds no receive here: rdma_cm tells the peer.
 pub static RNR_RETRY_COUNT: Setting<usize> = Setting::new(
@@ -134,7 +140,8 @@ pub static RNR_RETRY_COUNT: Setting<usize> = Setting::new(
     7,
     "Retries of a peer's message that finds no posted receive before the connection fails; 7: without limit (FI_EP_MSG, FI_EP_RDM)",
 )
-.range(0, 7);
+.range(0, 7)
+.strict();
 
 /// How often an unacknowledged packet is resent before the connection fails: after some 15 s on RoCE, at the interval
 /// that rdma_cm sets. C's provider uses the maximum, 7, which soft-RoCE takes as unlimited: an operation over a broken
@@ -148,7 +155,8 @@ pub static RETRY_COUNT: Setting<usize> = Setting::new(
     RETRIES as usize,
     "Resends of an unacknowledged packet, by both ends of a connection that this end requests, before it fails (FI_EP_MSG, FI_EP_RDM); soft-RoCE takes 7 for without limit. Unset: 6, and 7 for connected endpoints of other devices",
 )
-.range(0, 7);
+.range(0, 7)
+.strict();
 
 /// How long an acknowledgement is awaited.
 pub static ACK_TIMEOUT: Setting<usize> = Setting::new(
@@ -157,7 +165,8 @@ pub static ACK_TIMEOUT: Setting<usize> = Setting::new(
     0,
     "Wait for an acknowledgement before a packet is resent, as a code of ibv_modify_qp(3): n is 4.096 microseconds times 2 to the power of n, 14 is 67 milliseconds (FI_EP_MSG, FI_EP_RDM; Linux 5.2 or newer); 0: the kernel's choice, 19 (2.1 seconds) on RoCE",
 )
-.range(0, 31);
+.range(0, 31)
+.strict();
 
 /// The error for a setting that cannot be used.
 pub fn unusable(Problem { env, found, reason }: Problem) -> Error {
@@ -280,7 +289,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
 
 #[cfg(test)]
 mod tests {
-    use super::{Errno, place, takes};
+    use super::{place, takes};
 
     #[test]
     fn a_place_in_the_gid_table_is_a_number_or_left_out() {
@@ -289,7 +298,7 @@ mod tests {
             [None, Some(3), Some(255)]
         );
         for wrong in ["-1", "256", "mlx5_0"] {
-            assert_eq!(place(wrong).unwrap_err().errno(), Errno::EINVAL, "{wrong}");
+            assert!(place(wrong).unwrap_err().contains("0 to 255"), "{wrong}");
         }
     }
 

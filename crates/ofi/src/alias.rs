@@ -41,6 +41,11 @@ impl Aliases {
         self.0.push((alias.to_owned(), provider.to_owned()));
     }
 
+    /// All aliases, each with its provider.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(alias, name)| (alias.as_str(), name.as_str()))
+    }
+
     /// The aliases of a provider.
     pub(crate) fn of<'a>(&'a self, provider: &'a str) -> impl Iterator<Item = &'a str> {
         let own = move |(_, name): &&(String, String)| name.eq_ignore_ascii_case(provider);

@@ -119,6 +119,16 @@ fn warn_of_unknown_providers() {
             }
         }
     };
+    for (alias, provider) in aliases.all() {
+        if !known.iter().any(|known| known.eq_ignore_ascii_case(provider)) {
+            tracing::warn!(
+                target: "ofi::core::core",
+                unfiltered = true,
+                "FI_PROVIDER_ALIAS: {alias}={provider} names no provider of this library: {provider}; the names are {}",
+                own.join(", ")
+            );
+        }
+    }
     check(&PROVIDER, &[], true);
     check(&config::LOG_PROV, &["core", "rdm", "mxl", "multirail", "nixl"], false);
 }

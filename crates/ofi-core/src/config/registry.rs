@@ -26,6 +26,8 @@ pub struct Listed {
     pub current: String,
     /// Whether it comes from the environment.
     pub is_set: bool,
+    /// Whether an unusable value makes what needs it fail. Otherwise the default is used.
+    pub is_strict: bool,
     /// Why the environment's value is unusable, if it is.
     pub problem: Option<Problem>,
 }
@@ -100,6 +102,7 @@ fn describe(setting: &'static dyn AnySetting, lookup: &impl Fn(&str) -> Option<O
         default,
         current,
         is_set,
+        is_strict: setting.is_strict(),
         problem,
     }
 }

@@ -175,7 +175,11 @@ impl Value for Duration {
             "s" => 1_000_000_000,
             "m" | "min" => 60_000_000_000,
             "h" => 3_600_000_000_000,
-            _ => return Err("its unit must be one of ns, us, ms, s, min, h".into()),
+            _ => {
+                return Err(
+                    "it must be a time such as 20us, 1.5s or 2min, in one of ns, us, ms, s, min, h".into()
+                );
+            }
         };
         nanoseconds(number, unit_ns)
             .map(Duration::from_nanos)

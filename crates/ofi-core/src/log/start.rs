@@ -62,12 +62,11 @@ pub fn announce(trouble: Option<String>) {
     for listed in config::list() {
         let default = if listed.default.is_empty() { "empty" } else { &listed.default };
         if let Some(problem) = listed.problem {
-            warn!(
-                target: "ofi::core::core",
-                prov = listed.provider,
-                unfiltered = true,
-                "{problem}; the default ({default}) is used instead"
-            );
+            let effect = match listed.is_strict {
+                true => "what needs it is refused until it is corrected or unset".to_owned(),
+                false => format!("the default ({default}) is used instead"),
+            };
+            warn!(target: "ofi::core::core", prov = listed.provider, unfiltered = true, "{problem}; {effect}");
         } else if listed.is_set {
             info!(
                 target: "ofi::core::core",
@@ -76,6 +75,31 @@ pub fn announce(trouble: Option<String>) {
                 listed.env,
                 listed.current,
                 default
+            );
+        }
+    }
+    strangers();
+}
+
+/// Logs variables that begin like the settings of a provider, and are none. At info: C's providers have settings that
+/// this library does not.
+fn strangers() {
+    let listed = config::list();
+    let prefix = |provider: &str| format!("FI_{}_", provider.to_ascii_uppercase());
+    let mut prefixes: Vec<String> = listed
+        .iter()
+        .filter(|setting| setting.provider != config::CORE)
+        .map(|setting| prefix(setting.provider))
+        .collect();
+    prefixes.dedup();
+    for (name, _) in std::env::vars_os() {
+        let Some(name) = name.to_str() else { continue };
+        if let Some(prefix) = prefixes.iter().find(|prefix| name.starts_with(*prefix))
+            && listed.iter().all(|setting| setting.env != name)
+        {
+            info!(
+                target: "ofi::core::core",
+                "{name} is set, and is no setting of this library: fi_info -g {prefix} lists those that are"
             );
         }
     }
