@@ -84,13 +84,13 @@ pub fn tool(name: &str) -> Result<PathBuf, String> {
     Ok(compile(&["ofi-capi", "ofi-tools"], false)?.join(name))
 }
 
-/// The same for an example of the safe layer.
+/// Builds the examples of the safe layer. Returns their folder.
 ///
 /// # Errors
 /// The error of cargo.
-pub fn example(name: &str) -> Result<PathBuf, String> {
-    run(&mut cargo(&["build", "--quiet", "--package", "ofi", "--example", name, "--features", "verbs,efa"]))?;
-    Ok(built(false).join("examples").join(name))
+pub fn examples() -> Result<PathBuf, String> {
+    run(&mut cargo(&["build", "--quiet", "--package", "ofi", "--examples", "--features", "verbs,efa"]))?;
+    Ok(built(false).join("examples"))
 }
 
 /// The examples of the safe layer that show what every provider with reliable datagrams has. Those of connections are

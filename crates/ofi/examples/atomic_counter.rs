@@ -1,7 +1,7 @@
 //! Several processes draw tickets from a counter in the memory of one of them. A lock, taken by compare-and-swap,
 //! guards an update that is too large for one atomic operation.
 //!
-//! `cargo run --release --example atomic_counter`
+//! `cargo run --release --example atomic_counter [TICKETS]`, by default 2,000 for each process
 #![forbid(unsafe_code)]
 
 mod support;
@@ -13,27 +13,28 @@ use ofi::{Caps, FiAddr, FiOp, MrAccess, Node, RemoteWindow};
 use support::Outcome;
 
 const WORKERS: usize = 3;
-const TICKETS: u64 = 2_000;
+const TICKETS: &str = "2000"; // of each worker
 const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 fn main() -> ExitCode {
     support::report(|| {
         let hints = support::hints("shm").caps(Caps::MSG | Caps::RMA | Caps::ATOMIC);
         let node = Node::open(&hints)?;
-        match std::env::args().nth(1) {
-            None => owner(&node),
-            Some(peer) => worker(&node, &peer),
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        match &arguments[..] {
+            [peer, tickets] => worker(&node, peer, tickets.parse()?),
+            tickets => owner(&node, tickets.first().map_or(TICKETS, |tickets| tickets)),
         }
     })
 }
 
-fn owner(node: &Node) -> Outcome {
+fn owner(node: &Node, each: &str) -> Outcome {
     // Tickets, the lock, and the sum that it guards.
     let window = node.domain().alloc_window(24, BOTH)?;
     let start = Instant::now();
     let (mut others, mut peers) = (Vec::new(), Vec::new());
     for _ in 0..WORKERS {
-        others.push(support::second_process(&[&node.name()?.to_string()])?.0);
+        others.push(support::second_process(&[&node.name()?.to_string(), each])?.0);
         peers.push(support::meet(node)?);
     }
     // Only now: otherwise the next greeting could be mixed up with the message of a worker that has already finished.
@@ -47,7 +48,7 @@ fn owner(node: &Node) -> Outcome {
     }
     let (tickets, sum) = (window.load_u64(0)?, window.load_u64(16)?);
     println!("{WORKERS} processes drew {tickets} tickets in {:.1?}", start.elapsed());
-    if tickets != WORKERS as u64 * TICKETS || sum != tickets * (tickets - 1) / 2 {
+    if tickets != WORKERS as u64 * each.parse::<u64>()? || sum != tickets * (tickets - 1) / 2 {
         return Err(format!("{tickets} tickets with sum {sum}: some were lost").into());
     }
     for other in others {
@@ -80,13 +81,13 @@ fn add_under_lock(node: &Node, peer: FiAddr, remote: RemoteWindow, value: u64) -
     Ok(())
 }
 
-fn worker(node: &Node, peer: &str) -> Outcome {
+fn worker(node: &Node, peer: &str, tickets: u64) -> Outcome {
     println!("{}", node.name()?);
     let peer = support::greet(node, &peer.parse()?)?;
     node.recv(vec![0; RemoteWindow::BYTES])?;
     let remote = RemoteWindow::from_bytes(support::next(node)?.bytes())?;
     let mut mine = 0;
-    for _ in 0..TICKETS {
+    for _ in 0..tickets {
         node.fetch_add(1u64, peer, remote.slice(..8)?)?;
         mine += done(node)?;
     }

@@ -90,6 +90,7 @@ fn test(report: &mut Report) {
     report.add_retried("fi_pingpong of ours over its efa, at both ends", || own_efa(&emulator, &dir));
     report.add_retried("fi_write_demo over our efa", || write_demo(&emulator, &dir));
     report.add_retried("examples over our efa", || examples(&emulator, &dir));
+    report.add_retried("the log over our efa", || log(&emulator, &dir));
     report.add_retried("media flows over our efa, either end killed", || flows(&emulator, &dir));
     report.add_retried("peers over our efa are killed", || programs::death(&emulator, &dir));
     report.add("neighbours on an emulated device", || programs::neighbours(&emulator, &dir));
@@ -195,11 +196,39 @@ fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
     run(on(test.args(["--exact", "the_provider_that_was_taken_is_told_with_the_reason"]), emulator, dir))
 }
 
+/// The log of a run says what was opened, whom it met, and which protocol messages of each length take.
+fn log(emulator: &Path, dir: &Path) -> StepResult {
+    let mut command = Command::new(capi::tool("fi_pingpong")?);
+    command
+        .args(["--sizes", "64,20K,1M", "--quick"])
+        .envs([("FI_PROVIDER", "efa"), ("FI_LOG_LEVEL", "debug")]);
+    let ended = on(&mut command, emulator, dir).output().map_err(|error| format!("fi_pingpong: {error}"))?;
+    let said = String::from_utf8_lossy(&ended.stderr);
+    if !ended.status.success() {
+        return Err(format!("fi_pingpong ended with {}: {said}", ended.status));
+    }
+    const WANTED: [&[&str]; 7] = [
+        &["<info>", ":efa:", "opened a domain"],
+        &["<info>", "opened a queue pair", "device=", "address=fi_addr_efa://", "mtu="],
+        &["<debug>", "attached a peer's device", "peer=fi_addr_efa://", "device_reads="],
+        &["<info>", "met a peer", "reads_by=", "writes_by=", "own_protocol=true"],
+        &["<debug>", "chose the protocol of messages to a peer", "protocol=eager", "medium_up_to="],
+        &["<debug>", "chose the protocol of a message to a peer", "protocol=medium", "len=20480"],
+        &["<debug>", "chose the protocol of a message to a peer", "protocol=rendezvous", "len=1048576"],
+    ];
+    let says = |words: &[&str]| said.lines().any(|line| words.iter().all(|word| line.contains(word)));
+    match WANTED.into_iter().find(|words| !says(words)) {
+        None => Ok(Outcome::Passed),
+        Some(words) => Err(format!("no line with {words:?} in\n{said}")),
+    }
+}
+
 /// Every example that `efa` can run, and those of connections, which say that it has none.
 fn examples(emulator: &Path, dir: &Path) -> StepResult {
+    let folder = capi::examples()?;
     let over_efa = |name| {
         let (environment, provider) = capi::example_over(name, "efa");
-        let mut example = Command::new(capi::example(name)?);
+        let mut example = Command::new(folder.join(name));
         on(example.args(provider).envs(environment), emulator, dir);
         Ok::<_, String>(example)
     };

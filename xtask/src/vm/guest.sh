@@ -2,6 +2,10 @@
 share=$1
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 : >"$share/up"
+# In emulation a program of the host takes a quarter of a second and more to start, and busybox, in memory, less.
+for applet in mount mkdir hostname cat ls head cp sync; do
+    eval "$applet() { /tmp/ofi-vm/busybox $applet \"\$@\"; }"
+done
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t tmpfs tmpfs /run
@@ -17,53 +21,65 @@ fail() {
     /tmp/ofi-vm/busybox poweroff -f
 }
 
-ip link set lo up
 # Programs that use the host's name (mpirun) reach this host.
 hostname guest
 echo "127.0.0.1 guest" >>/etc/hosts
-# One device, on an interface without a peer.
-ip link add roce0 type dummy || fail "no interface"
-ip addr add 10.77.0.1/24 dev roce0
-ip -6 addr add fd77::1/64 dev roce0 nodad
-ip link set roce0 up
-rdma link add rxe0 type rxe netdev roce0 || fail "no soft-RoCE device"
-
-# Two more devices, connected by a wire, for link down, loss and delay (netem). They cannot be in network namespaces of
-# their own: soft-RoCE routes only in the initial one, up to Linux 6.1 at least. So rules route packets for the other
-# end to the wire before the local table applies. A bridge connects the two ends: taking down its ports removes the
-# carrier at both ends, as a cut cable does, and keeps their routes.
-ip link add switch type bridge || fail "no switch"
 # No interface answers ARP for an address of another.
 echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
-ip link set switch up
+echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
+# One `ip` and one `rdma` do it all, for the same reason.
+{
+    # One device, on an interface without a peer.
+    cat <<END
+link set lo up
+link add roce0 type dummy
+addr add 10.77.0.1/24 dev roce0
+addr add fd77::1/64 dev roce0 nodad
+link set roce0 up
+link add switch type bridge
+link set switch up
+END
+    # Two more devices, connected by a wire, for link down, loss and delay (netem). They cannot be in network namespaces
+    # of their own: soft-RoCE routes only in the initial one, up to Linux 6.1 at least. So rules route packets for the
+    # other end to the wire before the local table applies. A bridge connects the two ends: taking down its ports
+    # removes the carrier at both ends, as a cut cable does, and keeps their routes.
+    for end in 0 1; do
+        cat <<END
+link add wire$end address 02:00:00:78:00:0$end type veth peer name plug$end
+link set plug$end master switch up
+addr add 10.78.0.$((end + 1))/32 dev wire$end
+link set wire$end up
+END
+    done
+    # Over this wire the ARP reply arrives before rdma_cm waits for it, and rdma_cm would then wait until its time limit.
+    # So the entries are permanent.
+    for end in 0 1; do
+        echo "neigh add 10.78.0.$((2 - end)) lladdr 02:00:00:78:00:0$((1 - end)) dev wire$end nud permanent"
+    done
+    # For an incoming request rdma_cm checks that the route to its sender uses the interface that received it. It looks
+    # up the route with that interface as output (oif), which "iif lo" does not match.
+    cat <<END
+rule add pref 100 lookup local
+rule del pref 0
+rule add pref 10 iif lo to 10.78.0.2 lookup 202
+rule add pref 10 iif lo to 10.78.0.1 lookup 201
+rule add pref 11 oif wire0 to 10.78.0.2 lookup 202
+rule add pref 11 oif wire1 to 10.78.0.1 lookup 201
+route add 10.78.0.2 dev wire0 src 10.78.0.1 table 202
+route add 10.78.0.1 dev wire1 src 10.78.0.2 table 201
+END
+} >/run/ofi-ip
+ip -batch /run/ofi-ip || fail "no interfaces"
 for end in 0 1; do
-    ip link add wire$end type veth peer name plug$end || fail "no wire"
-    ip link set plug$end master switch up
-    ip addr add 10.78.0.$((end + 1))/32 dev wire$end
-    ip link set wire$end up
     echo 1 >/proc/sys/net/ipv4/conf/wire$end/accept_local
     echo 0 >/proc/sys/net/ipv4/conf/wire$end/rp_filter
 done
-echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
-# Over this wire the ARP reply arrives before rdma_cm waits for it, and rdma_cm would then wait until its time limit. So
-# the entries are permanent.
-for end in 0 1; do
-    address=$(cat /sys/class/net/wire$((1 - end))/address)
-    ip neigh add 10.78.0.$((2 - end)) lladdr "$address" dev wire$end nud permanent
-done
-ip rule add pref 100 lookup local
-ip rule del pref 0
-ip rule add pref 10 iif lo to 10.78.0.2 lookup 202
-ip rule add pref 10 iif lo to 10.78.0.1 lookup 201
-# For an incoming request rdma_cm checks that the route to its sender uses the interface that received it. It looks up
-# the route with that interface as output (oif), which "iif lo" does not match.
-ip rule add pref 11 oif wire0 to 10.78.0.2 lookup 202
-ip rule add pref 11 oif wire1 to 10.78.0.1 lookup 201
-ip route add 10.78.0.2 dev wire0 src 10.78.0.1 table 202
-ip route add 10.78.0.1 dev wire1 src 10.78.0.2 table 201
-for device in "wire0 rxe1" "wire1 rxe2"; do
-    rdma link add ${device#* } type rxe netdev ${device% *} || fail "no second soft-RoCE device"
-done
+cat <<END >/run/ofi-rdma
+link add rxe0 type rxe netdev roce0
+link add rxe1 type rxe netdev wire0
+link add rxe2 type rxe netdev wire1
+END
+rdma -batch /run/ofi-rdma || fail "no soft-RoCE devices"
 
 # The command's raw output goes to the port that the host reads.
 port=$(ls /dev/vport*p1 | head -n 1)

@@ -130,20 +130,13 @@ pub fn run(report: &mut Report) {
         let tools = ["fi_info", "fi_pingpong"].map(|name| installed.program(name));
         script(name, "tests/verbs/refusals.sh", &tools.each_ref().map(|path| path.as_path()))
     });
-    let name = "fi_write_demo over verbs, on soft-RoCE";
+    let name = "fi_write_demo and the examples over verbs, on soft-RoCE";
     report.add_retried(name, || {
-        let demo = installed::files()?.program("fi_write_demo").to_string_lossy().into_owned();
-        // Both of its processes are on one host.
-        let command = ["env".to_string(), "FI_VERBS_SHARED_MEMORY=0".to_string(), demo];
-        let arguments = capi::WRITE_DEMO.into_iter().chain(["--provider", "verbs"]).map(Into::into);
-        inside(name, &command.into_iter().chain(arguments).collect::<Vec<_>>())
-    });
-    let name = "the example serve_reads over verbs, on soft-RoCE";
-    report.add_retried(name, || {
-        let example = capi::example("serve_reads")?.to_string_lossy().into_owned();
-        // Both of its processes are on one host.
-        let command = ["env", "FI_VERBS_SHARED_MEMORY=0", &example, "verbs"];
-        inside(name, &command.map(String::from))
+        let demo = installed::files()?.program("fi_write_demo");
+        let words = capi::WRITE_DEMO.into_iter().chain(["--provider", "verbs"]).map(Path::new);
+        let folder = capi::examples()?;
+        let arguments: Vec<&Path> = [folder.as_path(), &demo].into_iter().chain(words).collect();
+        script(name, "tests/verbs/examples.sh", &arguments)
     });
     for Program { package, test, feature, threads, cases } in PROGRAMS {
         let name = format!("{package}, {test}, on soft-RoCE");
