@@ -50,7 +50,7 @@ fn credits_that_run_out_are_logged_once_for_each_episode() {
             Err(_) => side.poll(),
         }
     }
-    let waits = ["verbs:ep_data<debug> records to a peer wait", "returns no credits", "peer=10.9.0.1:7"];
+    let waits = ["verbs:ep_data<debug> records to a peer wait", "no credits are left", "peer=10.9.0.1:7"];
     says(&waits);
     assert_eq!(count(&waits), 1, "not for each record");
 }

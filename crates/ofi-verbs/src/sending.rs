@@ -112,7 +112,7 @@ impl Lane {
             return;
         }
         let why = if self.credits <= self.kept_credits(of) {
-            "the peer's application takes no messages, so it returns no credits"
+            "no credits are left until the peer's application takes messages"
         } else if self.requests >= common.adapter.requests {
             "the connection's queue pair is full"
         } else if !common.adapter.has_room() {
