@@ -242,5 +242,6 @@ fn signs_of_congestion_are_reported_with_what_is_left_of_the_window() {
     let silent = after(&calm, true);
     let resets: Vec<_> = silent.iter().filter(|(sign, _)| *sign == Sign::Silent).collect();
     let [(_, state)] = resets[..] else { panic!("one reset for one silence: {silent:?}") };
-    assert!(state.timeouts >= 4 && state.window <= 2 * state.packet_size, "{state:?}");
+    // Two packets of the length before the silence, after which packets may be shorter.
+    assert!(state.timeouts >= 4 && state.window <= 2 * 1472, "{state:?}");
 }
