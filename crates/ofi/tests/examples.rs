@@ -1,7 +1,7 @@
 //! Runs every example that needs no arguments, as a user does: it must succeed, and print something, over the provider
 //! that it is written for and over the others of this host. `cargo xtask efa --test` runs them over `efa`, and
-//! `cargo xtask rdma` over `verbs` (`tests/verbs/examples.sh`). Examples of several processes (`two_hosts`, `echo`) have
-//! their own tests.
+//! `cargo xtask rdma` over `verbs` (`tests/verbs/examples.sh`). Examples of several processes (`two_hosts`, `echo`)
+//! have their own tests.
 
 use std::process::Command;
 

@@ -51,8 +51,8 @@ addr add 10.78.0.$((end + 1))/32 dev wire$end
 link set wire$end up
 END
     done
-    # Over this wire the ARP reply arrives before rdma_cm waits for it, and rdma_cm would then wait until its time limit.
-    # So the entries are permanent.
+    # Over this wire the ARP reply arrives before rdma_cm waits for it, and rdma_cm would then wait until its time
+    # limit. So the entries are permanent.
     for end in 0 1; do
         echo "neigh add 10.78.0.$((2 - end)) lladdr 02:00:00:78:00:0$((1 - end)) dev wire$end nud permanent"
     done

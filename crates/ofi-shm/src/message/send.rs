@@ -296,7 +296,7 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// Logs the protocol of a message that was announced by a command with these flags, once for each peer and protocol.
+    /// Logs the protocol of a message that was announced by a command with these flags, once for each peer and reason.
     fn tell(&mut self, common: &Common, out: &OutMessage<'_>, high: u32) {
         let (nth, why) = match out.len {
             len if len > common.eager => (0, "it is longer than a command"),
