@@ -79,7 +79,7 @@ link add rxe0 type rxe netdev roce0
 link add rxe1 type rxe netdev wire0
 link add rxe2 type rxe netdev wire1
 END
-rdma -batch /run/ofi-rdma || fail "no soft-RoCE devices"
+rdma -b /run/ofi-rdma || fail "no soft-RoCE devices"
 
 # The command's raw output goes to the port that the host reads.
 port=$(ls /dev/vport*p1 | head -n 1)
