@@ -198,6 +198,9 @@ pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
     report.add("connected endpoints on a simulated RDMA fabric", || {
         simulated("ofi-tests", "verbs_connected_model", "OFI_CONNECTED_SEEDS", seeds)
     });
+    report.add("what getinfo grants to random hints, of each provider", || {
+        simulated("ofi-tests", "granted", "OFI_GRANTED", seeds)
+    });
     report.add("unreliable datagrams on a simulated RDMA fabric", || {
         simulated("ofi-tests", "verbs_datagrams", "OFI_DATAGRAM_SEEDS", seeds)
     });
