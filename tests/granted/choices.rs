@@ -168,7 +168,7 @@ fn named<T>(under: &Under, value: u64, part: impl Fn(&(String, String, Protocol)
 /// Labels, code points, and numbers that are neither.
 fn class(value: u64) -> u32 {
     let low = (value >> 8) as u32;
-    [0, 0x100 | low % 80, 0x200 + low % 8, low % 0x1000][(value % 4) as usize]
+    [0, 0x100 + low % 80, 0x200 + low % 8, low % 0x1000][(value % 4) as usize]
 }
 
 /// Capabilities: mostly of messages, remote access and their directions.

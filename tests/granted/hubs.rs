@@ -35,7 +35,8 @@ pub fn scalable(granted: &Granted) {
         }
     }
     hub.enable().expect("enabling the scalable endpoint");
-    if !(info.caps.contains(Caps::NAMED_RX_CTX) && has(info.caps, Caps::MSG, Caps::RECV)) {
+    // A context has what its attributes say of it, which may be less than the endpoint has.
+    if !(info.caps.contains(Caps::NAMED_RX_CTX) && has(info.rx_attr.caps, Caps::MSG, Caps::RECV)) {
         return;
     }
     count();

@@ -32,7 +32,8 @@ pub fn all(under: &Under, case: &Case) {
     };
     let mut seen = Vec::new();
     for info in infos.into_iter().filter(|info| info.fabric_attr.prov_name == under.provider) {
-        let kind = (info.ep_attr.ep_type, info.ep_attr.protocol, info.fabric_attr.name.clone());
+        let direct = info.fabric_attr.name.ends_with("-direct");
+        let kind = (info.ep_attr.ep_type, info.ep_attr.protocol, direct);
         if seen.contains(&kind) {
             continue; // the same of another interface
         }
