@@ -7,7 +7,7 @@
 //! agents. `mxl`: definitions and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its
 //! endpoints, and packets of a third. `verbs_lane`: two endpoints over RDMA, and a stranger that connects to them.
 //! `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of strangers. `verbs_connected`: connected
-//! endpoints over RDMA, and their hostile peer.
+//! endpoints over RDMA, and their hostile peer. `tcp`: what another process sends on a connection of provider `tcp`.
 
 mod efa_lane;
 mod lane;
@@ -84,6 +84,39 @@ pub fn efa(input: &[u8]) -> bool {
     assert_eq!(same, packet);
     assert!(second == origin || origin == Origin::Unsaid);
     true
+}
+
+/// A connection of provider `tcp`: a connection message, or a stream of packets that may be cut at any byte. Whatever is
+/// taken is encoded again, and parses to the same value. Returns whether something was taken.
+pub fn tcp(input: &[u8]) -> bool {
+    use ofi_tcp::wire::{Order, Packet, cm::Message};
+    let Some((&choice, mut stream)) = input.split_first() else { return false };
+    if choice & 2 != 0 {
+        let Ok(Some((message, len))) = Message::parse(stream) else { return false };
+        assert!(Message::parse(&stream[..len - 1]).is_ok_and(|parsed| parsed.is_none()));
+        let again = message.encode();
+        assert_eq!(Message::parse(&again), Ok(Some((message, len))));
+        return true;
+    }
+    let order = if choice & 1 == 0 { Order::Own } else { Order::Swapped };
+    let mut taken = false;
+    while let Ok(Some((packet, len))) = Packet::parse(stream, order) {
+        for cut in 0..len {
+            assert_eq!(Packet::parse(&stream[..cut], order), Ok(None));
+        }
+        let mut again = Vec::new();
+        packet.encode(order, stream[7], &mut again);
+        assert_eq!(Packet::parse(&again, order), Ok(Some((packet, len))));
+        taken = true;
+        let payload = match packet {
+            Packet::Message { len, .. } | Packet::ReadAnswer { len } => len,
+            Packet::Write { len, .. } | Packet::Data { len, .. } => len,
+            Packet::Ack | Packet::Read { .. } | Packet::Rts { .. } | Packet::Cts { .. } => 0,
+        };
+        stream = &stream[len..];
+        stream = stream.get(usize::try_from(payload).expect("checked")..).unwrap_or_default();
+    }
+    taken
 }
 
 /// Length of the ring of `record`.

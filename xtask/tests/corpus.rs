@@ -33,6 +33,11 @@ fn efa() {
 }
 
 #[test]
+fn tcp() {
+    replay("tcp", |name, input| assert_eq!(targets::tcp(input), !name.starts_with("refused"), "{name}"));
+}
+
+#[test]
 fn efa_lane() {
     replay("efa_lane", |name, input| assert!(targets::efa_lane(input) > 0, "{name} does nothing"));
 }

@@ -1,0 +1,186 @@
+//! Connection messages: 32 bytes of header, and up to 256 of payload.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | version, 3 |
+//! | 1 | kind |
+//! | 2..4 | bytes of payload, big endian |
+//! | 4..24 | 0 |
+//! | 24..32 | 1, in the sender's byte order; 0 in a refusal |
+
+use super::Order;
+
+/// Bytes of the header.
+pub const HEADER: usize = 32;
+/// Most bytes of payload.
+pub const MOST: usize = 256;
+
+const VERSION: u8 = 3;
+
+/// What a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Asks for the connection.
+    Request,
+    /// Accepts it.
+    Response,
+    /// Refuses it.
+    Refusal,
+}
+
+/// A connection message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// What it says.
+    pub kind: Kind,
+    /// The sender's byte order.
+    pub order: Order,
+    /// What the endpoint, or the application, attached.
+    pub payload: &'a [u8],
+}
+
+/// Why bytes are no connection message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// Another version.
+    Version(u8),
+    /// No such kind.
+    Kind(u8),
+    /// A longer payload than there may be.
+    Payload(u16),
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Version(found) => write!(f, "version {found} of connection messages, instead of {VERSION}"),
+            Self::Kind(found) => write!(f, "connection message of kind {found}, instead of 0, 1 or 6"),
+            Self::Payload(found) => {
+                write!(f, "connection message with {found} bytes, instead of {MOST} at most")
+            }
+        }
+    }
+}
+
+impl<'a> Message<'a> {
+    /// A message of this end.
+    pub const fn new(kind: Kind, payload: &'a [u8]) -> Self {
+        Self { kind, order: Order::Own, payload }
+    }
+
+    /// As bytes, to be sent by one call. A payload beyond [`MOST`] is cut off.
+    pub fn encode(&self) -> Vec<u8> {
+        let payload = &self.payload[..self.payload.len().min(MOST)];
+        let kind = match self.kind {
+            Kind::Request => 0,
+            Kind::Response => 1,
+            Kind::Refusal => 6,
+        };
+        let mark = u64::from(self.kind != Kind::Refusal);
+        let mut bytes = vec![0; HEADER];
+        (bytes[0], bytes[1]) = (VERSION, kind);
+        bytes[2..4].copy_from_slice(&(payload.len() as u16).to_be_bytes());
+        bytes[24..].copy_from_slice(&self.order.u64(mark).to_ne_bytes());
+        bytes.extend(payload);
+        bytes
+    }
+
+    /// Takes a message off the front of `input`, and how many bytes it has. `None` while some are missing.
+    ///
+    /// # Errors
+    /// Why it never will be one.
+    pub fn parse(input: &'a [u8]) -> Result<Option<(Self, usize)>, Unreadable> {
+        match input.first() {
+            Some(&VERSION) | None => {}
+            Some(&other) => return Err(Unreadable::Version(other)),
+        }
+        let kind = match input.get(1) {
+            Some(0) => Kind::Request,
+            Some(1) => Kind::Response,
+            Some(6) => Kind::Refusal,
+            Some(&other) => return Err(Unreadable::Kind(other)),
+            None => return Ok(None),
+        };
+        let Some((header, rest)) = input.split_first_chunk::<HEADER>() else { return Ok(None) };
+        let len = u16::from_be_bytes([header[2], header[3]]);
+        if usize::from(len) > MOST {
+            return Err(Unreadable::Payload(len));
+        }
+        let Some(payload) = rest.get(..usize::from(len)) else { return Ok(None) };
+        let mark = u64::from_ne_bytes(std::array::from_fn(|at| header[24 + at]));
+        // A refusal says nothing about the order.
+        let order = if mark == 1 || kind == Kind::Refusal { Order::Own } else { Order::Swapped };
+        Ok(Some((Self { kind, order, payload }, HEADER + payload.len())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let value = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        digits.chunks(2).map(value).collect()
+    }
+
+    /// A request and the answer to it, as C libfabric 2.6 exchanges them.
+    #[test]
+    fn what_c_sends_is_what_this_end_sends() {
+        let zeros = "00".repeat(20);
+        for (kind, head, payload) in [
+            (Kind::Request, "03000008", "0100af4500007fe5"),
+            (Kind::Response, "03010008", "8100af4500007fb9"),
+        ] {
+            let captured = bytes(&format!("{head}{zeros}0100000000000000{payload}"));
+            let payload = bytes(payload);
+            let message = Message::new(kind, &payload);
+            assert_eq!(message.encode(), captured);
+            assert_eq!(Message::parse(&captured), Ok(Some((message, 40))));
+        }
+        let refusal = Message::new(Kind::Refusal, b"no").encode();
+        assert_eq!(refusal[..4], [3, 6, 0, 2]);
+        assert_eq!(refusal[24..], [0, 0, 0, 0, 0, 0, 0, 0, b'n', b'o']);
+    }
+
+    #[test]
+    fn a_wrong_version_kind_or_length_is_refused_at_its_byte() {
+        let good = Message::new(Kind::Request, &[7; 8]).encode();
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            bytes
+        };
+        assert_eq!(Message::parse(&[2]), Err(Unreadable::Version(2)));
+        assert_eq!(Message::parse(&with(1, 2)[..2]), Err(Unreadable::Kind(2)));
+        assert_eq!(Message::parse(&with(2, 1)), Err(Unreadable::Payload(0x108)));
+        assert_eq!(Message::parse(&with(2, 1)[..31]), Ok(None), "the length is read with the whole header");
+    }
+
+    proptest! {
+        #[test]
+        fn every_message_comes_back_and_no_part_of_it_does(
+            kind in prop::sample::select(vec![Kind::Request, Kind::Response, Kind::Refusal]),
+            swapped: bool,
+            payload in prop::collection::vec(any::<u8>(), 0..=MOST),
+        ) {
+            let order = if swapped && kind != Kind::Refusal { Order::Swapped } else { Order::Own };
+            let message = Message { kind, order, payload: &payload };
+            let mut bytes = message.encode();
+            let len = bytes.len();
+            for cut in 0..len {
+                prop_assert_eq!(Message::parse(&bytes[..cut]), Ok(None));
+            }
+            bytes.extend([9; 5]); // packets may follow a response
+            prop_assert_eq!(Message::parse(&bytes), Ok(Some((message, len))));
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+            if let Ok(Some((message, len))) = Message::parse(&bytes) {
+                prop_assert_eq!(len, HEADER + message.payload.len());
+            }
+        }
+    }
+}
