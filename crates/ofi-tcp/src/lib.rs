@@ -1,4 +1,84 @@
-//! Provider `tcp`: messages, tags and remote memory over TCP, on the wire protocol of C libfabric's `tcp`. So far the
-//! protocol, without I/O.
+//! Provider `tcp`: messages, tags and remote memory over TCP, on the wire protocol of C libfabric's `tcp`. An endpoint
+//! of this library and one of C libfabric (1.17, where the provider is called `net`, to 2.6) are peers like any others.
+//!
+//! [`wire`] has the protocol, without I/O. Follow a message: `Lanes::send` in `state.rs`, `lanes/sending.rs`, the queue
+//! of its connection (`outgoing.rs`), `sendmsg`; and on the peer `lanes/` (poll), `taking.rs`, and the core.
+//! Connections come about in `lanes/meeting.rs`, by the rules of `handshake.rs`.
 
+mod address;
+mod common;
+mod conn;
+mod handshake;
+mod interface;
+mod lanes;
+mod op;
+mod outgoing;
+mod port;
+mod ports;
+mod provider;
+mod settings;
+mod state;
+mod sys;
+mod taking;
 pub mod wire;
+
+use std::sync::Arc;
+
+use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_core::domain::{DomainPart, Registered};
+use ofi_core::transport::{Port, Transport};
+
+pub use provider::TcpProvider;
+pub use settings::SETTINGS;
+
+/// The transport.
+pub struct Tcp;
+
+// SAFETY: allocations are pages of this process, and this process alone executes accesses, by the key table of the
+// core.
+unsafe impl Transport for Tcp {
+    type Domain = ();
+    type Region = ();
+    type Lanes = state::State;
+    type Op = op::Op;
+    type Token = op::Token;
+
+    const SEVERS: bool = true;
+    const KEEPS: bool = true;
+
+    fn open_domain(_info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {
+        Ok(())
+    }
+
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
+        Ok(state::State::new(domain, info))
+    }
+
+    fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {
+        Ok(())
+    }
+
+    fn deregister(_domain: &Self::Domain, _region: &Self::Region) -> Result<()> {
+        Ok(()) // the owner checks every access, and holds the memory only during a call
+    }
+
+    fn alloc(
+        _domain: &Arc<DomainPart<Self>>,
+        len: usize,
+        placement: Placement,
+    ) -> Result<Arc<dyn LibraryMemory>> {
+        ofi_core::pages::alloc(len, placement)
+    }
+
+    fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {
+        address::resolve(node, service, None)
+    }
+
+    fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {
+        Ok(Box::new(port::TcpPort::open(info, name)?))
+    }
+
+    fn normalize(address: &Address) -> Result<Address> {
+        address::socket(address).map(Address::from)
+    }
+}

@@ -8,9 +8,10 @@ pub(super) struct Origin<'a> {
 }
 
 /// Crates with their own names in the log. Others of this stack, which all begin with `ofi_`, are the core.
-const NAMED: [(&str, &str); 9] = [
+const NAMED: [(&str, &str); 10] = [
     ("ofi_shm", "shm"),
     ("ofi_udp", "udp"),
+    ("ofi_tcp", "tcp"),
     ("ofi_rdm", "rdm"),
     ("ofi_verbs", "verbs"),
     ("ibv", "verbs"),

@@ -1,0 +1,38 @@
+//! What all connections of an endpoint share.
+
+use std::sync::Arc;
+
+use ofi_api::Caps;
+use ofi_core::auth::AuthKey;
+use ofi_core::domain::DomainPart;
+
+use crate::Tcp;
+
+/// See the module.
+pub struct Common {
+    pub domain: Arc<DomainPart<Tcp>>,
+    pub caps: Caps,
+    /// There is none.
+    pub auth: AuthKey,
+    /// Bytes of long messages without receives.
+    pub spooled: usize,
+    /// Vectors of the call that is being made.
+    pub vectors: Vec<libc::iovec>,
+    pub counts: Counts,
+}
+
+// SAFETY: the vectors are empty between calls: they point nowhere when another thread gets them.
+unsafe impl Send for Common {}
+
+/// Statistics.
+#[derive(Default)]
+pub struct Counts {
+    pub connections: u64,
+    pub refused: u64,
+    pub broken: u64,
+    pub lost: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub full: u64,
+    pub announced: u64,
+}

@@ -1,0 +1,224 @@
+//! One connection: its socket, the way to its establishment, and what it has under way.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use ofi_api::{Errno, RemotePiece};
+use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::Peer;
+use rustc_hash::FxHashMap;
+
+use crate::outgoing::Outgoing;
+use crate::sys::Interest;
+use crate::wire::Order;
+
+/// The progress of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The last attempt was refused; the next one begins then.
+    Resting(Instant),
+    /// The kernel connects.
+    Connecting,
+    /// This end has sent its request.
+    Asking,
+    /// The peer has connected, and its request is expected.
+    Called,
+    /// Established.
+    Ready,
+}
+
+/// Where a payload that is arriving goes.
+#[derive(Debug)]
+pub enum To {
+    /// Into a receive.
+    Receive(SlotId),
+    /// Into a buffer of the library, until a receive is posted.
+    Spool(SlotId),
+    /// Into registered memory, with data for the application.
+    Memory(Vec<RemotePiece>, Option<u64>),
+    /// Into the destination of a read.
+    Read(SlotId),
+    /// Nowhere.
+    Nowhere,
+}
+
+/// A payload that is arriving.
+#[derive(Debug)]
+pub struct Body {
+    pub to: To,
+    /// Bytes that have arrived.
+    pub at: usize,
+    /// Bytes in all.
+    pub len: usize,
+    /// The sender wants an acknowledgement.
+    pub confirm: bool,
+}
+
+impl Body {
+    /// Bytes that are missing.
+    pub fn left(&self) -> usize {
+        self.len - self.at
+    }
+}
+
+/// A message that this end has announced.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced {
+    pub op: SlotId,
+    pub len: usize,
+    /// It ends with the peer's acknowledgement, which follows the payload.
+    pub confirm: bool,
+}
+
+/// A message that the peer has announced.
+#[derive(Debug)]
+pub struct Asked {
+    pub len: usize,
+    pub confirm: bool,
+    /// It was asked for, and goes there.
+    pub to: Option<To>,
+}
+
+/// See the module.
+pub struct Conn {
+    /// `None` between two attempts.
+    pub socket: Option<OwnedFd>,
+    pub phase: Phase,
+    /// `None` until the peer has said who it is.
+    pub peer: Option<Peer>,
+    /// When the attempt, or waiting for the peer's request, ends.
+    pub deadline: Instant,
+    /// Attempts so far.
+    pub attempts: u32,
+    /// Why the last one failed.
+    pub failure: Errno,
+    pub order: Order,
+    /// The peer takes announced messages.
+    pub announces: bool,
+    /// The peer's process.
+    pub process: u32,
+    pub out: Outgoing,
+    /// Operations of this end that end with an acknowledgement, in the order in which they are acknowledged.
+    pub acks: VecDeque<SlotId>,
+    /// Reads of this end, in the order in which they are answered.
+    pub reads: VecDeque<SlotId>,
+    /// Messages that this end has announced, by number.
+    pub announced: FxHashMap<u8, Announced>,
+    /// Messages that the peer has announced.
+    pub asked: FxHashMap<u8, Asked>,
+    /// Bytes that have arrived and could not be processed yet.
+    pub stash: Vec<u8>,
+    pub body: Option<Body>,
+    /// What is in the stash waits for room at the application: nothing more is read.
+    pub stalled: bool,
+    /// The kernel takes no more for now.
+    pub full: bool,
+    /// Something waits that is not in the kernel yet, for the next poll.
+    pub dirty: bool,
+    /// The poll in which it was written last.
+    pub wrote: u64,
+    pub interest: Interest,
+}
+
+impl Conn {
+    /// A connection in its first phase.
+    pub fn new(phase: Phase, peer: Option<Peer>, deadline: Instant) -> Self {
+        Self {
+            socket: None,
+            phase,
+            peer,
+            deadline,
+            attempts: 0,
+            failure: Errno::ETIMEDOUT,
+            order: Order::Own,
+            announces: false,
+            process: 0,
+            out: Outgoing::default(),
+            acks: VecDeque::new(),
+            reads: VecDeque::new(),
+            announced: FxHashMap::default(),
+            asked: FxHashMap::default(),
+            stash: Vec::new(),
+            body: None,
+            stalled: false,
+            full: false,
+            dirty: false,
+            wrote: 0,
+            interest: Interest::default(),
+        }
+    }
+
+    /// Whether the peer owes an answer, or this end has something to send.
+    pub fn expects(&self) -> bool {
+        !self.acks.is_empty() || !self.reads.is_empty() || !self.announced.is_empty() || !self.out.is_empty()
+    }
+
+    /// What its socket is waited for.
+    pub fn wanted(&self) -> Interest {
+        match self.phase {
+            Phase::Resting(_) => Interest::default(),
+            Phase::Connecting => Interest { read: false, write: true },
+            Phase::Asking | Phase::Called => Interest { read: true, write: false },
+            Phase::Ready => Interest { read: !self.stalled, write: self.full },
+        }
+    }
+}
+
+/// An arriving message for which no receive is posted yet.
+pub struct Spool {
+    /// The connection that it comes on.
+    pub on: SlotId,
+    pub bytes: Vec<u8>,
+    /// Bytes in all.
+    pub len: usize,
+}
+
+impl Spool {
+    /// Whether all of it is here.
+    pub fn is_whole(&self) -> bool {
+        self.bytes.len() == self.len
+    }
+}
+
+/// What an endpoint keeps of a peer.
+pub struct Lane {
+    pub address: SocketAddr,
+    /// The connection on which this end sends.
+    pub conn: Option<SlotId>,
+    /// The other end of that, if the peer is the endpoint itself.
+    pub beside: Option<SlotId>,
+    /// Operations of this end in flight.
+    pub outstanding: usize,
+    /// Of the last connection.
+    pub order: Order,
+    pub spools: Slots<Spool>,
+}
+
+impl Lane {
+    /// Without a connection.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            conn: None,
+            beside: None,
+            outstanding: 0,
+            order: Order::Own,
+            spools: Slots::default(),
+        }
+    }
+
+    /// Whether nothing is kept of the peer.
+    pub fn is_idle(&self) -> bool {
+        self.conn.is_none() && self.beside.is_none() && self.outstanding == 0 && self.spools.is_empty()
+    }
+}
+
+impl Conn {
+    /// Takes over what waits for another connection to the same peer, which never was established.
+    pub fn inherit(&mut self, other: Self) {
+        (self.out, self.order) = (other.out, other.order);
+        (self.acks, self.reads) = (other.acks, other.reads);
+    }
+}

@@ -1,0 +1,149 @@
+//! The addresses of this host, and the default address of an endpoint: that of the interface in `FI_TCP_IFACE`, if it
+//! is set.
+
+use std::net::IpAddr;
+
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
+use ofi_api::{Errno, Error, Result};
+
+use crate::settings;
+
+/// An address of this host, and its interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Of the interface.
+    pub name: String,
+    /// One of its addresses.
+    pub ip: IpAddr,
+    /// Its network: the address, cut to the prefix, and the length of that.
+    pub network: String,
+    flags: InterfaceFlags,
+}
+
+impl Interface {
+    fn of(entry: InterfaceAddress) -> Option<Self> {
+        let ip = entry.address.as_ref().and_then(ip_of)?;
+        let bits = match entry.netmask.as_ref().and_then(ip_of) {
+            Some(IpAddr::V4(mask)) => u32::from(mask).count_ones(),
+            Some(IpAddr::V6(mask)) => u128::from(mask).count_ones(),
+            None => {
+                if ip.is_ipv6() {
+                    128
+                } else {
+                    32
+                }
+            }
+        };
+        Some(Self { name: entry.interface_name, ip, network: network(ip, bits), flags: entry.flags })
+    }
+
+    /// Whether it is a loopback interface.
+    pub fn is_loopback(&self) -> bool {
+        self.flags.contains(InterfaceFlags::IFF_LOOPBACK)
+    }
+
+    /// Whether it is a default way to reach this host: it is up, and neither loopback nor a tunnel, as in C libfabric.
+    pub fn serves(&self, v6: bool) -> bool {
+        let up = self.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
+        let of_link = matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let meant = !self.is_loopback() && !self.flags.contains(InterfaceFlags::IFF_POINTOPOINT) && !of_link;
+        up && meant && self.ip.is_ipv6() == v6
+    }
+}
+
+fn ip_of(storage: &SockaddrStorage) -> Option<IpAddr> {
+    match (storage.as_sockaddr_in(), storage.as_sockaddr_in6()) {
+        (Some(v4), _) => Some(v4.ip().into()),
+        (None, Some(v6)) => Some(v6.ip().into()),
+        (None, None) => None,
+    }
+}
+
+/// The prefix of an address whose mask has so many bits, and their number.
+fn network(ip: IpAddr, bits: u32) -> String {
+    match ip {
+        IpAddr::V4(ip) => {
+            let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
+            format!("{}/{bits}", std::net::Ipv4Addr::from(u32::from(ip) & mask))
+        }
+        IpAddr::V6(ip) => {
+            let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
+            format!("{}/{bits}", std::net::Ipv6Addr::from(u128::from(ip) & mask))
+        }
+    }
+}
+
+fn all() -> Vec<Interface> {
+    getifaddrs().map_or_else(|_| Vec::new(), |entries| entries.filter_map(Interface::of).collect())
+}
+
+/// The addresses that endpoints may be bound to one by one: those of interfaces that are up, with loopback last and
+/// IPv4 before IPv6. With `FI_TCP_IFACE`, those that it names.
+pub fn usable() -> Vec<Interface> {
+    let text = settings::INTERFACE.get();
+    let wanted = |found: &Interface| found.name == text || found.ip.to_string() == text;
+    let serves = |found: &Interface| found.serves(found.ip.is_ipv6()) || found.is_loopback();
+    let mut usable = all();
+    usable.retain(|found| if text.is_empty() { serves(found) } else { wanted(found) });
+    usable.sort_by_key(|found| (found.is_loopback(), found.ip.is_ipv6())); // otherwise keeps the system's order
+    usable
+}
+
+/// The address that the setting names, in the requested family: the address itself, or the first one of an interface.
+/// `None` if it is not set.
+///
+/// # Errors
+/// `FI_EADDRNOTAVAIL` for an interface that does not exist or has no such address. There is no fallback: a user who
+/// restricts an endpoint does not want it to be reachable everywhere.
+pub fn chosen(v6: bool) -> Result<Option<IpAddr>> {
+    let text = settings::INTERFACE.get();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    find(&text, v6).map(Some).ok_or_else(|| {
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        Error::wanted(
+            Errno::EADDRNOTAVAIL,
+            "FI_TCP_IFACE",
+            format!("an interface of this host with an address of {family}, or such an address"),
+            format!("{text:?}"),
+            "correct the variable (`ip address` lists interfaces), or unset it for all addresses of the host",
+        )
+    })
+}
+
+fn find(text: &str, v6: bool) -> Option<IpAddr> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) => (ip.is_ipv6() == v6).then_some(ip),
+        Err(_) => all().into_iter().find(|it| it.name == text && it.ip.is_ipv6() == v6).map(|it| it.ip),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_or_an_address_is_found_and_others_are_not() {
+        assert_eq!(find("lo", false), Some([127, 0, 0, 1].into()));
+        assert_eq!(find("10.1.2.3", false), Some([10, 1, 2, 3].into()));
+        assert_eq!(find("10.1.2.3", true), None);
+        assert_eq!(find("no-such-interface", false), None);
+        let lo = all().into_iter().find(|found| found.name == "lo" && found.ip.is_ipv4()).expect("127.0.0.1");
+        assert!(lo.is_loopback() && !lo.serves(false) && lo.network == "127.0.0.0/8");
+    }
+
+    #[test]
+    fn a_network_is_the_prefix_of_its_addresses() {
+        for (ip, bits, wanted) in [
+            ("10.1.2.3", 8, "10.0.0.0/8"),
+            ("10.1.2.3", 0, "0.0.0.0/0"),
+            ("fd00::12:7", 64, "fd00::/64"),
+            ("fd00::7", 128, "fd00::7/128"),
+        ] {
+            assert_eq!(network(ip.parse().unwrap(), bits), wanted);
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The state of an operation in flight, and names of payloads that are not with the core yet.
+
+use ofi_api::Piece;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::Payload;
+
+/// This transport's state of an operation in flight.
+pub enum Op {
+    /// A message or a write whose bytes are copied, and which ends with the peer's acknowledgement.
+    Confirm,
+    /// A message or a write that is sent from where it lies.
+    Send {
+        /// Its bytes.
+        payload: Payload,
+        /// It ends with the peer's acknowledgement, otherwise when the kernel has all of it.
+        confirm: bool,
+    },
+    /// A remote read.
+    Read {
+        /// Its destination.
+        pieces: Box<[Piece]>,
+        /// Bytes in all.
+        len: usize,
+    },
+}
+
+/// Names a payload (`Transport::Token`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// It arrives, or has arrived, without a receive: the peer's number for it.
+    Spool(SlotId),
+    /// The peer has announced it, on this connection and by this number.
+    Announced(SlotId, u8),
+}

@@ -1,0 +1,370 @@
+//! What is to be sent on one connection: a queue of bytes, of the application's memory, and of registered memory that a
+//! peer reads. It is written by vectors from where it lies, as much at a time as the kernel takes.
+
+use std::collections::VecDeque;
+
+use ofi_api::{Errno, MrAccess, Piece, RemotePiece};
+use ofi_core::copy;
+use ofi_core::domain::{RegionData, Regions};
+use ofi_core::keys::{Accessor, Grant};
+use ofi_core::slots::SlotId;
+use ofi_core::transport::Payload;
+
+use crate::wire::{Order, Packet};
+
+/// Bytes in one item of copies: a longer one is followed by another, so that sent ones can be freed.
+const CHUNK: usize = 64 << 10;
+/// Vectors in one call.
+const VECTORS: usize = 64;
+/// Bytes of the application's memory in one call.
+const AT_ONCE: usize = 4 << 20;
+
+/// One part of the queue.
+enum Item {
+    /// Headers, and payloads that were copied.
+    Copied { bytes: Vec<u8>, at: usize },
+    /// An operation's payload, where it lies; of no bytes if it is among the copies before.
+    Lent { op: SlotId, at: usize, len: usize },
+    /// Registered memory that the peer reads.
+    Read(Box<Reading>),
+}
+
+/// A long read of the peer that is being answered.
+struct Reading {
+    remote: Vec<RemotePiece>,
+    at: usize,
+    len: usize,
+}
+
+/// Who lends the memory of what is sent.
+pub trait Lender {
+    /// The payload of an operation, while that is open.
+    fn payload(&mut self, op: SlotId) -> Option<&Payload>;
+    /// All bytes of an operation's payload are with the kernel.
+    fn sent(&mut self, op: SlotId);
+    /// All bytes of a read of the peer are with the kernel.
+    fn answered(&mut self, remote: &[RemotePiece]);
+    /// Registered memory, and who reads it.
+    fn regions(&self) -> (&Regions, Accessor<'_>);
+}
+
+/// Why no more can be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Everything is sent.
+    Empty,
+    /// The kernel takes no more for now.
+    Full,
+    /// The connection is of no use any more.
+    Failed(Errno),
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Outgoing {
+    items: VecDeque<Item>,
+    /// Bytes of copies.
+    copied: usize,
+    /// Long reads that are being answered.
+    reads: usize,
+    /// Packets that were put into the queue, modulo 256.
+    count: u8,
+}
+
+impl Outgoing {
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Bytes of copies that wait.
+    pub fn copied(&self) -> usize {
+        self.copied
+    }
+
+    /// Whether only copies wait.
+    pub fn is_copied(&self) -> bool {
+        self.items.iter().all(|item| matches!(item, Item::Copied { .. } | Item::Lent { len: 0, .. }))
+    }
+
+    /// Reads of the peer that wait for their answers, apart from copied ones.
+    pub fn reads(&self) -> usize {
+        self.reads
+    }
+
+    /// The bytes at the end of the queue, to append to.
+    fn tail(&mut self) -> &mut Vec<u8> {
+        if !matches!(self.items.back(), Some(Item::Copied { bytes, .. }) if bytes.len() < CHUNK) {
+            self.items.push_back(Item::Copied { bytes: Vec::new(), at: 0 });
+        }
+        match self.items.back_mut() {
+            Some(Item::Copied { bytes, .. }) => bytes,
+            _ => unreachable!("it was just put there"),
+        }
+    }
+
+    /// Appends a header. Its payload must follow.
+    pub fn header(&mut self, packet: &Packet, order: Order) {
+        let count = self.count;
+        let tail = self.tail();
+        let before = tail.len();
+        packet.encode(order, count, tail);
+        self.copied += tail.len() - before;
+        self.count = count.wrapping_add(1);
+    }
+
+    /// Appends a copy of a payload of `len` bytes.
+    ///
+    /// # Safety
+    /// The pieces are lent for reading during the call.
+    pub unsafe fn copy(&mut self, pieces: &[Piece], len: usize) {
+        let tail = self.tail();
+        let start = tail.len();
+        tail.resize(start + len, 0);
+        let to = tail[start..].as_mut_ptr();
+        // SAFETY: `to` has `len` bytes; the rest is the caller's promise.
+        unsafe { copy::gather(pieces, 0, to, len) };
+        self.copied += len;
+    }
+
+    /// Appends `len` bytes that `fill` writes.
+    ///
+    /// # Errors
+    /// Those of `fill`; then nothing is appended.
+    pub fn fill<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
+        let tail = self.tail();
+        let start = tail.len();
+        tail.resize(start + len, 0);
+        if let Err(error) = fill(&mut tail[start..]) {
+            tail.truncate(start);
+            return Err(error);
+        }
+        self.copied += len;
+        Ok(())
+    }
+
+    /// Appends an operation's payload, which stays where it lies.
+    pub fn lend(&mut self, op: SlotId, len: usize) {
+        if len > 0 {
+            self.items.push_back(Item::Lent { op, at: 0, len });
+        }
+    }
+
+    /// An operation whose bytes are in the queue ends when they are with the kernel.
+    pub fn mark(&mut self, op: SlotId) {
+        self.items.push_back(Item::Lent { op, at: 0, len: 0 });
+    }
+
+    /// Appends registered memory.
+    pub fn read(&mut self, remote: Vec<RemotePiece>, len: usize) {
+        self.reads += 1;
+        self.items.push_back(Item::Read(Box::new(Reading { remote, at: 0, len })));
+    }
+
+    /// Writes with `write`, which is given vectors of memory that may be read while it runs, and answers how many bytes
+    /// it took.
+    pub fn flush(
+        &mut self,
+        lender: &mut impl Lender,
+        vectors: &mut Vec<libc::iovec>,
+        mut write: impl FnMut(&[libc::iovec]) -> Result<usize, Errno>,
+    ) -> Stop {
+        while !self.items.is_empty() {
+            vectors.clear();
+            let (grants, offered) = match self.collect(lender, vectors) {
+                Ok(collected) => collected,
+                Err(errno) => return Stop::Failed(errno),
+            };
+            let wrote = write(vectors);
+            drop(grants);
+            match wrote {
+                Ok(len) => {
+                    self.advance(lender, len);
+                    if len < offered {
+                        return Stop::Full;
+                    }
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Stop::Full,
+                Err(errno) => return Stop::Failed(errno),
+            }
+        }
+        Stop::Empty
+    }
+
+    /// Collects the memory of the first items, and their bytes in all. The grants hold registered memory.
+    fn collect(
+        &self,
+        lender: &mut impl Lender,
+        vectors: &mut Vec<libc::iovec>,
+    ) -> Result<(Vec<Grant<RegionData>>, usize), Errno> {
+        let (mut grants, mut offered) = (Vec::new(), 0);
+        for item in &self.items {
+            if vectors.len() >= VECTORS || offered >= AT_ONCE {
+                break;
+            }
+            match item {
+                Item::Copied { bytes, at } => {
+                    push(vectors, &mut offered, bytes[*at..].as_ptr(), bytes.len() - at)
+                }
+                Item::Lent { len: 0, .. } => {}
+                &Item::Lent { op, at, len } => {
+                    // Without its operation the stream cannot go on: the peer waits for bytes that nobody has.
+                    let payload = lender.payload(op).ok_or(Errno::ECANCELED)?;
+                    match payload.pieces() {
+                        Ok(pieces) => {
+                            for (addr, run) in copy::runs(pieces, at, len - at) {
+                                if vectors.len() >= VECTORS {
+                                    break;
+                                }
+                                push(vectors, &mut offered, addr, run);
+                            }
+                        }
+                        Err(bytes) => {
+                            let rest = bytes.get(at..len).ok_or(Errno::ECANCELED)?;
+                            push(vectors, &mut offered, rest.as_ptr(), rest.len());
+                        }
+                    }
+                }
+                Item::Read(reading) => {
+                    let (regions, who) = lender.regions();
+                    let len = (reading.len - reading.at).min(AT_ONCE);
+                    let range = (reading.at, len);
+                    let held = regions.grants_as(who, &reading.remote, range, MrAccess::REMOTE_READ)?;
+                    held.iter()
+                        .flat_map(Grant::pieces)
+                        .for_each(|piece| push(vectors, &mut offered, piece.addr, piece.len));
+                    grants.extend(held);
+                    break; // what follows would have to wait for all of it
+                }
+            }
+        }
+        Ok((grants, offered))
+    }
+
+    /// The first `len` bytes are sent.
+    fn advance(&mut self, lender: &mut impl Lender, mut len: usize) {
+        while let Some(item) = self.items.front_mut() {
+            let left = match item {
+                Item::Copied { bytes, at } => bytes.len() - *at,
+                Item::Lent { at, len, .. } => *len - *at,
+                Item::Read(reading) => reading.len - reading.at,
+            };
+            let part = left.min(len);
+            match item {
+                Item::Copied { at, .. } => {
+                    *at += part;
+                    self.copied -= part;
+                }
+                Item::Lent { at, .. } => *at += part,
+                Item::Read(reading) => reading.at += part,
+            }
+            len -= part;
+            if part < left {
+                return;
+            }
+            match self.items.pop_front() {
+                Some(Item::Lent { op, .. }) => lender.sent(op),
+                Some(Item::Read(reading)) => {
+                    self.reads -= 1;
+                    lender.answered(&reading.remote);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn push(vectors: &mut Vec<libc::iovec>, offered: &mut usize, from: *const u8, len: usize) {
+    if len > 0 {
+        vectors.push(libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len });
+        *offered += len;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ofi_core::keys::{Addressing, RegionTable};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Operations with a payload each, under the slots of a table.
+    struct Ops {
+        ops: ofi_core::slots::Slots<Payload>,
+        sent: Vec<SlotId>,
+        regions: Regions,
+    }
+
+    impl Lender for Ops {
+        fn payload(&mut self, op: SlotId) -> Option<&Payload> {
+            self.ops.get(op)
+        }
+        fn sent(&mut self, op: SlotId) {
+            self.ops.remove(op);
+            self.sent.push(op);
+        }
+        fn answered(&mut self, _remote: &[RemotePiece]) {}
+        fn regions(&self) -> (&Regions, Accessor<'_>) {
+            (&self.regions, Accessor::ANYBODY)
+        }
+    }
+
+    fn ops() -> Ops {
+        Ops { ops: Default::default(), sent: Vec::new(), regions: RegionTable::new(Addressing::Offset, 1) }
+    }
+
+    proptest! {
+        /// However little the kernel takes at a time, the bytes are those that were queued, in order.
+        #[test]
+        fn bytes_leave_in_order_whatever_is_taken(
+            parts in prop::collection::vec((any::<bool>(), 0usize..5000), 1..30),
+            takes in prop::collection::vec(1usize..9000, 1..20),
+        ) {
+            let (mut outgoing, mut ops, mut wanted) = (Outgoing::default(), ops(), Vec::<u8>::new());
+            let (mut lent, mut next) = (Vec::new(), 0u8);
+            for (is_lent, len) in parts {
+                let bytes: Vec<u8> = (0..len).map(|_| { next = next.wrapping_add(1); next }).collect();
+                wanted.extend(&bytes);
+                if is_lent {
+                    let id = ops.ops.insert(Payload::owned(bytes.into()));
+                    outgoing.lend(id, len);
+                    lent.extend((len > 0).then_some(id));
+                } else {
+                    outgoing.fill(len, |to| { to.copy_from_slice(&bytes); Ok::<_, ()>(()) }).unwrap();
+                }
+            }
+            let (mut got, mut vectors) = (Vec::<u8>::new(), Vec::new());
+            let mut takes = takes.into_iter().cycle();
+            while !outgoing.is_empty() {
+                let mut most = takes.next().unwrap();
+                outgoing.flush(&mut ops, &mut vectors, |vectors| {
+                    if most == 0 {
+                        return Err(Errno::EAGAIN);
+                    }
+                    let before = got.len();
+                    for vector in vectors {
+                        let len = vector.iov_len.min(most);
+                        // SAFETY: the queue lends the memory during the call.
+                        got.extend(unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), len) });
+                        most -= len;
+                    }
+                    Ok(got.len() - before)
+                });
+            }
+            prop_assert_eq!(got, wanted);
+            prop_assert_eq!((ops.sent, outgoing.copied()), (lent, 0));
+        }
+    }
+
+    #[test]
+    fn a_payload_whose_operation_is_gone_ends_the_connection() {
+        let (mut outgoing, mut ops) = (Outgoing::default(), ops());
+        let id = ops.ops.insert(Payload::owned(vec![1; 10].into()));
+        outgoing.header(&Packet::Message { tag: None, data: None, confirm: false, len: 10 }, Order::Own);
+        outgoing.lend(id, 10);
+        ops.ops.remove(id);
+        let stop = outgoing.flush(&mut ops, &mut Vec::new(), |_| panic!("nothing may be written"));
+        assert_eq!(stop, Stop::Failed(Errno::ECANCELED));
+    }
+}

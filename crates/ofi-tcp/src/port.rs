@@ -1,0 +1,206 @@
+//! A passive endpoint: a listener, and the requests of those that have connected to it.
+//!
+//! The core tells requests apart by cookies, which the protocol does not have: this port makes them. A request's socket
+//! is kept with it (`Held`): acceptance takes it out, a refusal is sent on it, and one that is dropped is refused.
+
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result};
+use ofi_core::cm::packet::{Kind, Packet};
+use ofi_core::transport::{Held, Port};
+use rustc_hash::FxHashMap;
+
+use crate::sys::{self, Interest, Ready};
+use crate::wire::Order;
+use crate::wire::cm::{self, Message};
+use crate::{address, ports, settings};
+
+/// Connections whose requests have not arrived.
+const CALLED: usize = 1024;
+/// How long a peer has for its request.
+const CALL: Duration = Duration::from_secs(5);
+
+/// A request that was not answered.
+pub struct Caller {
+    pub socket: OwnedFd,
+    pub order: Order,
+}
+
+impl Caller {
+    fn refuse(&self, data: &[u8]) {
+        let refusal = Message::new(cm::Kind::Refusal, data).encode();
+        let _ = sys::send(self.socket.as_fd(), &refusal); // it may be gone
+        sys::end_sending(self.socket.as_fd());
+    }
+}
+
+/// The socket of an unanswered request.
+pub struct Asked(Mutex<Option<Caller>>);
+
+impl Asked {
+    /// Takes the socket, to answer.
+    pub fn take(&self) -> Option<Caller> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(caller) = self.take() {
+            caller.refuse(&[]);
+        }
+    }
+}
+
+/// Requests by their cookies.
+type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
+
+#[derive(Default)]
+struct Desk {
+    /// Connections whose requests have not arrived, or in part.
+    called: Vec<(OwnedFd, Vec<u8>, Instant)>,
+    requests: Requests,
+}
+
+/// See the module.
+pub struct TcpPort {
+    listener: OwnedFd,
+    ready: Ready,
+    address: Address,
+    desk: Mutex<Desk>,
+}
+
+impl TcpPort {
+    /// Listens at `name`, or at the info's source address.
+    ///
+    /// # Errors
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`.
+    pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
+        let name = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
+        let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6)?;
+        let (listener, mut bound) = ports::listen(wanted)?;
+        if bound.ip().is_unspecified() {
+            bound.set_ip(address::host_ip(bound.is_ipv6()));
+        }
+        let ready = Ready::new()?;
+        ready.add(&listener, 0, Interest { read: true, write: false })?;
+        Ok(Self { listener, ready, address: bound.into(), desk: Mutex::default() })
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn accept(&self, desk: &mut Desk) {
+        while let Ok(Some((socket, _))) = sys::accept(self.listener.as_fd()) {
+            let patience = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
+            sys::prepare(socket.as_fd(), patience);
+            let fits = desk.called.len() < CALLED;
+            if fits && self.ready.add(&socket, 1, Interest { read: true, write: false }).is_ok() {
+                desk.called.push((socket, Vec::new(), Instant::now() + CALL));
+            }
+        }
+    }
+
+    /// Takes a request: returns the peer's address, and the packet for the core.
+    fn take(
+        &self,
+        desk: &mut Desk,
+        socket: OwnedFd,
+        order: Order,
+        data: &[u8],
+    ) -> Option<(Address, Vec<u8>)> {
+        let from = Address::from(address::canonical(sys::peer_name(socket.as_fd())?));
+        self.ready.remove(&socket);
+        let cookie = getrandom::u64().ok()?;
+        let packet = Packet::new(Kind::Request, cookie, data).encode();
+        let asked = Arc::new(Asked(Mutex::new(Some(Caller { socket, order }))));
+        desk.requests.retain(|_, (asked, _)| asked.strong_count() > 0);
+        desk.requests.insert(cookie, (Arc::downgrade(&asked), Some(asked)));
+        Some((from, packet))
+    }
+}
+
+/// What has come of a request.
+enum Heard {
+    /// Not all of it.
+    Part,
+    /// All of it.
+    Whole(Order, Vec<u8>),
+    /// No request.
+    Nothing,
+}
+
+fn hear(socket: &OwnedFd, bytes: &mut Vec<u8>) -> Heard {
+    let mut buffer = [0; cm::HEADER + cm::MOST];
+    let room = buffer.len() - bytes.len();
+    match sys::receive(socket.as_fd(), &mut buffer[..room]) {
+        Ok(got) if got > 0 => bytes.extend_from_slice(&buffer[..got]),
+        Err(errno) if sys::is_full(errno) => return Heard::Part,
+        _ => return Heard::Nothing,
+    }
+    match Message::parse(bytes) {
+        Ok(None) => Heard::Part,
+        Ok(Some((message, _))) if message.kind == cm::Kind::Request => {
+            Heard::Whole(message.order, message.payload.to_vec())
+        }
+        Ok(Some(_)) => Heard::Nothing,
+        Err(unreadable) => {
+            let from = sys::peer_name(socket.as_fd()).map_or_else(String::new, |from| from.to_string());
+            tracing::warn!(target: "ofi::tcp::ep_ctrl", from, "a connection is refused: {unreadable}");
+            Heard::Nothing
+        }
+    }
+}
+
+impl Port for TcpPort {
+    fn address(&self) -> &Address {
+        &self.address
+    }
+
+    fn send(&self, _to: &Address, packet: &[u8]) -> Result<()> {
+        // The accepting endpoint answers itself.
+        let Some(Packet { kind: Kind::Reject, cookie, data, .. }) = Packet::parse(packet) else {
+            return Ok(());
+        };
+        let request = self.desk().requests.remove(&cookie);
+        let caller = request.and_then(|(asked, _)| asked.upgrade()).and_then(|asked| asked.take());
+        let caller = caller.ok_or_else(|| Error::new(Errno::ECONNREFUSED))?;
+        caller.refuse(data);
+        Ok(())
+    }
+
+    fn receive(&self) -> Option<(Address, Vec<u8>)> {
+        let mut desk = self.desk();
+        let desk = &mut *desk;
+        self.accept(desk);
+        let now = Instant::now();
+        let mut at = 0;
+        while let Some((socket, bytes, deadline)) = desk.called.get_mut(at) {
+            match hear(socket, bytes) {
+                Heard::Part if *deadline > now => at += 1,
+                Heard::Part | Heard::Nothing => {
+                    desk.called.swap_remove(at);
+                }
+                Heard::Whole(order, data) => {
+                    let (socket, ..) = desk.called.swap_remove(at);
+                    let request = self.take(desk, socket, order, &data);
+                    if request.is_some() {
+                        return request;
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn held(&self, cookie: u64) -> Option<Held> {
+        self.desk().requests.get_mut(&cookie)?.1.take().map(|asked| asked as Held)
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        Some(self.ready.raw())
+    }
+}

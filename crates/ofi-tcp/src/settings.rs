@@ -1,0 +1,68 @@
+//! The provider's settings. Those that C libfabric's `tcp` has too mean the same.
+
+use ofi_core::config::{AnySetting, Setting};
+
+/// The default address or interface of endpoints.
+pub static INTERFACE: Setting<&'static str> = Setting::new(
+    "tcp",
+    "iface",
+    "",
+    "Interface or address for endpoints without a given address; all of the host if empty",
+);
+
+/// The first port of listeners without a given one.
+pub static PORT_LOW: Setting<usize> = Setting::new(
+    "tcp",
+    "port_low_range",
+    0,
+    "First port for endpoints without a given one, with FI_TCP_PORT_HIGH_RANGE; 0: any port",
+)
+.range(0, 65_535);
+
+/// The last one.
+pub static PORT_HIGH: Setting<usize> = Setting::new(
+    "tcp",
+    "port_high_range",
+    0,
+    "Last port for endpoints without a given one, with FI_TCP_PORT_LOW_RANGE; 0: any port",
+)
+.range(0, 65_535);
+
+/// From which length on a tagged message is announced.
+pub static MAX_SAVED_SIZE: Setting<usize> = Setting::new(
+    "tcp",
+    "max_saved_size",
+    usize::MAX,
+    "Longest tagged message that is sent before its receiver asks for it, in bytes with its header, and at least 16384; C libfabric before 1.20 never asks, and gets all at once",
+);
+
+/// How long an endpoint tries to connect.
+pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
+    "tcp",
+    "connect_timeout_ms",
+    5000,
+    "Milliseconds for which an endpoint tries to reach a peer before the operations to it fail",
+)
+.range(1, 3_600_000);
+
+/// How long a peer's host may be silent.
+pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
+    "tcp",
+    "peer_timeout_ms",
+    20_000,
+    "Milliseconds after which a peer whose host acknowledges nothing is taken for dead",
+)
+.range(1000, 3_600_000);
+
+/// How long closing an endpoint may wait.
+pub static LINGER_MS: Setting<usize> = Setting::new(
+    "tcp",
+    "linger_ms",
+    1000,
+    "Milliseconds that a closing endpoint waits at most for its sent messages to reach the kernel",
+)
+.range(0, 60_000);
+
+/// All settings of this provider.
+pub static SETTINGS: &[&dyn AnySetting] =
+    &[&INTERFACE, &PORT_LOW, &PORT_HIGH, &MAX_SAVED_SIZE, &CONNECT_TIMEOUT_MS, &PEER_TIMEOUT_MS, &LINGER_MS];

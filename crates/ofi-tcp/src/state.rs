@@ -1,0 +1,157 @@
+//! An endpoint's lanes before and after it is enabled: what the core calls.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use ofi_api::{Address, Errno, Error, Info, Result, Statistic};
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Arm, Held, Host, Lanes, OutMessage, OutRma, Peer, Posted};
+
+use crate::Tcp;
+use crate::lanes::TcpLanes;
+use crate::op::{Op, Token};
+
+/// An endpoint's lanes before and after it is enabled.
+pub enum State {
+    /// Before.
+    Closed { domain: Arc<DomainPart<Tcp>>, info: Box<Info> },
+    /// After.
+    Open(Box<TcpLanes>),
+}
+
+impl State {
+    /// See [`ofi_core::transport::Transport::open_lanes`].
+    pub fn new(domain: &Arc<DomainPart<Tcp>>, info: &Info) -> Self {
+        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
+    }
+
+    #[inline]
+    fn open(&mut self) -> Result<&mut TcpLanes> {
+        match self {
+            Self::Open(lanes) => Ok(lanes),
+            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
+        }
+    }
+}
+
+// SAFETY: the kernel copies during its calls, and everything else is copied in polls, from and to operations that the
+// host still has.
+unsafe impl Lanes<Tcp> for State {
+    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
+        let Self::Closed { domain, info } = self else {
+            return Err(Error::new(Errno::EOPBADSTATE));
+        };
+        let lanes = TcpLanes::new(domain, info, name)?;
+        let address = Address::from(lanes.name);
+        *self = Self::Open(Box::new(lanes));
+        Ok(address)
+    }
+
+    fn peer<H: Host<Tcp>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+        self.open()?.peer(host, address)
+    }
+
+    fn send<H: Host<Tcp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        self.open()?.send(host, out)
+    }
+
+    fn rma<H: Host<Tcp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        self.open()?.rma(host, out)
+    }
+
+    fn pull<H: Host<Tcp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+        if let Ok(lanes) = self.open() {
+            lanes.pull(host, peer, token, into);
+        }
+    }
+
+    fn abandon(&mut self, _peer: Peer, _id: SlotId, op: &mut Op) -> bool {
+        match op {
+            Op::Confirm => {}
+            Op::Send { payload, .. } => payload.keep(),
+            Op::Read { pieces, .. } => *pieces = Box::default(),
+        }
+        true
+    }
+
+    fn sever<H: Host<Tcp>>(&mut self, host: &mut H, peer: Peer) -> bool {
+        if let Ok(lanes) = self.open()
+            && let Some(id) = lanes.lanes.get(peer as usize).and_then(|lane| lane.conn)
+        {
+            lanes.lose(host, id, Errno::ECANCELED);
+        }
+        true
+    }
+
+    fn discard(&mut self, peer: Peer, token: Token) {
+        if let Ok(lanes) = self.open() {
+            lanes.discard(peer, token);
+        }
+    }
+
+    fn poll<H: Host<Tcp>>(&mut self, host: &mut H) {
+        if let Self::Open(lanes) = self {
+            lanes.poll(host);
+        }
+    }
+
+    fn arm(&mut self) -> Arm {
+        match self {
+            Self::Open(lanes) => lanes.arm(),
+            Self::Closed { .. } => Arm::Armed,
+        }
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        match self {
+            Self::Open(lanes) => Some(lanes.fd()),
+            Self::Closed { .. } => None,
+        }
+    }
+
+    fn packet(&mut self, to: &Address, packet: &[u8], _watch: bool) -> Result<()> {
+        self.open()?.packet(to, packet)
+    }
+
+    fn adopt(&mut self, held: &Held) -> Result<()> {
+        self.open()?.adopt(held)
+    }
+
+    fn join<H: Host<Tcp>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
+        self.open()?.join(host, address)
+    }
+
+    fn part<H: Host<Tcp>>(&mut self, host: &mut H, _drain: bool) {
+        if let Self::Open(lanes) = self {
+            lanes.part(host);
+        }
+    }
+
+    fn is_settled(&self) -> bool {
+        match self {
+            Self::Open(lanes) => lanes.is_settled(),
+            Self::Closed { .. } => true,
+        }
+    }
+
+    fn statistics(&self, into: &mut Vec<Statistic>) {
+        let Self::Open(lanes) = self else { return };
+        let counts = &lanes.common.counts;
+        let stat = |name, value, help| Statistic { name, value, help };
+        into.extend([
+            stat("connections", counts.connections, "connections established"),
+            stat("connections_lost", counts.lost, "connections that have ended before the endpoint"),
+            stat("connections_refused", counts.refused, "requests for connections that were refused"),
+            stat(
+                "broken",
+                counts.broken,
+                "connections ended because the peer broke the protocol, or accessed what it may not",
+            ),
+            stat("receive_calls", counts.reads, "calls of readv"),
+            stat("send_calls", counts.writes, "calls of sendmsg"),
+            stat("send_full", counts.full, "calls of sendmsg that the kernel did not take all of"),
+            stat("announced", counts.announced, "tagged messages that were sent on request"),
+        ]);
+    }
+}

@@ -1,0 +1,418 @@
+//! Takes what arrives on a connection: which packet may come when, and what becomes of it.
+//!
+//! Short messages are delivered from where they arrived. Longer payloads go from the socket to their place: the
+//! destination is known from the header, except that of a message without a receive, which is kept within a budget.
+//! Whatever breaks the protocol ends this connection, and nothing else.
+
+use std::fmt;
+
+use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
+use ofi_core::copy;
+use ofi_core::keys::Accessor;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{Announced, Arrived, Delivery, Host, Peer, RemoteData, RxName};
+
+use crate::Tcp;
+use crate::common::Common;
+use crate::conn::{Asked, Body, Conn, Lane, Spool, To};
+use crate::op::{Op, Token};
+use crate::wire::{Malformed, Packet, Pieces};
+
+/// Longest payload of a message that is delivered in one piece.
+pub const EAGER: usize = 16 << 10;
+/// Longest read that is answered by a copy.
+const COPIED_ANSWER: usize = 64 << 10;
+/// Bytes of copied answers, and longer answers, that may wait for a peer; its next reads wait.
+const ANSWERS: (usize, usize) = (16 << 20, 1 << 16);
+/// Bytes of long messages without receives, of all peers of an endpoint.
+pub const SPOOLED: usize = 64 << 20;
+
+/// Why a connection cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// A packet that cannot be.
+    Malformed(Malformed),
+    /// A packet that may not come now.
+    Unexpected(&'static str),
+    /// An access that is not allowed: the protocol has no packet to say so.
+    Access(Errno),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Malformed(malformed) => write!(f, "it sent {malformed}"),
+            Self::Unexpected(what) => write!(f, "it sent {what}"),
+            Self::Access(errno) => write!(f, "it may not access the memory that it named ({errno})"),
+        }
+    }
+}
+
+impl From<Malformed> for Broken {
+    fn from(malformed: Malformed) -> Self {
+        Self::Malformed(malformed)
+    }
+}
+
+/// Where packets arrive.
+pub struct At<'a, H> {
+    pub common: &'a mut Common,
+    pub lane: &'a mut Lane,
+    pub host: &'a mut H,
+    pub peer: Peer,
+    /// The connection.
+    pub on: SlotId,
+}
+
+/// What became of a packet.
+enum Step {
+    /// It is processed, with so many bytes of its payload.
+    Took(usize),
+    /// Its payload has not arrived yet.
+    Wait,
+    /// The application has no room.
+    Stall,
+}
+
+impl<H: Host<Tcp>> At<'_, H> {
+    fn who(&self) -> Accessor<'_> {
+        Accessor { auth: &self.common.auth, peer: self.host.address(self.peer) }
+    }
+
+    fn check(&self, remote: &[RemotePiece], access: MrAccess) -> Result<usize, Broken> {
+        let regions = &self.common.domain.regions;
+        regions.check_served(self.common.caps, self.who(), remote, Caps::RMA, access).map_err(Broken::Access)
+    }
+
+    /// An operation of this end has ended.
+    pub fn finish(&mut self, id: SlotId) {
+        if self.host.finish(self.peer, id, Ok(())).is_some() {
+            self.lane.outstanding = self.lane.outstanding.saturating_sub(1);
+        }
+    }
+}
+
+fn remote_pieces(pieces: &Pieces) -> Result<Vec<RemotePiece>, Broken> {
+    let convert = |piece: &crate::wire::RemotePiece| {
+        let len = usize::try_from(piece.len).ok()?;
+        Some(RemotePiece { addr: piece.addr, len, key: piece.key })
+    };
+    let all: Option<Vec<_>> = pieces.as_slice().iter().map(convert).collect();
+    all.ok_or(Broken::Access(Errno::EINVAL))
+}
+
+impl Conn {
+    /// Takes packets off the front of `bytes`. Returns how many bytes it took; what is left comes again, with more
+    /// behind it, or, if it is [stalled](Conn::stalled), later.
+    ///
+    /// # Errors
+    /// The peer breaks the protocol.
+    pub fn take<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
+        let mut used = 0;
+        loop {
+            if self.body.is_some() {
+                used += self.place(at, &bytes[used..])?;
+                if self.stalled || self.body.as_ref().is_some_and(|body| body.left() > 0) {
+                    return Ok(used);
+                }
+                if !self.end_body(at) {
+                    self.stalled = true;
+                    return Ok(used);
+                }
+                continue;
+            }
+            let rest = &bytes[used..];
+            let Some((packet, header)) = Packet::parse(rest, self.order)? else { return Ok(used) };
+            if !at.host.hungry() {
+                self.stalled = true;
+                return Ok(used);
+            }
+            match self.take_packet(at, packet, &rest[header..])? {
+                Step::Took(payload) => used += header + payload,
+                Step::Wait => return Ok(used),
+                Step::Stall => {
+                    self.stalled = true;
+                    return Ok(used);
+                }
+            }
+        }
+    }
+
+    fn take_packet<H: Host<Tcp>>(
+        &mut self,
+        at: &mut At<'_, H>,
+        packet: Packet,
+        payload: &[u8],
+    ) -> Result<Step, Broken> {
+        match packet {
+            Packet::Message { tag, data, confirm, len } => {
+                let arrived = arrived(at.peer, tag, data, len as usize);
+                Ok(self.take_message(at, &arrived, confirm, payload))
+            }
+            Packet::Ack => {
+                let id = self.acks.pop_front().ok_or(Broken::Unexpected("an acknowledgement of nothing"))?;
+                at.finish(id);
+                Ok(Step::Took(0))
+            }
+            Packet::Read { remote } => self.take_read(at, remote_pieces(&remote)?),
+            Packet::ReadAnswer { len } => {
+                let id = self.reads.pop_front().ok_or(Broken::Unexpected("an answer to no read"))?;
+                let to = match at.host.op(at.peer, id) {
+                    Some(Op::Read { len: wanted, .. }) if *wanted as u64 != len => {
+                        return Err(Broken::Unexpected("an answer of another length than was read"));
+                    }
+                    Some(_) => To::Read(id),
+                    None => To::Nowhere, // given up
+                };
+                self.body = Some(Body { to, at: 0, len: len as usize, confirm: false });
+                Ok(Step::Took(0))
+            }
+            Packet::Write { remote, data, confirm, len } => {
+                let remote = remote_pieces(&remote)?;
+                at.check(&remote, MrAccess::REMOTE_WRITE)?;
+                self.body = Some(Body { to: To::Memory(remote, data), at: 0, len: len as usize, confirm });
+                Ok(Step::Took(0))
+            }
+            Packet::Rts { number, tag, data, confirm, len } => {
+                let arrived = arrived(at.peer, Some(tag), data, len as usize);
+                self.take_announcement(at, &arrived, number, confirm)
+            }
+            Packet::Cts { number } => {
+                let found = self.announced.remove(&number);
+                let own = found.ok_or(Broken::Unexpected("a request for a message that waits for none"))?;
+                self.out.header(&Packet::Data { number, len: own.len as u64 }, self.order);
+                self.out.lend(own.op, own.len);
+                if own.confirm {
+                    self.acks.push_back(own.op);
+                }
+                self.dirty = true;
+                Ok(Step::Took(0))
+            }
+            Packet::Data { number, len } => {
+                let asked = self.asked.remove(&number).filter(|asked| asked.len as u64 == len);
+                let asked = asked.ok_or(Broken::Unexpected("a message that was not announced so"))?;
+                let to = asked.to.ok_or(Broken::Unexpected("an announced message that was not asked for"))?;
+                self.body = Some(Body { to, at: 0, len: asked.len, confirm: asked.confirm });
+                Ok(Step::Took(0))
+            }
+        }
+    }
+
+    fn take_message<H: Host<Tcp>>(
+        &mut self,
+        at: &mut At<'_, H>,
+        arrived: &Arrived,
+        confirm: bool,
+        payload: &[u8],
+    ) -> Step {
+        let len = arrived.len;
+        if len <= EAGER {
+            if payload.len() < len {
+                return Step::Wait;
+            }
+            // SAFETY: so many bytes are there, as was just checked.
+            match unsafe { at.host.deliver(arrived, payload.as_ptr()) } {
+                Delivery::Taken | Delivery::Kept => {}
+                Delivery::Stopped => return Step::Stall,
+            }
+            if confirm {
+                self.acknowledge();
+            }
+            return Step::Took(len);
+        }
+        let spool = at.lane.spools.insert(Spool { on: at.on, bytes: Vec::new(), len });
+        let to = match at.host.announce(arrived, Token::Spool(spool)) {
+            Announced::Pull(into) => To::Receive(into),
+            Announced::Kept => To::Spool(spool),
+            Announced::Unwanted(_) => To::Nowhere,
+            Announced::Stopped(_) => {
+                at.lane.spools.remove(spool);
+                return Step::Stall;
+            }
+        };
+        if !matches!(to, To::Spool(_)) {
+            at.lane.spools.remove(spool);
+        }
+        self.body = Some(Body { to, at: 0, len, confirm });
+        Step::Took(0)
+    }
+
+    fn take_announcement<H: Host<Tcp>>(
+        &mut self,
+        at: &mut At<'_, H>,
+        arrived: &Arrived,
+        number: u8,
+        confirm: bool,
+    ) -> Result<Step, Broken> {
+        if self.asked.contains_key(&number) {
+            return Err(Broken::Unexpected("a second announcement by the same number"));
+        }
+        let to = match at.host.announce(arrived, Token::Announced(at.on, number)) {
+            Announced::Pull(into) => Some(To::Receive(into)),
+            Announced::Kept => None,
+            Announced::Unwanted(_) => Some(To::Nowhere),
+            Announced::Stopped(_) => return Ok(Step::Stall),
+        };
+        self.asked.insert(number, Asked { len: arrived.len, confirm, to: None });
+        if let Some(to) = to {
+            self.ask(number, to);
+        }
+        Ok(Step::Took(0))
+    }
+
+    /// Asks for an announced message.
+    pub fn ask(&mut self, number: u8, to: To) {
+        if let Some(asked) = self.asked.get_mut(&number) {
+            asked.to = Some(to);
+            self.out.header(&Packet::Cts { number }, self.order);
+            self.dirty = true;
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        self.out.header(&Packet::Ack, self.order);
+        self.dirty = true;
+    }
+
+    fn take_read<H: Host<Tcp>>(
+        &mut self,
+        at: &mut At<'_, H>,
+        remote: Vec<RemotePiece>,
+    ) -> Result<Step, Broken> {
+        if self.out.copied() > ANSWERS.0 || self.out.reads() > ANSWERS.1 {
+            return Ok(Step::Stall);
+        }
+        let len = at.check(&remote, MrAccess::REMOTE_READ)?;
+        self.out.header(&Packet::ReadAnswer { len: len as u64 }, self.order);
+        self.dirty = true;
+        if len > COPIED_ANSWER {
+            self.out.read(remote, len);
+            return Ok(Step::Took(0));
+        }
+        let read = |to: &mut [u8]| at.common.domain.regions.read_as(at.who(), &remote, 0, to).map(|_| ());
+        self.out.fill(len, read).map_err(Broken::Access)?;
+        at.host.accessed(&at.common.domain.regions, MrAccess::REMOTE_READ, &remote);
+        Ok(Step::Took(0))
+    }
+
+    /// Puts bytes of a payload into their place. Returns how many belong to it.
+    fn place<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
+        let Some(body) = &mut self.body else { return Ok(0) };
+        let len = bytes.len().min(body.left());
+        let (from, skip) = (bytes.as_ptr(), body.at);
+        match &body.to {
+            To::Receive(into) => {
+                if let Some(receiving) = at.host.receiving(*into) {
+                    let len = len.min(receiving.len.saturating_sub(skip));
+                    // SAFETY: the pieces are lent for this receive, and `from` has more bytes.
+                    unsafe { copy::scatter(from, len, receiving.pieces, skip) };
+                }
+            }
+            To::Spool(spool) => {
+                if len > 0 && at.common.spooled >= SPOOLED {
+                    self.stalled = true;
+                    return Ok(0);
+                }
+                if let Some(spool) = at.lane.spools.get_mut(*spool) {
+                    spool.bytes.extend_from_slice(&bytes[..len]);
+                    at.common.spooled += len;
+                }
+            }
+            To::Memory(remote, _) if len > 0 => {
+                let who = Accessor { auth: &at.common.auth, peer: at.host.address(at.peer) };
+                let regions = &at.common.domain.regions;
+                regions.write_as(who, remote, skip, len, [&bytes[..len]]).map_err(Broken::Access)?;
+            }
+            To::Read(id) => {
+                if let Some(Op::Read { pieces, .. }) = at.host.op(at.peer, *id) {
+                    // SAFETY: the pieces are lent until the read ends, and have as many bytes.
+                    unsafe { copy::scatter(from, len, pieces, skip) };
+                }
+            }
+            To::Memory(..) | To::Nowhere => {}
+        }
+        body.at += len;
+        Ok(len)
+    }
+
+    /// All of a payload is in its place. `false`: the application has no room for the report.
+    fn end_body<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>) -> bool {
+        let Some(body) = &self.body else { return true };
+        let confirm = body.confirm;
+        match &body.to {
+            To::Receive(into) => at.host.received(*into, Ok(())),
+            To::Memory(remote, data) => {
+                if let Some(value) = *data
+                    && !at.host.remote_write(at.peer, RemoteData { value, rx: RxName::ANY }, body.len)
+                {
+                    return false;
+                }
+                at.host.accessed(&at.common.domain.regions, MrAccess::REMOTE_WRITE, remote);
+            }
+            To::Read(id) => at.finish(*id),
+            To::Spool(_) | To::Nowhere => {}
+        }
+        self.body = None;
+        if confirm {
+            self.acknowledge();
+        }
+        true
+    }
+
+    /// The places of the next bytes of a long payload, for reading them straight there; none if they do not go to
+    /// memory, or may not. What is granted must be held while they are used.
+    pub fn places<H: Host<Tcp>>(
+        &mut self,
+        at: &mut At<'_, H>,
+        into: &mut Vec<libc::iovec>,
+    ) -> Vec<ofi_core::keys::Grant<ofi_core::domain::RegionData>> {
+        let Some(body) = &self.body else { return Vec::new() };
+        let len = body.left().min(AT_ONCE);
+        let mut push = |addr: *mut u8, len: usize| {
+            if into.len() < VECTORS {
+                into.push(libc::iovec { iov_base: addr.cast(), iov_len: len });
+            }
+        };
+        match &body.to {
+            To::Receive(id) => {
+                if let Some(receiving) = at.host.receiving(*id) {
+                    let len = len.min(receiving.len.saturating_sub(body.at));
+                    copy::runs(receiving.pieces, body.at, len).for_each(|(addr, len)| push(addr, len));
+                }
+            }
+            To::Read(id) => {
+                if let Some(Op::Read { pieces, .. }) = at.host.op(at.peer, *id) {
+                    copy::runs(pieces, body.at, len).for_each(|(addr, len)| push(addr, len));
+                }
+            }
+            To::Memory(remote, _) => {
+                let regions = &at.common.domain.regions;
+                let range = (body.at, len);
+                let held = regions.grants_as(at.who(), remote, range, MrAccess::REMOTE_WRITE);
+                let held = held.unwrap_or_default(); // the copy finds out why not
+                let pieces = held.iter().flat_map(ofi_core::keys::Grant::pieces);
+                pieces.for_each(|piece| push(piece.addr, piece.len));
+                return held;
+            }
+            To::Spool(_) | To::Nowhere => {}
+        }
+        Vec::new()
+    }
+}
+
+/// Bytes that are read at once.
+const AT_ONCE: usize = 1 << 20;
+/// Pieces that are read at once, without the one for what follows.
+pub const VECTORS: usize = 32;
+
+fn arrived(peer: Peer, tag: Option<u64>, data: Option<u64>, len: usize) -> Arrived {
+    Arrived {
+        peer,
+        rx: RxName::ANY,
+        tagged: tag.is_some(),
+        has_data: data.is_some(),
+        tag: tag.unwrap_or(0),
+        data: data.unwrap_or(0),
+        len,
+    }
+}
