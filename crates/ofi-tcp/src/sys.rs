@@ -33,8 +33,10 @@ pub fn stream(v6: bool) -> Result<OwnedFd> {
 /// # Errors
 /// `FI_EADDRINUSE` and other errors of bind(2).
 pub fn bound(address: SocketAddr) -> Result<OwnedFd> {
-    let socket = stream(address.is_ipv6())?;
-    sockopt::set_socket_reuseaddr(&socket, true).map_err(failed("setsockopt"))?;
+    bind(stream(address.is_ipv6())?, address)
+}
+
+fn bind(socket: OwnedFd, address: SocketAddr) -> Result<OwnedFd> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true).map_err(failed("setsockopt"))?;
     }
@@ -42,12 +44,14 @@ pub fn bound(address: SocketAddr) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A listening socket at `address`.
+/// A listening socket at `address`. Connections of an earlier one that linger do not matter.
 ///
 /// # Errors
 /// `FI_EADDRINUSE` and other errors of bind(2) and listen(2).
 pub fn listen(address: SocketAddr) -> Result<OwnedFd> {
-    let socket = bound(address)?;
+    let socket = stream(address.is_ipv6())?;
+    sockopt::set_socket_reuseaddr(&socket, true).map_err(failed("setsockopt"))?;
+    let socket = bind(socket, address)?;
     net::listen(&socket, BACKLOG).map_err(failed("listen"))?;
     Ok(socket)
 }

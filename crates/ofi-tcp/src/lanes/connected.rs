@@ -139,6 +139,9 @@ impl TcpLanes {
 
     /// An attempt has failed, or was refused.
     pub(super) fn not_connected(&mut self, errno: Errno, refusal: Option<&[u8]>) {
+        // A listener that closes resets what waits for it.
+        let is_reset = errno == Errno::ECONNRESET || errno.get() == libc::EPIPE;
+        let errno = if is_reset { Errno::ECONNREFUSED } else { errno };
         if let Some(connected) = &mut self.connected {
             connected.events.push(refusal.map_or(Event::Failed(errno), |data| Event::Refused(data.to_vec())));
         }

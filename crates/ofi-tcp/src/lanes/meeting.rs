@@ -317,8 +317,7 @@ impl TcpLanes {
     fn failed<H: Host<Tcp>>(&mut self, host: &mut H, id: SlotId, errno: Errno) {
         match self.conn(id).map(|conn| conn.phase) {
             Some(Phase::Asking) if self.connected.is_some() => {
-                let gone = errno == Errno::ECONNRESET; // without an answer
-                self.not_connected(if gone { Errno::ECONNREFUSED } else { errno }, None);
+                self.not_connected(errno, None);
             }
             // As a refusal: perhaps the peer asks itself.
             Some(Phase::Asking) => self.rest(id, errno),
