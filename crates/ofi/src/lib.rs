@@ -24,6 +24,7 @@
 //! | feature | effect |
 //! |---|---|
 //! | `shm` (default) | provider `shm`: processes of one host |
+//! | `tcp` | provider `tcp`: C libfabric's protocol over TCP; experimental |
 //! | `udp` (default) | provider `udp`: processes of one host and of others |
 //! | `encryption` (default) | `udp` has authorization keys and encryption; it refuses both without this feature |
 //! | `tokio` | nodes and hubs that tokio's reactor drives |

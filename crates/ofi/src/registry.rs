@@ -41,6 +41,12 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
                 config::register(ofi_udp::SETTINGS);
                 Arc::new(ofi_udp::UdpProvider)
             },
+            // After udp, which shares memory with its neighbours: whoever wants tcp asks for it.
+            #[cfg(feature = "tcp")]
+            {
+                config::register(ofi_tcp::SETTINGS);
+                Arc::new(ofi_tcp::TcpProvider)
+            },
         ])
     })
 }
@@ -202,6 +208,10 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
     for provider in providers {
         let own = provider.name();
         if only.is_some_and(|only| only != own) {
+            continue;
+        }
+        // Its name is another one's (`FI_PROVIDER_ALIAS=tcp=udp`): nobody can mean it.
+        if aliases.provider_of(own).is_some() {
             continue;
         }
         if request.flags.contains(GetinfoFlags::PROV_ATTR_ONLY) {
@@ -388,7 +398,7 @@ pub fn open_fabric(info: &Info) -> Result<Arc<dyn Fabric>> {
     let aliases = Aliases::from_env();
     let all = snapshot();
     let named = |name: &str| all.iter().find(|one| one.name().eq_ignore_ascii_case(name)).cloned();
-    let served = |name: &str| named(name).or_else(|| named(aliases.provider_of(name)?));
+    let served = |name: &str| aliases.provider_of(name).and_then(named).or_else(|| named(name));
     let found = served(wanted).or_else(|| served(layers::bottom(wanted).ok()??));
     let provider = found.ok_or_else(|| {
         let names: Vec<String> = provider_names().into_iter().map(|(name, _)| name).collect();
