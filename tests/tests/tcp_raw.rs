@@ -1,0 +1,452 @@
+//! Peers of provider `tcp` made of plain sockets and of C libfabric's packets: what goes over the wire, and what becomes
+//! of a peer that breaks the protocol.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Once;
+
+use ofi_tcp::wire::cm::{Kind, Message};
+use ofi_tcp::wire::{Identity, Order, Packet, Pieces, RemotePiece};
+use ofi_testkit::prelude::*;
+
+struct Tcp;
+
+impl Kit for Tcp {
+    fn hints(&self) -> Hints {
+        static ADDED: Once = Once::new();
+        ADDED.call_once(|| {
+            let _ = ofi::register_provider(std::sync::Arc::new(ofi_tcp::TcpProvider));
+        });
+        let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Hints::new().provider("tcp").ep_type(EpType::Rdm).src_addr(loopback)
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+fn side() -> Side {
+    let kit: &dyn Kit = &Tcp;
+    kit.side()
+}
+
+fn address_of(side: &Side) -> SocketAddr {
+    side.name().to_socket_addr().expect("an address of IP")
+}
+
+/// A plain socket as a peer.
+struct Raw {
+    stream: TcpStream,
+    /// What makes its name.
+    listener: TcpListener,
+    order: Order,
+    /// Bytes that were read too far.
+    read: Vec<u8>,
+}
+
+fn loopback(ip: &str) -> TcpListener {
+    TcpListener::bind((ip, 0)).expect("a listener")
+}
+
+impl Raw {
+    fn of(stream: TcpStream, listener: TcpListener) -> Self {
+        stream.set_nonblocking(true).expect("a socket that does not block");
+        stream.set_nodelay(true).expect("a socket that does not wait");
+        Self { stream, listener, order: Order::Own, read: Vec::new() }
+    }
+
+    fn dial(side: &Side) -> Self {
+        Self::of(TcpStream::connect(address_of(side)).expect("a connection"), loopback("127.0.0.1"))
+    }
+
+    /// Connects, and is accepted.
+    fn meet(side: &Side) -> Self {
+        Self::meet_in(side, Order::Own)
+    }
+
+    fn meet_in(side: &Side, order: Order) -> Self {
+        let mut raw = Self::dial(side);
+        raw.order = order;
+        let identity = Identity::new(raw.port(), 77).encode();
+        raw.say(&Message { order, ..Message::new(Kind::Request, &identity) }.encode());
+        let answer = raw.hear(&[side], 40);
+        let (message, _) = Message::parse(&answer).expect("an answer").expect("a whole one");
+        assert_eq!(message.kind, Kind::Response);
+        let identity = Identity::parse(message.payload).expect("an identity");
+        assert_eq!((identity.version, identity.port), (0x81, raw.port()));
+        raw
+    }
+
+    fn port(&self) -> u16 {
+        self.listener.local_addr().expect("an address").port()
+    }
+
+    fn name(&self) -> Address {
+        Address::from(self.listener.local_addr().expect("an address"))
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("room in the socket");
+    }
+
+    /// Sends a packet and its payload.
+    fn send(&mut self, packet: &Packet, payload: &[u8]) {
+        self.say(&self.bytes(packet, payload));
+    }
+
+    fn bytes(&self, packet: &Packet, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        packet.encode(self.order, 0, &mut bytes);
+        bytes.extend(payload);
+        bytes
+    }
+
+    /// Reads what has come; whether the other end still sends.
+    fn listen(&mut self) -> bool {
+        let mut buffer = [0; 4096];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(len) => self.read.extend(&buffer[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Reads this many bytes.
+    fn hear(&mut self, sides: &[&Side], len: usize) -> Vec<u8> {
+        wait::drive(sides, "bytes from the endpoint", || {
+            let open = self.listen();
+            assert!(open || self.read.len() >= len, "closed after {} of {len} bytes", self.read.len());
+            (self.read.len() >= len).then_some(())
+        });
+        self.read.drain(..len).collect()
+    }
+
+    /// Reads the header of a packet.
+    fn hear_packet(&mut self, sides: &[&Side]) -> Packet {
+        let mut bytes = self.hear(sides, 16);
+        bytes.extend(self.hear(sides, usize::from(bytes[6]) - 16));
+        Packet::parse(&bytes, self.order).expect("a packet").expect("a whole header").0
+    }
+
+    /// Waits until the endpoint closes the connection.
+    fn is_closed(&mut self, sides: &[&Side]) {
+        wait::drive(sides, "the end of the connection", || (!self.listen()).then_some(()));
+    }
+}
+
+fn message(len: u64) -> Packet {
+    Packet::Message { tag: None, data: None, confirm: false, len }
+}
+
+fn pieces(all: &[(u64, u64, u64)]) -> Pieces {
+    Pieces::new(all.iter().map(|&(addr, len, key)| RemotePiece { addr, len, key })).expect("pieces")
+}
+
+/// An honest peer is served.
+fn serves(side: &Side) {
+    let mut raw = Raw::meet(side);
+    let buffer = Memory::new(64);
+    side.receive(&buffer).context(9).post().expect("a receive");
+    raw.send(&message(64), &[7; 64]);
+    let entry = wait::drive(&[side], "a message", || side.next_of(9)).done();
+    assert_eq!((entry.len, buffer.bytes()), (64, vec![7; 64]));
+}
+
+#[test]
+fn whoever_sends_another_connection_message_is_refused() {
+    let side = side();
+    let identity = Identity::new(9, 9).encode();
+    let good = Message::new(Kind::Request, &identity).encode();
+    let with = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        bytes
+    };
+    for (what, bytes) in [
+        ("version", with(0, 2)),
+        ("kind", with(1, 9)),
+        ("length", with(2, 2)),
+        ("an answer", Message::new(Kind::Response, &identity).encode()),
+        ("no identity", Message::new(Kind::Request, &[]).encode()),
+        ("no port", Message::new(Kind::Request, &Identity::new(0, 9).encode()).encode()),
+        ("http", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
+    ] {
+        println!("{what}");
+        let broken = side.statistic("broken");
+        let mut raw = Raw::dial(&side);
+        raw.say(&bytes);
+        raw.is_closed(&[&side]);
+        assert_eq!((raw.read.len(), side.statistic("broken")), (0, broken + 1));
+    }
+    serves(&side);
+}
+
+#[test]
+fn whoever_breaks_the_protocol_loses_its_connection_and_nobody_else_does() {
+    let side = side();
+    let memory = Memory::new(64);
+    let region = side.register(&memory, MrAccess::REMOTE_READ).expect("a region");
+    let own = remote(&region);
+    let mut other = Raw::meet(&side);
+    let raw = Raw::meet(&side);
+    let changed = |packet: Packet, at: usize, value: u8| {
+        let mut bytes = raw.bytes(&packet, &[]);
+        bytes[at] = value;
+        bytes
+    };
+    let plain = |packet: Packet| raw.bytes(&packet, &[]);
+    let write = |addr, len, key| Packet::Write {
+        remote: pieces(&[(addr, len, key)]),
+        data: None,
+        confirm: false,
+        len,
+    };
+    let rts = Packet::Rts { number: 1, tag: 5, data: None, confirm: false, len: 10 };
+    for (what, bytes) in [
+        ("operation 8", changed(message(0), 1, 8)),
+        ("a header of 121 bytes", changed(message(0), 6, 121)),
+        ("a header of 15 bytes", changed(message(0), 6, 15)),
+        ("a packet of 15 bytes", changed(message(0), 8, 15)),
+        ("an endless packet", changed(message(0), 15, 0xFF)),
+        ("no remote pieces", changed(write(0, 8, 1), 5, 0)),
+        ("five remote pieces", changed(write(0, 8, 1), 5, 5)),
+        ("an acknowledgement of nothing", plain(Packet::Ack)),
+        ("an answer to no read", plain(Packet::ReadAnswer { len: 0 })),
+        ("a request for nothing", plain(Packet::Cts { number: 1 })),
+        ("data that was not announced", plain(Packet::Data { number: 1, len: 0 })),
+        ("two announcements by one number", [plain(rts), plain(rts)].concat()),
+        ("data that was not asked for", [plain(rts), plain(Packet::Data { number: 1, len: 10 })].concat()),
+        ("an unknown key", plain(write(0, 8, own.key ^ 1))),
+        ("a write to what may be read", plain(write(own.addr, 8, own.key))),
+        ("a read beyond the end", plain(Packet::Read { remote: pieces(&[(own.addr + 60, 8, own.key)]) })),
+    ] {
+        println!("{what}");
+        let broken = side.statistic("broken");
+        let mut raw = Raw::meet(&side);
+        raw.say(&bytes);
+        raw.is_closed(&[&side]);
+        assert_eq!(side.statistic("broken"), broken + 1, "{what}");
+    }
+    serves(&side);
+    let buffer = Memory::new(8);
+    side.receive(&buffer).context(3).post().expect("a receive");
+    other.send(&message(8), &[5; 8]);
+    wait::drive(&[&side], "a message on the old connection", || side.next_of(3)).done();
+}
+
+#[test]
+fn packets_may_be_cut_anywhere() {
+    let side = side();
+    let memory = Memory::new(64);
+    let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).expect("a region");
+    let at = remote(&region);
+    for step in [1, 3, 7] {
+        let mut raw = Raw::meet(&side);
+        let (plain, tagged, long) = (Memory::new(20), Memory::new(10), Memory::new(20_000));
+        side.receive(&plain).context(1).post().expect("a receive");
+        side.receive(&tagged).tag(0x77).context(2).post().expect("a receive");
+        side.receive(&long).tag(0x78).context(3).post().expect("a receive");
+        let tagged_packet = |tag, len| Packet::Message { tag: Some(tag), data: Some(5), confirm: true, len };
+        let one = pieces(&[(at.addr, 32, at.key)]);
+        let bytes = [
+            raw.bytes(&message(20), &[1; 20]),
+            raw.bytes(&tagged_packet(0x77, 10), &[2; 10]),
+            raw.bytes(&Packet::Write { remote: one, data: None, confirm: true, len: 32 }, &[3; 32]),
+            raw.bytes(&tagged_packet(0x78, 20_000), &[4; 20_000]),
+            raw.bytes(&Packet::Read { remote: one }, &[]),
+        ]
+        .concat();
+        // Each byte of the headers alone, and the long payload in greater steps.
+        let mut sent = 0;
+        while sent < bytes.len() {
+            let len = if bytes.len() - sent > 18_000 || bytes.len() - sent < 200 { step } else { 1000 };
+            let len = len.min(bytes.len() - sent);
+            raw.say(&bytes[sent..sent + len]);
+            sent += len;
+            side.poll();
+        }
+        for (context, len) in [(1, 20), (2, 10), (3, 20_000)] {
+            let entry = wait::drive(&[&side], "a message", || side.next_of(context)).done();
+            assert_eq!(entry.len, len);
+        }
+        assert_eq!(
+            (plain.bytes(), tagged.bytes(), long.bytes()),
+            (vec![1; 20], vec![2; 10], vec![4; 20_000])
+        );
+        for _ in 0..3 {
+            assert_eq!(raw.hear_packet(&[&side]), Packet::Ack);
+        }
+        assert_eq!(raw.hear_packet(&[&side]), Packet::ReadAnswer { len: 32 });
+        assert_eq!(raw.hear(&[&side], 32), [3; 32]);
+    }
+}
+
+/// A peer of the other byte order is answered in its own.
+#[test]
+fn a_peer_of_the_other_byte_order_is_understood() {
+    let side = side();
+    let mut raw = Raw::meet_in(&side, Order::Swapped);
+    let peer = side.insert_address(&raw.name());
+    let buffer = Memory::new(64);
+    side.receive(&buffer).context(1).post().expect("a receive");
+    raw.send(&Packet::Message { tag: None, data: Some(0x0102_0304), confirm: true, len: 5 }, b"hello");
+    let entry = wait::drive(&[&side], "a message", || side.next_of(1)).done();
+    assert_eq!((entry.len, entry.data), (5, 0x0102_0304));
+    assert_eq!(
+        raw.hear(&[&side], 16)[6..],
+        [16, 0, 0, 0, 0, 0, 0, 0, 0, 16],
+        "an acknowledgement, big end first"
+    );
+    side.out(peer, &Memory::patterned(9, 1)).tag(0xABCD).context(2).send().expect("a send");
+    assert_eq!(
+        raw.hear_packet(&[&side]),
+        Packet::Message { tag: Some(0xABCD), data: None, confirm: false, len: 9 }
+    );
+}
+
+/// What this end sends to a peer that it connects to is what C's provider sends.
+#[test]
+fn what_is_sent_is_what_c_sends() {
+    let side = side();
+    let listener = loopback("127.0.0.1");
+    listener.set_nonblocking(true).expect("a listener that does not block");
+    let peer = side.insert_address(&Address::from(listener.local_addr().expect("an address")));
+    let payload = Memory::patterned(64, 1);
+    side.out(peer, &payload).context(1).send().expect("a send");
+    let stream = wait::drive(&[&side], "a connection", || listener.accept().ok()).0;
+    let mut raw = Raw::of(stream, listener);
+    let asked = raw.hear(&[&side], 40);
+    let (request, _) = Message::parse(&asked).expect("a request").expect("a whole one");
+    let identity = Identity::parse(request.payload).expect("an identity");
+    assert_eq!((request.kind, identity.version, identity.port), (Kind::Request, 1, address_of(&side).port()));
+    assert!(!raw.listen() || raw.read.is_empty(), "nothing follows before the answer");
+    raw.say(&Message::new(Kind::Response, &identity.answer(5).encode()).encode());
+    let base = |op, flags: u8, count, header: u8, number: u8, size: u8| {
+        vec![3, op, flags, 0, 0, count, header, number, size, 0, 0, 0, 0, 0, 0, 0]
+    };
+    let word = |value: u64| value.to_le_bytes();
+    assert_eq!(raw.hear(&[&side], 16), base(0, 0, 0, 16, 0, 0x50));
+    assert_eq!(raw.hear(&[&side], 64), payload.bytes());
+    wait::drive(&[&side], "the end of the send", || side.next_of(1)).done();
+    side.out(peer, &payload).tag(0x77).data(5).context(2).send().expect("a send");
+    assert_eq!(raw.hear(&[&side], 16), base(1, 1, 0, 32, 1, 0x60));
+    assert_eq!(raw.hear(&[&side], 16), [word(5), word(0x77)].concat());
+    raw.hear(&[&side], 64);
+    wait::drive(&[&side], "the end of the send", || side.next_of(2)).done();
+    // A write ends with the peer's acknowledgement, and a read with its answer.
+    let place = ofi::raw::RemotePiece { addr: 0x10, len: 64, key: 0x20 };
+    side.out(peer, &payload).data(6).context(3).write(&[place]).expect("a write");
+    assert_eq!(raw.hear(&[&side], 16), base(4, 5, 1, 48, 2, 0x70));
+    assert_eq!(raw.hear(&[&side], 32), [word(6), word(0x10), word(64), word(0x20)].concat());
+    raw.hear(&[&side], 64);
+    side.out(peer, &Memory::new(64)).context(4).read(&[place]).expect("a read");
+    assert_eq!(raw.hear(&[&side], 16), base(2, 0, 1, 40, 3, 0x28));
+    raw.hear(&[&side], 24);
+    assert!(side.next_of(3).is_none(), "it is not acknowledged");
+    raw.send(&Packet::Ack, &[]);
+    wait::drive(&[&side], "the end of the write", || side.next_of(3)).done();
+    raw.send(&Packet::ReadAnswer { len: 64 }, &[9; 64]);
+    wait::drive(&[&side], "the end of the read", || side.next_of(4)).done();
+    // Its next read is lost with the connection.
+    side.out(peer, &Memory::new(64)).context(5).read(&[place]).expect("a read");
+    raw.hear(&[&side], 40);
+    drop(raw);
+    let error = wait::drive(&[&side], "the loss of the read", || side.next_of(5)).failed();
+    assert_eq!(error.err, Errno::ECONNRESET);
+}
+
+#[test]
+fn an_announced_message_is_asked_for_when_there_is_a_receive() {
+    let side = side();
+    let mut raw = Raw::meet(&side);
+    let len = 100_000u64;
+    raw.send(&Packet::Rts { number: 3, tag: 7, data: None, confirm: true, len }, &[]);
+    raw.send(&message(4), &[1; 4]);
+    let (first, long) = (Memory::new(4), Memory::new(len as usize));
+    side.receive(&first).context(1).post().expect("a receive");
+    wait::drive(&[&side], "what follows the announcement", || side.next_of(1)).done();
+    assert!(raw.listen() && raw.read.is_empty());
+    side.receive(&long).tag(7).context(2).post().expect("a receive");
+    assert_eq!(raw.hear_packet(&[&side]), Packet::Cts { number: 3 });
+    let bytes = raw.bytes(&Packet::Data { number: 3, len }, &vec![6; len as usize]);
+    for part in bytes.chunks(10_000) {
+        raw.say(part);
+        side.poll();
+    }
+    assert_eq!(wait::drive(&[&side], "the message", || side.next_of(2)).done().len, len as usize);
+    assert_eq!(long.bytes(), vec![6; len as usize]);
+    assert_eq!(raw.hear_packet(&[&side]), Packet::Ack);
+}
+
+#[test]
+fn what_is_longer_than_its_receive_is_cut_and_what_follows_arrives() {
+    let side = side();
+    let mut raw = Raw::meet(&side);
+    let (short, next) = (Memory::new(10), Memory::new(64));
+    side.receive(&short).context(1).post().expect("a receive");
+    side.receive(&next).context(2).post().expect("a receive");
+    raw.send(&Packet::Message { tag: None, data: None, confirm: true, len: 20_000 }, &[1; 20_000]);
+    raw.send(&message(64), &[2; 64]);
+    let error = wait::drive(&[&side], "the error", || side.next_of(1)).failed();
+    assert_eq!(error.err, Errno::ETRUNC);
+    wait::drive(&[&side], "the next message", || side.next_of(2)).done();
+    assert_eq!((raw.hear_packet(&[&side]), next.bytes()), (Packet::Ack, vec![2; 64]));
+}
+
+/// Of two requests at the same time, that of the greater address survives, and what was posted arrives.
+#[test]
+fn of_two_requests_at_the_same_time_one_survives() {
+    let (mut greater, mut lesser) = (0, 0);
+    while greater == 0 || lesser == 0 {
+        let side = side();
+        let listener = loopback("127.0.0.1");
+        listener.set_nonblocking(true).expect("a listener that does not block");
+        let name = listener.local_addr().expect("an address");
+        let peer_is_greater = name.port().to_be_bytes() > address_of(&side).port().to_be_bytes();
+        *(if peer_is_greater { &mut greater } else { &mut lesser }) += 1;
+        let peer = side.insert_address(&Address::from(name));
+        side.out(peer, &Memory::patterned(8, 1)).context(1).send().expect("a send");
+        let (theirs, _) = wait::drive(&[&side], "a connection", || listener.accept().ok());
+        let mut theirs = Raw::of(theirs, loopback("127.0.0.1"));
+        let asked = theirs.hear(&[&side], 40);
+        // The request of this end is on its way when the other one's arrives.
+        let mut own = Raw::of(TcpStream::connect(address_of(&side)).expect("a connection"), listener);
+        let identity = Identity::new(name.port(), 77).encode();
+        own.say(&Message::new(Kind::Request, &identity).encode());
+        let answer = own.hear(&[&side], 40);
+        let kind = Message::parse(&answer).expect("an answer").expect("a whole one").0.kind;
+        if peer_is_greater {
+            assert_eq!(kind, Kind::Response);
+            theirs.is_closed(&[&side]);
+            assert_eq!(own.hear_packet(&[&side]), message(8));
+            continue;
+        }
+        assert_eq!(kind, Kind::Refusal);
+        let (request, _) = Message::parse(&asked).expect("a request").expect("a whole one");
+        let identity = Identity::parse(request.payload).expect("an identity");
+        theirs.say(&Message::new(Kind::Response, &identity.answer(77).encode()).encode());
+        assert_eq!(theirs.hear_packet(&[&side]), message(8));
+    }
+}
+
+/// A peer that has restarted under its name takes the place of the one that was there.
+#[test]
+fn a_restarted_peer_takes_the_place_of_the_one_before() {
+    let side = side();
+    let old = Raw::meet(&side);
+    let peer = side.insert_address(&old.name());
+    let mut new = Raw::of(
+        TcpStream::connect(address_of(&side)).expect("a connection"),
+        old.listener.try_clone().expect("a socket"),
+    );
+    new.say(&Message::new(Kind::Request, &Identity::new(old.port(), 78).encode()).encode());
+    new.hear(&[&side], 40);
+    let mut old = old;
+    old.is_closed(&[&side]);
+    side.out(peer, &Memory::patterned(8, 1)).context(1).send().expect("a send");
+    assert_eq!(new.hear_packet(&[&side]), message(8));
+}
