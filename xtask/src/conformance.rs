@@ -20,11 +20,12 @@ pub const DOCUMENT: &str = "docs/conformance.md";
 /// The folders that may contain tests.
 const FOLDERS: [&str; 4] = ["crates", "tests", "benches", "xtask"];
 /// The files that instantiate the suite for a transport.
-const INSTANCES: [&str; 8] = [
+const INSTANCES: [&str; 9] = [
     "tests/tests/conformance.rs",
     "tests/tests/lanes/main.rs",
     "tests/tests/suites/udp.rs",
     "tests/tests/efa.rs",
+    "tests/tests/tcp.rs",
     "tests/tests/verbs.rs",
     "tests/tests/verbs_simulated.rs",
     "tests/tests/suites/connected.rs",
