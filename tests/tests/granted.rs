@@ -74,7 +74,7 @@ fn first_source(provider: &str) -> Option<Address> {
 /// Requests that once failed, which every run begins with.
 const REGRESSIONS: &str = "tests/proptest-regressions/granted.txt";
 /// The usual number of requests to a provider.
-const CASES: u32 = 24;
+const CASES: u32 = 16;
 
 /// Runs the property for one provider.
 fn granted(under: &Under) {
