@@ -22,7 +22,7 @@ use crate::wire::{Malformed, Packet, Pieces};
 pub const EAGER: usize = 16 << 10;
 /// Longest read that is answered by a copy.
 const COPIED_ANSWER: usize = 64 << 10;
-/// Bytes of copied answers, and longer answers, that may wait for a peer; its next reads wait.
+/// Bytes of acknowledgements and copied answers, and longer answers, that may wait for a peer; its next packets wait.
 const ANSWERS: (usize, usize) = (16 << 20, 1 << 16);
 /// Bytes of long messages without receives, of all peers of an endpoint.
 pub const SPOOLED: usize = 64 << 20;
@@ -123,7 +123,8 @@ impl Conn {
             }
             let rest = &bytes[used..];
             let Some((packet, header)) = Packet::parse(rest, self.order)? else { return Ok(used) };
-            if !at.host.hungry() {
+            // A peer that does not read what it is owed is owed no more.
+            if !at.host.hungry() || self.out.copied() > ANSWERS.0 {
                 self.stalled = true;
                 return Ok(used);
             }
@@ -279,7 +280,7 @@ impl Conn {
         at: &mut At<'_, H>,
         remote: Vec<RemotePiece>,
     ) -> Result<Step, Broken> {
-        if self.out.copied() > ANSWERS.0 || self.out.reads() > ANSWERS.1 {
+        if self.out.reads() > ANSWERS.1 {
             return Ok(Step::Stall);
         }
         let len = at.check(&remote, MrAccess::REMOTE_READ)?;
