@@ -86,8 +86,8 @@ pub fn efa(input: &[u8]) -> bool {
     true
 }
 
-/// A connection of provider `tcp`: a connection message, or a stream of packets that may be cut at any byte. Whatever is
-/// taken is encoded again, and parses to the same value. Returns whether something was taken.
+/// A connection of provider `tcp`: a connection message, or a stream of packets that may be cut at any byte. Whatever
+/// is taken is encoded again, and parses to the same value. Returns whether something was taken.
 pub fn tcp(input: &[u8]) -> bool {
     use ofi_tcp::wire::{Order, Packet, cm::Message};
     let Some((&choice, mut stream)) = input.split_first() else { return false };

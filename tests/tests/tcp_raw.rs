@@ -1,5 +1,5 @@
-//! Peers of provider `tcp` made of plain sockets and of C libfabric's packets: what goes over the wire, and what becomes
-//! of a peer that breaks the protocol.
+//! Peers of provider `tcp` made of plain sockets and of C libfabric's packets: what goes over the wire, and what
+//! becomes of a peer that breaks the protocol.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

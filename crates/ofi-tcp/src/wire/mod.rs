@@ -1,8 +1,8 @@
 //! The wire protocol of C libfabric's `tcp` provider: what goes through a connection, without any I/O.
 //!
-//! A connection begins with one [connection message](cm) each way; those of `FI_EP_RDM` carry an [`Identity`]. Then come
-//! [packets](Packet), each a header of 16 to 120 bytes and a payload. A number in a packet has the byte order of the
-//! end that noticed the other's ([`Order`]).
+//! A connection begins with one [connection message](cm) each way; those of `FI_EP_RDM` carry an [`Identity`]. Then
+//! come [packets](Packet), each a header of 16 to 120 bytes and a payload. Numbers in packets have the byte order of
+//! the end that did not notice the other's: the one that did swaps them ([`Order`]).
 
 pub mod cm;
 mod identity;
