@@ -82,7 +82,7 @@ fn granted(under: &Under) {
         std::env::var("OFI_GRANTED").map_or(CASES, |count| count.parse().expect("a number of requests"));
     let config = ProptestConfig {
         cases,
-        max_shrink_iters: std::env::var("OFI_SHRINK").map_or(300, |n| n.parse().unwrap()),
+        max_shrink_iters: 300,
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct(REGRESSIONS))),
         ..ProptestConfig::default()
     };

@@ -2,7 +2,7 @@
 
 use super::endpoint::key_of;
 use super::{Negotiation, caps, models, names};
-use ofi_api::{AV_AUTH_KEY, Caps, DomainAttr, Mode, MrMode, Version};
+use ofi_api::{AV_AUTH_KEY, Caps, DomainAttr, EpType, Mode, MrMode, Version};
 
 /// The capabilities that concern a domain (fi_domain(3), "caps").
 const DOMAIN_CAPS: Caps = Caps::LOCAL_COMM
@@ -129,7 +129,7 @@ fn counter_range(talk: &mut Negotiation<'_>, field: &'static str, wanted: u64, o
 /// provider with keys must support (fi_domain(3)).
 fn auth_key(talk: &mut Negotiation<'_>) -> (usize, Vec<u8>) {
     let (offer, hints) = (&talk.offer.domain_attr, &talk.hints.domain_attr);
-    let field = "domain_attr.auth_key_size";
+    let (field, ep_type) = ("domain_attr.auth_key_size", talk.offer.ep_attr.ep_type);
     if talk.api < AUTH_KEYS {
         return (0, Vec::new());
     }
@@ -140,6 +140,8 @@ fn auth_key(talk: &mut Negotiation<'_>) -> (usize, Vec<u8>) {
         talk.refuse(field, "FI_AV_AUTH_KEY and a key", "one of the two");
     } else if offer.auth_key_size == 0 {
         talk.refuse(field, "FI_AV_AUTH_KEY", "no authorization keys");
+    } else if ep_type == EpType::Msg {
+        talk.refuse(field, "FI_AV_AUTH_KEY", "a key: endpoints of FI_EP_MSG have no address vector");
     }
     (AV_AUTH_KEY, Vec::new())
 }

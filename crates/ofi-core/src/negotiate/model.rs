@@ -212,7 +212,8 @@ const TABLE: &[(&str, Agreed)] = &[
         let in_av = !case.before(1, 20) && size == usize::MAX;
         let limit = case.offer.domain_attr.auth_key_size;
         let fits = size <= limit && size != usize::MAX && (key.is_empty() || key.len() == size);
-        case.before(1, 5) || if in_av { limit > 0 && key.is_empty() } else { fits }
+        let has_av = case.offer.ep_attr.ep_type != EpType::Msg;
+        case.before(1, 5) || if in_av { has_av && limit > 0 && key.is_empty() } else { fits }
     }),
     ("domain_attr.max_ep_auth_key", |case| {
         case.before(1, 20) || case.hints.domain_attr.max_ep_auth_key <= case.offer.domain_attr.max_ep_auth_key
