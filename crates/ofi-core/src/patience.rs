@@ -10,7 +10,8 @@
 //!     closely: between polls that are far apart it does other work.
 //! I3. A thread that yields to one that never yields gets its core back after a whole time slice. So it sleeps
 //!     instead, for a while: the scheduler prefers sleepers that wake to threads that have used up their share.
-//! I4. The clock is read at every `LOOK`-th unsuccessful poll and at the end of such a run, and never otherwise.
+//! I4. The clock is read once per `POLLS_PER_CLOCK_READ` unsuccessful polls and at the end of such a run, and never
+//!     otherwise.
 
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,10 @@ use crate::settings;
 use crate::sys;
 
 /// Unsuccessful polls between two reads of the clock: a read costs as much as half a poll of an endpoint.
-const LOOK: u32 = 32;
+const POLLS_PER_CLOCK_READ: u32 = 32;
 /// How long a thread spins before it yields: more than a message takes over UDP between two nearby hosts.
 const SPIN: Duration = Duration::from_micros(10);
-/// [`LOOK`] polls that take longer are not those of a thread that spins: a poll of a socket takes 1 to 5 us.
+/// A thread whose [`POLLS_PER_CLOCK_READ`] polls take longer does not spin: a poll of a socket takes 1 to 5 us.
 const DENSE: Duration = Duration::from_micros(400);
 /// The least time that a preempted thread loses: Linux's `base_slice_ns` is 700 us on one core, and more on several.
 const LOST: Duration = Duration::from_micros(500);
@@ -121,7 +122,7 @@ impl Patience {
             return Turn::Busy;
         }
         self.vain += 1;
-        if self.vain == LOOK {
+        if self.vain == POLLS_PER_CLOCK_READ {
             self.vain = 0;
             return self.look(Instant::now(), sys::times_put_aside);
         }

@@ -19,8 +19,8 @@ use crate::bell::Bell;
 use crate::source::{Arm, Source};
 use crate::sys::{self, WaitSet};
 
-/// How often the thread looks whether the application polls.
-const LOOK: Duration = Duration::from_millis(10);
+/// The interval at which the thread checks whether the application polls.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Polls in that time from which on the thread leaves everything to the application: one each millisecond. With fewer,
 /// a transfer with several steps at both ends would wait at each of them.
 const BUSY: u64 = 10;
@@ -114,12 +114,12 @@ impl Thread {
                 before = self.slumber.polls();
                 self.bell.arm();
                 if !self.stop.load(Ordering::Acquire) {
-                    sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + LOOK));
+                    sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + CHECK_INTERVAL));
                 }
                 since = Instant::now();
                 continue;
             }
-            if since.elapsed() >= LOOK {
+            if since.elapsed() >= CHECK_INTERVAL {
                 (since, before) = (Instant::now(), self.slumber.polls());
             }
             self.drive();
@@ -130,7 +130,7 @@ impl Thread {
     fn drive(&self) {
         let sources: Vec<Arc<dyn Source>> = self.sources().0.iter().filter_map(Weak::upgrade).collect();
         self.bell.arm();
-        let Ok(set) = WaitSet::new() else { return std::thread::sleep(LOOK) };
+        let Ok(set) = WaitSet::new() else { return std::thread::sleep(CHECK_INTERVAL) };
         let mut blocks = set.add(self.bell.fd()).is_ok() && !self.stop.load(Ordering::Acquire);
         self.slumber.begin();
         for source in &sources {

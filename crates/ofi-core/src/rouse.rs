@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use ofi_ring::overdue::Overdue;
 
-/// How long a sleeper may miss an event that nobody polls for: as with a progress thread ([`crate::progress`]).
-pub const PATIENCE: Duration = Duration::from_millis(10);
+/// The delay before disarmed lanes are rearmed: the longest that a sleeper may miss an event. A progress thread checks
+/// at the same interval ([`crate::progress`]).
+pub const REARM_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An object to check.
 pub trait Rouse: Send + Sync {
@@ -29,7 +30,7 @@ struct Rouser {
 /// The thread of this process. A forked child has none until it needs one.
 static ROUSER: Mutex<Option<(u32, Arc<Rouser>)>> = Mutex::new(None);
 
-/// Rouses `what` after [`PATIENCE`], if `flags` say that it is still due then. Call it when told to list it
+/// Rouses `what` after [`REARM_INTERVAL`], if `flags` say that it is still due then. Call it when told to list it
 /// ([`Overdue::begin`]). Returns `false` if there is no thread and none can be started: then rouse at once.
 #[must_use]
 pub fn later(what: &Weak<dyn Rouse>, flags: &Arc<Overdue>) -> bool {
@@ -65,7 +66,7 @@ impl Rouser {
         loop {
             let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
             drop(self.more.wait_while(list, |list| list.is_empty()));
-            std::thread::sleep(PATIENCE);
+            std::thread::sleep(REARM_INTERVAL);
             let due = std::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner));
             for Due { what, flags } in due {
                 if flags.look()

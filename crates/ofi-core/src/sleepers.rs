@@ -10,7 +10,7 @@
 //! Invariants, under the endpoint's lock, which every call here holds:
 //! S1. A sleeping thread has armed its bell, then the lanes, and is in `known` ([`Sleepers::armed`]).
 //! S2. Lanes are armed, or `undone` is due, or no thread in `known` sleeps.
-//! S3. While `undone` is due, it is [checked](Sleepers::settle) every [`PATIENCE`](crate::rouse::PATIENCE).
+//! S3. While `undone` is due, it is [checked](Sleepers::settle) every [`REARM_INTERVAL`](crate::rouse::REARM_INTERVAL).
 
 use std::sync::{Arc, Weak};
 
@@ -20,9 +20,9 @@ use crate::bell::Bell;
 use crate::rouse::{self, Rouse};
 use crate::source::Arm;
 
-/// Successive checks that find the lanes disarmed, after which sleepers are woken in any case: about a second. An armed
-/// bell looks slept on until it is rung, although the thread that waited at its descriptor may be long awake.
-const LOOKS: u32 = 100;
+/// The number of successive checks that find the lanes disarmed before all sleepers are woken: about a second. An armed
+/// bell counts as slept on until it is rung, even if the thread that waited at its descriptor is awake already.
+const MAX_DISARMED_CHECKS: u32 = 100;
 
 /// The sleepers of one endpoint.
 pub struct Sleepers {
@@ -89,7 +89,7 @@ impl Sleepers {
 
     /// What [arming](crate::transport::Lanes::arm) answered to that thread.
     pub fn settle(&mut self, arm: Arm) {
-        if arm == Arm::Armed && self.looks < LOOKS {
+        if arm == Arm::Armed && self.looks < MAX_DISARMED_CHECKS {
             self.undone.end();
         } else {
             self.wake();
@@ -177,11 +177,11 @@ mod tests {
         undo();
         bell.arm();
         sleepers.armed(Some(&bell));
-        for look in 1..=LOOKS {
+        for look in 1..=MAX_DISARMED_CHECKS {
             sleepers.disarmed(None);
             assert!(sleepers.are_due());
             sleepers.settle(Arm::Armed);
-            assert_eq!(bell.is_armed(), look < LOOKS, "look {look}");
+            assert_eq!(bell.is_armed(), look < MAX_DISARMED_CHECKS, "look {look}");
         }
         sleepers.disarmed(None);
         assert!(!sleepers.are_due(), "nobody sleeps any more");

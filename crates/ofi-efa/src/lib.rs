@@ -118,7 +118,7 @@ unsafe impl Transport for Efa {
     }
 
     fn atomic_size(_ep: EpType) -> usize {
-        ofi_core::atomic::MOST_SENT
+        ofi_core::atomic::MAX_PACKET_ATOMIC_LEN
     }
 
     fn note_size() -> usize {

@@ -2,7 +2,7 @@
 //! delivers a record once, so an operation is executed once.
 
 use ofi_api::{Caps, Result};
-use ofi_core::atomic::{Executor, MOST_SENT, Sent};
+use ofi_core::atomic::{Executor, MAX_PACKET_ATOMIC_LEN, Sent};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
@@ -64,7 +64,7 @@ impl Lane {
                 return Ok(Flow::Next);
             }
         };
-        if len == 0 || len > MOST_SENT || words.0.len() != executor.sent_len(len) {
+        if len == 0 || len > MAX_PACKET_ATOMIC_LEN || words.0.len() != executor.sent_len(len) {
             return Err(Broken);
         }
         let regions = &common.domain.regions;

@@ -150,7 +150,7 @@ unsafe impl Transport for Verbs {
     }
 
     fn atomic_size(ep: EpType) -> usize {
-        if ep == EpType::Msg { connected::atomic::SIZE } else { ofi_core::atomic::MOST_SENT }
+        if ep == EpType::Msg { connected::atomic::SIZE } else { ofi_core::atomic::MAX_PACKET_ATOMIC_LEN }
     }
 
     #[inline]

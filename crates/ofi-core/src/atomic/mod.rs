@@ -30,7 +30,7 @@ use self::operation::{self as ops, Routines};
 use self::small_float::{Bf16, E4m3, E5m2, F16};
 use crate::keys::{Accessor, RegionTable};
 
-pub use sent::{MOST_SENT, Sent};
+pub use sent::{MAX_PACKET_ATOMIC_LEN, Sent};
 
 /// Executes one operation on elements of one type.
 #[derive(Clone, Copy, Debug)]

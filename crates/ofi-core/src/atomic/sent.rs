@@ -8,13 +8,13 @@ use super::Executor;
 use crate::copy;
 use crate::keys::{Accessor, RegionTable};
 
-/// Most bytes that an operation changes whose operands and comparands travel together in one record or packet
-/// ([`Transport::atomic_size`](crate::transport::Transport::atomic_size)).
-pub const MOST_SENT: usize = 4096;
+/// The maximum number of bytes that an atomic operation changes whose operands and comparands travel in one record or
+/// packet ([`Transport::atomic_size`](crate::transport::Transport::atomic_size)).
+pub const MAX_PACKET_ATOMIC_LEN: usize = 4096;
 
 /// Operands, comparands or old values of one operation, aligned for every type. Only as much as it has is initialised.
 #[repr(align(16))]
-struct Array(MaybeUninit<[u8; MOST_SENT]>);
+struct Array(MaybeUninit<[u8; MAX_PACKET_ATOMIC_LEN]>);
 
 impl Array {
     const fn new() -> Self {
@@ -25,9 +25,9 @@ impl Array {
         self.0.as_mut_ptr().cast()
     }
 
-    /// With these bytes, of which there are no more than [`MOST_SENT`].
+    /// Copies `bytes`, at most [`MAX_PACKET_ATOMIC_LEN`] of them.
     fn fill(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= MOST_SENT, "the bytes of an array");
+        assert!(bytes.len() <= MAX_PACKET_ATOMIC_LEN, "the bytes of an array");
         // SAFETY: there is room for as many.
         unsafe { copy::bytes(bytes.as_ptr(), self.addr(), bytes.len()) };
     }
@@ -62,7 +62,7 @@ impl Sent {
         body: &[u8],
     ) -> Result<&[u8], Errno> {
         let len = remote.iter().try_fold(0_usize, |sum, piece| sum.checked_add(piece.len));
-        let len = len.filter(|&len| len > 0 && len <= MOST_SENT).ok_or(Errno::EINVAL)?;
+        let len = len.filter(|&len| len > 0 && len <= MAX_PACKET_ATOMIC_LEN).ok_or(Errno::EINVAL)?;
         if body.len() != executor.sent_len(len) {
             return Err(Errno::EINVAL);
         }
@@ -71,7 +71,7 @@ impl Sent {
         self.comparands.fill(comparands);
         let mut old = std::ptr::null_mut();
         if executor.fetches() {
-            self.old.fill(&[0; MOST_SENT][..len]);
+            self.old.fill(&[0; MAX_PACKET_ATOMIC_LEN][..len]);
             old = self.old.addr();
         }
         let (operands, comparands) = (self.operands.addr(), self.comparands.addr());

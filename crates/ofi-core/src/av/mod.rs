@@ -333,16 +333,17 @@ impl Av {
 
     /// Logs the first addresses of an insertion.
     fn log_insertion(&self, inserted: &[Inserted]) {
-        const MOST: usize = 16;
+        // The maximum number of addresses that are logged one by one.
+        const MAX_LOGGED_ADDRESSES: usize = 16;
         if !tracing::enabled!(target: "ofi::core::av", tracing::Level::DEBUG) {
             return;
         }
-        for number in inserted.iter().flatten().take(MOST) {
+        for number in inserted.iter().flatten().take(MAX_LOGGED_ADDRESSES) {
             if let Ok(address) = self.address(*number) {
                 tracing::debug!(target: "ofi::core::av", number = number.0, %address, "inserted an address");
             }
         }
-        if inserted.len() > MOST {
+        if inserted.len() > MAX_LOGGED_ADDRESSES {
             tracing::debug!(target: "ofi::core::av", count = inserted.len(), "inserted more addresses with these");
         }
     }

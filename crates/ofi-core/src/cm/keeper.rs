@@ -14,8 +14,8 @@ use crate::eq::Driven;
 use crate::source::Arm;
 use crate::sys::{self, WaitSet};
 
-/// How often the thread checks, if nothing wakes it, for endpoints that no longer need it.
-const LOOK: Duration = Duration::from_millis(100);
+/// The interval at which the thread, if nothing wakes it, checks for endpoints that no longer need it.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Consecutive rounds with work, after which the thread pauses for [`PAUSE`] before each.
 const BUSY: u32 = 100;
@@ -84,7 +84,7 @@ impl Keeper {
             self.bell.arm();
             let all: Vec<Arc<dyn Driven>> =
                 self.entries().iter().filter_map(|entry| entry.driven.upgrade()).collect();
-            let mut until = Instant::now() + LOOK;
+            let mut until = Instant::now() + CHECK_INTERVAL;
             let mut ready = false;
             for driven in &all {
                 driven.drive_if_pending();

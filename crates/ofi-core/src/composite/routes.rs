@@ -84,7 +84,7 @@ pub struct Routes {
 }
 
 /// Peers that are checked for each new one: more than one, so that the number of ended peers falls.
-const LOOKS: usize = 2;
+const CHECKS_PER_NEW_PEER: usize = 2;
 
 impl Routes {
     /// The route of sends to `peer`.
@@ -118,7 +118,7 @@ impl Routes {
 
     /// Frees numbers that neither a transport nor the core (by `retire`) needs. Call it before a new peer may be added.
     pub fn make_room(&mut self, mut retire: impl FnMut(Peer) -> bool) {
-        for _ in 0..LOOKS.min(self.alone.len()) {
+        for _ in 0..CHECKS_PER_NEW_PEER.min(self.alone.len()) {
             let Some(peer) = self.alone.pop_front() else { return };
             let known = &mut self.known[peer as usize];
             if known.locals != [NONE; 2] {

@@ -8,7 +8,7 @@
 //!
 //! Reading counters takes the lock of their endpoint, which an application's thread would otherwise have to itself. So
 //! they are read only on request, and at most once in `FRESH`: readers in between get the same text. A reader that does
-//! not take its text within `PATIENCE` is dropped.
+//! not take its text within `READER_TIMEOUT` is dropped.
 
 mod snapshot;
 mod socket;
@@ -29,8 +29,8 @@ pub use socket::directory;
 
 /// How long a text is reused.
 const FRESH: Duration = Duration::from_secs(1);
-/// How long one reader may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// The time within which a reader must take its text.
+const READER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A source of counters for the statistics.
 pub trait Counted: Send + Sync {
@@ -112,7 +112,7 @@ fn serve(listener: &UnixListener) {
             _ => (Instant::now(), snapshot::text(&members())),
         };
         // A reader that goes away is no failure of ours.
-        let _ = socket::send(&reader, text.1.as_bytes(), PATIENCE);
+        let _ = socket::send(&reader, text.1.as_bytes(), READER_TIMEOUT);
         hang_up(&reader);
         last = Some(text);
     }

@@ -8,8 +8,8 @@ use super::Region;
 /// Checks before sleeping: most accesses are copies that take microseconds.
 const SPINS: u32 = 200;
 
-/// The longest sleep between two checks.
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// The maximum sleep between two checks.
+const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// A region that is closed for new accesses, while old ones may still run. Dropping it lets them run on, and
 /// the transport's data goes with the last.
@@ -62,7 +62,7 @@ impl<T> Closing<T> {
             if waited >= bound {
                 return Err(closing);
             }
-            let pause = Duration::from_micros(10).saturating_mul(looks - SPINS).min(LONGEST_SLEEP);
+            let pause = Duration::from_micros(10).saturating_mul(looks - SPINS).min(MAX_SLEEP);
             std::thread::sleep(pause.min(bound - waited));
         }
     }

@@ -122,12 +122,12 @@ fn a_source_that_was_not_long_in_vain_keeps_the_thread_for_all() {
 #[test]
 fn the_clock_is_looked_at_after_32_polls_in_vain() {
     let mut patience = Patience { on: true, ..Patience::default() };
-    for _ in 1..LOOK {
+    for _ in 1..POLLS_PER_CLOCK_READ {
         patience.polled(false);
     }
     assert!(patience.row.is_none());
     patience.polled(true);
-    for _ in 1..LOOK {
+    for _ in 1..POLLS_PER_CLOCK_READ {
         patience.polled(false);
     }
     assert!(patience.row.is_none());

@@ -32,18 +32,18 @@ pub mod flag {
 
 /// Collects the fixed fields of a record.
 pub struct Fields {
-    bytes: [u8; Self::MOST],
+    bytes: [u8; Self::MAX_LEN],
     len: usize,
 }
 
 impl Fields {
-    /// Bytes of the longest.
-    pub const MOST: usize = 8 * (8 + 3 * RMA_IOV_LIMIT);
+    /// The maximum length of the fields, in bytes: eight words, and three for each remote piece.
+    pub const MAX_LEN: usize = 8 * (8 + 3 * RMA_IOV_LIMIT);
 
     /// None yet.
     #[expect(clippy::new_without_default, reason = "nobody needs a default")]
     pub fn new() -> Self {
-        Self { bytes: [0; Self::MOST], len: 0 }
+        Self { bytes: [0; Self::MAX_LEN], len: 0 }
     }
 
     /// Appends a word.

@@ -26,14 +26,14 @@ use crate::av::Counts;
 use crate::copy;
 use crate::sys::memory::{self, Mapping, Writers};
 
-/// The longest address, in bytes.
-pub const LONGEST: usize = 112;
-/// The longest name, with those of provider and domain.
-pub const LONGEST_NAME: usize = 1024;
+/// The maximum length of an address, in bytes: what a slot of 128 bytes has room for.
+pub const MAX_ADDRESS_LEN: usize = 112;
+/// The maximum length of a vector's name, in bytes, including the names of its provider and domain.
+pub const MAX_NAME_LEN: usize = 1024;
 /// Default capacity in addresses: 35 MiB of address space, of which only used pages exist.
-const USUAL: usize = 1 << 18;
-/// The largest capacity.
-const MOST: usize = 1 << 24;
+const DEFAULT_CAPACITY: usize = 1 << 18;
+/// The maximum capacity, in addresses.
+const MAX_ADDRESSES: usize = 1 << 24;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-av\0\x01");
 const HEAD: usize = 4096;
@@ -48,7 +48,7 @@ struct Head {
     used: AtomicU32,
     busy: AtomicU32,
     counts: Counts,
-    name: [AtomicU64; LONGEST_NAME / 8],
+    name: [AtomicU64; MAX_NAME_LEN / 8],
 }
 const _: () = assert!(size_of::<Head>() <= HEAD);
 
@@ -58,7 +58,7 @@ struct Slot {
     references: AtomicU32,
     len: AtomicU32,
     _pad: u32,
-    bytes: [u8; LONGEST],
+    bytes: [u8; MAX_ADDRESS_LEN],
 }
 const _: () = assert!(size_of::<Slot>() == 128);
 
@@ -95,16 +95,16 @@ impl Memory {
     /// # Errors
     /// `FI_ENOMEM` for more than 16,777,216; errors of creating the memory.
     pub fn create(name: &str, format: AddrFormat, expected: usize) -> Result<(Self, OwnedFd)> {
-        if expected > MOST {
+        if expected > MAX_ADDRESSES {
             return Err(Error::wanted(
                 Errno::ENOMEM,
                 "fi_av_attr.count of a shared address vector",
-                format!("at most {MOST}"),
+                format!("at most {MAX_ADDRESSES}"),
                 expected.to_string(),
                 "use a vector without name",
             ));
         }
-        let capacity = expected.next_power_of_two().max(USUAL);
+        let capacity = expected.next_power_of_two().max(DEFAULT_CAPACITY);
         let fd = memory::empty_memfd(c"ofi-av", len_for(capacity))?;
         memory::seal(&fd, Writers::Any)?;
         let mapping = Mapping::new(fd.as_fd(), len_for(capacity), true)?;
@@ -141,7 +141,7 @@ impl Memory {
         let of_ours = head.magic.load(Ordering::Acquire) == MAGIC
             && head.name_len.load(Ordering::Relaxed) as usize == name.len()
             && same_name;
-        if !of_ours || capacity > MOST || len_for(capacity) != len {
+        if !of_ours || capacity > MAX_ADDRESSES || len_for(capacity) != len {
             return Err(not_one());
         }
         let theirs = head.format.load(Ordering::Relaxed);
@@ -223,7 +223,7 @@ impl Memory {
         for _ in 0..4 {
             let before = state.begin()?;
             let len = len.load(Ordering::Relaxed) as usize;
-            if len > LONGEST {
+            if len > MAX_ADDRESS_LEN {
                 return None;
             }
             let mut address = vec![0; len];
@@ -258,7 +258,7 @@ impl Memory {
 
     /// Stores an address in an empty slot, with one reference.
     pub fn occupy(&self, at: u32, address: &[u8]) {
-        debug_assert!(address.len() <= LONGEST);
+        debug_assert!(address.len() <= MAX_ADDRESS_LEN);
         let (state, references, len) = self.words(at);
         let number = self.numbers().as_ptr().wrapping_add(at as usize).cast::<AtomicU64>();
         // SAFETY: a word for each slot lies there, aligned and atomic; the mapping is writable.
@@ -266,8 +266,9 @@ impl Memory {
         state.occupy(|| {
             len.store(address.len() as u32, Ordering::Relaxed);
             references.store(1, Ordering::Relaxed);
-            // SAFETY: the slot has room for `LONGEST` bytes, and the mapping is writable, as the caller has the lock.
-            unsafe { copy::bytes(address.as_ptr(), self.bytes(at), address.len().min(LONGEST)) };
+            // SAFETY: the slot has room for `MAX_ADDRESS_LEN` bytes, and the mapping is writable, since the caller has
+            // the lock.
+            unsafe { copy::bytes(address.as_ptr(), self.bytes(at), address.len().min(MAX_ADDRESS_LEN)) };
             number.store(u64::from(at), Ordering::Relaxed);
         });
         self.head().used.fetch_max(at + 1, Ordering::AcqRel);
@@ -339,7 +340,7 @@ mod tests {
             let used = memory.used();
             assert!(used <= memory.capacity());
             for at in 0..8 {
-                assert!(memory.read(at).is_none_or(|(_, address)| address.len() <= LONGEST));
+                assert!(memory.read(at).is_none_or(|(_, address)| address.len() <= MAX_ADDRESS_LEN));
             }
             assert_eq!(memory.read(memory.capacity()), None);
             // Opening it now gives a vector of the right length, or an error.

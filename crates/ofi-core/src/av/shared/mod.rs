@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ofi_api::{AddrFormat, Errno, Error, FiAddr, Result};
 
 use self::meeting::{Lock, Meeting};
-use self::memory::{LONGEST, LONGEST_NAME, Memory};
+use self::memory::{MAX_ADDRESS_LEN, MAX_NAME_LEN, Memory};
 use super::Counts;
 use crate::peers::AddressKey;
 
@@ -63,11 +63,11 @@ impl SharedTable {
         read_only: bool,
     ) -> Result<Self> {
         let whole = format!("{provider}\0{domain}\0{name}");
-        if name.is_empty() || whole.len() > LONGEST_NAME {
+        if name.is_empty() || whole.len() > MAX_NAME_LEN {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "fi_av_attr.name",
-                format!("1 to {} bytes", LONGEST_NAME - (whole.len() - name.len()).min(LONGEST_NAME)),
+                format!("1 to {} bytes", MAX_NAME_LEN - (whole.len() - name.len()).min(MAX_NAME_LEN)),
                 format!("{} bytes", name.len()),
                 "choose another name",
             ));
@@ -171,11 +171,11 @@ impl Turn<'_> {
             table.memory.retain(at)?;
             return Ok(FiAddr(at.into()));
         }
-        if address.len() > LONGEST {
+        if address.len() > MAX_ADDRESS_LEN {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "an address of a shared vector",
-                format!("at most {LONGEST} bytes"),
+                format!("at most {MAX_ADDRESS_LEN} bytes"),
                 format!("{} bytes", address.len()),
                 "use a vector without name",
             ));

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 /// Loose senders that are checked for each new one: more than one, so that their number falls.
-const LOOKS: usize = 2;
+const CHECKS_PER_NEW_SENDER: usize = 2;
 
 struct Sender {
     address: Box<[u8]>,
@@ -68,7 +68,7 @@ impl Senders {
 
     /// Forgets loose senders that nothing needs.
     fn reap(&mut self, mut is_needed: impl FnMut(u32) -> bool) {
-        for _ in 0..LOOKS.min(self.loose.len()) {
+        for _ in 0..CHECKS_PER_NEW_SENDER.min(self.loose.len()) {
             let Some(number) = self.loose.pop_front() else { return };
             let sender = &mut self.known[number as usize];
             if sender.holders > 0 {
