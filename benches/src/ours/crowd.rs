@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ofi::raw::{Address, CqTaggedEntry, FiAddr};
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::{Params, Record};
-use ofi_rdm::{Config, Driver, Endpoint, Flow, LONGEST_PACKET, Lost, Sender, Stream};
+use ofi_rdm::{Config, Driver, Endpoint, Flow, Lost, MAX_PACKET_LEN, Sender, Stream};
 
 use super::node::{Arena, Node};
 use super::run::{check, slot, stack};
@@ -75,7 +75,7 @@ impl Member {
         let params = Params {
             window,
             in_flight: window / 2,
-            max_packet: LONGEST_PACKET as u32,
+            max_packet: MAX_PACKET_LEN as u32,
             liveness_port: 0,
             flags: 0,
         };

@@ -31,7 +31,7 @@ mod time;
 pub mod wire;
 
 pub use chunks::Chunks;
-pub use connection::{Config, Foresight, LONGEST_PACKET, Stats};
+pub use connection::{Config, Foresight, MAX_PACKET_LEN, Stats};
 pub use crypto::{Limits, NoEncryption, Refusal, Security};
 pub use driver::{Began, Driver, Late, Lost, Row, Sign};
 pub use endpoint::{Arrivals, Endpoint, EndpointStats, Transmit, answer_liveness, answer_question};

@@ -22,8 +22,8 @@ fn nanos(time: Duration) -> Nanos {
 
 /// Assumed before the first sample. Sessions within a data centre are far below it.
 const INITIAL: Duration = Duration::from_millis(20);
-/// The longest sample that is accepted: a day.
-const LONGEST: Nanos = 86_400 * 1_000_000_000;
+/// The maximum round-trip sample, in nanoseconds: a day. Longer samples are cut to it.
+const MAX_SAMPLE: Nanos = 86_400 * 1_000_000_000;
 /// The timer granularity. RFC 9002 has 1 ms, once typical of operating systems' timers. Here a waiting program polls,
 /// and an unnecessary probe costs only two packets.
 const GRANULARITY: Duration = Duration::from_micros(250);
@@ -39,7 +39,7 @@ impl Rtt {
     /// Adds a sample. The peer reports that it delayed its answer by `delay`.
     pub fn sample(&mut self, sample: Duration, delay: Duration) {
         // No sample equals the two special values, and sums of eight do not overflow.
-        let (sample, delay) = (nanos(sample).min(LONGEST), nanos(delay));
+        let (sample, delay) = (nanos(sample).min(MAX_SAMPLE), nanos(delay));
         self.latest = sample;
         self.least = self.least.min(sample);
         if self.smoothed == Nanos::MAX {

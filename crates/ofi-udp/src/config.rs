@@ -8,7 +8,7 @@ use ofi_core::config::Problem;
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::Params;
 use ofi_rdm::wire::handshake::param;
-use ofi_rdm::{Config, Endpoint, LONGEST_PACKET, Limits, NoEncryption, Security, suites};
+use ofi_rdm::{Config, Endpoint, Limits, MAX_PACKET_LEN, NoEncryption, Security, suites};
 
 use crate::settings;
 
@@ -31,7 +31,7 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
     let params = Params {
         window: (granted as u64).clamp(128 << 10, 4 << 20).max(granted as u64 / 2),
         in_flight: granted as u64 / 2,
-        max_packet: (granted / 8).clamp(1232, LONGEST_PACKET as usize) as u32,
+        max_packet: (granted / 8).clamp(1232, MAX_PACKET_LEN as usize) as u32,
         liveness_port,
         flags: if settings::CHECKSUM.get() { param::CHECKED } else { 0 },
     };

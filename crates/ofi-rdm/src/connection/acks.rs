@@ -18,8 +18,8 @@ const TOLD_AGAIN: u64 = 128;
 /// samples in a row are ignored.
 const SILENCE: u32 = 2;
 const ODD_SAMPLES: u8 = 4;
-/// The longest acknowledgement delay that is believed.
-const LONGEST_DELAY: Duration = Duration::from_millis(20);
+/// The maximum acknowledgement delay that is accepted from a peer; longer ones are cut to it.
+const MAX_ACK_DELAY: Duration = Duration::from_millis(20);
 
 impl Connection {
     /// Processes an acknowledgement. `false` if it covers packets that were never sent, or numbers that were skipped.
@@ -107,7 +107,7 @@ impl Session {
             if self.probe_count >= SILENCE && self.odd_samples < ODD_SAMPLES && self.rtt.least().is_some() {
                 self.odd_samples += 1;
             } else {
-                let delay = Duration::from_micros(u64::from(ack.delay_us)).min(LONGEST_DELAY);
+                let delay = Duration::from_micros(u64::from(ack.delay_us)).min(MAX_ACK_DELAY);
                 self.rtt.sample(now.since(at), delay);
                 self.odd_samples = 0;
             }

@@ -43,7 +43,7 @@ pub use data::Arrival;
 pub use foresight::Foresight;
 use marks::Marks;
 use packet_size::PacketSize;
-pub use packet_size::{BASE_PACKET, LONGEST_PACKET};
+pub use packet_size::{BASE_PACKET, MAX_PACKET_LEN};
 pub use past::Past;
 use past::Retired;
 use question::Question;

@@ -7,8 +7,8 @@ use crate::time::Instant;
 
 /// The size that every path carries: an IPv6 packet of 1,280 bytes, less its headers.
 pub const BASE_PACKET: u64 = 1232;
-/// The longest packet.
-pub const LONGEST_PACKET: u64 = 65_000;
+/// The maximum length of a packet, in bytes: below the 65,507 bytes of an IPv4 datagram's payload (RFC 768, RFC 791).
+pub const MAX_PACKET_LEN: u64 = 65_000;
 /// Sizes to try, besides the longest that both ends accept: steps below a loopback's; links of 9,000 bytes, and of
 /// 8,896 (Google's cloud); InfiniBand's datagrams of 4,092 and 2,044; Ethernet, and tunnels over it that leave 1,460
 /// (Google's cloud by default) or 1,420. Less 48 each, for headers of IPv6 and UDP.
@@ -34,7 +34,7 @@ pub struct PacketSize {
 
 impl PacketSize {
     pub fn new(longest: u64) -> Self {
-        let longest = longest.min(LONGEST_PACKET) as u32;
+        let longest = longest.min(MAX_PACKET_LEN) as u32;
         let packet = longest.min(BASE_PACKET as u32);
         let probing = if longest > packet { longest } else { 0 };
         Self { longest, packet, probing, tries: 0, waiting: false, raise_at: Instant::default() }
@@ -83,7 +83,7 @@ impl PacketSize {
             self.probing = 0;
         }
         let longer = size > self.packet();
-        self.packet = self.packet.max(size.min(LONGEST_PACKET) as u32);
+        self.packet = self.packet.max(size.min(MAX_PACKET_LEN) as u32);
         longer
     }
 

@@ -7,11 +7,11 @@ use super::{Config, Connection, State};
 use crate::driver::Lost;
 use crate::time::Instant;
 
-/// The longest interval between probes, unless the path's round trip is longer: a peer that resumes after a pause soon
-/// gets its data.
-const LONGEST_PROBE: Duration = Duration::from_millis(500);
-/// The most silence that one clock reading adds, since an endpoint that is not polled cannot hear its peer.
-const LONGEST_TICK: Duration = Duration::from_secs(1);
+/// The maximum interval between probes, unless three round trips of the path take longer: a peer that resumes after a
+/// pause soon gets its data.
+const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);
+/// The maximum silence that one clock reading adds, since an endpoint that is not polled cannot hear its peer.
+const MAX_TICK: Duration = Duration::from_secs(1);
 /// The peer's process is asked after this many probe timeouts, if they took at least this time.
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
 /// The least interval between probes in response to unreachable reports.
@@ -50,7 +50,8 @@ impl Connection {
         let session = self.session.as_deref().filter(|session| session.in_flight_packets > 0)?;
         let backoff = 1u32 << session.probe_count.min(12);
         let wait = session.rtt.probe_timeout().saturating_mul(backoff);
-        let longest = session.rtt.least().map_or(LONGEST_PROBE, |least| LONGEST_PROBE.max(least * 3));
+        let longest =
+            session.rtt.least().map_or(MAX_PROBE_INTERVAL, |least| MAX_PROBE_INTERVAL.max(least * 3));
         let wait = wait.min(longest);
         Some(session.last_eliciting + wait)
     }
@@ -100,7 +101,7 @@ impl Connection {
     /// # Errors
     /// The session ended.
     pub fn on_time(&mut self, now: Instant, config: &Config) -> Result<(), Lost> {
-        let passed = now.since(self.last_tick).min(LONGEST_TICK);
+        let passed = now.since(self.last_tick).min(MAX_TICK);
         self.last_tick = now;
         let connecting = self.is_connecting();
         let refused = self.refused(now);

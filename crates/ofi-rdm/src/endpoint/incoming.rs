@@ -16,8 +16,8 @@ use crate::wire::{Accept, Header, Init, Kind, Malformed, Params, Retry, Stream, 
 
 /// Most answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;
-/// Strangers that are examined for each new one. More than one, so that absent strangers become fewer.
-const LOOKS: usize = 2;
+/// Peers that are examined for each new stranger: more than one, so that the number of absent strangers falls.
+const CHECKS_PER_NEW_PEER: usize = 2;
 /// Minimum lifetime of a cookie; the maximum is twice that.
 const COOKIE_TIME: Duration = Duration::from_secs(8);
 
@@ -510,7 +510,7 @@ impl Endpoint {
     /// Examines a few strangers for each new one. Those that were silent for long are probed, and forgotten if they are
     /// absent.
     fn ask_idle(&mut self, now: Instant) {
-        for _ in 0..LOOKS {
+        for _ in 0..CHECKS_PER_NEW_PEER {
             self.hand = if self.hand as usize + 1 < self.peers.len() { self.hand + 1 } else { 0 };
             let (peer, idle) = (self.hand, self.config.idle);
             let connection = &mut self.peers[peer as usize];

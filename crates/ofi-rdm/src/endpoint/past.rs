@@ -5,8 +5,8 @@ use core::net::SocketAddr;
 
 use crate::connection::Past;
 
-/// Most peers remembered. Echoes follow their questions within moments.
-const MOST: usize = 256;
+/// The maximum number of peers remembered. Echoes follow their questions within moments.
+const MAX_PAST_PEERS: usize = 256;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl Pasts {
         if self.by_address.insert(address, past).is_none() {
             self.order.push_back(address);
         }
-        if self.order.len() > MOST
+        if self.order.len() > MAX_PAST_PEERS
             && let Some(first) = self.order.pop_front()
         {
             self.by_address.remove(&first);
@@ -71,11 +71,11 @@ mod tests {
             (past.attempts, past.peer_epoch) = (attempts, epoch);
             pasts.remember(at(number), past);
         }
-        assert_eq!((pasts.by_address.len(), pasts.order.len()), (MOST, MOST));
+        assert_eq!((pasts.by_address.len(), pasts.order.len()), (MAX_PAST_PEERS, MAX_PAST_PEERS));
         let (old, new) = (pasts.recall(&at(0)), pasts.recall(&at(999)));
         assert_eq!((old.peer_epoch, old.attempts), (None, 99));
         assert_eq!((new.peer_epoch, new.attempts), (Some(999), 99));
-        assert_eq!((pasts.by_address.len(), pasts.order.len()), (MOST - 1, MOST - 1));
+        assert_eq!((pasts.by_address.len(), pasts.order.len()), (MAX_PAST_PEERS - 1, MAX_PAST_PEERS - 1));
         assert_eq!(pasts.recall(&at(999)).peer_epoch, None, "it was taken");
     }
 }

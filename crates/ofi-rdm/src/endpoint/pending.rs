@@ -13,8 +13,8 @@ use crate::crypto::Protection;
 use crate::time::Instant;
 use crate::wire::Init;
 
-/// Most granted sessions; the oldest are dropped first.
-const MOST: usize = 16_384;
+/// The maximum number of granted sessions; the oldest are dropped first.
+const MAX_PENDING: usize = 16_384;
 
 /// A session that was granted.
 #[derive(Debug)]
@@ -63,7 +63,8 @@ impl PendingSessions {
 
     /// Removes a session that has expired, or that exceeds the limit.
     pub fn expire(&mut self, now: Instant) -> Option<Pending> {
-        while self.order.front().is_some_and(|&(until, _)| until <= now || self.by_name.len() >= MOST) {
+        while self.order.front().is_some_and(|&(until, _)| until <= now || self.by_name.len() >= MAX_PENDING)
+        {
             let (_, name) = self.order.pop_front()?;
             if let Some(pending) = self.take(name) {
                 return Some(pending);
