@@ -31,15 +31,15 @@ pub fn size_limit() -> usize {
     const WORDS: usize = 2 + 3 * RMA_IOV_LIMIT;
     let lines = crate::settings::COMMAND_LINES.get().next_power_of_two();
     let command = (ofi_ring::record::max_body(lines) - 8 * WORDS) / 2;
-    command.min(MOST) / 32 * 32 // whole elements of every type
+    command.min(MAX_ATOMIC_LEN) / 32 * 32 // whole elements of every type
 }
 
-/// The limit with command rings of any size.
-const MOST: usize = SHORT_READ;
+/// The maximum length of one operation, in bytes, with command rings of any size: its results must fit into a reply.
+const MAX_ATOMIC_LEN: usize = SHORT_READ;
 
 /// Space for the operands, comparands or results of one operation. Never initialised as a whole.
 #[repr(align(16))]
-struct Scratch(MaybeUninit<[u8; MOST]>);
+struct Scratch(MaybeUninit<[u8; MAX_ATOMIC_LEN]>);
 
 impl Scratch {
     const fn new() -> Self {
@@ -54,7 +54,7 @@ impl Scratch {
 /// The address of a single piece, or of a copy of several in `scratch`.
 ///
 /// # Safety
-/// The pieces are lent and have at most [`MOST`] bytes.
+/// The pieces are lent and have at most [`MAX_ATOMIC_LEN`] bytes.
 unsafe fn joined(pieces: &[Piece], len: usize, scratch: &mut Scratch) -> *const u8 {
     match pieces {
         [] => std::ptr::null(),
@@ -339,7 +339,7 @@ impl Lane {
         };
         let (body, payload) = words.rest();
         let arrays = usize::from(executor.takes_operands()) + usize::from(executor.compares());
-        if len == 0 || len > MOST || payload != arrays * len {
+        if len == 0 || len > MAX_ATOMIC_LEN || payload != arrays * len {
             return Err(Broken);
         }
         // The peer could change the ring's bytes during use: make one copy, which reads each byte once.

@@ -44,10 +44,11 @@ use crate::lane::link::Link;
 use crate::layout::pair;
 use crate::{Shm, cma};
 
-/// The longest chunk: some 60 us of a system call, for which ending an operation may have to wait.
-const LONGEST_CHUNK: usize = 512 << 10;
-/// The shortest, except for the last: a call costs as much as copying this.
-const SHORTEST_CHUNK: usize = 64 << 10;
+/// The maximum length of a chunk, in bytes: a system call of about 60 us, for which the end of an operation may have to
+/// wait.
+const MAX_CHUNK_LEN: usize = 512 << 10;
+/// The minimum length of every chunk but the last, in bytes: a system call costs as much as copying this.
+const MIN_CHUNK_LEN: usize = 64 << 10;
 /// Bytes that one poll copies in each direction, because the application and the other peers wait.
 const TURN: usize = 1 << 20;
 
@@ -68,8 +69,8 @@ fn unpack(word: u64, ticket: u64) -> Option<(usize, bool)> {
 /// The size of the next chunk. Chunks shrink, so that both ends finish at the same time.
 fn chunk(left: usize, alone: bool) -> usize {
     let share = if alone { left } else { (left / 8 * 3).next_multiple_of(4096) };
-    let share = if share + SHORTEST_CHUNK / 2 >= left { left } else { share };
-    share.clamp(SHORTEST_CHUNK, LONGEST_CHUNK).min(left)
+    let share = if share + MIN_CHUNK_LEN / 2 >= left { left } else { share };
+    share.clamp(MIN_CHUNK_LEN, MAX_CHUNK_LEN).min(left)
 }
 
 impl Lane {
@@ -155,12 +156,11 @@ mod tests {
 
     #[test]
     fn two_ends_meet_in_few_chunks_and_one_alone_in_fewer() {
-        for len in [1, 4_096, SHORTEST_CHUNK - 1, SHORTEST_CHUNK, 100_000, 1 << 20, (4 << 20) + 17, 64 << 20]
-        {
+        for len in [1, 4_096, MIN_CHUNK_LEN - 1, MIN_CHUNK_LEN, 100_000, 1 << 20, (4 << 20) + 17, 64 << 20] {
             let (mut front, mut written, mut calls) = (0, 0, 0);
             while front + written < len {
                 let size = chunk(len - front - written, false);
-                assert!(size > 0 && size <= LONGEST_CHUNK && front + written + size <= len);
+                assert!(size > 0 && size <= MAX_CHUNK_LEN && front + written + size <= len);
                 if calls % 2 == 0 {
                     front += size
                 } else {
@@ -168,8 +168,8 @@ mod tests {
                 }
                 calls += 1;
             }
-            assert!(calls <= 8 + len / LONGEST_CHUNK, "{len}: {calls}");
-            assert_eq!(chunk(len, true), len.min(LONGEST_CHUNK));
+            assert!(calls <= 8 + len / MAX_CHUNK_LEN, "{len}: {calls}");
+            assert_eq!(chunk(len, true), len.min(MAX_CHUNK_LEN));
         }
     }
 }
