@@ -134,7 +134,7 @@ enum Heard {
 }
 
 fn hear(socket: &OwnedFd, bytes: &mut Vec<u8>) -> Heard {
-    let mut buffer = [0; cm::HEADER + cm::MOST];
+    let mut buffer = [0; cm::HEADER + cm::MAX_PAYLOAD_LEN];
     let room = buffer.len() - bytes.len();
     match sys::receive(socket.as_fd(), &mut buffer[..room]) {
         Ok(got) if got > 0 => bytes.extend_from_slice(&buffer[..got]),

@@ -246,12 +246,12 @@ impl TcpLanes {
 
     /// Reads the other end's connection message.
     pub(super) fn shake_hands<H: Host<Tcp>>(&mut self, host: &mut H, id: SlotId) {
-        let mut bytes = [0; cm::HEADER + cm::MOST];
+        let mut bytes = [0; cm::HEADER + cm::MAX_PAYLOAD_LEN];
         let Some(conn) = self.conn(id) else { return };
         let Some(socket) = &conn.socket else { return };
         // No further than the message, but for packets that follow an answer.
         let kept = conn.stash.len();
-        bytes[..kept.min(cm::HEADER + cm::MOST)].copy_from_slice(&conn.stash[..kept]);
+        bytes[..kept.min(cm::HEADER + cm::MAX_PAYLOAD_LEN)].copy_from_slice(&conn.stash[..kept]);
         let result = sys::receive(socket.as_fd(), &mut bytes[kept..]);
         let got = match result {
             Ok(0) => return self.failed(host, id, Errno::ECONNRESET),

@@ -12,8 +12,8 @@ use super::Order;
 
 /// Bytes of the header.
 pub const HEADER: usize = 32;
-/// Most bytes of payload.
-pub const MOST: usize = 256;
+/// The maximum length of the payload, in bytes.
+pub const MAX_PAYLOAD_LEN: usize = 256;
 
 const VERSION: u8 = 3;
 
@@ -56,7 +56,7 @@ impl std::fmt::Display for Unreadable {
             Self::Version(found) => write!(f, "version {found} of connection messages, instead of {VERSION}"),
             Self::Kind(found) => write!(f, "connection message of kind {found}, instead of 0, 1 or 6"),
             Self::Payload(found) => {
-                write!(f, "connection message with {found} bytes, instead of {MOST} at most")
+                write!(f, "connection message with {found} bytes, instead of {MAX_PAYLOAD_LEN} at most")
             }
         }
     }
@@ -68,9 +68,9 @@ impl<'a> Message<'a> {
         Self { kind, order: Order::Own, payload }
     }
 
-    /// As bytes, to be sent by one call. A payload beyond [`MOST`] is cut off.
+    /// As bytes, to be sent by one call. A payload beyond [`MAX_PAYLOAD_LEN`] is cut off.
     pub fn encode(&self) -> Vec<u8> {
-        let payload = &self.payload[..self.payload.len().min(MOST)];
+        let payload = &self.payload[..self.payload.len().min(MAX_PAYLOAD_LEN)];
         let kind = match self.kind {
             Kind::Request => 0,
             Kind::Response => 1,
@@ -103,7 +103,7 @@ impl<'a> Message<'a> {
         };
         let Some((header, rest)) = input.split_first_chunk::<HEADER>() else { return Ok(None) };
         let len = u16::from_be_bytes([header[2], header[3]]);
-        if usize::from(len) > MOST {
+        if usize::from(len) > MAX_PAYLOAD_LEN {
             return Err(Unreadable::Payload(len));
         }
         let Some(payload) = rest.get(..usize::from(len)) else { return Ok(None) };
@@ -163,7 +163,7 @@ mod tests {
         fn every_message_comes_back_and_no_part_of_it_does(
             kind in prop::sample::select(vec![Kind::Request, Kind::Response, Kind::Refusal]),
             swapped: bool,
-            payload in prop::collection::vec(any::<u8>(), 0..=MOST),
+            payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_LEN),
         ) {
             let order = if swapped && kind != Kind::Refusal { Order::Swapped } else { Order::Own };
             let message = Message { kind, order, payload: &payload };

@@ -15,8 +15,8 @@
 
 use super::Order;
 
-/// Most bytes of a header.
-pub const LONGEST_HEADER: usize = 120;
+/// The maximum length of a header, in bytes.
+pub const MAX_HEADER_LEN: usize = 120;
 /// Bytes of the base header.
 const BASE: usize = 16;
 /// Bytes of a remote piece.

@@ -120,7 +120,7 @@ proptest! {
         let mut bytes = Vec::new();
         packet.encode(order, count, &mut bytes);
         let len = bytes.len();
-        prop_assert!(len <= LONGEST_HEADER && bytes[7] == count);
+        prop_assert!(len <= MAX_HEADER_LEN && bytes[7] == count);
         for cut in 0..len {
             prop_assert_eq!(Packet::parse(&bytes[..cut], order), Ok(None));
         }
