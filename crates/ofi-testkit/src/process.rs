@@ -18,8 +18,8 @@ const ROLE: &str = "TESTKIT_ROLE";
 const ARGUMENTS: &str = "TESTKIT_ARGUMENTS";
 /// The test that [`roles!`](crate::roles) adds.
 const ENTRY: &str = "child_process_entry";
-/// Time limit of a wait for the other end.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The time limit of a wait for the other process.
+const PEER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The function of a child.
 pub type Role = fn(&mut Line, &[String]);
@@ -59,7 +59,7 @@ pub struct Line {
 
 impl Line {
     fn new(socket: UnixStream) -> Self {
-        socket.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        socket.set_read_timeout(Some(PEER_TIMEOUT)).expect("a time-out");
         Self { reader: BufReader::new(socket) }
     }
 
@@ -89,7 +89,7 @@ impl Line {
             Ok(0) => None,
             Ok(_) => Some(text.trim_end_matches('\n').to_string()),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => None,
-            Err(error) => panic!("nothing heard for {PATIENCE:?}: {error}"),
+            Err(error) => panic!("nothing heard for {PEER_TIMEOUT:?}: {error}"),
         }
     }
 

@@ -22,8 +22,8 @@ use super::meeting::{Message, Stage};
 
 /// Most segments of a request.
 const PIECES: usize = 4;
-/// Most bytes of a message.
-const LONGEST: usize = 1 << 30;
+/// The maximum length of a message, in bytes.
+const MAX_MESSAGE_LEN: usize = 1 << 30;
 
 /// An endpoint of the fabric, which exists as long as this value.
 struct Part {
@@ -65,7 +65,7 @@ impl Connects for Handle {
             shared: plan.receives,
             completions: plan.completions,
             pieces: PIECES,
-            longest: LONGEST,
+            longest: MAX_MESSAGE_LEN,
             retries: 7,
             atomics: true,
         })
