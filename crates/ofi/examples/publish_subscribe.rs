@@ -1,6 +1,6 @@
 //! Publish and subscribe, with back-pressure: each subscriber may lag `WINDOW` messages behind. Then the publisher
-//! waits for it, up to `PATIENCE`, and drops it, so that a subscriber that has stopped reading does not hold up the
-//! others.
+//! waits for it, up to `SUBSCRIBER_TIMEOUT`, and drops it, so that a subscriber that has stopped reading does not hold
+//! up the others.
 //!
 //! `cargo run --release --example publish_subscribe`
 #![forbid(unsafe_code)]
@@ -16,7 +16,8 @@ use support::{LIMIT, Outcome};
 
 const MESSAGES: u64 = 1000;
 const WINDOW: usize = 32;
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the publisher waits for a subscriber that lags `WINDOW` messages behind.
+const SUBSCRIBER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Subscribers by the numbers of their connections, and the number of messages that each lags behind.
 type Subscribers = HashMap<u32, (HubConnection, usize)>;
@@ -42,7 +43,7 @@ fn publish() -> Outcome {
         turn(&hub, &mut subscribers, Instant::now() + LIMIT)?;
     }
     for number in 1..=MESSAGES {
-        let patience = Instant::now() + PATIENCE;
+        let patience = Instant::now() + SUBSCRIBER_TIMEOUT;
         while subscribers.values().any(|(_, behind)| *behind == WINDOW) && Instant::now() < patience {
             turn(&hub, &mut subscribers, patience)?;
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ofi::Errno;
-use ofi::rendezvous::{MOST_BYTES, MOST_PROCESSES, Meeting, Place, meet};
+use ofi::rendezvous::{MAX_CONTRIBUTION_LEN, MAX_PROCESSES, Meeting, Place, meet};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -152,7 +152,7 @@ fn a_used_folder_is_refused() {
 #[test]
 fn bounds_are_told() {
     let place = Place::Tcp(free());
-    for (count, len) in [(0, 0), (MOST_PROCESSES + 1, 0), (1, MOST_BYTES + 1)] {
+    for (count, len) in [(0, 0), (MAX_PROCESSES + 1, 0), (1, MAX_CONTRIBUTION_LEN + 1)] {
         let error = meet(&place, count, &vec![0; len], LIMIT).expect_err("out of bounds");
         assert_eq!(error.errno(), Errno::EINVAL, "{error}");
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use ofi_api::{Errno, Error, Result};
 
 use super::wire::{self, Part};
-use super::{MOST_BYTES, Meeting, Party};
+use super::{MAX_CONTRIBUTION_LEN, Meeting, Party};
 
 pub fn meet(party: &Party<'_>, folder: &Path) -> Result<Meeting> {
     let unusable = |error: std::io::Error| {
@@ -37,7 +37,9 @@ pub fn meet(party: &Party<'_>, folder: &Path) -> Result<Meeting> {
         let path = folder.join(said.len().to_string());
         let mut bytes = Vec::new();
         match fs::File::open(&path) {
-            Ok(file) => file.take(2 * MOST_BYTES as u64).read_to_end(&mut bytes).map_err(unusable)?,
+            Ok(file) => {
+                file.take(2 * MAX_CONTRIBUTION_LEN as u64).read_to_end(&mut bytes).map_err(unusable)?
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 party.nap(|| format!("{}", said.len().max(rank + 1)))?;
                 continue;

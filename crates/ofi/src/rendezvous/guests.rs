@@ -7,7 +7,7 @@ use ofi_api::{Errno, Error, Result};
 
 use super::stream::{Door, Stream};
 use super::wire::{self, Part};
-use super::{MOST_BYTES, Meeting, Party};
+use super::{MAX_CONTRIBUTION_LEN, Meeting, Party};
 
 /// How long a guest may take to send its request and to receive its answer.
 const MANNERS: Duration = Duration::from_secs(5);
@@ -139,7 +139,7 @@ enum Reading {
 /// Reads the available bytes, up to slightly more than the longest request.
 fn read(stream: &mut Stream, arrived: &mut Vec<u8>) -> Reading {
     let mut found = Reading::Nothing;
-    while arrived.len() <= 2 * MOST_BYTES {
+    while arrived.len() <= 2 * MAX_CONTRIBUTION_LEN {
         let mut chunk = [0; CHUNK];
         match stream.read(&mut chunk) {
             Ok(0) => return Reading::Ended,
@@ -175,7 +175,7 @@ fn write(stream: &mut Stream, mut bytes: &[u8]) {
 fn ask(party: &Party<'_>, mut stream: Stream) -> Result<Option<Result<Meeting, String>>> {
     stream.set_nonblocking().map_err(|error| unusable(party, &error))?;
     write(&mut stream, &wire::request(party.count, party.own));
-    let most = 16 + party.count * (4 + MOST_BYTES);
+    let most = 16 + party.count * (4 + MAX_CONTRIBUTION_LEN);
     let mut arrived = Vec::new();
     loop {
         let mut chunk = [0; CHUNK];

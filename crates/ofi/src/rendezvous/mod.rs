@@ -52,10 +52,10 @@ pub use self::place::Place;
 use crate::node::Node;
 use crate::threading::Level;
 
-/// The most processes of a meeting.
-pub const MOST_PROCESSES: usize = 4_096;
-/// The largest contribution of one process, in bytes.
-pub const MOST_BYTES: usize = 4_096;
+/// The maximum number of processes of a meeting.
+pub const MAX_PROCESSES: usize = 4_096;
+/// The maximum length of one process's contribution, in bytes.
+pub const MAX_CONTRIBUTION_LEN: usize = 4_096;
 
 /// Pause between two checks.
 const NAP: Duration = Duration::from_millis(2);
@@ -82,17 +82,22 @@ pub struct Peers {
 ///
 /// # Errors
 /// `FI_ETIMEDOUT`, with the number of processes that arrived; `FI_EINVAL` if they disagree about `count`, for a `count`
-/// of 0 or above [`MOST_PROCESSES`], and for more than [`MOST_BYTES`]; the system's error if the place cannot be used.
+/// of 0 or above [`MAX_PROCESSES`], and for more than [`MAX_CONTRIBUTION_LEN`] bytes; the system's error if the place
+/// cannot be used.
 pub fn meet(place: &Place, count: usize, own: &[u8], limit: Duration) -> Result<Meeting> {
     let refuse = |subject: &str, wanted: String, found: usize| {
         let advice = "see the module ofi::rendezvous";
         Err(Error::wanted(Errno::EINVAL, subject, wanted, found.to_string(), advice))
     };
-    if !(1..=MOST_PROCESSES).contains(&count) {
-        return refuse("the processes of a rendezvous", format!("1 to {MOST_PROCESSES}"), count);
+    if !(1..=MAX_PROCESSES).contains(&count) {
+        return refuse("the processes of a rendezvous", format!("1 to {MAX_PROCESSES}"), count);
     }
-    if own.len() > MOST_BYTES {
-        return refuse("the contribution of a process", format!("{MOST_BYTES} bytes at most"), own.len());
+    if own.len() > MAX_CONTRIBUTION_LEN {
+        return refuse(
+            "the contribution of a process",
+            format!("{MAX_CONTRIBUTION_LEN} bytes at most"),
+            own.len(),
+        );
     }
     let party = Party { place, count, own, limit, deadline: Instant::now().checked_add(limit) };
     match place {

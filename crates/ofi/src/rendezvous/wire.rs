@@ -2,12 +2,12 @@
 //! the rank of the requester, and all contributions; or 1, and the reason of the refusal. Numbers have four bytes,
 //! little-endian; a contribution is preceded by its length.
 
-use super::{MOST_BYTES, MOST_PROCESSES, Meeting};
+use super::{MAX_CONTRIBUTION_LEN, MAX_PROCESSES, Meeting};
 
 /// The first bytes of a request, including the version.
 pub const MAGIC: &[u8; 16] = b"ofi rendezvous 1";
-/// The longest reason.
-const MOST_REASON: usize = 256;
+/// The maximum length of a refusal's reason, in bytes.
+const MAX_REASON_LEN: usize = 256;
 
 /// The result of parsing a message that may be incomplete or invalid.
 #[derive(Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub fn take_request(bytes: &[u8]) -> Part<Request> {
         return Part::Wrong;
     }
     let (Some(count), Some(len)) = (number(bytes, 16), number(bytes, 20)) else { return Part::More };
-    if len > MOST_BYTES {
+    if len > MAX_CONTRIBUTION_LEN {
         return Part::Wrong;
     }
     match bytes.len().cmp(&(24 + len)) {
@@ -76,7 +76,7 @@ pub fn answer(rank: usize, said: &[Vec<u8>]) -> Vec<u8> {
 /// Encodes the answer to a process that is refused: the reason as text, truncated to 256 bytes.
 pub fn refusal(why: &str) -> Vec<u8> {
     let mut bytes = vec![1];
-    put(&mut bytes, &why.as_bytes()[..why.len().min(MOST_REASON)]);
+    put(&mut bytes, &why.as_bytes()[..why.len().min(MAX_REASON_LEN)]);
     bytes
 }
 
@@ -86,13 +86,13 @@ pub fn take_answer(bytes: &[u8], count: usize) -> Part<Result<Meeting, String>> 
         None => Part::More,
         Some(0) => {
             let (Some(rank), Some(found)) = (number(bytes, 1), number(bytes, 5)) else { return Part::More };
-            if found != count || rank >= count || count > MOST_PROCESSES {
+            if found != count || rank >= count || count > MAX_PROCESSES {
                 return Part::Wrong;
             }
             let (mut said, mut at) = (Vec::with_capacity(count), 9);
             for _ in 0..count {
                 let Some(len) = number(bytes, at) else { return Part::More };
-                if len > MOST_BYTES {
+                if len > MAX_CONTRIBUTION_LEN {
                     return Part::Wrong;
                 }
                 let Some(one) = bytes.get(at + 4..at + 4 + len) else { return Part::More };
@@ -103,7 +103,7 @@ pub fn take_answer(bytes: &[u8], count: usize) -> Part<Result<Meeting, String>> 
         }
         Some(1) => match number(bytes, 1) {
             None => Part::More,
-            Some(len) if len > MOST_REASON => Part::Wrong,
+            Some(len) if len > MAX_REASON_LEN => Part::Wrong,
             Some(len) => match bytes.get(5..5 + len) {
                 Some(why) => Part::Whole(Err(String::from_utf8_lossy(why).into_owned())),
                 None => Part::More,
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn requests_and_answers_come_in_parts() {
         in_parts(&request(3, b"me"), Request { count: 3, says: b"me".to_vec() }, take_request);
-        let said = vec![b"me".to_vec(), Vec::new(), vec![7; MOST_BYTES]];
+        let said = vec![b"me".to_vec(), Vec::new(), vec![7; MAX_CONTRIBUTION_LEN]];
         let meeting = Meeting { rank: 2, said: said.clone() };
         in_parts(&answer(2, &said), Ok(meeting), |bytes| take_answer(bytes, 3));
     }
@@ -137,14 +137,14 @@ mod tests {
     #[test]
     fn a_refusal_has_its_reason() {
         assert_eq!(take_answer(&refusal("too many"), 3), Part::Whole(Err("too many".into())));
-        assert_eq!(take_answer(&refusal(&"x".repeat(999)), 3), Part::Whole(Err("x".repeat(MOST_REASON))));
+        assert_eq!(take_answer(&refusal(&"x".repeat(999)), 3), Part::Whole(Err("x".repeat(MAX_REASON_LEN))));
     }
 
     #[test]
     fn nonsense_is_known_at_once() {
         assert_eq!(take_request(b"GET / HTTP/1.1"), Part::Wrong);
         let mut long = request(3, b"");
-        long[20..24].copy_from_slice(&(MOST_BYTES as u32 + 1).to_le_bytes());
+        long[20..24].copy_from_slice(&(MAX_CONTRIBUTION_LEN as u32 + 1).to_le_bytes());
         assert_eq!(take_request(&long), Part::Wrong);
         assert_eq!(take_answer(&[2], 3), Part::Wrong);
         assert_eq!(take_answer(&answer(3, &[Vec::new(), Vec::new(), Vec::new()]), 3), Part::Wrong);
