@@ -35,7 +35,7 @@ pub enum Ended {
     Now,
 }
 
-/// See the module. All calls are made under the endpoint's lock.
+/// The state of one endpoint's connection. All calls are made under the endpoint's lock.
 pub struct Connection {
     fid: Fid,
     eq: Option<Arc<EqCore>>,

@@ -39,7 +39,7 @@ pub struct Note {
     pub operation: u64,
     /// In which round.
     pub round: u32,
-    /// See the module.
+    /// The value of word 3, whose meaning depends on `kind`.
     pub value: u64,
 }
 

@@ -30,7 +30,7 @@ struct Nearby<P: Pairing> {
     far_watched: AtomicBool,
 }
 
-/// See the module.
+/// The lanes of one endpoint over a near and a far transport.
 pub struct BothLanes<P: Pairing> {
     /// Not enabled yet.
     prepared: Option<<P::Near as Transport>::Lanes>,

@@ -31,7 +31,7 @@ enum Way {
     },
 }
 
-/// See the module.
+/// The route of one endpoint's connection: near, far, or undecided.
 #[derive(Default)]
 pub struct Link(Way);
 

@@ -27,7 +27,7 @@ fn ticks() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// See the module.
+/// The schedule of one endpoint's polls that are system calls: on every call, or spaced out while they find nothing.
 #[derive(Default)]
 pub struct Pace {
     quiet: u32,

@@ -47,7 +47,7 @@ impl Asked {
     }
 }
 
-/// See the module.
+/// A passive endpoint that listens on a near and a far transport.
 pub struct BothPort<P: Pairing> {
     near: Option<NearPort<P>>,
     far: Box<dyn Port>,

@@ -62,7 +62,7 @@ struct Known {
     is_listed: bool,
 }
 
-/// See the module.
+/// The table of one endpoint's peers and of their numbers in both transports.
 #[derive(Default)]
 pub struct Routes {
     /// By the endpoint's number.

@@ -6,7 +6,7 @@ use ofi_api::{BindFlags, Context, Errno, Error, Event, EventKind, Fid, Result};
 
 use crate::eq::EqCore;
 
-/// See the module.
+/// The event queue that is bound to one domain, if any.
 #[derive(Default)]
 pub struct DomainEvents {
     /// And whether registrations are reported to it.

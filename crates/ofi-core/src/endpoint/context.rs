@@ -163,7 +163,8 @@ impl<T: Transport> Source for Port<T> {
     }
 }
 
-/// See the module. Dropping it closes the context. It keeps the scalable endpoint open.
+/// The application's handle of one transmit or receive context. It keeps the scalable endpoint open, and closes the
+/// context when dropped.
 pub(super) struct ContextEp<T: Transport> {
     hub: Arc<Ep<T>>,
     port: Arc<Port<T>>,

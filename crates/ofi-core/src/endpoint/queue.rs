@@ -186,7 +186,7 @@ enum Found {
     Stopped,
 }
 
-/// See the module.
+/// One receive queue: posted receives, unexpected messages, and multi-receive buffers.
 pub struct RxQueue<T: Transport> {
     pub matcher: Matcher<CompactReceive, Kept<T>>,
     specials: Slots<Special>,

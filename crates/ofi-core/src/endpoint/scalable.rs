@@ -25,7 +25,7 @@ use crate::domain::DomainCore;
 use crate::negotiate::with_directions;
 use crate::transport::Transport;
 
-/// See the module. Its contexts keep the endpoint open.
+/// A scalable endpoint. Its contexts keep the endpoint open.
 pub(crate) struct Sep<T: Transport> {
     hub: Arc<Ep<T>>,
     transmit: Sole,

@@ -16,7 +16,7 @@ use crate::transport::Transport;
 /// How much an endpoint borrows at once.
 const BATCH: usize = 8;
 
-/// See the module.
+/// A shared transmit context: the operations that its endpoints may still post.
 pub struct SharedTx<T: Transport> {
     pub(super) domain: DomainId,
     fid: Fid,

@@ -14,7 +14,7 @@ use crate::domain::DomainCore;
 use crate::export::Counted;
 use crate::transport::Transport;
 
-/// See the module. Dropping it closes the context.
+/// The application's handle of a shared receive context. Dropping it closes the context.
 pub(crate) struct Srx<T: Transport> {
     pub(super) shared: Arc<SharedRx<T>>,
 }

@@ -16,7 +16,7 @@ use crate::transport::{
     Arm, DomainPart, Host, Lanes, OutMessage, OutRma, Peer, Posted, Registered, Transport,
 };
 
-/// See the module.
+/// A test transport that moves nothing and records its calls.
 pub struct Still;
 
 /// The recorded calls.

@@ -21,7 +21,7 @@ use crate::mr::Mr;
 use crate::poll_set::Polls;
 use crate::transport::Transport;
 
-/// See the module.
+/// The application's handle of a domain.
 pub struct DomainHandle<T: Transport>(pub Arc<DomainCore<T>>);
 
 impl<T: Transport> DomainHandle<T> {

@@ -94,7 +94,7 @@ pub fn unheard(call: impl FnOnce()) {
     BUSY.set(before);
 }
 
-/// See the module.
+/// The subscriber that forwards each message to the program's sink, or else to the environment's logger.
 pub(super) struct Front(Option<Logger>);
 
 impl Front {

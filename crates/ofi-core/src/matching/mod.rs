@@ -227,7 +227,7 @@ impl Default for Config {
     }
 }
 
-/// The posted receives and unexpected messages of one endpoint. See the module's documentation.
+/// The posted receives and unexpected messages of one endpoint.
 pub struct Matcher<R, U> {
     posted: PostedReceives<R>,
     unexpected: UnexpectedMessages<U>,

@@ -3,7 +3,7 @@
 
 use ofi_api::{Call, CompletionFlags, Context, DeferredOp, FiAddr, Lent, OpFlags, Piece, RemotePiece, RmaOp};
 
-/// See the module.
+/// A triggered remote access of one piece, checked and ready to be posted.
 pub struct Access {
     local: [Piece; 1],
     remote: [RemotePiece; 1],

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::Item;
 use crate::lock::Lock;
 
-/// See the module. The lock is a leaf: nothing is called while it is held.
+/// The requests that wait for one counter. The lock is a leaf: nothing is called while it is held.
 pub struct Line {
     first: AtomicU64,
     items: Lock<VecDeque<Item>>,

@@ -52,7 +52,7 @@ struct Arithmetic {
     result: Few<Piece>,
 }
 
-/// See the module.
+/// A copy of a submitted operation, without the memory that it transfers.
 pub struct Owned {
     kind: Kind,
     call: Call,

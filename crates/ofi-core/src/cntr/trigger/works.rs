@@ -16,7 +16,7 @@ use crate::lock::Lock;
 /// Most requests that wait for one counter; beyond that calls return `FI_EAGAIN`.
 const LIMIT: usize = 1 << 16;
 
-/// See the module.
+/// The due requests of one domain, and the counters for which requests may wait.
 pub struct Works {
     /// Starting what is in `ready`.
     errand: Errand,

@@ -12,7 +12,7 @@ use super::hash;
 /// The bits that count.
 const COUNT: u64 = (1 << 20) - 1;
 
-/// See the module.
+/// The group numbers that one endpoint has issued: the last one of each list of members.
 #[derive(Debug, Default)]
 pub struct Numbers {
     /// The last number of each hash.

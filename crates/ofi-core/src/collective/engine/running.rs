@@ -91,7 +91,7 @@ pub struct Receiving {
     pub is_done: bool,
 }
 
-/// See the module. An ended operation is reused with its allocations.
+/// One collective operation in progress. An ended operation is reused with its allocations.
 pub struct Running {
     /// The engine's number of its group.
     pub group: u64,

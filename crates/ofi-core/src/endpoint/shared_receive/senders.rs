@@ -18,7 +18,7 @@ struct Sender {
     is_loose: bool,
 }
 
-/// See the module.
+/// The table of one shared receive context's senders, by address and by number.
 #[derive(Default)]
 pub struct Senders {
     by_address: FxHashMap<Box<[u8]>, u32>,
