@@ -7,7 +7,7 @@ use core::ops::{Index, IndexMut};
 /// Elements in one allocation.
 const LENGTH: usize = 32;
 
-/// See the module.
+/// A growable array whose elements never move.
 #[derive(Debug)]
 pub struct Chunks<T> {
     chunks: Vec<Vec<T>>,

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-/// See the module.
+/// The estimate of the round-trip time to one peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Rtt {
     latest: Nanos,

@@ -3,7 +3,7 @@
 use super::Controller;
 use crate::time::Instant;
 
-/// See the module.
+/// The controller without congestion control.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed;
 

@@ -10,7 +10,7 @@
 use super::Controller;
 use crate::time::Instant;
 
-/// See the module.
+/// The state of NewReno for one session.
 #[derive(Debug)]
 pub struct Reno {
     window: u64,

@@ -20,7 +20,7 @@ const FEW_RUNS: usize = 8;
 /// After this many probe timeouts, one of the packets sent on each further timeout is short.
 const SHORT_AFTER: u32 = 2;
 
-/// See the module.
+/// A packet that is being assembled in the driver's buffer.
 pub(super) struct Draft<'a> {
     pub buf: &'a mut [u8],
     /// Bytes written so far, including the header.

@@ -11,7 +11,8 @@ use crate::wire::{Header, Kind, Stream};
 /// Rows that are predicted together.
 const ROWS: usize = 4;
 
-/// See the module. Predicts rows of packets. Each packet begins with one part, and has no other bytes of its stream.
+/// The prediction of the next packets of one peer, as rows. Each packet begins with one part, and has no other bytes of
+/// its stream.
 #[derive(Debug)]
 pub struct Foresight {
     rows: [Option<Heads>; ROWS],

@@ -78,7 +78,7 @@ pub fn open_packet<'a>(
     }
 }
 
-/// See the module.
+/// The state of one peer: its session, if there is one, and what outlives sessions.
 #[derive(Debug)]
 pub struct Connection {
     pub address: SocketAddr,

@@ -13,7 +13,7 @@ const SHORT: Duration = Duration::from_millis(1);
 /// inexact.
 const BURST: (u64, Duration) = (10, Duration::from_micros(250));
 
-/// See the module. Each packet delays the next by its duration at the pace.
+/// The pacer of one session: each packet delays the next by its duration at the pace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
     /// When everything sent so far would have left at the pace.

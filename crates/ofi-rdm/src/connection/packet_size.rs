@@ -18,7 +18,7 @@ const TRIES: u8 = 2;
 /// How long a found size holds before a longer one is tried (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
 
-/// See the module.
+/// The search for the longest packet that one peer's path carries.
 #[derive(Debug)]
 pub struct PacketSize {
     longest: u32,

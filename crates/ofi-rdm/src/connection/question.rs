@@ -34,7 +34,7 @@ const YIELD: Duration = Duration::from_millis(500);
 /// Attempts to find out whether the peer still has a session.
 const CHECKS: u32 = 8;
 
-/// See the module.
+/// The state of one request for a session.
 #[derive(Debug)]
 pub struct Question {
     /// This end's name for the session.

@@ -16,7 +16,8 @@ use crate::wire::Params;
 /// The next byte of a stream, and the limit up to which its sender may send.
 type Position = (u64, u64);
 
-/// See the module. All sent packets are acknowledged, and the driver has taken everything that arrived.
+/// The compact state of an idle session: all sent packets are acknowledged, and the driver has taken everything that
+/// arrived.
 #[derive(Debug)]
 pub struct Resting {
     pub remote: u64,

@@ -58,7 +58,8 @@ impl Sent {
     }
 }
 
-/// See the module. Lowest numbers first. Packets that asked for no acknowledgement are not recorded.
+/// The records of one session's sent packets, lowest numbers first. Packets that asked for no acknowledgement are not
+/// recorded.
 #[derive(Debug, Default)]
 pub(super) struct History(VecDeque<Sent>);
 

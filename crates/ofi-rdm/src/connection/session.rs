@@ -15,7 +15,7 @@ use super::packet_size::{PacketSize, Vanishing};
 use super::sent::History;
 use super::skips::Skips;
 
-/// See the module. Boxed, so that a peer without a session costs little.
+/// The state of an active session. It is boxed, so that a peer without a session costs little.
 #[derive(Debug)]
 pub struct Session {
     /// The peer's name for it.

@@ -37,7 +37,7 @@ impl Key {
     }
 }
 
-/// See the module.
+/// The keys of one session, for both directions.
 pub struct Protection {
     suite: u8,
     limits: Limits,

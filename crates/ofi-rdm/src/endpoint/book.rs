@@ -12,7 +12,7 @@ use crate::chunks::Chunks;
 use crate::connection::Connection;
 use crate::hash::{self, Key};
 
-/// See the module.
+/// The index of an endpoint's peers, by address and by session name.
 #[derive(Debug, Default)]
 pub struct Book {
     by_address: HashTable<u32>,

@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 use crate::hash::{self, Key};
 
-/// See the module. Hosts are identified by a keyed hash, since strangers choose their addresses.
+/// The number of strangers at each host. Hosts are identified by a keyed hash, since strangers choose their addresses.
 #[derive(Debug, Default)]
 pub struct Hosts(HashMap<u64, usize>);
 

@@ -37,7 +37,7 @@ use crate::stream::Sender;
 use crate::time::Instant;
 use crate::wire::Header;
 
-/// See the module. `now` must not go backwards from one call to the next.
+/// The protocol state of one endpoint and of all its peers. `now` must not go backwards from one call to the next.
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,

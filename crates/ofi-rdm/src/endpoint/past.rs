@@ -8,7 +8,7 @@ use crate::connection::Past;
 /// The maximum number of peers remembered. Echoes follow their questions within moments.
 const MAX_PAST_PEERS: usize = 256;
 
-/// See the module.
+/// The peers that were forgotten last, oldest first.
 #[derive(Debug, Default)]
 pub struct Pasts {
     by_address: BTreeMap<SocketAddr, Past>,

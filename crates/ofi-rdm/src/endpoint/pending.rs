@@ -33,7 +33,7 @@ pub struct Pending {
     pub accept: (u16, Vec<u8>),
 }
 
-/// See the module.
+/// The sessions of one endpoint that were granted but not confirmed.
 #[derive(Debug, Default)]
 pub struct PendingSessions {
     by_name: BTreeMap<u64, Box<Pending>>,

@@ -17,7 +17,7 @@ const BLOCK: u64 = 1 << 15;
 /// tenth packet.
 pub const RUNS: usize = 256;
 
-/// See the module.
+/// The bytes of one stream that arrived out of order.
 #[derive(Debug, Default)]
 pub struct Late {
     /// The blocks from number `first` on.

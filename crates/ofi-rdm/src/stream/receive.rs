@@ -15,8 +15,8 @@ pub enum Refused {
     Crowded,
 }
 
-/// See the module. All bytes below `next` have arrived. Bytes in `taken..next` are held, because their record is
-/// incomplete or the driver has stopped the stream. Bytes above `next` are in `late`.
+/// The state of one stream's receiving end. All bytes below `next` have arrived. Bytes in `taken..next` are held,
+/// because their record is incomplete or the driver has stopped the stream. Bytes above `next` are in `late`.
 #[derive(Debug)]
 pub struct ReceiveStream {
     next: u64,

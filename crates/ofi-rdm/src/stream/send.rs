@@ -48,7 +48,7 @@ enum Pending {
     Payload { kind: u8, flags: u8, id: u64, token: u64, at: u64, len: u64 },
 }
 
-/// See the module.
+/// The state of one stream's sending end.
 #[derive(Debug)]
 pub struct SendStream {
     stream: Stream,
