@@ -16,7 +16,7 @@ const ARMED: u8 = 1;
 /// The descriptor is readable.
 const STRUCK: u8 = 2;
 
-/// See the module.
+/// The state of one descriptor at which a thread waits: idle, armed or struck.
 #[derive(Debug)]
 pub struct Alarm(AtomicU8);
 

@@ -13,7 +13,7 @@
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// See the module.
+/// The flags that make one thread at a time execute a queue of work.
 #[derive(Debug)]
 pub struct Errand {
     /// Work is in the queue, or about to be.

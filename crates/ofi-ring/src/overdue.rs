@@ -9,7 +9,7 @@
 
 use crate::sync::{AtomicU8, Ordering};
 
-/// See the module.
+/// The two flags of one item that is checked later: it is due, and it is on the list.
 #[derive(Debug)]
 pub struct Overdue {
     due: AtomicU8,

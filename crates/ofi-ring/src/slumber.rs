@@ -13,7 +13,7 @@
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// See the module.
+/// The state that a helper thread and the application's polls share.
 #[derive(Debug)]
 pub struct Slumber {
     /// The helper sleeps or is about to.

@@ -12,7 +12,7 @@
 
 use crate::sync::{AtomicU32, Ordering, fence};
 
-/// See the module.
+/// The sequence word of one slot.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Version(AtomicU32);
