@@ -48,7 +48,8 @@ struct Class<W> {
     interval: u32,
 }
 
-/// See the module. `CLASSES` size classes: the last one has all longer payloads.
+/// The measured costs of two ways of moving one peer's payloads, in `CLASSES` size classes: the last one has all longer
+/// payloads.
 pub struct Choice<W, const CLASSES: usize> {
     classes: [Class<W>; CLASSES],
 }

@@ -13,7 +13,7 @@ use crate::helper::Helper;
 use crate::settings::{SingleCopy, StreamingStores};
 use crate::shared::Shared;
 
-/// See the module.
+/// The state that all lanes of one endpoint share.
 pub struct Common {
     pub shared: Arc<Shared>,
     pub helper: Arc<Helper>,

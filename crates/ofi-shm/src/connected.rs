@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Packets that are queued before the endpoint reads them. Only a hostile peer sends more.
 const PACKETS: usize = 64;
 
-/// See the module. Sockets are identified by their names.
+/// The peer that one connected endpoint admits, and the peer whose socket is watched. Sockets are identified by their
+/// names.
 #[derive(Default)]
 pub struct Connected(Mutex<Inner>);
 

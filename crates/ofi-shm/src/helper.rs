@@ -76,7 +76,7 @@ struct State {
     ends: Vec<Farewell>,
 }
 
-/// See the module.
+/// The helper thread of one process.
 pub struct Helper {
     state: Mutex<State>,
     wake: OwnedFd,

@@ -17,7 +17,7 @@ pub enum Hinted {
     Several,
 }
 
-/// See the module.
+/// The table of one endpoint's hint bytes and the lanes that use them.
 #[derive(Default)]
 pub struct HintTable(Vec<Hinted>);
 

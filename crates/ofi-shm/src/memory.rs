@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use crate::sys::{self, Mapping, Writers};
 
-/// The mode in which descriptors of an allocation have left this process. See the module.
+/// The mode in which descriptors of an allocation have left this process (shown and shared, as above).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Open,

@@ -47,7 +47,7 @@ pub struct HelperCounts {
     pub granted: AtomicU64,
 }
 
-/// See the module.
+/// The part of one endpoint that its owner and the helper thread share.
 pub struct Shared {
     /// Its address.
     pub address: Address,

@@ -83,7 +83,7 @@ pub struct Schedule {
     pub idle: u32,
 }
 
-/// See the module.
+/// The state of one peer of an endpoint.
 #[derive(Default)]
 pub struct Lane {
     pub peer: Peer,
