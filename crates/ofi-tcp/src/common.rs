@@ -8,7 +8,7 @@ use ofi_core::domain::DomainPart;
 
 use crate::Tcp;
 
-/// See the module.
+/// The state that all connections of one endpoint share.
 pub struct Common {
     pub domain: Arc<DomainPart<Tcp>>,
     pub caps: Caps,

@@ -81,7 +81,7 @@ pub struct Asked {
     pub to: Option<To>,
 }
 
-/// See the module.
+/// The state of one connection.
 pub struct Conn {
     /// `None` between two attempts.
     pub socket: Option<OwnedFd>,

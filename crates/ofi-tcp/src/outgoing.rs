@@ -59,7 +59,7 @@ pub enum Stop {
     Failed(Errno),
 }
 
-/// See the module.
+/// The transmit queue of one connection.
 #[derive(Default)]
 pub struct Outgoing {
     items: VecDeque<Item>,

@@ -64,7 +64,7 @@ struct Desk {
     requests: Requests,
 }
 
-/// See the module.
+/// A passive endpoint: a listening socket and the requests that it has received.
 pub struct TcpPort {
     listener: OwnedFd,
     ready: Ready,

@@ -14,7 +14,7 @@ const AGREED: u8 = 0x80;
 /// The feature of a sender that cannot be connected to.
 const FIREWALLED: u8 = 1;
 
-/// See the module.
+/// The payload of a connection message between endpoints of `FI_EP_RDM`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Of the protocol.
