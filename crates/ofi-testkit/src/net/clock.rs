@@ -12,7 +12,7 @@ const DRIFT: u64 = 500;
 const AHEAD: u64 = 10_000_000_000;
 const MILLION: i128 = 1_000_000;
 
-/// See the module.
+/// The clock of one host: its offset and its drift.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     ahead: u64,

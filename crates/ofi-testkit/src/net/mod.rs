@@ -60,7 +60,7 @@ enum What {
     Tick,
 }
 
-/// See the module.
+/// A simulated network with a virtual clock.
 #[derive(Debug)]
 pub struct Net {
     /// The current time.

@@ -57,7 +57,8 @@ impl Event {
     }
 }
 
-/// See the module. Fields drop in order: the endpoint is closed before anything that it uses, and memory goes last.
+/// One endpoint and everything that it uses. Fields drop in order: the endpoint is closed before anything that it uses,
+/// and memory goes last.
 pub struct Side {
     /// The direct objects of its data path, if these are used instead of the objects below.
     pub(crate) direct: Option<Direct>,

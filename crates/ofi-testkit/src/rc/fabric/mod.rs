@@ -255,7 +255,7 @@ impl Endpoint {
     }
 }
 
-/// See the module.
+/// The state of one simulated fabric: its objects, its clock and the failures that tests asked for.
 pub struct Fabric {
     pub endpoints: BTreeMap<u64, Endpoint>,
     pub ids: BTreeMap<usize, Id>,

@@ -20,7 +20,7 @@ struct Late {
     bytes: Vec<u8>,
 }
 
-/// See the module.
+/// The endpoints whose links are mute, and the writes that are under way on them.
 #[derive(Default)]
 pub struct Mute {
     endpoints: BTreeSet<u64>,
