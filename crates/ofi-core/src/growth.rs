@@ -1,4 +1,4 @@
-//! Lists with an entry for each of very many peers.
+//! Vectors with one entry per peer, for very many peers.
 
 /// Appends `thing`, and grows the list by an eighth rather than doubling it: with ten thousand peers half of each list
 /// would otherwise be unused. Each entry is moved eight times instead of once, which is negligible beside the cost of

@@ -1,4 +1,4 @@
-//! A thread of the process that checks, a moment later, lanes that sleepers of an endpoint had armed and another thread
+//! The thread of the process that rearms lanes: lanes that sleepers of an endpoint had armed and another thread's poll
 //! disarmed ([`crate::sleepers`]).
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};

@@ -1,9 +1,8 @@
 //! The contract between the core and a transport.
 //!
-//! A transport moves packets or commands to peers and reports what has finished. It never matches, never completes,
-//! never blocks. All calls of one endpoint's [`Lanes`] are made one at a time, under that endpoint's lock. Calls into
-//! the core go through [`Host`], and only from inside a call of the core into the transport: sources never call the
-//! application.
+//! A transport moves packets or commands to peers and reports which operations have ended. It does not match, complete
+//! or block. All calls of one endpoint's [`Lanes`] are serialised by that endpoint's lock. Calls into the core go
+//! through [`Host`], and only from inside a call of the core into the transport: sources never call the application.
 
 mod host;
 mod lanes;

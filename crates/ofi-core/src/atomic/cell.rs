@@ -1,4 +1,4 @@
-//! The bits of an element, and atomic changes of memory that holds them, by an instruction of their size.
+//! The bits of an element, and their atomic change in memory by an instruction of their size.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 

@@ -8,7 +8,7 @@
 //!
 //! The lock belongs to the address and not to the registration, since one piece of memory may be registered twice.
 //!
-//! Target memory may be changed by others at any time: raw pointers and atomic instructions, never a reference.
+//! Others may change the target memory at any time, so it is accessed by raw pointers and atomic instructions only.
 
 mod cell;
 mod long_double;

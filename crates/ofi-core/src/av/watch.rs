@@ -1,4 +1,4 @@
-//! Endpoints that learn of insertions when they happen. Others notice them when they next look ([`super::Counts`]).
+//! Endpoints that are notified of insertions immediately. Others notice them at their next lookup ([`super::Counts`]).
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -1,5 +1,5 @@
-//! Drives connections during setup, for transports whose peers hear nothing from an application that does not poll
-//! ([`crate::transport::Transport::KEEPS`]). It is one thread of the process, asleep while nothing arrives.
+//! Drives connections during setup, for transports that answer peers only while the application polls
+//! ([`crate::transport::Transport::KEEPS`]). One thread of the process does this, and sleeps while nothing arrives.
 //!
 //! Passive endpoints are driven while they listen, endpoints while a connection is being established or ended.
 

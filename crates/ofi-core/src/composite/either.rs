@@ -1,4 +1,4 @@
-//! One of two.
+//! A value of one of two transports.
 
 /// A value of the near transport or of the far one.
 pub enum Either<N, F> {

@@ -1,4 +1,4 @@
-//! Two transports in one endpoint, with lanes of both. Each peer is sent to over one of them.
+//! Two transports in one endpoint, with lanes of both. Each peer is reached over one of them.
 //!
 //! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports
 //! can be combined without knowing each other: [`Both`] is a transport made of two, and forwards an endpoint's calls to

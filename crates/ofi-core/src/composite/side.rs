@@ -1,5 +1,5 @@
-//! The core as seen by one of two transports: as if it were alone, with its own numbers for peers and its own kind of
-//! operations.
+//! The core as one of the two transports sees it: with peer numbers and operations of its own, as if it were the only
+//! transport.
 
 use std::marker::PhantomData;
 

@@ -1,15 +1,15 @@
 //! Copies by the string instruction.
 //!
-//! Where the destination lies 1 to 15 bytes behind the source in their pages, however far apart the pages are, the
-//! instruction reads what it has just written, as far as the processor can tell, and waits: 64 KiB took 26 us where
-//! others take 1.3, and 1 MiB 380 to 830 us where others take 22; at 16 to 31 bytes it takes twice the time (AMD EPYC).
-//! A copy in two steps, by way of a piece of the stack at another place of its page, takes 1.3 and 29 us.
+//! If the buffers are 4 KiB-aliased, with the destination's page offset 1 to 15 bytes above the source's, the processor
+//! takes each load for a read of what was just stored, and stalls: 64 KiB take 26 us instead of 1.3, and 1 MiB 380 to
+//! 830 us instead of 22. At 16 to 31 bytes the time doubles (AMD EPYC). A copy in two steps, through a stack buffer at
+//! another page offset, takes 1.3 and 29 us.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
 
 const PAGE: usize = 4096;
-/// A destination so many bytes behind the source is far enough.
+/// A destination whose page offset is this many bytes above the source's does not stall.
 const APART: usize = 32;
 /// Bytes of a step: whole pages, so that the places in the pages stay the same from step to step.
 const STEP: usize = 2 * PAGE;

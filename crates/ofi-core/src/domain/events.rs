@@ -1,4 +1,4 @@
-//! The event queue of a domain, for its endpoints without one and for its registrations.
+//! The event queue of a domain: for endpoints that have none of their own, and for registrations.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use crate::eq::EqCore;
 /// The event queue that is bound to one domain, if any.
 #[derive(Default)]
 pub struct DomainEvents {
-    /// And whether registrations are reported to it.
+    /// The queue, and whether registrations are reported to it.
     bound: OnceLock<(Arc<EqCore>, bool)>,
 }
 

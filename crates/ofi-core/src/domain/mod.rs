@@ -1,4 +1,4 @@
-//! A domain, as seen by the objects that are open in it. Applications have a handle to it ([`crate::fabric`]).
+//! A domain, as the objects inside it see it. Applications have a handle to it ([`crate::fabric`]).
 
 mod events;
 

@@ -1,5 +1,4 @@
-//! Bindings of an endpoint before it is enabled: queues, counters, an address vector; and the refusal of unsuitable
-//! objects.
+//! Binds queues, counters and an address vector to an endpoint before it is enabled, and refuses unsuitable objects.
 
 use std::any::Any;
 use std::sync::Arc;

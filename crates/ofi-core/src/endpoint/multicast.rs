@@ -1,8 +1,8 @@
 //! Multicast groups that an endpoint joins. Sends to a group are sends to its address, which joining puts into the
 //! address vector.
 //!
-//! A transport may tell the end of a join later, from a poll. The event queue drives the endpoint while such joins are
-//! pending, and no longer: a thread that waits for events is not to be woken by every datagram.
+//! A transport may complete a join later, from a poll. The event queue drives the endpoint only while joins are
+//! pending, so that datagrams do not wake a thread that waits for events.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! The receive side: reports of receives, and receives being filled. They wait in `queue.rs`.
+//! The receive side: reports ended receives, and holds receives that are being filled. Posted ones wait in `queue.rs`.
 
 use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Lent, OpFlags, Piece};
 

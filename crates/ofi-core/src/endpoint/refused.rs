@@ -1,4 +1,4 @@
-//! Calls that special kinds of endpoints lack: shared receive contexts cannot send, scalable endpoints cannot transfer.
+//! The refusals of special kinds of endpoints: shared receive contexts cannot send, scalable endpoints cannot transfer.
 
 use ofi_api::{Errno, Error};
 

@@ -1,4 +1,4 @@
-//! Searching the messages that wait: peek, claim, discard.
+//! Peek, claim and discard of unexpected messages.
 
 use ofi_api::{
     CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result,

@@ -1,4 +1,4 @@
-//! Binding an endpoint to shared contexts, and leaving them.
+//! Binds an endpoint to shared contexts, and removes it from them.
 
 use std::any::Any;
 use std::sync::Arc;

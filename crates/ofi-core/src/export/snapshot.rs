@@ -1,14 +1,14 @@
 //! The text that a reader gets.
 //!
-//! Lines of fields with tabs between. Each field that a program or a peer chose is escaped as in Rust source, so that
-//! it holds neither tabs nor ends of lines:
+//! The text consists of lines, and a line of fields separated by tabs. Each field that a program or a peer chose is
+//! escaped as in Rust source, so it contains no tab and no line end:
 //!
 //! - `ofi-statistics`, the version (1), the process id, the program's name: the first line
 //! - `endpoint`, provider, domain, kind, address: opens the section of one
 //! - a statistic's name, its value, what it counts
-//! - `histogram`, a name, labels (`name=value`, with semicolons between), the sum of the times in microseconds, the
-//!   number of times below one microsecond, of the others those below two, below four and so on, separated by commas
-//!   with the rest last, and what is timed
+//! - `histogram`, its name, labels (`name=value`, separated by semicolons), the sum of the times in microseconds, their
+//!   numbers by duration, separated by commas (below 1 us, then below 2, 4, 8 and so on, and the rest), and what is
+//!   timed
 //! - `end`: the last line. Without it the text was cut.
 
 use std::fmt::Write;

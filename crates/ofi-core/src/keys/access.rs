@@ -1,5 +1,5 @@
-//! Bytes from and to registered memory, for a peer that names it by remote pieces. Each piece is checked when it is
-//! copied.
+//! Copies between a peer's payload and registered memory that the peer names by remote pieces. Each piece is checked
+//! when it is copied.
 
 use ofi_api::{Errno, MrAccess, RemotePiece, Result};
 

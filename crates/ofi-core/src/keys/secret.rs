@@ -1,4 +1,4 @@
-//! Keys that nobody can guess.
+//! Random keys that peers cannot guess.
 
 use ofi_api::{Errno, Error, KEY_NOTAVAIL, Result};
 

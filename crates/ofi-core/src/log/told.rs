@@ -1,4 +1,4 @@
-//! What was logged of a peer, for events that come once for each peer rather than for each message.
+//! The events that were already logged for a peer, where an event is logged once per peer and not per message.
 
 /// The events of one peer that were logged: a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The budget for unexpected messages, and the choice of senders to stop when it is full.
 //!
-//! There are two budgets, because their exhaustion means different things. Without bytes a payload waits at its sender
-//! and the envelope still arrives, so a program that receives out of order makes progress. Without envelopes nothing
-//! more can be recorded, so a sender must stop; then the others must not.
+//! There are two budgets, because their exhaustion has different effects. Without bytes, payloads wait at their senders
+//! and envelopes still arrive, so a program that receives out of order makes progress. Without envelopes, no message
+//! can be recorded, so the senders that hold most must stop, and only those.
 //!
 //! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 //! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold as much as `ALPHA` times what

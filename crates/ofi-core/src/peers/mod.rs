@@ -1,12 +1,11 @@
-//! The storage of an address vector: peers' addresses, and the small numbers that operations name them by.
+//! The storage of an address vector: the addresses of peers, and the indices by which operations name them.
 //!
-//! [`AddressTable`] turns addresses into indices (`fi_addr_t`) and back, counts how often each was inserted,
-//! and tells caches when an index has come to mean another peer. [`names`] makes the node and service names
-//! of the insertions that count (`fi_av_insertsym`). Resolving a name is the transport's job, and so is its
-//! own state of each peer, which lives in the transport's tables under the same index.
+//! [`AddressTable`] maps addresses to indices (`fi_addr_t`) and back, counts how often each address was inserted, and
+//! tells caches when an index is assigned to another peer. [`names`] makes the consecutive node and service names of
+//! `fi_av_insertsym`. The transport resolves names, and keeps its own state of each peer under the same index.
 //!
-//! The table is plain data without a lock: reads take `&self`, so the address vector that owns it can let
-//! them run beside each other.
+//! The table is plain data without a lock: reads take `&self`, so the address vector that owns it can run them
+//! concurrently.
 
 mod batch;
 mod hash;

@@ -1,9 +1,9 @@
-//! Names that count: the node and service names of `fi_av_insertsym`.
+//! Consecutive names: the node and service names of `fi_av_insertsym`.
 //!
-//! A node that is a numeric IP address counts as the number that it is, across the borders of its bytes. Any
-//! other name, and a service, counts by the decimal number at its end, which keeps its leading zeros: after
-//! `node09` comes `node10`. All services of a node come before the next node. Nothing is resolved here: the
-//! transport says what a name means, one by one, so that it can do so without holding a lock.
+//! A numeric IP address is incremented as one number, with carry from byte to byte. In any other name, and in a
+//! service, the decimal number at the end is incremented and keeps its leading zeros: after `node09` comes `node10`.
+//! All services of a node come before the next node. Nothing is resolved here: the transport resolves the names one at
+//! a time, so that it need not hold a lock.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! Whether memory of this process may be touched: for registrations of the whole address space, which promise nothing.
+//! Checks whether memory of this process is accessible. Registrations of the whole address space do not promise that.
 
 /// Whether the process may read, or write, each byte of `addr..addr + len` now.
 ///

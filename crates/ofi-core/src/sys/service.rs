@@ -1,4 +1,4 @@
-//! Ports by the names of their services.
+//! Maps service names to ports.
 
 use std::ffi::CString;
 use std::ptr;

@@ -1,8 +1,7 @@
 //! Unix sockets under abstract names (no file, so nothing is left behind), and the descriptors that they carry.
 //!
-//! None of them blocks, and none is inherited by a program that is executed. What comes in is taken apart here and not
-//! by rustix, which has no place for a sender of another process namespace (its number is 0) and none for a path of 108
-//! bytes.
+//! All sockets are non-blocking and close-on-exec. Incoming control messages are parsed here, because rustix cannot
+//! represent the pid 0 of a sender in another pid namespace, nor a path of 108 bytes.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;

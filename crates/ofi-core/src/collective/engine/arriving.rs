@@ -1,4 +1,4 @@
-//! Notes of peers: those for a waiting operation are put in place, those that arrive before their operation are kept.
+//! Handles notes of peers: places those of waiting operations, and keeps those that arrive before their operation.
 
 use ofi_api::Errno;
 

@@ -1,4 +1,4 @@
-//! Receives of a shared context that a device owns, and fills for whichever endpoint a message arrives at.
+//! Receives of a shared context that a device owns. It fills them with messages for any of the context's endpoints.
 
 use ofi_api::{Errno, Error, ReceiveOp, Result};
 

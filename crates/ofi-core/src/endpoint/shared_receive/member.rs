@@ -1,5 +1,5 @@
 //! The endpoints of a shared receive context, and their operations on it: arriving messages, returned room, lost peers,
-//! the end.
+//! leaving.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! The numbers of senders in a shared receive context, by address: of senders that its endpoints know, and of those to
 //! which a message or receive in the context refers. Other numbers are reused.
 //!
-//! Invariants: a sender that no endpoint holds is among the loose ones, once. Each new sender causes two of these to be
+//! Invariant: a sender to which no endpoint refers is in `loose` once. Each new sender causes two of these to be
 //! checked, so that few unneeded ones remain.
 
 use std::collections::VecDeque;
