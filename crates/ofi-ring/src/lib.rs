@@ -9,8 +9,8 @@
 //!   [`membarrier`] is the barrier under it.
 //! - [`biased`]: the lock of endpoints and queues, which needs no locked instruction while one thread uses it.
 //! - [`alarm`]: whether a thread that waits at a descriptor must be woken.
-//! - [`notice`]: how a thread goes to sleep at a device's completion queue.
-//! - [`overdue`]: what a thread checks later, if it is still due then.
+//! - [`notice`]: how a thread goes to sleep on a device's completion queue.
+//! - [`overdue`]: an item that a thread checks later, if it is still due then.
 //! - [`slumber`]: how a helper thread sleeps beside an application that polls.
 //! - [`errand`]: work that any thread may submit and one at a time executes.
 //! - [`version`]: the state of a slot that is read without a lock.

@@ -1,22 +1,23 @@
-//! How a thread goes to sleep at a completion queue of a device, which tells of its next entry only when it was armed.
+//! How a thread goes to sleep on a device's completion queue, which signals its next entry only if it is armed.
 //!
-//! A device looks whether the queue is armed when it adds an entry, and makes the descriptor readable if so; that
-//! disarms the queue. An entry from before the arming tells nothing. So three steps, in this order:
+//! When a device adds an entry to an armed queue, it makes the descriptor readable and disarms the queue. An entry from
+//! before the arming is not signalled. Therefore there are three steps, in this order:
 //!
-//! 1. Notifications of before are consumed. After step 3, this could consume that of an entry which nobody has seen.
-//! 2. The queue is armed.
-//! 3. The queue is looked at once more: for an entry that was added after the last look and before step 2.
+//! 1. Consume old notifications. After step 3, this could consume the notification of an entry that nobody has seen.
+//! 2. Arm the queue.
+//! 3. Poll the queue once more, for an entry that was added between the last poll and step 2.
 //!
-//! Invariant: if [`may_sleep`] returned true, an entry that nobody has taken makes the descriptor readable, or will as
-//! soon as the device has added it. Steps and looks of several threads need a lock: one that looks while another
-//! arms would take what the other has to see.
+//! Invariant: if [`may_sleep`] returned true, an untaken entry makes the descriptor readable, or will do so as soon as
+//! the device has added it. Several threads need a lock around these steps and their polls: otherwise a poll of one
+//! takes the entry that another must see while it arms.
 
 /// A completion queue with a descriptor.
 pub trait Notices {
     /// Consumes notifications: the descriptor is no longer readable.
     fn quiet(&mut self);
 
-    /// Makes the descriptor readable at the next entry, not at earlier ones. Whether the device does.
+    /// Arms the queue: the next entry makes the descriptor readable, earlier ones do not. Returns whether the device
+    /// does so.
     fn arm(&mut self) -> bool;
 
     /// Looks for entries. Whether there are any, or another reason to poll.

@@ -1,8 +1,8 @@
-//! Something that a thread checks later, if it is still due then: two flags, set and cleared by many threads.
+//! An item that a thread checks later, if it is still due then: two flags, set and cleared by many threads.
 //!
 //! Invariants:
-//! O1. A caller that gets `true` from [`Overdue::begin`] has the looker call [`Overdue::look`] later. No other caller
-//!     does, so the item is on the looker's list once, however often it becomes due.
+//! O1. Only a caller that gets `true` from [`Overdue::begin`] puts the item on the list whose items are passed to
+//!     [`Overdue::look`] later. So the item is on the list at most once, however often it becomes due.
 //! O2. If the item is due and has not [ended](Overdue::end), a later `look` sees it. Pairs: LISTED on `listed`, `begin`
 //!     with `look`, both swaps: if `begin` finds the item listed, the swap of that look comes after, and the look sees
 //!     that it is due. If it finds the item not listed, O1 brings another look.

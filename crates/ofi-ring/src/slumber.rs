@@ -7,9 +7,9 @@
 //! S1. The helper announces that it is about to sleep before it arms a source, under the source's lock.
 //! S2. The application counts its poll inside the section under that lock which disarms the source.
 //!
-//! Of two sections under one lock, one is first. If the helper's is first, the poll finds the helper asleep and rings.
-//! If the poll's is first, the helper arms anew, and nothing is disarmed. So nothing here needs to order anything: the
-//! lock does. A poll counted before its section would be wrong: the helper could arm in between.
+//! Of two sections under one lock, one is first. If the helper's is first, the poll finds the helper asleep and wakes
+//! it. If the poll's is first, the helper arms again, and nothing is disarmed. The lock gives all the ordering that
+//! this needs. A poll must not be counted before its section: the helper could arm in between.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
