@@ -1,5 +1,5 @@
-//! Predicts the next packets: those that continue payloads of which a part has arrived, or was requested. With a
-//! prediction, a driver can have the kernel put the bytes at their destination.
+//! Predicts the next packets: they continue payloads that were requested or have begun to arrive. With a prediction, a
+//! driver can have the kernel put the bytes at their destination.
 
 use core::net::SocketAddr;
 

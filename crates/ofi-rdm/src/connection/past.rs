@@ -1,4 +1,4 @@
-//! Memory of a peer's earlier incarnations and questions. It tells an echo from a restart.
+//! A peer's earlier incarnations and questions, which distinguish an echo from a restart.
 
 use alloc::boxed::Box;
 

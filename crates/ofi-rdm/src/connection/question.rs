@@ -1,4 +1,4 @@
-//! A request for a session, called a question: this end asks until it is answered, refused, or out of patience.
+//! A request for a session, called a question. This end repeats it until it is answered or refused, or times out.
 //!
 //! An end also asks to find out whether its peer still has the open session, when an unauthenticated packet says that
 //! it does not.

@@ -1,5 +1,5 @@
-//! Packet numbers that are skipped now and then. A peer that acknowledges one of them acknowledges packets that it did
-//! not receive, in order to be sent more than the path carries (RFC 9000, section 21.4).
+//! Skips a packet number now and then, to detect optimistic acknowledgements (RFC 9000, section 21.4): a peer that
+//! acknowledges a skipped number claims packets that it did not receive, to be sent more than the path carries.
 
 /// The skipped numbers of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Answers that need no endpoint: a process gives them for endpoints that no thread polls.
+//! Answers that need no endpoint state: a process sends them for endpoints that no thread polls.
 
 use crate::wire::header::{self, flag};
 use crate::wire::{Header, Kind};

@@ -1,4 +1,4 @@
-//! Memory of the peers that were forgotten last: just enough to tell an echo of their questions from a new one.
+//! The peers that were forgotten last: enough state to tell echoes of their old questions from new questions.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::SocketAddr;

@@ -1,8 +1,8 @@
 //! Bytes that arrived out of order, stored at their place in blocks of one length. A block is allocated when its first
 //! byte arrives.
 //!
-//! Whatever a peer sends, the memory is bounded by the stream's window plus a block, and a fragment costs at most a
-//! search among [`RUNS`] runs. A fragment that would need one run more is refused.
+//! Memory is bounded by the stream's window plus one block, whatever a peer sends, and a fragment costs at most a
+//! search among [`RUNS`] runs. A fragment that would need one more run is refused.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

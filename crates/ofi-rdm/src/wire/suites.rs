@@ -1,4 +1,4 @@
-//! Ways to protect packets. An end offers a set of them, and accepts one.
+//! Suites: the ways to protect packets. An end offers a set of suites, and accepts one.
 
 /// No protection.
 pub const CLEAR: u8 = 1;
