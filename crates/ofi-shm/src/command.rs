@@ -19,8 +19,8 @@
 //! bulk      parts     id offset (to 56 bytes) payload     id: `into`, or `op` of a read
 //! ```
 //!
-//! The payload of a `Message` or `Write` of [`ALIGNED`] bytes or more begins on the next cache line: its copies then
-//! cross no line that they need not cross.
+//! The payload of a `Message` or `Write` of [`ALIGNED`] bytes or more begins on the next cache line, so that its copies
+//! touch as few lines as possible.
 //!
 //! `Message`, `Announce`, `Notice` and writes with data carry from bit 16 on which receive context they are for.
 

@@ -1,11 +1,11 @@
-//! Tells a process of this host, immediately and without the peer application's help, that an endpoint of another
-//! transport is reachable over shared memory, or that a passive one accepts requests there. The means is an abstract
-//! UNIX socket named after the endpoint's address in shared memory.
+//! The locality probe: a listening abstract UNIX socket, named after an endpoint's address in shared memory. It tells
+//! processes of this host that an endpoint of another transport is reachable over shared memory, or that a passive
+//! endpoint accepts requests there. The answer is immediate and needs no help of the peer's application.
 //!
 //! A connection attempt answers three questions. If the socket exists, the endpoint lives in the same network
-//! namespace, to which abstract sockets belong and in which the address is unique. If it listens, its owner met no
-//! obstacle and accepts peers. The kernel names the owner (`SO_PEERCRED`): a socket of another user is ignored. Nothing
-//! is sent.
+//! namespace, to which abstract sockets belong and in which the address is unique. If it listens, its owner accepts
+//! peers over shared memory. The kernel identifies the owner (`SO_PEERCRED`): a socket of another user is ignored.
+//! Nothing is sent.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;

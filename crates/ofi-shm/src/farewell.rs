@@ -1,4 +1,4 @@
-//! Ends of peers. The helper reports each one round after it has noticed it.
+//! The ends of peers. The helper reports an end one round after it has noticed it.
 //!
 //! Each endpoint hears from its peers through its own socket, but learns of ends in other ways too: a pidfd, or a
 //! socket that has disappeared. So an end could overtake datagrams that the same peer or others sent before it.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! endpoint memory   one for each endpoint, written by its owner, read-only for every peer
-//! doorbell memory   one for each endpoint, written by everybody: a byte for each peer, believed only as a hint
+//! doorbell memory   one for each endpoint, written by everybody: a byte for each peer, which is only a hint
 //! pair memory       two for each pair of endpoints, each written by one end and read-only for the other
 //! ring of commands  beside each pair memory, written by its owner; the other end, which reads it, may write it too
 //! bulk memory       as the ring of commands, made at the first large payload

@@ -1,10 +1,10 @@
 //! Provider `shm`: messages, tags and remote memory between processes of one host.
 //!
-//! A process writes only its own memory. It maps its peers' read-only, but for rings that only it reads (`pair.rs`);
-//! nothing lies in a file system, so nothing is left behind. Follow a message:
+//! A process writes only its own memory. It maps its peers' memory read-only, except rings that only it reads
+//! (`pair.rs`). No memory is in a file system, so nothing is left behind. The path of a message:
 //! [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes/`, `message/send.rs`, the ring, and on the peer
-//! `lanes/poll.rs`, `poll.rs`, `message/receive.rs`, and the core. How two endpoints meet: `control.rs`, `helper.rs`,
-//! `shared.rs`. What lies where in shared memory: `layout.rs`, `command.rs`.
+//! `lanes/poll.rs`, `poll.rs`, `message/receive.rs`, and the core. Two endpoints connect in `control.rs`, `helper.rs`,
+//! `shared.rs`. The layout of shared memory: `layout.rs`, `command.rs`.
 
 mod atomic;
 mod bulk;

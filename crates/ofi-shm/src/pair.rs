@@ -1,6 +1,6 @@
-//! The memories of a pair of endpoints, as one end uses them: two of each end. The peer maps the pair memory read-only.
-//! It maps the ring of commands writable, because the owner's copies of 3 KiB and more into it take down to half of the
-//! time then (`docs/hot-path.md`). It gains nothing by writing there: the owner never reads that ring.
+//! The four memories of a pair of endpoints, two of each end, as one end uses them. The peer maps the pair memory
+//! read-only. It maps the ring of commands writable, which makes the owner's copies of 3 KiB and more into it up to
+//! twice as fast (`docs/hot-path.md`). It gains nothing by writing there: the owner never reads that ring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! The provider's offers, and the hints to which it makes none.
+//! The provider's offers, and the refusals of hints that it cannot meet.
 
 use std::sync::Arc;
 

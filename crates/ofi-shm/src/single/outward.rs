@@ -1,5 +1,5 @@
-//! The end that has the bytes: it lends them, and writes them from their end. They belong to a message or a write, or
-//! are registered memory that the peer reads.
+//! The sending end of a long transfer: it lends the bytes, and writes them from the back. The bytes belong to a message
+//! or a write, or are registered memory that the peer reads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
