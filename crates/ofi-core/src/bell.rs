@@ -44,7 +44,7 @@ impl Bell {
         })))
     }
 
-    /// Announces that the caller will check once more and then block. The check sees events before it; later events
+    /// Announces that the caller will check once more and then block. The check sees earlier events, and later events
     /// make the descriptor readable.
     pub fn arm(&self) {
         if self.0.state.arm() {
@@ -52,8 +52,8 @@ impl Bell {
         }
     }
 
-    /// Wakes the reader if it armed the bell. A reader that is not woken sees everything that the caller did before by
-    /// a `SeqCst` operation, or under a lock that the reader takes after arming.
+    /// Wakes the reader if it armed the bell. A reader that is not woken sees everything that the caller stored before
+    /// by a `SeqCst` operation, or under a lock that the reader takes after arming.
     #[inline]
     pub fn ring(&self) {
         if self.0.state.is_armed() {
@@ -74,8 +74,8 @@ impl Bell {
         slept
     }
 
-    /// Whether a thread may wait for it: one that is [asleep](Bell::asleep), or one on the descriptor, whose departure
-    /// is not visible.
+    /// Whether a thread may be waiting: one that is [asleep](Bell::asleep), or one that blocks on the descriptor, which
+    /// is not visible to the library.
     pub fn is_slept_on(&self) -> bool {
         self.is_armed() && (self.0.is_shown || self.0.asleep.load(Ordering::SeqCst) > 0)
     }

@@ -10,7 +10,7 @@ use crate::sys::os_error;
 const PAGE: usize = 4096;
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Pages of this process, zeroed at first, which are touched by raw pointers alone.
+/// Zeroed pages of this process, accessed only through raw pointers.
 pub struct Pages {
     base: NonNull<u8>,
     len: usize,

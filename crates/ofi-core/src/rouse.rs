@@ -30,8 +30,8 @@ struct Rouser {
 /// The thread of this process. A forked child has none until it needs one.
 static ROUSER: Mutex<Option<(u32, Arc<Rouser>)>> = Mutex::new(None);
 
-/// Rouses `what` after [`REARM_INTERVAL`], if `flags` say that it is still due then. Call it when told to list it
-/// ([`Overdue::begin`]). Returns `false` if there is no thread and none can be started: then rouse at once.
+/// Calls `what.rouse()` after [`REARM_INTERVAL`], if `flags` still say that it is due. Call it when [`Overdue::begin`]
+/// returns `true`. Returns `false` if no thread can be started: then the caller rouses `what` at once.
 #[must_use]
 pub fn later(what: &Weak<dyn Rouse>, flags: &Arc<Overdue>) -> bool {
     let Some(rouser) = Rouser::get() else { return false };
@@ -42,8 +42,8 @@ pub fn later(what: &Weak<dyn Rouse>, flags: &Arc<Overdue>) -> bool {
 }
 
 impl Rouser {
-    /// `None` if no thread can be started, or somebody else is about to: a child of a fork in that moment has the lock
-    /// for ever.
+    /// `None` if no thread can be started, or the lock is taken: in a child forked at that moment it stays taken for
+    /// ever.
     fn get() -> Option<Arc<Self>> {
         let mut known = match ROUSER.try_lock() {
             Ok(known) => known,

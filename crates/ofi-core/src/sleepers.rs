@@ -38,7 +38,7 @@ struct Sleeper {
     thread: Option<usize>,
 }
 
-/// The calling thread's number: another one may have the number when it has ended.
+/// The calling thread's number, which may be reused after the thread has ended.
 fn here() -> usize {
     std::thread_local!(static HERE: u8 = const { 0 });
     HERE.with(|here| std::ptr::from_ref(here).addr())
@@ -68,7 +68,7 @@ impl Sleepers {
         }
     }
 
-    /// Records that a poll has disarmed the lanes: one for the queue of `reader`, or for none.
+    /// Records that a poll has disarmed the lanes. `reader`: the bell of the queue that was polled, if any.
     pub fn disarmed(&mut self, reader: Option<&Bell>) {
         if self.undone.is_due() {
             return;
@@ -80,14 +80,14 @@ impl Sleepers {
         }
     }
 
-    /// Whether the lanes are to be armed for those who sleep, by the thread that looks after them.
+    /// Whether lanes must be rearmed for sleeping threads. Called by the thread of [`crate::rouse`].
     pub fn are_due(&mut self) -> bool {
         let due = self.undone.is_due();
         self.looks = if due { self.looks + 1 } else { 0 };
         due
     }
 
-    /// What [arming](crate::transport::Lanes::arm) answered to that thread.
+    /// Records the result of [rearming](crate::transport::Lanes::arm) by that thread.
     pub fn settle(&mut self, arm: Arm) {
         if arm == Arm::Armed && self.looks < MAX_DISARMED_CHECKS {
             self.undone.end();
@@ -107,7 +107,7 @@ impl Sleepers {
 mod tests {
     use super::*;
 
-    /// An endpoint that counts how often it is asked, and never settles anything.
+    /// An endpoint that does nothing when it is asked to rearm.
     struct Nobody;
 
     impl Rouse for Nobody {

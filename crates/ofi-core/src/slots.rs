@@ -6,11 +6,11 @@
 pub struct SlotId(u64);
 
 impl SlotId {
-    /// As it goes over the wire.
+    /// The id as it is sent over the wire.
     pub const fn to_wire(self) -> u64 {
         self.0
     }
-    /// As it came over the wire: any bits; [`Slots`] checks it at use.
+    /// An id as it was received over the wire: any bits, which [`Slots`] checks when it is used.
     pub const fn from_wire(bits: u64) -> Self {
         Self(bits)
     }
@@ -44,7 +44,7 @@ impl<V> Slots<V> {
         self.insert_with(|| value)
     }
 
-    /// Stores what `make` answers, in its place: a wide value is not moved there.
+    /// Stores the result of `make` in place: a large value is not moved there.
     #[inline(always)]
     pub fn insert_with(&mut self, make: impl FnOnce() -> V) -> SlotId {
         let index = self.free.pop().unwrap_or_else(|| self.grow());

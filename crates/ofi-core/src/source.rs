@@ -19,13 +19,13 @@ pub enum Arm {
 pub struct Polled {
     /// Entries in the buffer, those from before the poll included.
     pub filled: usize,
-    /// What the source asks the polling thread for; `None` if its next entry is an error. (In one field, because two
-    /// fields are returned in registers.)
+    /// The source's request to the polling thread; `None` if its next entry is an error. (One field, because two fields
+    /// are returned in registers.)
     pub(crate) turn: Option<Turn>,
 }
 
 impl Polled {
-    /// What was found, and whether the next entry is an error.
+    /// The result of a poll that filled the buffer up to `filled`. `error`: the next entry is an error.
     #[inline]
     pub fn new(filled: usize, error: bool, turn: Turn) -> Self {
         Self { filled, turn: if error { None } else { Some(turn) } }
@@ -36,18 +36,18 @@ impl Polled {
 pub trait Source: Send + Sync {
     /// Drives the source and moves its completions into `buffer` from entry `filled` on.
     fn poll(&self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) -> Polled;
-    /// Takes the error that is next.
+    /// Takes the next entry, an error.
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry>;
     /// Whether nothing waits for this queue.
     fn is_empty(&self, slot: usize) -> bool;
     /// Drives the source in place of the application.
     fn drive(&self);
-    /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Others that had prepared
-    /// need not be woken to do it anew: this does it for them, or answers [`Arm::Ready`] and is called again.
+    /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Other sleepers need not be
+    /// woken to rearm: this rearms for them, or returns [`Arm::Ready`] and is called again.
     fn stand_in(&self) -> Arm;
     /// Drives the source for an application call other than a queue read.
     fn attend(&self);
-    /// Returns its grants on closing registrations.
+    /// Releases its grants on closing registrations.
     fn give_back(&self);
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;

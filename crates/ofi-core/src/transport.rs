@@ -38,7 +38,7 @@ pub type Peer = u32;
 pub struct RxName(u16);
 
 impl RxName {
-    /// The one that the peer chooses.
+    /// The context that the peer chooses.
     pub const ANY: Self = Self(0);
 
     /// The context `index`, up to 65,534; `None` beyond.
@@ -58,7 +58,7 @@ impl RxName {
         self.0 <= 1
     }
 
-    /// As it goes over the wire; 0 for [`RxName::ANY`], which a transport may as well not send.
+    /// The context as it is sent over the wire; 0 for [`RxName::ANY`], which a transport may omit.
     #[inline]
     pub const fn to_wire(self) -> u16 {
         self.0
@@ -83,9 +83,9 @@ pub struct RemoteData {
 /// A transport of messages.
 ///
 /// # Safety
-/// What [`Transport::alloc`] gives is valid for its length while it lives, and is nobody else's. Peers and devices
-/// access a registration from [`Transport::register`] to [`Transport::deregister`] at most, and only as its rights
-/// allow.
+/// Memory that [`Transport::alloc`] returns is valid for its length while it lives, and belongs to nobody else. Peers
+/// and devices access a registration only between [`Transport::register`] and [`Transport::deregister`], and only as
+/// its rights allow.
 pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// This transport's state of a domain.
     type Domain: Send + Sync + 'static;
@@ -101,11 +101,11 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Whether reliable endpoints can report that a message was matched with a receive (`FI_MATCH_COMPLETE`).
     const MATCHES: bool = false;
 
-    /// Whether connections are established only while their endpoints are polled: then a thread polls for an
+    /// Whether connections are established only while their endpoints are polled. If so, a thread polls for an
     /// application that does not ([`crate::cm::keeper`]).
     const KEEPS: bool = false;
 
-    /// Whether reads and writes can be given up one by one, while their endpoint goes on ([`Lanes::give_up`]).
+    /// Whether a single read or write can be given up while its endpoint continues ([`Lanes::give_up`]).
     const ABANDONS: bool = false;
 
     /// Whether a device may register a dma-buf ([`MrAttr::of_dmabuf`]).
@@ -117,8 +117,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// The longest authorization key that its endpoints check, in bytes; 0 if they check none ([`crate::auth`]).
     const AUTH_KEY_SIZE: usize = 0;
 
-    /// Bytes of the library's own in front of what an endpoint of this info sends (`FI_MSG_PREFIX`): a length that is
-    /// sent includes them, and the limits of lengths do not.
+    /// The length, in bytes, of the library's prefix of messages of an endpoint of this info (`FI_MSG_PREFIX`). The
+    /// length of a send includes the prefix, and length limits do not.
     fn prefix(_info: &Info) -> usize {
         0
     }
@@ -142,8 +142,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_ENOSYS` for memory that the transport cannot register.
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
 
-    /// The key by which devices of peers name a registration, where the domain chooses keys (`FI_MR_PROV_KEY`); `None`:
-    /// any key will do. No other open registration of the domain has it.
+    /// The key by which peers' devices name a registration, where the domain chooses keys (`FI_MR_PROV_KEY`). `None`:
+    /// any key will do. No other open registration of the domain has this key.
     fn key(_region: &Self::Region) -> Option<u64> {
         None
     }
@@ -156,7 +156,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EBUSY` if a live peer did not stop within the bound.
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()>;
 
-    /// Whether a counter may count accesses of peers to a registration: not if every access bypasses its owner.
+    /// Whether peers' accesses to a registration can be counted: not if every access bypasses its owner.
     fn counts(_region: &Self::Region) -> bool {
         true
     }
@@ -183,8 +183,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The value of an endpoint's option that only this transport has, with `set` as the value that was set. `None` if
-    /// the option is unknown.
+    /// The value of a transport's own endpoint option, with `set` as the value that was set. `None` if the option is
+    /// unknown.
     fn option(
         _domain: &Self::Domain,
         _info: &Info,
@@ -214,7 +214,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EINVAL` for names that do not resolve.
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address>;
 
-    /// Most bytes that one atomic operation of an endpoint of this type changes; 0 where there are no atomics.
+    /// The maximum bytes that one atomic operation of an endpoint of this type changes; 0 if there are no atomics.
     fn atomic_size(_ep: EpType) -> usize {
         0
     }
@@ -226,8 +226,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         true
     }
 
-    /// Bytes of messages that a peer may have in flight when it is told to keep its payloads. A peer that sends more is
-    /// stopped.
+    /// The message bytes that a peer may still have in flight when it is told to hold its payloads. A peer that sends
+    /// more is stopped.
     fn in_flight() -> usize {
         16 << 20
     }
@@ -237,12 +237,12 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         DATA_SIZE
     }
 
-    /// Whether it has nothing but shared memory.
+    /// Whether the transport consists of shared memory only.
     fn needs_shared_memory() -> bool {
         false
     }
 
-    /// Most bytes of a note's payload; 0 where the transport has no notes, and so no collectives.
+    /// The maximum length of a note's payload, in bytes; 0 if the transport has no notes, and so no collectives.
     fn note_size() -> usize {
         0
     }

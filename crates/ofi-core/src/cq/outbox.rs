@@ -15,7 +15,7 @@ use crate::bell::Bell;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Credit {
-    /// None: nobody posted for this entry.
+    /// None: no operation was posted for this entry.
     None = 0,
     /// One of the transmit side.
     Transmit = 1,

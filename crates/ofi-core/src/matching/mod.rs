@@ -274,15 +274,15 @@ impl<R, U> Matcher<R, U> {
         true
     }
 
-    /// The receive posted first of those that match, for the owner to take or leave.
+    /// Finds the first posted receive that matches. The owner takes it or leaves it.
     #[inline]
     pub fn arrive(&mut self, envelope: &Envelope) -> Option<Match<'_, R>> {
         let found = self.posted.find(envelope)?;
         Some(Match { posted: &mut self.posted, found })
     }
 
-    /// As [`arrive`](Self::arrive) and [`Match::take`] in one, for receives that `accept` can use by looking at them.
-    /// `None` may also mean that it takes a longer look: then `arrive`.
+    /// As [`arrive`](Self::arrive) and [`Match::take`] in one, for receives that `accept` can use by reference. After
+    /// `None`, call `arrive`: a receive may still match.
     #[inline(always)]
     pub fn accept<X>(&mut self, envelope: &Envelope, accept: impl FnOnce(&R) -> Option<X>) -> Option<X> {
         self.posted.accept(envelope, accept)
@@ -305,13 +305,13 @@ impl<R, U> Matcher<R, U> {
         self.posted.take(id)
     }
 
-    /// Takes the receive posted first of those that satisfy `wanted`. Looks at all of them.
+    /// Takes the first posted receive that satisfies `wanted`. Checks all receives.
     pub fn cancel(&mut self, wanted: impl FnMut(&R) -> bool) -> Option<R> {
         self.posted.take_first(wanted)
     }
 
-    /// Takes the receive posted first of those with this context (`fi_cancel`), and tells where it waited. The first of
-    /// a row of cancels looks at all posted receives, later ones do not.
+    /// Takes the first posted receive with this context (`fi_cancel`), and returns its space. The first of several
+    /// successive cancels checks all posted receives, later ones do not.
     pub fn cancel_by_context(&mut self, context: usize) -> Option<(Space, R)>
     where
         R: PostedReceive,
@@ -325,7 +325,7 @@ impl<R, U> Matcher<R, U> {
         self.posted.extract(wanted)
     }
 
-    /// Whether a receive waits for messages of this peer alone. Looks at all of them.
+    /// Whether a receive is directed at this peer. Checks all receives.
     pub fn has_directed_at(&mut self, peer: Peer) -> bool {
         let mut found = false;
         drop(self.posted.extract(|want, _| {
@@ -360,8 +360,8 @@ impl<R, U> Matcher<R, U> {
         self.keep(held, envelope, content, bytes_held)
     }
 
-    /// As [`store`](Self::store), for a payload whose sender could not know that there is no room for it. It may have
-    /// `most` bytes of such messages here; more break what it was told.
+    /// As [`store`](Self::store), for a payload whose sender could not know that the budget is exhausted. A sender may
+    /// have `most` bytes of such messages here; one that sends more breaks the protocol.
     ///
     /// # Errors
     /// The message.
@@ -465,8 +465,8 @@ impl<R, U> Matcher<R, U> {
         message
     }
 
-    /// Makes `watcher` be called, under the caller's lock, for each message that is stored or found. Returns the
-    /// previous watcher, to be dropped without the lock, because it belongs to the application.
+    /// Installs `watcher`, which is called, under the caller's lock, for each message that is stored or found. Returns
+    /// the previous watcher, to be dropped without the lock, because it belongs to the application.
     #[must_use]
     pub fn watch(&mut self, watcher: Option<Watcher>) -> Option<Watcher> {
         std::mem::replace(&mut self.watcher, watcher)

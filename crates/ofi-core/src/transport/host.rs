@@ -73,11 +73,12 @@ impl Arrived {
 /// The outcome for a message with its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// It was copied to a receive.
+    /// The message was copied to a receive.
     Taken,
-    /// It was copied and waits for a receive. [`Host::may_hold`] tells whether the next one may.
+    /// The message was copied and waits for a receive. [`Host::may_hold`] returns whether the next one may.
     Kept,
-    /// There is no room for it: leave it where it is and offer it again later. Nothing else of this peer may pass it.
+    /// There is no room: leave the message where it is, and offer it again later. No other message of this peer may
+    /// pass it.
     Stopped,
 }
 
@@ -89,7 +90,7 @@ pub enum Announced<T: Transport> {
     Kept,
     /// As [`Delivery::Stopped`]; the token comes back.
     Stopped(T::Token),
-    /// Nobody will ever receive it: tell the sender, as [`Lanes::discard`](super::Lanes::discard) does.
+    /// No receive will ever take it: tell the sender, as [`Lanes::discard`](super::Lanes::discard) does.
     Unwanted(T::Token),
 }
 
@@ -114,24 +115,25 @@ pub struct Fault {
 /// The calls of a transport into the core.
 pub trait Host<T: Transport> {
     /// A poll has disarmed the lanes ([`Lanes::arm`](super::Lanes::arm)). Threads that sleep without having polled
-    /// would no longer be woken: the core wakes them, and they rearm.
+    /// would not be woken any more, so the core wakes them, and they rearm.
     fn disarmed(&mut self);
 
     /// A new peer has this address. Peers are introduced in the order of their numbers; one that was
     /// [retired](Host::retire) may have its number used again.
     fn introduce(&mut self, peer: Peer, address: &Address);
 
-    /// Whether nothing refers to the number of a peer whose lane is lost, so that it is free for another one. Mere
-    /// caches of the number are cleared.
+    /// Whether the number of a peer whose lane is lost is free for reuse: nothing refers to it any more. Caches of the
+    /// number are cleared.
     fn retire(&mut self, peer: Peer) -> bool;
 
-    /// Counts insertions into the address vector: when it changes, [`Host::addresses`] has more. 0 without a vector.
+    /// The number of insertions into the address vector. When it changes, [`Host::addresses`] has more. 0 without a
+    /// vector.
     fn insertions(&self) -> u32 {
         0
     }
 
-    /// Which insertion of a peer's address is in effect: another one after the application has removed it and inserted
-    /// it again. `None` if it is not in the vector.
+    /// The number of the insertion of a peer's address, which changes if the application removes the address and
+    /// inserts it again. `None` if the address is not in the vector.
     fn insertion(&self, _peer: Peer) -> Option<u64> {
         None
     }
@@ -151,7 +153,7 @@ pub trait Host<T: Transport> {
     /// `body` may be read for `arrived.len` bytes during the call (a peer may be changing them).
     unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery;
 
-    /// A message was announced whose payload is at the sender.
+    /// A message was announced. Its payload is at the sender.
     fn announce(&mut self, arrived: &Arrived, token: T::Token) -> Announced<T>;
 
     /// The receive behind a pulled payload, while it is open.
@@ -204,8 +206,8 @@ pub trait Host<T: Transport> {
         self.open(peer, ticket, make())
     }
 
-    /// Whether the application, or the core, waits for the success of this operation: for an entry of a queue, or for a
-    /// counter. If not, a transport may learn of it late, and must still tell of a failure.
+    /// Whether the success of this operation is needed, for a queue entry or for a counter. If not, a transport may
+    /// detect success late, but must still report a failure.
     fn awaits(&mut self, _ticket: &Ticket) -> bool {
         true
     }
@@ -222,10 +224,10 @@ pub trait Host<T: Transport> {
     /// An operation has finished; its slot is gone. Reports it, and returns the transport's part.
     fn finish(&mut self, peer: Peer, id: SlotId, result: Result<(), Errno>) -> Option<T::Op>;
 
-    /// As [`Host::finish`] with an error, of which the device has a number of its own.
+    /// As [`Host::finish`] with an error, for which the device has its own number.
     fn finish_failed(&mut self, peer: Peer, id: SlotId, fault: Fault) -> Option<T::Op>;
 
-    /// As [`Host::received`] with an error, of which the device has a number of its own.
+    /// As [`Host::received`] with an error, for which the device has its own number.
     fn receive_failed(&mut self, id: SlotId, fault: Fault);
 
     /// A peer is gone: this end's operations to it end with `error`.
@@ -256,7 +258,7 @@ pub trait Host<T: Transport> {
     /// have the sender keep its payloads, and announce them.
     fn may_hold(&self, peer: Peer, len: usize) -> bool;
 
-    /// Whether the core still takes messages in this poll. If not, stop; nothing is lost.
+    /// Whether the core accepts more messages in this poll. If not, stop; nothing is lost.
     fn hungry(&self) -> bool;
 
     /// A connection packet has arrived at a connected endpoint. Returns the reaction.
@@ -266,6 +268,6 @@ pub trait Host<T: Transport> {
     /// has returned. After an error the lanes have left the group.
     fn joined_group(&mut self, group: &Address, receives: bool, result: Result<(), Errno>);
 
-    /// A packet of [`Lanes::packet`](super::Lanes::packet) was not delivered, or its destination has gone since.
+    /// A packet of [`Lanes::packet`](super::Lanes::packet) was not delivered, or its destination has disappeared since.
     fn packet_lost(&mut self, to: &Address, errno: Errno);
 }

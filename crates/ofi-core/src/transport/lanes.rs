@@ -37,29 +37,28 @@ pub trait SharedReceives: Any + Send + Sync {
 
 /// The interface that a transport may call from its own thread. See [`Lanes::attend`].
 pub trait Attendant: Send + Sync {
-    /// Makes the core call [`Lanes::let_out`] under the endpoint's lock. Returns `false` if it did not, because another
-    /// thread has the lock: perhaps for long, if the application was stopped inside a call.
+    /// Makes the core call [`Lanes::let_out`] under the endpoint's lock. Returns `false` if another thread holds the
+    /// lock, which may last long if the application was stopped inside a call.
     fn let_out(&self) -> bool;
 }
 
-/// What becomes of an operation that the application gives up ([`Lanes::give_up`]).
+/// The outcome of giving up an operation ([`Lanes::give_up`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
     /// It continues without the application's memory, and ends with [`Host::finish`].
     GoesOn,
     /// It is over at this end: the core removes it from its table.
     Over,
-    /// A device still uses the memory. The operation continues, and is perhaps given up by a later call.
+    /// A device still uses the memory. The operation continues, and a later call may give it up.
     Busy,
 }
 
 /// One endpoint's lanes to its peers.
 ///
 /// # Safety
-/// Memory that an operation lends, here or in [`Host::op`] and [`Host::receiving`], is read or written until the
-/// operation is finished there ([`Host::finish`], [`Host::received`], [`Host::abandon`]) at most, by this end, its
-/// threads, peers and devices; memory of operations that are unfinished when the lanes are dropped is not touched after
-/// that.
+/// Memory that an operation lends, here or in [`Host::op`] and [`Host::receiving`], is read or written by this end, its
+/// threads, peers and devices, but only until the operation has ended ([`Host::finish`], [`Host::received`],
+/// [`Host::abandon`]). Memory of operations that are unfinished when the lanes are dropped is not touched afterwards.
 pub unsafe trait Lanes<T: Transport>: Send {
     /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and returns its address.
     ///
@@ -67,14 +66,14 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`.
     fn enable(&mut self, name: Option<&Address>) -> Result<Address>;
 
-    /// The peer with this (normalised) address. Creates its slot on first use, after [`Host::introduce`]; connects
-    /// lazily.
+    /// Returns the peer with this (normalised) address. Creates its slot on first use, after [`Host::introduce`];
+    /// connects lazily.
     ///
     /// # Errors
     /// `FI_EADDRNOTAVAIL` if the transport has no room for another.
     fn peer<H: Host<T>>(&mut self, host: &mut H, address: &Address) -> Result<Peer>;
 
-    /// The application's vector leads to a peer, for the first time or again: addresses were removed since.
+    /// The application's vector contains a peer, for the first time or again after addresses were removed.
     fn named<H: Host<T>>(&mut self, _host: &mut H, _peer: Peer) {}
 
     /// Whether [`Lanes::inserted`] is called at each insertion. Called once, after [`Lanes::enable`].
@@ -87,10 +86,10 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// [`Host::insertions`] counts them.
     fn inserted<H: Host<T>>(&mut self, _host: &mut H) {}
 
-    /// Sends a short message of one piece at once, if it can: then it is finished. `false` means that nothing happened;
-    /// then [`Lanes::send`] is called, the general path.
+    /// Sends a short message of one piece at once, and finishes it. `false`: nothing was sent, and the core calls
+    /// [`Lanes::send`], the general path.
     ///
-    /// A message that was `injected` may be finished before it has arrived: its end is not reported.
+    /// An `injected` message may be finished before it has arrived: its end is not reported.
     ///
     /// # Safety
     /// `from` may be read for `len` bytes during the call.
@@ -106,9 +105,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
         false
     }
 
-    /// Starts to send a message that [`Lanes::send_now`] cannot finish at once, if it is a common one and can leave
-    /// now: then its operation is open ([`Host::open`]). `false` means that nothing happened; then [`Lanes::send`] is
-    /// called.
+    /// Starts to send a common message that [`Lanes::send_now`] cannot finish at once, and opens its operation
+    /// ([`Host::open`]). `false`: nothing was sent, and the core calls [`Lanes::send`].
     #[inline]
     fn begin_now<H: Host<T>>(&mut self, _host: &mut H, _out: &OutPlain) -> bool {
         false
@@ -121,8 +119,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// is being joined. An error means that nothing was sent and nothing will be reported.
     fn send<H: Host<T>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted>;
 
-    /// Starts a common read or write at once, if it can: then its operation is open ([`Host::open`]). `false` means
-    /// that nothing happened; then [`Lanes::rma`] is called, the general path.
+    /// Starts a common read or write at once, and opens its operation ([`Host::open`]). `false`: nothing was started,
+    /// and the core calls [`Lanes::rma`], the general path.
     #[inline]
     fn access_now<H: Host<T>>(&mut self, _host: &mut H, _out: &OutAccess) -> bool {
         false
@@ -174,9 +172,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
         if self.abandon(peer, id, op) { GivenUp::GoesOn } else { GivenUp::Over }
     }
 
-    /// Ends the connection to a peer, if there is one: its operations in flight end with an error, and no request that
-    /// either end has posted so far touches memory afterwards. Later posts connect anew. Returns whether that is so.
-    /// Only for transports with [`Transport::SEVERS`].
+    /// Ends the connection to a peer, if there is one. Its operations in flight end with an error, and no request that
+    /// either end has posted so far touches memory afterwards. Later posts connect anew. Returns whether this is
+    /// ensured. Only for transports with [`Transport::SEVERS`].
     fn sever<H: Host<T>>(&mut self, _host: &mut H, _peer: Peer) -> bool {
         false
     }
@@ -193,21 +191,21 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Tells the sender that the payload behind `token` is not needed.
     fn discard(&mut self, peer: Peer, token: T::Token);
 
-    /// Whether it takes receives before their messages ([`Host::claim`]). Called once, after [`Lanes::enable`].
+    /// Whether the lanes take receives before their messages ([`Host::claim`]). Called once, after [`Lanes::enable`].
     fn claims(&self) -> bool {
         false
     }
 
-    /// Its receives are those of a shared context. Called once, after [`Lanes::enable`].
+    /// The endpoint's receives belong to a shared context. Called once, after [`Lanes::enable`].
     fn share(&mut self, _receives: &Arc<dyn SharedReceives>) {}
 
     /// A receive was posted; called if [`Lanes::claims`] returns true.
     fn receive_posted<H: Host<T>>(&mut self, _host: &mut H) {}
 
-    /// Makes progress: processes what has arrived, sends what was waiting, finishes what has ended.
+    /// Makes progress: processes arrived packets, sends queued ones, and finishes operations.
     fn poll<H: Host<T>>(&mut self, host: &mut H);
 
-    /// Tells before [`Lanes::enable`] whether the endpoint may use shared memory with peers of its host
+    /// Sets before [`Lanes::enable`] whether the endpoint may use shared memory with peers of its host
     /// (`FI_OPT_SHARED_MEMORY_PERMITTED`); by default it may. Not called if [`Transport::needs_shared_memory`].
     fn permit_shared_memory(&mut self, _permitted: bool) {}
 
@@ -215,14 +213,14 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// (`FI_OPT_MAX_MSG_SIZE`).
     fn set_option(&mut self, _option: EpOption, _value: usize) {}
 
-    /// The attendant that makes the endpoint send what it owes when a peer asks and the application does not poll.
+    /// Sets the attendant, which makes the endpoint send delayed packets when a peer asks and the application does not
+    /// poll.
     fn attend(&mut self, _attendant: Weak<dyn Attendant>) {}
 
     /// Sends delayed packets, such as acknowledgements, and processes nothing.
     fn let_out<H: Host<T>>(&mut self, _host: &mut H) {}
 
-    /// A registration is closing while grants on it exist: returns the grants that the lanes keep, after copying the
-    /// memory that they protect.
+    /// Releases the grants that the lanes hold on a closing registration, after copying the memory that they protect.
     fn give_back(&mut self) {}
 
     /// Prepares for blocking on [`Lanes::wait_fd`].
@@ -231,9 +229,9 @@ pub unsafe trait Lanes<T: Transport>: Send {
     /// Readable when an armed endpoint has something to poll for. `None` where the transport cannot block.
     fn wait_fd(&self) -> Option<RawFd>;
 
-    /// Sends a connection packet of up to [`MAX_PACKET`](super::MAX_PACKET) bytes, in order with others. It is
+    /// Sends a connection packet of up to [`MAX_PACKET`](super::MAX_PACKET) bytes, in order with others. Either it is
     /// delivered, or [`Host::packet_lost`] is called. With `watch`, that is also called within a second of the end of
-    /// `to`, until it is joined or another packet is sent.
+    /// `to`, until `to` is joined or another packet is sent.
     ///
     /// # Errors
     /// `FI_ENOSYS` for a transport without connections.

@@ -14,7 +14,7 @@ pub struct OutMessage<'a> {
     pub len: usize,
     /// The destination.
     pub peer: Peer,
-    /// To which of its receive contexts.
+    /// The destination's receive context.
     pub rx: RxName,
     /// Whether `tag` counts.
     pub tagged: bool,
@@ -122,7 +122,7 @@ pub struct OutNote<'a> {
     pub words: [u64; 4],
     /// Memory with its payload.
     pub pieces: &'a [Piece],
-    /// From which of their bytes on.
+    /// The number of their bytes to skip.
     pub skip: usize,
     /// Its length: at most [`Transport::note_size`](super::Transport::note_size).
     pub len: usize,

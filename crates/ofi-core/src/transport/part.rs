@@ -8,8 +8,8 @@ use ofi_api::{Info, Result};
 use crate::keys::{Region, RegionTable};
 use crate::transport::Transport;
 
-/// What transports keep with a region: [`Transport::Region`] of the domain's one transport, or what
-/// [`crate::composite`] makes of two.
+/// The data that transports keep with a region: the [`Transport::Region`] of the domain's one transport, or the pair
+/// that [`crate::composite`] makes of two.
 pub type RegionData = Box<dyn Any + Send + Sync>;
 
 /// The registrations of a domain, whatever its transports: one key is valid over all of them.
@@ -57,7 +57,7 @@ impl<T: Transport> DomainPart<T> {
         Ok(Arc::new(Self { regions: registered.table, transport, find: registered.find }))
     }
 
-    /// The transport's data of a region; there for every region of the domain.
+    /// The transport's data of a region. Every region of the domain has it.
     pub fn data<'a>(&self, region: &'a Region<RegionData>) -> Option<&'a T::Region> {
         (self.find)(region.data())
     }

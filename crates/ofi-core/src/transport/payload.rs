@@ -4,7 +4,7 @@ use ofi_api::{OpFlags, Piece};
 
 use crate::copy::{self, Stores};
 
-/// Bytes to be sent later: in the application's memory, lent until the operation ends, or a copy, if it was injected.
+/// Bytes that are sent later: application memory that is lent until the operation ends, or a copy of injected bytes.
 pub struct Payload(Bytes);
 
 enum Bytes {
@@ -16,9 +16,9 @@ impl Payload {
     /// Borrows or copies `len` bytes, as `flags` allow.
     ///
     /// # Safety
-    /// The pieces are lent for reading: with `FI_INJECT` during this call, and without until the value is dropped. The
-    /// core promises that of what it posts: the application may not touch its memory before the operation has ended,
-    /// and the value goes with the operation.
+    /// The pieces are lent for reading: with `FI_INJECT` during this call, otherwise until the value is dropped. The
+    /// core keeps this promise for posted operations: the application may not touch its memory before the operation has
+    /// ended, and the value is dropped with the operation.
     pub unsafe fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {
         if flags.contains(OpFlags::INJECT) {
             // SAFETY: the caller's promise.

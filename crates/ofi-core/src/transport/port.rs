@@ -8,15 +8,15 @@ use ofi_api::{Address, Errno, Result};
 #[cfg(doc)]
 use super::Lanes;
 
-/// Most bytes that an application attaches (`FI_OPT_CM_DATA_SIZE`), as in providers of C libfabric.
+/// The maximum length of the data that an application attaches, in bytes (`FI_OPT_CM_DATA_SIZE`), as in C libfabric.
 pub const DATA_SIZE: usize = 256;
 
-/// Where a passive endpoint gets connection packets, and answers them from. Nothing is lost on the way: a packet
-/// arrives, or the peer's process is gone.
+/// Receives and answers the connection packets of a passive endpoint. No packet is lost: it arrives, or the peer's
+/// process is gone.
 pub trait Port: Send + Sync {
     /// Its address.
     fn address(&self) -> &Address;
-    /// The address that the connecting endpoint at `from` knows it by, where it has several.
+    /// The address by which the connecting endpoint at `from` knows this port, if the port has several.
     fn address_towards(&self, from: &Address) -> Address {
         let _ = from;
         self.address().clone()
@@ -28,12 +28,12 @@ pub trait Port: Send + Sync {
     fn send(&self, to: &Address, packet: &[u8]) -> Result<()>;
     /// Takes the next packet: its sender and its bytes.
     fn receive(&self) -> Option<(Address, Vec<u8>)>;
-    /// What the request with this cookie, just received, needs to be accepted: it is kept with the request, and
-    /// [`Lanes::adopt`] gets it.
+    /// The data that accepting the just received request with this cookie needs. It is kept with the request and passed
+    /// to [`Lanes::adopt`].
     fn held(&self, _cookie: u64) -> Option<Held> {
         None
     }
-    /// Why nothing arrives any more: its device is lost.
+    /// The error with which the port has lost its device, after which nothing arrives.
     fn lost(&self) -> Option<Errno> {
         None
     }
@@ -44,7 +44,7 @@ pub trait Port: Send + Sync {
 /// A transport's data of a connection request.
 pub type Held = Arc<dyn std::any::Any + Send + Sync>;
 
-/// The longest connection packet, in bytes.
+/// The maximum length of a connection packet, in bytes.
 pub const MAX_PACKET: usize = 512;
 
 /// The reaction of the endpoint's lanes to a connection packet.

@@ -8,7 +8,7 @@ use ofi_api::{OpFlags, RemotePiece, Result};
 
 use super::{Arrived, OutMessage, Peer, RemoteData, RxName};
 
-/// Most remote pieces in one operation (`rma_iov_limit`).
+/// The maximum number of remote pieces of one operation (`rma_iov_limit`).
 pub const RMA_IOV_LIMIT: usize = 8;
 
 /// Flags of records.
@@ -19,12 +19,12 @@ pub mod flag {
     pub const DATA: u8 = 2;
     /// The sender wants to know when the message has been delivered.
     pub const CONFIRM: u8 = 4;
-    /// The operation's number is one of a message that the sending library keeps.
+    /// The operation's number names a message that the sending library keeps.
     pub const KEPT: u8 = 8;
     /// A receive context of the receiver is named.
     pub const NAMED: u8 = 16;
 
-    /// Whether flags are those that a record may have.
+    /// Whether a record may have these flags.
     pub const fn are_known(flags: u8) -> bool {
         flags & !(TAGGED | DATA | CONFIRM | KEPT | NAMED) == 0
     }
@@ -62,7 +62,7 @@ impl Fields {
         self
     }
 
-    /// Appends which receive context is meant, if that is said; answers the flag that says so.
+    /// Appends the receive context, if one is named. Returns the flag for it.
     pub fn rx(&mut self, rx: RxName) -> u8 {
         if rx == RxName::ANY {
             return 0;
@@ -71,14 +71,14 @@ impl Fields {
         flag::NAMED
     }
 
-    /// Appends remote CQ data, where there is some; answers the flags that say so.
+    /// Appends remote CQ data, if any. Returns the flags for it.
     pub fn remote_data(&mut self, data: Option<RemoteData>) -> u8 {
         let Some(data) = data else { return 0 };
         self.word(data.value);
         flag::DATA | self.rx(data.rx)
     }
 
-    /// Appends tag, data and receive context; answers the flags that say so.
+    /// Appends tag, data and receive context. Returns the flags for them.
     pub fn envelope(&mut self, out: &OutMessage<'_>) -> u8 {
         let mut flags = 0;
         if out.tagged {
