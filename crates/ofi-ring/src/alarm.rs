@@ -27,19 +27,19 @@ impl Default for Alarm {
 }
 
 impl Alarm {
-    /// Arms the alarm (A1). Whether the descriptor has to be emptied before the caller checks.
+    /// Arms the alarm (A1). Returns whether the descriptor must be emptied before the caller checks.
     #[must_use]
     pub fn arm(&self) -> bool {
         self.0.swap(ARMED, Ordering::SeqCst) == STRUCK
     }
 
-    /// Whether a sleeping thread has to be told (A2).
+    /// Whether a sleeping thread must be notified (A2).
     #[inline]
     pub fn is_armed(&self) -> bool {
         self.0.load(Ordering::SeqCst) == ARMED
     }
 
-    /// Tells the thread that sleeps, or is about to. Whether the descriptor has to be made readable.
+    /// Notifies the thread that sleeps or is about to. Returns whether the descriptor must be made readable.
     #[must_use]
     pub fn strike(&self) -> bool {
         self.0.swap(STRUCK, Ordering::SeqCst) != STRUCK

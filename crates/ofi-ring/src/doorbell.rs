@@ -91,7 +91,7 @@ impl Bell {
     }
 }
 
-/// What the sender has to do for the receiver.
+/// Whether the sender must wake the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a receiver that is not woken may sleep for ever"]
 pub enum Wake {
@@ -195,7 +195,7 @@ fn set_hint(hint: &AtomicU8) {
     hint.swap(1, Ordering::Release);
 }
 
-/// Takes the hint of one ring: whether its sender has published records since the last time, if the sender is honest.
+/// Takes the hint of one ring. Returns whether its sender, if honest, has published records since the last call.
 /// Check the ring after this call, not before. One load if there is no hint.
 #[inline]
 pub fn take_hint(hint: &AtomicU8) -> bool {

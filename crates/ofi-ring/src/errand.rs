@@ -58,7 +58,7 @@ impl Errand {
         taken
     }
 
-    /// Ends a run. Whether more work was announced meanwhile (E3).
+    /// Ends a run. Returns whether more work was announced meanwhile (E3).
     #[inline]
     pub fn end(&self) -> bool {
         self.running.swap(false, Ordering::AcqRel);

@@ -8,7 +8,7 @@
 
 use core::mem::MaybeUninit;
 
-/// The queue; see the module.
+/// A queue of small entries, first in, first out.
 #[derive(Debug)]
 pub struct Fifo<T> {
     slots: Box<[MaybeUninit<T>]>,

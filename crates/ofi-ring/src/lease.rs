@@ -17,7 +17,7 @@ use crate::membarrier::{self, Failed};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Runs `copying` if the lease of `slot` holds, so that its owner can wait for the copy. Returns whether the lease
-/// holds. `generation`: that of the lease. `fences`: the user's process or the owner's lacks membarrier(2).
+/// holds. `generation` is the lease's. `fences`: the user's process or the owner's lacks membarrier(2).
 #[inline(always)]
 pub fn copy(
     word: &AtomicU64,

@@ -20,7 +20,7 @@ pub const MIN_LINES: usize = 4;
 /// Most lines in a ring, 8 GiB: the length of a record of a quarter of it still fits into 32 bits.
 pub const MAX_LINES: usize = 1 << 27;
 
-/// One line; see the module.
+/// One line of a ring: a header word and a body.
 #[cfg(not(loom))]
 #[repr(C, align(64))]
 pub(crate) struct Line {
@@ -31,7 +31,7 @@ pub(crate) struct Line {
 #[cfg(not(loom))]
 const _: () = assert!(LINE == 64);
 
-/// One line; see the module.
+/// One line of a ring: a header word and a body.
 #[cfg(loom)]
 pub(crate) struct Line {
     header: AtomicU64,

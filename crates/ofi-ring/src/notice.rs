@@ -20,11 +20,11 @@ pub trait Notices {
     /// does so.
     fn arm(&mut self) -> bool;
 
-    /// Looks for entries. Whether there are any, or another reason to poll.
+    /// Polls the queue. Returns whether there are entries, or another reason to poll.
     fn look(&mut self) -> bool;
 }
 
-/// Arms a queue that was found empty. Whether a thread may sleep at the descriptor; if not, the queue is to be polled.
+/// Arms a queue that was found empty. Returns whether a thread may sleep on the descriptor; otherwise poll the queue.
 #[inline]
 pub fn may_sleep(queue: &mut impl Notices) -> bool {
     queue.quiet();
@@ -76,8 +76,8 @@ mod models {
     use super::*;
     use crate::sync::{Arc, AtomicBool, AtomicU32, Ordering, fence};
 
-    /// A device's queue. The device adds an entry before it looks whether the queue is armed, and who arms it does so
-    /// before looking for entries; fences, because loom takes `SeqCst` accesses as `AcqRel`.
+    /// A device's queue. The device adds an entry before it checks whether the queue is armed, and a thread arms the
+    /// queue before it looks for entries; fences, because loom takes `SeqCst` accesses as `AcqRel`.
     #[derive(Default)]
     struct Device {
         added: AtomicU32,
@@ -126,8 +126,8 @@ mod models {
         }
     }
 
-    /// A device adds so many entries, each by a thread, while one looks, and goes to sleep if there is nothing. It is
-    /// woken in the end unless it has all of them, or did not sleep.
+    /// A device adds `entries` entries, each by a thread, while another thread polls and goes to sleep if it finds
+    /// none. That thread is woken in the end unless it has taken all entries or did not sleep.
     fn sleeps_and_is_woken(entries: u32) {
         loom::model(move || {
             let device = Arc::new(Device::default());
@@ -155,7 +155,7 @@ mod models {
         sleeps_and_is_woken(2);
     }
 
-    /// One that was woken finds the descriptor readable when it goes to sleep again, and an entry comes meanwhile.
+    /// A woken thread that goes to sleep again finds the descriptor readable if an entry is added meanwhile.
     #[test]
     fn one_that_sleeps_again_is_woken_again() {
         loom::model(|| {
@@ -176,7 +176,7 @@ mod models {
         });
     }
 
-    /// A helper goes to sleep at the queue beside an application that polls: the lock of the endpoint is between them.
+    /// A helper goes to sleep on the queue while an application polls. The endpoint's lock is between them.
     #[test]
     fn what_another_thread_has_not_taken_wakes() {
         loom::model(|| {

@@ -23,15 +23,15 @@ impl Default for Overdue {
 }
 
 impl Overdue {
-    /// The item becomes due. Whether the caller has to put it on the looker's list (O1).
+    /// Marks the item due. Returns whether the caller must put it on the looker's list (O1).
     #[must_use]
     pub fn begin(&self) -> bool {
         self.due.store(1, Ordering::Relaxed);
         self.listed.swap(1, Ordering::AcqRel) == 0 // LISTED
     }
 
-    /// The looker wants to look again. Whether it has to put the item on its list: somebody may have become the one
-    /// that does, as after [`Overdue::begin`] (O1).
+    /// Called by the looker, which wants to check again. Returns whether it must put the item on its list: another
+    /// thread may have taken over that duty, as after [`Overdue::begin`] (O1).
     #[must_use]
     pub fn keep(&self) -> bool {
         self.listed.swap(1, Ordering::AcqRel) == 0 // LISTED
@@ -47,7 +47,7 @@ impl Overdue {
         self.due.load(Ordering::Relaxed) != 0
     }
 
-    /// The looker has taken the item off its list. Whether it is due.
+    /// Records that the looker has taken the item off its list. Returns whether the item is due.
     #[must_use]
     pub fn look(&self) -> bool {
         self.listed.swap(0, Ordering::AcqRel); // LISTED

@@ -29,7 +29,7 @@ impl Default for Slumber {
 }
 
 impl Slumber {
-    /// Counts a poll (S2). Whether the helper has to be woken.
+    /// Counts a poll (S2). Returns whether the helper must be woken.
     #[inline]
     #[must_use]
     pub fn polled(&self) -> bool {

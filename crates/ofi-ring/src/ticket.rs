@@ -93,7 +93,7 @@ mod models {
         }
     }
 
-    /// T1 and T2: everything that a writer writes is there before its owner continues, and nothing is written later.
+    /// T1 and T2: all of a writer's stores are complete before its owner continues, and none follows.
     fn writes_are_over_when_the_memory_is_taken_back(claim: Claim, settle: fn()) {
         loom::model(move || {
             let shared = Arc::new(Shared {

@@ -46,7 +46,7 @@ const NOBODY: usize = 0;
 const ALONE: u32 = if cfg!(loom) { 1 } else { 512 };
 /// The same after many revocations.
 const ALONE_LONG: u32 = 1 << 22;
-/// Most owners of one lock over its life. For later threads it is an ordinary lock.
+/// The maximum number of owners of one lock over its life. For later threads it is an ordinary lock.
 const OWNERS: u32 = 16;
 /// Times that a returning thread checks the lock word to let waiting threads enter first.
 const GIVE_WAY: u32 = if cfg!(loom) { 0 } else { 64 };
@@ -54,7 +54,7 @@ const GIVE_WAY: u32 = if cfg!(loom) { 0 } else { 64 };
 /// A thread that a lock was biased to.
 struct Owner {
     thread: usize,
-    /// `thread` while that is inside as owner.
+    /// `thread` while that thread is inside as owner.
     inside: AtomicUsize,
     next: *mut Owner,
 }
@@ -194,8 +194,8 @@ impl RawLock {
         None
     }
 
-    /// Called by the holder of `held`: takes the bias from another thread, unless that is inside. Whether no other
-    /// thread is.
+    /// Called by the holder of `held`: takes the bias from another thread, unless that thread is inside. Returns
+    /// whether the lock is free of other threads.
     #[cold]
     fn try_revoke(&self, me: usize) -> bool {
         let bias = self.bias.load(Ordering::Relaxed);
