@@ -29,13 +29,13 @@ pub trait PassiveEndpoint: Send + Sync + std::any::Any {
     /// `FI_EOPBADSTATE` while it has no address: before `listen`, unless one was chosen.
     fn name(&self) -> Result<Address>;
 
-    /// How many requests may be unanswered at once; more are refused. (`FI_BACKLOG`)
+    /// Sets the maximum number of unanswered requests; more are refused (`FI_BACKLOG`).
     ///
     /// # Errors
     /// `FI_EINVAL` for 0.
     fn set_backlog(&self, requests: usize) -> Result<()>;
 
-    /// Takes requests from now on. Calling it again changes nothing.
+    /// Starts to accept requests. Calling it again has no effect.
     ///
     /// # Errors
     /// `FI_ENOEQ` without an event queue; `FI_EADDRINUSE` if another has the address.
@@ -48,6 +48,6 @@ pub trait PassiveEndpoint: Send + Sync + std::any::Any {
     /// `FI_EINVAL` for a handle that is not a request of this endpoint; `FI_EALREADY` if it was answered before.
     fn reject(&self, handle: &Handle, data: &[u8]) -> Result<()>;
 
-    /// The most bytes that connect, accept and reject carry (`FI_OPT_CM_DATA_SIZE`).
+    /// The maximum data of connect, accept and reject, in bytes (`FI_OPT_CM_DATA_SIZE`).
     fn cm_data_size(&self) -> usize;
 }

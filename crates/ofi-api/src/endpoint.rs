@@ -15,7 +15,7 @@ use crate::{
 pub enum EpOption {
     /// Free bytes below which a multi-receive buffer is released.
     MinMultiRecv = 0,
-    /// Most bytes that connect, accept and reject carry. Read-only.
+    /// The maximum data of connect, accept and reject, in bytes. Read-only.
     CmDataSize = 1,
     /// The threshold for buffered receives, which API 2 does not have. Refused.
     BufferedMin = 2,
@@ -56,20 +56,20 @@ pub enum EpOption {
     InjectAtomicSize = 19,
     /// Whether the endpoint is behind a firewall, for providers that connect. Refused.
     FirewallAddr = 20,
-    /// Provider `efa`: how often the device asks a receiver again that is not ready; 7 is without end. Set before
-    /// enable, as all that follow.
+    /// Provider `efa`: how often the device retries a receiver that is not ready; 7 means forever. Set before enable,
+    /// as all options that follow.
     EfaRnrRetry = EFA,
     /// Whether reads are executed by the memory's owner. Read-only.
     EfaEmulatedRead = EFA + 1,
-    /// Whether writes are. Read-only.
+    /// Whether writes are executed by the memory's owner. Read-only.
     EfaEmulatedWrite = EFA + 2,
-    /// Whether atomics are. Read-only.
+    /// Whether atomics are executed by the memory's owner. Read-only.
     EfaEmulatedAtomics = EFA + 3,
     /// Whether the device reads and writes peers' memory.
     EfaUseDeviceRdma = EFA + 4,
-    /// Whether messages arrive in order within each 128 bytes. They do not.
+    /// Whether messages arrive in order within each 128 bytes: they do not.
     EfaSendrecvInOrder = EFA + 5,
-    /// Whether writes do. They do not.
+    /// Whether writes arrive in order within each 128 bytes: they do not.
     EfaWriteInOrder = EFA + 6,
     /// A promise that all peers run the same software.
     EfaHomogeneousPeers = EFA + 7,
@@ -137,7 +137,7 @@ impl EpOption {
     }
 }
 
-/// The fate of a message that arrived before its receive (fi_profile(3)).
+/// An event of a message that arrived before its receive (fi_profile(3)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnexpectedEvent {
@@ -292,7 +292,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
         Err(Error::new(Errno::EOPNOTSUPP))
     }
 
-    /// Makes it ready for operations and gives it its address.
+    /// Makes the endpoint ready for operations, and assigns its address.
     ///
     /// # Errors
     /// `FI_ENOCQ`, `FI_ENOAV`, `FI_ENOEQ` for missing bindings; `FI_EADDRINUSE` if the address is taken.
@@ -355,7 +355,7 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// `FI_EMSGSIZE` for more elements than it permits.
     fn atomic(&self, op: &AtomicOp<'_>) -> Result<()>;
 
-    /// The most elements of one call (`fi_atomicvalid`, `fi_fetch_atomicvalid`, `fi_compare_atomicvalid`).
+    /// The maximum number of elements of one call (`fi_atomicvalid`, `fi_fetch_atomicvalid`, `fi_compare_atomicvalid`).
     ///
     /// # Errors
     /// `FI_EOPNOTSUPP` for a combination that the endpoint does not have, with the reason.
@@ -455,10 +455,10 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// Its counters, at this moment.
     fn statistics(&self) -> Vec<Statistic>;
 
-    /// Has `watcher` called for every message that comes before its receive, and when such a message is found, in place
-    /// of who was called before; `None` ends that. It is called after the fact, in order, by whichever thread has just
-    /// moved the domain on and holds no lock: it may read statistics, and should not post or wait. An endpoint's
-    /// messages that wait in a shared receive context are that context's.
+    /// Installs `watcher`, replacing any previous one; `None` removes it. It is called for every message that arrives
+    /// before its receive, and when such a message is found. The calls come afterwards, in order, from a thread that
+    /// has made progress in the domain and holds no lock: `watcher` may read statistics, and should not post or wait.
+    /// Messages in a shared receive context belong to that context, not to the endpoint.
     ///
     /// # Errors
     /// `FI_ENOSYS` for an endpoint that does not receive.

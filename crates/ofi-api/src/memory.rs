@@ -183,7 +183,7 @@ impl<'a> MrAttr<'a> {
         self.dmabuf
     }
 
-    /// The same, with those of its rights that `access` has.
+    /// The same registration, with its rights restricted to `access`.
     #[must_use]
     pub fn restricted(&self, access: MrAccess) -> Self {
         Self { access: self.access & access, ..self.clone() }
@@ -194,8 +194,8 @@ impl<'a> MrAttr<'a> {
         self.pieces
     }
 
-    /// Whether the memory is mapped as long as it is registered. Not so where a piece begins at the null pointer, or is
-    /// longer than any memory: see [`MrAttr::new`].
+    /// Whether the memory is mapped as long as it is registered: not if a piece begins at the null pointer or is longer
+    /// than any memory; see [`MrAttr::new`].
     pub fn promises_memory(&self) -> bool {
         let whatever = |piece: &Piece| piece.addr.is_null() || isize::try_from(piece.len).is_err();
         self.dmabuf.is_some() || !self.pieces.iter().any(|piece| piece.len > 0 && whatever(piece))

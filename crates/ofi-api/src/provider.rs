@@ -13,7 +13,7 @@ pub struct Request<'a> {
     pub node: Option<&'a str>,
     /// A port or service name.
     pub service: Option<&'a str>,
-    /// The end that `node` and `service` name, and how to read them.
+    /// Which end `node` and `service` name, and how to resolve them.
     pub flags: GetinfoFlags,
     /// The application's requirements; `None` asks for everything.
     pub hints: Option<&'a Hints>,
@@ -24,7 +24,7 @@ pub struct Request<'a> {
 pub struct Offers {
     /// Usable as they are to open a fabric.
     pub infos: Vec<Info>,
-    /// One for each thing that stood in the way.
+    /// One refusal for each obstacle.
     pub refusals: Vec<Refusal>,
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::{Result, WaitObj};
 
-/// A mutex and a condition variable of pthreads (`struct fi_mutex_cond`), which the library broadcasts when there is
-/// something. Both live as long as the object that answered them.
+/// A pthreads mutex and condition variable (`struct fi_mutex_cond`). The library broadcasts the condition when there is
+/// something. Both live as long as the object that returned them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct MutexCond {
@@ -35,7 +35,7 @@ pub trait WaitSet: Send + Sync + std::any::Any {
     /// `FI_ETIMEDOUT`.
     fn wait(&self, timeout: Option<Duration>) -> Result<()>;
 
-    /// Whether the caller may block on the wait object: `Ok` if no member has anything, and whatever comes will be
+    /// Checks whether the caller may block on the wait object: `Ok` if no member has anything, and later events are
     /// signalled.
     ///
     /// # Errors
