@@ -1,4 +1,4 @@
-//! What all connections of an endpoint share.
+//! Shared state of all connections of an endpoint.
 
 use std::sync::Arc;
 

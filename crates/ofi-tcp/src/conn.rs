@@ -1,4 +1,4 @@
-//! One connection: its socket, the way to its establishment, and what it has under way.
+//! One connection: its socket, its establishment, and its operations in flight.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,19 +17,19 @@ use crate::wire::Order;
 /// The progress of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The last attempt was refused; the next one begins then.
+    /// The last attempt was refused; the next one begins at this time.
     Resting(Instant),
     /// The kernel connects.
     Connecting,
     /// This end has sent its request.
     Asking,
-    /// The peer has connected, and its request is expected.
+    /// The peer has connected, and has not sent its request yet.
     Called,
     /// Established.
     Ready,
 }
 
-/// Where a payload that is arriving goes.
+/// The destination of an arriving payload.
 #[derive(Debug)]
 pub enum To {
     /// Into a receive.
@@ -77,7 +77,7 @@ pub struct Announced {
 pub struct Asked {
     pub len: usize,
     pub confirm: bool,
-    /// It was asked for, and goes there.
+    /// The destination, once the message was requested.
     pub to: Option<To>,
 }
 
@@ -86,13 +86,13 @@ pub struct Conn {
     /// `None` between two attempts.
     pub socket: Option<OwnedFd>,
     pub phase: Phase,
-    /// `None` until the peer has said who it is.
+    /// The peer; `None` until it has identified itself.
     pub peer: Option<Peer>,
-    /// When the attempt, or waiting for the peer's request, ends.
+    /// The end of the attempt, or of the wait for the peer's request.
     pub deadline: Instant,
     /// Attempts so far.
     pub attempts: u32,
-    /// Why the last one failed.
+    /// The error of the last attempt.
     pub failure: Errno,
     pub order: Order,
     /// The peer takes announced messages.
@@ -111,11 +111,11 @@ pub struct Conn {
     /// Bytes that have arrived and could not be processed yet.
     pub stash: Vec<u8>,
     pub body: Option<Body>,
-    /// What is in the stash waits for room at the application: nothing more is read.
+    /// The bytes in the stash wait for room at the application: nothing more is read.
     pub stalled: bool,
-    /// The kernel takes no more for now.
+    /// The kernel accepts no more for now.
     pub full: bool,
-    /// Something waits that is not in the kernel yet, for the next poll.
+    /// Data waits for the next poll to be passed to the kernel.
     pub dirty: bool,
     /// The poll in which it was written last.
     pub wrote: u64,
@@ -155,7 +155,7 @@ impl Conn {
         !self.acks.is_empty() || !self.reads.is_empty() || !self.announced.is_empty() || !self.out.is_empty()
     }
 
-    /// What its socket is waited for.
+    /// The events of its socket to wait for.
     pub fn wanted(&self) -> Interest {
         match self.phase {
             Phase::Resting(_) => Interest::default(),
@@ -182,16 +182,16 @@ impl Spool {
     }
 }
 
-/// What an endpoint keeps of a peer.
+/// The state of one peer of an endpoint.
 pub struct Lane {
     pub address: SocketAddr,
     /// The connection on which this end sends.
     pub conn: Option<SlotId>,
-    /// The other end of that, if the peer is the endpoint itself.
+    /// The other end of that connection, if the peer is the endpoint itself.
     pub beside: Option<SlotId>,
     /// Operations of this end in flight.
     pub outstanding: usize,
-    /// Of the last connection.
+    /// The byte order of the last connection.
     pub order: Order,
     pub spools: Slots<Spool>,
 }
@@ -216,7 +216,7 @@ impl Lane {
 }
 
 impl Conn {
-    /// Takes over what waits for another connection to the same peer, which never was established.
+    /// Takes over the operations that wait for another connection to the same peer, which was never established.
     pub fn inherit(&mut self, other: Self) {
         (self.out, self.order) = (other.out, other.order);
         (self.acks, self.reads) = (other.acks, other.reads);

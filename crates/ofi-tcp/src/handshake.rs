@@ -1,31 +1,31 @@
-//! What becomes of a request for a connection: decided by who asks, and by what this end has with it. No I/O.
+//! Decides whether to accept a connection request, from its sender and from the state of the connection. No I/O.
 //!
-//! There is one connection for each pair of endpoints. If both ask at the same time, the request of the one with the
-//! greater address survives: the greater refuses the other's, and the lesser gives up its own.
+//! There is one connection for each pair of endpoints. If both request it at the same time, the request of the endpoint
+//! with the greater address is used: that endpoint refuses the other's request, and the other drops its own.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// What this end has with a peer.
+/// The state of this end's connection to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing, or an attempt that rests between two requests.
+    /// No connection, or an attempt that waits between two requests.
     None,
-    /// A request that is on its way.
+    /// A request in flight.
     Asking,
-    /// A connection with this process.
+    /// A connection to this process.
     Open(u32),
 }
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It becomes the connection, in place of any attempt of this end.
+    /// Accept it, in place of any attempt of this end.
     Accept,
-    /// It becomes the connection in place of the one of a process that is gone.
+    /// Accept it, in place of the connection to a process that has ended.
     Replace,
-    /// The endpoint asks itself: the connection is for what it sends itself.
+    /// Accept it: the endpoint connects to itself, for messages that it sends to itself.
     Beside,
-    /// It is refused; the connection that there is, or that this end asks for, stays.
+    /// Refuse it, and keep the existing connection or this end's own request.
     Refuse,
 }
 

@@ -8,7 +8,7 @@ use ofi_core::transport::Payload;
 pub enum Op {
     /// A message or a write whose bytes are copied, and which ends with the peer's acknowledgement.
     Confirm,
-    /// A message or a write that is sent from where it lies.
+    /// A message or a write that is sent from application memory.
     Send {
         /// Its bytes.
         payload: Payload,
@@ -27,7 +27,7 @@ pub enum Op {
 /// Names a payload (`Transport::Token`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Token {
-    /// It arrives, or has arrived, without a receive: the peer's number for it.
+    /// A payload that arrives, or has arrived, before its receive: the peer's number for it.
     Spool(SlotId),
     /// The peer has announced it, on this connection and by this number.
     Announced(SlotId, u8),

@@ -1,5 +1,5 @@
-//! What is to be sent on one connection: a queue of bytes, of the application's memory, and of registered memory that a
-//! peer reads. It is written by vectors from where it lies, as much at a time as the kernel takes.
+//! The transmit queue of one connection: copied bytes, application memory, and registered memory that a peer reads. It
+//! is written by vectors without further copies, as much at a time as the kernel accepts.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use ofi_core::transport::Payload;
 
 use crate::wire::{Order, Packet};
 
-/// Bytes in one item of copies: a longer one is followed by another, so that sent ones can be freed.
+/// Bytes of one item of copies. Longer data is split into several items, so that sent ones can be freed.
 const CHUNK: usize = 64 << 10;
 /// Vectors in one call.
 const VECTORS: usize = 64;
@@ -23,7 +23,7 @@ const AT_ONCE: usize = 4 << 20;
 enum Item {
     /// Headers, and payloads that were copied.
     Copied { bytes: Vec<u8>, at: usize },
-    /// An operation's payload, where it lies; of no bytes if it is among the copies before.
+    /// An operation's payload in application memory; empty if it was copied into the item before.
     Lent { op: SlotId, at: usize, len: usize },
     /// Registered memory that the peer reads.
     Read(Box<Reading>),
@@ -36,26 +36,26 @@ struct Reading {
     len: usize,
 }
 
-/// Who lends the memory of what is sent.
+/// The owner of the memory that is sent.
 pub trait Lender {
     /// The payload of an operation, while that is open.
     fn payload(&mut self, op: SlotId) -> Option<&Payload>;
-    /// All bytes of an operation's payload are with the kernel.
+    /// The kernel has all bytes of an operation's payload.
     fn sent(&mut self, op: SlotId);
-    /// All bytes of a read of the peer are with the kernel.
+    /// The kernel has all bytes of the answer to a peer's read.
     fn answered(&mut self, remote: &[RemotePiece]);
-    /// Registered memory, and who reads it.
+    /// The registrations, and the peer that reads from them.
     fn regions(&self) -> (&Regions, Accessor<'_>);
 }
 
-/// Why no more can be sent.
+/// The reason why no more can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Everything is sent.
     Empty,
-    /// The kernel takes no more for now.
+    /// The kernel accepts no more for now.
     Full,
-    /// The connection is of no use any more.
+    /// The connection has failed.
     Failed(Errno),
 }
 
@@ -130,7 +130,7 @@ impl Outgoing {
     /// Appends `len` bytes that `fill` writes.
     ///
     /// # Errors
-    /// Those of `fill`; then nothing is appended.
+    /// The errors of `fill`; then nothing is appended.
     pub fn fill<E>(&mut self, len: usize, fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<(), E> {
         let tail = self.tail();
         let start = tail.len();
@@ -143,14 +143,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Appends an operation's payload, which stays where it lies.
+    /// Appends an operation's payload by reference.
     pub fn lend(&mut self, op: SlotId, len: usize) {
         if len > 0 {
             self.items.push_back(Item::Lent { op, at: 0, len });
         }
     }
 
-    /// An operation whose bytes are in the queue ends when they are with the kernel.
+    /// Marks the end of an operation whose bytes were copied: it ends when the kernel has them.
     pub fn mark(&mut self, op: SlotId) {
         self.items.push_back(Item::Lent { op, at: 0, len: 0 });
     }
@@ -161,8 +161,8 @@ impl Outgoing {
         self.items.push_back(Item::Read(Box::new(Reading { remote, at: 0, len })));
     }
 
-    /// Writes with `write`, which is given vectors of memory that may be read while it runs, and answers how many bytes
-    /// it took.
+    /// Sends by `write`, which gets vectors of memory that may be read while it runs, and returns how many bytes it
+    /// accepted.
     pub fn flush(
         &mut self,
         lender: &mut impl Lender,
@@ -192,7 +192,7 @@ impl Outgoing {
         Stop::Empty
     }
 
-    /// Collects the memory of the first items, and their bytes in all. The grants hold registered memory.
+    /// Collects the memory of the first items, and their total length. The grants protect registered memory.
     fn collect(
         &self,
         lender: &mut impl Lender,

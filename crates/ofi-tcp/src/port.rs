@@ -1,7 +1,8 @@
-//! A passive endpoint: a listener, and the requests of those that have connected to it.
+//! A passive endpoint: a listener, and the connection requests that it has received.
 //!
-//! The core tells requests apart by cookies, which the protocol does not have: this port makes them. A request's socket
-//! is kept with it (`Held`): acceptance takes it out, a refusal is sent on it, and one that is dropped is refused.
+//! The core identifies requests by cookies, which the protocol lacks, so this port generates them. A request's socket
+//! is kept with it (`Held`): accepting takes the socket, rejecting sends a refusal on it, and dropping refuses the
+//! request.
 
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,9 +18,9 @@ use crate::wire::Order;
 use crate::wire::cm::{self, Message};
 use crate::{address, ports, settings};
 
-/// Connections whose requests have not arrived.
+/// The maximum number of connections whose requests have not arrived.
 const CALLED: usize = 1024;
-/// How long a peer has for its request.
+/// The time within which a peer must send its request.
 const CALL: Duration = Duration::from_secs(5);
 
 /// A request that was not answered.
@@ -59,7 +60,7 @@ type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
 
 #[derive(Default)]
 struct Desk {
-    /// Connections whose requests have not arrived, or in part.
+    /// Connections whose requests have not arrived completely.
     called: Vec<(OwnedFd, Vec<u8>, Instant)>,
     requests: Requests,
 }
@@ -123,7 +124,7 @@ impl TcpPort {
     }
 }
 
-/// What has come of a request.
+/// The result of reading a request.
 enum Heard {
     /// Not all of it.
     Part,

@@ -1,4 +1,4 @@
-//! Listeners, and the ports of those without a fixed one: those of `FI_TCP_PORT_LOW_RANGE` to `FI_TCP_PORT_HIGH_RANGE`,
+//! Listening sockets. One without a fixed port takes a port from `FI_TCP_PORT_LOW_RANGE` to `FI_TCP_PORT_HIGH_RANGE`,
 //! so that a firewall can allow them.
 
 use std::net::SocketAddr;
@@ -9,13 +9,13 @@ use ofi_api::{Errno, Error, Result};
 
 use crate::{address, settings, sys};
 
-/// The range of the settings; `None` for any port. As in C libfabric, one that is upside down does not count.
+/// The port range of the settings; `None` for any port. As in C libfabric, a reversed range is ignored.
 fn range(low: usize, high: usize) -> Option<RangeInclusive<u16>> {
     let (low, high) = (u16::try_from(low).ok()?, u16::try_from(high).ok()?);
     (high != 0 && low <= high).then_some(low.max(1)..=high)
 }
 
-/// A listening socket at `address`, and where it is; with port 0, at a free port of the range.
+/// A listening socket at `address`, and its address; for port 0, with a free port of the range.
 ///
 /// # Errors
 /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EADDRNOTAVAIL` if the range has no free port.
@@ -28,7 +28,7 @@ pub fn listen(address: SocketAddr) -> Result<(OwnedFd, SocketAddr)> {
     named(socket, address)
 }
 
-/// A socket that is bound to `address`, to connect with. As in C libfabric, the range does not concern it.
+/// A socket bound to `address`, from which to connect. As in C libfabric, the range does not apply to it.
 ///
 /// # Errors
 /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`.

@@ -28,7 +28,7 @@ pub static PORT_HIGH: Setting<usize> = Setting::new(
 )
 .range(0, 65_535);
 
-/// From which length on a tagged message is announced.
+/// The length from which a tagged message is announced.
 pub static MAX_SAVED_SIZE: Setting<usize> = Setting::new(
     "tcp",
     "max_saved_size",

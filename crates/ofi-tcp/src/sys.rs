@@ -59,8 +59,8 @@ pub fn listen(address: SocketAddr) -> Result<OwnedFd> {
 /// As C libfabric's tcp. The kernel has a limit of its own (net.core.somaxconn).
 const BACKLOG: i32 = 4096;
 
-/// What every connection has: packets leave at once, and a dead peer is noticed while nothing is under way. (While
-/// something is, the endpoint looks: see `liveness.rs`.)
+/// Sets the options of every connection: packets are sent at once, and keepalive detects a dead peer while the
+/// connection is idle. (While data is in flight, the endpoint checks: see `lanes/silence.rs`.)
 pub fn prepare(socket: BorrowedFd<'_>, patience: Duration) {
     // A socket that cannot have an option works without.
     let _ = sockopt::set_tcp_nodelay(socket, true);
@@ -84,7 +84,7 @@ pub fn bind_source(socket: BorrowedFd<'_>, source: std::net::IpAddr) -> Result<(
     net::bind(socket, &SocketAddr::new(source, 0)).map_err(errno)
 }
 
-/// Starts to connect. `true`: the connection is there already.
+/// Starts to connect. `true`: the connection is established already.
 ///
 /// # Errors
 /// The error number of connect(2).
@@ -96,7 +96,7 @@ pub fn connect(socket: BorrowedFd<'_>, to: SocketAddr) -> Result<bool, Errno> {
     }
 }
 
-/// The next connection of a listener, and where it comes from. `None` if none waits.
+/// Accepts the next connection of a listener, with its source address. `None` if none waits.
 ///
 /// # Errors
 /// Errors of accept4(2), such as that of a process with too many descriptors.
@@ -199,12 +199,12 @@ pub unsafe fn receive_pieces(socket: BorrowedFd<'_>, pieces: &[libc::iovec]) -> 
     usize::try_from(got).map_err(|_| last_errno())
 }
 
-/// What the kernel knows of a connection (tcp(7), `TCP_INFO`).
+/// The kernel's knowledge of a silent connection (tcp(7), `TCP_INFO`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silence {
-    /// Since when the peer's host has acknowledged nothing.
+    /// The time for which the peer's host has acknowledged nothing.
     pub since: Duration,
-    /// It was asked for an acknowledgement since, by bytes sent again or by a probe of its window.
+    /// Whether it was asked for an acknowledgement since then, by a retransmission or a window probe.
     pub asked: bool,
 }
 
@@ -220,10 +220,10 @@ pub fn silence(socket: BorrowedFd<'_>) -> Option<Silence> {
     (rc == 0).then_some(Silence { since, asked: info.tcpi_retransmits > 0 || info.tcpi_probes > 1 })
 }
 
-/// A set of descriptors with a number each, readable when one of them is ready.
+/// A set of numbered descriptors, readable when one of them is ready.
 pub struct Ready(OwnedFd);
 
-/// What a descriptor is waited for.
+/// The events to wait for on a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     /// Bytes to read.
@@ -281,12 +281,12 @@ impl Ready {
         self.add(unsafe { BorrowedFd::borrow_raw(fd) }, number, interest)
     }
 
-    /// Waits for something else of a descriptor.
+    /// Changes the events to wait for on a descriptor.
     pub fn change(&self, fd: impl AsFd, number: u64, interest: Interest) {
         let _ = epoll::modify(&self.0, fd, EventData::new_u64(number), interest.flags());
     }
 
-    /// Collects those that are ready. Does not wait.
+    /// Collects the ready descriptors, without waiting.
     pub fn collect(&self, into: &mut Vec<Found>) {
         into.clear();
         const NONE: Event = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
@@ -313,7 +313,7 @@ impl Ready {
     }
 }
 
-/// Bytes that the other end of a connection has not acknowledged.
+/// The number of bytes that the other end has not acknowledged.
 pub fn unsent(socket: BorrowedFd<'_>) -> usize {
     let mut bytes: libc::c_int = 0;
     // SAFETY: writes an int, which this request does.
@@ -321,7 +321,7 @@ pub fn unsent(socket: BorrowedFd<'_>) -> usize {
     if rc < 0 { 0 } else { usize::try_from(bytes).unwrap_or(0) }
 }
 
-/// Whether a socket has the other end.
+/// Whether a socket is connected.
 pub fn is_connected(socket: BorrowedFd<'_>) -> bool {
     peer_name(socket).is_some()
 }

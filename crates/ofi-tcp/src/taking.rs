@@ -1,8 +1,8 @@
-//! Takes what arrives on a connection: which packet may come when, and what becomes of it.
+//! Processes arriving packets of a connection: checks which packet may come when, and delivers it.
 //!
-//! Short messages are delivered from where they arrived. Longer payloads go from the socket to their place: the
-//! destination is known from the header, except that of a message without a receive, which is kept within a budget.
-//! Whatever breaks the protocol ends this connection, and nothing else.
+//! Short messages are delivered from the receive buffer. Longer payloads go from the socket directly to their
+//! destination, which the header determines. A message without a receive is buffered within a budget. A violation of
+//! the protocol ends this connection only.
 
 use std::fmt;
 
@@ -18,23 +18,24 @@ use crate::conn::{Asked, Body, Conn, Lane, Spool, To};
 use crate::op::{Op, Token};
 use crate::wire::{Malformed, Packet, Pieces};
 
-/// Longest payload of a message that is delivered in one piece.
+/// The maximum payload, in bytes, of a message that is delivered in one piece.
 pub const EAGER: usize = 16 << 10;
 /// Longest read that is answered by a copy.
 const COPIED_ANSWER: usize = 64 << 10;
-/// Bytes of acknowledgements and copied answers, and longer answers, that may wait for a peer; its next packets wait.
+/// The maximum bytes of acknowledgements and copied answers, and number of longer answers, that may wait for a peer.
+/// Beyond that its packets are not processed.
 const ANSWERS: (usize, usize) = (16 << 20, 1 << 16);
 /// Bytes of long messages without receives, of all peers of an endpoint.
 pub const SPOOLED: usize = 64 << 20;
 
-/// Why a connection cannot go on.
+/// The reason to end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// A packet that cannot be.
+    /// A malformed packet.
     Malformed(Malformed),
-    /// A packet that may not come now.
+    /// A packet that is not allowed in this state.
     Unexpected(&'static str),
-    /// An access that is not allowed: the protocol has no packet to say so.
+    /// A forbidden access: the protocol has no packet that reports it.
     Access(Errno),
 }
 
@@ -54,7 +55,7 @@ impl From<Malformed> for Broken {
     }
 }
 
-/// Where packets arrive.
+/// The context in which packets are processed.
 pub struct At<'a, H> {
     pub common: &'a mut Common,
     pub lane: &'a mut Lane,
@@ -64,9 +65,9 @@ pub struct At<'a, H> {
     pub on: SlotId,
 }
 
-/// What became of a packet.
+/// The result of processing a packet.
 enum Step {
-    /// It is processed, with so many bytes of its payload.
+    /// The packet was processed, with this many bytes of its payload.
     Took(usize),
     /// Its payload has not arrived yet.
     Wait,
@@ -102,8 +103,8 @@ fn remote_pieces(pieces: &Pieces) -> Result<Vec<RemotePiece>, Broken> {
 }
 
 impl Conn {
-    /// Takes packets off the front of `bytes`. Returns how many bytes it took; what is left comes again, with more
-    /// behind it, or, if it is [stalled](Conn::stalled), later.
+    /// Processes packets at the front of `bytes`. Returns how many bytes it consumed. The rest is passed again, with
+    /// more bytes behind it, or later if the connection is [stalled](Conn::stalled).
     ///
     /// # Errors
     /// The peer breaks the protocol.
@@ -296,7 +297,7 @@ impl Conn {
         Ok(Step::Took(0))
     }
 
-    /// Puts bytes of a payload into their place. Returns how many belong to it.
+    /// Copies bytes of a payload to their destination. Returns how many belong to it.
     fn place<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
         let Some(body) = &mut self.body else { return Ok(0) };
         let len = bytes.len().min(body.left());
@@ -336,7 +337,7 @@ impl Conn {
         Ok(len)
     }
 
-    /// All of a payload is in its place. `false`: the application has no room for the report.
+    /// Ends a payload that has arrived whole. `false`: the application has no room for the report.
     fn end_body<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>) -> bool {
         let Some(body) = &self.body else { return true };
         let confirm = body.confirm;
@@ -360,8 +361,8 @@ impl Conn {
         true
     }
 
-    /// The places of the next bytes of a long payload, for reading them straight there; none if they do not go to
-    /// memory, or may not. What is granted must be held while they are used.
+    /// The destinations of the next bytes of a long payload, into which the socket is read directly; none if they do
+    /// not go to memory or may not. Grants must be held while the destinations are used.
     pub fn places<H: Host<Tcp>>(
         &mut self,
         at: &mut At<'_, H>,

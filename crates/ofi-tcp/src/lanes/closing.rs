@@ -1,4 +1,4 @@
-//! The end of an endpoint: what was reported as sent reaches the peer's host, as far as a bound allows.
+//! Closes an endpoint: data that was reported as sent reaches the peer's host, within a time limit.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ impl TcpLanes {
         }
     }
 
-    /// Whether nothing of a connection is left to do.
+    /// Whether a connection has nothing left to do.
     fn is_finished(&mut self, id: SlotId) -> bool {
         let phase = self.conn(id).map(|conn| conn.phase);
         match phase {
@@ -128,7 +128,7 @@ impl TcpLanes {
 }
 
 /// Discards what a peer sends: the kernel would reset a connection that is closed with unread bytes, and the peer would
-/// lose what it has not read.
+/// lose the bytes that it has not read.
 fn drain(socket: std::os::fd::BorrowedFd<'_>) {
     let mut bytes = [0; 4096];
     for _ in 0..1024 {

@@ -30,7 +30,7 @@ const PEER: u32 = 0;
 /// The core has its own time for attempts, which is shorter.
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
-/// Something that the next poll tells the core.
+/// An event that the next poll reports to the core.
 enum Event {
     Accepted(Vec<u8>),
     Refused(Vec<u8>),
@@ -38,7 +38,7 @@ enum Event {
     Confirmed,
 }
 
-/// What a connected endpoint has more than others.
+/// The additional state of a connected endpoint.
 #[derive(Default)]
 pub struct Connected {
     /// The other end: the passive endpoint that was called, or the caller.
@@ -82,7 +82,7 @@ impl TcpLanes {
         self.connected.as_ref().map(|connected| connected.data.clone())
     }
 
-    /// The only connection, on its way.
+    /// Adds the only connection, which is being established.
     fn place(&mut self, to: &Address, mut conn: Conn) -> Result<SlotId> {
         let socket = address::socket(to)?;
         conn.deadline = Instant::now() + LONG;
@@ -157,7 +157,7 @@ impl TcpLanes {
         }
     }
 
-    /// Whether something is to be told to the core.
+    /// Whether there are events for the core.
     pub(super) fn has_events(&self) -> bool {
         self.connected.as_ref().is_some_and(|connected| !connected.events.is_empty())
     }
@@ -169,7 +169,7 @@ impl TcpLanes {
         !self.has_events() && self.lanes.first().and_then(|lane| lane.conn).is_none_or(ready)
     }
 
-    /// Tells the core what has become of the connection.
+    /// Reports events of the connection to the core.
     pub(super) fn move_connection<H: Host<Tcp>>(&mut self, host: &mut H) {
         let Some(connected) = &mut self.connected else { return };
         connected.parting.retain(|socket| {

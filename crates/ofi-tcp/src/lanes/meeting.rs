@@ -1,4 +1,4 @@
-//! How connections come about: this end connects when it has something to send, and takes requests of peers.
+//! Establishes connections: this end connects when it has something to send, and accepts requests of peers.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -17,13 +17,13 @@ use crate::wire::cm::{self, Kind, Message};
 use crate::wire::{Identity, Order};
 use crate::{Tcp, address};
 
-/// Connections whose peers have not said yet who they are.
+/// The maximum number of connections whose peers have not identified themselves yet.
 const CALLED: usize = 1024;
-/// How long a peer has for its request.
+/// The time within which a peer must send its request.
 const CALL: Duration = Duration::from_secs(5);
-/// How long this end rests after its first refused attempt, and at most.
+/// The pause after the first refused attempt, and the maximum pause.
 const REST: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(200));
-/// For how long a peer that refuses is asked again: it may not listen yet.
+/// The time for which a refused request is repeated: the peer may not listen yet.
 const REFUSED: Duration = Duration::from_secs(2);
 /// Connections accepted in one poll.
 const ACCEPTS: usize = 64;
@@ -69,7 +69,7 @@ impl TcpLanes {
         Ok(self.meet(host, socket))
     }
 
-    /// The connection to send to a peer on, established or on its way.
+    /// The connection on which to send to a peer, established or being established.
     pub(crate) fn connection(&mut self, peer: Peer) -> Result<SlotId> {
         let lane = self.lanes.get(peer as usize).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
         if let Some(id) = lane.conn {
@@ -156,7 +156,7 @@ impl TcpLanes {
         }
     }
 
-    /// An attempt has failed: another one follows after a rest, until the time is over.
+    /// Handles a failed attempt: another one follows after a pause, until the time limit.
     pub(super) fn rest(&mut self, id: SlotId, errno: Errno) {
         if self.connected.is_some() {
             return self.not_connected(errno, None); // the application decides
@@ -174,7 +174,7 @@ impl TcpLanes {
         }
     }
 
-    /// Continues attempts, and ends those that have taken too long.
+    /// Continues attempts, and ends attempts that have taken too long.
     pub(super) fn move_pending<H: Host<Tcp>>(&mut self, host: &mut H) {
         let now = Instant::now();
         let mut pending = std::mem::take(&mut self.pending);

@@ -1,8 +1,8 @@
 //! All connections of an endpoint, and their socket calls.
 //!
-//! The first packet of a poll to a peer leaves at once; others gather until the next poll, or until they are many, so
-//! that they leave by one call and arrive by one. An operation whose end the application does not read leaves at once
-//! too, as it may be the last call for long.
+//! The first packet to a peer after a poll is sent at once. Further packets are batched until the next poll, or until
+//! there are many, so that one call sends them and one receives them. An operation whose completion the application
+//! does not read is also sent at once, because no other call may follow soon.
 
 mod closing;
 mod connected;
@@ -33,13 +33,13 @@ use crate::sys::{self, Found, Interest, Ready};
 use crate::taking::{At, EAGER, VECTORS};
 use crate::{Tcp, address, ports, settings};
 
-/// Bytes that are received at once, beside a payload that goes to its place.
+/// Bytes that one call receives, apart from a payload that goes directly to its destination.
 const SCRATCH: usize = 64 << 10;
-/// Payloads of at least so many missing bytes are received straight into their place.
+/// Payloads with at least this many missing bytes are received directly into their destination.
 const STRAIGHT: usize = 4 << 10;
 /// Calls that receive from one connection in one poll.
 const ROUNDS: usize = 8;
-/// Numbers of descriptors that are no connections; those of connections are greater.
+/// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
 
@@ -48,12 +48,12 @@ pub struct TcpLanes {
     pub(crate) common: Common,
     pub(crate) lanes: Vec<Lane>,
     by_address: FxHashMap<SocketAddr, Peer>,
-    /// A connection is not there while it is being processed.
+    /// The connections. One that is being processed is taken out.
     pub(crate) conns: Slots<Option<Box<Conn>>>,
-    /// Connected endpoints have none.
+    /// The listening socket; connected endpoints have none.
     listener: Option<OwnedFd>,
     connected: Option<Box<connected::Connected>>,
-    /// Where the listener is bound, and the endpoint's name.
+    /// The address that the listener is bound to: the endpoint's name.
     bound: SocketAddr,
     pub(crate) name: SocketAddr,
     ready: Ready,
@@ -62,14 +62,14 @@ pub struct TcpLanes {
     scratch: Box<[u8]>,
     /// Connections that are not established yet.
     pending: Vec<SlotId>,
-    /// Connections with something to send that no poll has sent.
+    /// Connections with data that no poll has sent yet.
     pub(crate) dirty: Vec<SlotId>,
-    /// Connections whose last bytes wait for the application.
+    /// Connections whose last received bytes wait for room at the application.
     stalled: Vec<SlotId>,
     /// Peers without a connection, whose numbers may be used again.
     idle: std::collections::VecDeque<Peer>,
     polls: u64,
-    /// Packets may gather, because the application polls.
+    /// Packets may be batched, because the application polls.
     gathers: bool,
     max_saved: usize,
     connect_timeout: Duration,
@@ -199,7 +199,7 @@ impl TcpLanes {
         Arm::Armed
     }
 
-    /// Offers again what the application had no room for.
+    /// Offers bytes again for which the application had no room.
     fn resume<H: Host<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         if self.conn(id).is_some_and(|conn| std::mem::take(&mut conn.stalled)) {
             self.read(host, id, true);
@@ -340,7 +340,7 @@ impl TcpLanes {
         })
     }
 
-    /// Waits for what a connection needs.
+    /// Registers the events that a connection waits for.
     fn want(&self, id: SlotId, conn: &mut Conn) {
         let wanted = conn.wanted();
         if let Some(socket) = conn.socket.as_ref().filter(|_| conn.interest != wanted) {
@@ -355,7 +355,7 @@ impl TcpLanes {
         }
     }
 
-    /// Sends what waits.
+    /// Sends queued data.
     pub(crate) fn flush<H: Host<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         let stop = self.flush_to(host, &mut conn);
@@ -395,7 +395,7 @@ impl TcpLanes {
         stop
     }
 
-    /// A connection is over: everything under way on it ends.
+    /// Ends a connection, and all operations in flight on it.
     pub(crate) fn lose<H: Host<Tcp>>(&mut self, host: &mut H, id: SlotId, errno: Errno) {
         let Some(conn) = self.conns.remove(id).flatten() else { return };
         self.pending.retain(|&other| other != id);
@@ -431,7 +431,7 @@ impl TcpLanes {
         self.idle.push_back(peer);
     }
 
-    /// Moves a payload that is here, or arrives, to a receive.
+    /// Moves a payload that has arrived or is arriving to a receive.
     pub(crate) fn pull<H: Host<Tcp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
         let (on, to) = match token {
@@ -459,14 +459,14 @@ impl TcpLanes {
         self.redirect(on, to);
     }
 
-    /// The payload that is arriving goes elsewhere from here on.
+    /// Changes the destination of the rest of an arriving payload.
     fn redirect(&mut self, on: SlotId, to: To) {
         if let Some(body) = self.conn(on).and_then(|conn| conn.body.as_mut()) {
             body.to = to;
         }
     }
 
-    /// Nobody wants a payload.
+    /// Discards a payload.
     pub(crate) fn discard(&mut self, peer: Peer, token: Token) {
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
         match token {
@@ -498,7 +498,7 @@ impl TcpLanes {
     }
 }
 
-/// Lends what a connection sends.
+/// Gives a connection access to the payloads that it sends.
 struct Lending<'a, H> {
     common: &'a mut Common,
     lane: &'a mut Lane,

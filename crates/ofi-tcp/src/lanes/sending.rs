@@ -10,11 +10,11 @@ use crate::conn::{Announced, Phase};
 use crate::op::Op;
 use crate::wire::{Packet, Pieces, RemotePiece};
 
-/// Longest payload that is copied behind its header; longer ones are sent from where they lie.
+/// The maximum length of a payload that is copied behind its header; longer ones are sent from their own memory.
 const COPIED: usize = 4 << 10;
 /// Bytes of copies that may wait for a peer.
 const WAITING: usize = 256 << 10;
-/// Bytes of copies that gather before they leave.
+/// The maximum bytes of copies in a batch.
 const GATHERED: usize = 32 << 10;
 /// Bytes of a tagged message's header with data: what `FI_TCP_MAX_SAVED_SIZE` counts, as in C.
 const TAGGED_HEADER: usize = 32;
@@ -66,7 +66,7 @@ impl TcpLanes {
         Ok(posted)
     }
 
-    /// Queues a payload behind its header: copied, or from where it lies.
+    /// Queues a payload behind its header, as a copy or by reference.
     ///
     /// # Safety
     /// The pieces are lent for reading: during the call if it is injected or short, otherwise until the operation ends.
@@ -148,7 +148,7 @@ impl TcpLanes {
         Ok(posted)
     }
 
-    /// Something was queued: it leaves now, or gathers.
+    /// Sends queued data now, or leaves it to the batch.
     fn leave<H: Host<Tcp>>(&mut self, host: &mut H, id: SlotId, ticket: &Ticket, flags: OpFlags) {
         let (polls, gathers) = (self.polls, self.gathers);
         let Some(conn) = self.conn(id) else { return };

@@ -1,9 +1,8 @@
-//! Peers whose hosts are gone.
+//! Detects peers whose hosts are gone.
 //!
-//! The kernel notices by itself while nothing is under way (keepalive), and while something is only after a quarter of
-//! an hour. `TCP_USER_TIMEOUT` would shorten that, but it also ends connections to peers that are alive and only have
-//! no room, for instance because their application computes: so the endpoint looks itself, at whether the other host
-//! still acknowledges.
+//! On an idle connection, the kernel detects this by keepalive; with data in flight, only after a quarter of an hour.
+//! `TCP_USER_TIMEOUT` would shorten that, but it also ends connections to live peers that have no room, for instance
+//! because their application computes. So the endpoint checks itself whether the other host still acknowledges.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -16,7 +15,7 @@ use crate::conn::Phase;
 use crate::{Tcp, sys};
 
 impl TcpLanes {
-    /// Whether there is something to look at.
+    /// Whether any connection must be checked.
     pub(super) fn needs_look(&self) -> bool {
         !self.conns.is_empty()
     }

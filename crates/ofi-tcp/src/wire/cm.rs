@@ -17,7 +17,7 @@ pub const MAX_PAYLOAD_LEN: usize = 256;
 
 const VERSION: u8 = 3;
 
-/// What a message says.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Asks for the connection.
@@ -35,18 +35,18 @@ pub struct Message<'a> {
     pub kind: Kind,
     /// The sender's byte order.
     pub order: Order,
-    /// What the endpoint, or the application, attached.
+    /// The data that the endpoint or the application attached.
     pub payload: &'a [u8],
 }
 
-/// Why bytes are no connection message.
+/// The reason why bytes are not a connection message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     /// Another version.
     Version(u8),
     /// No such kind.
     Kind(u8),
-    /// A longer payload than there may be.
+    /// A payload above the maximum.
     Payload(u16),
 }
 
@@ -85,10 +85,10 @@ impl<'a> Message<'a> {
         bytes
     }
 
-    /// Takes a message off the front of `input`, and how many bytes it has. `None` while some are missing.
+    /// Parses a message at the front of `input`. Returns it with its length, or `None` while bytes are missing.
     ///
     /// # Errors
-    /// Why it never will be one.
+    /// The reason why the bytes will never be a message.
     pub fn parse(input: &'a [u8]) -> Result<Option<(Self, usize)>, Unreadable> {
         match input.first() {
             Some(&VERSION) | None => {}

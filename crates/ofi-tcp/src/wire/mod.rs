@@ -1,8 +1,8 @@
-//! The wire protocol of C libfabric's `tcp` provider: what goes through a connection, without any I/O.
+//! The wire protocol of C libfabric's `tcp` provider: the bytes on a connection, without any I/O.
 //!
 //! A connection begins with one [connection message](cm) each way; those of `FI_EP_RDM` carry an [`Identity`]. Then
-//! come [packets](Packet), each a header of 16 to 120 bytes and a payload. Numbers in packets have the byte order of
-//! the end that did not notice the other's: the one that did swaps them ([`Order`]).
+//! come [packets](Packet), each a header of 16 to 120 bytes and a payload. If the byte orders of the ends differ, one
+//! end notices it and swaps the numbers in packets, which have the other end's byte order ([`Order`]).
 
 pub mod cm;
 mod identity;
