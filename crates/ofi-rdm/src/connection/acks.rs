@@ -11,8 +11,8 @@ use crate::wire::{Ack, Stream};
 
 /// A packet is lost once this many later packets were acknowledged.
 const REORDERING: u64 = 3;
-/// Numbers below the peer's highest acknowledged one that acknowledgements repeat. Packets overtaken by more than these
-/// count as received.
+/// The number of packet numbers below the highest acknowledged one that acknowledgements repeat. Packets overtaken by
+/// more than these count as received.
 const TOLD_AGAIN: u64 = 128;
 /// After this many probe timeouts in a row, a round-trip sample is not attributed to the path; and how many such
 /// samples in a row are ignored.
@@ -64,14 +64,14 @@ impl Connection {
         }
     }
 
-    /// Whether losses have reduced the congestion window since this was last asked.
+    /// Whether losses have reduced the congestion window since the last call.
     pub fn was_cut(&mut self) -> bool {
         self.session.as_deref_mut().is_some_and(|session| core::mem::take(&mut session.is_cut))
     }
 }
 
 impl Session {
-    /// Marks a run of packet numbers as arrived. Whether any of them is new.
+    /// Marks a run of packet numbers as arrived. Returns whether any of them is new.
     fn acked(&mut self, sender: &mut Sender, now: Instant, run: Range<u64>, ack: &Ack<'_>) -> bool {
         let (mut index, mut fresh) = (self.sent.find(run.start), false);
         while let Some(sent) = self.sent.get(index).filter(|sent| sent.first < run.end) {
@@ -129,8 +129,8 @@ impl Session {
         }
     }
 
-    /// The peer knows that numbers up to `told` have arrived. Acknowledgements need not repeat those far below, nor
-    /// report gaps among them.
+    /// Records that the peer knows that numbers up to `told` have arrived. Acknowledgements need not repeat numbers far
+    /// below, nor report gaps among them.
     fn forget_told(&mut self, told: u64) {
         let below = told.saturating_sub(TOLD_AGAIN);
         if below > self.floor {

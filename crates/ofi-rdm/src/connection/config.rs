@@ -8,26 +8,27 @@ use crate::wire::Params;
 /// Configuration of an endpoint's sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The parameters that peers are told.
+    /// This endpoint's parameters, which are sent to peers.
     pub params: Params,
     /// The congestion controller of sessions.
     pub congestion: Congestion,
-    /// How long a peer and its process may leave questions unanswered before all operations to that peer fail.
+    /// The time for which a peer and its process may leave questions unanswered before all operations to that peer
+    /// fail.
     pub patience: Duration,
-    /// How long an acknowledgement may wait for a packet that can carry it.
+    /// The maximum delay of an acknowledgement that waits for a packet to carry it.
     pub ack_delay: Duration,
-    /// Most peers that strangers may make this endpoint remember.
+    /// The maximum number of peers that strangers may make this endpoint remember.
     pub max_peers: usize,
-    /// Most of these per host (IPv6: per /64).
+    /// The maximum number of these per host (IPv6: per /64).
     pub max_of_host: usize,
-    /// How long a stranger must be silent before this endpoint may probe it, in order to reuse its place.
+    /// The silence after which this endpoint may probe a stranger, in order to reuse its place.
     pub idle: Duration,
-    /// Most peers at rest whose sessions stay ready for their next message. Sessions of other resting peers are
-    /// compacted.
+    /// The maximum number of resting peers whose sessions stay ready for their next message. Sessions of other resting
+    /// peers are compacted.
     pub warm_peers: usize,
 }
 
-/// Counters of a peer, as kept.
+/// The counters that are kept for a peer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub packets: [u64; 2],
@@ -42,7 +43,7 @@ pub struct Counts {
 pub struct Stats {
     /// Packets sent and received.
     pub packets: [u64; 2],
-    /// Packets that were found lost.
+    /// Packets that were detected as lost.
     pub lost: u64,
     /// Packets received with a congestion mark, and packets sent that the peer reported as marked.
     pub marked: [u64; 2],

@@ -32,16 +32,16 @@ impl Foresight {
         self.counts.get(row).copied().unwrap_or(0)
     }
 
-    /// Whether a packet with this beginning is the next one of row `row`. If so, the prediction moves on to the packet
-    /// after it.
+    /// Checks whether a packet with this beginning is the next one of row `row`. If so, advances the prediction to the
+    /// packet after it.
     pub fn meets(&mut self, row: usize, packet: &[u8]) -> bool {
         self.rows.get_mut(row).is_some_and(|row| row.as_mut().is_some_and(|heads| heads.meets(packet)))
     }
 }
 
 impl Connection {
-    /// The packets with these rows of parts, if they come next on `stream` and can be accepted in place. Each row has
-    /// so many parts of the length of its first one.
+    /// Predicts packets with these rows of parts, if they come next on `stream` and can be accepted in place. Each row
+    /// is its first part and the number of parts of that length.
     pub fn foresee(&self, config: &Config, stream: Stream, rows: &[(Part, usize)]) -> Option<Foresight> {
         if self.trailer() > 0 || self.is_checked(config) || !self.is_open() {
             return None;

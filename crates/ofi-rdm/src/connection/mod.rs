@@ -99,7 +99,7 @@ pub struct Connection {
     pub place: Option<u32>,
     /// Whether the peer is in the endpoint's send queue.
     pub queued: bool,
-    /// Whether the endpoint counts the peer among those at rest.
+    /// Whether the endpoint counts the peer as resting.
     pub resting: bool,
     /// The time of the endpoint's timer for this peer.
     pub timer: Option<Instant>,
@@ -107,11 +107,11 @@ pub struct Connection {
     pub closed: bool,
     /// Nothing more is sent.
     pub muted: bool,
-    /// The peer spoke first, and counts among the strangers of its host.
+    /// The peer initiated the contact, and counts among the strangers of its host.
     pub stranger: bool,
-    /// Whether the peer is in the endpoint's list of those that are owed an acknowledgement.
+    /// Whether the peer is in the endpoint's list of peers to which an acknowledgement is due.
     pub owed: bool,
-    /// Whether the peer is in the endpoint's list of those whose records were stopped.
+    /// Whether the peer is in the endpoint's list of peers whose records were stopped.
     pub stopped: bool,
     /// Number of sessions that this end requested.
     attempts: u64,
@@ -119,7 +119,7 @@ pub struct Connection {
     peer_attempt: u64,
     /// The peer's past incarnations.
     retired: Option<Box<Retired>>,
-    /// Time without an answer while this end was able to hear one.
+    /// Time without an answer while this end was polled and able to receive one.
     silent: Duration,
     last_tick: Instant,
     pub stats: Counts,
@@ -168,7 +168,7 @@ impl Connection {
         matches!(self.state, State::Open)
     }
 
-    /// Whether a session is open and no message sent since `since` is still in flight, or a full packet waits. Probes
+    /// Whether a session is open, and either no message sent since `since` is in flight, or a full packet waits. Probes
     /// do not count: the program that posted the last message has no reason to poll again.
     pub fn is_ready(&self, since: Instant) -> bool {
         self.session.as_ref().is_some_and(|session| {
@@ -197,7 +197,7 @@ impl Connection {
         (port != 0).then_some((address, self.peer_epoch?))
     }
 
-    /// The parameters that the peer announced.
+    /// The peer's parameters.
     fn params(&self) -> Option<&Params> {
         let asleep = self.asleep.as_ref().map(|session| &session.peer);
         self.session.as_ref().map(|session| &session.peer).or(asleep)
@@ -215,7 +215,7 @@ impl Connection {
         self.thaw();
     }
 
-    /// Whether this end has to answer an `Init` of the peer.
+    /// Whether this end must answer an `Init` of the peer.
     pub fn hears(&self, now: Instant, own_epoch: u64, init: &Init) -> bool {
         if self.is_echo(init) {
             return false;
@@ -231,7 +231,7 @@ impl Connection {
         }
     }
 
-    /// This end's name for the open session, if that is with the incarnation of this epoch, which calls it `remote`.
+    /// This end's name for the open session with the incarnation of this epoch, which calls it `remote`.
     pub fn is_with(&self, epoch: u64, local: u64) -> bool {
         self.is_open() && self.peer_epoch == Some(epoch) && self.local == local
     }
@@ -359,7 +359,8 @@ impl Connection {
         }
     }
 
-    /// The peer's process reports that the endpoint lives but is not polled. That says nothing about the path.
+    /// Handles a report of the peer's process that the endpoint lives but is not polled: it says nothing about the
+    /// path.
     pub fn on_alive(&mut self, now: Instant) {
         self.hear(now);
         if let Some(session) = &mut self.session {
@@ -368,8 +369,8 @@ impl Connection {
         }
     }
 
-    /// The process of the requested peer reports that the endpoint lives: the question lies in its socket and will be
-    /// read.
+    /// Handles a report of the requested peer's process that the endpoint lives: the question is in its socket and will
+    /// be read.
     pub fn on_wait(&mut self, now: Instant) {
         if let Some(question) = &mut self.question {
             self.silent = Duration::ZERO;
@@ -378,7 +379,7 @@ impl Connection {
         }
     }
 
-    /// Probes the peer if it was silent for `idle`. An absent peer is then soon lost.
+    /// Probes the peer if it was silent for `idle`, so that an absent peer is lost soon.
     pub fn ask_if_idle(&mut self, now: Instant, idle: Duration) -> bool {
         let asleep = self.asleep.as_ref().map(|session| session.last_heard);
         let heard = self.session.as_ref().map(|session| session.last_heard).or(asleep);
@@ -392,7 +393,7 @@ impl Connection {
         true
     }
 
-    /// Makes a delayed acknowledgement due now. Whether there is one.
+    /// Makes a delayed acknowledgement due now. Returns whether there is one.
     pub fn hasten(&mut self) -> bool {
         let Some(session) = &mut self.session else { return false };
         session.ack_now |= session.unacked > 0;

@@ -16,7 +16,7 @@ const BURST: (u64, Duration) = (10, Duration::from_micros(250));
 /// The pacer of one session: each packet delays the next by its duration at the pace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
-    /// When everything sent so far would have left at the pace.
+    /// The time at which everything sent so far would have left at the pace.
     paid: Instant,
     /// Nothing leaves before this time.
     until: Option<Instant>,
@@ -82,7 +82,7 @@ impl Pacer {
         }
     }
 
-    /// When something may leave, if nothing may now.
+    /// The time at which packets may leave again, if none may now.
     pub fn until(&self) -> Option<Instant> {
         self.until
     }

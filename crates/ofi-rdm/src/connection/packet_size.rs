@@ -15,7 +15,7 @@ pub const MAX_PACKET_LEN: u64 = 65_000;
 const CANDIDATES: [u32; 9] = [32_716, 16_332, 8952, 8848, 4044, 1996, 1452, 1412, 1372];
 /// Probes of a size before it counts as too long.
 const TRIES: u8 = 2;
-/// How long a found size holds before a longer one is tried (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER).
+/// The time after which a longer size is tried again (RFC 8899, section 5.1.1: PMTU_RAISE_TIMER).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
 
 /// The search for the longest packet that one peer's path carries.
@@ -55,7 +55,7 @@ impl PacketSize {
         if self.waiting { self.probing.into() } else { 0 }
     }
 
-    /// There is data to send: starts a search for a longer size if the last one was long ago.
+    /// Starts a search for a longer size before data is sent, if the last search was long ago.
     pub fn raise(&mut self, now: Instant) {
         if self.probing > 0 || self.packet == self.longest {
             return;
@@ -76,7 +76,7 @@ impl PacketSize {
         self.waiting = true;
     }
 
-    /// A probe of `size` arrived. Whether packets may be longer now.
+    /// Records that a probe of `size` arrived. Returns whether packets may be longer now.
     pub fn on_probe_acked(&mut self, size: u64) -> bool {
         self.waiting = false;
         if u64::from(self.probing) <= size {
@@ -100,7 +100,7 @@ impl PacketSize {
         }
     }
 
-    /// Packets vanish: the path may have changed. Whether packets must be shorter now.
+    /// Handles vanishing packets: the path may have changed. Returns whether packets must be shorter now.
     pub fn on_black_hole(&mut self) -> bool {
         let base = self.longest.min(BASE_PACKET as u32);
         let shorter = self.packet > base;
@@ -112,8 +112,8 @@ impl PacketSize {
     }
 }
 
-/// If long packets vanish for this many rounds while short ones arrive, and the rounds took at least this time, the
-/// path's limit counts as shrunk.
+/// The path's limit is taken as reduced if long packets vanish for this many rounds while short ones arrive, and the
+/// rounds took at least this long.
 const VANISHED: (u32, Duration) = (4, Duration::from_millis(50));
 
 /// Detects that only long packets vanish. Probes after a timeout are then answered, so that no silence shows it.
@@ -133,7 +133,7 @@ impl Vanishing {
         }
     }
 
-    /// A packet that left at `sent` was lost. Whether the path's limit counts as shrunk now.
+    /// Records the loss of a packet that was sent at `sent`. Returns whether the path's limit is taken as reduced now.
     pub fn on_lost(&mut self, now: Instant, sent: Instant, size: u64) -> bool {
         if size <= BASE_PACKET || (self.rounds > 0 && sent <= self.noticed) {
             return false;

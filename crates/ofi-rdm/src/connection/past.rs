@@ -6,7 +6,7 @@ use crate::wire::Init;
 
 use super::Connection;
 
-/// Past incarnations of a peer that are remembered, so that an echo does not pass for a restart.
+/// The number of past incarnations of a peer that are remembered, so that an echo is not taken for a restart.
 const RETIRED: usize = 4;
 
 /// Past incarnations of a peer, the latest last. Unused places hold zero, which is never an epoch. Few peers have any.
@@ -15,7 +15,7 @@ pub(super) struct Retired {
     epochs: [u64; RETIRED],
 }
 
-/// The state that tells echoes of a peer's questions from new ones, and this end's questions from echoes.
+/// The state that distinguishes echoes of a peer's questions from new ones, and this end's questions from echoes.
 #[derive(Debug, Default)]
 pub struct Past {
     /// Number of sessions that this end requested.
@@ -50,13 +50,13 @@ impl Connection {
         self.peer_attempt = self.peer_attempt.max(attempt);
     }
 
-    /// Takes the state to keep for when the peer is met again.
+    /// Takes the state that is kept until the peer returns.
     pub fn past(&mut self) -> Past {
         let Self { attempts, peer_epoch, peer_attempt, .. } = *self;
         Past { attempts, peer_epoch, peer_attempt, retired: self.retired.take() }
     }
 
-    /// Restores the state kept from before the peer was forgotten.
+    /// Restores the state that was kept when the peer was forgotten.
     pub fn recall(&mut self, past: Past) {
         (self.attempts, self.peer_epoch) = (past.attempts, past.peer_epoch);
         (self.peer_attempt, self.retired) = (past.peer_attempt, past.retired);

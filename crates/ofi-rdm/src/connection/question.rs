@@ -19,15 +19,14 @@ use crate::wire::{Header, Init, Kind, Params, Retry};
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 /// The longest interval: some forty tries in 5 s let two ends meet over a path that loses every second packet.
 const LAST_RETRY: Duration = Duration::from_millis(125);
-/// A refusal is unauthenticated and need not come from the server: the server's own answer may still arrive within this
-/// time.
+/// A refusal is unauthenticated and may be forged, so the server's own answer may still arrive within this time.
 const REFUSAL_GRACE: Duration = Duration::from_millis(250);
-/// Reports that nobody has the server's port end a question once there were this many, and they have come for this many
-/// parts of the patience (2 s of 5). Hosts report rarely (Linux: once in a second to each destination, six at first).
-/// They may be forged or stale, and the server may be about to start.
+/// A question fails after this many reports that the server's port is closed, if they span at least this fraction of
+/// the patience (2 s of 5). Hosts report rarely (Linux: once a second per destination, six at first). Reports may be
+/// forged or stale, and the server may be about to start.
 const REPORTS: (u32, u32) = (3, 2);
 const PARTS: u32 = 5;
-/// The least interval between replacements of a cookie, since each new one costs a new key.
+/// The minimum interval between replacements of a cookie, since each new one costs a new key.
 const LEAST_COOKIE_TIME: Duration = Duration::from_millis(500);
 /// How long this end's question yields to the peer's, which is older or takes precedence.
 const YIELD: Duration = Duration::from_millis(500);
@@ -51,7 +50,7 @@ pub struct Question {
     absent: Absent,
 }
 
-/// Reports that nobody has the server's port, since the question began or somebody there was heard.
+/// Reports that the server's port is closed, since the question began or a packet last came from there.
 #[derive(Debug, Default)]
 struct Absent {
     count: u32,
@@ -79,7 +78,7 @@ impl Question {
         self.handshake.as_ref().map(|(initiator, _)| &**initiator)
     }
 
-    /// A packet from the server's address belongs to this question: somebody has the port.
+    /// Records that a packet from the server's address belongs to this question: the port is open.
     pub fn hear(&mut self) {
         self.absent = Absent { tries: self.tries, ..Absent::default() };
         self.refused = self.refused.filter(|(_, reason)| *reason != Lost::Refused);
@@ -108,8 +107,8 @@ impl Connection {
         self.question = Some(Box::new(Question::new(now, local, self.attempts, false)));
     }
 
-    /// An unauthenticated packet says that the peer does not know the session. Whether [`Connection::check`] has to
-    /// find out.
+    /// Handles an unauthenticated packet that says that the peer does not know the session. Returns whether
+    /// [`Connection::check`] must verify that.
     pub fn doubt(&mut self, now: Instant) -> bool {
         self.thaw();
         let Some(session) = self.session.as_deref_mut() else { return false };
@@ -127,8 +126,8 @@ impl Connection {
         self.question = Some(Box::new(Question::new(now, name, self.attempts, true)));
     }
 
-    /// Gives the peer's question precedence: this end's is void, and a new one follows if the peer's leads to no
-    /// session.
+    /// Gives the peer's question precedence. This end's question is void, and a new one follows if the peer's question
+    /// leads to no session.
     pub fn give_way(&mut self, now: Instant) {
         if self.is_connecting() {
             self.question = None;
@@ -167,7 +166,7 @@ impl Connection {
         question.handshake = identity.initiate(&Init::prologue(&body), retry.insists);
     }
 
-    /// An unauthenticated packet says that there will be no session.
+    /// Handles an unauthenticated packet that says that there will be no session.
     pub fn refuse(&mut self, now: Instant, reason: Lost) {
         match &mut self.question {
             Some(question) if question.is_check => self.question = None,
@@ -176,8 +175,8 @@ impl Connection {
         }
     }
 
-    /// The network reports that nobody has the server's port. Silence measures the time, as it does not grow while
-    /// this end is not polled: a report may then be as old as the last poll.
+    /// Handles a report of the network that the server's port is closed. Silence measures the time, because it does not
+    /// grow while this end is not polled: a report may then be as old as the last poll.
     pub fn on_refused(&mut self, now: Instant, patience: Duration) {
         let silent = self.silent;
         let Some(question) = self.question.as_deref_mut().filter(|question| !question.is_check) else {
@@ -198,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// The reason to give up the question, if there is one.
+    /// The error with which the question must be given up, if any.
     pub(super) fn refused(&self, now: Instant) -> Option<Lost> {
         let (at, reason) = self.question.as_ref()?.refused?;
         (at + REFUSAL_GRACE <= now).then_some(reason)

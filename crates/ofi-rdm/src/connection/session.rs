@@ -29,22 +29,22 @@ pub struct Session {
     pub(super) in_flight: u64,
     pub(super) in_flight_packets: u64,
     pub(super) largest_acked: Option<u64>,
-    /// When the packet with the largest acknowledged number left.
+    /// The time at which the packet with the largest acknowledged number was sent.
     pub(super) largest_left: Instant,
     pub(super) last_eliciting: Instant,
     pub(super) loss_time: Option<Instant>,
     pub(super) probe_count: u32,
     /// The first probe timeout of the current silence.
     pub(super) silent_from: Instant,
-    /// Probe timeouts since the peer's process last reported that the endpoint lives, the first of these, and whether
-    /// the path has counted as changed since. Reset when the peer is heard.
+    /// Probe timeouts since the peer's process last reported that the endpoint lives, the time of the first of these,
+    /// and whether the path has been taken as changed since. Reset when a packet of the peer arrives.
     pub(super) unanswered: u32,
     pub(super) unanswered_from: Instant,
     pub(super) changed: bool,
-    /// Losses have reduced the congestion window, which the driver is still to be told.
+    /// Losses have reduced the congestion window, and the driver has not been notified yet.
     pub(super) is_cut: bool,
     pub(super) probes: u32,
-    /// Packets that may exceed the window, because this end will not be here when the window opens.
+    /// Packets that may exceed the window, because this end closes before the window opens.
     pub(super) farewell: u32,
     pub(super) rtt: Rtt,
     /// Round-trip samples ignored since the last accepted one.
@@ -55,21 +55,21 @@ pub struct Session {
     pub(super) vanishing: Vanishing,
 
     pub(super) received: RangeSet,
-    /// Numbers below this are forgotten and count as received.
+    /// Packet numbers below this are forgotten and count as received.
     pub(super) floor: u64,
     pub(super) largest_at: Instant,
     pub(super) unacked: u32,
     pub(super) ack_by: Option<Instant>,
     pub(super) ack_now: bool,
-    /// Acknowledgements do not wait: the last one that waited found no packet to travel in.
+    /// Acknowledgements are not delayed: the last delayed one found no packet to travel in.
     pub(super) quick: bool,
     pub(super) tell_credit: bool,
     pub(super) bulk_first: bool,
     pub(super) ask: bool,
     pub(super) asks: u32,
     pub(super) last_heard: Instant,
-    /// When the network last reported the peer as unreachable and this end probed it in response, and how often since
-    /// the peer was last heard.
+    /// The time at which the network last reported the peer as unreachable and this end probed it in response, and the
+    /// number of such reports since a packet of the peer last arrived.
     pub(super) last_hint: Option<Instant>,
     pub(super) hints: u32,
 }
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    /// Whether the session began recently and nothing of the peer has arrived in it.
+    /// Whether the session began recently and no packet of the peer has arrived in it.
     pub(super) fn is_unconfirmed(&self, now: Instant) -> bool {
         self.received.is_empty() && self.floor == 0 && now < self.last_heard + Duration::from_secs(1)
     }

@@ -12,19 +12,19 @@ use crate::time::Instant;
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);
 /// The maximum silence that one clock reading adds, since an endpoint that is not polled cannot hear its peer.
 const MAX_TICK: Duration = Duration::from_secs(1);
-/// The peer's process is asked after this many probe timeouts, if they took at least this time.
+/// The peer's process is asked after this many probe timeouts, if they took at least this long.
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
-/// The least interval between probes in response to unreachable reports.
+/// The minimum interval between probes in response to unreachable reports.
 pub(super) const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
-/// Unreachable reports are believed once there were this many since the peer was last heard, and the silence has lasted
-/// for one part in this many of the patience.
+/// Unreachable reports are accepted after this many since a packet of the peer last arrived, if the silence has lasted
+/// for this fraction of the patience.
 const BELIEVED_HINTS: (u32, u32) = (3, 5);
-/// The path counts as changed after this many probe timeouts that the peer's process left unanswered too, if they took
-/// at least this time. A thread that waits for a core is not a change of the path.
+/// The path is taken as changed after this many probe timeouts that the peer's process left unanswered too, if they
+/// took at least this long. A thread that waits for a core is not a change of the path.
 const BLACK_HOLE_AFTER: (u32, Duration) = (4, Duration::from_millis(50));
 
 impl Connection {
-    /// When [`Connection::on_time`] has something to do.
+    /// The time at which [`Connection::on_time`] must be called next.
     pub fn timeout(&self, config: &Config) -> Option<Instant> {
         let question = self.question.as_deref().map(Question::timeout);
         if let State::Yielding { until } = self.state {
@@ -56,14 +56,14 @@ impl Connection {
         Some(session.last_eliciting + wait)
     }
 
-    /// When to probe a peer that the driver waits for.
+    /// The time at which to probe a peer that the driver waits for.
     fn keep_alive_time(&self, config: &Config) -> Option<Instant> {
         let session = self.session.as_deref().filter(|session| session.in_flight_packets == 0)?;
         let waits = self.expecting || self.sender.commands.is_blocked() || self.sender.bulk.is_blocked();
         waits.then(|| session.last_heard.max(session.last_eliciting) + config.patience / 4)
     }
 
-    /// The network reports the peer as unreachable. This end probes the peer, at most once per probe timeout.
+    /// Handles a report of the network that the peer is unreachable: probes it, at most once per probe timeout.
     pub fn on_unreachable(&mut self, now: Instant) {
         self.thaw();
         let Some(session) = self.session.as_deref_mut() else { return };

@@ -17,8 +17,8 @@ pub fn answer_question(datagram: &[u8]) -> Option<[u8; header::LEN]> {
     Some(packet)
 }
 
-/// Answers a datagram to a process's liveness port: whether the endpoint in question exists, according to `lives`.
-/// `None` if the datagram is not a question.
+/// Answers a datagram to a process's liveness port: `lives` returns whether the endpoint in question exists. `None` if
+/// the datagram is not a question.
 pub fn answer_liveness(datagram: &[u8], lives: impl FnOnce(u64) -> bool) -> Option<[u8; header::LEN]> {
     let (head, _) = Header::parse(datagram).ok()?;
     if head.kind != Kind::Ask || head.flags & flag::CHECKED == 0 {

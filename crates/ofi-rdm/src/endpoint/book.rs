@@ -49,7 +49,7 @@ impl Book {
         self.by_address.insert_unique(hash(&peer), peer, hash);
     }
 
-    /// Removes `peer`'s address. Whether it was entered.
+    /// Removes `peer`'s address. Returns whether it was entered.
     pub fn displace(&mut self, key: Key, peers: &Chunks<Connection>, peer: u32) -> bool {
         let hash = hash_of(key, &peers[peer as usize].address);
         self.by_address.find_entry(hash, |&other| other == peer).map(|entry| entry.remove()).is_ok()

@@ -14,7 +14,7 @@ use crate::time::Instant;
 use crate::wire::header::{self, flag};
 use crate::wire::{Accept, Header, Init, Kind, Malformed, Params, Retry, Stream, VERSION, suites};
 
-/// Most answers to strangers that wait to be sent.
+/// The maximum number of answers to strangers that wait to be sent.
 const ANSWERS: usize = 64;
 /// Peers that are examined for each new stranger: more than one, so that the number of absent strangers falls.
 const CHECKS_PER_NEW_PEER: usize = 2;
@@ -60,7 +60,7 @@ impl Endpoint {
         self.answers.push_back((to, header, body.to_vec()));
     }
 
-    /// Takes a row of datagrams. The effect is that of [`Endpoint::handle`] on one after the other.
+    /// Processes a row of datagrams. The effect is the same as of [`Endpoint::handle`] for each in turn.
     pub fn handle_row<D: Driver>(
         &mut self,
         now: Instant,
@@ -73,16 +73,16 @@ impl Endpoint {
         self.marked = false;
     }
 
-    /// Predicts the peer's next packets, assuming that they have these parts: rows of so many parts that each continue
-    /// a payload. `None` if that cannot be predicted, or if packets must be read before they are accepted because they
-    /// are sealed or have a checksum.
+    /// Predicts the peer's next packets, assuming that they have these parts: each row is its first part, which
+    /// continues a payload, and a number of parts. `None` if they cannot be predicted, or if packets must be read
+    /// before they are accepted because they are sealed or have a checksum.
     pub fn foresee(&self, peer: u32, stream: Stream, rows: &[(Part, usize)]) -> Option<Foresight> {
         self.peers.get(peer as usize)?.foresee(&self.config, stream, rows)
     }
 
-    /// Takes datagrams off the front of a row in which each was [predicted](Foresight::meets). Their payloads are not
-    /// in `arrivals`, but where the driver had them put. Returns the number of bytes taken. The rest goes to
-    /// [`Endpoint::handle_row`], with its payloads. The driver gets records whose payloads must not be read.
+    /// Processes datagrams at the front of a row in which each was [predicted](Foresight::meets). Their payloads are
+    /// not in `arrivals`, but where the driver placed them. Returns the number of bytes processed. The rest is passed
+    /// to [`Endpoint::handle_row`], with its payloads. The driver gets records whose payloads must not be read.
     pub fn handle_placed<D: Driver>(
         &mut self,
         now: Instant,
@@ -121,7 +121,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes plain datagrams off the front of a row. Returns the number of bytes taken.
+    /// Processes plain datagrams at the front of a row. Returns the number of bytes processed.
     fn on_row<D: Driver>(
         &mut self,
         now: Instant,
@@ -507,8 +507,8 @@ impl Endpoint {
         self.peers.len() - self.free.len() < max_peers && self.hosts.enter(self.secret.0, from, max_of_host)
     }
 
-    /// Examines a few strangers for each new one. Those that were silent for long are probed, and forgotten if they are
-    /// absent.
+    /// Examines a few strangers for each new one. Strangers that were silent for long are probed, and forgotten if they
+    /// are absent.
     fn ask_idle(&mut self, now: Instant) {
         for _ in 0..CHECKS_PER_NEW_PEER {
             self.hand = if self.hand as usize + 1 < self.peers.len() { self.hand + 1 } else { 0 };
