@@ -21,8 +21,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LAST_RETRY: Duration = Duration::from_millis(125);
 /// A refusal is unauthenticated and may be forged, so the server's own answer may still arrive within this time.
 const REFUSAL_GRACE: Duration = Duration::from_millis(250);
-/// A question fails after this many reports that the server's port is closed, if they span at least this fraction of
-/// the patience (2 s of 5). Hosts report rarely (Linux: once a second per destination, six at first). Reports may be
+/// A question fails after this many reports that the server's port is closed, if they span at least this many [`PARTS`]
+/// of the patience (2 s of 5). Hosts report rarely (Linux: once a second per destination, six at first). Reports may be
 /// forged or stale, and the server may be about to start.
 const REPORTS: (u32, u32) = (3, 2);
 const PARTS: u32 = 5;

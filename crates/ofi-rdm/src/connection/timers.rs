@@ -16,8 +16,8 @@ const MAX_TICK: Duration = Duration::from_secs(1);
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
 /// The minimum interval between probes in response to unreachable reports.
 pub(super) const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
-/// Unreachable reports are accepted after this many since a packet of the peer last arrived, if the silence has lasted
-/// for this fraction of the patience.
+/// Unreachable reports are accepted once there were this many since a packet of the peer last arrived. Then the
+/// patience is divided by the second number.
 const BELIEVED_HINTS: (u32, u32) = (3, 5);
 /// The path is taken as changed after this many probe timeouts that the peer's process left unanswered too, if they
 /// took at least this long. A thread that waits for a core is not a change of the path.
