@@ -3,14 +3,14 @@
 //! Each size class (a power of two) tries both ways and then uses the faster one. The slower one is tried again now and
 //! then, less often the longer it keeps losing: huge pages, another core or a competing program change the answer.
 
-/// Two ways, of which the first is used where nothing is known.
+/// Two ways. The first one is used until something is known.
 pub trait Ways: Copy + PartialEq {
     /// Both of them.
     const BOTH: [Self; 2];
     /// The logarithm of the longest payloads of the first size class, to the base of two, rounded down.
     const FIRST_CLASS: u32;
-    /// Messages of a trial of either way, of which the first ones are not counted: they find memory as the other way
-    /// left it.
+    /// The number of messages of a trial of either way. The first ones are not counted: they find memory as the other
+    /// way left it.
     const TRIAL: u32;
     const SKIPPED: u32;
 
@@ -23,14 +23,14 @@ pub trait Ways: Copy + PartialEq {
     }
 }
 
-/// Messages between two trials of the slower way: initially, and at most. With the latter, a trial of a way that
-/// takes twice as long costs a thousandth.
+/// The number of messages between two trials of the slower way, at first and at most. With the maximum, a trial of a
+/// way that takes twice as long costs a thousandth.
 const SELDOM: u32 = 64;
 const HARDLY_EVER: u32 = 4096;
 /// A way must be better by this factor to replace the other, because measurements are noisy.
 const MARGIN: f32 = 0.95;
 
-/// What is known about one size class.
+/// The measurements of one size class.
 #[derive(Clone, Copy, Debug)]
 struct Class<W> {
     /// The current way.
@@ -104,14 +104,14 @@ impl<W: Ways, const CLASSES: usize> Choice<W, CLASSES> {
         class.way
     }
 
-    /// Whether a message of `len` bytes that was just sent this way by [`choose`](Self::choose) should be measured, if
-    /// not all are: it is part of a trial, or one of `every` of its size class.
+    /// Whether to measure a message of `len` bytes for which [`choose`](Self::choose) just returned this way: it is
+    /// part of a trial, or one of `every` of its size class.
     pub fn samples(&self, way: W, len: usize, every: u32) -> bool {
         let class = &self.classes[Self::class_of(len)];
         !class.settled || class.way != way || class.until.is_multiple_of(every)
     }
 
-    /// Records what a byte of a message of `len` bytes cost by this way, in any unit.
+    /// Records the cost per byte, in any unit, of a message of `len` bytes that went this way.
     pub fn measured(&mut self, way: W, len: usize, cost: f32) {
         let class = &mut self.classes[Self::class_of(len)];
         let on_trial = if class.settled { class.way.other() == way } else { class.way == way };

@@ -20,7 +20,7 @@ use crate::sys::{self, Mapping};
 
 /// Bytes of a token page.
 const PAGE: usize = 4096;
-/// Offset of the word that writers write; nobody reads it.
+/// Offset of the word that writers write and no process reads.
 const SCRATCH: u64 = 64;
 /// Ranges in one call besides the token's: as many as an operation has pieces.
 pub const RANGES: usize = 8;
@@ -83,7 +83,7 @@ impl Drop for TokenPage {
     }
 }
 
-/// What a process tells its peers about its [`TokenPage`]. `page` 0 means that nobody may copy.
+/// The description of a process's [`TokenPage`] for its peers. `page` 0: no peer may copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Token {
     /// Its address there.
@@ -92,13 +92,13 @@ pub struct Token {
     pub nonce: u64,
 }
 
-/// Why a copy did not happen, or only in part.
+/// The reason why a copy did not happen, or only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// No copy will ever work: the call is forbidden (EPERM, ENOSYS, or the error of a system call filter), or the
     /// process is gone or is another one.
     Denied,
-    /// Not this memory.
+    /// This memory cannot be copied.
     Memory,
 }
 

@@ -17,7 +17,7 @@ use crate::shared::Shared;
 pub struct Common {
     pub shared: Arc<Shared>,
     pub helper: Arc<Helper>,
-    /// Longest payload that travels inside a command.
+    /// The maximum length of a payload inside a command, in bytes.
     pub eager: usize,
     /// Bytes kept for receivers that are out of room, and their limit.
     pub kept: usize,

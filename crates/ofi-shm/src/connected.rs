@@ -30,7 +30,7 @@ impl Connected {
         self.inner().admitted.as_deref() == Some(socket)
     }
 
-    /// Admits `socket`, and nobody else.
+    /// Admits only `socket`.
     pub fn admit(&self, socket: Vec<u8>) {
         self.inner().admitted = Some(socket);
     }
@@ -40,7 +40,7 @@ impl Connected {
         self.inner().admitted.clone()
     }
 
-    /// Stops admitting and watching anybody.
+    /// Stops admitting and watching peers.
     pub fn shut_out(&self) {
         let mut inner = self.inner();
         (inner.admitted, inner.watched) = (None, None);

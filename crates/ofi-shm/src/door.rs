@@ -23,16 +23,16 @@ pub use crate::name::is_local;
 
 /// Prefix of the names; the address follows without its scheme.
 const PREFIX: &str = "ofi-near/";
-/// The user id that the kernel reports for users who have none in this user namespace.
+/// The user id that the kernel reports for users without one in this user namespace.
 const NOBODY: u32 = 65_534;
 
-/// An endpoint's door, open until it is dropped.
+/// An endpoint's listening socket for the locality probe, open until it is dropped.
 pub struct Door {
     helper: Arc<Helper>,
     socket: Arc<OwnedFd>,
 }
 
-/// The abstract name of the door of the endpoint at `near`.
+/// The abstract name of the socket of the endpoint at `near`.
 fn name(near: &Address) -> Result<String> {
     let own = near.text().and_then(|text| text.strip_prefix(SCHEME));
     let own = own.ok_or_else(|| {
@@ -48,7 +48,7 @@ fn name(near: &Address) -> Result<String> {
 }
 
 impl Door {
-    /// Opens the door of the endpoint at `near`.
+    /// Opens the socket of the endpoint at `near`.
     ///
     /// # Errors
     /// `FI_EADDRINUSE` if the name is taken; `FI_EMFILE`.
@@ -72,7 +72,7 @@ impl Drop for Door {
     }
 }
 
-/// The process that listens at a door. `None` if nobody does, or if its backlog is full.
+/// The process that listens at the socket. `None` if none does, or if its backlog is full.
 fn listener(near: &Address) -> Option<Credentials> {
     let (name, socket) = (name(near).ok()?, unix::socket(SocketType::STREAM).ok()?);
     unix::connect(&socket, name.as_bytes()).ok().filter(|there| *there)?;
@@ -81,8 +81,8 @@ fn listener(near: &Address) -> Option<Credentials> {
 
 /// Whether the endpoint at `near` belongs to this user on this host and is reachable over shared memory.
 ///
-/// A child may have inherited a door's socket without serving it, so the process itself must be alive. A process of
-/// another pid namespace has no pid here and is trusted.
+/// A child may have inherited the socket without serving it, so the process itself must be alive. A process of another
+/// pid namespace has no pid here and is trusted.
 pub fn is_open(near: &Address) -> bool {
     let Some(who) = listener(near) else { return false };
     who.uid == effective_user() && who.uid != NOBODY && !sys::has_ended(who.pid)

@@ -28,7 +28,7 @@ pub enum End {
     Unreached(Errno),
 }
 
-/// An end that has not been reported to its endpoint.
+/// The end of a peer that has not been reported to its endpoint.
 pub struct Farewell {
     endpoint: Weak<Shared>,
     socket: Vec<u8>,
@@ -40,7 +40,7 @@ impl Farewell {
         Self { endpoint: Arc::downgrade(endpoint), socket, end }
     }
 
-    /// Whether it was read from the socket of `endpoint`: later datagrams there wait until it is reported.
+    /// Whether the end was read from the socket of `endpoint`: later datagrams there wait until it is reported.
     pub fn holds_up(&self, endpoint: &Weak<Shared>) -> bool {
         matches!(self.end, End::Goodbye { .. } | End::Shutdown(_)) && self.endpoint.ptr_eq(endpoint)
     }

@@ -51,9 +51,10 @@ impl Lane {
         }
     }
 
-    /// Unmaps what the peer has withdrawn; otherwise a key that is never used again would stay mapped. Answers whose
-    /// validity cannot be checked (refusals, sources of messages) are forgotten only when there are very many, and then
-    /// requested again. This runs when the number of answers has doubled, so each grant pays a constant part of it.
+    /// Unmaps memory that the peer has withdrawn; otherwise a key that is never used again would stay mapped. Answers
+    /// whose validity cannot be checked (refusals, sources of messages) are forgotten only when there are very many,
+    /// and are then requested again. This runs when the number of answers has doubled, so each grant pays a constant
+    /// part of it.
     #[cold]
     fn forget_grants(&mut self) {
         let Some(Link { up: Some(up), .. }) = &self.link else { return };

@@ -23,15 +23,15 @@ use crate::shared::Shared;
 use crate::sys::{self, Datagram};
 use crate::{name, region};
 
-/// How long a greeting to an unused name is repeated, so that two programs may start in any order.
+/// The time for which a greeting to an unused name is repeated, so that two programs may start in any order.
 const GREETING: Duration = Duration::from_millis(500);
 /// Pause between two tries to send a datagram.
 const RETRY: Duration = Duration::from_millis(2);
-/// Interval of repeated greetings that nobody has answered: the receiver may have ended and another may have its name.
+/// Interval of repeated unanswered greetings: the receiver may have ended, and another process may have its name.
 const REPEAT: Duration = Duration::from_millis(250);
 /// Interval of checks on processes that have no pidfd.
 const SWEEP: Duration = Duration::from_millis(250);
-/// Most pidfds for watching processes; the other processes are polled.
+/// The maximum number of pidfds for watching processes; other processes are polled.
 const WATCHED: usize = 200;
 
 /// A datagram that has not been sent yet.
@@ -69,8 +69,8 @@ struct State {
     /// Greetings that were sent and not answered yet.
     unanswered: Vec<(Late, Instant)>,
     processes: HashMap<i32, Process>,
-    /// Doors of endpoints ([`crate::door`]). Their callers are accepted and dropped, so that the backlog has room for
-    /// others.
+    /// Listening sockets of endpoints ([`crate::door`]). Their connections are accepted and dropped, so that the
+    /// backlog has room for others.
     doors: HashMap<RawFd, Arc<OwnedFd>>,
     /// Ends to report when the next round has read all sockets.
     ends: Vec<Farewell>,
@@ -176,7 +176,7 @@ impl Helper {
         }
     }
 
-    /// Serves a door, a non-blocking listening socket, from now on.
+    /// Serves `door`, a non-blocking listening socket, from now on.
     pub fn tend(&self, door: &Arc<OwnedFd>) {
         self.state().doors.insert(door.as_raw_fd(), Arc::clone(door));
         self.poke();
@@ -202,8 +202,8 @@ impl Helper {
         self.send(endpoint, to.to_vec(), Outgoing::Plain(message, fd));
     }
 
-    /// Sends a packet of connection management, now or as soon as its socket takes it. If nobody has the socket, the
-    /// endpoint is told.
+    /// Sends a packet of connection management, now or as soon as its socket takes it. If the socket does not exist,
+    /// the endpoint is notified.
     pub fn packet(&self, endpoint: &Arc<Shared>, to: &[u8], packet: &[u8]) {
         self.send(endpoint, to.to_vec(), Outgoing::Packet(endpoint.wrap(to, packet)));
     }
@@ -529,7 +529,7 @@ impl Helper {
     }
 
     /// Gives up the greeting of a peer with another authorization key, unless a peer with the same key had its name
-    /// before: then this is another incarnation.
+    /// before: then the peer is a new incarnation.
     fn part_ways(&self, endpoint: &Arc<Shared>, socket: Vec<u8>) {
         if endpoint.incarnation_of(&socket).is_some() {
             return;

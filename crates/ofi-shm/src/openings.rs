@@ -53,8 +53,7 @@ impl Openings {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes all tickets and waits until nobody writes, at the latest until `deadline`. Returns whether nobody
-    /// writes.
+    /// Removes all tickets and waits for writers, at the latest until `deadline`. Returns whether no peer writes.
     pub fn void(&self, deadline: Instant) -> bool {
         let open = self.list().clone();
         open.iter().for_each(|opening| opening.void());

@@ -18,7 +18,7 @@ use crate::sys::{self, Mapping, Writers};
 static UNDELIVERED: AtomicUsize = AtomicUsize::new(0);
 static EVENTS: AtomicUsize = AtomicUsize::new(0);
 
-/// Most descriptors of each kind: a quarter of the process's limit.
+/// The maximum number of descriptors of each kind: a quarter of the process's limit.
 fn descriptor_budget() -> usize {
     (sys::descriptor_limit() / 4).clamp(16, 4096)
 }

@@ -22,7 +22,7 @@ use crate::openings::Openings;
 use crate::shared::Shared;
 use crate::sys::Writers;
 
-/// How long closing waits for a peer that copies.
+/// The maximum time that closing waits for a peer that copies.
 const BOUND: Duration = Duration::from_secs(1);
 
 /// This transport's part of a registration.
@@ -132,7 +132,7 @@ fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
 }
 
 /// Withdraws the grants of a registration whose key is already gone, or whose accesses are counted from now on. In the
-/// latter case the owner goes on with direct copies alone. See `Transport::deregister`.
+/// latter case only the owner continues with direct copies. See `Transport::deregister`.
 ///
 /// # Errors
 /// `FI_EBUSY` if a peer still copies after a second.
@@ -160,8 +160,7 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
     Ok(())
 }
 
-/// Voids grants and waits until nobody copies through them, at the latest until `deadline`. Returns whether nobody
-/// copies.
+/// Voids grants and waits for copies through them, at the latest until `deadline`. Returns whether no peer copies.
 fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
     let mut endpoints: Vec<(Arc<Shared>, u32)> = Vec::new();
     for (shared, slot) in given {

@@ -24,7 +24,7 @@ use crate::settings::SingleCopy;
 use crate::sys::{self, ControlSocket, Mapping, Writers};
 use crate::{Shm, name};
 
-/// How long a goodbye to a peer with a full socket is retried; the helper of such a peer is not running.
+/// The time for which a goodbye to a peer with a full socket is retried; the helper of such a peer is not running.
 const GOODBYE: Duration = Duration::from_millis(50);
 
 /// The part of this end of a pair that exists before the peer is attached.
@@ -269,7 +269,7 @@ impl Shared {
         Ok((welcome, event))
     }
 
-    /// Forgets a pair whose peer is gone; with `incarnation`, only if it is that one.
+    /// Forgets a pair whose peer is gone; with `incarnation`, only if the peer is that incarnation.
     pub fn forget(&self, socket: &[u8], incarnation: Option<u64>) {
         let mut pairs = self.pairs();
         if pairs.get(socket).is_some_and(|entry| entry.incarnation == incarnation) {
@@ -298,8 +298,8 @@ impl Shared {
             .collect()
     }
 
-    /// Marks the endpoint as closed in every pair, including those of peers that only the helper has met: the goodbye
-    /// datagram may reach them before their welcome, and is then dropped. No peer is met after this.
+    /// Marks the endpoint as closed in every pair, including pairs with peers that only the helper knows: the goodbye
+    /// datagram may reach them before their welcome, and is then dropped. No peer is added after this.
     pub fn close_pairs(&self) {
         let pairs = self.pairs();
         self.closed.store(true, Ordering::Relaxed); // under the lock
@@ -398,8 +398,8 @@ impl Shared {
         }
     }
 
-    /// Says goodbye to the one peer. It must learn of the end, and may know this endpoint although this one has not met
-    /// it. Nothing else tells it: the word of an idle connection is not polled.
+    /// Says goodbye to the one peer, which may know this endpoint although this endpoint does not know it yet. Nothing
+    /// else notifies it: the word of an idle connection is not polled.
     pub fn part_from_admitted(&self) {
         let Some(socket) = self.connection.as_ref().and_then(Connected::admitted) else { return };
         let bye = Message::Bye { incarnation: self.incarnation }.encode();

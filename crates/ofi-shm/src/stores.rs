@@ -20,10 +20,10 @@ use crate::pair::OwnPair;
 use crate::settings::StreamingStores;
 use crate::sys::Mapping;
 
-/// Shorter payloads are written by plain stores: nobody was seen to lose more than a fifth by that.
+/// Shorter payloads are written by plain stores: no measured host loses more than a fifth by that.
 pub const LONG: usize = 1 << 10;
 
-/// One in so many payloads of a size class that are not on trial is timed.
+/// Outside trials, one in this many payloads of a size class is timed.
 const TIMED: u32 = 8;
 
 /// Longer payloads are not fetched before they are copied: the processor's own prefetching is as good there.
@@ -64,7 +64,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What its record says of it.
+    /// The flags of its record.
     pub fn flags(self) -> u32 {
         let streamed = if self.stores == Stores::Streaming { flag::STREAMED } else { 0 };
         streamed | if self.began.is_some() { flag::TIMED } else { 0 }
@@ -166,7 +166,7 @@ impl Reading {
     }
 }
 
-/// Tells the writer what reading costs.
+/// Publishes the cost of reading to the writer.
 #[cold]
 #[inline(never)]
 fn tell(own: &OwnPair, stores: Stores, len: usize, took: u64) {
@@ -178,12 +178,12 @@ fn tell(own: &OwnPair, stores: Stores, len: usize, took: u64) {
     word.store(pack(costs), Ordering::Relaxed);
 }
 
-/// Whether a reader can have measured this: it is 0 until it has, and anything from a hostile one.
+/// Whether a reader can have measured this. It is 0 before a measurement, and may be anything from a hostile reader.
 fn credible(cost: f32) -> bool {
     cost > 0.0 && cost < 1e6
 }
 
-/// The costs of a byte by either stores in one word.
+/// The costs per byte of both kinds of stores, in one word.
 fn pack([cached, streaming]: [f32; 2]) -> u64 {
     u64::from(cached.to_bits()) | u64::from(streaming.to_bits()) << 32
 }

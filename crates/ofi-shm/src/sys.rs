@@ -67,7 +67,7 @@ pub fn pidfd(pid: i32) -> Option<OwnedFd> {
     process::pidfd_open(process_of(pid)?, PidfdFlags::empty()).ok()
 }
 
-/// Whether the process of a [`pidfd`] has ended, whichever process has its pid now.
+/// Whether the process of a [`pidfd`] has ended, even if another process has its pid now.
 pub fn is_over(pidfd: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)], Some(&now))
@@ -84,7 +84,7 @@ pub fn has_ended(pid: i32) -> bool {
     }
 }
 
-/// How many descriptors this process may have open.
+/// The maximum number of open descriptors of this process.
 pub fn descriptor_limit() -> usize {
     let limit = process::getrlimit(Resource::Nofile).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))

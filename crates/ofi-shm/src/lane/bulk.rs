@@ -141,6 +141,6 @@ impl Stream {
 pub struct Bulk {
     pub out: Option<BulkOut>,
     pub input: Option<BulkIn>,
-    /// Payloads on their way to the peer, in their order.
+    /// Payloads that are being streamed to the peer, in order.
     pub streams: VecDeque<Stream>,
 }

@@ -11,13 +11,13 @@ use crate::control::Terms;
 use crate::layout::endpoint;
 use crate::sys::Mapping;
 
-/// Grants of one peer below which no cleanup runs, and the number of repeatable answers that are remembered.
+/// The number of grants of one peer below which no cleanup runs, and of repeatable answers that are remembered.
 pub const FEW: usize = 64;
 pub const MANY: usize = 4096;
 
 /// This end's state of a peer's key.
 pub enum KeyState {
-    /// The peer has been asked.
+    /// The peer was asked, and has not answered.
     Asked,
     /// The memory is mapped.
     Mapped(MappedRegion),
@@ -55,7 +55,7 @@ impl MappedRegion {
     }
 }
 
-/// The generation of a grant's slot, in the endpoint memory of the peer that gave it.
+/// The generation of a grant's slot, in the endpoint memory of the peer that granted it.
 pub fn current<'a>(peer: &'a Mapping, terms: &Terms) -> &'a AtomicU32 {
     let slot = terms.slot as usize % endpoint::GRANT_SLOTS;
     // SAFETY: `word` checks place and alignment; mapped while `peer` lives and accessed atomically.

@@ -27,7 +27,7 @@ pub struct Up {
     /// A copy through a grant is announced with a fence, because one of the two processes lacks the barrier.
     pub fences: bool,
     pub wish: *const AtomicU32,
-    /// Keeps mapped the memory that all of the above point into.
+    /// The mapped memory that all fields above point into.
     pub parts: Box<PeerParts>,
 }
 
@@ -41,7 +41,7 @@ impl Up {
         &self.parts.pair
     }
 
-    /// The peer's wish.
+    /// The word in which the peer asks this end to hold its payloads.
     #[inline]
     pub fn wish(&self) -> u32 {
         // SAFETY: aligned and mapped while `parts` lives; accessed atomically.

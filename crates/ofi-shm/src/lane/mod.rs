@@ -43,7 +43,7 @@ use crate::stores::RingStores;
 /// The end of the peer.
 #[derive(Default)]
 pub struct End {
-    /// The peer has ended. What it sent is still processed; then the lane is given up.
+    /// The peer has ended. The records that it sent are still processed; then the lane is given up.
     pub gone: bool,
     /// For a connected endpoint: the helper's round in which the end was seen in the peer's memory.
     pub closed_at: Option<u64>,
@@ -56,9 +56,9 @@ pub struct Initiated {
     pub outstanding: usize,
     /// Reads and writes among them that the peer executes.
     pub commanded: usize,
-    /// Sends that are in the ring before the peer is known to exist.
+    /// Sends that were put into the ring before the peer was known to exist.
     pub unconfirmed: Vec<SlotId>,
-    /// One more than the bytes for which a post found no room in the command ring; 0 once a sleeper was told about
+    /// One more than the length for which a post found no room in the command ring; 0 once a sleeper was notified of
     /// room.
     pub starved: u32,
 }
@@ -66,7 +66,7 @@ pub struct Initiated {
 /// Payloads that stay with their senders until a receiver has room.
 #[derive(Default)]
 pub struct BackPressure {
-    /// This end has asked the peer to keep its payloads.
+    /// This end has asked the peer to hold its payloads.
     pub wished: bool,
     /// Payloads that this end keeps at the peer's request.
     pub kept: Slots<Box<[u8]>>,
@@ -75,9 +75,9 @@ pub struct BackPressure {
 /// The lane's membership in the endpoint's lists (`lanes/`).
 #[derive(Default)]
 pub struct Schedule {
-    /// Not polled every time: its peer rings.
+    /// The lane is not visited by every poll: its peer sets a hint.
     pub is_cold: bool,
-    /// It is in the list of lost lanes, whose number another peer may take.
+    /// The lane is in the list of lost lanes, whose numbers may be reused.
     pub is_spare: bool,
     /// Polls since a command came; `ShmLanes::cool_down` uses it.
     pub idle: u32,
@@ -228,8 +228,8 @@ impl Lane {
         }
     }
 
-    /// Wakes a peer that sleeps or may sleep. A peer that is not attached here may already be attached there, and may
-    /// have checked its ring before the record arrived.
+    /// Wakes a peer that sleeps or may sleep. A peer that is not attached at this end may already be attached at its
+    /// own, and may have checked its ring before the record arrived.
     #[cold]
     fn wake(&self, common: &mut Common, up: Option<&Up>) {
         if self.link.is_none() {
@@ -261,7 +261,7 @@ impl Lane {
         }
     }
 
-    /// Whether there is room now for the post that found none.
+    /// Whether there is now room for the post that found none.
     pub fn has_room_again(&mut self) -> bool {
         let (wanted, link) = (self.initiated.starved, self.link_mut());
         wanted > 0 && link.is_some_and(|link| link.commands.reserve(wanted as usize - 1).is_ok())

@@ -78,6 +78,6 @@ impl AtomicAccess {
 #[derive(Default)]
 pub struct ParkedQueue {
     pub queue: VecDeque<Parked>,
-    /// How many of them are accesses of this end: later operations must not overtake them.
+    /// The number of accesses of this end among them: later operations must not overtake them.
     pub accesses: usize,
 }

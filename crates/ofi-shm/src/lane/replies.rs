@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// Results in one reply: they fill a line of its ring.
+/// The maximum number of results in one reply: they fill a line of its ring.
 pub const DONES: usize = 7;
 
 /// Executed operations of the peer, reported together.
@@ -10,7 +10,7 @@ pub const DONES: usize = 7;
 pub struct Dones {
     pub ops: [u64; DONES],
     pub count: usize,
-    /// Commands are being taken: more may come.
+    /// Commands are being processed, so more results may follow.
     pub gathers: bool,
 }
 

@@ -36,7 +36,7 @@ pub struct Inward {
     pub ticket: u64,
     /// Bytes read, from the front.
     pub front: usize,
-    /// This end can read, as far as known.
+    /// This end is assumed to be able to read.
     pub reads: bool,
     /// The other end may write. Not for registered memory that it may not, or no longer, write.
     pub shared: bool,
@@ -58,7 +58,7 @@ pub struct Outward {
 // SAFETY: addresses of another process, which this one never follows.
 unsafe impl Send for Outward {}
 
-/// What a lane has for single copies; made at the first message that may be copied so.
+/// A lane's state for single copies, created at the first message that may be copied directly.
 #[derive(Default)]
 pub struct Single {
     pub may_read: Option<bool>,
@@ -78,7 +78,7 @@ pub struct Single {
 }
 
 impl Single {
-    /// Whether something is under way.
+    /// Whether a copy is in flight.
     pub fn is_busy(&self) -> bool {
         self.inward.is_some() || self.outward.is_some() || !self.waiting.is_empty()
     }

@@ -12,15 +12,15 @@ use crate::layout::pair;
 use crate::token::Sink;
 use crate::{Shm, cma, sys};
 
-/// How long ending a receive waits for a sender that writes into it: for a chunk, or for as long as the sender's
-/// process is descheduled in the middle of one.
+/// The maximum time that the end of a receive waits for a sender that writes into it: for a chunk, or while the
+/// sender's process is descheduled in the middle of one.
 const BOUND: Duration = Duration::from_secs(5);
 
 /// As [`BOUND`], after a peer of this process has exceeded it.
 const LESS: Duration = Duration::from_secs(1);
 
-/// A peer has claimed to write for longer than [`BOUND`]. Such waits block the endpoint, so a lying peer could make all
-/// the other peers wait. Therefore this process opens nothing to writers any more, and receivers copy alone.
+/// A peer has claimed to write for longer than [`BOUND`]. Such waits block the endpoint, so a lying peer could delay
+/// all other peers. From then on this process opens no memory to writers, and receivers copy alone.
 static OVERRUN: AtomicBool = AtomicBool::new(false);
 
 /// Whether peers may write here.
@@ -28,7 +28,7 @@ pub(super) fn trusts_writers() -> bool {
     !OVERRUN.load(Ordering::Relaxed)
 }
 
-/// How long closing waits; see [`BOUND`].
+/// The time until which closing waits; see [`BOUND`].
 pub fn deadline() -> Instant {
     Instant::now() + if trusts_writers() { BOUND } else { LESS }
 }

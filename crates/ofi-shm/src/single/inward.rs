@@ -35,7 +35,7 @@ enum CopyStatus {
     Whole,
     /// Neither end can copy.
     Failed,
-    /// Nothing waits for it any more.
+    /// No operation waits for it any more.
     Unwanted,
     /// The peer may not, or no longer, write here.
     Refused(Errno),
@@ -133,7 +133,7 @@ impl Lane {
         }
     }
 
-    /// Advances the current inward copy, and starts what waits.
+    /// Advances the current inward copy, and starts waiting ones.
     pub(super) fn copy_all_in<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         let mut budget = TURN;
         while let Some(mut inward) = self.single.as_mut().and_then(|single| single.inward.take()) {

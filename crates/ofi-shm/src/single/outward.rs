@@ -26,7 +26,7 @@ use crate::op::Op;
 use crate::openings::{Opening, Registered};
 use crate::pair::OwnPair;
 
-/// Most reads of a peer that are offered at a time.
+/// The maximum number of a peer's reads that are offered at a time.
 const OFFERS: usize = 8;
 
 impl Lane {
@@ -108,8 +108,8 @@ impl Lane {
         Ok(self.served.reads.remove(at))
     }
 
-    /// Whether a command may be taken while others are served. That is a read after offered reads, so that the peer has
-    /// the next offer before it finishes the last. It reads them in order.
+    /// Whether a command may be processed while others are served. That is a read after offered reads, so that the peer
+    /// has the next offer before it finishes the last. The peer reads them in order.
     pub fn may_serve(&self, kind: u32) -> bool {
         let served = self.served.reads.len();
         self.served.serving == 0 || (kind == kind::READ && self.served.serving == served && served < OFFERS)
@@ -142,7 +142,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The receiver tells where this end may write.
+    /// Processes the receiver's message that says where this end may write.
     pub fn take_share<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
