@@ -53,7 +53,7 @@ fn is_other(list: &[Opened], wanted: Option<&Handle>, provider: &str, name: &str
     named.is_some_and(|named| (&*named.provider, &*named.name) != (provider, name))
 }
 
-/// Completes an offer: with the objects of its names that are open, unless it has those that the hints named.
+/// Completes an offer with the open objects of its names, unless it has the objects that the hints named.
 ///
 /// # Errors
 /// The refusal, where the hints named an open object that this offer does not go with.

@@ -20,25 +20,25 @@ use crate::sys;
 
 /// Unsuccessful polls between two reads of the clock: a read costs as much as half a poll of an endpoint.
 const POLLS_PER_CLOCK_READ: u32 = 32;
-/// How long a thread spins before it yields: more than a message takes over UDP between two nearby hosts.
+/// The time for which a thread spins before it yields: more than a UDP message takes between two nearby hosts.
 const SPIN: Duration = Duration::from_micros(10);
 /// A thread whose [`POLLS_PER_CLOCK_READ`] polls take longer does not spin: a poll of a socket takes 1 to 5 us.
 const DENSE: Duration = Duration::from_micros(400);
 /// The least time that a preempted thread loses: Linux's `base_slice_ns` is 700 us on one core, and more on several.
 const LOST: Duration = Duration::from_micros(500);
-/// How long the loss of the core is remembered, and the fact that another thread did not yield in turn.
+/// The time for which a loss of the core, and a thread that did not yield in turn, are remembered.
 const CONTENDED: Duration = Duration::from_secs(1);
 const RUDE: Duration = Duration::from_millis(100);
-/// How long a rest is. The system adds its slack (`PR_SET_TIMERSLACK`, 50 us by default).
+/// The length of a sleep. The system adds its slack (`PR_SET_TIMERSLACK`, 50 us by default).
 const REST: Duration = Duration::from_micros(1);
 
-/// The action that a poll requests from its thread, once no lock is held. The variants are ordered: of several sources
-/// the largest counts, but [`Turn::Busy`] above all.
+/// The action that a poll requests from its thread, once no lock is held. The variants are ordered: the largest request
+/// of several sources counts, but [`Turn::Busy`] above all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// Nothing: something was found, or the search has not lasted long.
+    /// No action: something was found, or the polls have not been empty for long.
     Busy,
-    /// Nothing, but the source accepts that another one yields.
+    /// No action, but the source permits that another one yields.
     Idle,
     /// Yield to threads that wait for the core.
     Yield,
@@ -53,7 +53,7 @@ impl Turn {
         if self == Self::Busy || other == Self::Busy { Self::Busy } else { self.max(other) }
     }
 
-    /// Does it.
+    /// Performs the action.
     #[inline]
     pub fn take(self) {
         if self > Self::Idle {
@@ -84,7 +84,7 @@ struct Row {
 pub struct Patience {
     /// Unsuccessful polls since the last read of the clock.
     vain: u32,
-    /// The answer until the next read of the clock.
+    /// The action to request until the next read of the clock.
     until_then: Turn,
     on: bool,
     /// Once a look was taken.
@@ -111,7 +111,7 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// A poll found something, or not.
+    /// Records the result of a poll. Returns the action to request.
     #[inline]
     pub fn polled(&mut self, found: bool) -> Turn {
         if found {

@@ -21,10 +21,10 @@ use crate::sys::{self, WaitSet};
 
 /// The interval at which the thread checks whether the application polls.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// Polls in that time from which on the thread leaves everything to the application: one each millisecond. With fewer,
-/// a transfer with several steps at both ends would wait at each of them.
+/// The number of polls in that time from which the thread leaves progress to the application: one each millisecond.
+/// With fewer, a transfer with several steps at both ends would wait at each of them.
 const BUSY: u64 = 10;
-/// The longest sleep.
+/// The maximum sleep.
 const SLEEP: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -37,7 +37,7 @@ struct Thread {
     stop: AtomicBool,
 }
 
-/// A domain's progress: by a thread, or none beside the application's calls.
+/// A domain's progress: by a thread, or only by the application's calls.
 #[derive(Default)]
 pub struct Progress(Option<Arc<Thread>>);
 
@@ -72,7 +72,7 @@ impl Progress {
         }
     }
 
-    /// Leaves `source` alone from now on.
+    /// Stops driving `source`.
     pub fn remove(&self, source: &Arc<dyn Source>) {
         if let Some(thread) = &self.0 {
             let gone = Arc::as_ptr(source).cast::<()>();

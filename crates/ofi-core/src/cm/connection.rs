@@ -12,7 +12,7 @@ use crate::transport::{Held, Peer, Reaction};
 
 /// The progress of the connection.
 enum Phase {
-    /// Nothing was asked for.
+    /// No connection was requested.
     Idle,
     /// A request is in flight. Once it is `granted`, the acceptance comes from another endpoint, and the passive
     /// endpoint may close.
@@ -82,8 +82,8 @@ impl Connection {
         self.request.is_some()
     }
 
-    /// The name of an accepting endpoint: that of its passive endpoint, just as a socket from accept(2) has its
-    /// listener's name. Nobody else can reach it, so its own address is of no use.
+    /// The name of an accepting endpoint: the name of its passive endpoint, as a socket from accept(2) has its
+    /// listener's name. No other peer can reach the endpoint, so its own address is of no use.
     pub fn name(&self) -> Option<&Address> {
         self.request.as_deref().map(Request::to)
     }
@@ -133,7 +133,7 @@ impl Connection {
         matches!(self.phase, Phase::Accepted { awaited: true, .. })
     }
 
-    /// A request has waited long enough for the confirmation: no others wait.
+    /// Stops making requests wait for the confirmation: one has waited long enough.
     pub fn stop_settling(&mut self) {
         if let Phase::Accepted { awaited, .. } = &mut self.phase {
             *awaited = false;
@@ -367,7 +367,7 @@ impl Connection {
         }
     }
 
-    /// When to call [`Connection::tick`].
+    /// The time at which to call [`Connection::tick`].
     pub fn deadline(&self) -> Option<Instant> {
         match self.phase {
             Phase::Connecting { deadline, .. } | Phase::Accepted { deadline, .. } => Some(deadline),

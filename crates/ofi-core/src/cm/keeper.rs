@@ -105,7 +105,7 @@ impl Keeper {
         }
     }
 
-    /// Drops those that no longer need it. Returns whether none are left.
+    /// Drops endpoints that no longer need the thread. Returns whether none are left.
     fn forget(&self) -> bool {
         let mut entries = self.entries();
         entries.retain(|entry| {

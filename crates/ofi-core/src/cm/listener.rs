@@ -20,8 +20,8 @@ use crate::transport::{Arm, Held, Port, Transport};
 
 /// Time until an answer is sent again for which its receiver had no room.
 const RETRY: Duration = Duration::from_millis(2);
-/// Most answers that wait for room. Beyond that the oldest is dropped: its receiver does not read, and its request
-/// times out.
+/// The maximum number of answers that wait for room. Beyond that the oldest is dropped: its receiver does not read, and
+/// its request times out.
 const LATE: usize = 1024;
 
 /// [`Transport::open_port`].
@@ -135,8 +135,8 @@ struct Listener {
     fid: Fid,
     info: Info,
     state: Mutex<State>,
-    /// Held while the port is used outside the state's lock: once it is free after the port has left the state, nobody
-    /// uses the port. Locked before the state.
+    /// Held while the port is used outside the state's lock. Once the port has left the state and this lock is free, no
+    /// thread uses the port. Locked before the state.
     driving: Mutex<()>,
     open_port: OpenPort,
     unanswered: AtomicUsize,

@@ -34,7 +34,7 @@ fn cut(data: &[u8]) -> &[u8] {
     &data[..data.len().min(DATA_SIZE)]
 }
 
-/// A cookie that nobody can guess.
+/// A random cookie that cannot be guessed.
 fn cookie() -> Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes)

@@ -38,7 +38,7 @@ const KINDS: [Kind; 6] =
 pub struct Packet<'a> {
     /// Its content.
     pub kind: Kind,
-    /// Of which connection.
+    /// The cookie of the connection.
     pub cookie: u64,
     /// The reason of a rejection, a positive error number; 0 for other kinds.
     pub errno: u32,

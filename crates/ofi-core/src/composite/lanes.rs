@@ -21,11 +21,12 @@ use crate::transport::{
 
 /// The near transport of an enabled endpoint.
 struct Nearby<P: Pairing> {
-    /// Closed first, so that no peer finds lanes that are gone. An endpoint with a connection has no door.
+    /// Closed first, so that no peer finds lanes that are gone. An endpoint with a connection is not announced to
+    /// peers.
     meeting: Option<P::Meeting>,
     lanes: <P::Near as Transport>::Lanes,
-    /// Readable when either transport's descriptor is. The near one's is always in the set; the far one's is added once
-    /// a thread may sleep, because being watched may cost the transport more.
+    /// Readable when either transport's descriptor is. The near descriptor is always in the set; the far one is added
+    /// once a thread may sleep, because being watched may cost the transport more.
     wait: Option<WaitSet>,
     far_watched: AtomicBool,
 }
@@ -38,7 +39,7 @@ pub struct BothLanes<P: Pairing> {
     far: <P::Far as Transport>::Lanes,
     routes: Routes,
     pace: Pace,
-    /// It has a connection (`FI_EP_MSG`).
+    /// The endpoint has a connection (`FI_EP_MSG`).
     connected: bool,
     /// The next poll starts with the far transport.
     far_first: bool,

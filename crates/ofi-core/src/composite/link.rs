@@ -10,7 +10,7 @@ use ofi_api::{Address, Errno, Error, Result};
 
 use crate::transport::{Held, MAX_PACKET};
 
-/// The two addresses of an end.
+/// The far and the near address of one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     pub far: Address,
@@ -20,11 +20,11 @@ pub struct Names {
 /// The route of the connection.
 #[derive(Default)]
 enum Way {
-    /// Nothing was asked for.
+    /// No connection was requested.
     #[default]
     Open,
     Far,
-    /// Over the near transport: the passive endpoint that was called, and the other end.
+    /// Over the near transport: the passive endpoint that was called, and the peer.
     Near {
         asked: Option<Names>,
         peer: Option<Names>,
@@ -41,17 +41,17 @@ impl Link {
         matches!(self.0, Way::Open)
     }
 
-    /// It uses the far transport.
+    /// Chooses the far transport.
     pub fn go_far(&mut self) {
         self.0 = Way::Far;
     }
 
-    /// This end calls the passive endpoint with these names over the near transport.
+    /// Records that this end calls the passive endpoint with these names over the near transport.
     pub fn ask(&mut self, asked: Names) {
         self.0 = Way::Near { asked: Some(asked), peer: None };
     }
 
-    /// The other end has these names, over the near transport.
+    /// Records the peer's names over the near transport.
     pub fn join(&mut self, names: Names) {
         let asked = match std::mem::take(&mut self.0) {
             Way::Near { asked, .. } => asked,
@@ -109,7 +109,7 @@ pub fn unwrap(bytes: &[u8]) -> Option<(Address, &[u8])> {
 pub struct NearRequest(pub Names);
 
 impl NearRequest {
-    /// In the core's form.
+    /// Converts the names into the core's form.
     pub fn held(names: Names) -> Held {
         Arc::new(Self(names))
     }

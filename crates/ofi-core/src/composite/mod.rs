@@ -32,10 +32,10 @@ pub use lanes::BothLanes;
 use crate::domain::{DomainPart, Registered};
 use crate::transport::{Port, SharedReceives, Transport};
 
-/// Two transports that are combined, and the mapping between their addresses. The endpoint has addresses of the far
-/// one.
+/// Two transports that are combined, and the mapping between their addresses. The endpoint has the far transport's
+/// addresses.
 pub trait Pairing: Sized + Send + Sync + 'static {
-    /// The transport for peers nearby.
+    /// The transport for peers of this host.
     type Near: Transport;
     /// The transport for all others, and for unreliable datagrams. If it takes receives before their messages
     /// ([`Lanes::claims`](crate::transport::Lanes::claims)), endpoints have no near transport.
@@ -47,7 +47,7 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     /// peers are active.
     const FAR_IS_COSTLY: bool;
 
-    /// What the far transport is, in the log.
+    /// The name of the far transport in the log.
     const FAR_NAME: &'static str;
 
     /// The info for the near transport. `None` leaves it out of a domain or an endpoint.
@@ -62,7 +62,7 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     /// Announces to peers that the endpoint at `near` is reachable over both transports, from now on.
     ///
     /// # Errors
-    /// Any: the endpoint then does without the near transport.
+    /// Any error: the endpoint then works without the near transport.
     fn meet(near: &Address) -> Result<Self::Meeting>;
 
     /// The near address of the peer at `far`, if sends to it use the near transport. Called before the first message,
@@ -70,7 +70,7 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     fn near_address(meeting: &mut Self::Meeting, far: &Address) -> Option<Address>;
 
     /// The near address of a passive endpoint, whose port over the far transport was opened under the name `wanted` and
-    /// has the address `far`. `None` has connections go over the far transport.
+    /// has the address `far`. `None`: connections use the far transport.
     fn passive_near(wanted: Option<&Address>, far: &Address) -> Option<Address> {
         let _ = (wanted, far);
         None

@@ -1,6 +1,6 @@
 //! How often a transport whose polls are system calls is polled while peers of the other transport are active.
 
-/// Consecutive empty polls after which polls are spaced out.
+/// The number of consecutive empty polls after which polls are spaced out.
 const AWAKE: u32 = 256;
 
 /// Time between two polls then: about twenty microseconds.

@@ -11,7 +11,7 @@ use super::link::{Names, NearRequest, unwrap};
 use crate::sys::WaitSet;
 use crate::transport::{Held, Port, Transport};
 
-/// Most requesters whose transport is remembered. For others it is found by trying.
+/// The maximum number of requesters whose transport is remembered. For others it is found by trying.
 const REMEMBERED: usize = 1024;
 
 /// The state for near endpoints.
@@ -22,14 +22,14 @@ struct NearPort<P: Pairing> {
     set: WaitSet,
 }
 
-/// Requesters by their far addresses: for those that came over the near transport, their near address, and the far
-/// address of this end that they called.
+/// Requesters by their far addresses. A requester over the near transport has its near address, and the far address of
+/// this end that it called.
 #[derive(Default)]
 struct Asked {
     ways: HashMap<Address, Option<Names>>,
     /// Oldest first.
     order: VecDeque<Address>,
-    /// Of the last request.
+    /// The port's data of the last request.
     held: Option<Held>,
 }
 

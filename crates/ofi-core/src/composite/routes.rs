@@ -26,7 +26,7 @@ const NONE: Peer = Peer::MAX;
 pub struct Route(u32);
 
 impl Route {
-    /// To be decided.
+    /// The undecided route.
     pub const OPEN: Self = Self(u32::MAX);
 
     fn new(side: usize, local: Peer) -> Self {
@@ -56,9 +56,9 @@ struct Known {
     address: Address,
     /// The transports' numbers.
     locals: [Peer; 2],
-    /// It was reachable over the near transport but did not respond there; until its far lane is lost as well.
+    /// The peer was reachable over the near transport but did not respond there; reset when its far lane is lost too.
     refused: bool,
-    /// It is in [`Routes::alone`].
+    /// The peer is in [`Routes::alone`].
     is_listed: bool,
 }
 
@@ -73,7 +73,7 @@ pub struct Routes {
     /// The endpoint's numbers, by the addresses in `known`; hashed with a secret, as peers choose their addresses.
     by_address: HashTable<Peer>,
     secret: RandomState,
-    /// The address for which the near transport is called now: that of the peer which it introduces next.
+    /// The address for which the near transport is being called: the address of the peer that it introduces next.
     pub asked: Option<Address>,
     /// The connection, of an endpoint that has one.
     pub link: Link,
@@ -99,7 +99,7 @@ impl Routes {
         self.peers[side].get(local as usize).copied().unwrap_or(NONE)
     }
 
-    /// A transport's number for the endpoint's, if it has met the peer.
+    /// A transport's number for the endpoint's, if the transport knows the peer.
     #[inline]
     pub fn local(&self, side: usize, peer: Peer) -> Option<Peer> {
         self.known.get(peer as usize).map(|known| known.locals[side]).filter(|&local| local != NONE)
@@ -195,7 +195,7 @@ impl Routes {
         }
     }
 
-    /// Decides the transport for sends to a peer, which has met it.
+    /// Routes sends to a peer over this transport. `None` if the transport does not know the peer.
     pub fn decide(&mut self, side: usize, peer: Peer) -> Option<Route> {
         let route = Route::new(side, self.local(side, peer)?);
         self.routes[peer as usize] = route;
@@ -220,12 +220,12 @@ impl Routes {
         self.known.get(peer as usize).is_some_and(|known| known.refused)
     }
 
-    /// Peers that a transport has met.
+    /// The number of peers that a transport knows.
     pub fn met(&self, side: usize) -> usize {
         self.peers[side].len()
     }
 
-    /// Peers that are sent to over a transport.
+    /// The number of peers to which a transport is used.
     pub fn sent_over(&self, side: usize) -> usize {
         self.routes.iter().filter(|route| !route.is_open() && route.side() == side).count()
     }

@@ -14,7 +14,7 @@ use crate::transport::{
     Announced, Arrived, Delivery, Fault, Host, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
 };
 
-/// One of the two.
+/// One of the two transports of a pairing.
 pub trait Side<P: Pairing> {
     /// The transport.
     type Is: Transport;
@@ -39,9 +39,9 @@ pub trait Side<P: Pairing> {
     fn address(own: &Address, known: impl Fn(&Address) -> bool) -> Address;
 }
 
-/// The near one.
+/// The near transport.
 pub struct Near;
-/// The far one.
+/// The far transport.
 pub struct Far;
 
 macro_rules! side {
@@ -114,8 +114,7 @@ impl<'a, S: Side<P>, P: Pairing, H> SideHost<'a, S, P, H> {
         self.routes.peer(S::INDEX, local)
     }
 
-    /// The endpoint's form of one of the transport's addresses: that of its connection, or the one that `known`
-    /// contains.
+    /// The endpoint's form of one of the transport's addresses: the connection's, or the one that `known` contains.
     fn far_address(&self, own: &Address, known: impl Fn(&Address) -> bool) -> Address {
         let connected = if S::INDEX == NEAR { self.routes.link.far(own) } else { None };
         connected.unwrap_or_else(|| S::address(own, known))
@@ -164,8 +163,8 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.address(self.peer(local))
     }
 
-    /// The transport's number is reused, unless sends are routed there and the core may still send. The endpoint's
-    /// number is reused when nothing needs it.
+    /// The transport's number may be reused, unless sends are routed there and the core may still send. The endpoint's
+    /// number may be reused when nothing refers to it.
     fn retire(&mut self, local: Peer) -> bool {
         if self.routes.leads(S::INDEX, local) && !self.host.retire(self.peer(local)) {
             return false;

@@ -85,8 +85,8 @@ impl<T: Transport> State<T> {
         self.ends.connection.as_ref().map(|connection| connection.peer())
     }
 
-    /// Whether a receive that would otherwise be refused may proceed: the connection is over, but its message is here.
-    /// Messages that arrived before the end can still be received.
+    /// Whether a receive may proceed although the connection is over: its message has arrived. Messages that arrived
+    /// before the end can still be received.
     ///
     /// # Errors
     /// `FI_ESHUTDOWN` if it would wait for a message.
@@ -113,7 +113,7 @@ impl<T: Transport> State<T> {
         Ok(true)
     }
 
-    /// Parts from the peer, if the lanes have joined one.
+    /// Disconnects from the peer, if the lanes have joined one.
     fn part(&mut self) {
         if let Some((lanes, host)) = self.split() {
             lanes.part(host, false);
@@ -190,7 +190,7 @@ impl<T: Transport> EpCore<T> {
         eq.map_or(Ok(()), |eq| self.be_driven_by(&eq))
     }
 
-    /// Makes the transport send what the endpoint owes: a peer waits for it, and the application may never poll again.
+    /// Makes the transport send delayed packets: a peer waits for them, and the application may never poll again.
     pub(super) fn attend(self: &Arc<Self>) {
         let attendant: Weak<dyn Attendant> = Arc::downgrade(self) as _;
         let mut guard = self.state.lock();

@@ -23,7 +23,7 @@ use crate::patience::Turn;
 use crate::source::{Polled, Source};
 use crate::transport::{Arm, Lanes, Route, Ticket, Transport};
 
-/// How long a transmit context that closes waits for what it has posted.
+/// The maximum time that closing a transmit context waits for its posted operations.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Most bytes in flight of a closing transmit context that are copied, so that their operations continue.
@@ -67,7 +67,7 @@ impl<T: Transport> State<T> {
     }
 }
 
-/// What the queue and the counters of a context poll.
+/// The source that the queue and the counters of a context poll.
 struct Port<T: Transport> {
     core: Arc<EpCore<T>>,
     at: u16,
@@ -527,7 +527,7 @@ impl<T: Transport> Drop for ContextEp<T> {
 }
 
 impl<T: Transport> EpCore<T> {
-    /// Waits until what a transmit context has posted has ended, for a bounded time.
+    /// Waits until the posted operations of a transmit context have ended, for a bounded time.
     fn linger(&self, at: u16) {
         let deadline = Instant::now() + LINGER;
         loop {

@@ -10,10 +10,10 @@ use crate::cq::{Credit, Credits, Entry, Outbox};
 use crate::slots::{SlotId, Slots};
 use crate::transport::Route;
 
-/// Index of the outbox of receive completions, and of all where both directions have the same queue.
+/// The index of the outbox of receive completions, or of all completions if both directions have the same queue.
 pub const RECEIVE: usize = 1;
 
-/// Both outboxes, and the credits that entries give back.
+/// Both outboxes, and the credits that entries return.
 pub struct Outboxes {
     boxes: [Outbox; 2],
     /// Index of the outbox of transmit completions.

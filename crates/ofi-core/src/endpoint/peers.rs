@@ -15,7 +15,7 @@ struct Known {
     address: Address,
     /// The number by which completions report it, if it was in the address vector at the last check.
     source: FiAddr,
-    /// The vector's insertion count at that check.
+    /// The vector's insertion count at the last check.
     looked_at: u32,
     /// Numbers of the vector refer to it.
     used: bool,
@@ -26,7 +26,7 @@ struct Known {
 pub struct Peers {
     av: Option<Arc<Av>>,
     counts: CountsOf,
-    /// `peer + 1` by address number; 0 for not yet asked.
+    /// `peer + 1` by address number; 0 before the first lookup.
     forward: Vec<Peer>,
     known: Vec<Known>,
     removals: u32,
@@ -116,13 +116,13 @@ impl Peers {
         }
     }
 
-    /// Whether the application may name a peer by its vector.
+    /// Whether the application can address a peer by a number of its vector.
     pub fn is_used(&mut self, peer: Peer) -> bool {
         self.drop_stale();
         self.known.get(peer as usize).is_some_and(|known| known.used)
     }
 
-    /// Records a new peer, whose number may have been another's.
+    /// Records a new peer, whose number may be a reused one.
     pub fn introduce(&mut self, peer: Peer, address: &Address) {
         debug_assert!(peer as usize <= self.known.len(), "peers are introduced in order");
         let new = Known { address: address.clone(), source: FiAddr::NOTAVAIL, looked_at: 0, used: false };
@@ -137,7 +137,7 @@ impl Peers {
         self.known.get(peer as usize).map(|known| &known.address)
     }
 
-    /// The number by which completions report a peer: its own in the address vector, or the application's; or
+    /// The number by which completions report a peer: the address vector's, or the application's, or
     /// `FI_ADDR_NOTAVAIL`.
     #[inline]
     pub fn source(&mut self, peer: Peer) -> FiAddr {

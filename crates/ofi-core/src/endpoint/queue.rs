@@ -58,8 +58,8 @@ pub struct CompactReceive {
 
 /// A receive of one piece whose success is reported.
 pub const SIGNALLED: u64 = 0;
-/// The same, on an endpoint that counts receives: it takes the general path, so that the fast path need not check for
-/// counters.
+/// As [`SIGNALLED`], on an endpoint that counts receives. It takes the general path, so that the fast path need not
+/// check for counters.
 pub const COUNTED: u64 = 2;
 /// A receive of one piece whose success is not reported. (Generations of occupied slots are odd, so no id is below
 /// 2^32.)
@@ -95,7 +95,7 @@ impl CompactReceive {
         (self.tail == SIGNALLED && len <= self.piece.len).then_some((self.context, self.piece.addr))
     }
 
-    /// Whether there is more to it than one piece of memory.
+    /// Whether the receive is more than one piece of memory.
     pub fn is_special(&self) -> bool {
         self.tail > COUNTED
     }
@@ -118,7 +118,7 @@ struct MultiBuffer {
     used: usize,
     /// Messages assigned to it whose bytes have not all arrived.
     filling: usize,
-    /// It is no longer posted; the completion that finds `filling` at zero releases it.
+    /// The buffer is no longer posted; the completion that finds `filling` at zero releases it.
     exhausted: bool,
 }
 
@@ -216,7 +216,7 @@ impl<T: Transport> RxQueue<T> {
         )
     }
 
-    /// A receive to post of something that is not one piece.
+    /// A receive to post whose memory is not one piece.
     #[inline(never)]
     pub fn posted_special(&mut self, context: Context, special: Special) -> CompactReceive {
         let id = self.specials.insert(special);
@@ -346,8 +346,8 @@ impl<T: Transport> RxQueue<T> {
         Filling { context: posted.context, buffer, signal, multi: None, route, at: 0, arrived: *arrived }
     }
 
-    /// Starts to fill the next part of a multi-receive buffer. Whether the buffer is now exhausted; then it must no
-    /// longer be posted.
+    /// Starts to fill the next part of a multi-receive buffer. Returns whether the buffer is now exhausted; then it
+    /// must no longer be posted.
     pub fn fill_multi(
         &mut self,
         context: Context,

@@ -103,7 +103,7 @@ impl<T: Transport> RxSide<T> {
         CompactReceive::plain(context, piece, self.plain)
     }
 
-    /// As [`RxSide::reports`], of a receive of a shared queue that asked for it or not.
+    /// As [`RxSide::reports`], for a receive of a shared queue. `asked`: whether the receive requested a report.
     pub fn reports_shared(&self, asked: bool) -> bool {
         self.reports(if asked { OpFlags::COMPLETION } else { OpFlags::empty() })
     }
@@ -147,7 +147,7 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// The number is free for another peer.
+    /// Records that the number of `peer` may be reused.
     pub fn forget(&mut self, peer: Peer) {
         if let Some(part) = &mut self.shared {
             part.forget(peer);

@@ -66,7 +66,8 @@ fn size(field: &str, wanted: usize, limit: usize) -> Result<usize> {
     }
 }
 
-/// Capabilities of a context: the requested ones with the directions that they imply, or, if none are, the endpoint's.
+/// The capabilities of a context: the requested ones and the directions that they imply; if none are requested, the
+/// endpoint's.
 fn capabilities(field: &str, wanted: Caps, limit: Caps) -> Result<Caps> {
     match wanted {
         none if none.is_empty() => Ok(limit),
@@ -156,7 +157,8 @@ impl<T: Transport> Sep<T> {
 const TRANSMITS: BindFlags = BindFlags::SEND.union(BindFlags::READ).union(BindFlags::WRITE);
 
 impl<T: Transport> Sep<T> {
-    /// The single contexts that a binding with `flags` is for, and the flags of each. It opens those that are not open.
+    /// The single contexts to which a binding with `flags` applies, and the flags of each. Opens contexts that are not
+    /// open.
     fn soles(&self, flags: BindFlags, what: &str) -> Result<Vec<(&Arc<dyn Endpoint>, BindFlags)>> {
         let attr = &self.hub.core.info.ep_attr;
         let rest = flags - TRANSMITS - BindFlags::RECV;
@@ -313,7 +315,7 @@ impl<T: Transport> Endpoint for Sep<T> {
         }
     }
 
-    /// Those of the lanes, and messages dropped for lack of a context.
+    /// The counters of the lanes, and the messages that were dropped for lack of a context.
     fn statistics(&self) -> Vec<Statistic> {
         self.hub.statistics()
     }

@@ -60,7 +60,7 @@ impl Search {
     }
 }
 
-/// Nothing is claimed for a context.
+/// The error for a context without a claimed message.
 #[cold]
 pub(super) fn not_claimed(context: Context) -> Error {
     Error::wanted(
@@ -137,7 +137,7 @@ impl<T: Transport> State<T> {
         self.found(at, op, want, found);
     }
 
-    /// Reports what a search found.
+    /// Reports the result of a search.
     pub(super) fn found(&mut self, at: u16, op: &ReceiveOp<'_>, want: &Want, found: Option<Arrived>) {
         let Receiver { rx, boxes, peers, .. } = self.ends.receiver(at);
         let Some(arrived) = found else {

@@ -59,7 +59,7 @@ pub struct SharedRx<T: Transport> {
 struct Settling<'a>(&'a AtomicUsize);
 
 impl<'a> Settling<'a> {
-    /// Do this before taking the context's lock, under which the count is read.
+    /// Call this before taking the context's lock, under which the count is read.
     fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
@@ -74,7 +74,7 @@ impl Drop for Settling<'_> {
 
 struct State<T: Transport> {
     queue: RxQueue<T>,
-    /// Matched messages whose payload is at the sender and whose endpoint has not been told.
+    /// Matched messages whose payload is at the sender, and whose endpoint has not been notified.
     matched: Slots<Kept<T>>,
     /// Receives that the device has.
     claimed: Slots<Filling>,
@@ -288,8 +288,8 @@ impl<T: Transport> SharedRx<T> {
         Ok(())
     }
 
-    /// Takes back room that completions of endpoints have freed. Returns how much. Driving those endpoints helps a
-    /// program that only retries.
+    /// Takes back room that completions of endpoints have freed, and returns how much. It drives those endpoints, which
+    /// helps a program that only retries.
     fn collect(&self) -> usize {
         let cores = self.state.lock().cores();
         let mut collected = 0;

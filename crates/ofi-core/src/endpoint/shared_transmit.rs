@@ -13,7 +13,7 @@ use crate::domain::DomainCore;
 use crate::domain_id::DomainId;
 use crate::transport::Transport;
 
-/// How much an endpoint borrows at once.
+/// The number of operations for which an endpoint borrows room at once.
 const BATCH: usize = 8;
 
 /// A shared transmit context: the operations that its endpoints may still post.
@@ -21,7 +21,7 @@ pub struct SharedTx<T: Transport> {
     pub(super) domain: DomainId,
     fid: Fid,
     pub(super) attr: TxAttr,
-    /// Most endpoints that may be bound.
+    /// The maximum number of bound endpoints.
     limit: usize,
     pool: Mutex<Pool<T>>,
 }
@@ -36,7 +36,7 @@ struct Member<T: Transport> {
     borrowed: usize,
 }
 
-/// As many endpoints are bound as may be.
+/// The error for an endpoint beyond the maximum.
 #[cold]
 pub fn crowded(direction: &str, limit: usize) -> Error {
     Error::wanted(
@@ -67,7 +67,7 @@ impl<T: Transport> SharedTx<T> {
     /// Adds an endpoint.
     ///
     /// # Errors
-    /// `FI_EBUSY` if as many are bound as may be.
+    /// `FI_EBUSY` if the maximum number of endpoints is bound.
     pub(super) fn join(self: &Arc<Self>, core: Weak<EpCore<T>>) -> Result<Loan<T>> {
         let mut pool = self.pool();
         if pool.members.iter().flatten().count() >= self.limit {

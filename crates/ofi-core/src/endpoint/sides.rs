@@ -60,9 +60,9 @@ impl<T: Transport> Side<T> {
 /// All contexts of a scalable endpoint.
 pub struct Contexts<T: Transport> {
     sides: Vec<Side<T>>,
-    /// How many of them transmit.
+    /// The number of transmit contexts.
     senders: usize,
-    /// Messages may name theirs (`FI_NAMED_RX_CTX`).
+    /// Messages may name their receive context (`FI_NAMED_RX_CTX`).
     named: bool,
     /// The pollers of contexts that were enabled before the endpoint.
     pub late: Vec<(u16, Weak<dyn Source>)>,
@@ -103,8 +103,8 @@ impl<T: Transport> Contexts<T> {
         self.sides.iter().enumerate().map(|(at, side)| (at as u16 + 1, side))
     }
 
-    /// The context that receives a message of `peer`, or reports its data: the one that it names, otherwise one of the
-    /// enabled contexts that receive such messages, always the same for one peer.
+    /// The context that receives a message of `peer`, or reports its data: the context that the message names,
+    /// otherwise one of the enabled contexts that receive such messages, always the same one for a peer.
     fn choose(&self, peer: Peer, rx: RxName, takes: impl Fn(&Side<T>) -> bool) -> Option<u16> {
         if self.named
             && let Some(index) = rx.index()

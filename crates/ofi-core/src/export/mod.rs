@@ -27,7 +27,7 @@ use crate::settings;
 pub use snapshot::{About, Histogram};
 pub use socket::directory;
 
-/// How long a text is reused.
+/// The time for which a text is reused.
 const FRESH: Duration = Duration::from_secs(1);
 /// The time within which a reader must take its text.
 const READER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -46,7 +46,7 @@ pub trait Counted: Send + Sync {
     fn about(&self) -> About;
 }
 
-/// What is exported, and the process that exports it.
+/// The exported objects, and the process that exports them.
 struct Exported {
     born: Born,
     members: Vec<Weak<dyn Counted>>,

@@ -64,7 +64,7 @@ pub fn listen(directory: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Removes sockets at which nobody listens any more.
+/// Removes sockets without a listener.
 fn sweep(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let path = entry.path();

@@ -39,8 +39,8 @@ impl<T> Closing<T> {
         Arc::try_unwrap(self.region).map(|region| region.data).map_err(|region| Self { region })
     }
 
-    /// Waits for running accesses, at most for `bound`. Only for accesses that other threads or peers end: waiting for
-    /// a grant that the caller holds itself never ends.
+    /// Waits for running accesses, at most for `bound`. Only for accesses that other threads or peers end: a wait for a
+    /// grant that the caller holds never ends.
     ///
     /// # Errors
     /// The region, if grants still exist then.

@@ -2,7 +2,7 @@
 
 use ofi_api::{Errno, Error, KEY_NOTAVAIL, Result};
 
-/// Keys drawn at once: one system call for so many registrations.
+/// The number of keys drawn by one system call.
 const BATCH: usize = 32;
 
 /// A supply of random keys.

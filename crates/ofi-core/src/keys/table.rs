@@ -19,10 +19,10 @@ use super::{
 };
 use crate::cntr::{Cntr, Kind};
 
-/// The next descriptor: one for the process, so that those of two domains differ.
+/// The next descriptor. All domains share the counter, so that their descriptors differ.
 static NEXT_DESC: AtomicUsize = AtomicUsize::new(1);
 
-/// Registered memory of one domain. `T` is what the transport keeps with each region.
+/// The registered memory of one domain. `T` is the transport's data of a region.
 pub struct RegionTable<T> {
     addressing: Addressing,
     iov_limit: usize,
@@ -34,7 +34,7 @@ pub struct RegionTable<T> {
     violations: Counters,
     /// Some region has, or had, a counter.
     counting: AtomicBool,
-    /// Some region is, or was, of whatever is mapped.
+    /// Some region covers, or covered, memory that need not be mapped.
     unpromised: AtomicBool,
 }
 
@@ -118,7 +118,7 @@ impl<T> RegionTable<T> {
         Ok(desc)
     }
 
-    /// Lets a region be used that was registered to be enabled later. Enabling it twice changes nothing.
+    /// Enables a region that was registered as disabled. Enabling it twice changes nothing.
     ///
     /// # Errors
     /// `FI_EINVAL` if there is no such region.

@@ -12,7 +12,7 @@ pub enum Level {
     Warn = 0,
     /// The course of the program: only messages of plug-ins. `tracing` has no such level between warn and info.
     Trace = 1,
-    /// What was found, opened, chosen and lost: `tracing`'s info.
+    /// Objects that were found, opened, chosen or lost: `tracing`'s info.
     Info = 2,
     /// Each decision of a protocol: `tracing`'s debug and trace.
     Debug = 3,

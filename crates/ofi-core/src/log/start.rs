@@ -22,7 +22,7 @@ pub fn init_from_env() -> Started {
 }
 
 /// Turns the log on if the program has no subscriber of its own, at the level of `FI_LOG_LEVEL` or, if that is not set,
-/// at `otherwise` (`None`: off). For libraries whose host program has a level of its own. May be called repeatedly:
+/// at `otherwise` (`None`: off). For libraries whose host program has its own level. May be called repeatedly:
 /// later calls change nothing. It first logs what [`announce`] says.
 pub fn start(otherwise: Option<Level>) -> Started {
     config::register(config::SETTINGS);

@@ -74,7 +74,7 @@ pub enum Writers {
     Any,
 }
 
-/// Forbids changes of size for ever, and says for ever who may write.
+/// Forbids changes of size, and of who may write, for ever.
 ///
 /// # Errors
 /// Errors of fcntl(2).
@@ -95,7 +95,7 @@ fn add_seals(fd: &OwnedFd, seals: SealFlags) -> Result<()> {
     fs::fcntl_add_seals(fd, seals).map_err(failed("fcntl(F_ADD_SEALS)"))
 }
 
-/// What the kernel says of a memory that came from another process.
+/// The kernel's description of a memory that was received from another process.
 struct Foreign {
     len: usize,
     /// Bytes of it that have pages.
@@ -103,7 +103,7 @@ struct Foreign {
     page: usize,
     /// It consists of reserved huge pages.
     is_huge: bool,
-    /// Nobody can map it for writing, or punch holes into it, any more.
+    /// No process can map it for writing, or punch holes into it, any more.
     has_its_writers: bool,
 }
 

@@ -185,7 +185,7 @@ impl Timer {
         owned(fd, "timerfd_create").map(Self)
     }
 
-    /// Becomes readable after `time`, or never. What was set before no longer counts.
+    /// Becomes readable after `time`, or never. Replaces the previous setting.
     pub fn set(&self, time: Option<Duration>) {
         let time = time.map_or(Duration::ZERO, |time| time.max(Duration::from_nanos(1)));
         let value = libc::timespec {

@@ -212,8 +212,8 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<Datagram> {
     Some(datagram)
 }
 
-/// Only an abstract name begins with a zero byte. A path, which anybody may choose, names nobody. `len` is the
-/// kernel's, which is one more than there is room for where a path fills it.
+/// Only an abstract name begins with a zero byte. A path, which anyone may choose, identifies no one. `len` is the
+/// kernel's, which exceeds the structure by one if a path fills it.
 fn abstract_name(address: &libc::sockaddr_un, len: usize) -> &[u8] {
     // SAFETY: `c_char` and `u8` are as long, and valid whatever their bits.
     let path: &[u8; 108] = unsafe { &*(&raw const address.sun_path).cast() };

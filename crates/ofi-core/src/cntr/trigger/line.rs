@@ -15,7 +15,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Nobody.
+    /// An empty list.
     pub fn empty() -> Self {
         Self {
             first: AtomicU64::new(u64::MAX),
@@ -45,7 +45,7 @@ impl Line {
         self.first.store(first, order);
     }
 
-    /// Adds a request after those of the same threshold. Returns `false` if `limit` requests wait already.
+    /// Adds a request after the requests with the same threshold. Returns `false` if `limit` requests wait already.
     #[inline]
     pub fn add(&self, item: Item, limit: usize) -> bool {
         let mut items = self.items.lock();
@@ -101,7 +101,7 @@ impl Line {
     }
 }
 
-/// Removes from `items` those that `wanted` selects, and keeps the order of both.
+/// Removes the items that `wanted` selects, and keeps the order of both.
 pub fn take(items: &mut VecDeque<Item>, mut wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
     let mut gone = Vec::new();
     for _ in 0..items.len() {

@@ -18,7 +18,7 @@ const LIMIT: usize = 1 << 16;
 
 /// The due requests of one domain, and the counters for which requests may wait.
 pub struct Works {
-    /// Starting what is in `ready`.
+    /// Starts the requests in `ready`, one thread at a time.
     errand: Errand,
     next: AtomicU64,
     ready: Lock<VecDeque<Item>>,
@@ -199,7 +199,7 @@ impl Works {
         Ok(WorkId(id))
     }
 
-    /// Takes back requests that have not started: those that wait, and those for which there was no room.
+    /// Takes back requests that have not started, waiting or due.
     fn withdraw(&self, counter: Option<&Cntr>, mut wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
         let mut gone = Vec::new();
         for known in self.counters() {
@@ -230,7 +230,8 @@ impl Works {
         Ok(())
     }
 
-    /// `FI_FLUSH_WORK`: cancels all deferred work, or that of one counter. Returns how much there was.
+    /// `FI_FLUSH_WORK`: cancels all deferred work, or the work of one counter. Returns the number of cancelled
+    /// requests.
     pub fn flush(&self, counter: Option<&Cntr>) -> usize {
         self.withdraw(counter, |item| item.deed.triggered().is_none() && !matches!(item.deed, Deed::Tell(..)))
             .len()

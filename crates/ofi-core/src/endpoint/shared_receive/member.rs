@@ -20,7 +20,7 @@ impl<T: Transport> SharedRx<T> {
     /// Adds an endpoint.
     ///
     /// # Errors
-    /// `FI_EBUSY` if as many are bound as may be.
+    /// `FI_EBUSY` if the maximum number of endpoints is bound.
     pub(in crate::endpoint) fn join(self: &Arc<Self>, core: Weak<EpCore<T>>) -> Result<SharedPart<T>> {
         let mut guard = self.state.lock();
         let limit = self.domain.info.domain_attr.max_ep_srx_ctx;
