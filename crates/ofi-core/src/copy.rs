@@ -44,8 +44,8 @@ thread_local! {
     static COPIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Bytes that this thread has copied by the functions of this module. For tests of what is copied how often; only
-/// builds with debug assertions count, and others return 0.
+/// The number of bytes that this thread has copied by the functions of this module, for tests that count copies. Only
+/// builds with debug assertions count; others return 0.
 pub fn counted() -> u64 {
     COPIED.get()
 }

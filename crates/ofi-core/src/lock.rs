@@ -43,7 +43,7 @@ impl<T> Lock<T> {
     }
 }
 
-/// Access to what a [`Lock`] guards.
+/// Access to the value that a [`Lock`] guards.
 pub struct Guard<'a, T> {
     value: &'a UnsafeCell<T>,
     _entered: Entered<'a>,

@@ -162,8 +162,8 @@ impl Negotiation<'_> {
         });
     }
 
-    /// A size or a count: zero takes what is offered, more than that is refused, and otherwise what was
-    /// asked for is granted, so that a provider may save what is not needed.
+    /// A size or a count: zero requests the offered value, a larger one than offered is refused, and any other is
+    /// granted as requested, so that a provider may save resources.
     fn at_most<T: Copy + Ord + Default + Display>(&mut self, field: &'static str, wanted: T, limit: T) -> T {
         if wanted > limit {
             self.refuse(field, wanted, format_args!("at most {limit}"));

@@ -22,7 +22,7 @@ const MANY: usize = 1 << 16;
 /// The most transmit contexts, and receive contexts, of a scalable endpoint.
 pub(crate) const CONTEXTS: usize = 256;
 
-/// The version of all providers: that of the library.
+/// The version of all providers: the library's.
 pub fn version() -> Version {
     Version::new(
         env!("CARGO_PKG_VERSION_MAJOR").parse().unwrap_or(0),

@@ -17,7 +17,7 @@ pub struct Pages {
     mapped: usize,
 }
 
-// SAFETY: a range of memory, which belongs to whoever holds this, and no thread.
+// SAFETY: a range of memory that belongs to the holder of this value, not to a thread.
 unsafe impl Send for Pages {}
 // SAFETY: only the address and the length are shared; users of the memory are responsible for synchronisation.
 unsafe impl Sync for Pages {}

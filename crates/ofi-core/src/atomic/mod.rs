@@ -178,10 +178,10 @@ impl Executor {
         }
     }
 
-    /// Changes `count` elements at `target`, which nobody else touches: for calculations on own memory.
+    /// Changes `count` elements at `target`, to which the caller has exclusive access: for calculations on own memory.
     ///
     /// # Safety
-    /// As [`Executor::execute`], and nobody else accesses `target` during the call.
+    /// As [`Executor::execute`], and there is no other access to `target` during the call.
     pub unsafe fn execute_alone(&self, target: *mut u8, operand: *const u8, count: usize) {
         // SAFETY: the caller's promise.
         unsafe {

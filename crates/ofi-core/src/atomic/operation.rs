@@ -192,7 +192,7 @@ unsafe fn lock_free<E: Number, O: Operation<E>>(
 /// By plain reads and writes.
 ///
 /// # Safety
-/// As [`super::Executor::execute`], with nobody else changing the elements.
+/// As [`super::Executor::execute`], without concurrent changes of the elements.
 unsafe fn alone<E: Number, O: Operation<E>>(
     target: *mut u8,
     operands: *const u8,

@@ -91,8 +91,8 @@ impl Request {
         }
     }
 
-    /// Refuses it for a closed passive endpoint, which has told the requester that the answer may come from another
-    /// endpoint.
+    /// Refuses the request for a closed passive endpoint, which has told the requester that the answer may come from
+    /// another endpoint.
     fn refuse_from_elsewhere(&self) {
         let sent = (self.open_port)(&self.info, None)
             .and_then(|port| port.send(&self.from, &refusal(self.cookie, &[]).encode()));

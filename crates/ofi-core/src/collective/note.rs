@@ -12,7 +12,7 @@
 pub enum Kind {
     /// A whole transfer.
     Eager,
-    /// A transfer of so many bytes waits for a request.
+    /// A transfer of this many bytes waits for a request.
     Ask,
     /// Requests the transfer.
     Go,

@@ -419,7 +419,7 @@ unsafe impl<P: Pairing> Lanes<Both<P>> for BothLanes<P> {
                 return false;
             }
         }
-        // What is under way through shared memory goes on.
+        // Operations in flight over shared memory continue.
         self.routes.local(NEAR, peer).is_none()
     }
 

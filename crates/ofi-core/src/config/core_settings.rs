@@ -18,7 +18,7 @@ pub static PROVIDER_ALIAS: Setting<&'static str> = Setting::new(
     "Other names for providers, for programs that require one: tcp=udp,... (empty: none)",
 );
 
-/// `FI_PROVIDER_PATH`: where libfabric.so.1 looks for providers of others.
+/// `FI_PROVIDER_PATH`: where libfabric.so.1 looks for external providers.
 pub static PROVIDER_PATH: Setting<&'static str> = Setting::new(
     CORE,
     "provider_path",

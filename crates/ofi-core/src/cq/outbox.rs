@@ -155,8 +155,9 @@ impl Outbox {
     }
 
     /// Begins a poll outside of a read. It collects at most `UNREAD` completions, because it is part of a call with
-    /// another purpose. How many wait already is of no account, because answers to sends of this end may arrive behind
-    /// what nobody reads: posts bound the entries with credit, and [`Outbox::has_room`] the others.
+    /// another purpose. The number of completions that wait already does not matter, because answers to sends of this
+    /// end may be queued behind unread messages: posts bound the entries with credit, and [`Outbox::has_room`] the
+    /// others.
     #[inline]
     pub fn begin(&mut self) {
         (self.filled, self.enough) = (0, UNREAD);

@@ -93,7 +93,7 @@ struct State<T: Transport> {
 }
 
 impl<T: Transport> State<T> {
-    /// The lanes, and what they may call. `None` unless enabled.
+    /// The lanes, and the core that they may call. `None` unless enabled.
     #[inline]
     fn split(&mut self) -> Option<(&mut T::Lanes, &mut Ends<T>)> {
         Some((self.lanes.as_mut()?, &mut self.ends))
@@ -382,8 +382,8 @@ impl<T: Transport> Ep<T> {
         self.core.domain.id() == domain.id()
     }
 
-    /// The address of its lanes once it is enabled, where peers' packets reach it. It is the endpoint's name, unless
-    /// the endpoint accepted a connection: then the name is that of the passive endpoint.
+    /// The address of the lanes of an enabled endpoint, which receives peers' packets. It is the endpoint's name,
+    /// unless the endpoint accepted a connection: then the name is the passive endpoint's.
     pub fn lane_address(&self) -> Option<Address> {
         self.core.state.lock().name.clone()
     }

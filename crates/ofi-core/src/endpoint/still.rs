@@ -25,7 +25,7 @@ pub struct StillLanes {
     peers: Peer,
     /// Payloads to be moved.
     pub pulled: Vec<(Peer, u64)>,
-    /// Payloads that nobody wants.
+    /// Discarded payloads.
     pub discarded: Vec<(Peer, u64)>,
 }
 

@@ -65,7 +65,7 @@ struct Events {
     held: Option<Instant>,
 }
 
-/// The state that determines what a thread may block on.
+/// The state that determines on which descriptors a thread may block.
 const FIELD: &str = "fi_eq_attr.wait_obj";
 
 /// Longest time that a request waits for the confirmation of an earlier acceptance, since both are in flight at once.

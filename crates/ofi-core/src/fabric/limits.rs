@@ -8,7 +8,7 @@ use crate::offer::{CONTEXTS, INJECT, IOV_LIMIT, MAX_SIZE};
 /// Checks the info of an endpoint.
 ///
 /// # Errors
-/// `FI_EINVAL` for a number above that of any offer or an unknown capability, `FI_EBADFLAGS` for unknown flags.
+/// `FI_EINVAL` for a number that no offer has or an unknown capability, `FI_EBADFLAGS` for unknown flags.
 pub(super) fn check(info: &Info) -> Result<()> {
     let unknown = info.caps.difference(Caps::all());
     if !unknown.is_empty() {

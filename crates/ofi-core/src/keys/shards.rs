@@ -46,7 +46,7 @@ impl<V> Shards<V> {
         self.shard(key).write().unwrap_or_else(PoisonError::into_inner).remove(&key)
     }
 
-    /// Number of entries, shard by shard: exact only while nobody writes.
+    /// Number of entries, shard by shard: exact only while there are no writers.
     pub fn len(&self) -> usize {
         self.0.iter().map(|shard| shard.0.read().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }

@@ -25,7 +25,7 @@ pub(super) fn is_origin_in_fields(fields: &FieldSet) -> bool {
     [PROVIDER, SUBSYSTEM, UNFILTERED].into_iter().any(|name| fields.field(name).is_some())
 }
 
-/// Whether only an event can tell if it is printed: its call site lets it name its origin, or is a question
+/// Whether printing can only be decided for each event: the call site lets an event name its origin, or is a query
 /// (`tracing::enabled!`) before such events.
 pub(super) fn is_decided_late(metadata: &Metadata<'_>) -> bool {
     !metadata.is_event() || is_origin_in_fields(metadata.fields())

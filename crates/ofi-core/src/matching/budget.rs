@@ -27,7 +27,7 @@ use std::collections::BTreeSet;
 #[derive(Clone, Copy, Default)]
 struct Share {
     bytes: usize,
-    /// Of which beyond what it might hold.
+    /// The bytes among them that exceed what the sender may hold.
     beyond: usize,
     envelopes: u32,
     stopped: bool,
@@ -84,8 +84,8 @@ impl Budget {
         Ok(())
     }
 
-    /// As `hold`, for a payload that was sent before its sender was told to stop. At most `most` bytes of these may be
-    /// held.
+    /// As `hold`, for a payload that was sent before its sender was told to stop. At most `most` bytes of such payloads
+    /// may be held.
     #[cold]
     pub(super) fn hold_beyond(&mut self, peer: Peer, bytes: usize, most: usize) -> Result<(), Limit> {
         match self.hold(peer, bytes) {

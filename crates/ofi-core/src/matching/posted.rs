@@ -167,7 +167,7 @@ impl<R> PostedReceives<R> {
         }
     }
 
-    /// The receive posted first of those that match.
+    /// The first posted receive that matches.
     #[inline(always)] // so that the common cases know the class of what they find
     pub(super) fn find(&self, envelope: &Envelope) -> Option<Found> {
         match envelope.space {
@@ -343,7 +343,7 @@ impl<R> PostedReceives<R> {
         matching.min_by_key(|(_, key, _)| key.order).map(|(index, ..)| index)
     }
 
-    /// Takes the first-posted receive of a context, and tells which space it waited in.
+    /// Takes the first posted receive of a context, and returns its space.
     pub(super) fn cancel(&mut self, context: usize, context_of: impl Fn(&R) -> usize) -> Option<(Space, R)> {
         let index = self.find_context(context, context_of)?;
         let space = self.slab.key(index).space();

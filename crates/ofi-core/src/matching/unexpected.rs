@@ -164,8 +164,8 @@ impl<U> UnexpectedMessages<U> {
             .first(&self.slab, self.hash.tag(context as u64), |slab, head| slab.at(head).claim == context)
     }
 
-    /// Removes the messages of `peer` that satisfy `wanted`, which is told the context of a claimed one:
-    /// untagged, tagged, then claimed, each in order.
+    /// Removes the messages of `peer` that satisfy `wanted`, which gets the context of a claimed message. The order is
+    /// untagged, tagged, then claimed, each in order of arrival.
     pub(super) fn extract(
         &mut self,
         peer: Peer,

@@ -23,8 +23,8 @@ pub(super) const TARGET: Caps = Caps::REMOTE_READ.union(Caps::REMOTE_WRITE);
 
 /// The capabilities of the endpoint.
 ///
-/// Hints without capabilities get all that their `mr_mode` allows. Hints that name them are refused
-/// instead if `mr_mode` does not allow what they name (C grants less than was asked, silently).
+/// Hints without capabilities get everything that their `mr_mode` allows. Hints that name capabilities are refused if
+/// their `mr_mode` does not allow these (C silently grants less than was requested).
 ///
 /// An implied direction that the provider does not have is not granted, and not refused either (as in C):
 /// a provider that can only start transfers serves a program that asks for just `FI_RMA`.

@@ -105,9 +105,9 @@ fn rx_ctx_cnt(talk: &mut Negotiation<'_>) -> usize {
     ctx_cnt(talk, "ep_attr.rx_ctx_cnt", counts, domain.max_ep_rx_ctx, domain.max_ep_srx_ctx)
 }
 
-/// How many contexts the endpoint has: as many as the domain allows, or a shared one if the domain can
-/// share. Zero is the provider's usual number, unless that is "shared", for which the application must know.
-/// The usual number is possible whatever the limit, and so is one.
+/// The number of the endpoint's contexts: up to the domain's limit, or a shared one if the domain can share. Zero
+/// requests the provider's usual number, unless that is "shared", for which the application must ask. The usual number
+/// is possible whatever the limit, and so is one.
 fn ctx_cnt(
     talk: &mut Negotiation<'_>,
     field: &'static str,

@@ -101,8 +101,7 @@ fn domain_mode(talk: &mut Negotiation<'_>) -> Mode {
     }
 }
 
-/// The capabilities of the domain: what was granted to the endpoint, all that is secondary, and what the
-/// hints name here.
+/// The capabilities of the domain: the endpoint's granted ones, all secondary ones, and those that the hints name here.
 fn domain_caps(talk: &mut Negotiation<'_>, caps: Caps) -> Caps {
     let all = talk.offer.domain_attr.caps;
     let offered = if all.is_empty() { talk.offer.caps } else { all } & DOMAIN_CAPS;
@@ -117,8 +116,8 @@ fn domain_caps(talk: &mut Negotiation<'_>, caps: Caps) -> Caps {
     offered & (caps | asked | Caps::SECONDARY)
 }
 
-/// How far a counter counts. Zero in an offer is the whole range, and what the provider has is granted,
-/// because the application must know where its counters end.
+/// The range of a counter. Zero in an offer is the whole range. The provider's range is granted, because the
+/// application must know where its counters end.
 fn counter_range(talk: &mut Negotiation<'_>, field: &'static str, wanted: u64, offered: u64) -> u64 {
     let range = if offered == 0 { u64::MAX } else { offered };
     talk.at_most_since(COUNTER_RANGES, field, wanted, range);

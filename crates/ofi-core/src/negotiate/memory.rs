@@ -42,8 +42,8 @@ pub(super) fn mr_mode(talk: &mut Negotiation<'_>, caps: Caps) -> (MrMode, bool) 
     (needed, false)
 }
 
-/// What is left of `caps` under the hints' `mr_mode`, for hints that name no capability: being a target,
-/// device memory or collectives go where the application does not register as the provider needs.
+/// The part of `caps` that the hints' `mr_mode` permits, for hints without capabilities: being a target, device memory
+/// and collectives are dropped if the application does not register as the provider needs.
 pub(super) fn allowed_caps(talk: &Negotiation<'_>, caps: Caps) -> Caps {
     if is_whole(talk) {
         return caps;

@@ -58,9 +58,9 @@ fn includes(whole: AddrFormat, part: AddrFormat) -> bool {
 /// The first interface without `FI_THREAD_FID` and `FI_THREAD_ENDPOINT`.
 const WITHOUT_OLD_THREADING: Version = Version::new(2, 0);
 
-/// Threading, by what the application must keep apart: nothing, then calls on one endpoint and its queues,
-/// then all calls of a domain. A provider that asks for less than the application is ready to do serves
-/// it; granted is what the application said, so that locks can be left out.
+/// Threading models, by the calls that the application must serialise: none, then calls on one endpoint and its queues,
+/// then all calls of a domain. A provider that requires less than the application promises meets the hint. The
+/// application's model is granted, so that locks can be left out.
 ///
 /// The two models that API 2.0 took away ask for less than `FI_THREAD_COMPLETION`, so older programs that
 /// name them get `FI_THREAD_SAFE`. A provider that offers them is taken to offer `FI_THREAD_COMPLETION`.
@@ -86,8 +86,8 @@ pub(super) fn threading(talk: &mut Negotiation<'_>) -> Threading {
     if wanted == Threading::Unspec { offered } else { wanted }
 }
 
-/// Progress, by what the application must do: nothing, then read queues, then also serialise control
-/// calls. Granted is what the application said. The old `control_progress` is ignored in hints, as in C.
+/// Progress models, by the application's duties: none, then reading queues, then also serialising control calls. The
+/// application's model is granted. The old `control_progress` is ignored in hints, as in C.
 pub(super) fn progress(talk: &mut Negotiation<'_>) -> Progress {
     let (offered, wanted) = (talk.offer.domain_attr.progress, talk.hints.domain_attr.progress);
     let burden = |progress| match progress {

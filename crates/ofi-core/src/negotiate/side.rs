@@ -83,9 +83,9 @@ pub(super) fn rx_attr(talk: &mut Negotiation<'_>, caps: Caps) -> RxAttr {
     }
 }
 
-/// The capabilities of one side: those of the endpoint that concern it (`available`) and that the provider
-/// has there; if the hints name some, only these and what is secondary. Hints that concern the other
-/// side are ignored, as in C; others that the endpoint was not granted are refused.
+/// The capabilities of one side: the endpoint's capabilities that concern the side (`available`) and that the provider
+/// has there. If the hints name some, only these and the secondary ones. Hints that concern the other side are ignored,
+/// as in C; others that the endpoint was not granted are refused.
 fn attr_caps(
     talk: &mut Negotiation<'_>,
     field: &'static str,
@@ -107,8 +107,8 @@ fn attr_caps(
     with_directions(asked & offered, offered) | (offered & Caps::SECONDARY)
 }
 
-/// The default flags of operations: what the hints say, word for word. Without hints there are none: the
-/// offer's flags say what is possible, and nobody wants all of it by default.
+/// The default flags of operations: exactly the hints' flags. Without hints there are none: the offer's flags are the
+/// possible ones, and no program wants all of them by default.
 fn op_flags(talk: &mut Negotiation<'_>, field: &'static str, asked: OpFlags, offered: OpFlags) -> OpFlags {
     let missing = asked.difference(offered);
     if !missing.is_empty() {

@@ -38,7 +38,7 @@ impl<'a> Key<'a> {
     }
 }
 
-/// The one form of an address as a value: what is equal reaches the same peer.
+/// The canonical form of an address as a value: equal values reach the same peer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AddressKey(Box<[u8]>);
 

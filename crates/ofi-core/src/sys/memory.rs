@@ -128,8 +128,8 @@ impl Foreign {
     }
 }
 
-/// The length of a memory that came from another process, of which pages may be missing still: it is sealed in size,
-/// and of ordinary pages, which are there when they are touched. (Huge ones may have run out.)
+/// The length of a memory that another process passed, of which pages may still be missing: its size is sealed, and it
+/// has ordinary pages, which exist when they are touched. (Huge ones may have run out.)
 ///
 /// # Errors
 /// `FI_EINVAL` if it is not so.
@@ -144,9 +144,9 @@ pub fn sealed_len(fd: &OwnedFd) -> Result<usize> {
     Ok(memory.len)
 }
 
-/// Maps the first `len` bytes of a memory that came from another process, so that no access to the mapping can fault:
-/// it is sealed in size and allocated, and nobody can punch holes into what is only read here, nor into huge pages,
-/// which may have run out when a hole is touched. (A hole in ordinary pages reads as zeroes.)
+/// Maps the first `len` bytes of a memory that another process passed, so that no access to the mapping can fault: its
+/// size is sealed and its pages allocated, and no process can punch holes into memory that is only read here, nor into
+/// huge pages, which may have run out when a hole is touched. (A hole in ordinary pages reads as zeroes.)
 ///
 /// # Errors
 /// `FI_EINVAL` if it is not so; what [`Mapping::new`] answers.

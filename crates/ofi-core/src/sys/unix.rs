@@ -15,7 +15,7 @@ use rustix::net::{
 
 use super::failed;
 
-/// Most descriptors in one datagram; of more that come the kernel drops those for which there is no room.
+/// The maximum number of descriptors in one datagram. The kernel drops any that exceed the room for them.
 pub const MAX_FDS: usize = 5;
 
 /// The sender of a datagram, or the process at the other end, as reported by the kernel.

@@ -184,8 +184,8 @@ pub unsafe trait Lanes<T: Transport>: Send {
     fn removed(&mut self, _peer: Peer, _id: SlotId, _op: T::Op) {}
 
     /// Receives being filled have ended without [`Host::received`], or reads without [`Host::finish`]: their context
-    /// was closed, or another transport's failure ended them. After this returns, nobody writes into memory of a
-    /// receive that [`Host::receiving`] does not know, or of a read that [`Host::op`] does not.
+    /// was closed, or another transport's failure ended them. After this returns, the memory of a receive that
+    /// [`Host::receiving`] does not know, or of a read that [`Host::op`] does not know, is not written any more.
     fn settle_receives<H: Host<T>>(&mut self, _host: &mut H) {}
 
     /// Tells the sender that the payload behind `token` is not needed.

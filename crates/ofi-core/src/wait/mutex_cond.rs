@@ -16,7 +16,7 @@ use crate::bell::Bell;
 use crate::fork::Born;
 use crate::sys;
 
-/// The pause after the first broadcast, and the longest.
+/// The pause after the first broadcast, and the maximum pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(500));
 
 /// Never moved, as pthreads demand: it lies behind an `Arc`.

@@ -98,7 +98,7 @@ pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) ->
     let start = Instant::now();
     loop {
         if !read_only {
-            // Create the memory before the name is taken: nobody must wait for a vector that cannot be created.
+            // Create the memory before the name is taken: no process may wait for a vector that cannot be created.
             let (memory, fd) = Memory::create(name, format, expected)?;
             if let Some(listener) = claim(&socket)? {
                 unix::listen(&listener)?;

@@ -72,8 +72,8 @@ impl Works {
 
     /// Starts the requests that are due at `counter`. Call it without a lock.
     ///
-    /// Directly from its line, unless others come first. A thread that takes requests out of the line meanwhile has
-    /// announced this first; requests taken later belong after those.
+    /// They start directly from its line, unless older requests wait. A thread that takes requests out of the line
+    /// meanwhile has announced this first; requests that are taken later belong after its requests.
     #[inline]
     pub fn start(&self, counter: &Cntr) {
         if self.is_due() || !self.errand.take() {

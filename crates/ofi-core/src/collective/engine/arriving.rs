@@ -20,7 +20,7 @@ pub struct Early {
 pub enum Content {
     /// A transfer.
     Eager(Box<[u8]>),
-    /// A transfer of so many bytes waits for a request.
+    /// A transfer of this many bytes waits for a request.
     Ask(u64),
 }
 

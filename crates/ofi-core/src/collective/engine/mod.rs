@@ -60,9 +60,9 @@ struct Group {
     members: Vec<Peer>,
     next: u64,
     failed: Option<Errno>,
-    /// Members that are gone, and the reasons. What they sent before still counts, so only an operation that needs more
-    /// from one fails: a member may end when it has done its part of the last operation, before the others have done
-    /// theirs.
+    /// Members that are gone, and the reasons. Notes that they sent before still count, so an operation fails only if
+    /// it needs more from one: a member may end when it has done its part of the last operation, before the others have
+    /// done theirs.
     gone: Vec<(Peer, Errno)>,
 }
 

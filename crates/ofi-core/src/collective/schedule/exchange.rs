@@ -78,8 +78,8 @@ impl Planner {
         }
     }
 
-    /// Blocks of the ranks at distances `from..to` of the root. Others than the root keep those that pass through them
-    /// in scratch memory, their own first.
+    /// Blocks of the ranks at distances `from..to` of the root. Ranks other than the root keep the blocks that pass
+    /// through them in scratch memory, their own first.
     pub(super) fn passing(&self, root_place: Place, from: usize, to: usize) -> Vec<Part> {
         let me = self.distance();
         if me != 0 {

@@ -48,8 +48,8 @@ pub struct Transfer {
     pub rank: usize,
     /// The bytes.
     pub parts: Vec<Part>,
-    /// Of a receive: whether they are combined with what is there, instead of replacing it. The range is then not sent
-    /// from in the same round.
+    /// For a receive: whether the elements are combined with the present ones instead of replacing them. The range is
+    /// then not sent from in the same round.
     pub combine: bool,
 }
 
