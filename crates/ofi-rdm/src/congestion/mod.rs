@@ -26,8 +26,8 @@ pub trait Controller: Debug + Send {
     /// on the path.
     fn on_lost(&mut self, now: Instant, sent: Instant, bytes: u64, queue: bool);
 
-    /// Packets were marked on the path because a queue is nearly full (RFC 3168). The youngest of those that arrived
-    /// left at `sent`.
+    /// Packets were marked on the path because a queue is nearly full (RFC 3168). `sent` is when the youngest marked
+    /// packet that arrived was sent.
     fn on_marked(&mut self, now: Instant, sent: Instant);
 
     /// The peer was silent for several probe timeouts.

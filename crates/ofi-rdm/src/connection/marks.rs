@@ -26,8 +26,8 @@ impl Marks {
         *self = Self { total: self.total, ..Self::default() };
     }
 
-    /// The peer reports `count` marked packets, of `arrived` packets that are known to have arrived. Whether the sender
-    /// has to slow down.
+    /// Handles the peer's report of `count` marked packets, of `arrived` packets that are known to have arrived.
+    /// Returns whether the sender must slow down.
     fn hear(&mut self, count: u64, arrived: u64) -> bool {
         if self.heard < TESTED && count >= TESTED {
             self.is_mangled = count >= arrived;

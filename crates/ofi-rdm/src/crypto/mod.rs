@@ -56,7 +56,7 @@ impl Limits {
     pub const RFC_9001: Self = Self { packets: 1 << 22, forgeries_aes: 1 << 52, forgeries_chacha: 1 << 36 };
 }
 
-/// What an end accepts and what it reveals of itself.
+/// The properties that an end accepts, and those that it reveals of itself.
 pub struct Security {
     /// The [`suites`] that the end accepts. If both ends accept packets in the clear, packets go in the clear.
     pub suites: u8,

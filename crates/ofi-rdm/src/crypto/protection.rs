@@ -15,7 +15,7 @@ use super::{Limits, TAG_LEN};
 use crate::time::Instant;
 use crate::wire::{header, suites};
 
-/// How long late packets of the previous key are accepted: three times the longest probe timeout.
+/// The time for which late packets of the previous key are accepted: three times the longest probe timeout.
 const LATE: Duration = Duration::from_millis(1500);
 /// Keys that may be skipped because all packets under them were lost.
 const SKIPPED: u64 = 4;

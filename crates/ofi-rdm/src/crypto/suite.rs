@@ -63,7 +63,7 @@ impl Cipher {
         }
     }
 
-    /// Decrypts `body` in place. Whether it was authentic. The text is everything but the trailer.
+    /// Decrypts `body` in place. Returns whether it was authentic. The text is everything but the trailer.
     pub fn open(&self, number: u64, head: &[u8], body: &mut [u8]) -> bool {
         let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return false };
         let tag = Tag::from(*trailer);

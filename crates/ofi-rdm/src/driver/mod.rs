@@ -121,7 +121,7 @@ pub struct Began {
 pub enum Lost {
     /// The peer was silent for the configured time.
     Silent,
-    /// The peer's host reported for some time that nobody has the peer's port, before there was a session.
+    /// The peer's host reported for some time that the peer's port is closed, before there was a session.
     Refused,
     /// The peer closed it.
     Closed,

@@ -283,8 +283,8 @@ impl Endpoint {
         }
     }
 
-    /// The network reports that nobody has the port at `address`. A request for a session ends when such reports have
-    /// gone on for some time.
+    /// Handles a report of the network that the port at `address` is closed. A request for a session ends when such
+    /// reports have continued for some time.
     pub fn refused(&mut self, now: Instant, address: SocketAddr) {
         if let Some(peer) = self.find(address) {
             self.peers[peer as usize].on_refused(now, self.config.patience);
@@ -311,7 +311,7 @@ impl Endpoint {
     }
 
     /// Makes delayed acknowledgements due in the next [`Endpoint::poll_transmit`], because the driver is about to
-    /// sleep. Whether there are any.
+    /// sleep. Returns whether there are any.
     pub fn hasten(&mut self) -> bool {
         let Self { owed, peers, ready, .. } = self;
         owed.retain(|&peer| {

@@ -108,10 +108,10 @@ impl Endpoint {
         Some(Transmit { to, len, count: 1, peer: Some(peer) })
     }
 
-    /// Prepares for closing. Of the driver's payloads only those whose tokens are `lasting` will remain readable: from
-    /// here on nothing is sent to peers that need others. The remaining data for other peers, such as answers, is sent
-    /// even if the window is full. A search for the path's longest packet fills the window of a young session, and
-    /// there is no later chance to send.
+    /// Prepares for closing. Only those of the driver's payloads whose tokens are `lasting` remain readable, so nothing
+    /// more is sent to peers that need others. The remaining data for other peers, such as answers, is sent even if the
+    /// window is full: a search for the path's longest packet fills the window of a young session, and there is no
+    /// later chance to send.
     pub fn take_leave(&mut self, lasting: &dyn Fn(u64) -> bool) {
         for (peer, connection) in self.peers.iter_mut().enumerate() {
             connection.muted =

@@ -41,7 +41,7 @@ impl Pasts {
         self.attempts
     }
 
-    /// Returns what is remembered of the peer at this address, which is a peer again.
+    /// Takes the remembered state of the peer at this address, which is added again.
     pub fn recall(&mut self, address: &SocketAddr) -> Past {
         let past = self.by_address.remove(address);
         if past.is_some() {

@@ -169,7 +169,8 @@ impl SendStream {
         }
     }
 
-    /// At most `most` bytes, but so many that parts of a payload fill whole packets, as far as their length is known.
+    /// `most` bytes, rounded down to whole packets of a payload's parts, but at least one; `most` if their length is
+    /// unknown.
     pub fn whole_parts(&self, most: usize) -> usize {
         let full = self.full as usize;
         most.checked_div(full).map_or(most, |packets| packets.max(1) * full)
