@@ -94,7 +94,7 @@ pub mod flag {
     pub const LENT: u32 = 1 << 12;
     /// An `Announce`, `WriteLong` or `Offer` whose sender can write to the receiver's memory.
     pub const WRITES: u32 = 1 << 13;
-    /// A reply about what this end's read was offered: `op` is this end's.
+    /// A reply to the offer for this end's read: `op` is this end's.
     pub const SERVED: u32 = 1 << 14;
     /// A `Message`, `Write` or part whose reader times its copy (`stores.rs`).
     pub const TIMED: u32 = 1 << 14;

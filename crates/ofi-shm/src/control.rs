@@ -11,7 +11,7 @@ use crate::cma::Token;
 pub const VERSION: u64 = 7;
 /// First word of every message.
 const MAGIC: u64 = u64::from_le_bytes(*b"ofi-shm\0") ^ VERSION << 56;
-/// Longest message, and longest datagram of any kind.
+/// The maximum length of a message, and of a datagram of any kind, in bytes.
 const MAX_MESSAGE: usize = WORDS * 8;
 pub const MAX_BYTES: usize = 24 + ofi_core::transport::MAX_PACKET;
 /// First word of a datagram that carries a packet of connection management.
@@ -64,8 +64,8 @@ pub enum Message {
     Request { incarnation: u64, key: u64, write: bool },
     /// The answer, with the descriptor if `len` is not 0.
     Grant { incarnation: u64, key: u64, grant: Terms },
-    /// The sender's authorization key differs from that of this incarnation of the receiver, or, with 0, from that of
-    /// the sender of a connection management packet.
+    /// The sender's authorization key differs from the key of this incarnation of the receiver, or, with 0, from the
+    /// key of the sender of a connection management packet.
     Rejected { incarnation: u64 },
 }
 

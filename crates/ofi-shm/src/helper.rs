@@ -211,7 +211,7 @@ impl Helper {
     fn send(&self, endpoint: &Arc<Shared>, to: Vec<u8>, what: Outgoing) {
         let late = Late { endpoint: Arc::downgrade(endpoint), to, what };
         let mut state = self.state();
-        // Datagrams to one peer are sent in order, because those after an introduction mean nothing without it.
+        // Datagrams to one peer are sent in order: datagrams after an introduction mean nothing without it.
         let wakes = |late: &Late| matches!(late.what, Outgoing::Plain(Message::Wake, _));
         let mut before = state.late.iter().filter(|other| other.same_way(&late));
         if wakes(&late) && before.clone().any(wakes) {
@@ -241,7 +241,7 @@ impl State {
         }
     }
 
-    /// Repeats unanswered greetings, and gives up those to names that no longer exist.
+    /// Repeats unanswered greetings, and gives up greetings to names that no longer exist.
     fn chase(&mut self) {
         for (late, sent) in std::mem::take(&mut self.unanswered) {
             let Some(endpoint) = late.endpoint.upgrade() else { continue };

@@ -22,7 +22,7 @@ pub enum Hinted {
 pub struct HintTable(Vec<Hinted>);
 
 impl HintTable {
-    /// Assigns the byte to `peer`. `has_it` tells whether its previous peer still uses it.
+    /// Assigns the byte to `peer`. `has_it` returns whether its previous peer still uses it.
     pub fn assign(&mut self, hint: usize, peer: Peer, has_it: impl FnOnce(Peer) -> bool) {
         if self.0.len() <= hint {
             self.0.resize(hint + 1, Hinted::Nobody);

@@ -10,7 +10,7 @@ use crate::layout::{pair, wish};
 
 impl Drop for ShmLanes {
     fn drop(&mut self) {
-        // When this returns the application owns its memory again: nobody else may access it then.
+        // When this returns, the application owns its memory again: no other access is allowed then.
         let deadline = crate::single::deadline();
         self.lanes.iter_mut().for_each(|lane| lane.close_copies(deadline));
         let shared = &self.common.shared;

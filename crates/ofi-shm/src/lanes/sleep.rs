@@ -40,8 +40,8 @@ impl ShmLanes {
         Arm::Armed
     }
 
-    /// Whether a peer with a hot lane has sent something, or made room for a post that found none. A sleeper is told
-    /// about room once: if the application no longer wants it, nothing would ever use it up.
+    /// Whether a peer with a hot lane has sent something, or made room for a post that found none. A sleeper is
+    /// notified of room once: if the application no longer posts, nothing would ever use it up.
     fn has_input(&mut self) -> bool {
         (0..self.hot.len()).any(|index| {
             let lane = &mut self.lanes[self.hot[index] as usize];

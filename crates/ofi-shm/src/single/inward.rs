@@ -95,7 +95,7 @@ impl Lane {
                 Path::Ring => self.ask(common, host, token, sink, len, true),
                 Path::Single => {
                     let reads = token.high & flag::LENT != 0 && single.may_read == Some(true);
-                    // With payloads in both directions both ends copy anyway: each what it receives, which costs no
+                    // With payloads in both directions, each end copies the payload that it receives, which costs no
                     // words between them and copies no byte twice.
                     let both_ways = self.link.as_ref().is_some_and(|link| link.own.lends());
                     let shared = token.high & flag::WRITES != 0 && trusts_writers() && !(reads && both_ways);
