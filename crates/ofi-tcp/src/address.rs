@@ -100,8 +100,8 @@ pub fn route(to: SocketAddr) -> Option<IpAddr> {
     probe.local_addr().ok().map(|address| address.ip())
 }
 
-/// The address by which others most likely reach this host: that of the default route, else of an interface, else
-/// loopback.
+/// The address by which other hosts most likely reach this one: the address of the default route, else of an interface,
+/// else loopback.
 pub fn host_ip(v6: bool) -> IpAddr {
     // Addresses for documentation (RFC 5737, RFC 3849): only the default route leads there.
     let (outside, loopback): (IpAddr, IpAddr) = if v6 {

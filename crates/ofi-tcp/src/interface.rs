@@ -61,7 +61,7 @@ fn ip_of(storage: &SockaddrStorage) -> Option<IpAddr> {
     }
 }
 
-/// The prefix of an address whose mask has so many bits, and their number.
+/// The prefix of an address whose mask has this many bits, and their number.
 fn network(ip: IpAddr, bits: u32) -> String {
     match ip {
         IpAddr::V4(ip) => {
@@ -79,8 +79,8 @@ fn all() -> Vec<Interface> {
     getifaddrs().map_or_else(|_| Vec::new(), |entries| entries.filter_map(Interface::of).collect())
 }
 
-/// The addresses that endpoints may be bound to one by one: those of interfaces that are up, with loopback last and
-/// IPv4 before IPv6. With `FI_TCP_IFACE`, those that it names.
+/// The single addresses to which endpoints may be bound: those of active interfaces, with loopback last and IPv4 before
+/// IPv6. With `FI_TCP_IFACE`, only its addresses.
 pub fn usable() -> Vec<Interface> {
     let text = settings::INTERFACE.get();
     let wanted = |found: &Interface| found.name == text || found.ip.to_string() == text;

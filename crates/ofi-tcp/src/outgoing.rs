@@ -209,7 +209,7 @@ impl Outgoing {
                 }
                 Item::Lent { len: 0, .. } => {}
                 &Item::Lent { op, at, len } => {
-                    // Without its operation the stream cannot go on: the peer waits for bytes that nobody has.
+                    // Without its operation the stream cannot continue: the peer waits for bytes that no longer exist.
                     let payload = lender.payload(op).ok_or(Errno::ECANCELED)?;
                     match payload.pieces() {
                         Ok(pieces) => {

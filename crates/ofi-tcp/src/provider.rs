@@ -17,7 +17,7 @@ use crate::{Tcp, address};
 const NAME: &str = "tcp";
 /// `FI_PROTO_XNET`.
 const PROTOCOL: Protocol = Protocol::XNET;
-/// Remote pieces of one operation: what a header has room for.
+/// The maximum number of remote pieces of one operation: a header has room for as many.
 const RMA_IOV_LIMIT: usize = 4;
 
 /// The provider. It has no state; the objects opened from it have.
@@ -105,7 +105,7 @@ fn format_of(ip: IpAddr) -> AddrFormat {
     if ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn }
 }
 
-/// The interfaces that get an offer each: all if neither end is given, otherwise those that match. A given end
+/// The interfaces that get an offer each: all if neither end is given, otherwise the matching ones. A given end
 /// determines their family; a source with an address determines the interface.
 fn interfaces(request: &Request<'_>, format: AddrFormat, address: Option<&Address>) -> Vec<Interface> {
     let mut ends = Info::default();

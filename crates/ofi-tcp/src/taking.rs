@@ -124,7 +124,7 @@ impl Conn {
             }
             let rest = &bytes[used..];
             let Some((packet, header)) = Packet::parse(rest, self.order)? else { return Ok(used) };
-            // A peer that does not read what it is owed is owed no more.
+            // A peer that does not read its answers gets no more of them.
             if !at.host.hungry() || self.out.copied() > ANSWERS.0 {
                 self.stalled = true;
                 return Ok(used);

@@ -74,7 +74,7 @@ impl TcpLanes {
         }
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return true };
         if conn.phase != Phase::Ready {
-            // Only what was copied was reported as sent.
+            // Only copied data was reported as sent.
             return conn.out.is_empty() || !conn.out.is_copied();
         }
         let Some(socket) = &conn.socket else { return true };

@@ -105,7 +105,7 @@ impl TcpLanes {
         let is_bound = own.is_some();
         let socket = own.map_or_else(|| sys::stream(to.is_ipv6()), Ok).map_err(|error| error.errno())?;
         sys::prepare(socket.as_fd(), self.peer_timeout);
-        // The peer knows this end by the address that it comes from. An endpoint of all addresses has the name of one,
+        // The peer identifies this end by its source address. An endpoint of all addresses is named by one of them,
         // from which loopback is not reached on every host.
         let source = self.name.ip();
         let is_named = !self.bound.ip().is_unspecified() || to.ip().is_loopback() == source.is_loopback();

@@ -23,7 +23,7 @@ const TAGGED_HEADER: usize = 32;
 const CONFIRMED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE);
 
 impl TcpLanes {
-    /// Whether an operation may be posted: a fence waits for what is under way.
+    /// Whether an operation may be posted: a fence waits for operations in flight.
     fn may_post(&self, peer: u32, flags: OpFlags, id: SlotId) -> bool {
         let fenced = flags.contains(OpFlags::FENCE) && self.lanes[peer as usize].outstanding > 0;
         let conn = self.conns.get(id).and_then(Option::as_deref);
@@ -85,7 +85,7 @@ impl TcpLanes {
             // SAFETY: the caller's promise.
             unsafe { conn.out.copy(pieces, len) };
         }
-        // Before the connection is there, nobody knows whether it ever will be: then not even a copy counts as sent.
+        // Before the connection is established it may still fail: then not even a copy counts as sent.
         let is_open = conn.phase == Phase::Ready;
         if copied && !confirm && is_open {
             return Posted::Done;
