@@ -12,7 +12,7 @@ pub type Inserted = Result<FiAddr>;
 pub struct AvAttr {
     /// Table or map; both use indices.
     pub av_type: AvType,
-    /// How many addresses to expect; 0 for unknown.
+    /// The number of addresses to expect; 0 for unknown.
     pub count: usize,
     /// The number of upper bits of an address that name one of the peer's receive contexts ([`FiAddr::with_rx_index`]);
     /// 0 for none: then the peer chooses among its contexts. At most 32.
@@ -178,6 +178,6 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// The number of an address, where it was inserted.
     fn reverse_lookup(&self, address: &Address) -> Option<FiAddr>;
 
-    /// How many distinct addresses there are.
+    /// The number of distinct addresses.
     fn count(&self) -> usize;
 }

@@ -108,7 +108,7 @@ impl<'a> CollectiveOp<'a> {
 /// How to make a set (`struct fi_av_set_attr`).
 #[derive(Clone, Copy, Debug)]
 pub struct AvSetAttr {
-    /// How many members to expect; 0 for unknown.
+    /// The number of members to expect; 0 for unknown.
     pub count: usize,
     /// The first and last index of the vector that are members initially; [`FiAddr::NOTAVAIL`] for none.
     pub range: (FiAddr, FiAddr),
@@ -193,7 +193,7 @@ pub trait CollectiveGroup: Send + Sync {
     /// This endpoint's rank.
     fn rank(&self) -> usize;
 
-    /// How many members there are.
+    /// The number of members.
     fn ranks(&self) -> usize;
 }
 

@@ -11,8 +11,8 @@ use crate::{
 /// How to open a completion queue (`struct fi_cq_attr`).
 #[derive(Clone, Debug)]
 pub struct CqAttr {
-    /// How many entries to make room for; 0 leaves it to the library. A hint: entries are reserved when operations are
-    /// posted, so a queue never overruns.
+    /// The number of entries to make room for; 0 leaves it to the library. A hint: entries are reserved when operations
+    /// are posted, so a queue never overruns.
     pub size: usize,
     /// The fields of an entry.
     pub format: CqFormat,
@@ -169,7 +169,7 @@ impl<'a> CqBuffer<'a> {
         Self { entries, sources, capacity, format, _lent: PhantomData }
     }
 
-    /// How many entries fit.
+    /// The number of entries that fit.
     #[inline]
     pub const fn capacity(&self) -> usize {
         self.capacity

@@ -25,7 +25,7 @@ pub trait Counter: Send + Sync + std::any::Any {
     /// The value, after driving progress.
     fn read(&self) -> u64;
 
-    /// How many operations have failed, after driving progress.
+    /// Drives progress, and returns the number of failed operations.
     fn read_error(&self) -> u64;
 
     /// Adds to the value.

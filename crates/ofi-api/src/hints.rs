@@ -52,9 +52,9 @@ setters! {
     max_msg_size(ep_attr.max_msg_size: usize);
     /// How the application lays out its tags.
     mem_tag_format(ep_attr.mem_tag_format: u64);
-    /// How many transmit contexts the endpoint has.
+    /// The number of the endpoint's transmit contexts.
     tx_ctx_cnt(ep_attr.tx_ctx_cnt: usize);
-    /// How many receive contexts the endpoint has.
+    /// The number of the endpoint's receive contexts.
     rx_ctx_cnt(ep_attr.rx_ctx_cnt: usize);
     /// Default flags of transmit calls.
     tx_op_flags(tx_attr.op_flags: OpFlags);
@@ -62,15 +62,15 @@ setters! {
     rx_op_flags(rx_attr.op_flags: OpFlags);
     /// The longest injected message, in bytes.
     inject_size(tx_attr.inject_size: usize);
-    /// How many operations may be outstanding.
+    /// The maximum number of outstanding operations.
     tx_size(tx_attr.size: usize);
-    /// How many receives may be posted.
+    /// The maximum number of posted receives.
     rx_size(rx_attr.size: usize);
-    /// How many pieces a local buffer of a transmit may have.
+    /// The maximum number of pieces of a local buffer of a transmit.
     tx_iov_limit(tx_attr.iov_limit: usize);
-    /// How many pieces a buffer of a receive may have.
+    /// The maximum number of pieces of a buffer of a receive.
     rx_iov_limit(rx_attr.iov_limit: usize);
-    /// How many pieces a remote buffer may have.
+    /// The maximum number of pieces of a remote buffer.
     rma_iov_limit(tx_attr.rma_iov_limit: usize);
     /// The service that the network should give.
     tclass(tx_attr.tclass: TrafficClass);

@@ -69,11 +69,11 @@ pub struct TxAttr {
     pub comp_order: u64,
     /// The longest injected message.
     pub inject_size: usize,
-    /// How many operations may be outstanding.
+    /// The maximum number of outstanding operations.
     pub size: usize,
-    /// How many pieces a local buffer may have.
+    /// The maximum number of pieces of a local buffer.
     pub iov_limit: usize,
-    /// How many pieces a remote buffer may have.
+    /// The maximum number of pieces of a remote buffer.
     pub rma_iov_limit: usize,
     /// The service that the network should give.
     pub tclass: TrafficClass,
@@ -94,9 +94,9 @@ pub struct RxAttr {
     pub comp_order: u64,
     /// Deprecated; must be zero from API 2.0.
     pub total_buffered_recv: usize,
-    /// How many receives may be posted.
+    /// The maximum number of posted receives.
     pub size: usize,
-    /// How many pieces a buffer may have.
+    /// The maximum number of pieces of a buffer.
     pub iov_limit: usize,
 }
 
@@ -122,9 +122,9 @@ pub struct EpAttr {
     /// The bits of a tag that the application uses, as alternating runs of ones and zeroes; or `TAG_MPI`,
     /// `TAG_CCL`; 0 is [`TAG_BITS`].
     pub mem_tag_format: u64,
-    /// How many transmit contexts, or [`SHARED_CONTEXT`].
+    /// The number of transmit contexts, or [`SHARED_CONTEXT`].
     pub tx_ctx_cnt: usize,
-    /// How many receive contexts, or [`SHARED_CONTEXT`].
+    /// The number of receive contexts, or [`SHARED_CONTEXT`].
     pub rx_ctx_cnt: usize,
     /// How long the key is: in an offer the longest that is possible, otherwise the length of `auth_key`.
     pub auth_key_size: usize,
@@ -155,25 +155,25 @@ pub struct DomainAttr {
     pub mr_key_size: usize,
     /// The length of remote completion data.
     pub cq_data_size: usize,
-    /// How many completion queues work best.
+    /// The optimal number of completion queues.
     pub cq_cnt: usize,
-    /// How many endpoints.
+    /// The maximum number of endpoints.
     pub ep_cnt: usize,
-    /// How many transmit contexts.
+    /// The maximum number of transmit contexts.
     pub tx_ctx_cnt: usize,
-    /// How many receive contexts.
+    /// The maximum number of receive contexts.
     pub rx_ctx_cnt: usize,
-    /// How many transmit contexts an endpoint may have.
+    /// The maximum number of transmit contexts of an endpoint.
     pub max_ep_tx_ctx: usize,
-    /// How many receive contexts an endpoint may have.
+    /// The maximum number of receive contexts of an endpoint.
     pub max_ep_rx_ctx: usize,
-    /// How many endpoints may share a transmit context.
+    /// The maximum number of endpoints that share a transmit context.
     pub max_ep_stx_ctx: usize,
-    /// How many endpoints may share a receive context.
+    /// The maximum number of endpoints that share a receive context.
     pub max_ep_srx_ctx: usize,
-    /// How many counters.
+    /// The maximum number of counters.
     pub cntr_cnt: usize,
-    /// How many pieces a registration may have.
+    /// The maximum number of pieces of a registration.
     pub mr_iov_limit: usize,
     /// Capabilities of the domain, such as [`Caps::LOCAL_COMM`].
     pub caps: Caps,
@@ -185,11 +185,11 @@ pub struct DomainAttr {
     pub auth_key_size: usize,
     /// The longest error data.
     pub max_err_data: usize,
-    /// How many registrations.
+    /// The maximum number of registrations.
     pub mr_cnt: usize,
     /// The default service of the network.
     pub tclass: TrafficClass,
-    /// How many authorization keys an endpoint may have. API 1.20.
+    /// The maximum number of authorization keys of an endpoint. API 1.20.
     pub max_ep_auth_key: usize,
     /// The highest number of a peer group. API 2.0.
     pub max_group_id: u32,
@@ -197,7 +197,7 @@ pub struct DomainAttr {
     pub max_cntr_value: u64,
     /// The highest value of a counter's errors; 0 is `u64::MAX`. API 2.5.
     pub max_err_cntr_value: u64,
-    /// How many device contexts. Newer than 2.6; see fi_xpu(3).
+    /// The maximum number of device contexts. Newer than 2.6; see fi_xpu(3).
     pub max_xpu_ctx_cnt: usize,
 }
 
