@@ -14,7 +14,7 @@ impl Aliases {
         Self::parse(&PROVIDER_ALIAS.get())
     }
 
-    /// Reads `alias=provider,...`. What does not look so is left out, with a word in the log.
+    /// Parses `alias=provider,...`. Malformed entries are ignored and logged.
     fn parse(setting: &str) -> Self {
         let mut all = Vec::new();
         for entry in setting.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {

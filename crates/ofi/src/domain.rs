@@ -15,8 +15,8 @@ use crate::request::PostError;
 use crate::threading::{Exclusive, Level, Safe};
 use crate::window::Window;
 
-/// Capabilities that change what a program sees, or are expensive. Programs that name no capabilities do not get them:
-/// `FI_SOURCE_ERR`, for example, turns messages from strangers into errors.
+/// Capabilities that are expensive or change a program's results, so programs that name no capabilities do not get
+/// them: `FI_SOURCE_ERR`, for example, turns messages from unknown senders into errors.
 const UNASKED: Caps = Caps::SOURCE_ERR.union(Caps::RMA_EVENT).union(Caps::EXACT_DIRECTED_RECV);
 
 /// A domain (`fid_domain`). A [`Node`](crate::Node) opens one of its own. Open a domain separately to share it between

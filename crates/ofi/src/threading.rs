@@ -16,7 +16,7 @@ pub struct Safe(());
 #[derive(Clone, Copy, Debug)]
 pub struct Exclusive(PhantomData<Cell<()>>);
 
-/// A threading level that the safe layer offers. There are two.
+/// One of the two threading levels of the safe layer.
 pub trait Level: sealed::Sealed + 'static {
     /// C's name for it.
     const THREADING: Threading;

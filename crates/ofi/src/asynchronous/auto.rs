@@ -1,8 +1,8 @@
 //! The driver of nodes that have no other: one thread for the process, which exists while futures of such nodes wait.
 //!
-//! A node comes to the thread when a future is left pending and no driver is there. It leaves when it has no futures
+//! A node joins the thread when a future is left pending and the node has no driver. It leaves when it has no futures
 //! any more, or another driver. The thread sleeps on the queues of all its nodes. Only nodes of the level [`Safe`]
-//! come: an exclusive one may be used by one thread at a time, and its futures wake themselves.
+//! join: an exclusive one may be used by one thread at a time, and its futures wake themselves.
 
 use std::any::Any;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -75,7 +75,7 @@ struct Driven {
     again: bool,
 }
 
-/// A node that comes.
+/// A node that joins the thread.
 type Coming = (Arc<Seat>, Arc<dyn CompletionQueue>, RawFd);
 
 #[derive(Default)]

@@ -17,7 +17,7 @@ use super::table::{Chores, Table};
 use super::{AsyncNode, Inner};
 use crate::threading::{Level, Safe};
 
-/// The longest sleep of a thread: a bound in case a wake-up is lost.
+/// The maximum sleep of a thread: a bound in case a wake-up is lost.
 pub(super) const SLEEP: Duration = Duration::from_secs(1);
 
 /// The next step of a driver.
@@ -67,8 +67,8 @@ impl<L: Level> Inner<L> {
         turn
     }
 
-    /// A turn of the library's thread. `None`, and the thread counts as a driver no more, if the node has no futures,
-    /// or another driver, or no queue that can be read: all futures were told.
+    /// A turn of the library's thread. `None` if the node has no future, or has another driver, or its queue cannot be
+    /// read: then the thread is no driver any more, and all futures were notified.
     pub(super) fn turn_if_needed(&self, waker: Waker, chores: &mut Chores) -> Option<Turn> {
         let mut table = self.table();
         let is_needed = table.drivers == 1 && !table.is_idle();

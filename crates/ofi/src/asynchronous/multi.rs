@@ -48,8 +48,8 @@ pub struct MultiRecv<'a, L: Level = Safe> {
     over: bool,
 }
 
-/// An item of a multi-receive: a message, or the reason why there are no more. A failed message, for example one that
-/// did not fit, is a completion with that result.
+/// An item of a multi-receive: a message, or the error that ended it. A failed message, for example one that did not
+/// fit, is a completion with that result.
 type Item = Result<Completion, Failed<MultiRecvBuffer>>;
 
 impl<'a, L: Level> MultiRecv<'a, L> {

@@ -153,7 +153,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Takes a new operation. Posts it unless others of its line wait, and queues it if there is no room.
+    /// Adds an operation. Posts it unless others of its line wait, and queues it if there is no room.
     pub fn start(
         &mut self,
         node: &Node<L>,

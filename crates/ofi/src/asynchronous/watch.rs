@@ -23,7 +23,7 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// Whether nothing is there to be read and the descriptors announce when there is.
+    /// Whether the queues are empty, and their descriptors will signal the next entry.
     fn may_sleep(&self) -> bool {
         self.eq.trywait().is_ok() && self.cq.as_ref().is_none_or(|cq| cq.trywait().is_ok())
     }

@@ -31,12 +31,12 @@ use crate::threading::Safe;
 
 /// Entries of one read of the completion queue.
 const BATCH: usize = 64;
-/// Reads of the completion queue per read of the event queue while there are completions, and the most reads before a
-/// [`HubEvent::Closed`].
+/// The number of reads of the completion queue per read of the event queue while there are completions, and the maximum
+/// number of reads before a [`HubEvent::Closed`].
 const BATCHES: u32 = 16;
-/// The longest sleep while a connection is being established: the handshake has timers of its own.
+/// The maximum sleep while a connection is being established: the handshake has its own timers.
 const SOON: Duration = Duration::from_millis(50);
-/// The longest sleep otherwise: a bound in case a wake-up is lost.
+/// The maximum sleep otherwise: a bound in case a wake-up is lost.
 const SELDOM: Duration = Duration::from_secs(1);
 
 /// Something that happened at a [`Hub`].

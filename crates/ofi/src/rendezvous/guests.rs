@@ -51,7 +51,7 @@ fn unusable(party: &Party<'_>, error: &std::io::Error) -> Error {
 enum Guest {
     /// Its request is incomplete.
     Comes { stream: Stream, arrived: Vec<u8>, since: Instant },
-    /// It waits for the other processes.
+    /// The request waits for the other processes.
     Waits { stream: Stream, says: Vec<u8> },
 }
 

@@ -69,7 +69,7 @@ pub struct Meeting {
     pub said: Vec<Vec<u8>>,
 }
 
-/// Nodes that have met.
+/// The nodes that took part in a meeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peers {
     /// The number of this process among them: `0..count`.
