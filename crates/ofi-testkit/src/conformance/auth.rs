@@ -35,7 +35,7 @@ fn talk(pair: &Pair) {
     got.check(50_000, 3);
 }
 
-/// Every operation of `a` on `b` ends with an error, and `b` is not told.
+/// Every operation of `a` on `b` ends with an error, and `b` is not notified.
 #[track_caller]
 fn refused_by(pair: &Pair) {
     let target = Memory::new(64);

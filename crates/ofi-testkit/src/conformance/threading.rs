@@ -184,8 +184,8 @@ pub fn eight_threads_write_and_read_through_one_endpoint(kit: &dyn Kit) {
     }
 }
 
-/// Does what a widely used program does: it asks for a level at which an endpoint and its queue belong to one thread,
-/// and then sends and writes from one thread while another posts receives and reads the queue. Both ends do that.
+/// Imitates a widely used program, which asks for a level at which an endpoint and its queue belong to one thread, and
+/// then sends and writes from one thread while another posts receives and reads the queue. Both ends do that.
 pub fn threads_that_break_their_promise_lose_nothing(kit: &dyn Kit) {
     const COUNT: usize = 600;
     const POSTED: usize = 16;

@@ -332,7 +332,7 @@ impl Net {
         token
     }
 
-    /// Sends a packet with arbitrary frames in a host's session with another. Whether there is a session.
+    /// Sends a packet with arbitrary frames in a host's session with another. Returns whether there is a session.
     pub fn forge(&mut self, host: usize, to: usize, frames: &[u8]) -> bool {
         let Some(peer) = self.peer(host, to) else { return false };
         let mut buf = vec![0u8; 65_536];

@@ -89,18 +89,18 @@ impl SimulatedDevice {
         self.lock().tell_at(of, kind);
     }
 
-    /// The device stops: nothing that is under way ends, and calls are refused. Only the event tells.
+    /// Stops the device: no operation in flight ends, and calls are refused. Only the event reports this.
     pub fn die(&self) {
         self.lock().die();
     }
 
-    /// The queue pairs of the endpoint at `of`, or those that are connected to `to`, stop: nothing on them ends. Only
-    /// an event tells.
+    /// Stops the queue pairs of the endpoint at `of`, or only those that are connected to `to`: no operation on them
+    /// ends. Only an event reports this.
     pub fn break_pairs(&self, of: SocketAddr, to: Option<SocketAddr>) {
         self.lock().break_pairs(of, to);
     }
 
-    /// The completion queue of the endpoint at `of` fails: it reports nothing any more. Only an event tells.
+    /// Breaks the completion queue of the endpoint at `of`: it reports nothing any more. Only an event reports this.
     pub fn break_queue(&self, of: SocketAddr) {
         self.lock().break_queue(of);
     }

@@ -34,7 +34,7 @@ pub struct Id {
     pub peer: SocketAddr,
     pub other: Option<usize>,
     pub qp: Option<u32>,
-    /// How long it waits for the other end.
+    /// Its time limits for the other end.
     pub timers: Timers,
     /// Whether its address belongs to it alone.
     pub bound: bool,
@@ -236,8 +236,8 @@ impl Fabric {
         }
     }
 
-    /// Both ends resend as often as the asking one says. How often an end retries a send without a receive is for the
-    /// other end to say, whose receives are missing.
+    /// Both ends use the requester's number of retransmissions. The number of retries of a send without a receive is
+    /// set by the other end, whose receives are missing.
     fn agree(&mut self, asking: usize, granting: usize) {
         let timers = |id| self.ids.get(&id).map(|end| end.timers);
         let Some((asked, granted)) = timers(asking).zip(timers(granting)) else { return };
@@ -319,7 +319,7 @@ impl Fabric {
         endpoint.is_some_and(|it| !it.vanished) && !self.removed
     }
 
-    /// Removes an end and tells the other one.
+    /// Removes an end and notifies the other one.
     pub fn leave(&mut self, id: usize) {
         let other = self.ids.get(&id).and_then(|end| end.other);
         if let (Some(stage), Some(other)) = (self.at(id), other)

@@ -189,8 +189,7 @@ impl SimulatedDevice {
         self.lock().late()
     }
 
-    /// Mends the links: the writes that have left are executed at queue pairs that are still there. Returns their
-    /// number.
+    /// Mends the links: writes in flight are executed at queue pairs that still exist. Returns their number.
     pub fn mend(&self) -> usize {
         let executed = self.lock().mend();
         self.work.notify_one();

@@ -21,7 +21,7 @@ impl Mapped {
     /// Maps `len` bytes from `offset` on.
     ///
     /// # Errors
-    /// `FI_EINVAL` for what is no memory, or too short.
+    /// `FI_EINVAL` for a descriptor without memory of this length.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, len: usize, iova: u64) -> Result<Self> {
         let start = (offset % 4096) as usize;
         let refused = || Error::with(Errno::EINVAL, "no memory of this length behind the descriptor");

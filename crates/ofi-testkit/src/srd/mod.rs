@@ -120,7 +120,8 @@ struct Inner {
     flying: Vec<Flight>,
     /// Messages that were ever sent.
     sent: u64,
-    /// The newest message that was delivered from one queue pair to another, and how many came after a newer one.
+    /// The newest message that each queue pair delivered to another, and the number of messages that arrived after a
+    /// newer one.
     newest: HashMap<(u16, u16), u64>,
     overtaken: u64,
     /// Late completions: time, number and life of the queue pair, and result.
@@ -337,7 +338,7 @@ impl SimulatedDevice {
         self.lock().delays.push((from, to));
     }
 
-    /// Sends what is delayed.
+    /// Sends delayed messages.
     pub fn release(&self) {
         let mut inner = self.lock();
         inner.delays.clear();
@@ -347,13 +348,13 @@ impl SimulatedDevice {
         self.work.notify_one();
     }
 
-    /// Makes the links of these queue pairs mute: what they send, and what is sent to them, neither arrives nor fails
-    /// until [`SimulatedDevice::mend`].
+    /// Makes the links of these queue pairs mute: data in either direction neither arrives nor fails until
+    /// [`SimulatedDevice::mend`].
     pub fn mute(&self, qpns: &[u16]) {
         self.lock().muted.extend(qpns);
     }
 
-    /// Mends the links: what has left over them arrives.
+    /// Mends the links: data in flight arrives.
     pub fn mend(&self) {
         self.lock().muted.clear();
         self.work.notify_one();
@@ -364,8 +365,8 @@ impl SimulatedDevice {
         self.lock().next_qpn = Some(qpn);
     }
 
-    /// How many reads and writes each doorbell since the last call has told the device of. Doorbells without any are
-    /// not counted.
+    /// The number of reads and writes that each doorbell since the last call has announced to the device. Doorbells
+    /// without any are omitted.
     pub fn take_accesses(&self) -> Vec<usize> {
         std::mem::take(&mut self.lock().accesses)
     }

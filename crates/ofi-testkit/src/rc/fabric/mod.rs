@@ -399,7 +399,7 @@ impl Fabric {
         self.registered.values().map(|(_, len, _)| len).sum()
     }
 
-    /// From now on so many more bytes may be registered.
+    /// Limits registrations to `more` bytes beyond the present ones.
     pub fn limit_locked(&mut self, more: usize) {
         self.lockable = self.locked().saturating_add(more);
     }

@@ -1,7 +1,7 @@
-//! Links that go mute: what is sent over them stays under way, without an error, until they are mended.
+//! Links that go mute: data sent over them stays in flight, without an error, until they are mended.
 //!
 //! Writes leave their device meanwhile. They are executed when the link is mended, if the queue pair at the other end
-//! is still there, whether or not their own queue pair is: that is what a late packet does.
+//! still exists, even if their own does not: late packets do the same.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -56,7 +56,7 @@ impl Fabric {
         executed
     }
 
-    /// Whether nothing passes between a queue pair and the other end.
+    /// Whether the link between a queue pair and the other end is mute.
     pub(super) fn is_mute(&self, pair: &Pair) -> bool {
         let other = pair.other.and_then(|other| self.pairs.get(&other)).map(|other| other.endpoint);
         self.mute.endpoints.contains(&pair.endpoint)
