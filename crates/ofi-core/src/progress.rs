@@ -1,9 +1,9 @@
 //! The progress thread of a domain that was opened with `FI_PROGRESS_AUTO`: it drives transfers while the application
 //! is busy elsewhere, and sleeps while the application busy-polls.
 //!
-//! Every 10 ms the thread counts the polls of the application. With `BUSY` or more there is nothing to do. Otherwise
-//! the thread polls until there is no more progress, and then blocks until a peer wakes it, checking at least once a
-//! second.
+//! Every 10 ms the thread counts the polls of the application. With `BUSY_POLLS` or more there is nothing to do.
+//! Otherwise the thread polls until there is no more progress, and then blocks until a peer wakes it, checking at least
+//! once a second.
 //!
 //! A poll of the application disarms the endpoint and wakes the thread; [`ofi_ring::slumber`] describes how neither
 //! misses the other.
@@ -23,9 +23,9 @@ use crate::sys::{self, WaitSet};
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// The number of polls in that time from which the thread leaves progress to the application: one each millisecond.
 /// With fewer, a transfer with several steps at both ends would wait at each of them.
-const BUSY: u64 = 10;
+const BUSY_POLLS: u64 = 10;
 /// The maximum sleep.
-const SLEEP: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Sources(Vec<Weak<dyn Source>>);
@@ -110,7 +110,7 @@ impl Thread {
     fn run(&self) {
         let (mut since, mut before) = (Instant::now(), self.slumber.polls());
         while !self.stop.load(Ordering::Acquire) {
-            if self.slumber.polls().wrapping_sub(before) >= BUSY {
+            if self.slumber.polls().wrapping_sub(before) >= BUSY_POLLS {
                 before = self.slumber.polls();
                 self.bell.arm();
                 if !self.stop.load(Ordering::Acquire) {
@@ -141,7 +141,7 @@ impl Thread {
         }
         drop(sources);
         if blocks {
-            sys::wait_readable(&[set.fd()], Some(Instant::now() + SLEEP));
+            sys::wait_readable(&[set.fd()], Some(Instant::now() + MAX_SLEEP));
         }
         self.slumber.end();
     }

@@ -19,10 +19,10 @@ use crate::fork::Born;
 use crate::transport::{Arm, Held, Port, Transport};
 
 /// Time until an answer is sent again for which its receiver had no room.
-const RETRY: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// The maximum number of answers that wait for room. Beyond that the oldest is dropped: its receiver does not read, and
 /// its request times out.
-const LATE: usize = 1024;
+const MAX_LATE_ANSWERS: usize = 1024;
 
 /// [`Transport::open_port`].
 type OpenPort = fn(&Info, Option<&Address>) -> Result<Box<dyn Port>>;
@@ -163,7 +163,7 @@ impl Listener {
         if state.port.is_none() {
             return false;
         }
-        if state.late.len() >= LATE {
+        if state.late.len() >= MAX_LATE_ANSWERS {
             state.late.pop_front();
         }
         state.late.push_back((to.clone(), packet.encode()));
@@ -284,7 +284,7 @@ impl Driven for Pump {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        (!self.0.state().late.is_empty()).then(|| Instant::now() + RETRY)
+        (!self.0.state().late.is_empty()).then(|| Instant::now() + RETRY_INTERVAL)
     }
 }
 

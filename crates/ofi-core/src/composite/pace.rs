@@ -1,14 +1,14 @@
 //! How often a transport whose polls are system calls is polled while peers of the other transport are active.
 
 /// The number of consecutive empty polls after which polls are spaced out.
-const AWAKE: u32 = 256;
+const MAX_EMPTY_POLLS: u32 = 256;
 
 /// Time between two polls then: about twenty microseconds.
 #[cfg(target_arch = "x86_64")]
-const PAUSE: u64 = 1 << 16;
+const POLL_INTERVAL: u64 = 1 << 16;
 /// Time between two polls then, in nanoseconds.
 #[cfg(not(target_arch = "x86_64"))]
-const PAUSE: u64 = 20_000;
+const POLL_INTERVAL: u64 = 20_000;
 
 /// A clock that costs a few nanoseconds. It need not be exact or equal on all processors.
 #[cfg(target_arch = "x86_64")]
@@ -38,11 +38,11 @@ impl Pace {
     /// Whether to poll now.
     #[inline]
     pub fn is_due(&mut self) -> bool {
-        if self.quiet < AWAKE {
+        if self.quiet < MAX_EMPTY_POLLS {
             return true;
         }
         let now = ticks();
-        let due = now.wrapping_sub(self.last) >= PAUSE;
+        let due = now.wrapping_sub(self.last) >= POLL_INTERVAL;
         if due {
             self.last = now;
         }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn looks_are_spaced_out_after_many_in_vain_and_go_on() {
         let mut pace = Pace::default();
-        for _ in 0..AWAKE {
+        for _ in 0..MAX_EMPTY_POLLS {
             assert!(pace.is_due());
             pace.looked(false);
         }

@@ -12,7 +12,7 @@ use crate::sys::WaitSet;
 use crate::transport::{Held, Port, Transport};
 
 /// The maximum number of requesters whose transport is remembered. For others it is found by trying.
-const REMEMBERED: usize = 1024;
+const MAX_REMEMBERED: usize = 1024;
 
 /// The state for near endpoints.
 struct NearPort<P: Pairing> {
@@ -39,7 +39,7 @@ impl Asked {
             return;
         }
         self.order.push_back(from.clone());
-        if self.order.len() > REMEMBERED
+        if self.order.len() > MAX_REMEMBERED
             && let Some(oldest) = self.order.pop_front()
         {
             self.ways.remove(&oldest);
@@ -167,12 +167,12 @@ mod tests {
     fn so_many_askers_are_remembered_and_the_oldest_goes_first() {
         let address = |number: usize| Address::from_text(&number.to_string());
         let mut asked = Asked::default();
-        for number in 0..REMEMBERED + 2 {
+        for number in 0..MAX_REMEMBERED + 2 {
             asked.remember(&address(number), None);
         }
         let names = Names { far: address(8), near: address(9) };
         asked.remember(&address(2), Some(names.clone()));
-        assert_eq!((asked.ways.len(), asked.order.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!((asked.ways.len(), asked.order.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
         assert_eq!(asked.ways.get(&address(1)), None);
         assert_eq!(asked.ways.get(&address(2)), Some(&Some(names)));
     }

@@ -6,9 +6,9 @@
 //! thread, which serves a socket in a directory that only this user may enter (`socket`). A reader gets one text
 //! (`snapshot`), and the connection ends.
 //!
-//! Reading counters takes the lock of their endpoint, which an application's thread would otherwise have to itself. So
-//! they are read only on request, and at most once in `FRESH`: readers in between get the same text. A reader that does
-//! not take its text within `READER_TIMEOUT` is dropped.
+//! Reading counters takes their endpoint's lock, which otherwise only the application's thread takes. So they are read
+//! only on request, and at most once in `TEXT_LIFETIME`: readers in between get the same text. A reader that does not
+//! take its text within `READER_TIMEOUT` is dropped.
 
 mod snapshot;
 mod socket;
@@ -28,7 +28,7 @@ pub use snapshot::{About, Histogram};
 pub use socket::directory;
 
 /// The time for which a text is reused.
-const FRESH: Duration = Duration::from_secs(1);
+const TEXT_LIFETIME: Duration = Duration::from_secs(1);
 /// The time within which a reader must take its text.
 const READER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -104,11 +104,11 @@ fn serve(listener: &UnixListener) {
     loop {
         let Ok((reader, _)) = listener.accept() else {
             // No descriptors, or no memory: for a while.
-            std::thread::sleep(FRESH);
+            std::thread::sleep(TEXT_LIFETIME);
             continue;
         };
         let text = match last.take() {
-            Some((at, text)) if at.elapsed() < FRESH => (at, text),
+            Some((at, text)) if at.elapsed() < TEXT_LIFETIME => (at, text),
             _ => (Instant::now(), snapshot::text(&members())),
         };
         // A reader that goes away is no failure of ours.
