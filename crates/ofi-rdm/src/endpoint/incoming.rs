@@ -15,7 +15,7 @@ use crate::wire::header::{self, flag};
 use crate::wire::{Accept, Header, Init, Kind, Malformed, Params, Retry, Stream, VERSION, suites};
 
 /// The maximum number of answers to strangers that wait to be sent.
-const ANSWERS: usize = 64;
+const MAX_ANSWERS: usize = 64;
 /// Peers that are examined for each new stranger: more than one, so that the number of absent strangers falls.
 const CHECKS_PER_NEW_PEER: usize = 2;
 /// Minimum lifetime of a cookie; the maximum is twice that.
@@ -53,7 +53,7 @@ impl Endpoint {
     }
 
     fn answer(&mut self, to: SocketAddr, header: Header, body: &[u8]) {
-        if self.answers.len() >= ANSWERS {
+        if self.answers.len() >= MAX_ANSWERS {
             self.stats.unanswered += 1;
             return;
         }
