@@ -24,15 +24,15 @@ use crate::sys::{self, Datagram};
 use crate::{name, region};
 
 /// The time for which a greeting to an unused name is repeated, so that two programs may start in any order.
-const GREETING: Duration = Duration::from_millis(500);
+const GREETING_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two tries to send a datagram.
-const RETRY: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// Interval of repeated unanswered greetings: the receiver may have ended, and another process may have its name.
-const REPEAT: Duration = Duration::from_millis(250);
+const GREETING_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of checks on processes that have no pidfd.
-const SWEEP: Duration = Duration::from_millis(250);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum number of pidfds for watching processes; other processes are polled.
-const WATCHED: usize = 200;
+const MAX_PIDFDS: usize = 200;
 
 /// A datagram that has not been sent yet.
 enum Outgoing {
@@ -88,7 +88,7 @@ pub struct Helper {
 type Running = Option<(u32, Weak<Helper>)>;
 
 /// How long another thread may take to start the helper.
-const START: Duration = Duration::from_secs(2);
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The value that [`RUNNING`] guards. A fork may happen while another thread holds the lock; the child then finds it
 /// locked for ever. So the wait has a limit.
@@ -96,7 +96,7 @@ const START: Duration = Duration::from_secs(2);
 /// # Errors
 /// `FI_EBUSY`.
 fn running() -> Result<MutexGuard<'static, Running>> {
-    let deadline = Instant::now() + START;
+    let deadline = Instant::now() + START_TIMEOUT;
     loop {
         match RUNNING.try_lock() {
             Ok(running) => return Ok(running),
@@ -248,7 +248,7 @@ impl State {
             if endpoint.incarnation_of(&late.to).is_some() {
                 continue;
             }
-            if sent.elapsed() < REPEAT {
+            if sent.elapsed() < GREETING_INTERVAL {
                 self.unanswered.push((late, sent));
             } else {
                 self.attempt(late);
@@ -297,7 +297,7 @@ fn attempt(late: Late) -> Tried {
     }
     match &late.what {
         Outgoing::Introduce { welcome: false, since, .. } => {
-            if error.errno() == Errno::ECONNREFUSED && since.elapsed() < GREETING {
+            if error.errno() == Errno::ECONNREFUSED && since.elapsed() < GREETING_TIMEOUT {
                 return Tried::Later(late);
             }
             Tried::Failed(Farewell::new(&endpoint, late.to, End::Ungreeted(error.errno())))
@@ -311,7 +311,7 @@ fn attempt(late: Late) -> Tried {
 
 fn run(helper: &Weak<Helper>, wake: OwnedFd) {
     let mut buffer = [0u8; control::MAX_BYTES + 1];
-    let mut next_sweep = Instant::now() + SWEEP;
+    let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
     loop {
         // The poll set is built anew each time: this thread runs when peers come and go, not for messages.
         let (mut polls, endpoints, doors, ends, timeout) = {
@@ -331,11 +331,11 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             let timeout = if !ends.is_empty() {
                 0
             } else if !state.late.is_empty() {
-                RETRY.as_millis() as i32
+                RETRY_INTERVAL.as_millis() as i32
             } else if !state.unanswered.is_empty() {
-                REPEAT.as_millis() as i32 / 4
+                GREETING_INTERVAL.as_millis() as i32 / 4
             } else if swept {
-                SWEEP.as_millis() as i32
+                SWEEP_INTERVAL.as_millis() as i32
             } else {
                 -1
             };
@@ -371,7 +371,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             }
         }
         if at_processes.iter().any(|poll| poll.revents != 0) || Instant::now() >= next_sweep {
-            next_sweep = Instant::now() + SWEEP;
+            next_sweep = Instant::now() + SWEEP_INTERVAL;
             helper.bury();
         }
         {
@@ -555,7 +555,7 @@ impl Helper {
         let mut state = self.state();
         let watched = state.processes.values().filter(|process| process.watch.is_some()).count();
         let process = state.processes.entry(pid).or_insert_with(|| Process {
-            watch: (pid != 0 && watched < WATCHED).then(|| sys::pidfd(pid)).flatten(),
+            watch: (pid != 0 && watched < MAX_PIDFDS).then(|| sys::pidfd(pid)).flatten(),
             peers: Vec::new(),
         });
         process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);

@@ -23,7 +23,7 @@ use crate::shared::Shared;
 use crate::sys::Writers;
 
 /// The maximum time that closing waits for a peer that copies.
-const BOUND: Duration = Duration::from_secs(1);
+const COPY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// This transport's part of a registration.
 #[derive(Default)]
@@ -137,7 +137,7 @@ fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
 /// # Errors
 /// `FI_EBUSY` if a peer still copies after a second.
 pub fn withdraw(region: &ShmRegion) -> Result<()> {
-    let deadline = Instant::now() + BOUND;
+    let deadline = Instant::now() + COPY_TIMEOUT;
     let written = !region.openings.void(deadline);
     // The list stays until nobody copies: another call waits again.
     let given = region.given().clone();

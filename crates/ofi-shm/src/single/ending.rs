@@ -14,13 +14,13 @@ use crate::{Shm, cma, sys};
 
 /// The maximum time that the end of a receive waits for a sender that writes into it: for a chunk, or while the
 /// sender's process is descheduled in the middle of one.
-const BOUND: Duration = Duration::from_secs(5);
+const WRITER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// As [`BOUND`], after a peer of this process has exceeded it.
-const LESS: Duration = Duration::from_secs(1);
+/// As [`WRITER_TIMEOUT`], after a peer of this process has exceeded it.
+const REDUCED_WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A peer has claimed to write for longer than [`BOUND`]. Such waits block the endpoint, so a lying peer could delay
-/// all other peers. From then on this process opens no memory to writers, and receivers copy alone.
+/// A peer has claimed to write for longer than [`WRITER_TIMEOUT`]. Such waits block the endpoint, so a lying peer could
+/// delay all other peers. From then on this process opens no memory to writers, and receivers copy alone.
 static OVERRUN: AtomicBool = AtomicBool::new(false);
 
 /// Whether peers may write here.
@@ -28,9 +28,9 @@ pub(super) fn trusts_writers() -> bool {
     !OVERRUN.load(Ordering::Relaxed)
 }
 
-/// The time until which closing waits; see [`BOUND`].
+/// The time until which closing waits; see [`WRITER_TIMEOUT`].
 pub fn deadline() -> Instant {
-    Instant::now() + if trusts_writers() { BOUND } else { LESS }
+    Instant::now() + if trusts_writers() { WRITER_TIMEOUT } else { REDUCED_WRITER_TIMEOUT }
 }
 
 impl Lane {

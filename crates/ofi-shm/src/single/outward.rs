@@ -27,7 +27,7 @@ use crate::openings::{Opening, Registered};
 use crate::pair::OwnPair;
 
 /// The maximum number of a peer's reads that are offered at a time.
-const OFFERS: usize = 8;
+const MAX_OFFERS: usize = 8;
 
 impl Lane {
     /// Lends a payload to the peer if it may be copied directly. Returns flags and words for its announcement, and the
@@ -112,7 +112,8 @@ impl Lane {
     /// has the next offer before it finishes the last. The peer reads them in order.
     pub fn may_serve(&self, kind: u32) -> bool {
         let served = self.served.reads.len();
-        self.served.serving == 0 || (kind == kind::READ && self.served.serving == served && served < OFFERS)
+        self.served.serving == 0
+            || (kind == kind::READ && self.served.serving == served && served < MAX_OFFERS)
     }
 
     /// The peer has read an offer, or declines it.
