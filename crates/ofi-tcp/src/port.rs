@@ -19,9 +19,9 @@ use crate::wire::cm::{self, Message};
 use crate::{address, ports, settings};
 
 /// The maximum number of connections whose requests have not arrived.
-const CALLED: usize = 1024;
+const MAX_UNIDENTIFIED: usize = 1024;
 /// The time within which a peer must send its request.
-const CALL: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A request that was not answered.
 pub struct Caller {
@@ -98,9 +98,9 @@ impl TcpPort {
         while let Ok(Some((socket, _))) = sys::accept(self.listener.as_fd()) {
             let patience = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
             sys::prepare(socket.as_fd(), patience);
-            let fits = desk.called.len() < CALLED;
+            let fits = desk.called.len() < MAX_UNIDENTIFIED;
             if fits && self.ready.add(&socket, 1, Interest { read: true, write: false }).is_ok() {
-                desk.called.push((socket, Vec::new(), Instant::now() + CALL));
+                desk.called.push((socket, Vec::new(), Instant::now() + REQUEST_TIMEOUT));
             }
         }
     }

@@ -18,15 +18,15 @@ use crate::wire::{Identity, Order};
 use crate::{Tcp, address};
 
 /// The maximum number of connections whose peers have not identified themselves yet.
-const CALLED: usize = 1024;
+const MAX_UNIDENTIFIED: usize = 1024;
 /// The time within which a peer must send its request.
-const CALL: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after the first refused attempt, and the maximum pause.
-const REST: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(200));
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(200));
 /// The time for which a refused request is repeated: the peer may not listen yet.
-const REFUSED: Duration = Duration::from_secs(2);
+const REFUSED_RETRY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections accepted in one poll.
-const ACCEPTS: usize = 64;
+const MAX_ACCEPTS_PER_POLL: usize = 64;
 
 impl TcpLanes {
     /// The number of the peer at `socket`.
@@ -165,11 +165,11 @@ impl TcpLanes {
         let Some(conn) = self.conn(id) else { return };
         (conn.socket, conn.interest, conn.failure) = (None, Interest::default(), errno);
         conn.stash.clear();
-        let rest = REST.0.saturating_mul(1 << conn.attempts.min(10)).min(REST.1);
+        let rest = RETRY_PAUSE.0.saturating_mul(1 << conn.attempts.min(10)).min(RETRY_PAUSE.1);
         conn.phase = Phase::Resting(now + rest);
         // The first refusal shortens the time.
         let begun = conn.deadline.checked_sub(patience).unwrap_or(now);
-        if now.duration_since(begun) > REFUSED.min(patience) && errno == Errno::ECONNREFUSED {
+        if now.duration_since(begun) > REFUSED_RETRY_TIMEOUT.min(patience) && errno == Errno::ECONNREFUSED {
             conn.deadline = now;
         }
     }
@@ -210,7 +210,7 @@ impl TcpLanes {
 
     /// Accepts connections, whose requests follow.
     pub(super) fn accept(&mut self) {
-        for _ in 0..ACCEPTS {
+        for _ in 0..MAX_ACCEPTS_PER_POLL {
             let Some(listener) = &self.listener else { return };
             let (socket, _) = match sys::accept(listener.as_fd()) {
                 Ok(Some(accepted)) => accepted,
@@ -224,12 +224,12 @@ impl TcpLanes {
                     return;
                 }
             };
-            if self.pending.len() >= CALLED {
+            if self.pending.len() >= MAX_UNIDENTIFIED {
                 self.common.counts.refused += 1;
                 continue;
             }
             sys::prepare(socket.as_fd(), self.peer_timeout);
-            let mut conn = Conn::new(Phase::Called, None, Instant::now() + CALL);
+            let mut conn = Conn::new(Phase::Called, None, Instant::now() + REQUEST_TIMEOUT);
             conn.interest = conn.wanted();
             let interest = conn.interest;
             let id = self.conns.insert(Some(Box::new(conn)));
