@@ -15,7 +15,7 @@ use crate::endpoint::Ep;
 use crate::keys::{Closing, KeyChoice, Region, Registration};
 use crate::transport::{RegionData, Transport};
 
-/// How long a closing registration waits for running accesses.
+/// The maximum time that a closing registration waits for running accesses.
 const BOUND: Duration = Duration::from_secs(1);
 
 /// Rights of peers.

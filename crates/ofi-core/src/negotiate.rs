@@ -49,7 +49,7 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
 
 /// What stands in the way of a grant.
 struct Refused {
-    /// How many hints cannot be met.
+    /// The number of hints that cannot be met.
     count: usize,
     /// One for each of them, if texts are written.
     refusals: Vec<Refusal>,

@@ -9,7 +9,7 @@ use ofi_api::{
 use crate::auth;
 use crate::negotiate::negotiate_any;
 
-/// Longest injected message, as C libfabric's shm and udp have it.
+/// The maximum length of an injected message, in bytes, as C libfabric's shm and udp have it.
 pub const INJECT: usize = 4096;
 /// Operations that an endpoint may have outstanding in each direction by default.
 const SIZE: usize = 1024;

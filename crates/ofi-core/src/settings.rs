@@ -66,7 +66,7 @@ pub fn unexpected_messages() -> usize {
     UNEXPECTED_MESSAGES.get()
 }
 
-/// How long an attempt to connect may take.
+/// The time limit of an attempt to connect.
 pub fn connect_timeout() -> Duration {
     CONNECT_TIMEOUT.get()
 }

@@ -33,7 +33,7 @@ use crate::fork::Born;
 use crate::peers::{AddressTable, Removed, UserIds, names};
 use crate::transport::{RxName, Transport};
 
-/// Most upper bits that may name receive contexts; the lower ones number 4,294,967,296 peers.
+/// The maximum number of upper bits that may name receive contexts; the lower ones number 4,294,967,296 peers.
 const MAX_RX_BITS: u32 = 32;
 
 /// The storage of the addresses.

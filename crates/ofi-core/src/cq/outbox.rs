@@ -37,7 +37,7 @@ pub struct Entry {
     pub error: bool,
 }
 
-/// Most completions that a poll collects for a queue that is not being read.
+/// The maximum number of completions that a poll collects for a queue that is not being read.
 const UNREAD: usize = 64;
 
 /// Credits left, indexed by [`Credit`]; the first is not used.

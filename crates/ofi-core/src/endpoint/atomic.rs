@@ -18,7 +18,7 @@ pub struct AtomicSide {
     may_write: bool,
     /// Of the endpoint, which decides what there is ([`Transport::has_atomic`]).
     ep: EpType,
-    /// Most bytes of one operation, and of an injected one.
+    /// The maximum number of bytes of one operation, and of an injected one.
     pub size: usize,
     pub inject: usize,
     pub posted: u64,

@@ -26,7 +26,8 @@ use crate::transport::{Arm, Lanes, Route, Ticket, Transport};
 /// The maximum time that closing a transmit context waits for its posted operations.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Most bytes in flight of a closing transmit context that are copied, so that their operations continue.
+/// The maximum number of bytes in flight of a closing transmit context that are copied, so that their operations
+/// continue.
 const COPIED: usize = 256 << 20;
 
 impl<T: Transport> State<T> {

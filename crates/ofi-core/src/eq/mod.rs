@@ -22,7 +22,7 @@ use crate::source::Arm;
 use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 
-/// Most unread events of the application, unless it requested room for more.
+/// The maximum number of unread events of the application, unless it requested room for more.
 const WRITTEN: usize = 1024;
 
 /// A source that an event queue drives: an endpoint or a listener that reports to it.
@@ -68,8 +68,8 @@ struct Events {
 /// The state that determines on which descriptors a thread may block.
 const FIELD: &str = "fi_eq_attr.wait_obj";
 
-/// Longest time that a request waits for the confirmation of an earlier acceptance, since both are in flight at once.
-/// It is longer than a running peer takes on an overloaded machine. One acceptance delays others at most once.
+/// The maximum time that a request waits for the confirmation of an earlier acceptance, since both are in flight at
+/// once. It is longer than a running peer takes on an overloaded machine. One acceptance delays others at most once.
 const HELD: Duration = Duration::from_secs(1);
 /// The pause of a blocked thread meanwhile: on a machine with few cores, the confirmation may need the core on which it
 /// would spin.

@@ -165,7 +165,7 @@ impl Budget {
         self.share(peer).envelopes as usize
     }
 
-    /// How many envelopes each sender may hold now.
+    /// The number of envelopes that each sender may hold now.
     #[inline]
     fn allowance(&self) -> usize {
         self.envelope_limit.saturating_sub(self.envelopes).saturating_mul(ALPHA).max(self.floor)

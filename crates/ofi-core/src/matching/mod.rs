@@ -514,7 +514,7 @@ impl<R, U> Matcher<R, U> {
         self.budget.stopped()
     }
 
-    /// How often a sender was stopped since the start.
+    /// The number of times that a sender was stopped since the start.
     pub fn stops(&self) -> u64 {
         self.budget.stops()
     }

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 
-/// Longest address that a table takes, in bytes.
+/// The maximum length of an address in a table, in bytes.
 const MAX_LEN: usize = u16::MAX as usize;
 
 /// An address in the one form that all its spellings share.

@@ -17,7 +17,7 @@ use super::hash::Secret;
 use super::key::{Key, destination};
 use super::store::Store;
 
-/// How many addresses a hint may make the table reserve room for: the hint is the application's guess.
+/// The maximum number of addresses for which a hint makes the table reserve room: the hint is the application's guess.
 const MAX_RESERVED: usize = 1 << 20;
 
 /// The source of the number by which completions report a peer.

@@ -19,11 +19,11 @@ use super::memory::Memory;
 use crate::fork::Born;
 use crate::sys::{WaitSet, effective_user, eventfd, os_error, signal_eventfd, unix, wait_readable};
 
-/// How long opening a vector, or waiting for a turn, may take.
+/// The time limit of opening a vector, and of waiting for a turn.
 const BOUND: Duration = Duration::from_secs(2);
-/// How long one process may take to answer before another is asked.
+/// The time within which one process must answer before another is asked.
 const ANSWER: Duration = Duration::from_millis(250);
-/// How long to wait for a vector whose name exists: its creator may not listen yet.
+/// The maximum wait for a vector whose name exists: its creator may not listen yet.
 const ABSENT: Duration = Duration::from_millis(50);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(1);

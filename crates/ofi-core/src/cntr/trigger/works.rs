@@ -13,7 +13,7 @@ use crate::cntr::Cntr;
 use crate::domain_id::DomainId;
 use crate::lock::Lock;
 
-/// Most requests that wait for one counter; beyond that calls return `FI_EAGAIN`.
+/// The maximum number of requests that wait for one counter; beyond that calls return `FI_EAGAIN`.
 const LIMIT: usize = 1 << 16;
 
 /// The due requests of one domain, and the counters for which requests may wait.

@@ -83,7 +83,7 @@ struct Flow {
 
 /// The collectives of one endpoint.
 pub struct Collectives {
-    /// Most payload of a note: a multiple of every element's size.
+    /// The maximum payload of a note, in bytes: a multiple of every element's size.
     chunk: usize,
     groups: FxHashMap<u64, Group>,
     numbers: Numbers,
