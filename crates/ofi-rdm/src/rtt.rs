@@ -68,13 +68,13 @@ impl Rtt {
         (self.least != Nanos::MAX).then(|| Duration::from_nanos(self.least))
     }
 
-    /// How long after being overtaken a packet counts as lost.
+    /// The time after which an overtaken packet counts as lost.
     pub fn loss_delay(&self) -> Duration {
         let rtt = self.smoothed().max(Duration::from_nanos(self.latest));
         (rtt + rtt / 8).max(GRANULARITY)
     }
 
-    /// How long to wait for an acknowledgement before probing.
+    /// The wait for an acknowledgement before a probe.
     pub fn probe_timeout(&self) -> Duration {
         self.smoothed() + Duration::from_nanos(self.variation * 4).max(GRANULARITY)
     }

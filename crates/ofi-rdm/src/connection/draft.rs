@@ -83,7 +83,7 @@ pub(super) struct Allowance {
 }
 
 impl Session {
-    /// Most bytes of the next packet.
+    /// The maximum number of bytes of the next packet.
     pub(super) fn packet_size(&self) -> u64 {
         // The second of two packets after a timeout has a size that every path carries. If only that packet arrives,
         // the path's limit has shrunk.

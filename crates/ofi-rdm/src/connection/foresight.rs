@@ -24,7 +24,7 @@ pub struct Foresight {
 impl Foresight {
     /// Bytes of each packet before its part.
     pub const HEAD: usize = HEADS;
-    /// Most rows of a prediction.
+    /// The maximum number of rows of a prediction.
     pub const ROWS: usize = ROWS;
 
     /// Packets of row `row` that the peer may send.

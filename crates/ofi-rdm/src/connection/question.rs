@@ -28,7 +28,7 @@ const REPORTS: (u32, u32) = (3, 2);
 const PARTS: u32 = 5;
 /// The minimum interval between replacements of a cookie, since each new one costs a new key.
 const LEAST_COOKIE_TIME: Duration = Duration::from_millis(500);
-/// How long this end's question yields to the peer's, which is older or takes precedence.
+/// The time for which this end's question yields to the peer's, which is older or takes precedence.
 const YIELD: Duration = Duration::from_millis(500);
 /// Attempts to find out whether the peer still has a session.
 const CHECKS: u32 = 8;

@@ -97,7 +97,7 @@ pub struct Late {
     pub rtt_ns: u64,
     /// Congestion window in bytes.
     pub window: u64,
-    /// Longest packet in bytes.
+    /// The maximum length of a packet, in bytes.
     pub packet_size: u64,
 }
 

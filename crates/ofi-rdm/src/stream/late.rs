@@ -13,8 +13,8 @@ use crate::ranges::RangeSet;
 
 /// Bytes per block.
 const BLOCK: u64 = 1 << 15;
-/// Most runs. A run is what arrived between two losses: a window of 4 MiB in packets of 1,452 bytes may lose every
-/// tenth packet.
+/// The maximum number of runs. A run is what arrived between two losses: a window of 4 MiB in packets of 1,452 bytes
+/// may lose every tenth packet.
 pub const RUNS: usize = 256;
 
 /// The bytes of one stream that arrived out of order.

@@ -100,7 +100,7 @@ impl ReceiveStream {
         (self.next, self.taken) = (self.next + len, self.taken + len);
     }
 
-    /// The longest body of a record.
+    /// The maximum length of a record's body, in bytes.
     fn longest(&self) -> usize {
         (self.window / 2) as usize
     }

@@ -22,9 +22,9 @@ pub const STREAM_LEN: usize = 12;
 pub const CREDIT_LEN: usize = 10;
 /// Bytes of a frame that ends a session.
 pub const CLOSE_LEN: usize = 3;
-/// Most runs in one acknowledgement.
+/// The maximum number of runs in one acknowledgement.
 pub const ACK_RUNS: usize = 32;
-/// Most bytes of an acknowledgement.
+/// The maximum number of bytes of an acknowledgement.
 pub const ACK_LEN: usize = 14 + 8 * ACK_RUNS;
 
 /// Received packets: the highest runs of them.

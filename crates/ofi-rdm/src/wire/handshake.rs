@@ -18,7 +18,7 @@ pub struct Params {
     /// Bytes that may be in flight, as the end's socket buffer holds them: a packet counts
     /// [`crate::wire::handshake::PACKET_COST`] more than its length.
     pub in_flight: u64,
-    /// The longest datagram that the end accepts.
+    /// The maximum length of a datagram that the end accepts, in bytes.
     pub max_packet: u32,
     /// The UDP port on which the end's process answers for it; 0 for none.
     pub liveness_port: u16,
