@@ -17,7 +17,7 @@ pub const LINE: usize = size_of::<Line>();
 /// Fewest lines in a ring: a record may take a quarter, and one line is the minimum.
 pub const MIN_LINES: usize = 4;
 
-/// Most lines in a ring, 8 GiB: the length of a record of a quarter of it still fits into 32 bits.
+/// The maximum number of lines in a ring, 8 GiB: the length of a record of a quarter of it still fits into 32 bits.
 pub const MAX_LINES: usize = 1 << 27;
 
 /// One line of a ring: a header word and a body.

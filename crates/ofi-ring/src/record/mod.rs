@@ -46,10 +46,10 @@ pub const HEADER: usize = 8;
 /// records nothing.
 const SKIP: u64 = 1;
 
-/// How many lines ahead of the next record the producer prefetches.
+/// The number of lines ahead of the next record that the producer prefetches.
 const AHEAD: usize = 4;
 
-/// Longest body in bytes of a record in a ring of `count` lines.
+/// The maximum length, in bytes, of the body of a record in a ring of `count` lines.
 pub const fn max_body(count: usize) -> usize {
     count / 4 * LINE - HEADER
 }
