@@ -25,8 +25,8 @@ use crate::rma::Route;
 /// Bit offset of the executor in a command's half of the header word.
 const EXECUTOR: u32 = 16;
 
-/// Most bytes of one operation: its results fit into a reply, its operands and comparands into a command after the
-/// words.
+/// The maximum number of bytes of one operation: its results fit into a reply, its operands and comparands into a
+/// command after the words.
 pub fn size_limit() -> usize {
     const WORDS: usize = 2 + 3 * RMA_IOV_LIMIT;
     let lines = crate::settings::COMMAND_LINES.get().next_power_of_two();

@@ -28,8 +28,8 @@ use crate::settings::BULK_LINES;
 use crate::stores::Reading;
 use crate::sys::{self, Mapping};
 
-/// Most parts that one poll takes or adds. Without a limit, two ends that keep pace would never stop, while the
-/// application and the other peers wait.
+/// The maximum number of parts that one poll takes or adds. Without a limit, two ends that keep pace would never stop,
+/// while the application and the other peers wait.
 const TURN: usize = 64;
 
 impl Lane {

@@ -30,10 +30,10 @@ use ofi_ring::record::HEADER;
 
 use crate::layout::{LINE, pair};
 
-/// Most remote pieces in one operation (`rma_iov_limit`).
+/// The maximum number of remote pieces in one operation (`rma_iov_limit`).
 pub const RMA_IOV_LIMIT: usize = 8;
 
-/// Longest read that travels inside a reply.
+/// The maximum length of a read inside a reply, in bytes.
 pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
 
 /// From this length on a payload begins on a cache line (`docs/hot-path.md`). Shorter ones may not: they would take one

@@ -32,7 +32,7 @@ pub struct Common {
     pub counts: Counts,
 }
 
-/// Longest payload that travels inside a command, behind up to three words.
+/// The maximum length of a payload inside a command, in bytes, behind up to three words.
 pub fn eager() -> usize {
     let longest = ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two());
     longest - before(3, longest)

@@ -87,7 +87,7 @@ pub struct Helper {
 /// A process and its helper.
 type Running = Option<(u32, Weak<Helper>)>;
 
-/// How long another thread may take to start the helper.
+/// The time within which another thread must start the helper.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The value that [`RUNNING`] guards. A fork may happen while another thread holds the lock; the child then finds it
@@ -562,7 +562,7 @@ impl Helper {
         process.peers.push((Arc::downgrade(endpoint), socket.to_vec(), incarnation));
     }
 
-    /// How often the thread has gone round.
+    /// The number of the thread's rounds so far.
     pub fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Acquire)
     }

@@ -64,7 +64,7 @@ pub mod pair {
     pub const COPY_COSTS: usize = 704;
     /// Messages whose payload the other end may read from the owner's memory: a ticket each, 0 for none (`u64` each).
     pub const LENT: usize = 1024;
-    /// Most at a time. Others go through the bulk ring.
+    /// The maximum number at a time. Others go through the bulk ring.
     pub const LENT_SLOTS: usize = 64;
     /// The ring of replies.
     pub const REPLIES: usize = 4096;

@@ -25,7 +25,7 @@ const SERVICE: &[u8] = b"ofi-shm/s/";
 const SCHEMES: [(&str, &[u8]); 2] = [(SCHEME, NAMED), (SERVICE_SCHEME, SERVICE)];
 /// First byte string of a socket that belongs to a port.
 const PORT: &[u8] = b"ofi-shm/p/";
-/// Longest name, so that the socket's fits into `sun_path`.
+/// The maximum length of a name, in bytes, so that the socket's fits into `sun_path`.
 const MAX_NAME: usize = 96;
 
 fn invalid(found: impl Into<String>) -> Error {

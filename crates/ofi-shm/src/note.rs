@@ -14,7 +14,7 @@ use crate::layout::wish;
 /// Bytes of a note's words.
 const WORDS: usize = 32;
 
-/// Most bytes of payload.
+/// The maximum number of bytes of payload.
 pub fn size_limit() -> usize {
     ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two()) - WORDS
 }

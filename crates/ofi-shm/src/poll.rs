@@ -22,8 +22,8 @@ use crate::layout::{pair, wish};
 use crate::stores::Reading;
 use crate::{Shm, message};
 
-/// Most commands, and most replies, that one poll takes from a peer. Without a limit, a peer that sends as fast as they
-/// are taken would hold the caller and starve the other peers.
+/// The maximum number of commands, and of replies, that one poll takes from a peer. Without a limit, a peer that sends
+/// as fast as they are taken would hold the caller and starve the other peers.
 const TURN: usize = 256;
 
 /// Why a run of plain messages ended.
