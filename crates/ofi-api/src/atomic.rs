@@ -154,7 +154,7 @@ impl AtomicKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct AtomicAttr {
-    /// Most elements.
+    /// The maximum number of elements.
     pub count: usize,
     /// Bytes of an element.
     pub size: usize,

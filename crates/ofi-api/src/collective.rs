@@ -44,9 +44,9 @@ impl CollectiveKind {
 /// The limits of one collective (`struct fi_collective_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveAttr {
-    /// Most elements, and their size.
+    /// The maximum number of elements, and their size.
     pub datatype_attr: AtomicAttr,
-    /// Most members of a group.
+    /// The maximum number of members of a group.
     pub max_members: usize,
 }
 

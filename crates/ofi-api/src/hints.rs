@@ -48,7 +48,7 @@ setters! {
     ep_type(ep_attr.ep_type: EpType);
     /// The required protocol.
     protocol(ep_attr.protocol: Protocol);
-    /// The longest message, in bytes.
+    /// The maximum length of a message, in bytes.
     max_msg_size(ep_attr.max_msg_size: usize);
     /// How the application lays out its tags.
     mem_tag_format(ep_attr.mem_tag_format: u64);
@@ -60,7 +60,7 @@ setters! {
     tx_op_flags(tx_attr.op_flags: OpFlags);
     /// Default flags of receive calls.
     rx_op_flags(rx_attr.op_flags: OpFlags);
-    /// The longest injected message, in bytes.
+    /// The maximum length of an injected message, in bytes.
     inject_size(tx_attr.inject_size: usize);
     /// The maximum number of outstanding operations.
     tx_size(tx_attr.size: usize);

@@ -67,7 +67,7 @@ pub struct TxAttr {
     pub msg_order: MsgOrder,
     /// Deprecated; must be zero from API 2.0.
     pub comp_order: u64,
-    /// The longest injected message.
+    /// The maximum length of an injected message, in bytes.
     pub inject_size: usize,
     /// The maximum number of outstanding operations.
     pub size: usize,
@@ -109,7 +109,7 @@ pub struct EpAttr {
     pub protocol: Protocol,
     /// Version of the protocol; a higher one understands the lower ones.
     pub protocol_version: u32,
-    /// The longest message.
+    /// The maximum length of a message, in bytes.
     pub max_msg_size: usize,
     /// The room for the provider in front of messages, with [`Mode::MSG_PREFIX`]; a multiple of 8.
     pub msg_prefix_size: usize,
@@ -126,7 +126,7 @@ pub struct EpAttr {
     pub tx_ctx_cnt: usize,
     /// The number of receive contexts, or [`SHARED_CONTEXT`].
     pub rx_ctx_cnt: usize,
-    /// How long the key is: in an offer the longest that is possible, otherwise the length of `auth_key`.
+    /// The length of the key, in bytes: in an offer the maximum, otherwise the length of `auth_key`.
     pub auth_key_size: usize,
     /// The authorization key; empty for none.
     pub auth_key: Vec<u8>,
@@ -181,9 +181,9 @@ pub struct DomainAttr {
     pub mode: Mode,
     /// The default authorization key; empty for none.
     pub auth_key: Vec<u8>,
-    /// How long the key is, as in [`EpAttr::auth_key_size`]; or [`AV_AUTH_KEY`].
+    /// The length of the key, as in [`EpAttr::auth_key_size`]; or [`AV_AUTH_KEY`].
     pub auth_key_size: usize,
-    /// The longest error data.
+    /// The maximum length of error data, in bytes.
     pub max_err_data: usize,
     /// The maximum number of registrations.
     pub mr_cnt: usize,
