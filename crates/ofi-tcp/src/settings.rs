@@ -36,7 +36,7 @@ pub static MAX_SAVED_SIZE: Setting<usize> = Setting::new(
     "Longest tagged message that is sent before its receiver asks for it, in bytes with its header, and at least 16384; C libfabric before 1.20 never asks, and gets all at once",
 );
 
-/// How long an endpoint tries to connect.
+/// The time for which an endpoint tries to connect.
 pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "tcp",
     "connect_timeout_ms",
@@ -45,7 +45,7 @@ pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
 )
 .range(1, 3_600_000);
 
-/// How long a peer's host may be silent.
+/// The maximum silence of a peer's host.
 pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
     "tcp",
     "peer_timeout_ms",
@@ -54,7 +54,7 @@ pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
 )
 .range(1000, 3_600_000);
 
-/// How long closing an endpoint may wait.
+/// The maximum time that closing an endpoint waits.
 pub static LINGER_MS: Setting<usize> = Setting::new(
     "tcp",
     "linger_ms",

@@ -20,7 +20,7 @@ use crate::wire::{Malformed, Packet, Pieces};
 
 /// The maximum payload, in bytes, of a message that is delivered in one piece.
 pub const EAGER: usize = 16 << 10;
-/// Longest read that is answered by a copy.
+/// The maximum length of a read that is answered by a copy, in bytes.
 const COPIED_ANSWER: usize = 64 << 10;
 /// The maximum bytes of acknowledgements and copied answers, and number of longer answers, that may wait for a peer.
 /// Beyond that its packets are not processed.

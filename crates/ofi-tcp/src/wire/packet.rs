@@ -21,7 +21,7 @@ pub const MAX_HEADER_LEN: usize = 120;
 const BASE: usize = 16;
 /// Bytes of a remote piece.
 const PIECE: usize = 24;
-/// Most remote pieces.
+/// The maximum number of remote pieces.
 const PIECES: usize = 4;
 
 const VERSION: u8 = 3;
