@@ -9,7 +9,8 @@ use ofi_rdm::wire::{Params, Record};
 use ofi_rdm::{Config, Driver, Endpoint, Flow, Instant, Lost, Sender, Stream};
 
 const PEERS: u32 = 10_000;
-/// Most bytes of a peer: of the 1,024 that an idle peer may take, the transport and the core get the rest.
+/// The maximum number of bytes of a peer: of the 1,024 that an idle peer may take, the transport and the core get the
+/// rest.
 const EACH: u64 = 640;
 
 /// A driver that counts.

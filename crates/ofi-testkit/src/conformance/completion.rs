@@ -3,7 +3,7 @@
 use crate::connection::is_connected;
 use crate::prelude::*;
 
-/// How long to wait for an entry that must not arrive.
+/// The wait for an entry that must not arrive.
 const WATCH: Duration = Duration::from_millis(10);
 
 /// Sends `len` bytes from `a` to a receive with context 2 at `b`, and waits for the receive's completion.

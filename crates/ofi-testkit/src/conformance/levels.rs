@@ -2,7 +2,7 @@
 
 use crate::prelude::*;
 
-/// How long to wait for an entry that must not arrive.
+/// The wait for an entry that must not arrive.
 const WATCH: Duration = Duration::from_millis(30);
 
 /// Lengths below and above the limit of data inside a command, for any transport.

@@ -94,7 +94,7 @@ pub struct Net {
     heard: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
 }
 
-/// Most datagrams that the eavesdropper keeps.
+/// The maximum number of datagrams that the eavesdropper keeps.
 const HEARD: usize = 4096;
 
 /// The security settings of all hosts of a network; networks take them in turn.

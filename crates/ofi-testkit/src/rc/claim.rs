@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const FIRST: u32 = u32::from_be_bytes([127, 64, 0, 0]);
 /// The number of addresses, up to 127.254.255.255.
 const COUNT: u32 = (254 - 64 + 1) << 16;
-/// Most addresses that are tried.
+/// The maximum number of addresses that are tried.
 const TRIES: u32 = 1 << 16;
 
 /// The addresses of a device, reserved while this value exists.

@@ -47,15 +47,15 @@ pub struct Plan {
     pub lost: u64,
     /// Address handles that the device holds for a queue pair.
     pub routes: usize,
-    /// Most bytes of inline data.
+    /// The maximum number of bytes of inline data.
     pub inline: usize,
     /// Queue pairs that the device claims to support. It accepts more: endpoints need not fail without.
     pub connections: usize,
-    /// Most requests of a queue pair.
+    /// The maximum number of requests of a queue pair.
     pub requests: usize,
-    /// Most receives of an endpoint.
+    /// The maximum number of receives of an endpoint.
     pub receives: usize,
-    /// Most entries of a completion queue.
+    /// The maximum number of entries of a completion queue.
     pub completions: usize,
     /// Whether the kernel has no option for acknowledgement times.
     pub untimed: bool,

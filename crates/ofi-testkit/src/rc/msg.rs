@@ -20,7 +20,7 @@ use super::device::{End, Handle, error};
 use super::fabric::{self, Bytes, Endpoint, What};
 use super::meeting::{Message, Stage};
 
-/// Most segments of a request.
+/// The maximum number of segments of a request.
 const PIECES: usize = 4;
 /// The maximum length of a message, in bytes.
 const MAX_MESSAGE_LEN: usize = 1 << 30;

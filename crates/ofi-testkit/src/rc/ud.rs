@@ -16,9 +16,9 @@ use super::device::{Handle, error};
 use super::fabric::{Endpoint, Fabric, put, total};
 use super::{Did, Logged, SimulatedDevice};
 
-/// The longest datagram.
+/// The maximum length of a datagram, in bytes.
 const MTU: usize = 1024;
-/// Most groups.
+/// The maximum number of groups.
 const GROUPS: usize = 128;
 /// Bytes before each datagram: a route header.
 const GRH: usize = 40;

@@ -15,7 +15,7 @@ use ofi_efa::srd::{
 use super::dmabuf::Mapped;
 use super::{Flight, Queue, SimulatedDevice, What};
 
-/// Most bytes of inline data in a request of 64 bytes and in one of 128 bytes, as on a device.
+/// The maximum number of bytes of inline data in a request of 64 bytes and in one of 128 bytes, as on a device.
 const INLINE: usize = 32;
 const INLINE_LONG: usize = 80;
 

@@ -31,7 +31,7 @@ pub struct Plan {
     pub not_ready: u64,
     /// Requests per 100 that are reported late to their sender.
     pub late: u64,
-    /// Most receives of a queue pair.
+    /// The maximum number of receives of a queue pair.
     pub receives: usize,
     /// Whether the device reads and writes peers' memory.
     pub rdma: bool,
@@ -76,9 +76,9 @@ struct Queue {
     qkey: u32,
     /// Unique among queue pairs.
     life: u64,
-    /// Most requests in flight, and their current number.
+    /// The maximum number of requests in flight, and their current number.
     sends: usize,
-    /// Most bytes that a send carries inline.
+    /// The maximum number of bytes that a send carries inline.
     inline: usize,
     posted: usize,
     receives: VecDeque<(u64, Segment)>,

@@ -102,7 +102,7 @@ pub struct Pair {
     /// The endpoint to which completions are reported.
     pub endpoint: u64,
     receives: Receives,
-    /// Most requests.
+    /// The maximum number of requests.
     requests: usize,
     pub other: Option<u32>,
     /// Retries of a send that finds no receive.
@@ -281,7 +281,7 @@ pub struct Fabric {
     busy: Vec<u32>,
     /// Registrations by key: first byte, length, and peers' rights.
     registered: BTreeMap<u32, (u64, usize, Access)>,
-    /// Most bytes of all registrations together.
+    /// The maximum number of bytes of all registrations together.
     lockable: usize,
 }
 
