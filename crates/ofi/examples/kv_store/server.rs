@@ -25,7 +25,8 @@ pub const ANSWER: u64 = 1 << 63;
 const KIND: u64 = 0xFF << 32;
 /// The longest request.
 const REQUEST: usize = 256;
-/// Most clients at a time; beyond that, the clients that have been silent longest have to send `HELLO` again.
+/// The maximum number of clients at a time; beyond that, the clients that have been silent longest have to send `HELLO`
+/// again.
 const CLIENTS: usize = 1024;
 /// Requests that may be in flight before the server polls.
 const POSTED: usize = 64;

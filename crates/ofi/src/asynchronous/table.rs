@@ -22,7 +22,7 @@ fn is_cancelled(done: &Completion) -> bool {
     done.range.is_none() && done.result.as_ref().is_err_and(|error| error.errno() == Errno::ECANCELED)
 }
 
-/// Most events that are kept for [`event`](super::AsyncNode::event).
+/// The maximum number of events that are kept for [`event`](super::AsyncNode::event).
 const EVENTS: usize = 1 << 16;
 
 /// The arguments of an operation, returned if it is not posted.

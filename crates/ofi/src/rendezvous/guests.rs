@@ -9,9 +9,9 @@ use super::stream::{Door, Stream};
 use super::wire::{self, Part};
 use super::{MAX_CONTRIBUTION_LEN, Meeting, Party};
 
-/// How long a guest may take to send its request and to receive its answer.
+/// The time within which a guest must send its request and receive its answer.
 const MANNERS: Duration = Duration::from_secs(5);
-/// Most guests beyond the expected ones that have sent nothing yet.
+/// The maximum number of guests beyond the expected ones that have sent nothing yet.
 const STRANGERS: usize = 64;
 /// Bytes per read.
 const CHUNK: usize = 4_096;

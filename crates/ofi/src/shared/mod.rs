@@ -185,7 +185,7 @@ impl Membership {
     }
 }
 
-/// Most reads of a queue that is about to close.
+/// The maximum number of reads of a queue that is about to close.
 const LAST_READS: usize = 64;
 
 impl Drop for Membership {
