@@ -56,7 +56,7 @@ pub const HEAD: usize = 8;
 pub const PAYLOAD: usize = 8 << 10;
 /// Longest record.
 pub const SLOT: usize = 8704;
-const _: () = assert!(HEAD + Fields::MOST + PAYLOAD <= SLOT);
+const _: () = assert!(HEAD + Fields::MAX_LEN + PAYLOAD <= SLOT);
 
 /// Encodes a header.
 pub fn header(kind: u8, flags: u8) -> [u8; HEAD] {
