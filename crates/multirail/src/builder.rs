@@ -17,7 +17,7 @@ use crate::region::Shares;
 use crate::staging::Staging;
 use crate::thread::Thread;
 use crate::waiters::Waiters;
-use crate::wire::{MOST_RAILS, check_name};
+use crate::wire::{MAX_RAILS, check_name};
 
 /// Configuration of an [`Agent`] that is about to be opened.
 ///
@@ -120,11 +120,11 @@ impl Builder {
     /// `FI_EINVAL` for an invalid name, and without rails; the errors of [`ofi::getinfo`] and of opening the rails.
     pub fn open(self) -> Result<Agent> {
         check_name(&self.name)?;
-        if self.rails.is_empty() || self.rails.len() > MOST_RAILS {
+        if self.rails.is_empty() || self.rails.len() > MAX_RAILS {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "the rails of an agent",
-                format!("1 to {MOST_RAILS}"),
+                format!("1 to {MAX_RAILS}"),
                 self.rails.len().to_string(),
                 "add rails with Builder::rail",
             ));

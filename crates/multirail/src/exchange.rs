@@ -1,7 +1,7 @@
 //! Metadata over TCP: an agent serves its own, and loads its visitors' metadata.
 //!
 //! A visitor sends its metadata and gets the server's. Each is `MRX1`, a length of 32 bits (little-endian), and that
-//! many bytes. The server serves one visitor after the other, each for at most [`PATIENCE`]. The stream is neither
+//! many bytes. The server serves one visitor after the other, each for at most [`VISITOR_TIMEOUT`]. The stream is neither
 //! encrypted nor authenticated: it is for trusted networks (`docs/threat-model.md`).
 
 use std::io::{self, Read, Write};
@@ -17,11 +17,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::agent::Agent;
 use crate::deadline::end_of;
-use crate::wire::blob::LONGEST;
+use crate::wire::blob::MAX_METADATA_LEN;
 
 const MAGIC: [u8; 4] = *b"MRX1";
-/// Time limit for one visitor.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit for one visitor, from its connection to the end of the exchange.
+const VISITOR_TIMEOUT: Duration = Duration::from_secs(5);
 const LATE: &str =
     "the exchange of metadata took too long; check the network, and that the other end is an agent";
 /// Longest sleep of the server. A visitor or the server's end interrupts it.
@@ -124,7 +124,7 @@ impl Agent {
 
     fn receive(&self, stream: &TcpStream) -> Result<()> {
         stream.set_nonblocking(false)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + VISITOR_TIMEOUT;
         let metadata = receive(stream, deadline)?;
         self.load(&metadata)?;
         send(stream, &self.metadata()?, deadline)
@@ -173,11 +173,11 @@ fn receive(mut stream: &TcpStream, deadline: Instant) -> Result<Vec<u8>> {
     fill(&mut head)?;
     let (magic, len) = head.split_at(4);
     let len = u32::from_le_bytes([len[0], len[1], len[2], len[3]]) as usize;
-    if magic != MAGIC || len > LONGEST {
+    if magic != MAGIC || len > MAX_METADATA_LEN {
         return Err(Error::wanted(
             Errno::EINVAL,
             "metadata over TCP",
-            format!("MRX1 and at most {LONGEST} bytes"),
+            format!("MRX1 and at most {MAX_METADATA_LEN} bytes"),
             format!("{magic:02x?} and {len} bytes"),
             "check the address: something else listens there",
         ));

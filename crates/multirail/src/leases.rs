@@ -17,10 +17,10 @@ use crate::staging::Regions;
 use crate::wire::RegionKey;
 use crate::wire::message::LeasedKey;
 
-/// Most regions that all sessions together have leased, counted once for each session.
-const MOST: usize = 1 << 16;
-/// Most of them of one session.
-const MOST_OF_ONE: usize = 1 << 12;
+/// Maximum leased regions of all sessions together. A region counts once for each session that leases it.
+const MAX_LEASES: usize = 1 << 16;
+/// Maximum leased regions of one session.
+const MAX_LEASES_PER_SESSION: usize = 1 << 12;
 
 /// The agent's leases. Behind its lock.
 pub(crate) struct Leases {
@@ -59,7 +59,8 @@ impl Leases {
     pub(crate) fn lease(&mut self, tag: u64, id: u64, rails: &[Shutting]) -> Vec<RegionKey> {
         let Some(region) = self.region(id) else { return Vec::new() };
         let leased = self.sessions.get(&tag);
-        let is_full = self.count >= MOST || leased.is_some_and(|leased| leased.len() >= MOST_OF_ONE);
+        let is_full =
+            self.count >= MAX_LEASES || leased.is_some_and(|leased| leased.len() >= MAX_LEASES_PER_SESSION);
         let mut is_counted = leased.is_some_and(|leased| leased.contains(&id));
         if !is_counted && !is_full {
             self.sessions.entry(tag).or_default().insert(id);

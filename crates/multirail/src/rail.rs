@@ -17,7 +17,7 @@ use ofi_core::slots::{SlotId, Slots};
 use crate::engine::{Access, Core, OpId, RailSpec, Time, Way};
 use crate::region::Guard;
 use crate::wire::message::MESSAGE;
-use crate::wire::{LONGEST_ADDRESS, RailInfo};
+use crate::wire::{MAX_ADDRESS_LEN, RailInfo};
 
 /// Receives that wait for messages.
 const RECEIVES: usize = 64;
@@ -107,11 +107,11 @@ impl Rail {
         }
         endpoint.enable()?;
         let name = endpoint.name()?;
-        if name.bytes().len() > LONGEST_ADDRESS {
+        if name.bytes().len() > MAX_ADDRESS_LEN {
             return Err(Error::wanted(
                 Errno::EMSGSIZE,
                 "the address of a rail",
-                format!("at most {LONGEST_ADDRESS} bytes"),
+                format!("at most {MAX_ADDRESS_LEN} bytes"),
                 format!("{} bytes", name.bytes().len()),
                 "choose a shorter name for the endpoint",
             ));

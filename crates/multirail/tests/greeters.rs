@@ -8,8 +8,8 @@ use multirail::wire::message::{Body, Reason};
 use multirail::wire::{Message, Metadata, RailInfo};
 use ofi::Errno;
 
-/// Most peers that are known by their greeting alone.
-const MOST: usize = 50;
+/// Maximum peers that are known by their greeting alone.
+const MAX_GREETERS: usize = 50;
 
 /// Rails that keep the messages they are given.
 #[derive(Default)]
@@ -37,7 +37,7 @@ fn rail() -> RailInfo {
 }
 
 fn hub() -> Core<()> {
-    hub_with(Config { most_greeters: MOST, ..Config::default() })
+    hub_with(Config { most_greeters: MAX_GREETERS, ..Config::default() })
 }
 
 fn hub_with(config: Config) -> Core<()> {
@@ -88,9 +88,9 @@ fn greeters_are_few_and_those_who_are_loaded_stay() {
     greet(&mut hub, "greeted and loaded", true, now);
     let both = hub.load(&metadata("greeted and loaded")).unwrap();
     for round in 0..40 {
-        for number in 0..MOST {
+        for number in 0..MAX_GREETERS {
             greet(&mut hub, &format!("nobody-{round}-{number}"), false, now);
-            assert!(hub.peers().len() <= MOST + 2, "{} peers", hub.peers().len());
+            assert!(hub.peers().len() <= MAX_GREETERS + 2, "{} peers", hub.peers().len());
         }
         // The offers have expired.
         now += Duration::from_secs(20);
@@ -109,11 +109,11 @@ fn greeters_are_few_and_those_who_are_loaded_stay() {
 #[test]
 fn a_greeter_too_many_is_refused_while_all_have_sessions() {
     let (mut hub, now) = (hub(), Duration::from_secs(1));
-    for number in 0..MOST {
+    for number in 0..MAX_GREETERS {
         greet(&mut hub, &format!("peer-{number}"), true, now);
     }
     assert_eq!(greet(&mut hub, "one too many", true, now), [Body::Reject(Reason::Full)]);
-    assert_eq!((hub.peers().len(), hub.find("one too many")), (MOST, None));
+    assert_eq!((hub.peers().len(), hub.find("one too many")), (MAX_GREETERS, None));
     // A known peer is accepted, a loaded peer is not a greeter, and a departed peer makes room.
     assert!(hub.load(&metadata("loaded")).is_ok());
     hub.disconnect(hub.find("peer-3").unwrap(), now);
@@ -122,7 +122,7 @@ fn a_greeter_too_many_is_refused_while_all_have_sessions() {
     farewell.0.into_iter().for_each(|(op, _)| hub.ended(op, Ok(()), now));
     assert!(matches!(greet(&mut hub, "peer-4", true, now)[..], []));
     assert!(matches!(greet(&mut hub, "next", true, now)[..], [Body::Welcome { .. }, ..]));
-    assert_eq!((hub.peers().len(), hub.find("peer-3")), (MOST + 1, None));
+    assert_eq!((hub.peers().len(), hub.find("peer-3")), (MAX_GREETERS + 1, None));
 }
 
 /// Greetings that nobody confirms do not keep others out, not even for the time in which they are answered.
@@ -142,16 +142,16 @@ fn a_flood_of_greetings_takes_no_place_from_those_who_confirm() {
     };
     let awaited = hub.find("awaited").unwrap();
     hub.post(awaited, plan.into(), Some(b"hello".to_vec()), Duration::from_secs(50), now).unwrap();
-    for number in 0..10 * MOST {
+    for number in 0..10 * MAX_GREETERS {
         let name = format!("nobody-{number}");
         assert!(matches!(greet(&mut hub, &name, false, now)[..], [Body::Welcome { .. }]), "{name}");
-        assert!(hub.peers().len() <= MOST);
+        assert!(hub.peers().len() <= MAX_GREETERS);
     }
     assert!(matches!(greet(&mut hub, "late", true, now)[..], [Body::Welcome { .. }, Body::Ready]));
     assert!(hub.is_up(hub.find("late").unwrap()) && hub.is_up(hub.find("open").unwrap()));
     assert_eq!(hub.find("awaited"), Some(awaited));
     let (_, _, sessions) = hub.kept();
-    assert!(sessions <= MOST, "{sessions} sessions");
+    assert!(sessions <= MAX_GREETERS, "{sessions} sessions");
 }
 
 /// The limit of all peers counts those who are loaded and those who greet.

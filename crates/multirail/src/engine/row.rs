@@ -7,8 +7,8 @@ use ofi_core::slots::SlotId;
 
 use super::transfer::{Chunk, Piece};
 
-/// Most accesses in a row: the bits of [`Row::under_way`].
-pub(super) const LONGEST_ROW: u32 = u64::BITS;
+/// Maximum accesses in a row: the bits of [`Row::under_way`].
+pub(super) const MAX_ROW_LEN: u32 = u64::BITS;
 
 /// Accesses that were posted one after the other on one path: a chunk, and the whole descriptors that follow it in the
 /// plan. Their transfer and its session exist until the accesses have ended.
@@ -28,7 +28,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Creates a row of the descriptors in `found`: one to [`LONGEST_ROW`] accesses.
+    /// Creates a row of the descriptors in `found`: one to [`MAX_ROW_LEN`] accesses.
     pub(super) fn new(
         transfer: SlotId,
         first: Chunk,
@@ -37,7 +37,7 @@ impl Row {
         lease: Option<u64>,
         since: u64,
     ) -> Self {
-        let under_way = u64::MAX >> (LONGEST_ROW - found.count);
+        let under_way = u64::MAX >> (MAX_ROW_LEN - found.count);
         Self { transfer, first, since, path, lease, is_even: found.is_even, under_way }
     }
 
@@ -64,7 +64,7 @@ impl Row {
 
     /// The accesses in flight.
     pub(super) fn in_flight(self) -> impl Iterator<Item = u32> {
-        (0..LONGEST_ROW).filter(move |nth| self.under_way >> nth & 1 == 1)
+        (0..MAX_ROW_LEN).filter(move |nth| self.under_way >> nth & 1 == 1)
     }
 
     /// The length of access `nth`.
@@ -89,7 +89,7 @@ impl Row {
 
     /// Keeps only the first `count` accesses: the others were not posted.
     pub(super) fn cut(&mut self, count: u32) {
-        self.under_way &= u64::MAX >> (LONGEST_ROW - count);
+        self.under_way &= u64::MAX >> (MAX_ROW_LEN - count);
     }
 
     /// Ends access `nth`. Returns whether it was the last, or `None` if it is not in flight.
@@ -160,14 +160,14 @@ mod tests {
 
     #[test]
     fn each_access_ends_once_and_the_last_ends_the_row() {
-        for count in [1, 2, LONGEST_ROW - 1, LONGEST_ROW] {
+        for count in [1, 2, MAX_ROW_LEN - 1, MAX_ROW_LEN] {
             let mut row = row(count);
             assert_eq!(row.under_way(), count);
             for nth in (0..count).rev() {
                 assert_eq!(row.end(nth), Some(nth == 0));
                 assert_eq!(row.end(nth), None);
             }
-            if count < LONGEST_ROW {
+            if count < MAX_ROW_LEN {
                 assert_eq!(row.end(count), None, "it was never posted");
             }
         }
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_row_that_was_cut_has_what_was_posted() {
-        let mut row = row(LONGEST_ROW);
+        let mut row = row(MAX_ROW_LEN);
         row.cut(2);
         assert_eq!((row.end(2), row.end(1), row.end(0)), (None, Some(false), Some(true)));
     }
@@ -209,11 +209,11 @@ mod tests {
         fn a_row_is_a_list_of_chunks(
             pieces in pieces(),
             before in 0..10_u32,
-            most in 1..=LONGEST_ROW,
+            most in 1..=MAX_ROW_LEN,
             room in prop_oneof![Just(u64::MAX), 0..20_000_u64],
             longest in prop_oneof![Just(u64::MAX), Just(64), Just(4096), 1..4200_u64],
-            posted in 1..=LONGEST_ROW,
-            order in prop::collection::vec(0..LONGEST_ROW, 0..200),
+            posted in 1..=MAX_ROW_LEN,
+            order in prop::collection::vec(0..MAX_ROW_LEN, 0..200),
         ) {
             let before = before.min(pieces.len() as u32 - 1);
             let rest = &pieces[before as usize..];
@@ -246,7 +246,7 @@ mod tests {
                 })
                 .map(Some)
                 .collect();
-            for nth in order.into_iter().chain(0..LONGEST_ROW) {
+            for nth in order.into_iter().chain(0..MAX_ROW_LEN) {
                 let left = chunks.iter().flatten().count();
                 prop_assert_eq!(row.under_way() as usize, left);
                 prop_assert_eq!(row.in_flight().count(), left);

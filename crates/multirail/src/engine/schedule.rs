@@ -11,7 +11,7 @@ use ofi_core::slots::SlotId;
 use super::fence::Keys;
 use super::operations::nanos;
 use super::path::Path;
-use super::row::{Found, LONGEST_ROW, Row, row_of};
+use super::row::{Found, MAX_ROW_LEN, Row, row_of};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
 use super::{Access, Command, Config, Core, OpId, Refused, Sink, Time, Timer, TransferId};
 use crate::wire::RegionKey;
@@ -19,8 +19,8 @@ use crate::wire::RegionKey;
 /// The soonest time at which a session with full paths is looked at again, unless an operation ends.
 const SOON: Duration = Duration::from_micros(10);
 
-/// Most accesses that are posted in one run if no other transfer waits for its turn.
-const LONGEST_RUN: u32 = 256;
+/// Maximum accesses that are posted in one run while no other transfer waits for its turn.
+const MAX_ACCESSES_PER_RUN: u32 = 256;
 
 /// The path for a chunk.
 enum Choice {
@@ -143,7 +143,7 @@ impl<G> Core<G> {
         let number = transfer.number.map(|number| tag | u64::from(number as u16) << 16);
         let left = match transfer.last {
             // No other transfer waits for its turn.
-            _ if is_only && session.transfers.len() == 1 => LONGEST_RUN,
+            _ if is_only && session.transfers.len() == 1 => MAX_ACCESSES_PER_RUN,
             (last, left) if last == index && left > 0 => left,
             _ => self.config.batch.max(1),
         };
@@ -175,7 +175,7 @@ impl<G> Core<G> {
             let is_whole = at == (chunk.piece + 1, 0) && chunk.len == piece.len && chunk.number + 1 == chunks;
             let mut found = Found::one(chunk.len);
             if may_follow && is_whole && chunk.len < longest {
-                found = row_of(pieces, LONGEST_ROW.min(left - posted), room.saturating_sub(bytes), whole);
+                found = row_of(pieces, MAX_ROW_LEN.min(left - posted), room.saturating_sub(bytes), whole);
                 (at.0, chunks) = (at.0 + found.count - 1, chunks + found.count - 1);
             }
             let count = found.count;

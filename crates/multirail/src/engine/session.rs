@@ -21,9 +21,10 @@ pub(super) const UNACKED: u64 = 512;
 /// Limit of bytes in unacknowledged notifications; one alone may be longer.
 pub(super) const UNACKED_BYTES: usize = 8 << 20;
 
-/// Most repetitions of a message, and most doublings of the time before the next.
-const REPEATS: u32 = 5;
-const LONGEST_WAIT: u32 = 4;
+/// Maximum repetitions of a message.
+const MAX_REPEATS: u32 = 5;
+/// Maximum doublings of the time before the next repetition.
+const MAX_DOUBLINGS: u32 = 4;
 
 /// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,8 +299,8 @@ impl<G> Core<G> {
         session.operations += 1;
         outgoing.last = Some(index);
         let message = Message { to, body: outgoing.body.clone() };
-        let patience = self.config.repeat_after.saturating_mul(1 << outgoing.repeats.min(LONGEST_WAIT));
-        let may_repeat = session.paths.len() > 1 && outgoing.repeats < REPEATS;
+        let patience = self.config.repeat_after.saturating_mul(1 << outgoing.repeats.min(MAX_DOUBLINGS));
+        let may_repeat = session.paths.len() > 1 && outgoing.repeats < MAX_REPEATS;
         let flight =
             InFlight::Control { session: id, path: index, outgoing: Some(Box::new(outgoing)), timer: None };
         let op = self.messages.insert(flight);

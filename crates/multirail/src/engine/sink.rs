@@ -13,7 +13,7 @@ use crate::wire::RegionKey;
 use crate::wire::message::LeasedKey;
 
 /// Approximate limit of commands and accesses in one [`Core::perform`], so that the call ends.
-const MOST: u64 = 4096;
+const MAX_COMMANDS_PER_PERFORM: u64 = 4096;
 
 /// Why a rail did not take an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ impl<G> Core<G> {
         self.account();
         let was_freed = self.retry_stalled(now, sink);
         let mut done = 0;
-        while done < MOST {
+        while done < MAX_COMMANDS_PER_PERFORM {
             if let Some(command) = self.commands.pop_front() {
                 done += 1;
                 match command.rail() {

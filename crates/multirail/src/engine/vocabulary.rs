@@ -6,7 +6,7 @@ use std::time::Duration;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
-use super::row::LONGEST_ROW;
+use super::row::MAX_ROW_LEN;
 use super::transfer::{Piece, Way};
 use crate::wire::RailInfo;
 use crate::wire::message::LeasedKey;
@@ -102,7 +102,7 @@ impl OpId {
     const MESSAGE: u64 = 1 << 31;
     /// Bits for the place in a row. They leave 25 for the index, which is enough for more operations in flight than a
     /// rail takes.
-    const PLACE: u32 = LONGEST_ROW.trailing_zeros();
+    const PLACE: u32 = MAX_ROW_LEN.trailing_zeros();
 
     /// The id as the context of an operation.
     pub const fn to_bits(self) -> u64 {
@@ -146,7 +146,7 @@ impl OpId {
 
     /// The place of the access in its row.
     pub(super) const fn place(self) -> u32 {
-        self.0 as u32 & (LONGEST_ROW - 1)
+        self.0 as u32 & (MAX_ROW_LEN - 1)
     }
 }
 
@@ -348,7 +348,7 @@ mod tests {
     proptest! {
         /// For any slot, different operations have different names, and a name leads back to its slot.
         #[test]
-        fn names_are_taken_apart_as_they_were_made(generation in 1..=u32::MAX, index in 0_u32..1 << 25, place in 0..LONGEST_ROW) {
+        fn names_are_taken_apart_as_they_were_made(generation in 1..=u32::MAX, index in 0_u32..1 << 25, place in 0..MAX_ROW_LEN) {
             let slot = SlotId::from_wire(u64::from(generation) << 32 | u64::from(index));
             let access = (0..place).fold(OpId::access(slot), |op, _| op.next());
             prop_assert_eq!(OpId::from_bits(access.to_bits()).named(), Named::Access(slot, place));

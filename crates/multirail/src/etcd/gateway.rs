@@ -16,14 +16,14 @@ use ofi::{Errno, Error, Result};
 use serde_json::{Value, json};
 use ureq::http::StatusCode;
 
-use crate::wire::blob::LONGEST;
+use crate::wire::blob::MAX_METADATA_LEN;
 
-/// Longest time of one request to one member.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// Time limit of one request to one member.
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time for connecting to a member.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Longest answer that is read: the longest metadata in base64, and some names.
-const ANSWER: u64 = LONGEST as u64 / 3 * 4 + (1 << 20);
+const ANSWER: u64 = MAX_METADATA_LEN as u64 / 3 * 4 + (1 << 20);
 /// gRPC's codes for a member that cannot answer now, and for an invalid token.
 const UNAVAILABLE: i64 = 14;
 const UNAUTHENTICATED: i64 = 16;
@@ -106,7 +106,7 @@ impl Gateway {
             return Err(not_a_url("none"));
         }
         let config = ureq::Agent::config_builder()
-            .timeout_global(Some(PATIENCE))
+            .timeout_global(Some(REQUEST_TIMEOUT))
             .timeout_connect(Some(CONNECT))
             .http_status_as_error(false);
         let gateway = Self {
@@ -115,8 +115,8 @@ impl Gateway {
             last: AtomicUsize::new(0),
             token: Mutex::new(None),
         };
-        gateway.ask("maintenance/status", &json!({}), PATIENCE)?;
-        gateway.log_in(PATIENCE)?;
+        gateway.ask("maintenance/status", &json!({}), REQUEST_TIMEOUT)?;
+        gateway.log_in(REQUEST_TIMEOUT)?;
         Ok(gateway)
     }
 

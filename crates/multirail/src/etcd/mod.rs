@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::agent::Agent;
 use crate::deadline::end_of;
 pub use gateway::Members;
-use gateway::{Gateway, PATIENCE, encoded, field, strange, text};
+use gateway::{Gateway, REQUEST_TIMEOUT, encoded, field, strange, text};
 pub use published::Published;
 
 /// Pause after a watch has ended by itself: etcd may be starting.
@@ -139,7 +139,7 @@ impl Etcd {
 
     /// Waits as long as another agent's lease may last. Returns whether the key is ours then.
     fn wait_for_name(&self, key: &str, value: &str, lease: &str, ttl: Duration) -> Result<bool> {
-        let deadline = Instant::now() + ttl + PATIENCE;
+        let deadline = Instant::now() + ttl + REQUEST_TIMEOUT;
         loop {
             let claim = self.claim(key, value, lease, patience(ttl))?;
             if claim.is_ours || Instant::now() >= deadline {
@@ -152,7 +152,7 @@ impl Etcd {
     }
 
     fn ask(&self, method: &str, body: &Value) -> Result<Value> {
-        self.gateway.ask(method, body, PATIENCE)
+        self.gateway.ask(method, body, REQUEST_TIMEOUT)
     }
 
     /// Renews a lease. Returns whether it still existed.
@@ -212,7 +212,7 @@ struct Claim {
 
 /// How long a member may take to answer about a lease: several are asked before it expires.
 fn patience(ttl: Duration) -> Duration {
-    PATIENCE.min(ttl / 8)
+    REQUEST_TIMEOUT.min(ttl / 8)
 }
 
 impl Agent {
@@ -236,7 +236,7 @@ impl Agent {
         let (deadline, key) = (end_of(timeout), etcd.key(name));
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let missing = match etcd.metadata(name, PATIENCE.min(left.max(SHORTEST))) {
+            let missing = match etcd.metadata(name, REQUEST_TIMEOUT.min(left.max(SHORTEST))) {
                 Ok((Some(metadata), _)) => return self.load(&metadata),
                 Ok((None, revision)) => {
                     etcd.wait_for_change(&key, None, revision.saturating_add(1), deadline);

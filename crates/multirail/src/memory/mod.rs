@@ -117,20 +117,20 @@ pub(crate) fn opened(_: &Export) -> Option<Arc<dyn Device>> {
 /// The kernel's file with the id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// How long [`copy_out`] and [`copy_in`] wait for a device.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of a copy to or from a device, in [`copy_out`] and [`copy_in`].
+const COPY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes of one copy in these functions.
 const PIECE: usize = 1 << 20;
 
 /// Waits for a copy. If the copy does not end, its memory must not be used again.
 fn wait(mut copying: Box<dyn Copying>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + COPY_TIMEOUT;
     while !copying.is_done()? {
         if Instant::now() >= deadline {
             return Err(Error::wanted(
                 Errno::ETIMEDOUT,
                 "a copy of a device",
-                format!("its end within {PATIENCE:?}"),
+                format!("its end within {COPY_TIMEOUT:?}"),
                 "none",
                 "look for errors of the device (nvidia-smi, dmesg)",
             ));

@@ -4,7 +4,7 @@
 //! be on another host: within one, a rail may lead through shared memory, which the processor copies. A peer that has
 //! not said where it is, with the handle of its device memory, is asked once in a session; older agents do not answer.
 //! A NIC may still refuse the access: without RDMA at either end a provider moves bytes by the processor. Then the
-//! chunk goes through the pool, and after [`MOST_REFUSED`] such chunks so does everything for that peer, until its
+//! chunk goes through the pool, and after [`MAX_REFUSED_CHUNKS`] such chunks so does everything for that peer, until its
 //! session ends.
 
 use std::collections::HashMap;
@@ -17,9 +17,9 @@ use crate::region::Guard;
 use crate::wire::RegionInfo;
 use crate::wire::staging::Order;
 
-/// Refused chunks of a session after which all go through the pool. The first ones may come before the NICs' drivers
-/// know each other.
-const MOST_REFUSED: u32 = 8;
+/// Refused chunks of a session after which all chunks go through the pool. The first refusals may come before the
+/// NICs' drivers know each other.
+const MAX_REFUSED_CHUNKS: u32 = 8;
 
 /// What is known of a peer, as long as its session lasts.
 #[derive(Default)]
@@ -41,7 +41,8 @@ enum Place {
     Unknown,
 }
 
-/// See the module.
+/// Decides which chunks of device memory go directly to the NICs: whether a rail may share memory, and what is known of
+/// each peer.
 pub(super) struct Direct {
     /// Our rails may use shared memory.
     shares_memory: bool,
@@ -100,7 +101,7 @@ impl Staging {
         if place == Place::Unknown && !std::mem::replace(&mut known.is_asked, true) {
             self.served.answer(core, peer, &Order::Where, now);
         }
-        place == Place::Elsewhere && known.refused < MOST_REFUSED
+        place == Place::Elsewhere && known.refused < MAX_REFUSED_CHUNKS
     }
 
     /// A chunk has failed. Returns whether it was refused as a direct one, and goes through the pool.

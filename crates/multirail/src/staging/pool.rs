@@ -13,7 +13,7 @@ use super::{NO_REGION, PLACE, PLACES, log};
 use crate::memory::Device;
 use crate::region::Inner as Region;
 
-/// See the module.
+/// The pool of pinned host memory: its region, and its free and lent places.
 #[derive(Default)]
 pub(super) struct Pool {
     region: Option<Arc<Region>>,

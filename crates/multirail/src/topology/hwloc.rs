@@ -17,8 +17,8 @@ use ofi::{Errno, Error, Result};
 
 use super::{Accelerator, Link, Nic, NicKind, Node, NodeKind, NumaNode, PciAddress, Topology, sysfs};
 
-/// Longest XML description.
-const LONGEST: usize = 64 << 20;
+/// Maximum length of an XML description, in bytes.
+const MAX_XML_LEN: usize = 64 << 20;
 
 impl Topology {
     /// The topology of this host, from hwloc: like [`Topology::of_host`], without port rates.
@@ -38,8 +38,8 @@ impl Topology {
             let wanted = "XML of hwloc, version 2";
             Error::wanted(Errno::EINVAL, "a machine's description", wanted, found, "write it with lstopo")
         };
-        if xml.len() > LONGEST {
-            return Err(wrong(format!("{} bytes, more than {LONGEST}", xml.len())));
+        if xml.len() > MAX_XML_LEN {
+            return Err(wrong(format!("{} bytes, more than {MAX_XML_LEN}", xml.len())));
         }
         let builder = TopologyBuilder::new().from_xml(xml).map_err(|error| wrong(error.to_string()))?;
         build(builder).map_err(|error| wrong(error.to_string()))

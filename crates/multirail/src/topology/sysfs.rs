@@ -14,8 +14,8 @@ use serde::{Serialize, Serializer};
 
 use super::{Accelerator, Link, Nic, NicKind, Node, NodeKind, NumaNode, Rate, Topology, Vendor};
 
-/// Longest file that is read: attributes of sysfs have at most a page.
-const LONGEST: u64 = 4096;
+/// Maximum bytes that are read of a file: sysfs limits an attribute to one page.
+const MAX_ATTRIBUTE_LEN: u64 = 4096;
 
 /// Product numbers of AWS Neuron devices: Inferentia 2, Trainium 1, 2 and 3.
 const NEURON: [u16; 5] = [0x7264, 0x7164, 0x7364, 0x7564, 0x7565];
@@ -216,7 +216,7 @@ fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
 /// A file's text, without surrounding white space.
 fn text(path: &Path) -> Option<String> {
     let mut text = String::new();
-    File::open(path).ok()?.take(LONGEST).read_to_string(&mut text).ok()?;
+    File::open(path).ok()?.take(MAX_ATTRIBUTE_LEN).read_to_string(&mut text).ok()?;
     Some(text.trim().to_string())
 }
 

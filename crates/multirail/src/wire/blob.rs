@@ -5,8 +5,8 @@ use crate::memory::Export;
 use super::{Malformed, RailInfo, Reader, VERSION, put_name, put_rails, take_name, take_rails};
 
 const MAGIC: [u8; 4] = *b"MRMD";
-/// Longest metadata that is read.
-pub const LONGEST: usize = 64 << 20;
+/// Maximum length of metadata that is parsed, in bytes.
+pub const MAX_METADATA_LEN: usize = 64 << 20;
 
 /// The data that peers need to reach an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl Metadata {
     /// # Errors
     /// The reason why the bytes are not valid metadata.
     pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
-        if bytes.len() > LONGEST {
+        if bytes.len() > MAX_METADATA_LEN {
             return Err(Malformed::TooLong(bytes.len()));
         }
         let mut reader = Reader::new(bytes);
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn metadata_that_is_too_long_is_not_looked_at() {
-        let mut bytes = vec![0; LONGEST + 1];
-        assert_eq!(Metadata::parse(&bytes), Err(Malformed::TooLong(LONGEST + 1)));
+        let mut bytes = vec![0; MAX_METADATA_LEN + 1];
+        assert_eq!(Metadata::parse(&bytes), Err(Malformed::TooLong(MAX_METADATA_LEN + 1)));
         bytes.pop();
         assert_eq!(Metadata::parse(&bytes), Err(Malformed::Magic));
     }

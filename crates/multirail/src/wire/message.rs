@@ -3,7 +3,7 @@
 
 use super::blob::{put_keys, take_keys};
 use super::{
-    MOST_RAILS, Malformed, RailInfo, Reader, RegionKey, VERSION, put_name, put_rails, take_name, take_rails,
+    MAX_RAILS, Malformed, RailInfo, Reader, RegionKey, VERSION, put_name, put_rails, take_name, take_rails,
 };
 
 /// Longest message: the receives that agents post have this length.
@@ -269,7 +269,7 @@ impl Message {
             kind::VOID => Body::Void(reader.u64()?),
             kind::ABLE => Body::Able,
             kind::LEASE => Body::Lease(reader.u64()?),
-            kind::LEASED => Body::Leased { region: reader.u64()?, keys: take_keys(&mut reader, MOST_RAILS)? },
+            kind::LEASED => Body::Leased { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAILS)? },
             kind::FENCE => {
                 let (serial, count) = (reader.u64()?, usize::from(reader.u16()?));
                 if count > FENCED_KEYS {
@@ -333,7 +333,7 @@ mod tests {
     use proptest::prelude::*;
 
     pub(crate) fn bodies() -> impl Strategy<Value = Body> {
-        let rail = ("[a-z]{1,8}", any::<u32>(), vec(any::<u8>(), 1..=super::super::LONGEST_ADDRESS))
+        let rail = ("[a-z]{1,8}", any::<u32>(), vec(any::<u8>(), 1..=super::super::MAX_ADDRESS_LEN))
             .prop_map(|(provider, format, address)| RailInfo { provider, format, address });
         let hello = ("[a-z0-9-]{1,40}", any::<u64>(), any::<u64>(), vec(rail, 1..=8))
             .prop_map(|(name, incarnation, tag, rails)| Body::Hello { name, incarnation, tag, rails });
@@ -357,7 +357,7 @@ mod tests {
             any::<u64>().prop_map(Body::Void),
             Just(Body::Able),
             any::<u64>().prop_map(Body::Lease),
-            (any::<u64>(), vec((any::<u64>(), any::<u64>()), 0..=MOST_RAILS)).prop_map(|(region, keys)| {
+            (any::<u64>(), vec((any::<u64>(), any::<u64>()), 0..=MAX_RAILS)).prop_map(|(region, keys)| {
                 let keys = keys.into_iter().enumerate();
                 let keys = keys.map(|(rail, (key, base))| RegionKey { rail: rail as u8, key, base });
                 Body::Leased { region, keys: keys.collect() }
@@ -402,10 +402,10 @@ mod tests {
     #[test]
     fn a_greeting_with_all_that_it_may_have_fits() {
         let rail =
-            RailInfo { provider: "p".repeat(40), format: 0, address: vec![0; super::super::LONGEST_ADDRESS] };
-        let rails = vec![rail; super::super::MOST_RAILS];
+            RailInfo { provider: "p".repeat(40), format: 0, address: vec![0; super::super::MAX_ADDRESS_LEN] };
+        let rails = vec![rail; super::super::MAX_RAILS];
         let body =
-            Body::Hello { name: "n".repeat(super::super::LONGEST_NAME), incarnation: 1, tag: 2, rails };
+            Body::Hello { name: "n".repeat(super::super::MAX_NAME_LEN), incarnation: 1, tag: 2, rails };
         assert!(Message { to: 3, body }.encode().len() <= MESSAGE);
     }
 

@@ -17,14 +17,14 @@ pub(crate) use reader::Reader;
 
 /// Version of messages and metadata. Other versions are refused: their fields may have other meanings.
 pub const VERSION: u8 = 2;
-/// Longest name of an agent, in bytes.
-pub const LONGEST_NAME: usize = 255;
-/// Most rails of an agent: their addresses fit into one message.
-pub const MOST_RAILS: usize = 32;
-/// Longest name of a provider, in bytes.
-pub const LONGEST_PROVIDER: usize = 64;
-/// Longest address of a rail.
-pub const LONGEST_ADDRESS: usize = 96;
+/// Maximum length of an agent's name, in bytes.
+pub const MAX_NAME_LEN: usize = 255;
+/// Maximum rails of an agent. Their addresses fit into one message.
+pub const MAX_RAILS: usize = 32;
+/// Maximum length of a provider's name, in bytes.
+pub const MAX_PROVIDER_LEN: usize = 64;
+/// Maximum length of a rail's address, in bytes.
+pub const MAX_ADDRESS_LEN: usize = 96;
 
 /// A rail's description for peers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,14 +84,14 @@ pub fn check_name(name: &str) -> ofi::Result<()> {
     Err(ofi::Error::wanted(
         ofi::Errno::EINVAL,
         "the name of an agent",
-        format!("1 to {LONGEST_NAME} bytes without control characters"),
+        format!("1 to {MAX_NAME_LEN} bytes without control characters"),
         format!("{name:?}"),
         "choose another name",
     ))
 }
 
 fn is_name(name: &str) -> bool {
-    !name.is_empty() && name.len() <= LONGEST_NAME && !name.chars().any(char::is_control)
+    !name.is_empty() && name.len() <= MAX_NAME_LEN && !name.chars().any(char::is_control)
 }
 
 fn put_name(out: &mut Vec<u8>, name: &str) {
@@ -117,16 +117,16 @@ fn put_rails(out: &mut Vec<u8>, rails: &[RailInfo]) {
 
 fn take_rails(reader: &mut Reader<'_>) -> Result<Vec<RailInfo>, Malformed> {
     let count = usize::from(reader.u8()?);
-    if count == 0 || count > MOST_RAILS {
+    if count == 0 || count > MAX_RAILS {
         return Err(Malformed::Field("rails"));
     }
     let mut rails = Vec::new();
     for _ in 0..count {
         let (provider, format, len) = (take_name(reader)?, reader.u32()?, usize::from(reader.u8()?));
-        if provider.len() > LONGEST_PROVIDER {
+        if provider.len() > MAX_PROVIDER_LEN {
             return Err(Malformed::Field("provider"));
         }
-        if len == 0 || len > LONGEST_ADDRESS {
+        if len == 0 || len > MAX_ADDRESS_LEN {
             return Err(Malformed::Field("address"));
         }
         rails.push(RailInfo { provider, format, address: reader.bytes(len)?.to_vec() });

@@ -1,6 +1,6 @@
 //! Messages between agents about memory that its owner copies: see `staging`.
 
-use super::{MOST_RAILS, Malformed, Reader, RegionInfo};
+use super::{MAX_RAILS, Malformed, Reader, RegionInfo};
 
 /// A range of a region, and the place in the peer's window through which its bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Order {
         let order = match reader.u8()? {
             kind::PING => Self::Ping,
             kind::ASK => Self::Ask(reader.u64()?),
-            kind::GRANT => Self::Grant(reader.u64()?, Ok(RegionInfo::parse(&mut reader, MOST_RAILS)?)),
+            kind::GRANT => Self::Grant(reader.u64()?, Ok(RegionInfo::parse(&mut reader, MAX_RAILS)?)),
             kind::REFUSED => Self::Grant(reader.u64()?, Err(errno(reader.u64()?, 1)?)),
             kind::LAND => Self::Land(through(&mut reader)?),
             kind::FETCH => Self::Fetch(through(&mut reader)?),
