@@ -6,11 +6,11 @@ use base64::engine::general_purpose::STANDARD;
 use mxl::Geometry;
 use serde_json::{Map, Value, json};
 
-use crate::message::{LONGEST_ADDRESS, VERSION};
+use crate::message::{MAX_ADDRESS_LEN, VERSION};
 use crate::{Error, Provider, Result, shape};
 
-/// Most regions of one target: more than any ring has slots.
-pub(crate) const MOST_REGIONS: usize = 65_536;
+/// Maximum regions of one target. No ring has so many slots.
+pub(crate) const MAX_REGIONS: usize = 65_536;
 
 /// The address and identity of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,12 +142,12 @@ impl TargetInfo {
         let address = STANDARD
             .decode(text(root, "fabricAddress")?)
             .map_err(|error| bad(format!("fabricAddress is not base64: {error}")))?;
-        if address.is_empty() || address.len() > LONGEST_ADDRESS {
+        if address.is_empty() || address.len() > MAX_ADDRESS_LEN {
             return Err(bad(format!("an address of {} bytes", address.len())));
         }
         let regions = field(root, "regions")?.as_array().ok_or_else(|| bad("regions is not a list"))?;
-        if regions.len() > MOST_REGIONS {
-            return Err(bad(format!("{} regions, at most {MOST_REGIONS}", regions.len())));
+        if regions.len() > MAX_REGIONS {
+            return Err(bad(format!("{} regions, at most {MAX_REGIONS}", regions.len())));
         }
         let region = |value: &Value| {
             let region =

@@ -27,9 +27,9 @@ pub use peer::{PeerState, PeerStats, Transfer};
 const GREET_EVERY: Duration = Duration::from_millis(250);
 /// Interval of attempts to send a greeting for which there is no room: transfers to a removed target are still ending.
 const ROOM_EVERY: Duration = Duration::from_millis(2);
-/// How long a target may leave a request unanswered that has arrived, before the initiator greets it again. A target
-/// that does not run takes no request; if it has died, the request fails.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time that a target may leave a delivered request unanswered before the initiator greets it again. A target
+/// that is not running receives no request; if it has died, the request fails.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most unread events that are kept.
 const EVENTS: usize = 4096;
 

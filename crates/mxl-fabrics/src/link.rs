@@ -15,14 +15,14 @@ use ofi::raw::{
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 
-use crate::message::{LONGEST, LONGEST_ADDRESS, Message, Piece as Part, Remote, is_piece};
+use crate::message::{MAX_ADDRESS_LEN, MAX_MESSAGE_LEN, Message, Piece as Part, Remote, is_piece};
 use crate::shape::{Limits, PIECES, Span};
 use crate::{Error, Options, Provider, Result};
 
 /// Receives that wait for messages.
 const RECEIVES: usize = 32;
-/// Longest message with a payload, in bytes.
-const LONGEST_PIECE: usize = 64 << 10;
+/// Maximum length of a message with a payload, in bytes.
+const MAX_PIECE_LEN: usize = 64 << 10;
 /// Entries of one queue read.
 const BATCH: usize = 16;
 
@@ -185,9 +185,10 @@ impl Link {
     ) -> Result<Self> {
         let (mut info, writes) = offer(provider, node, service, options)?;
         let longest = info.ep_attr.max_msg_size.min(options.max_message.unwrap_or(usize::MAX));
-        if longest < LONGEST {
-            let what =
-                format!("messages of at most {longest} bytes, but {LONGEST} are needed: raise max_message");
+        if longest < MAX_MESSAGE_LEN {
+            let what = format!(
+                "messages of at most {longest} bytes, but {MAX_MESSAGE_LEN} are needed: raise max_message"
+            );
             return Err(Error::Argument(what));
         }
         // The stack then enforces the limit.
@@ -195,7 +196,7 @@ impl Link {
         info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
         let tx = &info.tx_attr;
         let pieces = if writes { tx.iov_limit.min(tx.rma_iov_limit) } else { tx.iov_limit.saturating_sub(1) };
-        let receive = if end == End::Target { longest.min(LONGEST_PIECE) } else { LONGEST };
+        let receive = if end == End::Target { longest.min(MAX_PIECE_LEN) } else { MAX_MESSAGE_LEN };
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
         let domain = fabric.open_domain(&info).map_err(Error::stack("open the domain"))?;
         let endpoint = domain.open_endpoint(&info).map_err(Error::stack("open the endpoint"))?;
@@ -207,9 +208,9 @@ impl Link {
         bound.and_then(|()| endpoint.bind_av(&av)).map_err(Error::stack("bind the endpoint"))?;
         endpoint.enable().map_err(Error::stack("enable the endpoint"))?;
         let name = endpoint.name().map_err(Error::stack("name the endpoint"))?;
-        if name.bytes().len() > LONGEST_ADDRESS {
+        if name.bytes().len() > MAX_ADDRESS_LEN {
             let len = name.bytes().len();
-            return Err(Error::Argument(format!("an address of {len} bytes: at most {LONGEST_ADDRESS} fit")));
+            return Err(Error::Argument(format!("an address of {len} bytes: at most {MAX_ADDRESS_LEN} fit")));
         }
         let mut link = Self {
             name: (name.format().as_c(), name.bytes().to_vec()),
@@ -302,7 +303,7 @@ impl Link {
     /// The limits of one message to a target whose receives have `receive` bytes. `None` for a target that accepts no
     /// payloads in messages: shorter receives than any target has would cut a grain into millions of parts.
     pub fn piece_limits(&self, receive: u64) -> Option<Limits> {
-        if receive < LONGEST as u64 {
+        if receive < MAX_MESSAGE_LEN as u64 {
             return None;
         }
         let most = receive.min(self.longest as u64);
@@ -523,9 +524,9 @@ mod tests {
     fn a_target_cannot_make_its_initiator_cut_a_grain_into_bytes() {
         let link = Link::open(Provider::Shm, (None, None), End::Initiator, &Options::default()).unwrap();
         let too_short = |receive: &u64| link.piece_limits(*receive).is_some();
-        assert_eq!((0..LONGEST as u64).find(too_short), None);
+        assert_eq!((0..MAX_MESSAGE_LEN as u64).find(too_short), None);
         let grain = Span { from: 0, to: 0, len: 5_529_600 };
-        for receive in [LONGEST as u64, 4096, 64 << 10, u64::MAX] {
+        for receive in [MAX_MESSAGE_LEN as u64, 4096, 64 << 10, u64::MAX] {
             let limits = link.piece_limits(receive).expect("as long as any target's");
             let parts = shape::parts(&[grain], limits).len();
             assert!(parts <= shape::GRAIN_PARTS, "receives of {receive} bytes: {parts} parts, {limits:?}");

@@ -10,15 +10,15 @@ pub use piece::{Piece, is_piece};
 
 pub use crate::shape::{Span, numbers as geometry};
 
-/// Longest message without a payload, in bytes.
-pub const LONGEST: usize = 512;
+/// Maximum length of a message without a payload, in bytes.
+pub const MAX_MESSAGE_LEN: usize = 512;
 /// The protocol version of this library. Other versions are refused.
 pub const VERSION: u16 = 3;
 /// The number of commits by which an initiator may be ahead of its target's publications. The lowest eight bits of its
 /// number identify a commit.
 pub const WINDOW: u64 = 64;
-/// Longest address of an endpoint, in bytes.
-pub const LONGEST_ADDRESS: usize = 256;
+/// Maximum length of an endpoint's address, in bytes.
+pub const MAX_ADDRESS_LEN: usize = 256;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,7 +255,7 @@ impl Message {
                 let [messages @ (0 | 1)] = rest.take()? else { return None };
                 let format = u32::from_le_bytes(rest.take()?);
                 let address = std::mem::take(&mut rest.0).to_vec();
-                if address.is_empty() || address.len() > LONGEST_ADDRESS {
+                if address.is_empty() || address.len() > MAX_ADDRESS_LEN {
                     return None;
                 }
                 Self::Hello { version, target, nonce, geometry, messages, format, address }
@@ -381,7 +381,7 @@ mod tests {
     fn messages_survive_and_cut_ones_are_refused() {
         for message in all() {
             let bytes = message.encode();
-            assert!(bytes.len() <= LONGEST);
+            assert!(bytes.len() <= MAX_MESSAGE_LEN);
             assert_eq!(Message::parse(&bytes), Some(message.clone()));
             let shortest =
                 if matches!(message, Message::Hello { .. }) { bytes.len() - 16 } else { bytes.len() - 1 };

@@ -1,6 +1,6 @@
 //! How an end of a flow waits: asleep on the descriptors of its queues, which announce what happens.
 //!
-//! No progress depends on a descriptor alone: no sleep is longer than [`LONGEST`], after which the end polls again, for
+//! No progress depends on a descriptor alone: no sleep is longer than [`MAX_SLEEP`], after which the end polls again, for
 //! example to greet a target that does not answer.
 #![allow(unsafe_code)] // borrows descriptors of queues that the caller keeps
 
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use ofi::raw::CompletionQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Longest sleep.
-const LONGEST: Duration = Duration::from_millis(20);
+/// Maximum time of one sleep.
+const MAX_SLEEP: Duration = Duration::from_millis(20);
 /// How long an end sleeps that waits for room, or whose queues have no descriptor.
 const NAP: Duration = Duration::from_micros(50);
 /// Sleeps that may not begin, one after the other, before the thread naps.
@@ -43,8 +43,8 @@ impl Rest {
     /// How long to sleep at `now`.
     pub fn limit(self, now: Instant) -> Duration {
         match self {
-            Self::Announced => LONGEST,
-            Self::Until(due) => due.saturating_duration_since(now).min(LONGEST),
+            Self::Announced => MAX_SLEEP,
+            Self::Until(due) => due.saturating_duration_since(now).min(MAX_SLEEP),
             Self::Room => NAP,
         }
     }
@@ -94,7 +94,7 @@ pub(crate) fn sleep(queues: &[Arc<dyn CompletionQueue>], limit: Duration) {
             PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
         })
         .collect();
-    let time = Timespec { tv_sec: 0, tv_nsec: limit.min(LONGEST).subsec_nanos().into() };
+    let time = Timespec { tv_sec: 0, tv_nsec: limit.min(MAX_SLEEP).subsec_nanos().into() };
     // A signal ends the sleep early, which is harmless.
     let _ = poll(&mut fds, Some(&time));
 }
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!((at(0).or(Rest::Room), Rest::Room.or(Rest::Announced)), (Rest::Room, Rest::Room));
         let limits =
             [Rest::Announced, at(3), at(100), Rest::Until(now), Rest::Room].map(|rest| rest.limit(now));
-        assert_eq!(limits, [LONGEST, Duration::from_millis(3), LONGEST, Duration::ZERO, NAP]);
+        assert_eq!(limits, [MAX_SLEEP, Duration::from_millis(3), MAX_SLEEP, Duration::ZERO, NAP]);
     }
 
     #[test]

@@ -15,10 +15,10 @@ const KEPT: usize = 8;
 const NEAR: Duration = Duration::from_micros(60);
 /// How long before the moment the thread shall be awake: timers are late too.
 const BEFORE: Duration = Duration::from_micros(50);
-/// The shortest interval that is foreseen: at shorter ones the thread would hardly sleep.
-const SHORTEST: Duration = Duration::from_micros(400);
-/// The longest one: flows of 10 grains a second.
-const LONGEST: Duration = Duration::from_millis(100);
+/// Minimum interval that is predicted: at shorter ones the thread would hardly sleep.
+const MIN_INTERVAL: Duration = Duration::from_micros(400);
+/// Maximum interval that is predicted: flows of 10 grains a second.
+const MAX_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The commits of the last intervals.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Rhythm {
         sorted.sort_unstable();
         let median = sorted[KEPT / 2];
         let near = sorted.iter().filter(|interval| interval.abs_diff(median) <= NEAR).count();
-        (near * 4 > KEPT * 3 && (SHORTEST..=LONGEST).contains(&median)).then_some(median)
+        (near * 4 > KEPT * 3 && (MIN_INTERVAL..=MAX_INTERVAL).contains(&median)).then_some(median)
     }
 
     /// When to be awake for the next commit, which may be past. `None` if it cannot be foreseen, or is overdue.

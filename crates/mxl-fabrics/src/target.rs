@@ -19,7 +19,7 @@ use peer::{Dismissals, Peer};
 pub(crate) use slots::silence;
 
 use crate::driven::sealed::Polled;
-use crate::info::MOST_REGIONS;
+use crate::info::MAX_REGIONS;
 use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION, Why};
 use crate::rest::Rest;
@@ -67,7 +67,7 @@ fn random() -> Result<u64> {
 fn regions(ring: &Ring, geometry: &Geometry) -> Vec<RegionInfo> {
     let (count, len) = match (ring, geometry) {
         (Ring::Grains(writer), Geometry::Grains { payload, .. }) => {
-            (writer.grains().min(MOST_REGIONS as u64), PAYLOAD_OFFSET as u64 + u64::from(*payload))
+            (writer.grains().min(MAX_REGIONS as u64), PAYLOAD_OFFSET as u64 + u64::from(*payload))
         }
         (Ring::Samples(writer), _) => (1, writer.strides().1 as u64 * u64::from(writer.channels())),
         _ => (0, 0),

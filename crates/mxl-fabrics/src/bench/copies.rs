@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::cores::pin;
 use super::figures::Figures;
 use super::local::nanoseconds;
-use super::pair::{self, PATIENCE, Places, place};
+use super::pair::{self, EVENT_TIMEOUT, Places, place};
 use crate::{Error, Initiator, Provider, Received, Result, Target};
 
 /// Grains sent before the measurement, so that rings are mapped and windows registered.
@@ -30,7 +30,7 @@ pub fn receive(domain: &Domain, definition: &FlowDefinition, provider: Provider,
     let mut target = Target::open(domain, definition, provider, place(provider), None)?;
     println!("{}", target.info().to_json());
     let mut last = Instant::now();
-    while last.elapsed() < PATIENCE {
+    while last.elapsed() < EVENT_TIMEOUT {
         match target.poll()? {
             Some(Received::Disconnected) => {
                 println!("{}", json!({ "published": target.stats().published }));
@@ -55,7 +55,7 @@ pub fn send(
     let writer = domain.create_grains(definition, &BatchHints::default())?.writer;
     let mut initiator = Initiator::open(domain, definition.id, provider, place(provider))?;
     initiator.add(&info)?;
-    if !initiator.connect(PATIENCE)? {
+    if !initiator.connect(EVENT_TIMEOUT)? {
         return Err(Error::Argument(format!("the target did not answer over {provider}")));
     }
     let mut times = Vec::new();
@@ -64,7 +64,7 @@ pub fn send(
         let begin = Instant::now();
         initiator.send(index)?;
         while !initiator.is_idle() {
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > EVENT_TIMEOUT {
                 return Err(Error::Argument(format!("grain {index} did not arrive over {provider}")));
             }
             initiator.poll()?;

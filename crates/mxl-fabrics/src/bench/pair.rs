@@ -15,8 +15,8 @@ use serde_json::Value;
 use super::cores::pin;
 use crate::{Error, Provider, Result, TargetInfo};
 
-/// Either end gives up when no event occurs for this long.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Time without an event after which either end gives up.
+pub const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use super::peer::{GIVEN_UP, Peer, PeerState, Sent, Transfer, Way};
-use super::{GREET_EVERY, Initiator, PATIENCE, Source};
+use super::{GREET_EVERY, Initiator, REPLY_TIMEOUT, Source};
 use crate::link::OpId;
 use crate::message::{Message, Why};
 
-/// Most samples in a target's ring: hours of them.
-const LONGEST_RING: u64 = 1 << 32;
+/// Maximum samples in a target's ring: hours of them.
+const MAX_RING_SAMPLES: u64 = 1 << 32;
 /// Most grants of a target that are kept.
 const GRANTS: usize = 1024;
 
@@ -97,7 +97,7 @@ impl Initiator {
         peer.former.1 = true;
         let wait = match why {
             Why::Closed | Why::Failed => GREET_EVERY,
-            _ => PATIENCE,
+            _ => REPLY_TIMEOUT,
         };
         peer.greet = Instant::now() + wait;
         if !why.is_farewell() {
@@ -127,7 +127,7 @@ impl Initiator {
                 } else {
                     (Way::Messages, self.link.piece_limits(receive))
                 };
-                let limits = limits.filter(|_| length <= LONGEST_RING);
+                let limits = limits.filter(|_| length <= MAX_RING_SAMPLES);
                 let peer = &mut self.peers[at];
                 let Some(limits) = limits else {
                     let target = peer.info.id;

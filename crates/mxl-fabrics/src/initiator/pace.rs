@@ -15,12 +15,13 @@ use crate::{Error, Result};
 
 /// Target number of parts of a paced grain.
 const PARTS: u64 = 32;
-/// Fewest bytes of such a part.
-const SHORTEST: u64 = 4 << 10;
-const LONGEST: u64 = 64 << 10;
+/// Minimum length of such a part, in bytes.
+const MIN_PART_LEN: u64 = 4 << 10;
+/// Maximum length of such a part, in bytes.
+const MAX_PART_LEN: u64 = 64 << 10;
 
-/// Longest delay of a transfer, whatever its flow's rate.
-const LONGEST_PERIOD: Duration = Duration::from_secs(1);
+/// Maximum delay of a transfer, whatever its flow's rate.
+const MAX_PERIOD: Duration = Duration::from_secs(1);
 
 /// Initiators of this process that have chosen a phase.
 static CHOSEN: AtomicU32 = AtomicU32::new(0);
@@ -65,7 +66,7 @@ impl Pace {
 
     /// The limits for a part of a grain of `bytes`, such that there are parts to spread.
     pub fn limits(bytes: u64, limits: Limits) -> Limits {
-        Limits { bytes: limits.bytes.min((bytes / PARTS).clamp(SHORTEST, LONGEST)), ..limits }
+        Limits { bytes: limits.bytes.min((bytes / PARTS).clamp(MIN_PART_LEN, MAX_PART_LEN)), ..limits }
     }
 }
 
@@ -85,7 +86,7 @@ pub(super) fn period(geometry: &Geometry, amount: u64) -> Duration {
         Geometry::Samples { rate, .. } => (rate, 1.0),
     };
     let seconds = amount as f64 * of_one * rate.denominator as f64 / (rate.numerator.max(1)) as f64;
-    Duration::try_from_secs_f64(seconds).map_or(LONGEST_PERIOD, |period| period.min(LONGEST_PERIOD))
+    Duration::try_from_secs_f64(seconds).map_or(MAX_PERIOD, |period| period.min(MAX_PERIOD))
 }
 
 #[cfg(test)]

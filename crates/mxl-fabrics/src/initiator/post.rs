@@ -9,7 +9,7 @@ use ofi_ring::crash_point;
 
 use super::pace::{self, Pace};
 use super::peer::{Asked, Job, Payload, Sent, Way, What};
-use super::{Initiator, PATIENCE, PeerState, Source};
+use super::{Initiator, PeerState, REPLY_TIMEOUT, Source};
 use crate::link::Memory;
 use crate::message::{Commit, Message, Piece, Remote};
 use crate::rest::Rest;
@@ -78,7 +78,7 @@ impl Initiator {
         if job.number.is_none() && !peer.may_begin() {
             if !peer.flights.is_empty() {
                 peer.full = None;
-            } else if peer.full.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            } else if peer.full.get_or_insert_with(Instant::now).elapsed() > REPLY_TIMEOUT {
                 // All of it has arrived, and a target that has given this initiator up publishes nothing.
                 self.part(at);
             }
@@ -280,7 +280,7 @@ impl Initiator {
         let peer = &mut self.peers[at];
         let is_quiet = peer.sent.is_empty();
         if let Some(Asked { last, arrived, .. }) = peer.asked {
-            if is_quiet && arrived.is_some_and(|arrived| now - arrived > PATIENCE) {
+            if is_quiet && arrived.is_some_and(|arrived| now - arrived > REPLY_TIMEOUT) {
                 self.part(at);
                 return Ok(false);
             }

@@ -52,12 +52,12 @@ pub(super) struct Line {
     trust: Trust,
 }
 
-/// Strange batches in a row after which an uncontradicted path is believed.
-const PATIENCE: u64 = 20;
+/// Consecutive strange batches after which a path that no other contradicts is trusted.
+const MAX_STRANGE_BATCHES: u64 = 20;
 
 impl Line {
     pub fn new(length: u64) -> Self {
-        let trust = Trust::new(length, PATIENCE);
+        let trust = Trust::new(length, MAX_STRANGE_BATCHES);
         Self { length, next: None, tracks: Default::default(), trust }
     }
 

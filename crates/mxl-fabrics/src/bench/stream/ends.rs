@@ -12,7 +12,7 @@ use super::Options;
 use super::content;
 use crate::bench::beat::{Beat, sleep_until};
 use crate::bench::cores::pin;
-use crate::bench::pair::{self, PATIENCE, place};
+use crate::bench::pair::{self, EVENT_TIMEOUT, place};
 use crate::bench::usage::Usage;
 use crate::{Drive, Driven, Error, Initiator, Provider, Received, Result, Target};
 
@@ -75,13 +75,13 @@ impl Moved<Initiator> {
 impl Moved<Target> {
     fn next(&mut self) -> Result<Option<Received>> {
         let target = match self {
-            Self::Thread(driven) => return driven.wait(PATIENCE),
+            Self::Thread(driven) => return driven.wait(EVENT_TIMEOUT),
             Self::Here(target) => target,
         };
         let begin = Instant::now();
         loop {
             let received = target.poll()?;
-            if received.is_some() || begin.elapsed() > PATIENCE {
+            if received.is_some() || begin.elapsed() > EVENT_TIMEOUT {
                 return Ok(received);
             }
         }
@@ -112,7 +112,7 @@ pub fn send(
     };
     let mut initiator = Initiator::open(domain, definition.id, provider, place(provider))?;
     initiator.add(&info)?;
-    if !initiator.connect(PATIENCE)? {
+    if !initiator.connect(EVENT_TIMEOUT)? {
         return Err(Error::Argument(format!("the target did not answer over {provider}")));
     }
     let mut initiator = Moved::new(initiator, options.busy)?;
@@ -136,7 +136,7 @@ pub fn send(
     let seconds = beat.due(start, warm, 0.0).elapsed().as_secs_f64();
     let core = usage.share();
     let mut initiator = initiator.into_inner();
-    if !initiator.flush(PATIENCE)? {
+    if !initiator.flush(EVENT_TIMEOUT)? {
         return Err(Error::Argument(format!("the last transfers did not end over {provider}")));
     }
     let (_, stats) =
@@ -277,7 +277,7 @@ pub fn receive(
                 None => {}
             },
             None => {
-                let silent = PATIENCE.as_secs();
+                let silent = EVENT_TIMEOUT.as_secs();
                 return Err(Error::Argument(format!("the initiator has been silent for {silent} s")));
             }
         }
