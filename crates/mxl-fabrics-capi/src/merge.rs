@@ -17,8 +17,8 @@ use crate::types::{Config, Setup, given, optional};
 
 /// `OFI_MXL_MERGE_VERSION`.
 const VERSION: c_int = 1;
-/// Most configurations that are read from a program's memory. `Merge` says how many paths there may be.
-const MOST: usize = 64;
+/// Maximum configurations that are read from a program's memory. `Merge` limits the number of paths.
+const MAX_CONFIGS: usize = 64;
 
 /// `ofiMxlMergeStats`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,8 +63,8 @@ pub extern "C" fn ofiMxlMergeVersion() -> c_int {
 
 /// Reads the configurations of the caller.
 fn configs(first: *const Config, count: usize) -> Outcome<Vec<Config>> {
-    if count > MOST {
-        return Err(refused(format!("{count} paths, more than {MOST}")));
+    if count > MAX_CONFIGS {
+        return Err(refused(format!("{count} paths, more than {MAX_CONFIGS}")));
     }
     (0..count).map(|at| given(first.wrapping_add(at))).collect()
 }
