@@ -12,8 +12,8 @@ use crate::border::{Bytes, Sink, call, put, status};
 use crate::engine::Engine;
 use crate::log::say;
 
-/// How long deregistration waits for transfers that use the region.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that deregistration waits for transfers that use the region.
+const REVOKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Memory that the program has allocated, and keeps until it has deregistered it.
 pub(crate) struct Foreign(RawBuffer);
@@ -263,8 +263,8 @@ impl Registered {
     /// Returns when neither transfers nor peers use the memory any more.
     fn revoke(&self, agent: &Agent) -> Result<()> {
         match &self.region {
-            Kind::Host(region) => agent.revoke(region, PATIENCE),
-            Kind::Device(region) => agent.revoke(region, PATIENCE),
+            Kind::Host(region) => agent.revoke(region, REVOKE_TIMEOUT),
+            Kind::Device(region) => agent.revoke(region, REVOKE_TIMEOUT),
         }
     }
 }
