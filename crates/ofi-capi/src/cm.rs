@@ -21,16 +21,16 @@ pub(crate) static OPS: fi_ops_cm = fi_ops_cm {
     ..fi_ops_cm::NOSYS
 };
 
-/// The longest address and the most connection data that are accepted.
-const LONGEST: usize = 4096;
+/// Maximum length of an address, and of connection data, in bytes.
+const MAX_CM_DATA_LEN: usize = 4096;
 
 /// The bytes of an address of C.
 ///
 /// # Safety
 /// The C caller's promise: `len` readable bytes.
 pub(crate) unsafe fn address_bytes<'a>(addr: *const c_void, len: usize) -> Result<&'a [u8]> {
-    if addr.is_null() || len == 0 || len > LONGEST {
-        return Err(invalid("an address", &format!("1 to {LONGEST} bytes"), format!("{len} bytes")));
+    if addr.is_null() || len == 0 || len > MAX_CM_DATA_LEN {
+        return Err(invalid("an address", &format!("1 to {MAX_CM_DATA_LEN} bytes"), format!("{len} bytes")));
     }
     // SAFETY: the same promise.
     Ok(unsafe { memory::bytes(addr, len) })
@@ -41,10 +41,10 @@ pub(crate) unsafe fn address_bytes<'a>(addr: *const c_void, len: usize) -> Resul
 /// # Safety
 /// The C caller's promise: `len` readable bytes.
 pub(crate) unsafe fn data<'a>(data: *const c_void, len: usize) -> Result<&'a [u8]> {
-    if len > LONGEST || data.is_null() && len > 0 {
+    if len > MAX_CM_DATA_LEN || data.is_null() && len > 0 {
         return Err(invalid(
             "paramlen",
-            &format!("at most {LONGEST} bytes, and a pointer that is not null"),
+            &format!("at most {MAX_CM_DATA_LEN} bytes, and a pointer that is not null"),
             len.to_string(),
         ));
     }

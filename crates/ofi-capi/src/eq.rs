@@ -29,8 +29,8 @@ pub(crate) struct EqBody {
     _fabric: Hold,
 }
 
-/// The longest event that a program may write.
-const LONGEST: usize = 64 * 1024;
+/// Maximum length of an event that a program writes, in bytes.
+const MAX_EVENT_LEN: usize = 64 * 1024;
 
 // SAFETY: `repr(C)`, and `fid` is first.
 unsafe impl Fid for fid_eq {
@@ -239,8 +239,12 @@ unsafe extern "C" fn write(
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
         no_flags("fi_eq_write", flags)?;
-        if len > LONGEST || buf.is_null() && len > 0 {
-            return Err(invalid("an event", &format!("at most {LONGEST} bytes"), format!("{len} bytes")));
+        if len > MAX_EVENT_LEN || buf.is_null() && len > 0 {
+            return Err(invalid(
+                "an event",
+                &format!("at most {MAX_EVENT_LEN} bytes"),
+                format!("{len} bytes"),
+            ));
         }
         let mut event = Event::new(EventKind::from_c(number).unwrap_or_default(), FidNumber::NONE);
         event.data = u64::from(number);

@@ -17,8 +17,8 @@ use crate::{names, nosys};
 const SINCE: Version = Version::new(1, 13);
 /// Tells the program that `FI_LOG_PROV` excludes the provider.
 const PROVIDER_FILTERED: u64 = 1;
-/// Most provider names that are kept for the program; fewer exist.
-const MOST: usize = 256;
+/// Maximum provider names that are kept for the program. Fewer exist.
+const MAX_NAMES: usize = 256;
 
 /// The log functions of a program.
 pub(crate) struct Import {
@@ -115,7 +115,7 @@ struct Provider {
 fn named(name: &str) -> *const c_void {
     static KNOWN: LazyLock<Mutex<HashMap<String, usize>>> = LazyLock::new(Mutex::default);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let name = if known.len() < MOST || known.contains_key(name) { name } else { "core" };
+    let name = if known.len() < MAX_NAMES || known.contains_key(name) { name } else { "core" };
     let at = *known.entry(name.to_owned()).or_insert_with(|| {
         let provider = Provider {
             version: Version::API.as_c(),

@@ -6,8 +6,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 
 use ofi_api::Errno;
 
-/// Most texts that are kept; fewer exist.
-const MOST: usize = 4096;
+/// Maximum texts that are kept. Fewer exist.
+const MAX_TEXTS: usize = 4096;
 
 /// A C string of this text, which is never freed. Equal texts share one.
 pub(crate) fn interned(text: &str) -> *const c_char {
@@ -16,7 +16,7 @@ pub(crate) fn interned(text: &str) -> *const c_char {
     if let Some(known) = texts.get(text) {
         return known.as_ptr();
     }
-    if texts.len() >= MOST {
+    if texts.len() >= MAX_TEXTS {
         return c"".as_ptr();
     }
     let kept: &'static CStr = match CString::new(text) {

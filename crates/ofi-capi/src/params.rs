@@ -27,8 +27,8 @@ struct Defined {
 
 static DEFINED: Mutex<Vec<Defined>> = Mutex::new(Vec::new());
 
-/// Most settings that are kept; more are refused.
-const MOST: usize = 4096;
+/// Maximum settings that are kept. Further ones are refused.
+const MAX_SETTINGS: usize = 4096;
 
 /// `FI_<PROVIDER>_<NAME>`, or `FI_<NAME>` for the library itself.
 fn env_name(provider: Option<&str>, name: &str) -> String {
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ofi_capi_param_define(
         let env = env_name(provider.as_deref(), &name);
         let mut defined = DEFINED.lock().unwrap_or_else(PoisonError::into_inner);
         if defined.iter().all(|other| other.env != env) {
-            if defined.len() >= MOST {
+            if defined.len() >= MAX_SETTINGS {
                 return Err(Error::new(Errno::ENOSPC));
             }
             defined.push(Defined { env, kind, help });

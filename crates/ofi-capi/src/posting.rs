@@ -48,8 +48,8 @@ impl One {
     }
 }
 
-/// Most pieces that are read: every endpoint's limit is far lower.
-const MOST: usize = 4096;
+/// Maximum pieces of a vector that are read. Every endpoint's limit is far lower.
+const MAX_PIECES: usize = 4096;
 
 /// A vector of C; empty for a count of zero.
 ///
@@ -63,7 +63,7 @@ pub(crate) unsafe fn vector<'a, T>(what: &str, pointer: *const T, count: usize) 
     if count == 0 {
         return Ok(&[]);
     }
-    if pointer.is_null() || count > MOST {
+    if pointer.is_null() || count > MAX_PIECES {
         return Err(no_vector(what, pointer.addr(), count));
     }
     // SAFETY: the caller's promise.
@@ -73,7 +73,7 @@ pub(crate) unsafe fn vector<'a, T>(what: &str, pointer: *const T, count: usize) 
 #[cold]
 #[inline(never)]
 fn no_vector(what: &str, pointer: usize, count: usize) -> Error {
-    if pointer == 0 { null(what) } else { invalid(what, &format!("at most {MOST}"), count.to_string()) }
+    if pointer == 0 { null(what) } else { invalid(what, &format!("at most {MAX_PIECES}"), count.to_string()) }
 }
 
 /// The descriptors of a vector of buffers; empty for null.

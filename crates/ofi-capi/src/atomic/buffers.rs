@@ -8,8 +8,8 @@ use crate::abi::fi_ioc;
 use crate::border::invalid;
 use crate::posting::{descriptors, vector};
 
-/// Most pieces of a vector. Every endpoint's limit is lower.
-pub(super) const MOST: usize = 16;
+/// Maximum pieces of a vector. Every endpoint's limit is lower.
+pub(super) const MAX_PIECES: usize = 16;
 
 /// An operation and its data type.
 #[derive(Clone, Copy)]
@@ -49,7 +49,7 @@ fn unknown(what: &str, number: u32) -> Error {
 
 /// A vector of C's buffers, measured in bytes.
 pub(super) struct Many<'a> {
-    pieces: [Piece; MOST],
+    pieces: [Piece; MAX_PIECES],
     count: usize,
     descs: &'a [Desc],
 }
@@ -60,10 +60,10 @@ impl<'a> Many<'a> {
     pub(super) unsafe fn new(verb: Verb, Iov(iov, desc, count): Iov) -> Result<Self> {
         // SAFETY: the same promise.
         let list = unsafe { vector::<fi_ioc>("the buffers", iov, count)? };
-        if list.len() > MOST {
-            return Err(invalid("the buffers", &format!("at most {MOST}"), list.len().to_string()));
+        if list.len() > MAX_PIECES {
+            return Err(invalid("the buffers", &format!("at most {MAX_PIECES}"), list.len().to_string()));
         }
-        let mut pieces = [Piece::new(std::ptr::null_mut(), 0); MOST];
+        let mut pieces = [Piece::new(std::ptr::null_mut(), 0); MAX_PIECES];
         for (place, ioc) in pieces.iter_mut().zip(list) {
             let len = verb.bytes(ioc.count)?;
             *place = Piece::new(ioc.addr.cast(), if ioc.addr.is_null() { 0 } else { len });

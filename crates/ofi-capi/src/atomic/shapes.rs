@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ofi_api::{AtomicKind, AtomicOp, Call, Context, FiAddr, Lent, OpFlags, RemotePiece, Result};
 
-use super::buffers::{Iov, MOST, Many, Verb};
+use super::buffers::{Iov, MAX_PIECES, Many, Verb};
 use crate::abi::{fi_msg_atomic, fi_rma_ioc, fid_ep};
 use crate::border::{invalid, null, transfer};
 use crate::object;
@@ -174,10 +174,10 @@ pub(crate) unsafe fn with_message(
     let verb = Verb::new(msg.datatype, msg.op)?;
     // SAFETY: as above.
     let list = unsafe { vector::<fi_rma_ioc>("rma_iov", msg.rma_iov, msg.rma_iov_count)? };
-    if list.len() > MOST {
-        return Err(invalid("rma_iov", &format!("at most {MOST}"), list.len().to_string()));
+    if list.len() > MAX_PIECES {
+        return Err(invalid("rma_iov", &format!("at most {MAX_PIECES}"), list.len().to_string()));
     }
-    let mut remote = [RemotePiece { addr: 0, len: 0, key: 0 }; MOST];
+    let mut remote = [RemotePiece { addr: 0, len: 0, key: 0 }; MAX_PIECES];
     for (place, ioc) in remote.iter_mut().zip(list) {
         *place = RemotePiece { addr: ioc.addr, len: verb.bytes(ioc.count)?, key: ioc.key };
     }

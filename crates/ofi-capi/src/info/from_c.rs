@@ -12,8 +12,8 @@ use super::{FidHandle, forget_any, opened};
 use crate::abi::{Abi, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr};
 use crate::memory;
 
-/// The longest address and the longest authorization key that are accepted.
-const LONGEST: usize = 4096;
+/// Maximum length of an address, and of an authorization key, in bytes.
+const MAX_FIELD_LEN: usize = 4096;
 
 /// The first `size` bytes of a structure of C, with the rest zero; `None` for null.
 ///
@@ -265,13 +265,13 @@ fn format_of(bytes: &[u8]) -> AddrFormat {
 /// # Errors
 /// `FI_EINVAL` for an impossible length.
 pub(super) fn check_length(subject: &str, len: usize) -> Result<()> {
-    if len <= LONGEST {
+    if len <= MAX_FIELD_LEN {
         return Ok(());
     }
     Err(Error::wanted(
         Errno::EINVAL,
         subject,
-        format!("at most {LONGEST} bytes"),
+        format!("at most {MAX_FIELD_LEN} bytes"),
         len.to_string(),
         "check that the structure is of the version that was asked for",
     ))
