@@ -19,7 +19,7 @@ const LARGE: usize = 96 * MIB;
 const FILES: usize = 300;
 const SERVER: &str = "10.99.7.2:7600";
 /// Time limit of a copy.
-const PATIENCE: Duration = Duration::from_secs(55);
+const COPY_TIMEOUT: Duration = Duration::from_secs(55);
 
 fn join_namespaces() -> Result<Far, String> {
     let far = Far::open()?;
@@ -62,7 +62,7 @@ fn start(folder: &Folder, arguments: &[&str], to: &str) -> Running {
 
 /// Waits until a client has ended.
 fn end(mut client: Running) -> Output {
-    let limit = Instant::now() + PATIENCE;
+    let limit = Instant::now() + COPY_TIMEOUT;
     while client.0.try_wait().unwrap().is_none() {
         assert!(Instant::now() < limit, "the client did not end");
         std::thread::sleep(Duration::from_millis(10));

@@ -17,8 +17,8 @@ use crate::output;
 
 /// Time limit of one transfer.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Most memory of all pairs together.
-const MOST: u64 = 8 << 30;
+/// Maximum memory of all pairs together, in bytes.
+const MAX_TOTAL_BYTES: u64 = 8 << 30;
 
 /// One pair: an initiator's agent, and its view of a target.
 struct Pair {
@@ -42,7 +42,7 @@ pub(super) fn run(options: &Options, pairs: usize, addresses: &[String]) -> Resu
     let most = options.sizes.iter().max().zip(options.batches.iter().max());
     let len = most.and_then(|(size, batch)| size.checked_mul(*batch)?.checked_mul(options.threads));
     let len = len
-        .filter(|len| len.checked_mul(pairs as u64).is_some_and(|all| (1..=MOST).contains(&all)))
+        .filter(|len| len.checked_mul(pairs as u64).is_some_and(|all| (1..=MAX_TOTAL_BYTES).contains(&all)))
         .ok_or_else(|| {
             Failure::Usage("size x batch x threads x pairs must be 1 byte to 8 GiB".to_string())
         })?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use multirail::{Etcd, Members, Published};
 
-use super::meeting::PATIENCE;
+use super::meeting::PEER_TIMEOUT;
 use crate::failure::{Failure, Result};
 
 /// How long a killed target stays listed.
@@ -36,7 +36,7 @@ impl List {
     /// The addresses of `count` targets. Waits until they are listed.
     pub(super) fn targets(&self, count: usize) -> Result<Vec<String>> {
         let looking = Failure::stack("finding targets in etcd");
-        let mut names = self.etcd.wait_for_names(count, PATIENCE).map_err(looking)?;
+        let mut names = self.etcd.wait_for_names(count, PEER_TIMEOUT).map_err(looking)?;
         if names.len() < count {
             let Self { group, .. } = self;
             let found = format!("{} of {count} targets are listed in etcd, of group {group:?}", names.len());

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::memory::Kind;
 use crate::failure::{Failure, Result};
 
-/// The longest frame.
-const LONGEST: usize = 1 << 20;
-/// How long one end waits for the other.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+/// Maximum length of a frame, in bytes.
+const MAX_FRAME_LEN: usize = 1 << 20;
+/// Time that one end waits for the other.
+pub(super) const PEER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A request of the initiator to the target.
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,7 +67,7 @@ impl Meeting {
     }
 
     pub(super) fn of(stream: TcpStream) -> Result<Self> {
-        let set = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_nodelay(true));
+        let set = stream.set_read_timeout(Some(PEER_TIMEOUT)).and_then(|()| stream.set_nodelay(true));
         set.map_err(|error| Failure::system("preparing a connection", error))?;
         Ok(Self { stream })
     }
@@ -82,8 +82,8 @@ impl Meeting {
         let mut len = [0; 4];
         self.stream.read_exact(&mut len).map_err(heard)?;
         let len = u32::from_le_bytes(len) as usize;
-        if len > LONGEST {
-            return Err(Failure::Peer(format!("a frame of {len} bytes; the longest is {LONGEST}")));
+        if len > MAX_FRAME_LEN {
+            return Err(Failure::Peer(format!("a frame of {len} bytes; the longest is {MAX_FRAME_LEN}")));
         }
         let mut bytes = vec![0; len];
         self.stream.read_exact(&mut bytes).map_err(heard)?;

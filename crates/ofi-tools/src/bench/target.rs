@@ -8,17 +8,17 @@ use multirail::Agent;
 
 use super::agent;
 use super::listed::List;
-use super::meeting::{Meeting, Opening, PATIENCE, Request};
+use super::meeting::{Meeting, Opening, PEER_TIMEOUT, Request};
 use super::memory::{Memory, fill, wrong};
 use crate::failure::{Failure, Result};
 use crate::output;
 
-/// The interval at which connections are checked.
-const LOOK: Duration = Duration::from_millis(5);
-/// Most memory that a target allocates for one initiator.
-const LONGEST: u64 = 8 << 30;
-/// Most initiators of one run.
-const MOST: usize = 64;
+/// Interval of checks of the connections.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Maximum memory that a target allocates for one initiator, in bytes.
+const MAX_BYTES: u64 = 8 << 30;
+/// Maximum initiators of one run.
+const MAX_INITIATORS: usize = 64;
 
 /// An initiator, and the memory that it was given.
 struct Guest {
@@ -57,20 +57,20 @@ fn opening(meeting: &mut Meeting) -> Result<Opening> {
         return Err(Failure::Peer("the first request of the initiator is not Open".to_string()));
     };
     let Opening { len, initiators, .. } = opening;
-    if len == 0 || len > LONGEST {
+    if len == 0 || len > MAX_BYTES {
         return Err(Failure::Peer(format!(
-            "the initiator asks for {len} bytes; the range is 1 to {LONGEST}"
+            "the initiator asks for {len} bytes; the range is 1 to {MAX_BYTES}"
         )));
     }
-    if !(1..=MOST).contains(&initiators) {
-        return Err(Failure::Peer(format!("{initiators} initiators; 1 to {MOST} are served")));
+    if !(1..=MAX_INITIATORS).contains(&initiators) {
+        return Err(Failure::Peer(format!("{initiators} initiators; 1 to {MAX_INITIATORS} are served")));
     }
     Ok(opening)
 }
 
 /// The next connection. The initiators of a run connect together, so the wait is bounded.
 fn next(listener: &TcpListener) -> std::io::Result<TcpStream> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + PEER_TIMEOUT;
     listener.set_nonblocking(true)?;
     loop {
         match listener.accept() {
@@ -79,7 +79,7 @@ fn next(listener: &TcpListener) -> std::io::Result<TcpStream> {
                 return Ok(stream);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
             Err(error) => return Err(error),
         }
@@ -98,7 +98,7 @@ fn admit(agent: &Agent, mut meeting: Meeting, opened: &Opening) -> Result<Guest>
 fn serve(agent: &Agent, mut guests: Vec<Guest>) -> Result<()> {
     while !guests.is_empty() {
         let began = Instant::now();
-        while began.elapsed() < LOOK {
+        while began.elapsed() < POLL_INTERVAL {
             if !agent.progress().map_err(Failure::stack("progress"))? {
                 std::thread::yield_now();
             }

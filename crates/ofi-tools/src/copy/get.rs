@@ -12,7 +12,7 @@ use super::keep::Keep;
 use super::link::End;
 use super::place::{Place, Trunk};
 use super::tree::{Finished, Tree, join};
-use super::wire::LONGEST;
+use super::wire::MAX_MESSAGE_LEN;
 use crate::failure::{Failure, Result};
 use crate::output;
 
@@ -121,7 +121,7 @@ fn listed(options: &Options, server: &Server) -> Result<Tree> {
     let begin = Instant::now();
     let top = if options.file == "." { "." } else { options.file.trim_end_matches('/') };
     let ask = || -> std::result::Result<Tree, End> {
-        let mut link = server.connect(LONGEST)?;
+        let mut link = server.connect(MAX_MESSAGE_LEN)?;
         let tree = Tree::ask(&mut link, top, LIMIT)?;
         link.finish(LIMIT);
         Ok(tree)

@@ -18,7 +18,7 @@ use super::link::{End, Link};
 use super::partial::Partial;
 use super::place::{Place, Trunk};
 use super::tree::Finished;
-use super::wire::{Answer, BLOCK, FileId, GREETING, HEAD, LONGEST_FILE, Message, Request, WINDOW, parse};
+use super::wire::{Answer, BLOCK, FileId, GREETING, HEAD, MAX_FILE_LEN, Message, Request, WINDOW, parse};
 use crate::failure::{Failure, Result};
 use crate::output;
 
@@ -405,9 +405,9 @@ impl Job {
                 }
             };
         }
-        if id.len > LONGEST_FILE || id.version.len() > 256 {
+        if id.len > MAX_FILE_LEN || id.version.len() > 256 {
             return Err(Failure::Data(format!(
-                "{}: a file of {} bytes: at most {LONGEST_FILE} are copied",
+                "{}: a file of {} bytes: at most {MAX_FILE_LEN} are copied",
                 item.remote, id.len
             )));
         }

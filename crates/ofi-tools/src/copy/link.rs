@@ -10,8 +10,8 @@ use crate::failure::{Failure, Result};
 
 /// Pause before another attempt to post.
 const RETRY: Duration = Duration::from_millis(1);
-/// Pause between checks whether the peer is there.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval of checks whether the peer still exists.
+const PEER_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The reason why work over a connection ends early.
 pub enum End {
@@ -100,7 +100,7 @@ impl Link {
     /// # Errors
     /// The connection is lost, or nothing arrives within `limit`.
     pub fn next(&mut self, doing: &str, limit: Duration) -> Result<Received> {
-        self.until(doing, limit, LOOK, |link| {
+        self.until(doing, limit, PEER_CHECK_INTERVAL, |link| {
             Ok(link.receives.front().is_some_and(|(_, found)| found.is_some()))
         })?;
         let first = self.receives.pop_front().and_then(|(_, found)| found);
@@ -115,7 +115,7 @@ impl Link {
     /// Waits up to `limit` until all sends have completed.
     pub fn finish(mut self, limit: Duration) {
         // A lost peer needs nothing more.
-        let _ = self.until("ending", limit, LOOK, |link| Ok(link.sending == 0));
+        let _ = self.until("ending", limit, PEER_CHECK_INTERVAL, |link| Ok(link.sending == 0));
         let _ = self.connection.shutdown();
     }
 

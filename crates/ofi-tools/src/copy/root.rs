@@ -8,13 +8,13 @@ use std::path::{Component, Path};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 
-use super::wire::{Answer, Entry, FileId, HEAD, Kept, LONGEST, LONGEST_FILE, seal};
+use super::wire::{Answer, Entry, FileId, HEAD, Kept, MAX_FILE_LEN, MAX_MESSAGE_LEN, seal};
 
 /// The served directory.
 pub struct Root(File);
 
-/// The most entries of a directory that is listed: the server keeps them for the client.
-const MOST_ENTRIES: usize = 1 << 20;
+/// Maximum entries of a directory that is listed. The server keeps them in memory for the client.
+const MAX_ENTRIES: usize = 1 << 20;
 
 /// The contents of a subdirectory at one moment.
 pub struct Listing {
@@ -79,8 +79,8 @@ impl Root {
                 }
                 _ => skipped += 1,
             }
-            if entries.len() > MOST_ENTRIES {
-                return Err(why(&format!("it has more than {MOST_ENTRIES} entries")));
+            if entries.len() > MAX_ENTRIES {
+                return Err(why(&format!("it has more than {MAX_ENTRIES} entries")));
             }
         }
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -103,8 +103,8 @@ impl Root {
         if !found.is_file() {
             return Err(why(&"it is not a regular file"));
         }
-        if found.len() > LONGEST_FILE {
-            return Err(why(&format!("it is longer than {LONGEST_FILE} bytes")));
+        if found.len() > MAX_FILE_LEN {
+            return Err(why(&format!("it is longer than {MAX_FILE_LEN} bytes")));
         }
         Ok(Served { id: identity(&found), file })
     }
@@ -127,7 +127,7 @@ impl Listing {
     /// The entries after a name, as many as fit into an answer.
     pub fn behind(&self, after: &str) -> Answer {
         let from = self.entries.partition_point(|entry| entry.name.as_str() <= after);
-        let (mut entries, mut room) = (Vec::new(), LONGEST - 128);
+        let (mut entries, mut room) = (Vec::new(), MAX_MESSAGE_LEN - 128);
         for entry in &self.entries[from..] {
             let len = serde_json::to_vec(entry).map_or(usize::MAX, |json| json.len() + 1);
             if len > room {
@@ -210,7 +210,7 @@ mod tests {
         let (mut after, mut names, mut parts) = (String::new(), Vec::new(), 0);
         loop {
             let answer = listing.behind(&after);
-            assert!(serde_json::to_vec(&answer).unwrap().len() <= LONGEST);
+            assert!(serde_json::to_vec(&answer).unwrap().len() <= MAX_MESSAGE_LEN);
             let Answer::Listed { entries, more, skipped } = answer else { panic!("{answer:?}") };
             assert_eq!(skipped, 1, "the link");
             after = entries.last().expect("more were announced").name.clone();

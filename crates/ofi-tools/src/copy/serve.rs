@@ -10,7 +10,7 @@ use ofi::{Incoming, Listener};
 use super::Net;
 use super::link::Link;
 use super::root::{Listing, Root, Served};
-use super::wire::{Answer, GREETING, LONGEST, Request, WINDOW};
+use super::wire::{Answer, GREETING, MAX_MESSAGE_LEN, Request, WINDOW};
 use crate::failure::{Failure, Result};
 use crate::output;
 
@@ -31,8 +31,8 @@ pub struct Options {
 
 /// How long a client may be idle.
 const IDLE: Duration = Duration::from_secs(60);
-/// How long a client may take to connect, or to receive what it requested.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time that a client may take to connect, and to receive what it requested.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Serves until the process ends.
 ///
@@ -105,10 +105,10 @@ struct Open {
 
 /// Serves one client until it disconnects.
 fn serve(incoming: Incoming, root: &Root) -> Result<()> {
-    let accepted = incoming.accept(GREETING, PATIENCE);
+    let accepted = incoming.accept(GREETING, CLIENT_TIMEOUT);
     let mut link = Link::new(accepted.map_err(|refused| Failure::Peer(refused.to_string()))?);
     for _ in 0..2 * WINDOW {
-        link.receive(vec![0; LONGEST], PATIENCE)?;
+        link.receive(vec![0; MAX_MESSAGE_LEN], CLIENT_TIMEOUT)?;
     }
     let mut open = Open::default();
     loop {
@@ -127,15 +127,15 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
             message = json(&Answer::Refused(why));
             false
         });
-        link.receive(buffer, PATIENCE)?;
+        link.receive(buffer, CLIENT_TIMEOUT)?;
         // A client that sends requests but receives nothing occupies this many buffers until the time limit.
-        link.send(message, WINDOW, PATIENCE)?;
+        link.send(message, WINDOW, CLIENT_TIMEOUT)?;
         if block_follows {
             let mut message = link.spare();
             if let Err(why) = answer(Request::Read(0), root, &mut open, &mut message) {
                 message = json(&Answer::Refused(why));
             }
-            link.send(message, WINDOW, PATIENCE)?;
+            link.send(message, WINDOW, CLIENT_TIMEOUT)?;
         }
     }
 }

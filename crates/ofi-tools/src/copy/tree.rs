@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use super::link::{End, Link};
 use super::place::{JOURNAL, Place, is_ours, is_plain};
-use super::wire::{Answer, FileId, Kept, LONGEST, Message, Request, parse};
+use super::wire::{Answer, FileId, Kept, MAX_MESSAGE_LEN, Message, Request, parse};
 use crate::failure::{Failure, Result};
 
-/// The most files and directories of a tree. It bounds the client's memory, whatever the server lists.
-const MOST: usize = 1 << 20;
-/// The deepest directory.
-const DEEPEST: usize = 64;
-/// The longest path. It fits into a request, whatever its characters.
-const LONGEST_PATH: usize = 1024;
+/// Maximum files and directories of a tree. It bounds the client's memory, whatever the server lists.
+const MAX_ENTRIES: usize = 1 << 20;
+/// Maximum depth of a directory, in levels.
+const MAX_DEPTH: usize = 64;
+/// Maximum length of a path, in bytes. It fits into a request, whatever its characters.
+const MAX_PATH_LEN: usize = 1024;
 
 /// The properties of a directory for which the server reports none.
 const COMMON: Kept = Kept { mode: 0o777, modified: 0, nanos: 0 };
@@ -91,12 +91,12 @@ impl Tree {
             return Err(Failure::Data(format!("the server lists {name:?}, which is not a valid file name")));
         }
         let path = join(folder, name);
-        if depth >= DEEPEST || path.len() > LONGEST_PATH {
-            let most = format!("at most {DEEPEST} levels and paths of {LONGEST_PATH} bytes are copied");
+        if depth >= MAX_DEPTH || path.len() > MAX_PATH_LEN {
+            let most = format!("at most {MAX_DEPTH} levels and paths of {MAX_PATH_LEN} bytes are copied");
             return Err(Failure::Data(format!("{path:?}: {most}")));
         }
-        if self.files.len() + self.folders.len() >= MOST {
-            return Err(Failure::Data(format!("more than {MOST} files and directories")));
+        if self.files.len() + self.folders.len() >= MAX_ENTRIES {
+            return Err(Failure::Data(format!("more than {MAX_ENTRIES} files and directories")));
         }
         if let Some(kept) = dir {
             self.folders.push((path.clone(), kept));
@@ -116,7 +116,7 @@ fn bad(what: &str) -> End {
 fn list(link: &mut Link, dir: String, after: String, limit: Duration) -> std::result::Result<Answer, End> {
     let request = Request::List { dir, after };
     let message = serde_json::to_vec(&request).map_err(|error| bad(&error.to_string()))?;
-    if message.len() > LONGEST {
+    if message.len() > MAX_MESSAGE_LEN {
         return Err(bad("a path that is too long for a request"));
     }
     link.send(message, 1, limit)?;
@@ -232,7 +232,7 @@ mod tests {
             (vec![("sub/deep".to_string(), COMMON)], vec!["file".to_string()])
         );
         assert_eq!(todo, [("sub/deep".to_string(), 2)]);
-        assert!(Tree::default().take("sub", DEEPEST, "deep", Some(COMMON), &mut todo).is_err());
+        assert!(Tree::default().take("sub", MAX_DEPTH, "deep", Some(COMMON), &mut todo).is_err());
     }
 
     #[test]

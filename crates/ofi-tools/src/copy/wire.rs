@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 pub const GREETING: &[u8] = b"ofi-cp 2";
 /// Bytes of a block, except for the last of a file.
 pub const BLOCK: usize = 1 << 20;
-/// The longest request, and the longest answer other than a block.
-pub const LONGEST: usize = 8 << 10;
+/// Maximum length of a request, and of an answer other than a block, in bytes.
+pub const MAX_MESSAGE_LEN: usize = 8 << 10;
 /// Bytes before the payload of a block: the mark, its number, its hash.
 pub const HEAD: usize = 1 + 8 + 32;
 /// The first byte of a block. No JSON begins with it.
 pub const BLOCK_MARK: u8 = 0xb1;
-/// The longest file. It bounds a client's memory per file.
-pub const LONGEST_FILE: u64 = 1 << 44;
+/// Maximum length of a file, in bytes. It bounds a client's memory per file.
+pub const MAX_FILE_LEN: u64 = 1 << 44;
 /// Requests that a client may have outstanding on a connection.
 pub const WINDOW: usize = 4;
 
@@ -136,7 +136,7 @@ pub fn seal(message: &mut [u8], number: u64) {
 /// A description of the invalid message, or of a payload that does not match its hash.
 pub fn parse(message: &[u8]) -> Result<Message<'_>, String> {
     if message.first() != Some(&BLOCK_MARK) {
-        let head = &message[..message.len().min(LONGEST)];
+        let head = &message[..message.len().min(MAX_MESSAGE_LEN)];
         return serde_json::from_slice(head)
             .map(Message::Answer)
             .map_err(|error| format!("an answer: {error}"));

@@ -12,8 +12,8 @@ const GFEATURES: u32 = 0x3a;
 const FEATURES: u32 = 4;
 /// Bytes of a name, padded with zeroes.
 const NAME: usize = 32;
-/// More than the features of any kernel.
-const MOST: u32 = 1024;
+/// Maximum features that are read. No kernel has so many.
+const MAX_FEATURES: u32 = 1024;
 
 /// One feature of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +36,9 @@ pub fn features(interface: &str) -> io::Result<Vec<Feature>> {
     // Command, unused, a mask of sets in two halves; the kernel writes a count for each set in it.
     let mut info = [GSSET_INFO, 0, 1 << FEATURES, 0, 0];
     ask(&socket, interface, &mut info)?;
-    let count = info[4].min(MOST);
+    let count = info[4].min(MAX_FEATURES);
     // Command, set, count, names. The count is a constant of the kernel, which writes that many.
-    let mut names = vec![0; 3 + MOST as usize * NAME / 4];
+    let mut names = vec![0; 3 + MAX_FEATURES as usize * NAME / 4];
     names[..3].copy_from_slice(&[GSTRINGS, FEATURES, count]);
     ask(&socket, interface, &mut names)?;
     // Command, blocks, and a block for each 32 features: available, requested, active, never changed.

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use crate::failure::{Failure, Result};
 use crate::output::tell;
 
-/// The interval at which the other instance is looked for.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval of attempts to reach the other instance.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Time limit of an answer while no program runs.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Longest line of facts.
-const LONGEST: u64 = 64 << 10;
+/// Maximum length of a line of facts, in bytes.
+const MAX_LINE_LEN: u64 = 64 << 10;
 
 /// A connection to the other instance.
 pub struct Link(TcpStream);
@@ -42,7 +42,7 @@ impl Link {
         self.0.write_all(format!("{line}\n").as_bytes()).map_err(failed)?;
         let mut line = Vec::new();
         // One byte at a time, because the data after the line belongs to `told`.
-        let mut bytes = BufReader::with_capacity(1, &mut self.0).take(LONGEST);
+        let mut bytes = BufReader::with_capacity(1, &mut self.0).take(MAX_LINE_LEN);
         bytes.read_until(b'\n', &mut line).map_err(failed)?;
         // The programs have time limits of their own.
         self.0.set_read_timeout(None).map_err(failed)?;
@@ -77,7 +77,7 @@ fn waiting(port: u16, wait: Duration, end: Instant) -> Result<TcpStream> {
                 return Ok(stream);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end => {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 let doing = format!("waiting at port {port} (the security group must let TCP through)");
@@ -101,7 +101,7 @@ fn connecting(host: &str, port: u16, wait: Duration, end: Instant) -> Result<Tcp
                     ));
                     is_told = true;
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
             Err(error) => {
                 let advice = "start ofi efa-bench there, and let TCP through in the security group";

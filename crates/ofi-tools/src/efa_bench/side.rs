@@ -12,8 +12,8 @@ use crate::failure::{Failure, Result};
 
 /// How long the other side may take to start listening.
 const START: Duration = Duration::from_secs(15);
-/// The interval at which a program's end is looked for.
-const LOOK: Duration = Duration::from_millis(10);
+/// Interval of checks whether a program has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Our programs, beside this one.
 pub struct Programs {
@@ -154,7 +154,7 @@ fn ended(child: &mut Child, name: &str, limit: Duration) -> std::result::Result<
                 let _ = child.wait();
                 return Err(format!("{name} did not end within {} s (--limit)", limit.as_secs()));
             }
-            None => std::thread::sleep(LOOK),
+            None => std::thread::sleep(POLL_INTERVAL),
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::message::Message;
 use crate::failure::{Failure, Result};
 
-/// The longest silence.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// Silence of the peer after which the program gives up.
+pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest line; the longest message is a hello or a failure, far below it.
 const MAX_LINE: usize = 64 << 10;
@@ -74,7 +74,7 @@ impl Link {
     /// Sends a message.
     ///
     /// # Errors
-    /// The peer is gone, or accepts nothing for [`PATIENCE`].
+    /// The peer is gone, or accepts nothing for [`SILENCE_TIMEOUT`].
     pub fn send(&mut self, message: &Message) -> Result<()> {
         let mut line = serde_json::to_vec(message)
             .map_err(|error| Failure::system("writing a control message", io::Error::from(error)))?;
@@ -95,7 +95,7 @@ impl Link {
     /// Waits for a message; `while_waiting` runs between checks.
     ///
     /// # Errors
-    /// The peer is gone, gave up, speaks another protocol, or is silent for [`PATIENCE`].
+    /// The peer is gone, gave up, speaks another protocol, or is silent for [`SILENCE_TIMEOUT`].
     pub fn receive(&mut self, doing: &str, mut while_waiting: impl FnMut() -> Result<()>) -> Result<Message> {
         let since = Instant::now();
         let mut looks = 0;
@@ -179,8 +179,8 @@ fn is_later(error: &io::Error) -> bool {
 }
 
 fn nap(since: Instant, doing: &str) -> Result<()> {
-    if since.elapsed() > PATIENCE {
-        return Err(Failure::Silent { doing: doing.to_owned(), limit: PATIENCE });
+    if since.elapsed() > SILENCE_TIMEOUT {
+        return Err(Failure::Silent { doing: doing.to_owned(), limit: SILENCE_TIMEOUT });
     }
     std::thread::sleep(NAP);
     Ok(())

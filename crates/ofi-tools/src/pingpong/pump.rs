@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ofi::raw::{CompletionFlags, Context, CqMsgEntry};
 
-use super::link::{Link, PATIENCE};
+use super::link::{Link, SILENCE_TIMEOUT};
 use super::message::Message;
 use super::node::Node;
 use crate::failure::{Failure, Result};
@@ -51,7 +51,7 @@ impl<'a> Pump<'a> {
     /// Reads once; `on_receive` gets the context of each receive.
     ///
     /// # Errors
-    /// A failed operation, a peer that is gone, or silence for [`PATIENCE`].
+    /// A failed operation, a peer that is gone, or silence for [`SILENCE_TIMEOUT`].
     #[inline]
     pub fn turn(&mut self, mut on_receive: impl FnMut(usize) -> Result<()>) -> Result<()> {
         let count = self.node.poll(&mut self.entries)?;
@@ -115,9 +115,9 @@ impl<'a> Pump<'a> {
         if self.link.check()? {
             self.since = None;
         }
-        if self.since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        if self.since.get_or_insert_with(Instant::now).elapsed() > SILENCE_TIMEOUT {
             let doing = format!("{} ({} sent, {} received)", self.doing, self.sent, self.received);
-            return Err(Failure::Silent { doing, limit: PATIENCE });
+            return Err(Failure::Silent { doing, limit: SILENCE_TIMEOUT });
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::jobs;
-use super::link::{Link, PATIENCE};
+use super::link::{Link, SILENCE_TIMEOUT};
 use super::measure::{Bench, Budget};
 use super::message::{Job, Message, Task};
 use super::node::Node;
@@ -142,8 +142,8 @@ fn connect(options: &Options, host: &str) -> Result<TcpStream> {
     loop {
         for &address in &family {
             let connected = match options.source_port {
-                None | Some(0) => TcpStream::connect_timeout(&address, PATIENCE),
-                Some(source) => sys::connect_from(source, address, PATIENCE),
+                None | Some(0) => TcpStream::connect_timeout(&address, SILENCE_TIMEOUT),
+                Some(source) => sys::connect_from(source, address, SILENCE_TIMEOUT),
             };
             match connected {
                 Ok(stream) => return Ok(stream),

@@ -10,10 +10,10 @@ use super::Process;
 use super::parse::parse;
 use crate::failure::{Failure, Result};
 
-/// The longest text of one process.
-const LONGEST: u64 = 64 << 20;
-/// How long one process may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Maximum length of one process's text, in bytes.
+const MAX_TEXT_LEN: u64 = 64 << 20;
+/// Time limit for one process to answer.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The collected statistics.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ pub fn collect(directory: &Path) -> Collected {
 }
 
 fn ask(path: &Path) -> io::Result<Process> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + PROCESS_TIMEOUT;
     let mut socket = UnixStream::connect(path)?;
     let mut text = Vec::new();
     let mut part = [0; 64 << 10];
@@ -67,8 +67,11 @@ fn ask(path: &Path) -> io::Result<Process> {
             0 => break,
             len => text.extend_from_slice(&part[..len]),
         }
-        if text.len() as u64 > LONGEST {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than {LONGEST} bytes")));
+        if text.len() as u64 > MAX_TEXT_LEN {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("more than {MAX_TEXT_LEN} bytes"),
+            ));
         }
     }
     let text = String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::parse::is_name;
 
-/// Most buckets: the bound of the last but one is 584,000 years.
-const MOST: usize = 65;
+/// Maximum buckets: the bound of the last but one is 584,000 years.
+const MAX_BUCKETS: usize = 65;
 
 /// Durations of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -41,8 +41,8 @@ impl Histogram {
         };
         let labels = labels.split(';').filter(|text| !text.is_empty()).map(label);
         let buckets = counts.split(',').map(number).collect::<Result<Vec<u64>, String>>()?;
-        if buckets.len() > MOST {
-            return Err(format!("{} buckets, more than {MOST}", buckets.len()));
+        if buckets.len() > MAX_BUCKETS {
+            return Err(format!("{} buckets, more than {MAX_BUCKETS}", buckets.len()));
         }
         Ok(Self {
             name: name.into(),
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_none_labels_without_a_name_and_too_many_buckets_are_refused() {
-        let many = vec!["1"; MOST + 1].join(",");
+        let many = vec!["1"; MAX_BUCKETS + 1].join(",");
         for (labels, sum, counts) in [
             ("", "x", "1"),
             ("", "1", ""),

@@ -18,8 +18,8 @@ use ofi::RemoteWindow;
 
 use crate::failure::{Failure, Result};
 
-/// Longest message: the C++ demo's receive buffers.
-pub const LONGEST: usize = 8192;
+/// Maximum length of a message, in bytes: the size of the C++ demo's receive buffers.
+pub const MAX_MESSAGE_LEN: usize = 8192;
 /// Length of an address in `CONNECT`.
 const ADDRESS: usize = 32;
 const REGION: usize = 24;
@@ -72,7 +72,7 @@ impl Connect {
     /// Encodes the message.
     ///
     /// # Errors
-    /// The message is longer than [`LONGEST`].
+    /// The message is longer than [`MAX_MESSAGE_LEN`].
     pub fn encode(&self) -> Result<Vec<u8>> {
         let named = self.address.len() > ADDRESS;
         let mut bytes = vec![0; 40];
@@ -97,7 +97,7 @@ impl Fill {
     /// Encodes the message, in the C++ demo's format if that can express it.
     ///
     /// # Errors
-    /// The message is longer than [`LONGEST`].
+    /// The message is longer than [`MAX_MESSAGE_LEN`].
     pub fn encode(&self) -> Result<Vec<u8>> {
         let ours = self.rounds != 1 || self.arrival == Arrival::Counted;
         let mut bytes = vec![0; 4];
@@ -174,10 +174,10 @@ impl Message {
 }
 
 fn checked(bytes: Vec<u8>) -> Result<Vec<u8>> {
-    if bytes.len() <= LONGEST {
+    if bytes.len() <= MAX_MESSAGE_LEN {
         return Ok(bytes);
     }
-    let text = format!("a request of {} bytes does not fit into a message of {LONGEST}", bytes.len());
+    let text = format!("a request of {} bytes does not fit into a message of {MAX_MESSAGE_LEN}", bytes.len());
     Err(Failure::Usage(format!("{text}; ask for fewer pages (2,038 always fit)")))
 }
 

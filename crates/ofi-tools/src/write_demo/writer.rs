@@ -7,7 +7,7 @@ use ofi::{Completion, CompletionFlags, FiAddr, Node, RemoteWindow};
 
 use super::figures::Figures;
 use super::job::Job;
-use super::message::{Fill, LONGEST, Message};
+use super::message::{Fill, MAX_MESSAGE_LEN, Message};
 use super::nics;
 use super::options::{Counters, Options, Writing};
 use super::steps::{Steps, Who, indices};
@@ -86,9 +86,11 @@ fn serve(mut stations: Vec<Station<'_>>, count: &AtomicU64) -> Result<Figures> {
 impl<'a> Station<'a> {
     fn new(node: Node, writing: &'a Writing, steps: Steps, who: Who) -> Result<Self> {
         for _ in 0..RECEIVES {
-            receive(&node, vec![0; LONGEST])?;
+            receive(&node, vec![0; MAX_MESSAGE_LEN])?;
         }
-        steps.step(who, || format!("posted {RECEIVES} receives of {LONGEST} bytes, and waits for readers"));
+        steps.step(who, || {
+            format!("posted {RECEIVES} receives of {MAX_MESSAGE_LEN} bytes, and waits for readers")
+        });
         let (readers, waiting) = (HashMap::new(), VecDeque::new());
         Ok(Self { node, steps, who, writing, readers, latest: None, waiting, job: None, served: 0 })
     }
@@ -152,7 +154,7 @@ impl<'a> Station<'a> {
             if let Err(why) = heard {
                 output::tell(&format!("fi_write_demo: dropped a message: {why}"));
             }
-            let buffer = completion.take_buffer().unwrap_or_else(|| vec![0; LONGEST]);
+            let buffer = completion.take_buffer().unwrap_or_else(|| vec![0; MAX_MESSAGE_LEN]);
             return receive(&self.node, buffer);
         }
         let Some(job) = self.job.as_mut() else { return Ok(()) };
