@@ -13,8 +13,8 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Error, Result, sys};
 
-/// Far longer than any measurement: a worker whose partner is gone or stuck ends by itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit for the other worker. It exceeds any measurement, so a worker whose partner died or hangs ends.
+const PARTNER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One end of the channel between two workers.
 #[derive(Debug)]
@@ -31,7 +31,9 @@ impl Link {
 
     /// Uses `stream`.
     pub fn new(stream: UnixStream) -> Result<Self> {
-        stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io("standard input is not a socket"))?;
+        stream
+            .set_read_timeout(Some(PARTNER_TIMEOUT))
+            .map_err(Error::io("standard input is not a socket"))?;
         Ok(Self { lines: BufReader::new(stream) })
     }
 
@@ -60,7 +62,7 @@ impl Link {
 
     /// Returns when both sides have called it; calls `meanwhile` repeatedly until then.
     pub fn barrier(&mut self, mut meanwhile: impl FnMut()) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PARTNER_TIMEOUT;
         self.barrier_with(|| {
             meanwhile();
             if Instant::now() < deadline {

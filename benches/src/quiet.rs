@@ -10,8 +10,8 @@ use std::{
 
 use crate::{Error, Result};
 
-/// How long the cores must have been idle.
-const LOOK: Duration = Duration::from_millis(250);
+/// Interval over which the load of the cores is sampled.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// The share of that time that other users of the core may take: the kernel's own threads, the host.
 const BUSY: f64 = 0.05;
 
@@ -20,7 +20,7 @@ pub fn wait(cores: [usize; 2], patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     let mut before = read(cores)?;
     loop {
-        thread::sleep(LOOK);
+        thread::sleep(SAMPLE_INTERVAL);
         let after = read(cores)?;
         let busy = before.iter().zip(after).map(|(before, after)| after.busy_share_since(*before));
         if busy.fold(0.0, f64::max) <= BUSY {

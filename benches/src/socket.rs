@@ -14,8 +14,8 @@ use crate::{Error, Figures, Result, figures::median, sys};
 const BATCH: usize = 500;
 const BATCHES: usize = 25;
 const BYTES: usize = 64;
-/// An answer that takes longer counts as lost.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time after which a reply counts as lost.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How the two threads wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -65,7 +65,7 @@ fn open(test: Test) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::io("opening a socket"))?;
     match test {
         Test::Spin => socket.set_nonblocking(true),
-        Test::Blocked => socket.set_read_timeout(Some(PATIENCE)),
+        Test::Blocked => socket.set_read_timeout(Some(REPLY_TIMEOUT)),
     }
     .map_err(Error::io("setting a socket up"))?;
     Ok(socket)
@@ -87,7 +87,7 @@ fn receive(socket: &UdpSocket, test: Test) -> Result<()> {
                 // A blocking receive returns here after its patience; a spinning one reads the clock now and then.
                 let over = test == Test::Blocked
                     || looks.is_multiple_of(1 << 16)
-                        && since.get_or_insert_with(Instant::now).elapsed() > PATIENCE;
+                        && since.get_or_insert_with(Instant::now).elapsed() > REPLY_TIMEOUT;
                 if over {
                     return Err(lost());
                 }

@@ -1,7 +1,7 @@
 //! Classifies x86-64 instructions by their first bytes.
 
-/// Longest instruction of the architecture.
-pub const LONGEST: usize = 15;
+/// Maximum length of an x86-64 instruction, in bytes.
+pub const MAX_INSTRUCTION_LEN: usize = 15;
 
 /// Kinds that the budgets count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,8 +17,8 @@ use super::decode::{self, Kind};
 use super::symbols::{self, Mapping};
 use crate::{Error, Result};
 
-/// Most steps of a call of the function: a window of 64 takes some 20,000.
-const LONGEST_CALL: u64 = 2_000_000;
+/// Maximum instructions of one call of the function. A window of 64 takes some 20,000.
+const MAX_STEPS_PER_CALL: u64 = 2_000_000;
 /// After this many instructions no further call is followed: a step takes some 30 us, and long paths do nothing that
 /// only one of many calls does.
 const ENOUGH: u64 = 100_000;
@@ -129,7 +129,7 @@ impl Tracee {
     fn follow_one(&mut self, seen: &mut Seen) -> Result<()> {
         let mut before = traced("reading its registers", ptrace::getregs(self.pid))?;
         let outside = before.rsp;
-        for _ in 0..LONGEST_CALL {
+        for _ in 0..MAX_STEPS_PER_CALL {
             let at = before.rip;
             let in_clock = self.is_in_clock(at);
             match self.kind(at)? {
@@ -149,7 +149,7 @@ impl Tracee {
             }
             before = after;
         }
-        Err(Error::Stack(format!("a call took more than {LONGEST_CALL} instructions")))
+        Err(Error::Stack(format!("a call took more than {MAX_STEPS_PER_CALL} instructions")))
     }
 
     /// Whether `at` is in the kernel's code that reads the clock in user space (vDSO).
@@ -189,7 +189,7 @@ impl Tracee {
             let word = if nth == 0 { traced("reading its code", word)? } else { word.unwrap_or(0) };
             place.copy_from_slice(&word.to_le_bytes());
         }
-        let kind = decode::kind(&bytes[..decode::LONGEST]);
+        let kind = decode::kind(&bytes[..decode::MAX_INSTRUCTION_LEN]);
         self.kinds.insert(at, kind);
         Ok(kind)
     }

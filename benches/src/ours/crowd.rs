@@ -26,9 +26,10 @@ const STRIDE: usize = 61;
 const FIRST: usize = 500;
 /// The time that an endpoint needs for the last acknowledgements after a round.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long a peer may be silent, and the interval at which silent peers are checked.
-const PATIENCE: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(20);
+/// Silence after which a peer counts as lost.
+const PEER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Interval of checks for silent peers.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Echoes every command.
 #[derive(Default)]
@@ -82,7 +83,7 @@ impl Member {
         let config = Config {
             params,
             congestion: Congestion::Reno,
-            patience: PATIENCE,
+            patience: PEER_TIMEOUT,
             ack_delay: Duration::from_micros(50),
             max_peers: 16,
             max_of_host: 1 << 20,
@@ -141,7 +142,7 @@ fn serve(peers: usize, link: &mut Link) -> Result<()> {
         for number in epoll.wait(1).map_err(Error::io("waiting for datagrams"))? {
             members[number as usize].work(now(), &mut buffer)?;
         }
-        if looked.elapsed() > LOOK {
+        if looked.elapsed() > CHECK_INTERVAL {
             looked = Instant::now();
             let time = now();
             for member in members.iter_mut().filter(|member| member.due.is_some_and(|due| due <= time)) {
@@ -192,7 +193,8 @@ fn meet(node: &mut Node, arena: &Arena, names: &[SocketAddr], into: &mut Vec<FiA
     Ok(())
 }
 
-/// See the module. The client's figures are the time per message and its answer, and the memory of a peer at rest.
+/// Runs one role of the measurement. The client's figures are the time per message and its answer, and the memory of
+/// an idle peer.
 pub fn run(job: &Job, peers: usize, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     if role == Role::Server {
         return serve(peers, link).map(|()| None);

@@ -13,8 +13,8 @@ use ofi::raw::{
 use super::{Job, Memory, Provider, Test};
 use crate::{Error, Result, link::Link};
 
-/// A measurement without progress for this time has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time without progress after which a measurement fails.
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub struct Node {
     pub endpoint: Arc<dyn Endpoint>,
@@ -263,9 +263,9 @@ impl Node {
 
     #[cold]
     fn patient(&self, since: &mut Option<Instant>) -> Result<()> {
-        if since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+        if since.get_or_insert_with(Instant::now).elapsed() > PROGRESS_TIMEOUT {
             return Err(Error::Stack(format!(
-                "no progress for {PATIENCE:?}: {:?}",
+                "no progress for {PROGRESS_TIMEOUT:?}: {:?}",
                 self.endpoint.statistics()
             )));
         }

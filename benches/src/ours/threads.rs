@@ -14,7 +14,8 @@ use super::run::{check, slot};
 use super::{Job, Role};
 use crate::{Error, Figures, Result, link::Link, sys};
 
-/// See the module. The client's figures are the messages per second of all threads.
+/// Runs one role of the measurement with `count` threads. The client's figures are the messages per second of all
+/// threads.
 pub fn run(job: &Job, count: usize, role: Role, link: &mut Link) -> Result<Option<Figures>> {
     let mut nodes = Vec::with_capacity(count);
     for _ in 0..count {
