@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use crate::StepResult;
 use crate::step::Outcome;
 
-/// How long a program may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit of a program.
+const PROGRAM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Runs a program, for at most [`PATIENCE`].
+/// Runs a program, for at most [`PROGRAM_TIMEOUT`].
 pub fn patient(command: &mut Command) -> StepResult {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
-    ended(&mut child, &name, PATIENCE).map(|()| Outcome::Passed)
+    ended(&mut child, &name, PROGRAM_TIMEOUT).map(|()| Outcome::Passed)
 }
 
 /// How long a thread of a process has been ready and has got no processor, at most (`schedstat` of Linux).

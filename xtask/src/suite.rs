@@ -13,8 +13,8 @@ use quick_junit::{Report, TestCase, TestCaseStatus};
 use crate::StepResult;
 use crate::step::{Outcome, run};
 
-/// With more failures than this, the change is broken rather than the tests, and nothing is repeated.
-const MOST_RETRIED: usize = 20;
+/// Maximum failed tests that are run again. With more failures the change is broken, not the tests.
+const MAX_RETRIED_TESTS: usize = 20;
 /// How often a failed test has to pass by itself.
 const RETRIES: usize = 2;
 
@@ -35,7 +35,7 @@ pub fn suite(nextest: impl Fn() -> Command, junit: &Path) -> StepResult {
         ended?;
         return Ok(outcome(not_run, Vec::new()));
     }
-    if failed.len() > MOST_RETRIED {
+    if failed.len() > MAX_RETRIED_TESTS {
         return Err(format!("{} tests failed", failed.len()));
     }
     let mut still = BTreeSet::new();

@@ -7,8 +7,8 @@ use super::{Installed, ended};
 use crate::StepResult;
 use crate::step::{Outcome, root};
 
-/// What such commands begin with. They end by themselves, and change nothing.
-const LOOK: [&str; 5] = ["fi_info", "mr-topo", "mxl-fabrics-info", "ofi doctor", "ofi stats"];
+/// Commands of the documents that are run: they end by themselves and change nothing.
+const READ_ONLY_COMMANDS: [&str; 5] = ["fi_info", "mr-topo", "mxl-fabrics-info", "ofi doctor", "ofi stats"];
 /// If fewer are found, the documents are read wrongly.
 const FEWEST: usize = 10;
 
@@ -68,7 +68,8 @@ fn looks(line: &str) -> Option<String> {
     let settings = words.iter().take_while(|word| word.contains('=')).count();
     let command = words[settings..].join(" ");
     let command = command.strip_prefix("target/release/").unwrap_or(&command);
-    let known = LOOK.iter().any(|name| command == *name || command.starts_with(&format!("{name} ")));
+    let known =
+        READ_ONLY_COMMANDS.iter().any(|name| command == *name || command.starts_with(&format!("{name} ")));
     let plain = !line.contains(['$', '|', '<', '>', '&', ';', '"', '\'', '(', '[', '\\', '…', '*'])
         && !line.contains("...")
         && !words[settings..].iter().any(|word| is_choice(word));

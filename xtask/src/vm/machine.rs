@@ -48,8 +48,8 @@ const BOOT: Duration = Duration::from_secs(90);
 /// Most boots that are tried.
 const BOOTS: usize = 3;
 
-/// The interval at which the machine is checked.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval of checks of the machine.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Checks that the host has the required programs. Returns the path of busybox.
 ///
@@ -206,7 +206,7 @@ fn wait(child: &mut Child, limit: Duration, up: &Path) -> Result<String, String>
             Ok(None) if Instant::now() > booted && !up.exists() => {
                 break Err(format!("the machine did not come up within {} s", BOOT.as_secs()));
             }
-            Ok(None) if Instant::now() < end => std::thread::sleep(LOOK),
+            Ok(None) if Instant::now() < end => std::thread::sleep(POLL_INTERVAL),
             Ok(None) => break Err(format!("not finished within {} s (--seconds)", limit.as_secs())),
             Err(error) => break Err(format!("waiting for {QEMU}: {error}")),
         }

@@ -11,8 +11,8 @@ use crate::{StepResult, capi, install, installed};
 
 /// Time limit of each, including the boot.
 const LIMIT: Duration = Duration::from_secs(900);
-/// With more failures than this, the change is broken rather than the tests, and nothing is repeated.
-const MOST_RETRIED: usize = 8;
+/// Maximum failed tests that are run again. With more failures the change is broken, not the tests.
+const MAX_RETRIED_TESTS: usize = 8;
 /// The machine's memory, in MiB.
 const MEMORY: u64 = 3072;
 
@@ -162,7 +162,7 @@ fn tests(name: &str, program: &str, threads: u32, cases: &[&str]) -> StepResult 
         Ok(ended) => failures(&ended.printed),
         Err(not_run) => return Ok(not_run),
     };
-    if failed.is_empty() || failed.len() > MOST_RETRIED {
+    if failed.is_empty() || failed.len() > MAX_RETRIED_TESTS {
         return Err(format!("{} ended badly, and {} of its tests failed", all.join(" "), failed.len()));
     }
     eprintln!("--- {name}: failed, twice more: {}", failed.join(", "));
