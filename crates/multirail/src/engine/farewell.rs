@@ -1,10 +1,11 @@
 //! Telling a peer that its session is over.
 //!
 //! A session that ends because all its paths rest cannot tell the peer at once. The peer may not notice the end by
-//! itself: a transfer of which only the acknowledgement is missing would wait for its deadline. Therefore the session
-//! stays in the table and says goodbye as soon as a path may be used again. A goodbye that fails on one path goes over
-//! another. It is over when the peer has one, when a new session with the peer is open (which ends the old one there),
-//! when all endpoints of the peer are gone, or after [`Config::connect_timeout`](super::Config::connect_timeout).
+//! itself: a transfer that lacks only the acknowledgement would wait for its deadline. Therefore the session stays in
+//! the table and sends a goodbye as soon as a path is usable again. A goodbye that fails on one path is sent on
+//! another. The session stops trying when the peer has received one, when a new session with the peer is open (which
+//! ends the old one there), when all endpoints of the peer are gone, or after
+//! [`Config::connect_timeout`](super::Config::connect_timeout).
 
 use ofi::Errno;
 use ofi_core::slots::SlotId;
@@ -16,13 +17,13 @@ use crate::wire::message::Body;
 
 /// The farewell of a session that has ended.
 pub(super) struct Farewell {
-    /// When it is given up.
+    /// Time after which the session sends no further goodbye.
     until: Time,
     /// A bit for each path with a goodbye in flight.
     under_way: u64,
     /// The path of the last goodbye.
     last: Option<usize>,
-    /// When the next attempt is due, among the engine's timers.
+    /// The timer of the next attempt.
     timer: Option<(Time, u64)>,
 }
 
@@ -39,7 +40,7 @@ impl<G> Core<G> {
         self.say_goodbye(id, now);
     }
 
-    /// Says goodbye over the best path that may be used, or sets the time for the next attempt.
+    /// Sends a goodbye over the best usable path, or schedules the next attempt.
     pub(super) fn say_goodbye(&mut self, id: SlotId, now: Time) {
         if self.is_needless(id, now) {
             self.end_farewell(id);
@@ -68,7 +69,7 @@ impl<G> Core<G> {
         let op = OpId::message(self.messages.insert(InFlight::Goodbye { session: id, path: index }));
         let bytes = Message { to, body: Body::Goodbye }.encode();
         self.commands.push_back(Command::Send { op, rail, addr, bytes });
-        // The path may be mute: then another is tried.
+        // The path may be mute, so another is tried later.
         self.say_goodbye_at(id, now + self.config.repeat_after);
     }
 
@@ -87,7 +88,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// A goodbye has ended.
+    /// Handles the completion of a goodbye.
     pub(super) fn goodbye_ended(&mut self, id: SlotId, index: usize, is_said: bool, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(farewell) = &mut session.farewell else { return };
@@ -99,7 +100,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Whether the peer needs no goodbye, or cannot get one.
+    /// Whether the peer needs no goodbye, or is unreachable.
     fn is_needless(&self, id: SlotId, now: Time) -> bool {
         let Some(session) = self.sessions.get(id) else { return true };
         let Some(farewell) = &session.farewell else { return true };

@@ -1,32 +1,31 @@
-//! The work on a mute path: a path on which nothing ends, without an error, while another path works.
+//! Recovery of the work on a mute path: a path on which no operation completes or fails while another path works.
 //!
-//! What a mute path has taken may still arrive. A part may only be posted on another path when the first copy of it can
-//! no longer touch the memory:
+//! Accesses posted on a mute path may still be executed. A chunk may be posted on another path only when its first copy
+//! can no longer touch the memory:
 //!
-//! - A *read* writes our memory. The rail gives the memory back ([`Sink::abandon`]), and late answers are dropped.
+//! - A *read* writes our memory. The rail releases the memory ([`Sink::abandon`]) and drops late answers.
 //! - A *write* writes the peer's memory. Writes of sessions with several paths use keys that the peer has *leased* to
 //!   this session alone. We ask the peer to close them on the peer's rail of the path ([`Body::Fence`], over another
-//!   path). After its answer, late writes by them are refused, and no other session notices. Then our rail gives up the
-//!   memory, and the parts are posted on other paths, under the regions' own keys or a new lease.
+//!   path). After its answer, late writes under these keys are refused; other sessions are not affected. Then our rail
+//!   releases the memory, and the chunks are posted on other paths, under the regions' own keys or a new lease.
 //!
-//! A late arrival must not hurt otherwise either. A receiver counts the writes of a notified transfer, so a write that
+//! A late arrival must do no other harm either. A receiver counts the writes of a notified transfer, so a write that
 //! arrived before the fence may complete the count before its second copy has arrived, and the program could change the
-//! memory in between. Therefore the peer holds the notification back from the fence on, until we release it when all
-//! writes have ended. If it was handed out before, all writes had arrived, and none is posted again.
+//! memory in between. Therefore the peer holds the notification from the fence on, until we release it when all writes
+//! have ended. If the notification was delivered before the fence, all writes had arrived, and none is posted again.
 //!
-//! Rails with a connection for each peer end that instead (`sever.rs`).
+//! Rails with one connection per peer end the connection instead (`sever.rs`).
 //!
-//! If the peer does not do this, for example since it does not know these messages, or the rail does not give memory
-//! up, the transfers on the path fail with `FI_ETIMEDOUT`: at the latest when the request has not been answered for
-//! half of `stall_timeout`.
+//! If the peer does not answer, for example because its version lacks these messages, or the rail does not release the
+//! memory, the transfers on the path fail with `FI_ETIMEDOUT`, at the latest half of `stall_timeout` after the request.
 //!
 //! Invariants:
-//! - A row moves only if the peer has said that the key of its writes is closed. Whatever keys are used meanwhile, an
-//!   access by a closed one is refused, which ends it for certain: it is posted again under the region's own key.
+//! - A row moves only after the peer has confirmed that the key of its writes is closed. An access under a closed key
+//!   is refused, and so has certainly ended: it is posted again under the region's own key.
 //! - An abandoned access stays in [`Core::abandoned`] until the rail reports its end, and its path rests until then.
-//! - A session has at most one unanswered request, so the peer can tell a repeated one by its number.
+//! - A session has at most one unanswered request, so the peer recognises a repeated one by its number.
 //!
-//! Writes that a path has reported as failed are fenced alike before they move (`lost.rs`).
+//! Writes that a path has reported as failed are fenced likewise before they move (`lost.rs`).
 
 use std::collections::BTreeMap;
 
@@ -40,18 +39,18 @@ use super::{Command, Core, OpId, Row, Sink, Time, Timer};
 use crate::wire::RegionKey;
 use crate::wire::message::{Body, FENCED_KEYS, FENCED_NOTICES, LeasedKey};
 
-/// Refusals of a chunk under leased keys after which it uses the region's own. The first may have hit a key that was
-/// closed for another path's sake, and another one is asked for. The peer's end of the session may also be over: it
-/// leases no keys any more, while the region's own is valid; and if that is not, its error counts.
+/// Refusals of a chunk under leased keys after which it uses the region's own key. The first refused key may have been
+/// closed because of another path, so a new key is requested. If the peer has ended the session, it leases no more
+/// keys, but the region's own key is still valid; if it is not, the transfer gets its error.
 const REFUSALS: u8 = 2;
 
-/// Time after which a rail is asked again to give up a read.
+/// Interval at which a rail is asked again to abandon a read.
 const ASK_AGAIN: Time = Time::from_millis(20);
 
-/// A region's lease, at the side that writes.
+/// A region's lease, on the writing side.
 #[derive(Debug)]
 pub(super) enum Lease {
-    /// Writes wait for it until this time.
+    /// Requested; writes wait for the keys until this time.
     Asked(Time),
     /// The keys, by rail of the peer.
     Held(Vec<RegionKey>),
@@ -59,15 +58,15 @@ pub(super) enum Lease {
 
 /// The keys for a write.
 pub(super) enum Keys<'a> {
-    /// These, and the region's own on other rails.
+    /// These keys; on other rails the region's own.
     Leased(&'a [RegionKey]),
-    /// Not known yet: the peer is about to answer, or this time passes.
+    /// Requested, not received: wait for the answer, at most until this time.
     Awaited(Time),
-    /// The peer must be asked first.
+    /// Not requested yet.
     Unasked,
 }
 
-/// A request to fence that is not answered.
+/// An unanswered request to fence.
 #[derive(Debug, Default)]
 pub(super) struct Fence {
     pub(super) serial: u64,
@@ -77,7 +76,7 @@ pub(super) struct Fence {
     /// The lost chunks.
     pub(super) lost: Vec<Lost>,
     keys: Vec<LeasedKey>,
-    /// Notifications that are to be held, and their transfers.
+    /// Notifications that the peer must hold, and their transfers.
     pub(super) notices: BTreeMap<u64, SlotId>,
     /// The regions whose keys are closed.
     regions: Vec<u64>,
@@ -106,7 +105,7 @@ impl Fence {
     }
 }
 
-/// The accesses of a row that were given up and have not ended.
+/// Accesses of a row that were abandoned and have not ended.
 #[derive(Clone, Copy)]
 pub(super) struct Abandoned {
     session: SlotId,
@@ -114,7 +113,7 @@ pub(super) struct Abandoned {
     transfer: SlotId,
     /// A bit for each access.
     accesses: u64,
-    /// Those whose local memory the rail still reads.
+    /// The accesses whose local memory the rail still reads.
     lent: u64,
 }
 
@@ -159,13 +158,13 @@ impl<G> Transfer<G> {
 }
 
 impl<G> Core<G> {
-    /// How long work waits for an answer of the peer: long enough for the request or its answer to be repeated on
+    /// Time that work waits for an answer of the peer. It suffices for the request or its answer to be repeated on
     /// another path.
     pub(super) fn patience(&self) -> Time {
         2 * self.config.repeat_after
     }
 
-    /// Asks the peer for keys of the region that this chunk writes. Returns until when writes wait for them.
+    /// Requests keys of the region that this chunk writes. Returns the time until which writes wait for them.
     pub(super) fn ask_for_keys(
         &mut self,
         id: SlotId,
@@ -176,7 +175,7 @@ impl<G> Core<G> {
         let region = self.transfers.get(transfer)?.region_of(chunk)?;
         let until = now + self.patience();
         let session = self.sessions.get_mut(id)?;
-        // An older peer drops the request, and never says that it is able.
+        // An older peer drops the request, and never sends `Able`.
         let until = if session.is_able { until } else { until.min(session.able_until) };
         session.leases.insert(region, Lease::Asked(until));
         session.outbox.push_back(Outgoing::new(Body::Lease(region), None));
@@ -184,15 +183,15 @@ impl<G> Core<G> {
         Some(until)
     }
 
-    /// The peer has leased keys of a region.
+    /// Handles the peer's lease of keys of a region.
     pub(super) fn leased(&mut self, id: SlotId, region: u64, keys: Vec<RegionKey>) {
-        // Only what was asked for is kept, so the table is no larger than the peer's metadata.
+        // Only requested leases are kept, so the table is no larger than the peer's metadata.
         if let Some(lease) = self.sessions.get_mut(id).and_then(|session| session.leases.get_mut(&region)) {
             *lease = Lease::Held(keys);
         }
     }
 
-    /// The peer has refused this chunk under a leased key: the next write asks for keys again, unless that is done.
+    /// Handles the refusal of a chunk under a leased key: the next write requests new keys, unless that has been done.
     pub(super) fn lease_refused(
         &mut self,
         id: SlotId,
@@ -210,7 +209,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Abandons a path on which nothing ends.
+    /// Abandons a path on which no operation ends.
     pub(super) fn fence(&mut self, id: SlotId, index: usize, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.paths[index].fence(now);
@@ -250,13 +249,13 @@ impl<G> Core<G> {
         self.check_paths(id, Errno::ETIMEDOUT, now);
     }
 
-    /// Rows of a session in flight on a path.
+    /// The rows of a session that are in flight on a path.
     pub(super) fn rows_on(&self, id: SlotId, index: usize) -> Vec<SlotId> {
         let is_its = |transfer| self.transfers.get(transfer).is_some_and(|found| found.session == id);
         self.rows.ids(|row| row.path as usize == index && is_its(row.transfer))
     }
 
-    /// Sends a request, which must be answered by this time.
+    /// Sends a request to fence, and sets its deadline.
     pub(super) fn ask_to_fence(&mut self, id: SlotId, mut fence: Fence, until: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.fences += 1;
@@ -279,7 +278,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Takes the request with this number, if it is the unanswered one, and asks for new keys.
+    /// Takes the request with this number, if it is the unanswered one, and requests new keys.
     fn take_fence(&mut self, id: SlotId, serial: u64) -> Option<Box<Fence>> {
         let session = self.sessions.get_mut(id)?;
         let fence = session.fence.take_if(|fence| fence.serial == serial)?;
@@ -296,12 +295,12 @@ impl<G> Core<G> {
         Some(fence)
     }
 
-    /// The peer has closed the keys of a request: the work moves.
+    /// Handles the peer's answer that the keys of a request are closed: the work moves.
     pub(super) fn fenced(&mut self, id: SlotId, serial: u64, out: &[u64], now: Time) {
         let Some(fence) = self.take_fence(id, serial) else { return self.fenced_late(id, serial, out) };
         let until = now + self.patience();
         if let Some(session) = self.sessions.get_mut(id) {
-            // What moves must not use the region's own key, which cannot be closed.
+            // Moved writes must not use the region's own key, which cannot be closed.
             let lease = |&region: &u64| (region, Lease::Asked(until));
             session.leases.extend(fence.regions.iter().map(lease));
         }
@@ -318,7 +317,7 @@ impl<G> Core<G> {
         self.move_lost(fence.lost);
     }
 
-    /// The peer has not answered a request in time.
+    /// Handles a request that the peer has not answered in time.
     pub(super) fn fence_timer(&mut self, id: SlotId, serial: u64, now: Time) {
         let Some(fence) = self.take_fence(id, serial) else { return };
         if fence.path.is_none() {
@@ -333,14 +332,14 @@ impl<G> Core<G> {
         self.check_paths(id, Errno::ETIMEDOUT, now);
     }
 
-    /// The peer asks to close keys that were leased to it.
+    /// Handles the peer's request to close keys that were leased to it.
     pub(super) fn asked_to_fence(&mut self, id: SlotId, serial: u64, keys: Vec<LeasedKey>, notices: &[u64]) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if serial <= session.their_fence {
             return; // repeated
         }
         session.their_fence = serial;
-        // Before the keys are closed: what arrives in between must not complete a notification.
+        // Before the keys are closed, so that no write arriving in between completes a notification.
         let out = notices.iter().copied().filter(|&notice| session.inbox.hold(notice)).collect();
         self.commands.push_back(Command::Close { session: id, serial, keys, out });
     }
@@ -374,10 +373,11 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Carries out [`Command::Abandon`]: gives up what a row has in flight on a mute path, and posts it on others.
+    /// Carries out [`Command::Abandon`]: abandons a row's accesses on a mute path, and posts them on other paths.
     ///
-    /// A rail whose device still reads the local memory of a write keeps it: what the device sends is refused by now,
-    /// and the transfer is not quiet. A device that still writes the memory of a read is asked again until `until`.
+    /// A rail whose device still reads the local memory of a write keeps that memory: the peer refuses the write by
+    /// now, and the transfer is not quiet. A device that still writes the memory of a read is asked again until
+    /// `until`.
     pub(super) fn abandon(&mut self, row_id: SlotId, until: Time, now: Time, sink: &mut impl Sink<G>) {
         self.account();
         let Some(row) = self.rows.get(row_id).copied() else { return };
@@ -416,7 +416,7 @@ impl<G> Core<G> {
         self.wake(session_id);
     }
 
-    /// An access was given up: its memory is not in use any more.
+    /// Handles an abandoned access, whose memory is no longer in use.
     fn abandoned_access(&mut self, row_id: SlotId, nth: u32, row: &Row, session_id: SlotId, is_lent: bool) {
         let index = row.path as usize;
         if self.rows.get_mut(row_id).and_then(|row| row.end(nth)) == Some(true) {
@@ -439,7 +439,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// The end of an access that was given up, or of none.
+    /// Handles the completion of an abandoned access, or of an unknown one.
     #[cold]
     pub(super) fn ended_late(&mut self, row: SlotId, nth: u32, result: Result<(), Errno>, now: Time) {
         let bit = 1_u64 << nth;

@@ -27,7 +27,7 @@ const CONFIRMATIONS: u32 = 4;
 const REJECTIONS: usize = 64;
 
 impl<G> Core<G> {
-    /// Creates a session in this state. Each path's address is queued for insertion into the rail's vector.
+    /// Creates a session in this state, and queues each path's address for insertion into its rail's address vector.
     fn open(&mut self, incarnation: u64, theirs: u64, state: State, rails: &[RailInfo], now: Time) -> SlotId {
         let tag = loop {
             let tag = (self.random)();
@@ -35,7 +35,7 @@ impl<G> Core<G> {
                 break tag;
             }
         };
-        // The greeter repeats its greeting, so an answer without confirmation can be given up soon.
+        // The greeter repeats its greeting, so an unconfirmed answer may expire soon.
         let patience = if state == State::Offered {
             8 * self.config.greeting_interval
         } else {
@@ -240,7 +240,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// The peer has sent a message in a session that this agent asked for.
+    /// Handles the peer's first message in a session that this agent requested.
     pub(super) fn opened(&mut self, id: SlotId) {
         let able_until = self.now + self.patience();
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -253,7 +253,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// The peer has confirmed the session that this agent offered. The session replaces the previous one.
+    /// Handles the confirmation of a session that this agent offered. It replaces the previous session.
     pub(super) fn confirmed(&mut self, id: SlotId) {
         let able_until = self.now + self.patience();
         let Some(session) = self.sessions.get_mut(id) else { return };
@@ -282,7 +282,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Transfers that wait for a session to open move to another session, if it has the same incarnation.
+    /// Moves transfers that wait for a session to open to another session of the same incarnation.
     fn move_waiting(&mut self, old: SlotId, new: SlotId) {
         let Some(session) = self.sessions.get_mut(old) else { return };
         let (state, incarnation) = (session.state, session.incarnation);

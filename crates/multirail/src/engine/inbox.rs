@@ -1,21 +1,22 @@
-//! Incoming notifications of one session: fragments in any order, possibly repeated, and the writes that they wait for.
+//! Incoming notifications of one session, whose fragments arrive in any order and possibly twice, and the writes that
+//! they wait for.
 //!
-//! A notification is handed out when all of its fragments and all writes of its transfer have arrived. Each write
-//! carries the number of its transfer and its own number within the transfer, so a write that arrives twice, since its
-//! rail failed and it was sent again, counts once. Only transfers with a notification count.
+//! A notification is delivered when all of its fragments and all writes of its transfer have arrived. Each write
+//! carries the number of its transfer and its own number within the transfer, so a write that arrives twice because it
+//! was sent again after a rail failed counts once. Only transfers with a notification count.
 //!
 //! Bounds: ids within [`WINDOW`] of the oldest missing id, [`BYTES`] in unfinished notifications, and the writes of the
-//! last [`NUMBERS`] transfers. The sender keeps to less. Input beyond the bounds is dropped and counted.
+//! last [`NUMBERS`] transfers. The sender's bounds are lower. Input beyond the bounds is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::wire::message::{FRAGMENT, Fragment};
 
-/// How far ahead of the oldest missing notification a sender may be.
+/// Maximum distance of a notification's id from the oldest missing one.
 pub(super) const WINDOW: u64 = 1024;
 /// Bytes of unfinished notifications. One notification alone may be longer than the remaining room.
 pub(super) const BYTES: usize = 32 << 20;
-/// Transfers whose writes are counted at the same time.
+/// Maximum transfers whose writes are counted at the same time.
 pub(super) const NUMBERS: u16 = 2048;
 
 /// Notifications of one session.
@@ -27,11 +28,11 @@ pub(super) struct Inbox {
     /// Complete notifications that wait for writes, by the transfer's number.
     waiting: HashMap<u16, Vec<u64>>,
     bytes: usize,
-    /// All ids below this one were handed out.
+    /// All ids below this one were delivered.
     below: u64,
-    /// Further ids that were handed out.
+    /// Further ids that were delivered.
     above: BTreeSet<u64>,
-    /// Ids that the sender holds back: writes that are counted may be sent again.
+    /// Ids that the sender has put on hold, because counted writes may be sent again.
     held: BTreeSet<u64>,
 }
 
@@ -55,9 +56,9 @@ struct Partial {
 pub(super) enum Taken {
     /// More fragments or writes are needed.
     Incomplete,
-    /// This notification may be handed out.
+    /// This notification may be delivered.
     Complete(u64, Vec<u8>),
-    /// The notification was handed out before: its acknowledgement was lost.
+    /// The notification was delivered before: its acknowledgement was lost.
     Repeated,
     /// The fragment contradicts the bounds, or earlier fragments.
     Refused,
@@ -80,7 +81,7 @@ impl Bits {
 }
 
 impl Inbox {
-    /// Records an arrived write. Returns the notifications that may be handed out now, or `None` if the write does not
+    /// Records an arrived write. Returns the notifications that may be delivered now, or `None` if the write does not
     /// belong to a transfer that counts.
     pub(super) fn arrived(&mut self, transfer: u16, chunk: u16) -> Option<Vec<(u64, Vec<u8>)>> {
         let newest = *self.newest.get_or_insert(transfer);
@@ -154,7 +155,7 @@ impl Inbox {
         }
     }
 
-    /// The sender has given up this notification, so it is no longer handed out. `false` for an id beyond the bounds.
+    /// Cancels a notification that its sender has given up. Returns `false` for an id beyond the bounds.
     pub(super) fn void(&mut self, id: u64) -> bool {
         if id < self.below || self.above.contains(&id) {
             return true;
@@ -171,7 +172,8 @@ impl Inbox {
         true
     }
 
-    /// Holds a notification until it is released. Returns whether it is too late: it was handed out, or given up.
+    /// Holds a notification until it is released. Returns whether it is too late: the notification was delivered or
+    /// cancelled.
     pub(super) fn hold(&mut self, id: u64) -> bool {
         if id < self.below || self.above.contains(&id) || id - self.below >= WINDOW {
             return true;
@@ -180,7 +182,7 @@ impl Inbox {
         false
     }
 
-    /// Releases a held notification. Returns it if it may be handed out now.
+    /// Releases a held notification. Returns it if it may be delivered now.
     pub(super) fn release(&mut self, id: u64) -> Option<Vec<u8>> {
         if !self.held.remove(&id) {
             return None;
@@ -194,7 +196,7 @@ impl Inbox {
         self.finish(id)
     }
 
-    /// Removes a notification from those that wait for writes.
+    /// Removes a notification from `waiting`.
     fn unlist(&mut self, transfer: u16, id: u64) {
         if let Some(waiting) = self.waiting.get_mut(&transfer) {
             waiting.retain(|&other| other != id);

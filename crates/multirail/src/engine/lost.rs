@@ -1,10 +1,9 @@
-//! Writes that a path has lost: their rail has reported an error of the path, and what it sent may still arrive.
+//! Lost writes: their rail has reported an error of the path, but they may still arrive.
 //!
 //! Under leased keys such a chunk waits until the peer has closed its key, as for a mute path (`fence.rs`): a late
 //! first copy is then refused, and a notification that it would complete early is held. The wait is short: if the peer
-//! has not answered [`Core::patience`] after the error, the chunk moves all the same, unless this end has severed the
-//! path itself (`sever.rs`). Chunks that are lost meanwhile
-//! share the next request.
+//! has not answered [`Core::patience`] after the error, the chunk moves anyway, unless this end has severed the path
+//! itself (`sever.rs`). Chunks lost meanwhile share the next request.
 //!
 //! Invariant: a lost chunk is counted in its transfer's `lost`, and is in its session's `lost` or in the `lost` of its
 //! session's request.
@@ -19,7 +18,7 @@ use super::transfer::{Chunk, Outcome};
 use super::{Command, Core, Time, Timer};
 use crate::wire::message::LeasedKey;
 
-/// Most unanswered requests of a session that are remembered.
+/// Maximum expired requests that a session remembers.
 const EXPIRED: usize = 64;
 
 /// A chunk that a path has lost.
@@ -31,11 +30,12 @@ pub(super) struct Lost {
     key: LeasedKey,
     /// The chunk moves by this time, or its transfer fails.
     until: Time,
-    /// It does not move unless its first copy was shut out: this end has severed the path (`sever.rs`).
+    /// The chunk moves only after the peer has fenced its first copy: this end has severed the path (`sever.rs`).
     is_strict: bool,
 }
 
-/// A request that was not answered in time. The peer may carry it out later, and would hold its notifications for ever.
+/// A request that was not answered in time. The peer may still execute it later, and would hold its notifications for
+/// ever.
 #[derive(Debug)]
 pub(super) struct Expired {
     serial: u64,
@@ -43,7 +43,7 @@ pub(super) struct Expired {
 }
 
 impl<G> Core<G> {
-    /// A path has lost a write under a leased key. Returns whether the chunk waits; otherwise it moves at once.
+    /// Handles the loss of a write under a leased key. Returns whether the chunk waits; otherwise it moves at once.
     pub(super) fn lose(
         &mut self,
         id: SlotId,
@@ -68,14 +68,14 @@ impl<G> Core<G> {
         true
     }
 
-    /// Puts a lost chunk among those that no request names yet.
+    /// Queues a lost chunk for the next request.
     fn queue_lost(&mut self, id: SlotId, lost: Lost) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let until = lost.until;
         let next = session.lost.iter().map(|lost| lost.until).min();
         session.lost.push_back(lost);
         if next.is_none() {
-            // Carried out when all errors that were reported together are here.
+            // Runs after all errors that were reported together.
             self.commands.push_back(Command::Fence { session: id });
         }
         if next.is_none_or(|next| until < next) {
@@ -83,7 +83,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Asks the peer to shut out the lost chunks, unless another request is unanswered.
+    /// Asks the peer to fence the lost chunks, unless another request is unanswered.
     pub(super) fn fence_lost(&mut self, id: SlotId, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.fence.is_some() {
@@ -112,7 +112,7 @@ impl<G> Core<G> {
         self.move_lost(moved);
     }
 
-    /// Lost chunks are posted on other paths, if they must be.
+    /// Posts lost chunks on other paths, if they are still needed.
     pub(super) fn move_lost(&mut self, lost: impl IntoIterator<Item = Lost>) {
         for Lost { transfer: id, chunk, path, .. } in lost {
             let Some(transfer) = self.transfers.get_mut(id) else { continue };
@@ -137,7 +137,7 @@ impl<G> Core<G> {
         self.give_up_lost(due);
     }
 
-    /// No answer has come for these chunks: they move, or their transfers fail.
+    /// Handles chunks without an answer: they move, or their transfers fail.
     fn give_up_lost(&mut self, lost: Vec<Lost>) {
         let (strict, others): (Vec<_>, Vec<_>) = lost.into_iter().partition(|lost| lost.is_strict);
         for Lost { transfer: id, .. } in strict {
@@ -150,8 +150,8 @@ impl<G> Core<G> {
         self.move_lost(others);
     }
 
-    /// The peer has not shut the chunks of a request out in time. Those that must be are named by another request,
-    /// until their own time has passed; the others move without that.
+    /// Handles the expiry of a request: chunks that must be fenced go into another request until their own deadline;
+    /// the others move without a fence.
     pub(super) fn lost_fence_expired(&mut self, id: SlotId, fence: Fence, now: Time) {
         for transfer in fence.notices.values() {
             if let Some(transfer) = self.transfers.get_mut(*transfer) {
@@ -172,7 +172,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// The peer has carried out a request after its time. What it holds is released when all writes have ended.
+    /// Handles a late answer to a request: the held notifications are released when all writes have ended.
     pub(super) fn fenced_late(&mut self, id: SlotId, serial: u64, out: &[u64]) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(at) = session.expired.iter().position(|expired| expired.serial == serial) else { return };

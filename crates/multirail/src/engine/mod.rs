@@ -63,10 +63,10 @@ pub struct Core<G> {
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<Peer>,
     names: HashMap<Arc<str>, SlotId>,
-    /// The number of peers that are known by their greeting alone.
+    /// The number of greeters: peers that are known by their greeting alone.
     greeters: usize,
-    /// Those that may be forgotten for a new one, longest without an open session first. Some may be loaded, forgotten,
-    /// or have a session by now.
+    /// Greeters that may be forgotten for a new one; the one longest without an open session comes first. Some may have
+    /// been loaded or forgotten since, or have a session.
     idle_greeters: VecDeque<SlotId>,
     sessions: Slots<Session>,
     /// Sessions by the upper half of our tag, which writes carry.
@@ -74,18 +74,18 @@ pub struct Core<G> {
     transfers: Slots<Transfer<G>>,
     /// Accesses in flight.
     rows: Slots<Row>,
-    /// Accesses that have ended and are not accounted for yet.
+    /// Accesses that have ended but are not accounted for yet.
     landed: Option<Landed>,
-    /// Accesses that were given up and have not ended, by their rows.
+    /// Accesses that were abandoned and have not ended, by row.
     abandoned: HashMap<SlotId, Abandoned>,
     /// Messages in flight.
     messages: Slots<InFlight>,
     /// Sessions that may have work.
     ready: VecDeque<SlotId>,
-    /// When sessions and transfers are due.
+    /// The timers of sessions and transfers.
     timers: BTreeMap<(Time, u64), Timer>,
     next_timer: u64,
-    /// The session of the last write that has arrived: the next write mostly belongs to the same session.
+    /// The session of the last arrived write. The next write mostly belongs to the same session.
     last_arrival: Option<SlotId>,
     commands: VecDeque<Command>,
     stalled: Stalled,
@@ -110,19 +110,19 @@ enum Timer {
     Transfer(SlotId),
     Control(SlotId),
     Path(SlotId, usize),
-    /// The peer must have answered this request to fence.
+    /// The deadline of a request to fence.
     Fence(SlotId, u64),
     /// A rail is asked again to give up the reads of a row, by this time.
     Abandon(SlotId, Time),
-    /// Lost chunks move, fenced or not.
+    /// Lost chunks move, whether fenced or not.
     Lost(SlotId),
-    /// A session that has ended tells its peer.
+    /// An ended session tells its peer.
     Farewell(SlotId),
-    /// A session's best path was full, and another may be better now.
+    /// A session's best path was full; another may be better now.
     Full(SlotId),
 }
 
-/// Most events that are kept; when more come, the oldest are dropped.
+/// Maximum queued events. Beyond it the oldest are dropped.
 const EVENTS: usize = 4096;
 
 impl<G> Core<G> {
@@ -272,7 +272,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// Examines all sessions again, since a rail has room again.
+    /// Examines all sessions again, because a rail has room again.
     fn wake_all(&mut self) {
         for id in self.sessions.ids(|session| !session.queued) {
             self.wake(id);

@@ -10,8 +10,8 @@ use super::session::{self, State};
 use super::transfer::{Chunk, Fate};
 use super::{Audience, Core, Named, Notification, OpId, PathId, PeerId, Row, Time};
 
-/// Accesses of one row that completed successfully at the same time. They are accounted for together: `len` is the
-/// length of one of them, and the others are of its class.
+/// Accesses of one row that completed successfully at the same time, and are accounted for together. `len` is the
+/// length of one of them; the others have the same length class.
 #[derive(Clone, Copy)]
 pub(super) struct Landed {
     row: SlotId,
@@ -30,14 +30,14 @@ pub(super) enum InFlight {
     Control {
         session: SlotId,
         path: usize,
-        /// `None` once it was repeated.
+        /// `None` after it was repeated.
         outgoing: Option<Box<session::Outgoing>>,
-        /// When it is repeated, among the engine's timers.
+        /// The timer of its repetition.
         timer: Option<(Time, u64)>,
     },
     /// A message that a timer repeats, or that is not repeated.
     Once { session: SlotId, path: usize },
-    /// Word of the end of a session.
+    /// The notice that a session has ended.
     Goodbye { session: SlotId, path: usize },
 }
 
@@ -63,7 +63,8 @@ impl<G> Core<G> {
         self.settle(id);
     }
 
-    /// An operation has ended. The next [`Core::tick`] or [`Core::perform`] handles the consequences at the latest.
+    /// Records the end of an operation. The next [`Core::tick`] or [`Core::perform`] at the latest handles the
+    /// consequences.
     #[inline]
     pub fn ended(&mut self, op: OpId, result: Result<(), Errno>, now: Time) {
         match op.named() {
@@ -157,14 +158,14 @@ impl<G> Core<G> {
         let is_severed = session.paths[path].severed.is_some_and(|severed| since <= nanos(severed));
         let fate = match lease {
             Some(key) if is_path && self.lose(id, chunk, (path, key), (errno, is_severed), now) => Fate::Shut,
-            // Posted before its key was leased: nobody can shut it out.
+            // Posted before a key was leased, so it cannot be fenced.
             None if is_severed && self.may_arrive(id) => {
                 errno = Errno::ETIMEDOUT;
                 Fate::Access
             }
             _ if is_path => Fate::Path,
-            // The peer may have closed the key: for another path's sake, or since its end of the session is over. Then
-            // the region's own key is valid, and if it is not, its error counts.
+            // The peer may have closed the key because of another path, or because it has ended the session. Then the
+            // region's own key is valid; if it is not, the transfer gets its error.
             Some(_) => Fate::Lease,
             None => Fate::Access,
         };
@@ -238,7 +239,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// A write with remote CQ data has arrived.
+    /// Handles the arrival of a write with remote CQ data.
     pub fn arrived(&mut self, data: u64) {
         let (tag, transfer, chunk) = ((data >> 32) as u32, (data >> 16) as u16, data as u16);
         let is_its = |&id: &SlotId| {
@@ -261,7 +262,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// A notification is complete.
+    /// Delivers a complete notification.
     pub(super) fn hand_out(&mut self, id: SlotId, notification: u64, mut bytes: Vec<u8>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.acks.push(notification);

@@ -19,7 +19,7 @@ const LATENCY: f64 = 20e-6;
 const NEWEST: f64 = 0.25;
 /// Bytes and time that make a measurement of bandwidth.
 const MEASURED: (u64, Duration) = (64 << 10, Duration::from_micros(20));
-/// First and longest time for which a failed path rests.
+/// Initial and maximum time for which a failed path rests.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
 /// One of our rails to one of a peer's.
@@ -38,7 +38,7 @@ pub(super) struct Path {
     pub(super) in_flight: u64,
     /// Operations that were posted and have not ended.
     pub(super) operations: u32,
-    /// When the last operation ended, or the first of a busy period was posted.
+    /// The time when the last operation ended, or the first one of a busy period was posted.
     progress: Time,
     /// Start of the measurement of `gathered` bytes: bytes that end together are one measurement.
     since: Time,
@@ -49,19 +49,19 @@ pub(super) struct Path {
     pub(super) moved: u64,
     /// Operations that failed.
     pub(super) failures: u64,
-    /// A timer is set for the path.
+    /// The path has a timer.
     pub(super) watched: bool,
     /// Whether the peer was probed on another path since an operation ended here.
     pub(super) probed: bool,
     /// The last greeting over the path found no endpoint: the peer's endpoint is gone, and its metadata is outdated.
     pub(super) is_refused: bool,
-    /// When an operation last ended successfully.
+    /// The time of the last successful completion.
     last_ended: Time,
     /// The peer is being asked to close the keys of writes on the path.
     pub(super) is_fencing: bool,
-    /// Accesses that were given up and have not ended. The rail still has them, so nothing new is posted.
+    /// Accesses that were abandoned and have not ended. The rail still has them, so no new ones are posted.
     stuck: u32,
-    /// When this end last ended the path's connection, since nothing ended on it.
+    /// The time when this end last ended the path's connection because no operation completed on it.
     pub(super) severed: Option<Time>,
 }
 
@@ -92,12 +92,12 @@ impl Path {
         }
     }
 
-    /// Whether the path may be used at all.
+    /// Whether the path is usable at `now`.
     pub(super) fn is_up(&self, now: Time) -> bool {
         self.addr.is_some() && self.failed_until <= now && !self.is_shut()
     }
 
-    /// Whether the path is closed until an event that has no time.
+    /// Whether the path is closed until some event, not until a known time.
     pub(super) fn is_shut(&self) -> bool {
         self.is_fencing || self.stuck > 0
     }
@@ -116,14 +116,14 @@ impl Path {
         modelled.max(2.0 * now.saturating_sub(self.progress).as_secs_f64())
     }
 
-    /// When this path, on which no operation ends, is expected to take more than `seconds`; `None` if only the end of
-    /// an operation changes the expectation.
+    /// The time from which this path, if no operation ends on it, is expected to take more than `seconds`. `None` if
+    /// only the end of an operation changes the expectation.
     pub(super) fn behind(&self, seconds: f64) -> Option<Time> {
         let after = Duration::try_from_secs_f64(seconds / 2.0).ok()?;
         (self.operations > 0).then(|| self.progress.saturating_add(after))
     }
 
-    /// Until when the path rests.
+    /// The time until which the path rests.
     pub(super) fn rests_until(&self) -> Time {
         self.failed_until
     }
@@ -133,7 +133,7 @@ impl Path {
         self.operations == 0 || len <= self.room(largest)
     }
 
-    /// How many more bytes may be in flight.
+    /// The number of further bytes that may be in flight.
     pub(super) fn room(&self, largest: u64) -> u64 {
         self.window(largest).saturating_sub(self.in_flight)
     }
@@ -188,7 +188,7 @@ impl Path {
         }
     }
 
-    /// Since when the path has operations of which none has ended; `None` without operations.
+    /// The time since which the path has had operations and none has ended. `None` without operations.
     pub(super) fn busy_since(&self) -> Option<Time> {
         (self.operations > 0).then_some(self.progress)
     }
@@ -197,21 +197,21 @@ impl Path {
         self.last_ended
     }
 
-    /// Lets the path rest for some time, since no operation ends on it.
+    /// Lets the path rest for some time, because no operation ends on it.
     pub(super) fn fence(&mut self, now: Time) {
         self.failures += 1;
         self.progress = now;
         self.rest(now);
     }
 
-    /// Records that an access of `len` bytes was given up.
+    /// Records that an access of `len` bytes was abandoned.
     pub(super) fn abandoned(&mut self, len: u64) {
         self.in_flight = self.in_flight.saturating_sub(len);
         self.operations = self.operations.saturating_sub(1);
         self.stuck += 1;
     }
 
-    /// Records the end of an access that was given up. The path works again, unless this was an error of the path.
+    /// Records the end of an abandoned access. The path works again, unless the access ended with an error of the path.
     pub(super) fn abandoned_ended(&mut self, error: Option<Errno>, now: Time) {
         self.stuck -= 1;
         if error.is_some_and(is_path_fault) {

@@ -95,9 +95,9 @@ impl<G> Core<G> {
         Ok(id)
     }
 
-    /// The peer that greets by this name. If too many peers are known by their greeting alone, the one that has been
-    /// without an open session for longest is forgotten, even if its greeting is being answered: otherwise unconfirmed
-    /// greetings would keep others out.
+    /// The peer that greets under this name. If too many peers are known by their greeting alone, the one longest
+    /// without an open session is forgotten, even while its greeting is being answered: otherwise unconfirmed greetings
+    /// would lock others out.
     pub(super) fn greeter(
         &mut self,
         name: &str,
@@ -144,7 +144,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// A greeter has no open session: it may be forgotten for another.
+    /// Lists a greeter without an open session, so that it may be forgotten for another.
     pub(super) fn list_if_idle(&mut self, id: SlotId) {
         if let Some(peer) = self.peers.get_mut(id)
             && peer.is_greeter
@@ -201,7 +201,7 @@ impl<G> Core<G> {
         paths.iter().map(state).collect()
     }
 
-    /// Whether a path leads to a rail of the peer that one of these keys is for.
+    /// Whether a path leads to a rail of the peer for which one of these keys is valid.
     pub fn leads_to(&self, peer: PeerId, keys: &[RegionKey]) -> bool {
         let session = self.peers.get(peer.0).and_then(|peer| self.sessions.get(peer.current?));
         let is_its = |path: &path::Path| keys.iter().any(|key| usize::from(key.rail) == path.remote);
@@ -214,7 +214,7 @@ impl<G> Core<G> {
         session.into_iter().flat_map(|session| session.paths.iter().map(|path| path.rail)).collect()
     }
 
-    /// Ends the session with a peer, after telling it. Operations in flight fail with `FI_ECANCELED`.
+    /// Tells a peer that its session ends, and ends the session. Operations in flight fail with `FI_ECANCELED`.
     pub fn disconnect(&mut self, peer: PeerId, now: Time) {
         let Some(peer) = self.peers.get_mut(peer.0) else { return };
         for id in [peer.current.take(), peer.offered.take()].into_iter().flatten() {

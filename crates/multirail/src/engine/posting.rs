@@ -14,7 +14,7 @@ impl<G> Core<G> {
         !self.transfers.ids(is_user).is_empty()
     }
 
-    /// Posts a plan. [`Core::progress`] returns its state, and [`Core::release`] gives it up. The transfer ends by
+    /// Posts a plan. [`Core::progress`] returns the transfer's state, and [`Core::release`] releases it. It ends by
     /// `deadline` in any case.
     ///
     /// # Errors
@@ -107,12 +107,12 @@ impl<G> Core<G> {
         self.transfers.get(id.0).map(Transfer::progress)
     }
 
-    /// Ends a transfer, if it has not ended: no further part of it is posted.
+    /// Cancels a transfer that has not ended: none of its remaining parts is posted.
     pub fn cancel(&mut self, id: TransferId) {
         self.finish(id.0, Outcome::Cancelled);
     }
 
-    /// Releases a transfer: it is cancelled if it has not ended, and forgotten when it is quiet.
+    /// Releases a transfer: cancels it if it has not ended, and forgets it when it is quiet.
     pub fn release(&mut self, id: TransferId) {
         self.finish(id.0, Outcome::Cancelled);
         if let Some(transfer) = self.transfers.get_mut(id.0) {

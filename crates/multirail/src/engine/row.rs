@@ -16,7 +16,7 @@ pub(super) const MAX_ROW_LEN: u32 = u64::BITS;
 pub(super) struct Row {
     pub(super) transfer: SlotId,
     first: Chunk,
-    /// When they were posted, in nanoseconds.
+    /// Time of posting, in nanoseconds.
     pub(super) since: u64,
     pub(super) path: u32,
     /// The key that they use, if it was leased to the session.
@@ -121,8 +121,8 @@ impl Found {
     }
 }
 
-/// The first of `pieces`, and those that follow it and are below `longest` or as long as the first, lie in the same
-/// region, and fit into `room` together with it: at most `most` in all.
+/// The row that begins with the first of `pieces`. It includes the following pieces that are shorter than `longest` or
+/// as long as the first, lie in the same region and fit into `room` together: at most `most` pieces.
 pub(super) fn row_of(pieces: &[Piece], most: u32, room: u64, longest: u64) -> Found {
     let Some((first, rest)) = pieces.split_first() else {
         return Found { count: 0, bytes: 0, is_even: true };

@@ -16,7 +16,7 @@ use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
 use super::{Access, Command, Config, Core, OpId, Refused, Sink, Time, Timer, TransferId};
 use crate::wire::RegionKey;
 
-/// The soonest time at which a session with full paths is looked at again, unless an operation ends.
+/// Minimum time after which a session with full paths is examined again, unless an operation ends.
 const SOON: Duration = Duration::from_micros(10);
 
 /// Maximum accesses that are posted in one run while no other transfer waits for its turn.
@@ -26,9 +26,9 @@ const MAX_ACCESSES_PER_RUN: u32 = 256;
 enum Choice {
     /// A path, the key to use there, and whether it is a leased one.
     Path(usize, RegionKey, bool),
-    /// Later: when a path has room, or at this time, because another path may be better then.
+    /// Wait until a path has room, or until this time, when another path may be better.
     Wait(Option<Time>),
-    /// No path: each one has failed with the chunk, or has no key for the region.
+    /// No path: each has failed with the chunk, or has no key for the region.
     Nowhere,
 }
 
@@ -109,7 +109,7 @@ impl<G> Core<G> {
         None
     }
 
-    /// Schedules another look at a session by this time, in case no other event causes one before.
+    /// Schedules another examination of a session at this time, in case no event causes one before.
     fn look_again(&mut self, id: SlotId, at: Time) {
         let Some(session) = self.sessions.get(id) else { return };
         if session.full.is_some_and(|(earlier, _)| earlier <= at) {
@@ -235,8 +235,8 @@ impl<G> Core<G> {
     }
 }
 
-/// The longest next chunk of a transfer: a descriptor over the threshold is cut so that every path gets about two
-/// parts.
+/// The maximum length of a transfer's next chunk. A descriptor over the threshold is cut so that every path gets about
+/// two parts.
 fn longest<G>(transfer: &Transfer<G>, paths: &[Path], config: &Config, now: Time) -> u64 {
     let Some(piece) = transfer.next_piece() else { return config.largest_access };
     if piece.len < config.striping_threshold || paths.len() < 2 {
@@ -250,7 +250,7 @@ fn longest<G>(transfer: &Transfer<G>, paths: &[Path], config: &Config, now: Time
     share.clamp(config.smallest_chunk, config.largest_access.max(config.smallest_chunk))
 }
 
-/// The most chunks that a plan may be cut into.
+/// The maximum number of chunks of a plan.
 fn most_chunks<G>(transfer: &Transfer<G>, config: &Config) -> u64 {
     let shortest = config.smallest_chunk.min(config.largest_access).max(1);
     transfer.plan.pieces.iter().map(|piece| piece.len.div_ceil(shortest)).fold(0, u64::saturating_add)
@@ -308,7 +308,7 @@ fn choose<G>(
         None if !is_waiting => Choice::Nowhere,
         best => {
             // The longer no operation ends on the best path, the later its expected completion; and a resting path
-            // returns.
+            // becomes usable again.
             let when = |at: usize| match best {
                 _ if paths[at].addr.is_none() => None, // the end of the insertion triggers another look
                 _ if paths[at].is_shut() => None,

@@ -16,9 +16,9 @@ use super::{Command, Core, Event, InFlight, OpId, PeerId, Sink, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
 
-/// Limit of unacknowledged notifications, and of transfers whose writes the peer counts: less than an inbox takes.
+/// Maximum unacknowledged notifications, and maximum transfers whose writes the peer counts. An inbox takes more.
 pub(super) const UNACKED: u64 = 512;
-/// Limit of bytes in unacknowledged notifications; one alone may be longer.
+/// Maximum bytes of unacknowledged notifications. A single notification may be longer.
 pub(super) const UNACKED_BYTES: usize = 8 << 20;
 
 /// Maximum repetitions of a message.
@@ -31,15 +31,15 @@ const MAX_DOUBLINGS: u32 = 4;
 pub(super) enum State {
     /// We greet.
     Greeting,
-    /// We were welcomed, and confirm.
+    /// The peer has welcomed us, and we confirm.
     Confirming,
-    /// We were greeted and have answered.
+    /// The peer has greeted us, and we have answered.
     Offered,
     /// We reject a greeting.
     Rejecting(Reason),
     /// Open at both ends.
     Up,
-    /// The session has ended, and waits for operations that have not, and until the peer is told.
+    /// The session has ended, and waits until its operations have ended and the peer is told.
     Over,
 }
 
@@ -47,11 +47,11 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Outgoing {
     pub(super) body: Body,
-    /// The transfer whose notification it is a part of: the message is given up with the transfer.
+    /// The transfer whose notification it belongs to. The message is dropped with the transfer.
     pub(super) transfer: Option<SlotId>,
     /// Repetitions since the last sign of it from the peer.
     pub(super) repeats: u32,
-    /// The last path that it used.
+    /// The path that it used last.
     pub(super) last: Option<usize>,
 }
 
@@ -61,7 +61,7 @@ impl Outgoing {
     }
 }
 
-/// A notification that is not acknowledged yet.
+/// An unacknowledged notification.
 #[derive(Debug)]
 pub(super) struct Unacked {
     len: usize,
@@ -87,7 +87,7 @@ pub(super) struct Session {
     pub(super) inserting: usize,
     /// Operations of any kind in flight.
     pub(super) operations: usize,
-    /// When the session must be open.
+    /// The time by which the session must be open.
     pub(super) deadline: Time,
     /// A greeting, or the answer to one, must be sent.
     pub(super) due: bool,
@@ -97,7 +97,7 @@ pub(super) struct Session {
     pub(super) turn: usize,
     /// The session is in the engine's list.
     pub(super) queued: bool,
-    /// When another path may be better than a full one, among the engine's timers.
+    /// The timer for the time when another path may be better than a full one.
     pub(super) full: Option<(Time, u64)>,
     pub(super) outbox: VecDeque<Outgoing>,
     /// Transfers that have accesses to post.
@@ -113,17 +113,18 @@ pub(super) struct Session {
     /// The next number for a transfer whose writes the peer counts; 16 bits of it travel over the wire.
     pub(super) next_number: u64,
     pub(super) numbers: BTreeSet<u64>,
-    /// [`Body::Able`] is to be sent, before everything else. An idle session needs no memory for it.
+    /// [`Body::Able`] must be sent before everything else. A flag costs an idle session no memory.
     introduces: bool,
-    /// The peer leases keys, and fences them.
+    /// The peer can lease keys and fence them.
     pub(super) is_able: bool,
-    /// Until then a peer that has not said so is asked for keys all the same: its word may be under way.
+    /// Until this time a peer that has not sent [`Body::Able`] is asked for keys anyway, because the message may be in
+    /// flight.
     pub(super) able_until: Time,
     /// Leases of the peer's regions.
     pub(super) leases: HashMap<u64, Lease>,
-    /// Our request to fence that is not answered.
+    /// Our unanswered request to fence.
     pub(super) fence: Option<Box<Fence>>,
-    /// Chunks that paths have lost, and that no request to fence names yet, oldest first.
+    /// Lost chunks that no request to fence names yet, oldest first.
     pub(super) lost: VecDeque<Lost>,
     /// Requests to fence lost chunks that were not answered in time.
     pub(super) expired: Vec<Expired>,
@@ -133,7 +134,7 @@ pub(super) struct Session {
     pub(super) their_fence: u64,
     /// The peer has asked for keys of our regions.
     pub(super) has_leased: bool,
-    /// The session has ended, and the peer is to be told.
+    /// The farewell to send, if the session has ended.
     pub(super) farewell: Option<Box<Farewell>>,
 }
 
@@ -190,8 +191,8 @@ impl Session {
         self.state == State::Up
     }
 
-    /// The session is open: tells the peer what it may ask of this agent, and expects the same by `able_until`. With
-    /// one path there is nothing that either would ask.
+    /// Introduces this agent's abilities in a new session, and expects the peer's by `able_until`. With one path
+    /// neither end needs them.
     pub(super) fn introduce(&mut self, able_until: Time) {
         self.introduces = self.paths.len() > 1;
         self.able_until = able_until;
@@ -229,7 +230,7 @@ impl Session {
         Some(id)
     }
 
-    /// The transfer whose notification the peer has now acknowledged.
+    /// Records the acknowledgement of a notification. Returns its transfer.
     fn acknowledged(&mut self, id: u64) -> Option<SlotId> {
         let Unacked { len, number, transfer } = self.unacked.remove(&id)?;
         self.unacked_bytes -= len;
@@ -239,7 +240,7 @@ impl Session {
         Some(transfer)
     }
 
-    /// The path for a message: the one that is expected to deliver it first, and not `last` if there is another.
+    /// The path for a message: the one expected to deliver it first, other than `last` if possible.
     pub(super) fn control_path(&self, blocked: u64, last: Option<usize>, now: Time) -> Option<usize> {
         let open = |path: &Path| path.is_up(now) && blocked >> path.rail & 1 == 0;
         let paths = (0..self.paths.len()).filter(|&at| open(&self.paths[at]));
@@ -314,8 +315,7 @@ impl<G> Core<G> {
         Some(Command::Send { op: OpId::message(op), rail, addr, bytes: message.encode() })
     }
 
-    /// A message was not acknowledged for some time, so it is sent on another path too. Receivers recognise the
-    /// duplicate.
+    /// Sends a message that was not acknowledged for some time on another path too. Receivers recognise the duplicate.
     pub(super) fn repeat(&mut self, op: SlotId) {
         let Some(InFlight::Control { session, outgoing, timer, .. }) = self.messages.get_mut(op) else {
             return;
@@ -337,7 +337,8 @@ impl<G> Core<G> {
         }
     }
 
-    /// Schedules a look at a path, unless one is scheduled: the engine does not wait for operations that never end.
+    /// Schedules an examination of a path, unless one is scheduled: the engine does not wait for operations that never
+    /// end.
     pub(super) fn watch(&mut self, id: SlotId, index: usize, now: Time) {
         let Some(path) = self.sessions.get_mut(id).and_then(|session| session.paths.get_mut(index)) else {
             return;
@@ -347,9 +348,9 @@ impl<G> Core<G> {
         }
     }
 
-    /// Looks at a path when its timer expires. If no operation has ended on the path for long, but some have on
-    /// another, the peer is alive and the path is not: the path is fenced, and its parts move (`fence.rs`). If no path
-    /// makes progress, the engine keeps waiting: the peer may not be polling.
+    /// Examines a path when its timer expires. If no operation has ended on the path for long, but some have on
+    /// another, the peer is alive but the path is not: it is fenced, and its parts move (`fence.rs`). If no path makes
+    /// progress, the engine keeps waiting: the peer may not be polling.
     pub(super) fn look_at(&mut self, id: SlotId, index: usize, now: Time) {
         let stall = self.config.stall_timeout;
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.state == State::Up) else {
@@ -519,7 +520,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Forgets a session that has ended, once none of its operations is in flight and the peer needs no word of it.
+    /// Forgets an ended session once none of its operations is in flight and the peer needs no farewell.
     pub(super) fn settle(&mut self, id: SlotId) {
         let is_over = self.sessions.get(id).is_some_and(|session| {
             session.state == State::Over

@@ -1,6 +1,6 @@
-//! A mute path whose rail reaches each peer over a connection of its own (`verbs`).
+//! Recovery of a mute path whose rail has one connection per peer (`verbs`).
 //!
-//! Such a rail leases no keys: the connection is what is closed. Both ends end it, this one first:
+//! Such a rail leases no keys; the connection is closed instead. Both ends close it, this one first:
 //!
 //! 1. Our rail ends its connection to the peer ([`Sink::sever`]). Its device executes no request any more, so all
 //!    accesses end with an error, and their local memory is free. Reads move at once: no answer can arrive.
@@ -8,12 +8,12 @@
 //!    its key. A rail of connections gives out the region's own key as the lease, and closes it by ending its
 //!    connection to us. After its answer no late write is executed there, and the chunk moves.
 //!
-//! What this end posts on the path between the two steps goes over a new connection. The peer may end that one too;
-//! the accesses then fail, and move by the same rule.
+//! Accesses posted between the two steps use a new connection. The peer may end that one too; they then fail, and move
+//! by the same rule.
 //!
-//! A rail that has reported an error itself is not mute. Its lost chunks move without an answer after a while. Those of
-//! a path that this end has severed do not: nobody has said that the peer's device is done with them. Their transfers
-//! fail with `FI_ETIMEDOUT` after half of `stall_timeout`.
+//! A rail that has reported an error itself is not mute. Its lost chunks move without an answer after a while. Lost
+//! chunks of a path that this end has severed do not: the peer's device may still execute them. Their transfers fail
+//! with `FI_ETIMEDOUT` after half of `stall_timeout`.
 
 use ofi::Errno;
 use ofi_core::slots::SlotId;
@@ -27,7 +27,7 @@ impl<G> Core<G> {
         self.account();
         let Some(path) = self.sessions.get(id).and_then(|session| session.paths.get(index)) else { return };
         let (rail, addr) = (path.rail, path.addr);
-        // Those that wait for room have never left this end.
+        // Accesses that wait for room have never left this end.
         for row_id in self.rows_on(id, index) {
             let Some(row) = self.rows.get(row_id).copied() else { continue };
             for op in row.in_flight().map(|nth| OpId::access(row_id).nth(nth)) {
@@ -53,7 +53,7 @@ impl<G> Core<G> {
         self.wake(id);
     }
 
-    /// Whether a failed access is a write that is still wanted, and that the peer may execute yet.
+    /// Whether a failed access is a write that is still needed and that the peer may still execute.
     pub(super) fn may_arrive(&self, transfer: SlotId) -> bool {
         self.transfers.get(transfer).is_some_and(|transfer| {
             transfer.plan.way == Way::Write && transfer.outcome.is_none() && !transfer.is_in_place

@@ -1,7 +1,7 @@
 //! The sink that carries out the engine's work, and the loop that hands the work to it.
 //!
-//! Work goes straight from the decision into the sink: a queue between the two cost more than the rest of an access.
-//! Work for which a rail has no room stays here, in order, and the rail gets no other work until it has taken it.
+//! Work goes straight from the decision into the sink: a queue between them cost more than the rest of an access. Work
+//! for which a rail has no room waits here, in order, and the rail gets no other work before it.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::wire::message::LeasedKey;
 /// Approximate limit of commands and accesses in one [`Core::perform`], so that the call ends.
 const MAX_COMMANDS_PER_PERFORM: u64 = 4096;
 
-/// Why a rail did not take an operation.
+/// The reason why a rail did not take an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The rail has no room now: the engine offers the operation again.
@@ -67,12 +67,13 @@ pub trait Sink<G> {
     /// Removes an address by the number that [`Sink::insert`] has returned.
     fn remove(&mut self, rail: usize, addr: u64);
 
-    /// Gives up an access in flight. After this the rail does not touch the access's local memory, while what it has
-    /// sent of a write may still arrive. [`Core::ended`] follows in any case, with any result.
+    /// Abandons an access in flight. Afterwards the rail does not touch the access's local memory, but data of a write
+    /// that has been sent may still arrive. [`Core::ended`] follows in any case, with any result.
     ///
-    /// # Errors `FI_ENOENT` if the access has ended; `FI_EAGAIN` while a device uses the memory, so that the same call
-    /// may succeed later, when all accesses that use a registration were given up; `FI_EOPNOTSUPP` if the rail cannot
-    /// give it up. By default no rail can.
+    /// # Errors
+    /// `FI_ENOENT` if the access has ended; `FI_EAGAIN` while a device uses the memory, so that the same call may
+    /// succeed later, when all accesses that use a registration are abandoned; `FI_EOPNOTSUPP` if the rail cannot
+    /// abandon accesses. By default no rail can.
     fn abandon(&mut self, _rail: usize, _op: OpId) -> Result<(), Errno> {
         Err(Errno::EOPNOTSUPP)
     }
@@ -87,17 +88,16 @@ pub trait Sink<G> {
         Err(Errno::EOPNOTSUPP)
     }
 
-    /// Keys of our region `region` that can be closed for the session with this tag alone: those that it has, and new
-    /// ones for the rails for which it has none. A rail with connections gives out the region's own key. Rails that can
-    /// do neither are left out. By default none has keys.
+    /// Leases keys of our region `region` that can be closed for the session with this tag alone. Returns existing
+    /// leases, and new ones for rails without one. A rail with connections leases the region's own key. Rails that can
+    /// do neither are omitted. By default no rail leases keys.
     fn lease(&mut self, _tag: u64, _region: u64) -> Vec<RegionKey> {
         Vec::new()
     }
 
     /// Closes keys that were leased to the session with this tag, whose peer has these addresses: rails, and numbers in
     /// their address vectors. Rails with connections end those. Returns whether the keys are closed: then no access
-    /// that was posted under them so far touches memory any more, and keys of the session's own are not given out
-    /// again.
+    /// that was posted under them so far touches memory any more, and the session's own keys are not leased again.
     fn close_leased(&mut self, _tag: u64, _keys: &[LeasedKey], _peer: &[(usize, u64)]) -> bool {
         false
     }
@@ -106,7 +106,7 @@ pub trait Sink<G> {
     fn end_leases(&mut self, _tag: u64) {}
 }
 
-/// Work for which rails have no room, and those rails.
+/// Work that waits for room on its rail, and the rails that have refused work.
 #[derive(Default)]
 pub(super) struct Stalled {
     /// By rail, oldest first.

@@ -1,4 +1,4 @@
-//! Transfers: from the post of a plan until the transfer has ended and none of its operations is in flight.
+//! Transfers: from posting a plan until the transfer has ended and none of its operations is in flight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -90,20 +90,20 @@ pub struct Chunk {
     pub number: u32,
     /// Paths that have failed with it, a bit for each.
     pub tried: u64,
-    /// How often the peer has refused it under a leased key.
+    /// Times that the peer has refused it under a leased key.
     pub refusals: u8,
 }
 
-/// Whose fault a failed access was.
+/// The cause of a failed access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The path's: another path may carry the chunk.
+    /// The path: another path may carry the chunk.
     Path,
-    /// The path's, and the chunk moves when the peer has shut out its first copy.
+    /// The path; the chunk moves when the peer has fenced its first copy.
     Shut,
-    /// Of the leased key.
+    /// The leased key.
     Lease,
-    /// Its own.
+    /// The access itself.
     Access,
 }
 
@@ -125,16 +125,16 @@ pub(super) struct Transfer<G> {
     pub(super) released: bool,
     /// The transfer is in its session's list.
     pub(super) queued: bool,
-    /// The first piece that is not wholly cut, and how many of its bytes are.
+    /// The first piece that is not wholly cut into chunks, and the number of its bytes that are.
     pub(super) cursor: (u32, u64),
     /// Chunks that a path gave back.
     pub(super) retry: VecDeque<Chunk>,
     /// Chunks that were cut.
     pub(super) chunks: u32,
     pub(super) in_flight: u32,
-    /// Chunks that a path has lost, and that move when the peer has shut their first copies out.
+    /// Lost chunks, which move when the peer has fenced their first copies.
     pub(super) lost: u32,
-    /// Accesses that were given up, and whose local memory a rail still reads.
+    /// Abandoned accesses whose local memory a rail still reads.
     pub(super) lent: u32,
     moved: u64,
     pub(super) notice: Unfinished,
@@ -150,7 +150,7 @@ pub(super) struct Transfer<G> {
     pub(super) is_in_place: bool,
     /// The last error of a path.
     pub(super) error: Errno,
-    /// Its deadline, among the engine's timers.
+    /// The timer of its deadline.
     pub(super) timer: Option<(Time, u64)>,
     posted: Time,
 }
@@ -222,7 +222,7 @@ impl<G> Transfer<G> {
         self.moved += bytes;
     }
 
-    /// Records that the peer has counted all writes: what was to be posted again is in place too.
+    /// Records that the peer has counted all writes, so chunks that were to be posted again are in place too.
     pub(super) fn arrived(&mut self) {
         self.is_in_place = true;
         self.moved += self.retry.drain(..).map(|chunk| chunk.len).sum::<u64>();
@@ -277,7 +277,8 @@ impl<G> Core<G> {
         self.after_progress(id);
     }
 
-    /// A chunk is no longer in flight on a path: posts it on others, if it must be. Returns whether it must.
+    /// Posts a chunk that is no longer in flight on its path on other paths, if it is still needed. Returns whether it
+    /// is.
     pub(super) fn move_chunk(&mut self, id: SlotId, chunk: Chunk, path: usize) -> bool {
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.in_flight -= 1;
@@ -285,7 +286,7 @@ impl<G> Core<G> {
         self.repost(id, chunk, path)
     }
 
-    /// Posts a chunk on other paths than this one, if it must be. Returns whether it must.
+    /// Posts a chunk on other paths than this one, if it is still needed. Returns whether it is.
     pub(super) fn repost(&mut self, id: SlotId, chunk: Chunk, path: usize) -> bool {
         let Some(transfer) = self.transfers.get_mut(id) else { return false };
         if transfer.is_in_place {
@@ -301,7 +302,7 @@ impl<G> Core<G> {
         moves
     }
 
-    /// The peer has acknowledged a transfer's notification.
+    /// Handles the acknowledgement of a transfer's notification.
     pub(super) fn told(&mut self, id: SlotId) {
         if let Some(transfer) = self.transfers.get_mut(id)
             && matches!(transfer.notice, Unfinished::Sent(_))
@@ -341,7 +342,7 @@ impl<G> Core<G> {
         }
     }
 
-    /// The deadline of a transfer has passed.
+    /// Ends a transfer whose deadline has passed.
     pub(super) fn overdue(&mut self, id: SlotId) {
         self.finish(id, Outcome::Failed(Errno::ETIMEDOUT));
         self.forget_if_quiet(id);

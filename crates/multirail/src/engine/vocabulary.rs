@@ -33,27 +33,27 @@ pub struct Config {
     /// 500 ms.
     pub repeat_after: Duration,
     /// A path is abandoned if no operation completes on it for this time, while some complete on another path. Its
-    /// parts move to other paths if its rail and the peer make certain within half of this time that none arrives
-    /// late; otherwise transfers with a part on it fail with `FI_ETIMEDOUT`. The slowest rail must carry
-    /// `largest_access` in this time. Default: 10 s.
+    /// parts move to other paths if its rail and the peer ensure within half of this time that none arrives late;
+    /// otherwise transfers with a part on it fail with `FI_ETIMEDOUT`. The slowest rail must carry `largest_access` in
+    /// this time. Default: 10 s.
     pub stall_timeout: Duration,
-    /// Largest number of known peers. Default: 2^20.
+    /// Maximum number of known peers. Default: 2^20.
     pub most_peers: usize,
-    /// Largest number of peers that are known by their greeting alone. Any process that knows the agent's incarnation
+    /// Maximum number of peers that are known by their greeting alone. Any process that knows the agent's incarnation
     /// can greet, under any names. The one without an open session for longest is forgotten for a new one, unless
     /// transfers wait for its session; if there is none, the new one is refused. Peers whose metadata was loaded do not
     /// count. Default: 65,536.
     pub most_greeters: usize,
-    /// Longest notification, in bytes. Default: 16 MiB.
+    /// Maximum length of a notification, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
-    /// Most bytes that devices register again for one peer's writes, so that the writes of a rail that went mute can be
-    /// shut out. For rails of `efa`; other providers need no second registration of a device. Registering takes time
-    /// and pins the memory once more (`RLIMIT_MEMLOCK`). Regions beyond the limit are registered again once for all
-    /// peers: to shut out the writes of one makes the others ask for new keys. With 0 nothing is registered again, and
-    /// transfers fail if such a rail goes mute. Default: 1 GiB.
+    /// Maximum bytes that devices register a second time for one peer's writes, so that the writes of a mute rail can
+    /// be fenced. For rails of `efa`; other providers need no second registration. Registering takes time and pins the
+    /// memory once more (`RLIMIT_MEMLOCK`). Regions beyond the limit share one second registration among all peers, so
+    /// fencing one peer makes the others request new keys. With 0 there is no second registration, and transfers fail
+    /// if such a rail goes mute. Default: 1 GiB.
     pub most_leased: u64,
-    /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise it
-    /// follows when all of them have completed. Default: true.
+    /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise
+    /// the notification follows when all writes have completed. Default: true.
     pub count_writes: bool,
 }
 
@@ -176,7 +176,7 @@ pub(super) struct PathId {
     pub(super) path: usize,
 }
 
-/// Work that is not handed to the rails at once.
+/// Work that is handed to the rails later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     /// Insert an address into a rail's vector.
@@ -185,24 +185,24 @@ pub(super) enum Command {
     Remove { rail: usize, addr: u64 },
     /// Send a message.
     Send { op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
-    /// Read or write, for which the rail had no room.
+    /// A read or write for which the rail had no room.
     Access(Access),
-    /// Give up the accesses of a row, of reads by this time.
+    /// Abandon the accesses of a row; reads by this time.
     Abandon { row: SlotId, until: Time },
     /// End the connection of a session's path.
     Sever { session: SlotId, path: usize },
-    /// Ask the peer to shut out the chunks that a session has lost.
+    /// Ask the peer to fence the lost chunks of a session.
     Fence { session: SlotId },
     /// Lease keys of our region to a peer.
     Lease { session: SlotId, region: u64 },
-    /// Close keys that were leased to a peer, and tell it. `out` is a part of the answer.
+    /// Close keys that were leased to a peer, and answer it. `out` is a part of the answer.
     Close { session: SlotId, serial: u64, keys: Vec<LeasedKey>, out: Vec<u64> },
     /// Close all keys that were leased to the session with this tag.
     EndLeases { tag: u64 },
 }
 
 impl Command {
-    /// The rail whose room the command needs.
+    /// The rail on which the command needs room.
     pub(super) fn rail(&self) -> Option<usize> {
         match self {
             Self::Send { rail, .. } => Some(*rail),
@@ -247,7 +247,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Changes to the next access of a row: from the descriptor `this` to its successor.
+    /// Advances to the next access of a row: from the descriptor `this` to its successor.
     #[inline]
     pub(super) fn follow(&mut self, this: &Piece, next: &Piece) {
         self.op = self.op.next();
