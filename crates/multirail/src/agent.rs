@@ -19,7 +19,7 @@ use crate::region::{Guard, Inner as RegionInner, Library, Region};
 use crate::thread::Thread;
 use crate::wire::{Metadata, RegionInfo};
 
-/// How long a dropped agent tries to tell its peers.
+/// Time for which a dropped agent tries to tell its peers.
 const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Rails, memory and peers of one process. Clones are the same agent; threads may share it.
@@ -81,9 +81,9 @@ impl Agent {
         Ok(self.keep(Region::new(self.region_id(), buffer, &self.shared.domains)?))
     }
 
-    /// Turns memory of a CUDA device into a region. Rails whose NIC takes its dma-buf move it to and from other hosts.
-    /// Otherwise each end copies between it and pinned host memory, which the rails move. Within a host it is mapped
-    /// where possible ([`Builder::map_devices`]).
+    /// Turns memory of a CUDA device into a region. Rails whose NIC registers its dma-buf transfer it directly to and
+    /// from other hosts. Otherwise each end copies between it and pinned host memory, which the rails transfer.
+    /// Processes of one host map it where possible ([`Builder::map_devices`]).
     ///
     /// # Errors
     /// `FI_EINVAL` for a length of zero.
@@ -133,8 +133,8 @@ impl Agent {
         Ok(self.shared.lock().core.metadata(vec![info]).encode())
     }
 
-    /// Withdraws a region even if ranges and plans name it. From now on no new transfer uses it, and plans that name it
-    /// fail with `FI_EFAULT`. After a successful return no rail and no peer uses it.
+    /// Withdraws a region even if ranges and plans refer to it. From now on no new transfer uses it, and plans that
+    /// refer to it fail with `FI_EFAULT`. After a successful return no rail and no peer uses it.
     ///
     /// # Errors
     /// `FI_EBUSY` if transfers that use it are not quiet after `timeout`, or a peer's access has not ended: call again
@@ -345,7 +345,7 @@ impl Drop for Agent {
 }
 
 impl Agent {
-    /// Tells the peers, for a short time, that this agent closes.
+    /// Tells the peers that this agent closes, for at most [`FAREWELL`].
     fn say_goodbye(&self) {
         let began = Instant::now();
         let mut driver = self.shared.lock();

@@ -45,7 +45,7 @@ enum Wanted {
     Info(Box<Info>),
 }
 
-/// The hints for a rail that a program names as `PROVIDER` or `PROVIDER/DOMAIN`.
+/// The hints for a rail given as `PROVIDER` or `PROVIDER/DOMAIN`.
 ///
 /// # Errors
 /// `FI_EINVAL` if one of the two is empty.
@@ -108,8 +108,8 @@ impl Builder {
         Self { shared_memory: wanted, ..self }
     }
 
-    /// Whether device memory is mapped into processes of this host (CUDA IPC): this agent gives out handles and opens
-    /// those of its peers. On by default. A handle exposes the whole allocation and cannot be revoked.
+    /// Whether processes of this host map device memory (CUDA IPC): this agent exports handles, and opens those of its
+    /// peers. On by default. A handle exposes the whole allocation and cannot be revoked.
     pub fn map_devices(self, wanted: bool) -> Self {
         Self { map_devices: wanted, ..self }
     }
@@ -172,7 +172,7 @@ impl Builder {
 /// 64 random bits from the system.
 fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
-        // Without a source of randomness, two clocks and an address tell agents apart.
+        // Without a source of randomness, two clocks and an address distinguish agents.
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let here = &raw const since as usize as u64;
         (since.as_nanos() as u64).rotate_left(17) ^ here ^ u64::from(std::process::id()) << 40

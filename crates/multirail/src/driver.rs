@@ -17,7 +17,7 @@ use crate::waiters::Waiters;
 use crate::wire::RegionKey;
 use crate::wire::message::LeasedKey;
 
-/// Most queue reads of one rail in one call of [`Driver::progress`], so that the call ends.
+/// Maximum queue reads of one rail in one call of [`Driver::progress`], so that the call ends.
 const READS: usize = 16;
 
 /// State that the handles of an agent share.
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) began: Instant,
     pub(crate) domains: Arc<[Arc<dyn Domain>]>,
     pub(crate) state: Mutex<Driver>,
-    /// For threads that wait while another thread sleeps on the rails' descriptors.
+    /// Wakes threads that wait while another thread sleeps on the rails' descriptors.
     pub(crate) news: Condvar,
     /// The rails' queues. Their descriptors stay open while a thread sleeps on them.
     pub(crate) queues: Box<[Arc<dyn CompletionQueue>]>,
@@ -76,7 +76,7 @@ impl Driver {
         Ok(self.pump(now) || was_busy)
     }
 
-    /// When [`Driver::progress`] must be called next at the latest.
+    /// The time by which [`Driver::progress`] must be called next.
     pub(crate) fn next_timeout(&self) -> Option<Duration> {
         self.core.next_timeout().into_iter().chain(self.staging.next_timeout()).min()
     }

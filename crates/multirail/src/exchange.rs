@@ -24,7 +24,7 @@ const MAGIC: [u8; 4] = *b"MRX1";
 const VISITOR_TIMEOUT: Duration = Duration::from_secs(5);
 const LATE: &str =
     "the exchange of metadata took too long; check the network, and that the other end is an agent";
-/// Longest sleep of the server. A visitor or the server's end interrupts it.
+/// Maximum sleep of the server. A visitor or the server's end interrupts it.
 const SLEEP: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Pause after a failed accept, for example for lack of descriptors.
 const REST: Duration = Duration::from_millis(5);
@@ -49,7 +49,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // Cannot fail: it is written once. The thread would notice by itself after `SLEEP`.
+        // Cannot fail, because it is written once. Without it the thread would notice after `SLEEP`.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.

@@ -56,7 +56,7 @@ impl Transfer {
     }
 }
 
-/// Polls the agent if no thread does, and then looks.
+/// Polls the agent unless a thread does, and then checks for the result.
 fn poll<T>(
     agent: &Agent,
     context: &mut Context<'_>,

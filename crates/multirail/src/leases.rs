@@ -1,10 +1,10 @@
-//! Keys of our regions that can be closed, so that late writes of a session can be shut out (`engine/fence.rs`).
+//! Leased keys of our regions, which can be closed to fence late writes of a session (`engine/fence.rs`).
 //!
-//! A region keeps its leases itself, and closes them with its other registrations. This table knows which regions a
-//! session has leased, and bounds their number, and the memory that devices pin for them once more. A peer that wants
-//! more gets a key that it shares with others: a region has one such registration on a rail, whatever the number of
-//! peers. To shut one of them out closes it for all; the others are refused, and ask for another key. A rail whose
-//! connections are ended (`engine/sever.rs`) leases the own keys.
+//! A region owns its leases, and closes them with its other registrations. This table records which regions a session
+//! has leased, and bounds their number and the memory that devices pin a second time for them. A peer beyond the bound
+//! gets a shared key: a region has one such registration per rail, whatever the number of peers. Fencing one of them
+//! closes it for all; the others are refused, and request another key. A rail with connections (`engine/sever.rs`)
+//! leases the regions' own keys.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, Weak};
@@ -22,16 +22,17 @@ const MAX_LEASES: usize = 1 << 16;
 /// Maximum leased regions of one session.
 const MAX_LEASES_PER_SESSION: usize = 1 << 12;
 
-/// The agent's leases. Behind its lock.
+/// The agent's leases. The agent's lock protects them.
 pub(crate) struct Leases {
     regions: Regions,
     /// Windows for peers that access device memory.
     windows: Regions,
     /// The leased regions, by our tag of the session.
     sessions: HashMap<u64, BTreeSet<u64>>,
-    /// All of them, and those that could not be closed when their session ended.
+    /// The number of leases, including those that could not be closed when their session ended.
     count: usize,
-    /// Most bytes that devices pin once more for one session ([`Config::most_leased`](crate::Config::most_leased)).
+    /// Maximum bytes that devices pin a second time for one session
+    /// ([`Config::most_leased`](crate::Config::most_leased)).
     most_pinned: u64,
 }
 
@@ -54,8 +55,8 @@ impl Leases {
         leased.filter_map(|&id| self.region(id)).map(|region| region.leased(tag, is_pinned)).sum()
     }
 
-    /// Keys of a region for the session with this tag, on rails that shut out late writes in these ways. Rails that
-    /// cannot register it are left out.
+    /// Keys of a region for the session with this tag, on rails that fence late writes in these ways. Rails that cannot
+    /// register the region are omitted.
     pub(crate) fn lease(&mut self, tag: u64, id: u64, rails: &[Shutting]) -> Vec<RegionKey> {
         let Some(region) = self.region(id) else { return Vec::new() };
         let leased = self.sessions.get(&tag);
@@ -92,8 +93,8 @@ impl Leases {
         rails.iter().enumerate().filter_map(key).collect()
     }
 
-    /// Closes keys of the session with this tag, and those that it shares. Returns whether all are closed. Those of a
-    /// region that is gone are.
+    /// Closes keys of the session with this tag, including shared ones. Returns whether all are closed. The keys of a
+    /// dropped region count as closed.
     pub(crate) fn close(&mut self, tag: u64, keys: &[LeasedKey]) -> bool {
         let mut ids: Vec<u64> = keys.iter().map(|key| key.region).collect();
         ids.sort_unstable();
@@ -106,7 +107,7 @@ impl Leases {
         closed.inspect_err(|error| tracing::warn!(target: "multirail", %error, "a key stays open")).is_ok()
     }
 
-    /// Closes all keys of the session with this tag alone. Those that the peer is using stay until their region is
+    /// Closes all keys of the session with this tag alone. A key that the peer is using stays until its region is
     /// closed.
     pub(crate) fn end(&mut self, tag: u64) {
         for id in self.sessions.remove(&tag).into_iter().flatten() {

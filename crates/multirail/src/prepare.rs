@@ -1,4 +1,4 @@
-//! Preparing transfers: ranges are checked once, and become a plan.
+//! Preparation of transfers: checks ranges once, and makes a plan of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,8 +86,8 @@ impl Agent {
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
-    /// Sends a notification that does not wait for a transfer. It is a transfer itself: [`Transfer::wait`] returns
-    /// when the peer has it.
+    /// Sends a notification without data. It is a transfer of its own: [`Transfer::wait`] returns when the peer has
+    /// received it.
     ///
     /// # Errors
     /// `FI_ENOENT` for an unknown peer; `FI_EMSGSIZE`.

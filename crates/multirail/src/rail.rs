@@ -41,14 +41,14 @@ pub struct RailCounts {
     pub full: u64,
 }
 
-/// How a rail shuts out late writes of one peer.
+/// How a rail fences late writes of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shutting {
-    /// Each session has a registration of its own, which is closed. Registrations are entries in a table.
+    /// By closing the session's own registration. Registrations are entries in a table.
     Table,
-    /// The same, with registrations of the device, which pin the memory once more.
+    /// The same, but registrations are the device's, and pin the memory a second time.
     Pinned,
-    /// The connection to the peer is ended.
+    /// By ending the connection to the peer.
     Connection,
 }
 
@@ -249,7 +249,7 @@ impl Rail {
         let descs = if self.needs_desc { [region.desc(self.index(region)?)?] } else { [Desc::NONE] };
         let descs = if self.needs_desc { &descs[..] } else { &[] };
         // SAFETY: the plan of the access's transfer keeps the region, and the engine keeps the plan until the access
-        // has ended, `abandon` has given it up, or the endpoint is closed; this program writes region memory by copies
+        // has ended, `abandon` has succeeded, or the endpoint is closed; this program writes region memory by copies
         // only, as the documentation of regions states.
         let lent = unsafe { Lent::new(&pieces, descs) };
         let remote = [RemotePiece { addr: access.remote, len: access.len as usize, key: access.key }];
@@ -282,17 +282,17 @@ impl Rail {
         posted
     }
 
-    /// Gives up an access in flight: its memory is not used any more, and it still ends.
+    /// Abandons an access in flight: its memory is no longer used, and its completion still follows.
     pub(crate) fn abandon(&self, op: OpId) -> Result<()> {
         self.endpoint()?.abandon(Context(op.to_bits() as usize))
     }
 
-    /// Ends the connection to a peer, for a rail that has one for each.
+    /// Ends the connection to a peer, on a rail with one connection per peer.
     pub(crate) fn sever(&self, addr: u64) -> Result<()> {
         self.endpoint()?.sever(FiAddr(addr))
     }
 
-    /// How late writes of one peer are shut out.
+    /// How this rail fences late writes of one peer.
     pub(crate) fn shutting(&self) -> Shutting {
         // Registrations of efa are a device's although operations need no descriptor.
         let is_device = self.needs_desc || self.spec.info.provider == "efa";

@@ -26,9 +26,9 @@ use crate::wire::{RegionInfo, RegionKey};
 const ACCESS: MrAccess =
     MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE).union(MrAccess::READ).union(MrAccess::WRITE);
 
-/// Memory of an agent: source or target of its own transfers and of its peers'.
+/// Memory of an agent: the source or target of its own transfers and of its peers' transfers.
 ///
-/// Clones name the same region. It is withdrawn from peers when neither a clone nor a transfer that uses it is left.
+/// Clones refer to the same region. It is withdrawn from peers when no clone and no transfer that uses it is left.
 pub struct Region<B = Library> {
     inner: Arc<Inner>,
     _buffer: PhantomData<fn() -> B>,
@@ -46,10 +46,10 @@ pub struct Local {
     pub(crate) len: u64,
 }
 
-/// What an agent shares with processes of its host.
+/// The memory that an agent shares with processes of its host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shares {
-    /// Its device memory, by the driver's handles.
+    /// It exports its device memory by the driver's handles.
     pub(crate) exports: bool,
     /// Its rails may use shared memory.
     pub(crate) memory: bool,
@@ -74,8 +74,8 @@ pub(crate) struct Inner {
     domains: Arc<[Arc<dyn Domain>]>,
     /// Serialises accesses of this process. It does not affect rails and peers.
     local: RwLock<()>,
-    /// For memory that the processor does not touch: this device copies it. Rails whose NIC takes its dma-buf register
-    /// it and may post from it; the others do neither.
+    /// The device that copies the memory, if the processor cannot access it. Only rails whose NIC takes the dma-buf
+    /// register the memory and post from it.
     device: Option<Arc<dyn Device>>,
     /// The owner of the memory if `raw` does not own it. It is dropped after everything else.
     owner: Option<Box<dyn Send + Sync>>,
@@ -85,9 +85,9 @@ pub(crate) struct Inner {
     leases: Mutex<Vec<Lease>>,
 }
 
-/// A registration for one session, or for all that share one.
+/// A registration for one session, or the shared one.
 struct Lease {
-    /// Our tag of the session, whose peer alone knows the key; `None` for the shared one.
+    /// Our tag of the session whose peer alone knows the key; `None` for the shared registration.
     tag: Option<u64>,
     rail: usize,
     made: Arc<dyn MemoryRegion>,
@@ -250,7 +250,7 @@ impl Inner {
         Ok(key)
     }
 
-    /// Bytes that are registered for the session with this tag, counted once for each of these rails.
+    /// Bytes registered for the session with this tag, counted once per rail that satisfies `is_counted`.
     pub(crate) fn leased(&self, tag: u64, is_counted: impl Fn(usize) -> bool) -> u64 {
         let leases = self.leases();
         let counted = leases.iter().filter(|lease| lease.tag == Some(tag) && is_counted(lease.rail));
@@ -289,8 +289,8 @@ impl Inner {
         Ok(self.on(rail)?.desc())
     }
 
-    /// The description of a device's region. Peers on other hosts use the keys of rails whose NIC has registered it;
-    /// those on this host, which know themselves by the export, do not: shared memory leads to no device.
+    /// The description of a device's region. Peers on other hosts use the keys of rails whose NIC has registered it.
+    /// Peers on this host, which recognise the host in the export, do not: shared memory does not reach a device.
     fn device_info(&self, device: &Arc<dyn Device>, shares: Shares) -> RegionInfo {
         let export = if shares.exports { Some(device.export(self.address())) } else { None };
         let export = export.transpose().inspect_err(|error| {
@@ -311,7 +311,7 @@ impl Inner {
         RegionInfo { id: self.id, len: self.len as u64, keys, is_staged: true, export }
     }
 
-    /// The region's description for peers. Rails that cannot register it are left out.
+    /// The region's description for peers. Rails that cannot register it are omitted.
     pub(crate) fn info(&self, shares: Shares) -> Result<RegionInfo> {
         if let Some(device) = &self.device {
             return Ok(self.device_info(device, shares));
@@ -443,7 +443,7 @@ impl<B> Region<B> {
     }
 }
 
-/// What only `inner` names. The agent's thread names a region for a moment when a peer asks for keys.
+/// The state, if `inner` is its only reference. The agent's thread holds one for a moment when a peer requests keys.
 fn sole(mut inner: Arc<Inner>) -> Option<Inner> {
     for _ in 0..20 {
         match Arc::try_unwrap(inner) {

@@ -9,10 +9,10 @@ use ofi::Result;
 
 use crate::driver::{Driver, Shared};
 
-/// How long the thread drives and sleeps before it checks whether the agent still exists.
+/// Time after which the thread checks again whether the agent still exists.
 const TURN: Duration = Duration::from_secs(1);
 
-/// The progress thread, if there is one. It ends when the agent does.
+/// The progress thread, if there is one. It ends with the agent.
 pub(crate) struct Thread(Option<JoinHandle<()>>);
 
 impl Thread {

@@ -15,7 +15,7 @@ use crate::staging;
 /// A range of a region of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// The number of the region at its owner ([`Region::id`](crate::Region::id)).
+    /// The owner's number of the region ([`Region::id`](crate::Region::id)).
     pub region: u64,
     /// First byte.
     pub offset: u64,
@@ -170,7 +170,7 @@ impl Transfer {
         driver.progress_of(self.id).map_or(Some(Outcome::Cancelled), |progress| progress.outcome)
     }
 
-    /// Waits until no rail uses the transfer's memory, which may be later than its end. Returns `false` if one still
+    /// Waits until no rail uses the transfer's memory, which may be later than its end. Returns `false` if a rail still
     /// does after `timeout`.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 //!
 //! A waiting thread polls for a while, then sleeps. One thread *leads*: it sleeps on the descriptors of the rails'
 //! queues, until the engine's next timer. Other waiting threads *follow*: they sleep until the leader, or a polling
-//! thread, has found an event. A thread that polls while the leader sleeps disarms the leader's descriptors, and so
-//! wakes it; the leader then leaves the rails to that thread for as long as it polls.
+//! thread, has found an event. A thread that polls while the leader sleeps disarms the leader's descriptors, which
+//! wakes the leader; the leader then leaves the rails to that thread as long as it polls.
 //!
 //! No wait depends on a wake-up alone: no sleep is longer than [`SLEEP`] or, for followers, [`FOLLOW`].
 #![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
@@ -19,17 +19,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::driver::{Driver, Shared};
 
-/// Fruitless polls for each reading of the clock.
+/// Empty polls per reading of the clock.
 const POLLS: usize = 8;
-/// How long a waiting thread polls before it sleeps.
+/// Time for which a waiting thread polls before it sleeps.
 const SPIN: Duration = Duration::from_micros(200);
-/// How long it sleeps if no descriptor reports the awaited change, such as room on a full rail.
+/// Time of one sleep if no descriptor reports the awaited change, such as room on a full rail.
 const NAP: Duration = Duration::from_micros(50);
-/// How long a leader leaves the rails to a thread that polls them.
+/// Time for which a leader leaves the rails to a thread that polls them.
 const LEAVE: Duration = Duration::from_millis(1);
-/// Longest sleep of a leader.
+/// Maximum sleep of a leader.
 const SLEEP: Duration = Duration::from_secs(1);
-/// Longest sleep of a follower.
+/// Maximum sleep of a follower.
 const FOLLOW: Duration = Duration::from_millis(100);
 
 impl Shared {
@@ -43,8 +43,8 @@ impl Shared {
         was_busy
     }
 
-    /// Follows a poll: the leader's descriptors are disarmed, and if the poll found something, others are notified. The
-    /// returned wakers must be called after the lock is released.
+    /// Completes a poll: disarms the leader's descriptors and, if the poll found something, notifies the other waiters.
+    /// The caller must call the returned wakers after releasing the lock.
     fn polled(&self, driver: &mut Driver, was_busy: bool) -> Vec<Waker> {
         self.disarm(driver);
         if !was_busy {
@@ -64,14 +64,14 @@ impl Shared {
         }
     }
 
-    /// State was changed from outside: waiting threads look again.
+    /// Makes waiting threads check again after a change of state by a call of the program.
     pub(crate) fn rouse(&self, driver: &mut Driver) {
         let wakers = self.polled(driver, true);
         // Called where a program's own call changes state, not from a poll of a future.
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// A transfer was posted: the leader must not sleep beyond a new timer.
+    /// Wakes the leader after a post, if it would sleep beyond the new timer.
     pub(crate) fn posted(&self, driver: &mut Driver) {
         let is_earlier = |until| driver.next_timeout().is_some_and(|next| next < until);
         if driver.waiters.led_until.is_some_and(is_earlier) || driver.is_stalled() {

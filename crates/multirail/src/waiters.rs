@@ -3,7 +3,7 @@
 use std::task::Waker;
 use std::time::Duration;
 
-/// The waiting threads and futures. Behind the agent's lock.
+/// The waiting threads and futures. The agent's lock protects them.
 #[derive(Default)]
 pub(crate) struct Waiters {
     /// A thread sleeps on the rails' descriptors until this time, or is about to.

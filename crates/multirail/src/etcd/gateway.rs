@@ -20,17 +20,16 @@ use crate::wire::blob::MAX_METADATA_LEN;
 
 /// Time limit of one request to one member.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest time for connecting to a member.
+/// Time limit of connecting to a member.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Longest answer that is read: the longest metadata in base64, and some names.
+/// Maximum bytes of an answer: the longest metadata in base64, and some names.
 const ANSWER: u64 = MAX_METADATA_LEN as u64 / 3 * 4 + (1 << 20);
 /// gRPC's codes for a member that cannot answer now, and for an invalid token.
 const UNAVAILABLE: i64 = 14;
 const UNAUTHENTICATED: i64 = 16;
-/// Etcd's messages for a token that was issued before users or roles changed, and for a missing token. Their code has
-/// several meanings.
+/// Etcd's messages for a token issued before users or roles changed, and for a missing token. Their code is ambiguous.
 const OLD_TOKEN: [&str; 2] = ["revision of auth store is old", "user name is empty"];
-/// Returns the token, so this request carries none.
+/// The request that obtains the token, and so carries none.
 const AUTHENTICATE: &str = "auth/authenticate";
 
 /// The members of an etcd, and optionally a user.
@@ -132,7 +131,7 @@ impl Gateway {
     }
 
     /// Sends a request and returns the answer. The request may be sent more than once, even if the first one was
-    /// carried out; each member has `patience` to answer.
+    /// executed; each member has `patience` to answer.
     ///
     /// # Errors
     /// `FI_EREMOTEIO` for an error from etcd itself; the last member's error if none answers, `FI_EAGAIN` if it has no
@@ -197,9 +196,8 @@ impl Gateway {
         sort(method, response.status(), &bytes)
     }
 
-    /// Waits until `key`, or a key from it up to `end`, changes from `revision` on, or the time is up. Returns whether
-    /// one has changed. `false` also means that etcd is gone or the revision is too old: then the caller must read
-    /// the key.
+    /// Waits until `key`, or a key from it up to `end`, changes at `revision` or later, or the time is up. Returns
+    /// whether one has changed. On `false` the caller must read the key: etcd may be gone, or the revision too old.
     pub(super) fn watch(&self, key: &str, end: Option<&str>, revision: i64, patience: Duration) -> bool {
         let member = &self.members.urls[self.last.load(Ordering::Relaxed)];
         let mut request = json!({ "key": encoded(key), "start_revision": revision.to_string() });
@@ -232,7 +230,7 @@ impl Gateway {
 fn sort(method: &str, status: StatusCode, bytes: &[u8]) -> Asked {
     let answer: Value = match serde_json::from_slice(bytes) {
         Ok(answer) => answer,
-        // From a proxy whose etcd is down.
+        // Sent by a proxy whose etcd is down.
         Err(_) if status.is_server_error() => {
             return Asked::Silent(Error::with(Errno::EAGAIN, format!("asking etcd for {method}: {status}")));
         }

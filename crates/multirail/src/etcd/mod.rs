@@ -1,9 +1,9 @@
-//! Metadata through etcd: agents publish their own under a lease, and find that of others by name.
+//! Metadata through etcd: agents publish their own under a lease, and find each other's by name.
 //!
 //! The key of an agent is the prefix and its name; the value is its metadata. A thread keeps the lease alive, so the
 //! entry of a dead agent disappears when the lease expires. A name belongs to the agent that has its key: a second
 //! agent is refused, and a restarted agent gets the name when its predecessor's lease has expired. An agent that waits
-//! for a name watches its key, and asks again now and then.
+//! for a name watches its key, and reads it again at intervals.
 //!
 //! The module uses the HTTP/JSON gateway of etcd 3.4 and newer, in the clear: for trusted networks
 //! (`docs/threat-model.md`).
@@ -25,13 +25,13 @@ pub use gateway::Members;
 use gateway::{Gateway, REQUEST_TIMEOUT, encoded, field, strange, text};
 pub use published::Published;
 
-/// Pause after a watch has ended by itself: etcd may be starting.
+/// Pause after etcd has ended a watch: it may be starting.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest watch. A silent member is detected by the next request.
+/// Maximum time of a watch. The next request detects a silent member.
 const WATCH: Duration = Duration::from_secs(5);
-/// Shortest time for a member to answer, however little is left.
+/// Minimum time for a member to answer, however little of the timeout is left.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// Shortest and longest lease.
+/// Minimum and maximum lease.
 const LEASE: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(24 * 3600));
 
 /// A connection to etcd.
@@ -137,7 +137,7 @@ impl Etcd {
         ))
     }
 
-    /// Waits as long as another agent's lease may last. Returns whether the key is ours then.
+    /// Waits until another agent's lease must have expired. Returns whether the key is ours then.
     fn wait_for_name(&self, key: &str, value: &str, lease: &str, ttl: Duration) -> Result<bool> {
         let deadline = Instant::now() + ttl + REQUEST_TIMEOUT;
         loop {
@@ -170,8 +170,8 @@ impl Etcd {
         Ok((found, revision(&answer)?))
     }
 
-    /// Waits until a key, or one of those from it to `end`, has changed since `revision`, or must be read again for
-    /// another reason; until `deadline` at the latest.
+    /// Waits, at most until `deadline`, until a key, or one in the range from it to `end`, has changed since `revision`
+    /// or must be read again for another reason.
     fn wait_for_change(&self, key: &str, end: Option<&str>, revision: i64, deadline: Instant) {
         let left = deadline.saturating_duration_since(Instant::now()).min(WATCH);
         if !left.is_zero() && !self.gateway.watch(key, end, revision, left) {
@@ -210,14 +210,14 @@ struct Claim {
     revision: i64,
 }
 
-/// How long a member may take to answer about a lease: several are asked before it expires.
+/// Time limit for a member to answer about a lease. It permits asking several members before the lease expires.
 fn patience(ttl: Duration) -> Duration {
     REQUEST_TIMEOUT.min(ttl / 8)
 }
 
 impl Agent {
     /// Publishes this agent's metadata, as it is now, until the returned value is dropped, or `ttl` after this process
-    /// has died. If another agent has the name, the call waits as long as that agent's lease may last.
+    /// has died. If another agent has the name, the call waits until that agent's lease must have expired.
     ///
     /// # Errors
     /// `FI_EINVAL` for a `ttl` that is not between 2 s and a day; `FI_EADDRINUSE` for a name that another agent keeps;

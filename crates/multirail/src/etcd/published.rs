@@ -35,7 +35,7 @@ struct State {
     /// The key is known to be under this lease.
     is_claimed: bool,
     value: String,
-    /// Another agent has the entry, since its lease had expired.
+    /// Another agent took the entry after its lease had expired.
     is_lost: bool,
     is_over: bool,
 }
@@ -96,7 +96,7 @@ impl Entry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the lease alive until the entry is over.
+    /// Keeps the lease alive until the entry is removed.
     fn keep(&self) {
         let mut state = self.lock();
         while !state.is_over && !state.is_lost {

@@ -1,9 +1,9 @@
 //! Kinds of memory.
 //!
-//! Rails move DRAM directly. Memory that the processor cannot access is behind the trait `Device`. Rails move it where
-//! their NIC registers what `Device::dmabuf` exports; elsewhere `staging` copies it in chunks to and from host memory
-//! that rails move. Processes of one host map the memory that `Device::export` describes. Another kind of memory (a
-//! file, another vendor's accelerator) implements that trait.
+//! Rails transfer DRAM directly. The trait `Device` represents memory that the processor cannot access. Rails transfer
+//! it if their NIC registers what `Device::dmabuf` exports; otherwise `staging` copies it in chunks to and from host
+//! memory, which rails transfer. Processes of one host map the memory that `Device::export` describes. Another kind of
+//! memory (a file, another vendor's accelerator) implements that trait.
 
 #![allow(unsafe_code)] // copies of devices require a promise of the caller
 
@@ -52,7 +52,7 @@ pub struct Export {
 
 /// The owner of memory that the processor does not touch.
 ///
-/// Addresses belong to the device or to this process; the device tells them apart. Calls come from any thread.
+/// Addresses belong to the device or to this process; the device distinguishes them. Calls come from any thread.
 pub(crate) trait Device: Send + Sync + fmt::Debug {
     fn kind(&self) -> Kind;
 
@@ -62,7 +62,7 @@ pub(crate) trait Device: Send + Sync + fmt::Debug {
     /// Both ranges are memory of a device or of this process, and stay until the copy [is done](Copying::is_done).
     unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<Box<dyn Copying>>;
 
-    /// Host memory from which and to which copies are fast. It is freed when the value is dropped.
+    /// Allocates pinned host memory, to and from which copies are fast. Dropping the value frees it.
     fn pinned(&self, len: usize) -> Result<Pinned>;
 
     fn export(&self, at: u64) -> Result<Export>;

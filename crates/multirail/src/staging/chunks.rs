@@ -16,7 +16,7 @@ enum Turn {
     Waits,
     Goes(Step),
     Ends(Result<(), Errno>),
-    /// A chunk that has ended has left its memory here.
+    /// An ended chunk no longer uses its memory here.
     Leaves,
 }
 
@@ -126,7 +126,7 @@ impl Staging {
                 let progress = core.progress(id);
                 match progress.filter(|progress| !progress.is_quiet) {
                     None => core.release(id),
-                    // A rail that went mute keeps a write's memory after its bytes have moved to another.
+                    // A mute rail keeps a write's memory after its bytes have moved to another rail.
                     Some(Progress { outcome: Some(Outcome::Done), .. }) if is_write => chunk.lent = Some(id),
                     Some(_) => return Turn::Waits,
                 }

@@ -1,11 +1,10 @@
-//! Our own device memory, moved by our NICs without the pool.
+//! Direct transfer of our own device memory by our NICs, without the pool.
 //!
 //! A chunk is direct if every rail that leads to the peer has registered the memory's dma-buf, and the peer is known to
 //! be on another host: within one, a rail may lead through shared memory, which the processor copies. A peer that has
-//! not said where it is, with the handle of its device memory, is asked once in a session; older agents do not answer.
-//! A NIC may still refuse the access: without RDMA at either end a provider moves bytes by the processor. Then the
-//! chunk goes through the pool, and after [`MAX_REFUSED_CHUNKS`] such chunks so does everything for that peer, until its
-//! session ends.
+//! not named its host in the handle of its device memory is asked once per session; older agents do not answer. A NIC
+//! may still refuse the access: without RDMA at either end a provider copies with the processor. Then the chunk goes
+//! through the pool; after [`MAX_REFUSED_CHUNKS`] such chunks all chunks for that peer do, until its session ends.
 
 use std::collections::HashMap;
 
@@ -21,7 +20,7 @@ use crate::wire::staging::Order;
 /// NICs' drivers know each other.
 const MAX_REFUSED_CHUNKS: u32 = 8;
 
-/// What is known of a peer, as long as its session lasts.
+/// The facts about a peer, as long as its session lasts.
 #[derive(Default)]
 struct Known {
     /// It was asked for its host.
@@ -36,7 +35,7 @@ struct Known {
 enum Place {
     /// No rail leads to it through shared memory.
     Elsewhere,
-    /// A rail may.
+    /// A rail may lead to it through shared memory.
     Here,
     Unknown,
 }
@@ -54,14 +53,14 @@ impl Direct {
         Self { shares_memory, peers: HashMap::new() }
     }
 
-    /// The session with a peer has ended.
+    /// Forgets a peer whose session has ended.
     pub(super) fn gone(&mut self, peer: PeerId) {
         self.peers.remove(&peer);
     }
 
-    /// The peer has said where it is.
+    /// Records the host that a peer has named.
     pub(super) fn is_at(&mut self, peer: PeerId, host: [u8; 16]) {
-        // Only what was asked for is kept.
+        // Only an answer to a request is kept.
         if let Some(known) = self.peers.get_mut(&peer) {
             known.host = Some(host);
         }
@@ -73,7 +72,7 @@ impl Direct {
         let host = remote.export.as_ref().map(|export| export.host).or(said);
         match (host, ours) {
             _ if !self.shares_memory => Place::Elsewhere,
-            // The owner gives out keys of device memory without its handle only if it shares no memory.
+            // The owner publishes keys of device memory without its handle only if it shares no memory.
             _ if remote.is_staged && remote.export.is_none() && !remote.keys.is_empty() => Place::Elsewhere,
             (Some(theirs), Some(ours)) if theirs != ours => Place::Elsewhere,
             (Some(_), _) | (_, None) => Place::Here,
@@ -104,7 +103,7 @@ impl Staging {
         place == Place::Elsewhere && known.refused < MAX_REFUSED_CHUNKS
     }
 
-    /// A chunk has failed. Returns whether it was refused as a direct one, and goes through the pool.
+    /// Handles a failed chunk. Returns whether direct access was refused, so that the chunk goes through the pool.
     pub(super) fn is_refused(&mut self, transfer: &mut Transfer, chunk: &Chunk, errno: Errno) -> bool {
         let is_data = matches!(chunk.step, Step::Move { is_data: true, .. });
         if !chunk.is_direct || !is_data || errno != Errno::EOPNOTSUPP || transfer.outcome.is_some() {

@@ -1,8 +1,8 @@
-//! Transfers of memory that its owner copies.
+//! Staged transfers: the owner of the memory copies it.
 //!
-//! Where no NIC takes a device's memory, each end copies between this memory and pinned host memory, which rails move:
-//! an agent's own pool for its devices, and for each peer that asks a *window*, which only that peer writes and reads.
-//! A transfer is cut into chunks, several of which are in flight, each a small state machine:
+//! If no NIC registers a device's memory, each end copies between this memory and pinned host memory, which rails
+//! transfer: an agent's own pool for its devices, and a *window* for each peer that requests one, which only that peer
+//! writes and reads. A transfer is cut into chunks, several of which are in flight, each a small state machine:
 //!
 //! - write: copy to the pool, if our memory is a device's; move to the peer's memory, or to its window with `Land`
 //!   behind the data; the peer copies from the window, and answers `Done`.
@@ -37,13 +37,13 @@ use crate::wire::staging::Order;
 use pool::{Pool, Pooled};
 use serve::Served;
 
-/// Bytes of a place in the pool, or in a window: the longest chunk.
+/// Bytes of a place in the pool or in a window: the maximum length of a chunk.
 pub(crate) const PLACE: u64 = 1 << 20;
 /// Number of places in the pool, and in a window.
 pub(crate) const PLACES: usize = 8;
-/// The number of the pool, of which nobody is told.
+/// The number of the pool, which is not published.
 const NO_REGION: u64 = u64::MAX;
-/// Most mappings of peers' memory at a time.
+/// Maximum mappings of peers' memory at a time.
 const MAPPINGS: usize = 4096;
 
 /// A prepared transfer.
@@ -70,7 +70,7 @@ pub(crate) struct Piece {
 /// The agent's regions by number.
 pub(crate) type Regions = Arc<Mutex<BTreeMap<u64, Weak<Region>>>>;
 
-/// The window that a peer has lent.
+/// The state of the window that a peer lends.
 enum Lent {
     Asked { op: u64, note: Option<TransferId> },
     Window { info: Arc<RegionInfo>, free: Vec<u64>, used: usize },
@@ -78,10 +78,9 @@ enum Lent {
 
 struct Transfer {
     plan: Arc<Plan>,
-    /// The first piece that is not wholly cut, and how many of its bytes are.
+    /// The first piece that is not wholly cut into chunks, and the number of its bytes that are.
     cursor: (usize, u64),
-    /// Ranges of pieces, from one byte to another, that our NICs do not move from where they are: they go through the
-    /// pool.
+    /// Ranges of bytes in pieces that our NICs cannot access directly: they go through the pool.
     refused: Vec<(usize, u64, u64)>,
     chunks: Vec<Chunk>,
     /// Opens the session.
@@ -105,9 +104,9 @@ struct Chunk {
     /// The chunk's place in this window of the peer.
     place: Option<(Arc<RegionInfo>, u64)>,
     mapped: Option<Arc<dyn Mapping>>,
-    /// Our NICs move it to or from our device's memory.
+    /// Our NICs access our device's memory directly.
     is_direct: bool,
-    /// The engine transfer that has moved it, if a rail still reads its memory here (`engine/fence.rs`).
+    /// The engine transfer that has completed it, if a rail still reads its memory here (`engine/fence.rs`).
     lent: Option<TransferId>,
     answer: Option<u32>,
     step: Step,
@@ -122,11 +121,11 @@ enum Step {
         is_data: bool,
     },
     Answer,
-    /// It has ended, but this engine transfer is not quiet: the chunk's memory here is not free.
+    /// It has ended, but this engine transfer is not quiet, so the chunk's memory here is still in use.
     Lingers(TransferId),
 }
 
-/// The state of staged transfers. Behind the agent's lock.
+/// The state of staged transfers. The agent's lock protects it.
 pub(crate) struct Staging {
     domains: Arc<[Arc<dyn Domain>]>,
     transfers: Slots<Transfer>,
@@ -138,7 +137,7 @@ pub(crate) struct Staging {
     direct: direct::Direct,
     /// Whether peers' memory may be mapped.
     may_map: bool,
-    /// This host, as exports name it.
+    /// The id of this host in exports.
     host: Option<[u8; 16]>,
 }
 
@@ -160,7 +159,7 @@ fn tell(
 }
 
 impl Staging {
-    /// `windows` gets the windows that peers are granted, by number.
+    /// `windows` receives the windows granted to peers, by number.
     pub(crate) fn new(
         domains: Arc<[Arc<dyn Domain>]>,
         regions: Regions,
@@ -292,7 +291,7 @@ impl Staging {
         }
     }
 
-    /// The session with a peer has ended.
+    /// Handles the end of the session with a peer.
     fn gone(&mut self, core: &mut Core<Guard>, peer: PeerId) {
         self.forget_window(core, peer);
         self.mappings.retain(|&(other, _), _| other != peer);
@@ -347,7 +346,7 @@ impl Staging {
         }
     }
 
-    /// A peer refuses a window: transfers that need one fail.
+    /// Handles a peer's refusal of a window: transfers that need one fail.
     fn refuse(&mut self, peer: PeerId, errno: Errno) {
         for id in self.transfers.ids(|transfer| transfer.plan.peer == peer && transfer.outcome.is_none()) {
             if let Some(transfer) = self.transfers.get_mut(id) {
@@ -406,7 +405,7 @@ impl Staging {
         true
     }
 
-    /// All bytes are in place: notifies the peer's program, if the transfer has a notification.
+    /// Notifies the peer's program when all bytes are in place, if the transfer has a notification.
     fn tell_end(&mut self, core: &mut Core<Guard>, transfer: &mut Transfer, now: Time) {
         if let Some(notice) = transfer.notice.take() {
             let note = core.post(transfer.plan.peer, nothing(), Some(notice), transfer.deadline, now);
@@ -506,7 +505,7 @@ impl Chunk {
 }
 
 impl Transfer {
-    /// Whether every byte is in a chunk, or has been.
+    /// Whether every byte is, or has been, in a chunk.
     fn is_cut(&self) -> bool {
         self.refused.is_empty() && self.cursor.0 >= self.plan.pieces.len()
     }

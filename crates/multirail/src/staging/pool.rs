@@ -1,8 +1,8 @@
 //! The pool: pinned host memory for chunks of our own devices' memory.
 //!
-//! A rail that went mute may read a place long after its chunk has moved to another rail (`engine/fence.rs`). Such a
-//! place is *lent* until the rail reports the end. If all are lent, the pool is replaced: the regions of lent places
-//! stay as long as the engine's transfers that use them.
+//! A mute rail may read a place long after its chunk has moved to another rail (`engine/fence.rs`). Such a place is
+//! *lent* until the rail reports the end. If all places are lent, the pool is replaced; the old region stays as long as
+//! engine transfers use it.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ impl Pooled {
 }
 
 impl Pool {
-    /// Makes sure that there is a pool.
+    /// Creates the pool if there is none.
     ///
     /// # Errors
     /// The device pins no memory.
@@ -68,7 +68,7 @@ impl Pool {
         self.region.as_ref().is_some_and(|region| Arc::ptr_eq(region, &pooled.region))
     }
 
-    /// The place of a chunk that has ended, and that a rail still reads.
+    /// Marks the place of an ended chunk as lent, because a rail still reads it.
     pub(super) fn lend(&mut self, pooled: &Pooled) {
         if self.is_its(pooled) {
             self.lent += 1;
@@ -78,7 +78,7 @@ impl Pool {
         }
     }
 
-    /// Takes a place back, which was lent or was not.
+    /// Returns a place to the pool, whether it was lent or not.
     pub(super) fn give_back(&mut self, pooled: &Pooled, was_lent: bool) {
         if self.is_its(pooled) {
             self.lent -= usize::from(was_lent);

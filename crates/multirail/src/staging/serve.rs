@@ -2,8 +2,8 @@
 //!
 //! Peers are not trusted: ranges are checked against the region and the window. A peer has one window, and no more
 //! copies in flight than the window has places. A window has a number like a region, so that its peer can lease keys of
-//! it (`leases.rs`). The number is random and told to that peer alone, as the window's keys are; windows are neither in
-//! the agent's metadata nor regions of orders.
+//! it (`leases.rs`). The number is random, and only that peer learns it and the window's keys. Windows are not in the
+//! agent's metadata, and orders cannot refer to them as regions.
 #![allow(unsafe_code)] // starts copies
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::memory::Copying;
 use crate::region::{Guard, Inner as Region, Shares};
 use crate::wire::staging::{Order, Through};
 
-/// Most windows; each takes 8 MiB of pinned memory.
+/// Maximum windows. Each takes 8 MiB of pinned memory.
 const WINDOWS: usize = 64;
 /// Time limit for delivering an answer to a peer.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -36,7 +36,7 @@ struct Serving {
 pub(super) struct Served {
     domains: Arc<[Arc<dyn Domain>]>,
     regions: Regions,
-    /// The windows by number, for those who lease keys of them.
+    /// The windows by number, for leasing their keys.
     numbers: Regions,
     windows: HashMap<PeerId, Arc<Region>>,
     serving: Vec<Serving>,
@@ -131,7 +131,7 @@ impl Served {
         Ok(info)
     }
 
-    /// A peer orders a copy from its window (`lands`), or to it.
+    /// Begins a copy that a peer orders: from its window (`lands`), or to it.
     pub(super) fn begin(
         &mut self,
         core: &mut Core<Guard>,
@@ -169,7 +169,7 @@ impl Served {
     }
 }
 
-/// A number for a window: random, and of no region, whose numbers count from 1.
+/// A random number for a window. It collides with no region, because regions count from 1.
 fn new_number() -> Result<u64> {
     let random = getrandom::u64().map_err(|error| ofi::Error::with(Errno::EIO, error.to_string()))?;
     Ok((random | 1 << 63) & !1)

@@ -1,4 +1,4 @@
-//! The places of this host's NICs, accelerators and memory, and which of them belong together.
+//! The locations of this host's NICs, accelerators and memory, and their proximity.
 //!
 //! [`Topology::of_host`] reads sysfs only: it needs no library and no privilege. Feature `hwloc` asks hwloc instead.
 //! Data that sysfs lacks (inside containers it may have little) is absent from the result, never guessed.

@@ -13,7 +13,7 @@ pub(super) enum Below {
 }
 
 impl Topology {
-    /// The tree, with a line for each place and device. Places without NICs and accelerators are left out.
+    /// The tree, with a line for each place and device. Places without NICs and accelerators are omitted.
     pub fn to_text(&self, grouping: &Grouping) -> String {
         let mut text = String::from("machine\n");
         let mut prefix = String::new();

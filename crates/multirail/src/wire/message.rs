@@ -6,15 +6,15 @@ use super::{
     MAX_RAILS, Malformed, RailInfo, Reader, RegionKey, VERSION, put_name, put_rails, take_name, take_rails,
 };
 
-/// Longest message: the receives that agents post have this length.
+/// Maximum length of a message, in bytes: the length of the receives that agents post.
 pub const MESSAGE: usize = 8192;
 /// Bytes of a notification in one message. All fragments but the last are this long.
 pub const FRAGMENT: usize = 8000;
-/// Most notifications that one acknowledgement names.
+/// Maximum notifications in one acknowledgement.
 pub const ACKED: usize = 512;
-/// Most leased keys that one request to fence names.
+/// Maximum leased keys in one request to fence.
 pub const FENCED_KEYS: usize = 256;
-/// Most notifications that one request to fence, or the answer to it, names.
+/// Maximum notifications in one request to fence, and in its answer.
 pub const FENCED_NOTICES: usize = 256;
 
 const MAGIC: [u8; 2] = *b"MR";
@@ -29,8 +29,8 @@ mod kind {
     pub(super) const GOODBYE: u8 = 7;
     pub(super) const VOID: u8 = 8;
     pub(super) const READY: u8 = 9;
-    // Agents that do not know these kinds drop them, and never send `ABLE`: of the others such an agent gets `LEASE`
-    // alone, as long as its `ABLE` may be under way.
+    // Agents that do not know these kinds drop them, and never send `ABLE`. Such an agent receives only `LEASE`, as
+    // long as its `ABLE` may be in flight.
     pub(super) const ABLE: u8 = 10;
     pub(super) const LEASE: u8 = 11;
     pub(super) const LEASED: u8 = 12;
@@ -39,11 +39,11 @@ mod kind {
     pub(super) const RELEASE: u8 = 15;
 }
 
-/// Why an agent rejects a greeting.
+/// The reason why an agent rejects a greeting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// The agent's incarnation is not the intended one: the metadata belongs to a process that is gone.
+    /// The agent's incarnation is not the intended one: the metadata is that of an earlier process.
     Stale = 1,
     /// The agent has as many peers as its limit permits.
     Full = 2,
@@ -72,21 +72,21 @@ pub enum Body {
         /// The sender's tag for the session.
         tag: u64,
     },
-    /// Answers a welcome: the welcome was not outdated.
+    /// Answers a welcome that is not outdated.
     Confirm,
-    /// Answers a confirmation: both ends have the session.
+    /// Answers a confirmation: the session is open at both ends.
     Ready,
     /// Rejects a greeting.
     Reject(Reason),
     /// A fragment of a notification.
     Notify(Fragment),
-    /// Notifications that the program has taken, or will find in the queue.
+    /// Acknowledges notifications, which are delivered or in the program's queue.
     Ack(Vec<u64>),
     /// The session has ended.
     Goodbye,
-    /// A notification that its sender has given up.
+    /// Cancels a notification.
     Void(u64),
-    /// The sender leases keys, and fences them.
+    /// The sender can lease keys and fence them.
     Able,
     /// Asks for keys of this region that are valid in this session only.
     Lease(u64),
@@ -97,7 +97,7 @@ pub enum Body {
         /// The keys.
         keys: Vec<RegionKey>,
     },
-    /// Asks the receiver to close leased keys and to hold notifications back.
+    /// Asks the receiver to close leased keys and to hold notifications.
     Fence {
         /// The number of the request in the session, counted from 1.
         serial: u64,
@@ -106,11 +106,11 @@ pub enum Body {
         /// Numbers of the notifications to hold until [`Body::Release`]: at most [`FENCED_NOTICES`].
         notices: Vec<u64>,
     },
-    /// The keys of this request are closed: no access by them touches memory any more.
+    /// The keys of this request are closed: no access under them touches memory any more.
     Fenced {
         /// The number of the request.
         serial: u64,
-        /// Notifications of the request that were handed out before. The others are held.
+        /// Notifications of the request that were delivered before. The others are held.
         out: Vec<u64>,
     },
     /// All data of a held notification is in place.

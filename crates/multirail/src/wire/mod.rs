@@ -37,11 +37,11 @@ pub struct RailInfo {
     pub address: Vec<u8>,
 }
 
-/// Why bytes are not a message, or not metadata.
+/// The reason why bytes are not a valid message or metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// There are more bytes than any may have.
+    /// There are more bytes than the limit.
     TooLong(usize),
     /// The bytes end too early.
     Truncated,
@@ -49,9 +49,9 @@ pub enum Malformed {
     Trailing,
     /// The bytes begin with another magic word.
     Magic,
-    /// The bytes have this version, which this program does not know.
+    /// The bytes have this unknown version.
     Version(u8),
-    /// The message has this unknown kind.
+    /// The message is of this unknown kind.
     Kind(u8),
     /// A field has an invalid value.
     Field(&'static str),

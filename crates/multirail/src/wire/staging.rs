@@ -16,9 +16,9 @@ pub(crate) struct Through {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// Nothing: the order opens a session.
+    /// No request: the order only opens a session.
     Ping,
-    /// Asks for a window, in place of an earlier one.
+    /// Requests a window, which replaces an earlier one.
     Ask(u64),
     /// The window, or the reason for its refusal.
     Grant(u64, Result<RegionInfo, u32>),

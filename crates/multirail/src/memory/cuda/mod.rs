@@ -99,7 +99,7 @@ impl Drop for Opened {
 }
 
 impl Cuda {
-    /// Opens the device with this ordinal. A device that is open already is the same one again.
+    /// Opens the device with this ordinal. Opening it again returns the same device.
     ///
     /// # Errors
     /// `FI_ENODEV` without NVIDIA's driver, or without such a device; the driver's errors.
@@ -161,8 +161,8 @@ impl Cuda {
     /// `FI_EINVAL` for an address that does not belong to a device, and for a range beyond its allocation.
     ///
     /// # Safety
-    /// The memory is not freed as long as the value, or a region made of it, exists, nor before the copies that are in
-    /// flight when the region is dropped have ended: [`Agent::revoke`](crate::Agent::revoke) returns when none is.
+    /// The memory stays allocated as long as the value, or a region made of it, exists, and until the copies in flight
+    /// when the region is dropped have ended: [`Agent::revoke`](crate::Agent::revoke) waits for them.
     pub unsafe fn borrow(&self, at: u64, len: usize) -> Result<DeviceMemory> {
         let mut ordinal: c_int = -1;
         self.0.call("cuPointerGetAttribute", |driver| {
@@ -222,7 +222,7 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// The event behind a copy.
+/// The event recorded after a copy.
 struct Behind {
     event: Event,
     device: Cuda,
@@ -367,7 +367,7 @@ impl Device for Cuda {
             return Err(Error::with(Errno::ENOSYS, "a driver without cuMemGetHandleForAddressRange"));
         };
         let (base, whole) = self.allocation(at)?;
-        // The driver wants whole pages of the host.
+        // The driver requires whole pages of the host.
         let page = rustix::param::page_size() as u64;
         let start = base - base % page;
         let len = (base + whole).next_multiple_of(page) - start;
