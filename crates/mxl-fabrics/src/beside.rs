@@ -1,7 +1,7 @@
-//! Waits for one end of a flow that drive other ends as well.
+//! Waits for one end of a flow while driving other ends.
 //!
-//! Each end needs the other one's answers: an initiator waits for slots and for arrivals, a target for verdicts. A
-//! thread that drives both and waits for one of them would wait for itself, until its timeout expires.
+//! Each end needs the other end's answers: an initiator waits for slots and arrivals, a target for verdicts. A thread
+//! that drives both but waits for one alone would deadlock until its timeout expires.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub trait Beside {
     /// Passes each of these ends to `visit`. It is called many times during a wait.
     ///
     /// # Errors
-    /// The error with which the wait ends: that of a visit, unless the program keeps it for later.
+    /// The error that ends the wait: that of a visit, unless the program keeps it for later.
     fn each(&mut self, visit: &mut Visit<'_>) -> Result<()>;
 }
 
@@ -48,7 +48,7 @@ impl<T: Drive> Beside for T {
     }
 }
 
-/// What a wait needs of the ends beside it, whatever their events.
+/// An end that is driven beside a wait, whatever its type of events.
 trait Turn {
     fn drive(&mut self) -> Result<bool>;
     fn has_room(&self) -> bool;
@@ -70,7 +70,7 @@ impl<T: Polled> Turn for T {
     }
 }
 
-/// Drives an end until `is_done`, and those beside it while that is not so. Returns false if `timeout` expires first.
+/// Drives an end, and the ends beside it, until `is_done`. Returns false if `timeout` expires first.
 pub(crate) fn wait<T: Polled>(
     end: &mut T,
     beside: &mut dyn Beside,

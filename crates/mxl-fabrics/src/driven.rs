@@ -1,9 +1,9 @@
-//! Progress threads: a thread that drives one end of a flow while the program waits for its events, or awaits them.
+//! Progress threads: a thread drives one end of a flow while the program waits for its events or awaits them.
 //!
 //! The thread polls while there is work, and for [`SPIN`] after it. Then it sleeps on the descriptors of the end's
-//! queues ([`crate::rest`]), also while transfers are in flight: whatever ends or arrives makes them readable, and
-//! calls of the program wake the thread. If commits come at even intervals ([`crate::rhythm`]), it is awake when the
-//! next one is due.
+//! queues ([`crate::rest`]), also while transfers are in flight: completions and arrivals make them readable, and calls
+//! of the program wake the thread. If commits come at even intervals ([`crate::rhythm`]), it is awake when the next one
+//! is due.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,8 +18,8 @@ use crate::rest::{self, Rest, Sleeper};
 use crate::rhythm::Rhythm;
 use crate::{Error, Result};
 
-/// How long the thread continues to poll after an event, and after a call that has woken it: about as long as an answer
-/// of the other end takes.
+/// Time for which the thread continues to poll after an event, and after a call that has woken it: about the time of an
+/// answer of the other end.
 const SPIN: Duration = Duration::from_micros(50);
 
 /// The ends that a [`Driven`] drives: a [`Target`](crate::Target), an [`Initiator`](crate::Initiator) or a
@@ -50,12 +50,12 @@ pub(crate) mod sealed {
         /// The oldest unread event.
         fn take(&mut self) -> Option<Self::Event>;
 
-        /// Whether there is room for the events of a turn, without displacing unread ones that the program counts on.
+        /// Whether there is room for the events of a turn without displacing unread ones that the program needs.
         fn has_room(&self) -> bool {
             true
         }
 
-        /// What the end waits for after a turn without events.
+        /// The condition that the end waits for after a turn without events.
         fn rest(&self) -> Rest;
 
         /// The queues whose descriptors announce events.
@@ -88,7 +88,7 @@ pub(crate) mod sealed {
 pub struct Driven<T: Drive> {
     shared: Arc<Shared<T>>,
     thread: Option<JoinHandle<()>>,
-    /// Its process: a child by fork has a copy of this, and not the thread.
+    /// The process of the thread: a forked child has a copy of this value, but not the thread.
     process: u32,
 }
 
@@ -159,8 +159,8 @@ impl<T: Drive> Driven<T> {
         }
     }
 
-    /// Sleeps until the end is in some state, which is looked at whenever something has happened. Returns false after
-    /// `timeout`. Events are not read.
+    /// Sleeps until the end is in some state, which is checked after each change. Returns false after `timeout`. Events
+    /// are not read.
     ///
     /// # Errors
     /// The errors of [`wait`](Self::wait).
@@ -291,7 +291,7 @@ impl<T: Drive> Shared<T> {
 
     /// The body of the thread.
     fn run(&self) {
-        // Its timers shall not be late by the usual 50 us. Where that is not permitted, they are.
+        // Reduces the default timer slack of 50 us, if that is permitted.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
         let (mut sleeper, mut rhythm) = (Sleeper::default(), Rhythm::default());
         // The thread polls until then.
@@ -323,7 +323,7 @@ impl<T: Drive> Shared<T> {
             }
             let now = Instant::now();
             if is_called {
-                // What the call has sent is answered soon.
+                // An answer to what the call has sent is expected soon.
                 awake = now + SPIN;
             }
             let next = rhythm.next(now);

@@ -23,14 +23,14 @@ use pace::Pace;
 use peer::Peer;
 pub use peer::{PeerState, PeerStats, Transfer};
 
-/// Interval of greetings to a target that does not answer.
+/// Interval of greetings to a silent target.
 const GREET_EVERY: Duration = Duration::from_millis(250);
 /// Interval of attempts to send a greeting for which there is no room: transfers to a removed target are still ending.
 const ROOM_EVERY: Duration = Duration::from_millis(2);
 /// Time that a target may leave a delivered request unanswered before the initiator greets it again. A target
 /// that is not running receives no request; if it has died, the request fails.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most unread events that are kept.
+/// Maximum unread events.
 const EVENTS: usize = 4096;
 
 enum Source {
@@ -100,8 +100,9 @@ impl Initiator {
     }
 
     /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever the connection is lost. If a target
-    /// was set up again under its id, possibly at another address, its new info replaces the older one. A target where
-    /// another initiator has replaced this one ([`PeerState::Parted`]) is added again to replace that one.
+    /// was set up again under its id, possibly at another address, its new info replaces the older one. If another
+    /// initiator has replaced this one at the target ([`PeerState::Parted`]), adding the target again replaces that
+    /// initiator.
     ///
     /// # Errors
     /// [`Error::Info`] for a target that this library or provider cannot reach, or with another kind of flow;
@@ -124,7 +125,7 @@ impl Initiator {
             self.peers.push(Peer { addr, ..Peer::new(info.clone()) });
             return Ok(());
         };
-        // What is in flight to the same address ends below only if this is its last insertion.
+        // Operations in flight to the same address end below only if this is its last insertion.
         if let Some(addr) = addr {
             self.link.remove(addr);
         }
@@ -135,11 +136,11 @@ impl Initiator {
         Ok(())
     }
 
-    /// The endpoint's number for a target's address. `None` if it has no room now: greeting the target tries again.
+    /// The endpoint's number for a target's address. `None` if there is no room now; the next greeting tries again.
     fn reach(&self, info: &TargetInfo) -> Result<Option<FiAddr>> {
         match self.link.insert(info.format, &info.address) {
             Ok(addr) => Ok(Some(addr)),
-            // No repetition changes this.
+            // Repetition would not help.
             Err(error) if error == Errno::EINVAL || error == Errno::EADDRNOTAVAIL => {
                 let (len, format, provider) = (info.address.len(), info.format, self.provider);
                 Err(Error::Info(format!(
@@ -159,7 +160,7 @@ impl Initiator {
         let peer = self.peers.swap_remove(at);
         if let Some(addr) = peer.addr {
             if peer.state == PeerState::Connected {
-                // If this is lost, the target learns it from the next initiator.
+                // If this message is lost, the target notices when the next initiator connects.
                 let _ = self.link.send(addr, &Message::Bye { token: peer.token });
             }
             self.link.remove(addr);
@@ -188,7 +189,7 @@ impl Initiator {
         }
     }
 
-    /// Messages that were invalid, or from nobody that this initiator has as a target. They were dropped.
+    /// Dropped messages: invalid ones, and those from senders that are not targets of this initiator.
     pub fn nonsense(&self) -> u64 {
         self.nonsense
     }
@@ -342,7 +343,7 @@ impl Initiator {
         }
     }
 
-    /// Drops the connection to a target, and its waiting transfers.
+    /// Drops the connection to a target and the transfers that wait for it.
     fn part(&mut self, at: usize) {
         let peer = &mut self.peers[at];
         let was_connected = peer.state == PeerState::Connected;
@@ -356,7 +357,7 @@ impl Initiator {
         peer.verdicts.clear();
         (peer.asked, peer.position, peer.number, peer.published, peer.until) = (None, None, 0, 0, 0);
         peer.full = None;
-        // What the target said holds until it answers again.
+        // The target's last statement holds until it answers again.
         if !matches!(peer.state, PeerState::Parted(_)) {
             peer.state = PeerState::Connecting;
         }

@@ -49,8 +49,8 @@ pub fn interfaces(provider: Option<Provider>, node: Option<&str>) -> Vec<Interfa
     all
 }
 
-/// Why [`interfaces`] finds none: the addresses that this host has instead of the node, or what stands in the way of
-/// the providers.
+/// The reasons why [`interfaces`] finds none: the addresses of this host, if it lacks the node, or the obstacles to the
+/// providers.
 pub fn reasons(provider: Option<Provider>, node: Option<&str>) -> Vec<String> {
     let elsewhere = interfaces(provider, None);
     if let (Some(node), [_, ..]) = (node, &elsewhere[..]) {
@@ -75,7 +75,7 @@ pub fn reasons(provider: Option<Provider>, node: Option<&str>) -> Vec<String> {
     refusals.iter().filter(|refusal| about(&refusal.provider)).map(ToString::to_string).collect()
 }
 
-/// What flows need.
+/// The hints for flows.
 fn hints() -> Hints {
     let mut hints = Hints::default();
     hints.info.ep_attr.ep_type = EpType::Rdm;

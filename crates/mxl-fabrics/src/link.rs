@@ -30,7 +30,7 @@ const BATCH: usize = 16;
 pub(crate) const MR_MODE: MrMode =
     MrMode::VIRT_ADDR.union(MrMode::ALLOCATED).union(MrMode::PROV_KEY).union(MrMode::LOCAL);
 
-/// Names an operation of this end.
+/// Identifies an operation of this end.
 pub(crate) type OpId = u64;
 
 /// An event on a link.
@@ -176,7 +176,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Opens the first endpoint that the provider offers for a node and a service of this host, which may be left open.
+    /// Opens the first endpoint that the provider offers for a node and a service of this host, both optional.
     pub fn open(
         provider: Provider,
         (node, service): (Option<&str>, Option<&str>),

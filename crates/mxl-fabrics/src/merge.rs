@@ -27,9 +27,9 @@ use crate::{Beside, Error, Options, Provider, Received, Result, Target, beside};
 use grains::Grains;
 use samples::Samples;
 
-/// Most paths of a merged flow.
+/// Maximum paths of a merged flow.
 const PATHS: usize = 8;
-/// Most events of one path that a poll handles before it turns to the next path.
+/// Maximum events of one path that a poll handles before the next path.
 const TURN: usize = 16;
 
 /// The address of one path of a merged flow.
@@ -43,7 +43,7 @@ pub struct MergePath<'a> {
     pub service: Option<&'a str>,
     /// [`TargetInfo::id`](crate::TargetInfo::id), for a path that must be found again after a restart.
     pub id: Option<u64>,
-    /// Options of this path alone, in place of the merge's.
+    /// Options of this path, which replace the merge's.
     pub options: Option<&'a Options>,
 }
 
@@ -262,7 +262,7 @@ impl Merge {
 }
 
 impl Drop for Merge {
-    /// Tells all initiators before the first path closes, so that the paths wait for them at the same time.
+    /// Notifies all initiators before the first path closes, so that the paths wait for them at the same time.
     fn drop(&mut self) {
         self.paths.iter_mut().flatten().for_each(Target::leave);
     }

@@ -2,7 +2,7 @@
 //!
 //! Without remote writes, payloads travel in messages as well ([`Piece`]).
 //!
-//! All of this may come from an untrusted sender. An invalid message parses to `None`, and is counted.
+//! The sender may be untrusted. An invalid message parses to `None`, and is counted.
 
 mod piece;
 
@@ -29,7 +29,7 @@ pub enum Message {
         version: u16,
         /// The id of the intended target.
         target: u64,
-        /// Names this attempt; the answer repeats it.
+        /// Identifies this attempt; the answer repeats it.
         nonce: u64,
         /// The flow's properties.
         geometry: [u64; 8],
@@ -50,11 +50,11 @@ pub enum Message {
         rings: Remote,
         /// Samples only: length of a channel's ring, in samples.
         length: u64,
-        /// Longest message with a payload, in bytes; 0 if payloads are written remotely.
+        /// Maximum length of a message with a payload, in bytes; 0 if payloads are written remotely.
         receive: u64,
     },
-    /// The target refuses the initiator, or ends its connection (a farewell). A farewell may be lost: an initiator that
-    /// does not hear it finds out when its requests or writes fail.
+    /// The target refuses the initiator, or ends its connection (a farewell). A farewell may be lost: the initiator
+    /// then notices when its requests or writes fail.
     Refused {
         /// The nonce of the `Hello`, which only the initiator and this target know.
         nonce: u64,
@@ -128,7 +128,7 @@ pub struct Remote {
     pub key: u64,
 }
 
-/// Why a target refuses an initiator, or ends its connection.
+/// The reason why a target refuses an initiator, or ends its connection.
 ///
 /// The code on the wire is the place in this list. New codes need no new [`VERSION`]: an initiator drops a message with
 /// a code that it does not know. [`Closed`](Self::Closed) and the codes after it were added that way.

@@ -1,7 +1,7 @@
-//! How an end of a flow waits: asleep on the descriptors of its queues, which announce what happens.
+//! Waits of an end of a flow: the thread sleeps on the descriptors of the queues, which announce events.
 //!
-//! No progress depends on a descriptor alone: no sleep is longer than [`MAX_SLEEP`], after which the end polls again, for
-//! example to greet a target that does not answer.
+//! No progress depends on a descriptor alone: after at most [`MAX_SLEEP`] the end polls again, for example to greet a
+//! silent target.
 #![allow(unsafe_code)] // borrows descriptors of queues that the caller keeps
 
 use std::os::fd::BorrowedFd;
@@ -13,24 +13,24 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Maximum time of one sleep.
 const MAX_SLEEP: Duration = Duration::from_millis(20);
-/// How long an end sleeps that waits for room, or whose queues have no descriptor.
+/// Sleep of an end that waits for room, or whose queues have no descriptor.
 const NAP: Duration = Duration::from_micros(50);
-/// Sleeps that may not begin, one after the other, before the thread naps.
+/// Consecutive sleeps that could not begin, after which the thread naps.
 const MISSES: u32 = 64;
 
-/// What ends the wait of an end that has nothing to do now.
+/// The condition that ends the wait of an idle end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// The descriptors announce it.
+    /// An event on the descriptors.
     Announced,
-    /// The descriptors, and this moment: then something is due.
+    /// An event on the descriptors, or this time, when something is due.
     Until(Instant),
-    /// Something waits for room. A descriptor may announce it, but need not.
+    /// Room for pending work, which a descriptor may announce, but need not.
     Room,
 }
 
 impl Rest {
-    /// The rest that ends first.
+    /// The condition that ends first.
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Room, _) | (_, Self::Room) => Self::Room,
@@ -40,7 +40,7 @@ impl Rest {
         }
     }
 
-    /// How long to sleep at `now`.
+    /// The time to sleep at `now`.
     pub fn limit(self, now: Instant) -> Duration {
         match self {
             Self::Announced => MAX_SLEEP,
@@ -53,20 +53,20 @@ impl Rest {
 /// The sleeps of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Sleeper {
-    /// Successive sleeps that did not begin, as there was something to poll for.
+    /// Consecutive sleeps that did not begin because there was something to poll for.
     misses: u32,
 }
 
 impl Sleeper {
-    /// Makes the descriptors announce what comes next. Returns false if there is something to poll for already.
+    /// Arms the descriptors for the next event. Returns false if there is something to poll for already.
     pub fn prepare(&mut self, queues: &[Arc<dyn CompletionQueue>]) -> bool {
         let may_sleep = queues.iter().all(|queue| queue.trywait().is_ok());
         self.misses = if may_sleep { 0 } else { self.misses.saturating_add(1) };
         may_sleep
     }
 
-    /// To be called, without a lock, where [`prepare`](Self::prepare) returned false: a nap, if a queue has something
-    /// to poll for whatever is polled.
+    /// Must be called, without a lock, after [`prepare`](Self::prepare) returned false. Naps if a queue keeps having
+    /// something to poll for, however often it is polled.
     pub fn stay_awake(&self) {
         if self.misses > MISSES {
             std::thread::sleep(NAP);

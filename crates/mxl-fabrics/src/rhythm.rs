@@ -1,19 +1,18 @@
-//! Foresees when the next commit of a flow comes: flows are written at even intervals, so a thread can be awake in
-//! time.
+//! Predicts the time of a flow's next commit: flows are written at even intervals, so a thread can be awake in time.
 //!
 //! A thread that sleeps until a descriptor is ready returns tens of microseconds late: its core has gone to sleep too.
-//! A thread that polls from a moment before on does not. A wrong guess costs the time of that poll, which is short, and
-//! nothing is missed: the thread then sleeps on its descriptors as before.
+//! A thread that begins to poll a moment before the event does not. A wrong prediction costs one short poll and misses
+//! nothing: the thread then sleeps on its descriptors as before.
 
 use std::time::{Duration, Instant};
 
-/// Events that are closer to the one before belong to the same commit: its parts, and what answers them.
+/// Minimum gap between two commits. Closer events belong to one commit: its parts, and the answers to them.
 const APART: Duration = Duration::from_micros(150);
-/// Intervals that are compared.
+/// Number of compared intervals.
 const KEPT: usize = 8;
-/// How far an interval may be from the usual one, and how late a commit is waited for.
+/// Maximum distance of an interval from the usual one, and maximum lateness of an awaited commit.
 const NEAR: Duration = Duration::from_micros(60);
-/// How long before the moment the thread shall be awake: timers are late too.
+/// Time before the predicted moment at which the thread should be awake, because timers are late too.
 const BEFORE: Duration = Duration::from_micros(50);
 /// Minimum interval that is predicted: at shorter ones the thread would hardly sleep.
 const MIN_INTERVAL: Duration = Duration::from_micros(400);
@@ -31,7 +30,7 @@ pub(crate) struct Rhythm {
 }
 
 impl Rhythm {
-    /// Notes an event.
+    /// Records an event.
     pub fn happened(&mut self, now: Instant) {
         let Some((first, latest)) = &mut self.last else {
             self.last = Some((now, now));
@@ -45,7 +44,7 @@ impl Rhythm {
         *latest = now;
     }
 
-    /// The usual interval. `None` if there is none: most of the last ones are near it, in whatever order.
+    /// The usual interval: most of the last intervals are near it, in any order. `None` if there is none.
     fn interval(&self) -> Option<Duration> {
         if self.count < KEPT {
             return None;
@@ -57,7 +56,7 @@ impl Rhythm {
         (near * 4 > KEPT * 3 && (MIN_INTERVAL..=MAX_INTERVAL).contains(&median)).then_some(median)
     }
 
-    /// When to be awake for the next commit, which may be past. `None` if it cannot be foreseen, or is overdue.
+    /// The time to be awake for the next commit, which may be past. `None` if the commit is unpredictable or overdue.
     pub fn next(&self, now: Instant) -> Option<Instant> {
         let due = self.last?.0 + self.interval()?;
         (now < due + NEAR).then(|| due - BEFORE)

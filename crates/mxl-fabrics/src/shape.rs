@@ -4,9 +4,9 @@ use mxl::{Geometry, Rational};
 
 /// Pieces of one remote write, at either end.
 pub const PIECES: usize = 8;
-/// The most writes of one batch of samples: the range of the CQ data.
+/// Maximum writes of one batch of samples: the range of the CQ data.
 pub const PARTS: usize = 1 << 8;
-/// The most writes of one commit of slices: the range of the CQ data.
+/// Maximum writes of one commit of slices: the range of the CQ data.
 pub const GRAIN_PARTS: usize = 1 << 16;
 
 /// A part of a transfer: its position in the source, and in the target.
@@ -109,7 +109,7 @@ pub fn parts(spans: &[Span], limits: Limits) -> Vec<Vec<Span>> {
     parts
 }
 
-/// The most parts that this many spans with this many bytes in total may become.
+/// The maximum number of parts for this many spans with this many bytes in total.
 pub fn most_parts(spans: usize, bytes: u64, limits: Limits) -> usize {
     // Each part but the last is full of pieces or of bytes.
     let full = spans / limits.pieces.max(1) + 1;
@@ -145,7 +145,7 @@ pub fn numbers(geometry: &Geometry) -> [u64; 8] {
     }
 }
 
-/// Describes in which properties two geometries differ: ours, and the other end's, which may have any numbers.
+/// Describes the properties in which our geometry and the other end's, which may be any numbers, differ.
 pub fn difference(here: &[u64; 8], there: &[u64; 8]) -> Option<String> {
     if here == there {
         return None;

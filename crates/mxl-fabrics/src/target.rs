@@ -25,7 +25,7 @@ use crate::message::{Message, VERSION, Why};
 use crate::rest::Rest;
 use crate::{Beside, Error, Options, OwnKeys, Provider, RegionInfo, Result, TargetInfo, beside, shape};
 
-/// Most unread events that are kept.
+/// Maximum unread events.
 pub(crate) const EVENTS: usize = 4096;
 
 enum Ring {
@@ -45,9 +45,9 @@ pub struct Target {
     dismissed: Dismissals,
     /// The nonces of the last attempts that another one replaced.
     replaced: VecDeque<u64>,
-    /// Greetings that wait for their turn: each is accepted after what arrived before it.
+    /// Greetings in order of arrival: each is accepted after everything that arrived before it.
     greetings: VecDeque<Message>,
-    /// When the target began to close.
+    /// The time when the target began to close.
     left: Option<Instant>,
     /// The endpoint or the flow has failed.
     is_broken: bool,
@@ -166,7 +166,7 @@ impl Target {
         &self.times
     }
 
-    /// Whether an initiator is connected, as far as is known.
+    /// Whether an initiator is connected, as far as the target knows.
     pub fn is_connected(&self) -> bool {
         self.peer.is_some()
     }
@@ -217,7 +217,7 @@ impl Target {
                 self.handle(happened)?;
             }
         }
-        // Each may bring others, which nobody can send for ever within one turn.
+        // Each may bring further greetings, but a sender cannot prolong one turn for ever.
         let waiting = self.greetings.len();
         for _ in 0..waiting {
             if let Some(greeting) = self.greetings.pop_front() {

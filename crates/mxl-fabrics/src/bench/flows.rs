@@ -1,6 +1,5 @@
-//! Many flows with one reading thread: a grain of each is written at the same moment, and the thread sleeps
-//! until the
-//! first of them arrives.
+//! Many flows with one reading thread: grains of all flows are written at the same moment, and the thread sleeps until
+//! the first one arrives.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

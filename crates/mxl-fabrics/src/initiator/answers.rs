@@ -1,4 +1,4 @@
-//! What the fabric and the targets answer: the ends of operations, and messages.
+//! Handles completions of operations, and messages of targets.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::message::{Message, Why};
 
 /// Maximum samples in a target's ring: hours of them.
 const MAX_RING_SAMPLES: u64 = 1 << 32;
-/// Most grants of a target that are kept.
+/// Maximum grants of a target that are kept.
 const GRANTS: usize = 1024;
 
 impl Initiator {
@@ -79,7 +79,7 @@ impl Initiator {
         at.map(|at| &mut self.peers[at])
     }
 
-    /// A target refuses the initiator, or ends its connection.
+    /// Handles a refusal of a target, or the end of its connection.
     fn farewell(&mut self, nonce: u64, why: Why) {
         let Some(at) = self.peers.iter().position(|peer| peer.is_named(nonce)) else {
             self.nonsense += 1;

@@ -36,7 +36,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Creates the schedule from the caller's options. A phase that is left open is chosen far from those that this
+    /// Creates the schedule from the caller's options. Without a given phase it chooses one far from those that this
     /// process has chosen before.
     pub fn new(wish: &Pacing) -> Result<Self> {
         let Pacing { spread, phase } = *wish;
@@ -79,7 +79,7 @@ fn nth_phase(process: u32, turn: u32) -> f64 {
     (f64::from(process) * START + f64::from(turn) * GOLDEN).fract()
 }
 
-/// The time for `amount` slices or samples: their duration at the flow's rate.
+/// The duration of `amount` slices or samples at the flow's rate.
 pub(super) fn period(geometry: &Geometry, amount: u64) -> Duration {
     let (rate, of_one) = match *geometry {
         Geometry::Grains { rate, slices, .. } => (rate, 1.0 / f64::from(slices.max(1))),

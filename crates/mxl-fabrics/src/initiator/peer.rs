@@ -65,7 +65,7 @@ pub enum PeerState {
     Connecting,
     /// The target accepts transfers.
     Connected,
-    /// The target refused, with a reason; the initiator greets it again.
+    /// The target has refused, with a reason. The initiator greets it again.
     Refused(Why),
     /// The target ended the connection, with a reason. The initiator greets it until it answers, except after
     /// [`Why::Replaced`]: two initiators of one target would replace each other for ever.
@@ -115,10 +115,10 @@ pub(super) enum Way {
     Messages,
 }
 
-/// The verdict on a commit that is abandoned.
+/// The verdict on an abandoned commit.
 pub(super) const GIVEN_UP: u64 = 2;
 
-/// A transfer that waits, or was posted in part.
+/// A transfer that waits or is posted in part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub index: u64,
@@ -132,7 +132,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Appends slices that follow its own. Returns whether it could: not once a part was posted.
+    /// Appends slices that follow its own. Returns false if a part has been posted already.
     fn extend(&mut self, next: &Self) -> bool {
         let untouched = self.posted == 0 && self.number.is_none() && self.index == next.index;
         match (&mut self.what, next.what) {
@@ -193,7 +193,7 @@ pub(super) struct Asked {
     pub op: OpId,
     /// The time of its last repetition.
     pub last: Instant,
-    /// When it was known to have arrived.
+    /// The time when its arrival was known.
     pub arrived: Option<Instant>,
 }
 
@@ -201,9 +201,9 @@ pub(super) struct Peer {
     pub info: TargetInfo,
     pub addr: Option<FiAddr>,
     pub state: PeerState,
-    /// Names the attempt to connect, or the connection that it led to; 0 if none was begun.
+    /// Identifies the attempt to connect, or the resulting connection; 0 if none was begun.
     pub nonce: u64,
-    /// The previous attempt, and whether the target has refused or ended it.
+    /// The previous attempt, and whether the target refused or ended it.
     pub former: (u64, bool),
     pub token: u64,
     pub way: Way,
@@ -215,9 +215,9 @@ pub(super) struct Peer {
     pub until: u64,
     /// The end of the last batch that was posted, or for which room was requested.
     pub position: Option<u64>,
-    /// The request that the target has not answered.
+    /// The unanswered request to the target.
     pub asked: Option<Asked>,
-    /// Since when the target has to publish a commit before the next one may begin.
+    /// The time since which the target must publish a commit before the next one may begin.
     pub full: Option<Instant>,
     pub jobs: VecDeque<Job>,
     /// The parts of the first job that are left to post, once it was begun.
@@ -227,7 +227,7 @@ pub(super) struct Peer {
     /// Operations in flight, and the commits of their writes; messages have none.
     pub flights: HashMap<OpId, Option<u64>>,
     pub sent: BTreeMap<u64, Sent>,
-    /// What its transfers wait for.
+    /// The condition that its transfers wait for.
     pub rest: Rest,
     /// The number of the next commit.
     pub number: u64,
@@ -290,7 +290,7 @@ impl Peer {
         self.state == PeerState::Parted(Why::Replaced)
     }
 
-    /// Whether a nonce is that of its present or previous attempt.
+    /// Whether a nonce is that of the present or the previous attempt.
     pub fn is_named(&self, nonce: u64) -> bool {
         nonce != 0 && (self.nonce == nonce || self.former.0 == nonce)
     }

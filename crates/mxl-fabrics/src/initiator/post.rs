@@ -183,8 +183,7 @@ impl Initiator {
         Ok(true)
     }
 
-    /// Drops a job whose data the source does not have, or no longer has. The part that was sent is
-    /// abandoned.
+    /// Drops a job whose data the source does not have, or no longer has. The commit of a sent part is abandoned.
     fn drop_job(&mut self, at: usize, job: Job) -> bool {
         let peer = &mut self.peers[at];
         peer.jobs.pop_front();
@@ -274,7 +273,7 @@ impl Initiator {
         Ok(Some(is_last))
     }
 
-    /// Asks a target for room. If a request has arrived and the target does not answer, it is disconnected.
+    /// Requests room from a target. If the target does not answer a delivered request, it is disconnected.
     fn ask(&mut self, at: usize, addr: FiAddr, index: u64, floor: u64) -> Result<bool, ofi::Error> {
         let now = Instant::now();
         let peer = &mut self.peers[at];

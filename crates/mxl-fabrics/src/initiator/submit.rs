@@ -1,4 +1,4 @@
-//! What an initiator is asked to send: it is checked, and queued for each target.
+//! Submission: checks what the program sends, and queues it for each target.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use super::peer::{Job, Payload, PeerState, What};
 use super::{Initiator, Source};
 use crate::{Error, Result, shape};
 
-/// Most transfers that wait for one target; older ones are dropped.
+/// Maximum transfers that wait for one target. Older ones are dropped.
 const QUEUED: usize = 1024;
 
 impl Initiator {

@@ -1,4 +1,4 @@
-//! Decides which samples a merged flow takes from which path: each once, in order, from the path that had it first.
+//! Selects the samples of a merged flow: each once, in order, from the path that delivered it first.
 
 use super::trust::{Place, Seen, Trust};
 
@@ -27,7 +27,7 @@ pub(super) enum Worth {
     New,
     /// The source has jumped: the flow restarts with this batch. The part is the loss in between.
     Anew(Part),
-    /// All of it has arrived before.
+    /// The whole batch has arrived before.
     Duplicate,
     /// The batch is far from all others and lacks confirmation.
     Strange,

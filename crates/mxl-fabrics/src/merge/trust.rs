@@ -1,14 +1,14 @@
-//! Decides which indices of a path count. A path may be wrong, or lie: if an index from the far future were taken once,
-//! all data of the other paths would be too late.
+//! Decides which indices of a path count. A path may be wrong or malicious: one accepted index from the far future
+//! would make all data of the other paths too late.
 //!
 //! An index *near* the newest taken one always counts: at most one window before or after it. If the flow follows the
 //! clock, as MXL's flows do, the index must not be ahead of the clock by more than half a window either. Any other
-//! index counts only with a reason to believe it; until then its data is dropped.
+//! index counts only after confirmation; until then its data is dropped.
 
 /// The verdict on an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The index belongs to the taken ones.
+    /// The index belongs to the accepted ones.
     Near,
     /// The index does not belong to them, and lacks confirmation.
     Far,
@@ -39,10 +39,10 @@ pub(super) struct Seen {
 pub(super) struct Trust {
     /// A window, in grains or samples.
     length: u64,
-    /// Strangers in a row after which an uncontradicted path is believed.
+    /// Consecutive far indices after which a path that no other contradicts is trusted.
     patience: u64,
     strangers: [Option<Stranger>; super::PATHS],
-    /// Strangers of all paths since the last near index.
+    /// Far indices of all paths since the last near one.
     since: u64,
     /// The newest taken index matched the clock.
     is_clocked: bool,
@@ -87,7 +87,7 @@ impl Trust {
         Place::Jump
     }
 
-    /// An index was taken.
+    /// Records an accepted index.
     pub fn taken(&mut self, index: u64, now: Option<u64>) {
         self.is_clocked = now.is_some_and(|now| now.abs_diff(index) <= self.length);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::trust::{Place, Seen, Trust};
 
-/// Grains by which the flow advances before it gives up a grain that only invalid copies could complete.
+/// Number of grains after which the flow gives up a grain that has only invalid copies.
 const HOPE: u64 = 2;
 
 /// A path's statement about a grain.
@@ -140,7 +140,7 @@ impl Window {
         lost
     }
 
-    /// A grain to give up: a path has reported it as invalid, and no other has completed it since.
+    /// The next grain to give up: a path has reported it as invalid, and no other has completed it since.
     pub fn hopeless(&self) -> Option<Copy> {
         let until = self.head?.checked_sub(HOPE)?;
         let is_hopeless = |there: There| there.denied != 0 && !self.is_whole(there);

@@ -51,7 +51,7 @@ pub struct TargetStats {
     pub taken: u64,
     /// Initiators that were refused.
     pub refused: u64,
-    /// Initiators whose connection the target ended: they were told the reason, if it reached them.
+    /// Connections that the target ended with a farewell, which may not have arrived.
     pub parted: u64,
     /// Messages and writes that were invalid.
     pub nonsense: u64,

@@ -15,40 +15,41 @@ use crate::link::{Happened, Memory, OpId, Window};
 use crate::message::{Message, Remote, Why};
 use crate::rest::Sleeper;
 
-/// Most queue reads that fetch completions of an old initiator's writes: messages must not keep a target busy.
+/// Maximum queue reads for completions of an old initiator's writes, so that messages do not keep a target busy.
 const DRAINED: usize = 64;
-/// Most messages that an initiator may leave unread beyond those that its provider holds: the target sends a few for
-/// each grain.
+/// Maximum messages that an initiator may leave unread, beyond those that its provider buffers. The target sends a few
+/// per grain.
 const UNHEARD: usize = 1024;
-/// Most refusals and farewells whose end the target awaits. It gives up the oldest one for a newer one.
+/// Maximum refusals and farewells whose completion the target awaits. A newer one displaces the oldest.
 const DISMISSED: usize = 16;
-/// Most given-up messages in flight: each has an operation of the endpoint. Beyond it the target answers no wrong
-/// greeting, and still takes right ones.
+/// Maximum messages in flight that the target no longer awaits: each occupies an operation of the endpoint. Beyond it
+/// the target answers no invalid greeting, but still accepts valid ones.
 const GIVEN_UP: usize = 256;
-/// How long a refusal or a farewell waits for room.
+/// Time that a refusal or a farewell waits for room.
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
-/// How long a closing target waits for its farewell to arrive.
+/// Time that a closing target waits for its farewell to arrive.
 const LINGER: Duration = Duration::from_millis(50);
-/// Most greetings that wait for their turn.
+/// Maximum queued greetings.
 const GREETINGS: usize = 16;
-/// Most replaced attempts whose late greetings are known.
+/// Maximum replaced attempts whose late greetings are recognised.
 const REPLACED: usize = 16;
 
-/// An initiator that is told why it is refused, or why its connection has ended.
+/// A dismissed initiator: a refusal or a farewell is on its way to it.
 pub(super) struct Dismissed {
     addr: FiAddr,
     nonce: u64,
     why: Why,
     since: Instant,
-    /// The message, once there was room for it.
+    /// The message's operation, once there was room for it.
     op: Option<OpId>,
 }
 
-/// Initiators that are told why they are refused or parted.
+/// The dismissed initiators.
 #[derive(Default)]
 pub(super) struct Dismissals {
     awaited: Vec<Dismissed>,
-    /// Messages that were sent and that nobody awaits. Over shared memory they end when their receiver reads or dies.
+    /// Messages in flight that the target no longer awaits. Over shared memory they end when their receiver reads or
+    /// dies.
     given_up: HashSet<OpId>,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct Peer {
 }
 
 impl Target {
-    /// Disconnects the initiator, tells it the reason unless it has left itself, and withdraws its memory.
+    /// Disconnects the initiator, sends it the reason unless it has left by itself, and withdraws its memory.
     pub(super) fn part(&mut self, why: Option<Why>) {
         if let Some(peer) = self.peer.take() {
             match why {
@@ -96,7 +97,8 @@ impl Target {
         }
     }
 
-    /// Tells an initiator why it is refused or parted. Its address is removed afterwards. The message may be lost.
+    /// Sends an initiator the reason for its refusal or the end of its connection, and then removes its address. The
+    /// message may be lost.
     fn dismiss(&mut self, addr: FiAddr, nonce: u64, why: Why) {
         if self.dismissed.awaited.len() >= DISMISSED {
             self.give_up();
@@ -105,7 +107,7 @@ impl Target {
         self.send_dismissals();
     }
 
-    /// Awaits the end of the oldest refusal or farewell no longer. One that was sent can still be read.
+    /// Stops awaiting the oldest refusal or farewell. If it was sent, it can still be read.
     fn give_up(&mut self) {
         let Dismissals { awaited, given_up } = &mut self.dismissed;
         let oldest = awaited.iter().enumerate().min_by_key(|(_, there)| (there.op.is_none(), there.since));
@@ -135,7 +137,7 @@ impl Target {
         });
     }
 
-    /// Whether an operation was a refusal or a farewell, which has ended.
+    /// Whether an ended operation was a refusal or a farewell.
     pub(super) fn dismissed(&mut self, op: OpId) -> bool {
         let Dismissals { awaited, given_up } = &mut self.dismissed;
         let Some(at) = awaited.iter().position(|there| there.op == Some(op)) else {
@@ -151,13 +153,13 @@ impl Target {
         self.dismissed.awaited.iter().any(|there| there.op.is_none())
     }
 
-    /// Tells the initiator that the target closes. Only its end may follow.
+    /// Tells the initiator that the target closes. Afterwards the target may only be dropped.
     pub(crate) fn leave(&mut self) {
         self.part(Some(Why::Closed));
         self.left.get_or_insert_with(Instant::now);
     }
 
-    /// Waits for what was sent by [`leave`](Self::leave) to arrive, for a limited time.
+    /// Waits until the message of [`leave`](Self::leave) has arrived, for a limited time.
     fn linger(&mut self) {
         let since = *self.left.get_or_insert_with(Instant::now);
         let (mut happened, mut sleeper) = (Vec::new(), Sleeper::default());
@@ -258,9 +260,9 @@ impl Target {
         ended.into_iter().try_for_each(|ended| self.handle(ended))
     }
 
-    /// Takes what arrived before a greeting that is accepted. Nothing of it is for the new initiator, so only ends of
-    /// this target's own messages and other greetings are kept. It handles neither: a greeting that led to the next one
-    /// would use the stack for each.
+    /// Drains the queue before a greeting is accepted. None of the drained events concerns the new initiator, so only
+    /// completions of this target's own messages and further greetings are kept. They are handled later, because
+    /// handling a greeting here would recurse.
     fn drain(&mut self, ended: &mut Vec<Happened>) -> Result<()> {
         let mut happened = Vec::new();
         for _ in 0..DRAINED {
@@ -270,7 +272,7 @@ impl Target {
             for happened in happened.drain(..) {
                 match happened {
                     Happened::Ended(..) => ended.push(happened),
-                    // One that is dropped is repeated.
+                    // A dropped greeting is repeated.
                     Happened::Message(greeting @ Message::Hello { .. })
                         if self.greetings.len() < GREETINGS =>
                     {

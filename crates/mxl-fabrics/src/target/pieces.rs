@@ -10,7 +10,7 @@ use crate::message::Piece;
 use crate::shape::{self, Rings};
 
 impl Target {
-    /// A message with a payload has arrived.
+    /// Handles a message with a payload.
     pub(super) fn piece(&mut self, receive: Receive) -> Result<()> {
         let taken = self.copy_piece(&receive);
         self.link.release(receive);
@@ -43,7 +43,7 @@ impl Target {
                 let is_inside = |span: &shape::Span| {
                     shape::is_in_window(writer.channels(), index, count, rings, span.to, span.len)
                 };
-                // Published samples are not changed any more.
+                // Published samples must not change.
                 let start = index.checked_sub(count)?;
                 let is_open = self.expected.is_some_and(|expected| start >= expected) && index <= peer.until;
                 is_open && count <= writer.max_write() && piece.spans.iter().all(is_inside)

@@ -25,7 +25,7 @@ pub(super) struct Pending {
     pub(super) arrived: u32,
     /// The initiator has sent its verdict.
     pub(super) is_judged: bool,
-    /// When the target saw its first part.
+    /// The time when the target saw its first part.
     first: Option<Instant>,
 }
 
@@ -51,7 +51,7 @@ impl Peer {
 }
 
 impl Target {
-    /// A peer's write is complete.
+    /// Handles a completed write of a peer.
     pub(super) fn arrived(&mut self, data: u64) -> Result<()> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         let told = match &self.ring {
