@@ -25,7 +25,7 @@ pub(crate) struct AvBody {
     pub users: Users,
     /// The domain, and the event queue once it is bound.
     holds: Mutex<Vec<Hold>>,
-    /// The entry by which events find this object.
+    /// The directory entry by which events find this object.
     entry: Mutex<Option<Entry>>,
 }
 
@@ -185,8 +185,7 @@ unsafe fn insert_whole(
     let key = unsafe { av_keys::of_insertion(flags, places, count)? };
     let inserted = av.av.insert_with(addresses, &av_attr::insertion(ids.as_ref(), key, context))?;
     if av.reports {
-        // The context belongs to the events, and they report the number of insertions.
-        // SAFETY: the caller's promise.
+        // The events carry the context, and report the number of insertions. SAFETY: the caller's promise.
         unsafe { answer(&inserted, places, 0, std::ptr::null_mut()) };
         return Ok(0);
     }

@@ -18,8 +18,8 @@ pub(crate) struct CqBody {
     wait_obj: WaitObj,
     /// The buffer that the last error's `err_data` points to, if the program supplied none.
     err_data: Mutex<Vec<u8>>,
-    /// The number of the last error that was read, if its peer is known, and the text of `fi_cq_strerror`, which names
-    /// the peer. It stays until the next error is read.
+    /// The number of the last error read, if its peer is known, and the text of `fi_cq_strerror`, which names the peer.
+    /// Valid until the next error is read.
     failed: Mutex<Option<(c_int, String)>>,
     /// Size of the program's `fi_cq_err_entry`.
     err_entry: usize,
@@ -276,7 +276,7 @@ unsafe extern "C" fn strerror(
         let text = match unsafe { object::body(cq) } {
             Ok(cq) => {
                 let failed = cq.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                // Only a text in the caller's buffer names the peer: another one has to live for ever.
+                // Only a text in the caller's buffer names the peer: any other text is never freed.
                 if let Some((number, text)) = &*failed
                     && *number == prov_errno
                     && !buf.is_null()

@@ -19,8 +19,8 @@ pub(crate) fn enter<T>(number: Fid, handle: *mut T) -> Entry {
     Entry(number.0)
 }
 
-/// Creates an object and enters its handle. Lookups wait meanwhile, because an event may name the object before `make`
-/// is done.
+/// Creates an object and enters its handle. Lookups wait meanwhile, because an event may refer to the object before
+/// `make` returns.
 ///
 /// # Errors
 /// Those of `make`.
@@ -31,7 +31,7 @@ pub(crate) fn enter_new<T>(make: impl FnOnce() -> Result<(Fid, *mut T)>) -> Resu
     Ok((Entry(number.0), handle))
 }
 
-/// The handle of an object; null if it has none, or no longer has one.
+/// The handle of an object; null if it has none or has been closed.
 pub(crate) fn pointer(number: Fid) -> *mut fid {
     let handles = HANDLES.lock().unwrap_or_else(PoisonError::into_inner);
     handles.get(&number.0).map_or(std::ptr::null_mut(), |&at| std::ptr::with_exposed_provenance_mut(at))

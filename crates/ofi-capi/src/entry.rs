@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         // SAFETY: not null, and the caller's.
         unsafe { place.write(std::ptr::null_mut()) };
         let (version, names) = (Version::from_c(version), (node, service));
-        // A program may be linked against a newer library than its headers. It then has the structures of its headers.
+        // A program may be linked against a newer library than its headers. Its structures are those of its headers.
         let abi = if Abi(abi) == Abi::NEWEST { Abi(abi) } else { Abi(abi).min(Abi::of(version)) };
         // SAFETY: the C caller's promise, here and below.
         let node = unsafe { memory::text(node) };
@@ -67,8 +67,8 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
     })
 }
 
-/// Checks the flags of getinfo. Some are internal to C libfabric: its layers ask with them, also when they run here as
-/// plug-ins.
+/// Checks the flags of getinfo. Some are internal to C libfabric: its layered providers pass them, also as plug-ins of
+/// this library.
 ///
 /// # Errors
 /// `FI_EBADFLAGS` for unknown flags.
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn ofi_capi_open(
     })
 }
 
-/// A `struct fid`, for the one exported signature that names it.
+/// A `struct fid`, for the one exported signature that uses it.
 #[allow(non_camel_case_types)]
 #[repr(transparent)]
 pub struct fid_of_c {

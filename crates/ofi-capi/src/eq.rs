@@ -20,10 +20,10 @@ use crate::{directory, info, memory, names, nosys, pep, sets, state};
 pub(crate) struct EqBody {
     pub eq: Arc<dyn EventQueue>,
     wait_obj: WaitObj,
-    /// Readers inspect an event before they take it, so only one may read at a time. The buffer is the one that the
-    /// last error's `err_data` points to.
+    /// Serialises readers, which inspect an event before they take it. The buffer is the target of the last error's
+    /// `err_data`.
     reader: Mutex<Vec<u8>>,
-    /// The program supplies no buffer for an error's data, whatever its entry contains (fi_eq(3)).
+    /// The program's version supplies no buffer for an error's data, whatever its entry contains (fi_eq(3)).
     lends_error_data: bool,
     pub users: Users,
     _fabric: Hold,
@@ -265,8 +265,8 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, place: *mut fi_eq_err_entry, flags
         let mut kept = eq.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let error = eq.eq.read_error()?;
         entry.fid = directory::pointer(error.fid);
-        // Where the call had none (fi_connect), that of the object, as C's providers do.
-        // SAFETY: the directory names open objects, which the program does not close while it reads of them.
+        // If the call had no context (fi_connect), use the object's, as C's providers do. SAFETY: the directory names
+        // open objects, which the program does not close while it reads of them.
         let own = unsafe { entry.fid.as_ref() }.map_or(std::ptr::null_mut(), |fid| fid.context);
         let context: *mut c_void = error.context.as_ptr();
         (entry.context, entry.data) = (if context.is_null() { own } else { context }, error.data);

@@ -72,7 +72,7 @@ pub(crate) unsafe fn open(
 }
 
 /// Opens the fabric that the attributes describe. `provider` is this library's name of the provider, if the program
-/// uses another.
+/// uses a different one.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -86,7 +86,8 @@ pub(crate) unsafe fn open_of(
         return Err(border::null("the place of the fabric"));
     }
     let api = match fabric_attr.api_version {
-        // Not from getinfo. Assume the first version that could state itself: newer fields may be missing.
+        // The attributes are not from getinfo. Assume the first version that states itself: newer fields may be
+        // missing.
         version if version == Version::default() => Version::new(1, 5),
         version => version.min(Version::API),
     };

@@ -1,8 +1,8 @@
 //! Third-party providers: C plug-ins (`lib*-fi.so`) from `FI_PROVIDER_PATH`. getinfo lists them after ours.
 //!
-//! From the fabric on, objects of a plug-in are its own: calls go through its tables and never enter this library.
-//! Infos cross the border as copies, and so have the newest structures whatever version the plug-in was built for. A
-//! plug-in is trusted like a C program. A plug-in that cannot work is refused with a line in the log.
+//! The fabric of a plug-in, and all objects opened in it, belong to the plug-in: calls go through its tables and never
+//! enter this library. Infos cross the border as copies, so they have the newest structures whatever version the
+//! plug-in was built for. A plug-in is trusted like a C program. An unusable plug-in is refused with a line in the log.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -46,7 +46,7 @@ struct Foreign {
     cleanup: Option<unsafe extern "C" fn()>,
 }
 
-/// The oldest interface version: before it, providers had another structure, as in C libfabric.
+/// The oldest supported interface version: as in C libfabric, providers had another structure before it.
 const OLDEST: Version = Version::new(1, 3);
 
 thread_local! {
@@ -199,7 +199,7 @@ pub(crate) struct Asked {
 
 /// `FI_PROV_ATTR_ONLY`.
 const NAMES_ONLY: u64 = 1 << 54;
-/// C libfabric's own flag: a layer asks for providers to run on, which excludes other layers.
+/// C libfabric's internal flag: a layered provider asks for core providers, not for other layers.
 const CORE_PROV_ONLY: u64 = 1 << 59;
 /// All of C libfabric's flags of this kind.
 pub(crate) const LAYERS: u64 = 0xf << 58;

@@ -42,8 +42,8 @@ pub unsafe extern "C" fn ofi_capi_log_enabled(
     })
 }
 
-/// `fi_log_ready`: whether a rate-limited message may be logged now. Always, unless the program has imported the log
-/// and refuses.
+/// `fi_log_ready`: whether a rate-limited message may be logged now. Always true, unless the program has imported the
+/// log and refuses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_log_ready(
     provider: *const c_char,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ofi_capi_log(
         let text = unsafe { memory::text(text) }.unwrap_or_default();
         let (prov, subsys, func) = (provider.as_str(), name(subsystem), function.as_str());
         let text = text.trim_end();
-        // As in C, the caller has already asked whether the line is wanted.
+        // As in C, the caller has already called `fi_log_enabled`.
         let import = log_import::current();
         if import.is_some_and(|import| import.log(prov, number, subsystem, func, line, text)) {
             return;

@@ -40,7 +40,7 @@ impl Import {
         if self.providers.allows(provider) { 0 } else { PROVIDER_FILTERED }
     }
 
-    /// Asks the program whether it wants this message, if it has a function for that.
+    /// Asks the program whether it wants this message, if it supplies a function for that.
     pub(crate) fn wants(&self, provider: &str, level: c_int, subsystem: c_int) -> Option<bool> {
         let enabled = self.functions.enabled?;
         // SAFETY: the C caller's promise: a function of this type, and a provider that is never freed.
@@ -237,7 +237,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     })
 }
 
-/// The program closes its object: the log returns to the library, unless a later import has it.
+/// Handles the close of the program's object: the log returns to the library, unless a later import owns it.
 unsafe extern "C" fn close_imported(handle: *mut fid) -> c_int {
     border::done(|| {
         if handle.is_null() {

@@ -76,7 +76,7 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(pointer.cast(), len) }
 }
 
-/// Whether an address is mapped, whatever its contents.
+/// Whether an address is mapped.
 pub(crate) fn is_mapped(addr: usize) -> bool {
     // SAFETY: any number may be asked for; it is no memory of ours.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs() as usize;
@@ -90,7 +90,7 @@ pub(crate) fn is_mapped(addr: usize) -> bool {
 /// Frees memory of malloc; null is ignored.
 ///
 /// # Safety
-/// The C caller's promise: it came from malloc, and is used no more.
+/// The C caller's promise: it came from malloc, and is no longer used.
 pub(crate) unsafe fn free<T>(pointer: *mut T) {
     // SAFETY: the same promise.
     unsafe { libc::free(pointer.cast()) };

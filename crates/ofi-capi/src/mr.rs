@@ -140,10 +140,10 @@ unsafe fn register(
 /// The providers whose devices register a dma-buf.
 const BY_DEVICE: [&str; 2] = ["efa", "verbs"];
 
-/// The dma-buf that the attributes describe in place of `mr_iov`, and its memory as accesses name it.
+/// The dma-buf that the attributes describe instead of `mr_iov`, and the address range by which accesses refer to it.
 ///
 /// # Safety
-/// The C caller's promise: `attr.dmabuf` leads to `iov_count` structures, and their descriptors are open.
+/// The C caller's promise: `attr.dmabuf` points to `iov_count` structures, and their descriptors are open.
 unsafe fn dmabuf<'a>(attr: &fi_mr_attr) -> Result<(Dmabuf<'a>, [Piece; 1])> {
     // SAFETY: the caller's promise; the pointer is the union's.
     let described = unsafe { vector::<fi_mr_dmabuf>("dmabuf", attr.mr_iov.cast(), attr.iov_count)? };
@@ -316,7 +316,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
 
 /// `fi_mr_refresh`: only the pieces of `fi_mr_modify` are read.
 unsafe fn refresh(mr: &MrBody, arg: *const fi_mr_modify) -> Result<()> {
-    // The part that every version has.
+    // The part that all versions have.
     let known = std::mem::offset_of!(fi_mr_modify, attr) + std::mem::offset_of!(fi_mr_attr, access);
     // SAFETY: the C caller's promise.
     let modify = unsafe { info::read(arg, known) }.ok_or_else(|| null("struct fi_mr_modify"))?;

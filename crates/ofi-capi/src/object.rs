@@ -13,8 +13,8 @@ use crate::border::{invalid, null};
 /// A structure of C that begins with `struct fid`.
 ///
 /// # Safety
-/// It is `repr(C)`, its first field is a `fid`, and all zeroes but for the table pointers that `close` sets is a valid
-/// value.
+/// It is `repr(C)`, and its first field is a `fid`. A value of zeroes is valid, except for the table pointers that
+/// `close` sets.
 pub(crate) unsafe trait Fid: Sized + 'static {
     /// The state after the structure.
     type Body: 'static;
@@ -23,7 +23,7 @@ pub(crate) unsafe trait Fid: Sized + 'static {
     /// Classes of other objects with the same structure and state.
     const ALIKE: &'static [usize] = &[];
 
-    /// The operations that all objects of this kind have, and no others: they identify an object of this library.
+    /// The operations of all objects of this kind, and of no others. They identify an object of this library.
     fn ops() -> &'static fi_ops;
 
     /// Points every table at unsupported operations, for a closed handle.
@@ -43,7 +43,7 @@ pub(crate) struct Object<F: Fid> {
 /// Closed objects, kept for a while so that a call on a stale handle returns an error.
 pub(crate) struct Graveyard(Mutex<VecDeque<usize>>);
 
-/// Most closed objects that are kept of each kind.
+/// Maximum closed objects of each kind that are kept.
 const GRAVES: usize = 256;
 
 impl Graveyard {
@@ -70,7 +70,7 @@ pub(crate) fn open<F: Fid>(fid: F, body: F::Body) -> *mut F {
 /// `FI_EINVAL` for null, for a handle of another class, and for a closed one.
 ///
 /// # Safety
-/// The C caller's promise: `handle` is null or came from [`open`], and it is not closed while `'a` lasts.
+/// The C caller's promise: `handle` is null or came from [`open`], and is not closed during `'a`.
 #[inline]
 pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
     if handle.is_null() {
@@ -89,7 +89,7 @@ pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
     object.body.as_ref().ok_or_else(|| wrong_class::<F>(0))
 }
 
-/// The state behind a handle, for a hot path: without an error that would have to be returned. [`stale`] returns it.
+/// The state behind a handle, without constructing an error, for the hot path. [`stale`] constructs it.
 ///
 /// # Safety
 /// As [`body`], and it is an object of this library: the call came through its table.
@@ -135,7 +135,7 @@ pub(crate) unsafe fn of_fid<'a, F: Fid>(handle: *const fid) -> Result<&'a F::Bod
 /// As [`body`].
 ///
 /// # Safety
-/// As [`body`], and the handle has no other user while `'a` lasts.
+/// As [`body`], and the handle has no other user during `'a`.
 pub(crate) unsafe fn body_mut<'a, F: Fid>(handle: *mut fid) -> Result<&'a mut F::Body> {
     // SAFETY: the same promise. The reference ends here.
     unsafe { of_fid::<F>(handle)? };

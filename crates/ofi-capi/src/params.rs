@@ -101,7 +101,7 @@ pub unsafe extern "C" fn ofi_capi_param_get(
 /// Parses a value and stores it.
 ///
 /// # Safety
-/// The C caller's promise: a place of this type.
+/// The C caller's promise: `place` points to a value of this type.
 unsafe fn put(kind: u32, text: &str, place: *mut c_void) -> Result<()> {
     let wrong = |wanted: &str| invalid("the value of a parameter", wanted, format!("{text:?}"));
     match kind {

@@ -218,8 +218,8 @@ pub(crate) fn request(handle: Option<&Handle>) -> *mut fid {
     object::open(fid, RequestBody { handle: handle.clone() }).cast()
 }
 
-/// The object that an endpoint is opened with: the request that it accepts, or the address of a passive endpoint that
-/// it takes over.
+/// The object with which an endpoint is opened: the connection request that it accepts, or the address of the passive
+/// endpoint that it takes over.
 ///
 /// # Safety
 /// The C caller's promise: null, or an object of C.

@@ -9,11 +9,11 @@ use crate::abi::{Abi, fi_fabric_attr, fid_fabric};
 use crate::border::{self, null};
 use crate::{fabric, info, memory};
 
-/// The host's own flag for a utility provider that asks for providers to run on (`OFI_CORE_PROV_ONLY` in C libfabric).
+/// The host's internal flag for a utility provider that asks for core providers (`OFI_CORE_PROV_ONLY` in C libfabric).
 /// An answer would be listed before ours, and cannot work.
 const CORE_PROV_ONLY: u64 = 1 << 59;
 
-/// Translates a program's prov_name: our provider is called `alias` there. Other providers of a stack are kept.
+/// Translates a program's prov_name, which calls our provider `alias`. Other providers of a stack are kept.
 fn translated(wanted: &str, provider: &str, alias: &str) -> String {
     let ours = |name: &str| match name.strip_prefix('^') {
         Some(name) if name.eq_ignore_ascii_case(alias) => format!("^{provider}"),

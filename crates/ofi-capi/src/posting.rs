@@ -133,7 +133,7 @@ pub(crate) unsafe fn of<'a>(ep: *mut fid_ep) -> Result<&'a EpBody> {
 }
 
 /// The room in a receive buffer. A null buffer has none, whatever its length: programs that exchange empty messages
-/// post such buffers (libfabric's fi_shared_ctx does), and C's providers check the length only when there are bytes to
+/// post such buffers (as libfabric's fi_shared_ctx), and C's providers check the length only when there are bytes to
 /// place.
 #[inline(always)]
 pub(crate) fn room(buf: *const c_void, len: usize) -> usize {
@@ -283,7 +283,7 @@ pub(crate) fn with_data(op: SendOp<'_>, data: u64) -> SendOp<'_> {
     SendOp { data, flags: op.flags | OpFlags::REMOTE_CQ_DATA, ..op }
 }
 
-/// A send whose buffer belongs to the program again when the call returns.
+/// An injected send: the program may reuse the buffer when the call returns.
 #[inline(always)]
 pub(crate) fn injected(buf: Lent<'_>, dest: u64) -> SendOp<'_> {
     let flags = OpFlags::empty();

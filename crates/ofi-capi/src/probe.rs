@@ -1,5 +1,5 @@
-//! For measurements: calls as C programs make them, on objects of the Rust API. The functions do what C's inline
-//! functions do: they jump through the table at the beginning of the object.
+//! Calls as C programs make them, on objects of the Rust API, for measurements. Like C's inline functions, they jump
+//! through the table at the beginning of the object.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;

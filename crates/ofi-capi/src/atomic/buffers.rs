@@ -32,8 +32,8 @@ impl Verb {
         count.checked_mul(size).ok_or_else(|| invalid("count", "less", count.to_string()))
     }
 
-    /// The operation and type of C's numbers, and the bytes of `count` elements, for a hot path: without an error that
-    /// would have to be returned. [`Verb::new`] and [`Verb::bytes`] produce the error.
+    /// The operation and type of C's numbers, and the bytes of `count` elements, without constructing an error, for the
+    /// hot path. [`Verb::new`] and [`Verb::bytes`] produce the error.
     #[inline(always)]
     pub(super) fn with_bytes(datatype: u32, op: u32, count: usize) -> Option<(Self, usize)> {
         let verb = Self { datatype: Datatype::from_c(datatype)?, op: FiOp::from_c(op)? };

@@ -136,7 +136,7 @@ pub(super) unsafe fn vectors(
         let verb = Verb::new(datatype, op)?;
         // SAFETY: the same promise, here and below.
         let ep = unsafe { of(ep)? };
-        // The result determines the length, if there is one: a read has no operand.
+        // The result, if there is one, determines the length: a read has no operand.
         let counted = if kind == AtomicKind::Base { buf } else { result };
         // SAFETY: as above.
         let remote = far.piece(verb.bytes(unsafe { counted.elements()? })?);

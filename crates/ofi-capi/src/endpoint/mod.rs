@@ -210,8 +210,8 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
 }
 
 /// Binds a counter. Only endpoints with `FI_RMA_EVENT` count accesses by peers (fi_endpoint(3)). libfabric's own
-/// providers accept these flags from other endpoints along with flags that they do support, and programs bind one
-/// counter to everything that a side can do.
+/// providers accept these flags from other endpoints beside flags that those support, and programs bind one counter to
+/// all events of a side.
 fn bind_counter(endpoint: &Arc<dyn Endpoint>, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
     let rest = flags - (BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE);
     match endpoint.bind_counter(counter, flags) {
@@ -365,7 +365,7 @@ unsafe extern "C" fn setopt(
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
         if place.is_null() || len != option.size() {
-            // An option that cannot be set is refused as such, whatever the value.
+            // An option that cannot be set is refused before its value is checked.
             return match ep.endpoint.option(option).and_then(|value| ep.endpoint.set_option(option, value)) {
                 Err(error) if error.errno() == Errno::ENOPROTOOPT => Err(error),
                 _ => Err(wrong_length(option, place.is_null(), len)),
@@ -379,7 +379,7 @@ unsafe extern "C" fn setopt(
     })
 }
 
-/// The value of an option is missing, or not as long as its type.
+/// The error for an option's value that is missing, or has the wrong length.
 #[cold]
 fn wrong_length(option: EpOption, is_null: bool, len: usize) -> Error {
     let wanted = match option {

@@ -15,7 +15,7 @@ use crate::memory::{self, copy_of, free, whole_string, zeroed};
 /// An empty info with all its attributes: `fi_allocinfo`.
 ///
 /// # Errors
-/// `FI_ENOMEM`; what was allocated is freed.
+/// `FI_ENOMEM`; earlier allocations are freed.
 pub(crate) fn allocate() -> Result<*mut fi_info> {
     let info = zeroed::<fi_info>()?;
     // SAFETY: just allocated, and zeroes are a valid info.
@@ -150,7 +150,7 @@ unsafe fn attribute<T: Copy>(
 }
 
 /// # Safety
-/// The C caller's promise: the key has as many bytes as is said.
+/// The C caller's promise: the key has `size` bytes.
 unsafe fn key<'a>(pointer: *const u8, size: usize) -> Result<&'a [u8]> {
     // SAFETY: the caller's promise. The largest number says that the keys are elsewhere.
     if size == usize::MAX { Ok(&[]) } else { unsafe { bytes("auth_key_size", pointer.cast(), size) } }
@@ -159,7 +159,7 @@ unsafe fn key<'a>(pointer: *const u8, size: usize) -> Result<&'a [u8]> {
 /// The bytes at a pointer; none for null.
 ///
 /// # Errors
-/// `FI_EINVAL` for a length above that of any address or key, which cannot be a length.
+/// `FI_EINVAL` for a length above that of any address or key.
 ///
 /// # Safety
 /// The C caller's promise: null, or `len` readable bytes.
@@ -185,7 +185,7 @@ unsafe fn text(pointer: *const c_char) -> Result<*mut c_char> {
 /// Frees a list of infos.
 ///
 /// # Safety
-/// The C caller's promise: null, or infos of this version whose parts are all malloc's, used no more.
+/// The C caller's promise: null, or unused infos of this version whose parts are all malloc's.
 pub(crate) unsafe fn release(mut info: *mut fi_info, abi: Abi) {
     // SAFETY: the caller's promise, here and below.
     while let Some(c) = unsafe { read(info, abi.info()) } {

@@ -45,7 +45,7 @@ pub(crate) unsafe fn from_c(info: *const fi_info, abi: Abi) -> Result<Info> {
     Ok(rust)
 }
 
-/// As [`from_c`], with the source that the structure has.
+/// As [`from_c`], but keeps the source address of the structure.
 ///
 /// # Errors
 /// As there.
@@ -128,7 +128,7 @@ pub(crate) fn rx_attr(c: &fi_rx_attr) -> RxAttr {
 /// As [`from_c`].
 ///
 /// # Safety
-/// The C caller's promise: the key has as many bytes as is said.
+/// The C caller's promise: the key has as many bytes as its size states.
 pub(crate) unsafe fn ep_attr(c: &fi_ep_attr) -> Result<EpAttr> {
     Ok(EpAttr {
         ep_type: EpType::try_from(c.r#type)?,
@@ -154,7 +154,7 @@ pub(crate) unsafe fn ep_attr(c: &fi_ep_attr) -> Result<EpAttr> {
 /// As [`from_c`].
 ///
 /// # Safety
-/// The C caller's promise: strings end, and the key has as many bytes as is said.
+/// The C caller's promise: strings end, and the key has as many bytes as its size states.
 pub(crate) unsafe fn domain_attr(c: &fi_domain_attr) -> Result<DomainAttr> {
     Ok(DomainAttr {
         domain: opened::object(c.domain),

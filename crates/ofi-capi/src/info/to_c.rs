@@ -10,13 +10,13 @@ use crate::abi::{
 };
 use crate::memory::{copy_of, string, zeroed};
 
-/// The least memory of an address.
+/// Minimum memory of an address, in bytes.
 const ROOM: usize = 128;
 
 /// Converts all infos to a list of C's.
 ///
 /// # Errors
-/// `FI_ENOMEM`; what was allocated is freed.
+/// `FI_ENOMEM`; earlier allocations are freed.
 pub(crate) fn to_c(infos: &[Info]) -> Result<*mut fi_info> {
     let mut list = std::ptr::null_mut();
     for info in infos.iter().rev() {

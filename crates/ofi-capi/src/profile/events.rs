@@ -122,12 +122,12 @@ pub(super) fn unlisted(event: u32) -> Error {
     invalid("an event's id", "one that fi_profile_query_events lists", format!("{event:#x}"))
 }
 
-/// The profiles of one endpoint that receive its events, whichever of its handles they were opened on.
+/// The profiles that receive one endpoint's events, on any of its handles.
 #[derive(Default)]
 pub(super) struct Told(Mutex<Vec<Weak<Callbacks>>>);
 
 impl Told {
-    /// Adds `callbacks` to those that receive the events of `endpoint`.
+    /// Adds `callbacks` to the receivers of the events of `endpoint`.
     ///
     /// # Errors
     /// Those of [`Endpoint::watch_unexpected`].

@@ -34,8 +34,8 @@ enum Subject {
 /// The object of a profile, until that object closes.
 type Place = Arc<Mutex<Option<Subject>>>;
 
-/// The state that the profiles of a handle share. Closing the handle waits here for a profile that is reading:
-/// afterwards, no profile uses what was lent to it.
+/// The state that the profiles of a handle share. Closing the handle waits here for a profile that is reading.
+/// Afterwards no profile uses the object that was lent to it.
 #[derive(Default)]
 pub(crate) struct Profiles {
     place: Place,
