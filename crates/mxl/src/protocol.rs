@@ -6,7 +6,7 @@
 //!
 //! I1. A slot's `index` names the grain whose bytes are in it, or are being written into it. It changes before any byte
 //!     of the payload does (OPEN).
-//! I2. Before `index` changes, `slices` and `flags` have become 0: nothing of the last lap counts for the new grain.
+//! I2. Before `index` changes, `slices` and `flags` become 0: no state of the previous lap counts for the new grain.
 //! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head also
 //!     sees everything committed before it.
 //! I4. A reader that copied a payload and then finds `index` unchanged has copied no byte of another grain (CHECK).
@@ -63,7 +63,7 @@ pub struct Grain {
     pub valid: u16,
 }
 
-/// Why a read finds no data.
+/// The reason why a read finds no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
     /// Not yet written, or not enough of it.
@@ -105,7 +105,7 @@ pub fn open(slot: SlotWords<'_>, index: u64, total: u16) -> Grain {
 }
 
 /// Publishes the slot of grain `index`. The caller then wakes threads that sleep on the counter. Returns false, and
-/// publishes nothing, if the slot was assigned to another grain since: that one would count as complete.
+/// publishes nothing, if the slot has been assigned to another grain since, which would otherwise count as complete.
 #[must_use]
 pub fn publish(
     flow: FlowWords<'_>,
@@ -184,7 +184,7 @@ pub fn unchanged(slot: SlotWords<'_>, index: u64) -> bool {
     slot.index.load(Ordering::Relaxed) == index
 }
 
-/// Call before writing samples: orders all earlier stores before those of the samples.
+/// Must be called before writing samples: orders all earlier stores before those of the samples.
 pub fn open_samples() {
     fence(Ordering::Release);
 }

@@ -8,8 +8,8 @@ pub const fn oldest_grain(head: u64, grains: u64) -> u64 {
     head.saturating_sub(grains.saturating_sub(1))
 }
 
-/// The oldest grain that remains readable until the next commit, whatever the writer has open: where a reader that fell
-/// behind resumes.
+/// The oldest grain that remains readable until the next commit, whatever the writer has open. A reader that fell
+/// behind resumes there.
 pub const fn resume_grain(head: u64, grains: u64) -> u64 {
     head.saturating_sub(grains.saturating_sub(2))
 }
@@ -47,8 +47,7 @@ pub const fn window(index: u64, count: u64, length: u64) -> Option<Window> {
     Some(Window { start, first, second: count - first })
 }
 
-/// Decides which commits of samples wake readers: those that complete a batch, or come so close that the next would
-/// overshoot.
+/// Decides which commits of samples wake readers: those that complete a batch, or after which the next would overshoot.
 #[derive(Clone, Debug)]
 pub struct Batches {
     sync: u64,

@@ -12,8 +12,8 @@ use zerocopy::FromBytes;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BLOCK: usize = 64;
 
-/// At this length and above, [`string`] is faster than blocks if both addresses have the same alignment to 32 bytes. If
-/// the addresses differ in their lowest four bits, it has a tenth of the speed (AMD EPYC).
+/// Minimum length for [`string`], which is then faster than blocks if both addresses have the same alignment to 32
+/// bytes. If the addresses differ in their lowest four bits, it is ten times slower (AMD EPYC).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LONG: usize = 1024;
 
@@ -108,8 +108,8 @@ unsafe fn differ(left: *const u8, right: *const u8) -> bool {
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const ROW: usize = 128;
 
-/// The number of equal bytes at the start of two ranges: all of them, or whole rows. For the header of a grain this
-/// takes a third of the instructions of [`differ`].
+/// The number of equal bytes at the start of two ranges: all bytes, or whole rows. For a grain's header this takes a
+/// third of the instructions of [`differ`].
 ///
 /// # Safety
 /// The requirements of [`bytes`], for `len` bytes that are only read.
@@ -138,7 +138,7 @@ unsafe fn same(left: *const u8, right: *const u8, len: usize) -> usize {
     while at <= last && row(at) {
         at += ROW;
     }
-    // A rest shorter than a row is compared together with the bytes before it, a second time.
+    // A rest shorter than a row is compared together with the preceding bytes, which are compared twice.
     if at > last && row(last) { len } else { at }
 }
 

@@ -9,9 +9,9 @@ use uuid::Uuid;
 use super::time::Rational;
 use super::{Error, v210};
 
-/// The widest picture, in pixels; 2 is the narrowest.
+/// Maximum width of a picture, in pixels. The minimum is 2.
 pub const MAX_WIDTH: u32 = 7680;
-/// The highest picture, in lines.
+/// Maximum height of a picture, in lines.
 pub const MAX_HEIGHT: u32 = 4320;
 /// Bytes of a grain of ancillary data.
 pub const DATA_GRAIN_SIZE: u32 = 4096;

@@ -19,14 +19,14 @@ use super::{BatchHints, Error, file, garbage};
 /// Duration of media in a ring unless `options.json` sets it, in nanoseconds.
 const HISTORY: u64 = 200_000_000;
 const HISTORY_OPTION: &str = "urn:x-mxl:option:history_duration/v1.0";
-/// Fewest grains in a ring: the newest, one that is read, and one that is written. The C++ SDK makes shorter rings for
+/// Minimum grains in a ring: the newest, one that is read, and one that is written. The C++ SDK makes shorter rings for
 /// rates below 15, and empty ones for rates below 5.
 const MIN_GRAINS: u32 = 3;
-/// Most grains in a ring; each is a file.
+/// Maximum grains in a ring. Each is a file.
 const MAX_GRAINS: u32 = 65_536;
 /// Suffix of the names of flow directories.
 pub(crate) const SUFFIX: &str = ".mxl-flow";
-/// How often opening a flow is tried again, at intervals of a millisecond, while the flow is deleted and created.
+/// Attempts to open a flow, at intervals of a millisecond, while it is deleted and created.
 const TRIES: u32 = 500;
 
 /// A directory with flows. See [`Domain::open`].
@@ -230,7 +230,7 @@ impl Domain {
         self.read(id, SampleReader::new)
     }
 
-    /// Opens a flow together with its files, which may be deleted and created again meanwhile.
+    /// Opens a flow and its files, which may be deleted and created again meanwhile.
     fn read<R>(&self, id: Uuid, open: impl Fn(Flow) -> Result<R, Error>) -> Result<R, Error> {
         let dir = self.dir(id);
         for _ in 0..TRIES {

@@ -25,7 +25,7 @@ use super::sigbus::{Listed, Note};
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// What to do if the file is truncated; `None` only while this is dropped.
+    /// The entry for the handling of truncation; `None` only during drop.
     listed: Option<Listed>,
 }
 
@@ -90,7 +90,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // First: another mapping may get the address.
+        // Must come first: another mapping may get the address.
         self.listed = None;
         // SAFETY: mapped by `new` with this length, and nothing that points into it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
@@ -105,7 +105,7 @@ impl Folder {
     const FLAGS: OFlags =
         OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-    /// Opens a folder. A link in its place is not followed.
+    /// Opens a folder. A link is not followed.
     pub fn open(path: &Path) -> Result<Self, Error> {
         Self::try_open(path).map_err(|error| Error::os("open", path, error))
     }
@@ -130,7 +130,7 @@ impl Folder {
         }
     }
 
-    /// `None` for what is not a file. A FIFO would block the opener until another process opens it.
+    /// `None` if it is not a regular file. A FIFO would block the opener until another process opens it.
     fn try_file(&self, path: &Path, flags: OFlags) -> Result<Option<OwnedFd>, Errno> {
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::openat(&self.0, name(path), flags, Mode::empty())?;
@@ -148,8 +148,8 @@ fn is_file(file: &OwnedFd) -> Result<bool, Errno> {
     Ok(kind == FileType::RegularFile)
 }
 
-/// Opens an existing file of a flow. Links in place of the file or of its folder are not followed, and whatever is not
-/// a file is refused, without waiting for it.
+/// Opens an existing file of a flow. Links instead of the file or its folder are not followed. Anything but a regular
+/// file is refused without blocking.
 pub fn open(path: &Path, write: bool) -> Result<OwnedFd, Error> {
     let folder = path.parent().unwrap_or(path);
     let folder = Folder::try_open(folder).map_err(|error| Error::os("open", path, error))?;
@@ -172,7 +172,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     whole(open(path, false)?, path)
 }
 
-/// Reads a whole file of a domain's owner, which may be a link: what is not a file is refused, without waiting for it.
+/// Reads a whole file of a domain's owner, which may be a link. Anything but a regular file is refused without
+/// blocking.
 pub fn read_linked(path: &Path) -> Result<Vec<u8>, Error> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let os = |error| Error::os("open", path, error);

@@ -54,7 +54,7 @@ pub struct Runtime {
 const DATA: u32 = 1;
 const RING: u32 = 2;
 
-/// How often a waiting reader asks the file system whether the flow still exists, in nanoseconds.
+/// Interval at which a waiting reader asks the file system whether the flow still exists, in nanoseconds.
 const CHECK_EVERY: u64 = 1_000_000;
 
 /// An open `data` file.
@@ -72,11 +72,11 @@ pub struct Flow {
     checked: AtomicU64,
     /// Set if the opener turned out not to be a writer: dropping this then deletes nothing.
     keep: AtomicBool,
-    /// The process that opened it. A forked child shares its lock, which is the parent's to release.
+    /// The process that opened it. A forked child shares the lock, which only the parent may release.
     process: u32,
 }
 
-/// Why a flow cannot be written. [`Gone`](Self::Gone) may be temporary.
+/// The reason why a flow cannot be written. [`Gone`](Self::Gone) may be temporary.
 #[derive(Debug)]
 pub enum Refused {
     /// The flow does not exist, or no longer exists: create it.
@@ -201,7 +201,8 @@ impl Flow {
         (&self.note, ring.saturating_add(RING))
     }
 
-    /// An error if a file of the flow was found truncated. Call it after the accesses that must not have seen zeros.
+    /// An error if a file of the flow was found truncated. Must be called after the accesses that must not have seen
+    /// zeros.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -213,7 +214,7 @@ impl Flow {
         }
     }
 
-    /// Why the flow can no longer be used: [`Error::Truncated`] or [`Error::FlowInvalid`].
+    /// The reason why the flow can no longer be used: [`Error::Truncated`] or [`Error::FlowInvalid`].
     pub fn invalid(&self) -> Error {
         self.intact().err().unwrap_or(Error::FlowInvalid)
     }
@@ -258,7 +259,7 @@ impl Flow {
         current
     }
 
-    /// Keeps the flow when this is dropped: its opener is not a writer.
+    /// Makes the drop keep the flow, because its opener is not a writer.
     pub fn keep(&self) {
         self.keep.store(true, Ordering::Relaxed);
     }

@@ -33,7 +33,7 @@ struct WaitV {
 
 /// `FUTEX2_SIZE_U32`, shared between processes.
 const SIZE_U32: u32 = 2;
-/// Most words of one call.
+/// Maximum words of one call.
 pub const MANY: usize = 128;
 
 /// Sleeps until one of the words differs from its seen value, or `limit` is over. False if the kernel does not support

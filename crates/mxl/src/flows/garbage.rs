@@ -19,7 +19,7 @@ pub struct Collected {
     pub unfinished: usize,
 }
 
-/// Age at which an unfinished flow counts as abandoned: its creator may be about to lock a younger one.
+/// Age from which an unfinished flow counts as abandoned. The creator of a younger one may be about to lock it.
 const UNFINISHED: Duration = Duration::from_secs(5);
 
 pub fn is_active(dir: &Path, id: Uuid) -> Result<bool, Error> {
@@ -64,9 +64,8 @@ fn remove_unfinished(dir: &Path) -> bool {
     }
 }
 
-/// Removes a flow that no other process has locked. The lock is held meanwhile, so that no process opens or deletes it.
-/// But before the lock was taken, the flow may have been deleted and created again, and then the name belongs to
-/// another.
+/// Removes a flow that no other process has locked. The lock prevents other processes from opening or deleting it
+/// meanwhile. If the flow was deleted and created again before the lock was taken, the name belongs to another flow.
 fn remove_locked(file: &OwnedFd, dir: &Path) -> bool {
     if !file::lock_alone(file) {
         return false;

@@ -24,7 +24,7 @@ use super::{Error, scaffold};
 use crate::protocol::{self, Grain, Head, INVALID, Miss, SlotWords};
 use crate::ring;
 
-/// How often a reader records its reads, in nanoseconds.
+/// Interval at which a reader records its reads, in nanoseconds.
 const TOUCH_EVERY: u64 = 10_000_000;
 
 /// A grain's metadata.
@@ -134,7 +134,7 @@ fn slot(slots: &[Slot], index: u64) -> &Slot {
 pub struct GrainReader {
     flow: Flow,
     slots: Vec<Slot>,
-    /// Touched to record reads. `None` in a read-only domain.
+    /// The file that is touched to record reads. `None` in a read-only domain.
     access: Option<OwnedFd>,
     touched: AtomicU64,
 }
@@ -183,8 +183,8 @@ impl GrainReader {
         Ok(ReadGrain { flow: &self.flow, slot, info: GrainInfo::new(index, grain, slot) })
     }
 
-    /// The grain that has taken the slot of `index`, the oldest index that clients of the C++ SDK compute and resume
-    /// at. `None` if the slot still holds `index`, or `index` is not the oldest.
+    /// The grain that has replaced `index` in its slot, if `index` is the oldest index that clients of the C++ SDK
+    /// compute and resume at. `None` if the slot still holds `index`, or `index` is not the oldest.
     pub fn successor(&self, index: u64) -> Option<u64> {
         let next = index.checked_add(self.grains())?;
         let is_oldest = index == ring::oldest_grain(self.head(), self.grains());
@@ -241,8 +241,8 @@ impl GrainReader {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
             last_modification: Timespec { tv_sec: 0, tv_nsec: modification },
         };
-        // Only its owner may change one of the times. Others that may write the file may set both to now, which the
-        // writer notices as well. All is refused in a domain that became read-only: then reads are not recorded.
+        // Only the owner of the file may change one of its times. Other users with write access may set both to now,
+        // which the writer notices as well. In a domain that became read-only both fail, and reads are not recorded.
         if rustix::fs::futimens(access, &times(UTIME_OMIT)) == Err(Errno::PERM) {
             let _ = rustix::fs::futimens(access, &times(UTIME_NOW));
         }

@@ -10,7 +10,7 @@ pub const DATA_VERSION: u32 = 1;
 pub const GRAIN_VERSION: u32 = 1;
 /// Offset of a grain's payload in its file.
 pub const PAYLOAD_OFFSET: usize = 8192;
-/// Most planes of a grain.
+/// Maximum planes of a grain.
 pub const MAX_PLANES: usize = 4;
 
 /// Formats of flows.
@@ -39,7 +39,7 @@ pub struct CommonConfig {
     pub rate_denominator: i64,
     /// Slices or samples of the largest commit.
     pub max_commit_batch: u32,
-    /// Most slices or samples after which readers are woken.
+    /// Maximum slices or samples after which readers are woken.
     pub max_sync_batch: u32,
     /// 0: host memory.
     pub payload_location: u32,

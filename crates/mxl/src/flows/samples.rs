@@ -121,7 +121,7 @@ impl SampleReader {
         (self.ring.length * self.ring.word) as usize
     }
 
-    /// Most samples of one read.
+    /// Maximum samples of one read.
     pub fn max_read(&self) -> u64 {
         self.ring.length / 2
     }
@@ -151,7 +151,7 @@ impl SampleReader {
         self.ring.bytes().as_ptr()
     }
 
-    /// How long to sleep before the next look for samples up to `index`.
+    /// The time to sleep before the next check for samples up to `index`.
     pub(crate) fn look_after(&self, looks: &mut Looks, index: u64) -> Duration {
         looks.next(self.head(), index, self.rate(), Instant::now())
     }
@@ -253,7 +253,7 @@ impl SampleWriter {
         self.ring.channels
     }
 
-    /// Most samples of one commit.
+    /// Maximum samples of one commit.
     pub fn max_write(&self) -> u64 {
         self.ring.length / 2
     }

@@ -33,7 +33,7 @@ pub struct Plan<'a> {
     pub max_sync_batch: u32,
 }
 
-/// A hidden place that another process is unlikely to use.
+/// A hidden path that another process is unlikely to use.
 fn place(domain: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let mixed = (time::now() ^ COUNT.fetch_add(1, Ordering::Relaxed) << 48).rotate_left(21);
@@ -45,10 +45,10 @@ fn place(domain: &Path) -> PathBuf {
 /// leaves no partial flow under the name.
 ///
 /// # Errors
-/// Those of the file system. A directory of another user is refused before anything of it changes.
+/// Those of the file system. A directory of another user is refused before it is changed.
 pub fn remove(dir: &Path) -> io::Result<()> {
-    // Whoever may write the domain may rename the flow, and then could not remove it: it would be hidden, and keep its
-    // memory.
+    // A user with write access to the domain could rename another user's flow but not remove it: it would be hidden,
+    // and keep its memory.
     rustix::fs::accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?;
     let aside = place(dir.parent().unwrap_or(dir));
     // If it cannot be renamed, its files may still be removable.

@@ -41,12 +41,12 @@ static ANY: AtomicBool = AtomicBool::new(false);
 static WANTED: AtomicBool = AtomicBool::new(true);
 static FIRST: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
-/// The handler that was there before ours.
+/// The handler that was installed before ours.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Entries of a chunk: two flows of video at the default settings fit.
 const CHUNK: usize = 32;
-/// The smallest page of any processor.
+/// The smallest page size of any processor.
 const PAGE: usize = 4096;
 
 /// The state of a flow's files: 0, or the number of the first mapping that lost its file.
@@ -54,7 +54,7 @@ const PAGE: usize = 4096;
 pub struct Note(AtomicU32);
 
 impl Note {
-    /// The number of the mapping that lost its file, if one did. Call it after the accesses in question.
+    /// The number of the mapping that lost its file, if one did. Must be called after the accesses in question.
     #[inline]
     pub fn broken(&self) -> Option<u32> {
         // A store before this may have raised the signal in this thread: the compiler must not look earlier. A load may
@@ -105,7 +105,7 @@ impl Entry {
         (is_whole && (mapping.base..mapping.end).contains(&address)).then_some(mapping)
     }
 
-    /// From unused to used, and back.
+    /// Switches the entry from unused to used, or back.
     fn turn(&self) {
         let version = self.version.load(Ordering::Relaxed); // its owner alone changes it
         self.version.store(version.wrapping_add(1), Ordering::Release);
@@ -125,7 +125,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Lists `len` mapped bytes at `base`. If they lose their file, `number` is left in the note; it is not 0.
+    /// Lists `len` mapped bytes at `base`. If they lose their file, the handler stores `number`, which is not 0, in the
+    /// note.
     pub fn new(base: usize, len: usize, write: bool, note: Arc<Note>, number: u32) -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(install);

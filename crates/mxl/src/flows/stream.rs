@@ -49,7 +49,7 @@ impl Stream for Grains {
         if this.is_over {
             return Poll::Ready(None);
         }
-        // The counter is read before the look: a write in between ends the wait at once.
+        // The counter is read before the check, so a write in between ends the wait at once.
         let seen = this.reader.watch().seen();
         let item = match this.reader.read(this.next, Wait::Not) {
             Ok(grain) => {

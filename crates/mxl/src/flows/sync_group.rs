@@ -79,7 +79,7 @@ impl SyncGroup {
         self.members.is_empty()
     }
 
-    /// Waits until each flow has the grain or the sample at `timestamp`, in nanoseconds of TAI.
+    /// Waits until each flow has the grain or sample at `timestamp`, in nanoseconds of TAI.
     ///
     /// The wait begins with the flow that has been latest so far: the others then need no sleep.
     ///

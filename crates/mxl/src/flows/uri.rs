@@ -24,7 +24,7 @@ pub struct Uri {
     pub authority: Option<String>,
     /// The domain's directory, in the file system of the program that uses it.
     pub domain: PathBuf,
-    /// The flows' ids. None: the whole domain.
+    /// The flows' ids. If empty, the whole domain.
     pub flows: Vec<Uuid>,
 }
 
@@ -41,7 +41,7 @@ impl FromStr for Uri {
     /// Parameters other than `id` and a fragment are ignored, as by the C++ SDK. The path may have escapes (`%20`).
     ///
     /// # Errors
-    /// [`Error::Argument`] for another scheme, no path, an escape that is none, and an id that is none.
+    /// [`Error::Argument`] for another scheme, a missing path, an invalid escape, and an invalid id.
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = |what: &str| Error::argument(format!("{text}: {what}"));
         let rest = match text.split_at_checked(6) {
@@ -73,7 +73,7 @@ impl FromStr for Uri {
     }
 }
 
-/// The bytes that a part of a URI stands for. `None` for an escape that is none, or of a zero byte.
+/// The decoded bytes of a part of a URI. `None` for an invalid escape, or one of a zero byte.
 fn unescape(part: &str) -> Option<Vec<u8>> {
     let mut bytes = part.bytes();
     let mut plain = Vec::with_capacity(part.len());

@@ -8,28 +8,28 @@ use super::futex;
 use super::time::{self, Rational};
 use crate::protocol::Miss;
 
-/// How long a read may take. Every wait ends.
+/// The time limit of a read. Every wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Do not wait.
     Not,
     /// Sleep until the writer wakes the reader, at most for this long.
     For(Duration),
-    /// Sleep until the writer wakes the reader, at most until then.
+    /// Sleep until the writer wakes the reader, at most until this time.
     Until(Instant),
     /// Busy-poll, at most for this long: the lowest latency, at the cost of a core.
     Busy(Duration),
 }
 
-/// The longest single sleep. After it the reader checks that the flow still exists.
+/// Maximum time of one sleep. After it the reader checks that the flow still exists.
 pub const SLICE: Duration = Duration::from_millis(100);
 /// Length of a sleep if the kernel cannot wait for many words.
 pub const FALLBACK: Duration = Duration::from_micros(500);
 
-/// Why a wait ended without data.
+/// The reason why a wait ended without data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The miss that the protocol reports.
+    /// The data is missing, for the protocol's reason.
     Missed(Miss),
     /// The flow was deleted or replaced.
     Invalid,
@@ -37,8 +37,8 @@ pub enum Ended {
 
 /// Tries until the data is no longer too early, or the time is over.
 ///
-/// `idle` is called before each sleep, and occasionally by a busy wait, for work that then need not follow the wake-up.
-/// It returns the longest permitted sleep.
+/// `idle` is called before each sleep, and occasionally in a busy wait, for work that need not delay the wake-up. It
+/// returns the longest permitted sleep.
 #[inline]
 pub fn until<T>(
     flow: &Flow,
@@ -111,9 +111,9 @@ fn later<T>(
     }
 }
 
-/// Schedules looks for samples whose commits wake no reader, since they complete no batch of their writer's hint
-/// ([`BatchHints`](crate::BatchHints)). The first look is when they are due by the flow's rate; each further one
-/// follows after the time that they are late.
+/// Schedules checks for samples whose commits wake no reader, because they complete no batch of their writer's hint
+/// ([`BatchHints`](crate::BatchHints)). The first check is when they are due by the flow's rate; each further one
+/// follows after the time by which they are late.
 #[derive(Clone, Copy, Debug)]
 pub struct Looks {
     head: u64,
@@ -126,7 +126,7 @@ impl Looks {
         Self { head: 0, since: Instant::now() }
     }
 
-    /// How long to sleep at `now` for samples up to `index`, given the flow's head.
+    /// The time to sleep at `now` for samples up to `index`, given the flow's head.
     pub fn next(&mut self, head: u64, index: u64, rate: Rational, now: Instant) -> Duration {
         if head != self.head {
             *self = Self { head, since: now };

@@ -1,7 +1,7 @@
 //! The time of a flow's last read: readers touch its file `access`, and the writer's process records the time.
 //!
 //! A process with writers of grains has one thread for all of its domains: the system gives a user few instances of
-//! inotify. The thread sleeps until a reader touches a file. Flows are written without it where there is none: only the
+//! inotify. The thread sleeps until a reader touches a file. Without a watcher flows can still be written; only the
 //! times of reads are missing.
 
 use std::collections::HashMap;
@@ -64,11 +64,11 @@ impl Shared {
 pub struct Watcher {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Its process. A forked child has the descriptors, which it shares with this process, but not the thread.
+    /// The process that started it. A forked child shares the descriptors, but does not have the thread.
     process: u32,
 }
 
-/// A watch of a flow, until this is dropped.
+/// A watch of a flow. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Watched {
     watcher: Arc<Watcher>,
@@ -151,7 +151,7 @@ impl Drop for Watched {
 impl Drop for Watcher {
     fn drop(&mut self) {
         if !self.is_here() {
-            // The thread is the parent's, and so is the end of it.
+            // The thread belongs to the parent, which ends it.
             return std::mem::forget(self.thread.take());
         }
         let _ = rustix::io::write(&self.shared.stop, &1_u64.to_ne_bytes());

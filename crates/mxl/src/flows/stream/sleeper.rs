@@ -29,7 +29,7 @@ impl Watched for SampleReader {
     }
 }
 
-/// A stream's place among the waiting ones. Dropping it ends the wait.
+/// A stream's entry among the waiting ones. Dropping it ends the wait.
 #[derive(Debug)]
 pub(super) struct Place(u64);
 
