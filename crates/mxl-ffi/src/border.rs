@@ -9,7 +9,7 @@ use mxl::{Error, Status};
 /// No data yet: `MXL_ERR_NOT_READY` of the functions between hosts.
 const NOT_READY: c_int = 1029;
 
-/// Why a call fails: a status, and a text for the log.
+/// The failure of a call: a status, and a text for the log.
 #[derive(Debug)]
 pub struct Failure {
     status: c_int,
@@ -119,7 +119,7 @@ pub fn out<T>(pointer: *mut T) -> Outcome<Out<T>> {
     if pointer.is_null() { Err(Status::InvalidArg.into()) } else { Ok(Out(pointer)) }
 }
 
-/// A place of the caller's that is not null.
+/// A pointer of the caller that is not null.
 #[derive(Clone, Copy, Debug)]
 pub struct Out<T>(*mut T);
 
@@ -130,7 +130,7 @@ impl<T> Out<T> {
         unsafe { self.0.write(value) };
     }
 
-    /// The place itself, for a result that is built there.
+    /// The place itself, for a result that is built in place.
     pub fn fill(&self, with: impl FnOnce(&mut MaybeUninit<T>)) {
         // SAFETY: as for `set`; there is no other access to it during the call.
         with(unsafe { &mut *self.0.cast() });

@@ -1,7 +1,7 @@
 //! The library's log on standard error, at the level of `MXL_LOG_LEVEL`: `off`, `critical`, `err` or `error`, `warn` or
 //! `warning` (the default), `info`, `debug`, `trace`. The C++ SDK accepts the same words.
 //!
-//! The transports below (crate `ofi`) speak at the same level, unless their user sets a level for them: [`Transport`].
+//! The transports (crate `ofi`) log at the same level, unless the user sets a level for them: [`Transport`].
 
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -12,13 +12,13 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Who logs the events of the transports.
+/// The destination of the transports' events.
 pub enum Transport {
-    /// This log, at its level.
+    /// This log, at its own level.
     AsOurs,
-    /// Nobody.
+    /// None.
     Off,
-    /// A subscriber of theirs.
+    /// A subscriber of the transports.
     By(Box<dyn Subscriber + Send + Sync>),
 }
 
@@ -27,7 +27,7 @@ pub fn init() {
     init_with(|| Transport::AsOurs);
 }
 
-/// [`init`], where transports are below. Returns whether this call has started the log.
+/// As [`init`], for a library with transports. Returns whether this call has started the log.
 pub fn init_with(transport: impl FnOnce() -> Transport) -> bool {
     static ONCE: Once = Once::new();
     let mut started = false;
@@ -96,7 +96,7 @@ impl Subscriber for Log {
         let mut line = Line(format!("[mxl] [{}]", event.metadata().level().as_str().to_lowercase()));
         event.record(&mut line);
         line.0.push('\n');
-        // In one piece, so that lines of several threads stay apart. A closed standard error is ignored.
+        // In one write, so that lines of several threads stay separate. A closed standard error is ignored.
         let _ = std::io::stderr().lock().write_all(line.0.as_bytes());
     }
 

@@ -35,7 +35,7 @@ unsafe impl Sync for Place {}
 impl Place {
     /// The place of a flow in a domain.
     pub fn new(domain: &Domain, flow: Uuid) -> Self {
-        // A path of the system contains no 0.
+        // A path contains no zero byte.
         let domain =
             CString::new(domain.path().as_os_str().as_bytes()).map_or(ptr::null_mut(), CString::into_raw);
         Self { version: VERSION, domain, flow: flow.into_bytes() }
@@ -83,8 +83,8 @@ fn magic<T>(handle: *const T) -> u64 {
     unsafe { &(*head).magic }.load(Ordering::Relaxed)
 }
 
-/// The domain's directory and the flow of a reader or a writer whose kind has this magic word, made by this
-/// library or by the other. `None` for a handle of another kind.
+/// The domain's directory and the flow of a reader or a writer whose kind has this magic word, created by either
+/// library. `None` for a handle of another kind.
 pub fn place_of<T>(handle: *const T, wanted: u64) -> Option<(PathBuf, Uuid)> {
     if magic(handle) != wanted {
         return None;
