@@ -19,7 +19,7 @@ pub struct Group {
 #[derive(Default)]
 struct State {
     group: SyncGroup,
-    /// Number of changes: a wait runs on a copy, and its result is kept only if the group's flows have not changed.
+    /// Number of changes. A wait runs on a copy, and its result is kept only if the group's flows have not changed.
     changes: u64,
 }
 

@@ -50,15 +50,14 @@ fn keep<T: Kind>(list: &mut Vec<Counted<T>>, object: Object<T>) -> Handle<T> {
     handle
 }
 
-/// Hands out an existing object again, if one matches.
+/// Returns an existing object again, if one matches.
 fn again<T>(list: &mut [Counted<T>], fits: impl Fn(&T) -> bool) -> Option<Handle<T>> {
     let found = list.iter_mut().find(|counted| fits(&counted.object))?;
     found.references += 1;
     Some(Arc::as_ptr(&found.object))
 }
 
-/// Takes an object back. The last release returns the object, so that the caller can drop it outside the
-/// lock.
+/// Releases an object. The last release returns it, so that the caller can drop it outside the lock.
 fn give_back<T>(list: &mut Vec<Counted<T>>, handle: Handle<T>) -> Outcome<Option<Arc<Object<T>>>> {
     // The handle is only compared: an unknown one may point anywhere.
     let found = list.iter().position(|counted| ptr::eq(Arc::as_ptr(&counted.object), handle));
@@ -85,8 +84,7 @@ impl Instance {
         let definition = FlowDefinition::parse(json)?;
         let hints = BatchHints::parse(options)?;
         let mut open = self.open();
-        // Opened even if a writer exists: this compares the existing flow with the definition, at little
-        // cost.
+        // Opened even if a writer exists: this cheaply compares the existing flow with the definition.
         let (writer, created) = match definition.format {
             Format::Audio(_) => {
                 let made = self.domain.create_samples_as(&definition, json.as_bytes(), &hints)?;
