@@ -26,7 +26,7 @@ impl Initiator {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends what an earlier setup has made.
+    /// Closes the result of an earlier setup.
     fn close(&self, ready: &mut Option<Ready>) {
         if let Some(mut old) = ready.take() {
             meetings::leave(&old.initiator.targets(), &self.ready);
@@ -45,10 +45,10 @@ impl Drop for Initiator {
 pub(crate) struct Ready {
     initiator: End,
     provider: Provider,
-    /// Targets that were removed since the last call that made progress, of a provider whose initiators have
-    /// connections in the C++ SDK: there such targets are left until that call.
+    /// Targets removed since the last call that made progress, for a provider whose initiators have connections in the
+    /// C++ SDK: there such targets stay until that call.
     leaving: Vec<u64>,
-    /// The error that a call for another end has met here.
+    /// The error of this end during a call for another end.
     failed: Option<Error>,
 }
 
@@ -63,18 +63,17 @@ impl Visited for Ready {
 }
 
 impl Ready {
-    /// Whether initiators of the C++ SDK have a connection for each target: then they have no progress to make without
-    /// a target.
+    /// Whether initiators of the C++ SDK have a connection per target, and so make no progress without a target.
     fn has_connections(&self) -> bool {
         matches!(self.provider, Provider::Tcp | Provider::Verbs)
     }
 }
 
-/// How an initiator is driven.
+/// The driver of an initiator.
 enum End {
-    /// By the program's calls.
+    /// The program's calls.
     Polled(Box<mxl_fabrics::Initiator>),
-    /// By its own thread.
+    /// Its own thread.
     Driven(Driven<mxl_fabrics::Initiator>),
 }
 

@@ -39,7 +39,7 @@ impl<T: Kind + Default> List<T> {
         handle
     }
 
-    /// Takes an object out. It is destroyed when the caller drops it, outside the lock.
+    /// Removes an object. The caller destroys it by dropping it outside the lock.
     fn take(&self, handle: *const Object<T>) -> Outcome<Arc<Object<T>>> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The handle is only compared: an unknown one may point anywhere.
@@ -56,7 +56,7 @@ pub(crate) fn instance<'a>(handle: *const Object<Instance>) -> Outcome<&'a Insta
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
 
-/// Starts the log: at the level of `MXL_LOG_LEVEL`, and for the transports at that of `FI_LOG_LEVEL` where it is set.
+/// Starts the log: at the level of `MXL_LOG_LEVEL`, and for the transports at that of `FI_LOG_LEVEL` if it is set.
 fn start_log() {
     let started = log::init_with(|| match std::env::var_os("FI_LOG_LEVEL") {
         None => log::Transport::AsOurs,

@@ -1,5 +1,5 @@
-//! Ends of this process that serve the same target: a call that waits for one of them drives the others meanwhile, as a
-//! program may drive all of them from one thread. Ends that another thread's call is using are left to it.
+//! Ends of this process that serve the same target: a call that waits for one end drives the others meanwhile, because
+//! one thread of the program may drive all of them. Ends that another thread's call is using are skipped.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
@@ -15,7 +15,7 @@ pub(crate) trait Visited: Send + 'static {
     fn visit(&mut self, visit: &mut Visit<'_>);
 }
 
-/// A slot, whatever its kind.
+/// A slot of any kind.
 trait End: Send + Sync {
     /// Drives the end, if it is set up and no call uses it now.
     fn visit(&self, visit: &mut Visit<'_>);
@@ -44,7 +44,7 @@ pub(crate) enum Side {
 /// The ends of each target, by its id.
 type Meetings = HashMap<u64, Vec<(Side, Weak<dyn End>)>>;
 
-/// The lock is held for a moment each time, and no other lock is taken meanwhile.
+/// The lock is held briefly, and no other lock is taken meanwhile.
 static MEETINGS: Mutex<Option<Meetings>> = Mutex::new(None);
 
 fn meetings() -> MutexGuard<'static, Option<Meetings>> {
@@ -56,7 +56,7 @@ fn is<T>(there: &Weak<dyn End>, end: &Slot<T>) -> bool {
     std::ptr::addr_eq(there.as_ptr(), Arc::as_ptr(end))
 }
 
-/// The target with this id is set up, or an initiator has it.
+/// Records that the target with this id is set up, or that an initiator has it.
 pub(crate) fn join<T: Visited>(id: u64, side: Side, end: &Slot<T>) {
     let mut meetings = meetings();
     let ends = meetings.get_or_insert_default().entry(id).or_default();
@@ -66,7 +66,7 @@ pub(crate) fn join<T: Visited>(id: u64, side: Side, end: &Slot<T>) {
     }
 }
 
-/// The targets with these ids are closed, or an initiator no longer has them.
+/// Records that the targets with these ids are closed, or that an initiator no longer has them.
 pub(crate) fn leave<T>(ids: &[u64], end: &Slot<T>) {
     let mut meetings = meetings();
     let Some(all) = meetings.as_mut() else { return };

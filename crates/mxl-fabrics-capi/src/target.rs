@@ -21,12 +21,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// The target after its setup, if it had one.
+    /// The target, once it is set up.
     pub(crate) fn ready(&self) -> MutexGuard<'_, Option<Ready>> {
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends what an earlier setup has made.
+    /// Closes the result of an earlier setup.
     pub(crate) fn close(&self, ready: &mut Option<Ready>) {
         if let Some(old) = ready.take() {
             meetings::leave(&old.ids, &self.ready);
@@ -53,7 +53,7 @@ pub(crate) struct Ready {
     /// Its id, or those of its paths.
     ids: Vec<u64>,
     is_discrete: bool,
-    /// The error that a call for another end has met here.
+    /// The error of this end during a call for another end.
     failed: Option<Error>,
 }
 

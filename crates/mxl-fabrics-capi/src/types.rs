@@ -24,7 +24,7 @@ pub(crate) const SEND_RECEIVE: u64 = 4;
 pub struct Caps {
     pub version: c_int,
     pub flags: u64,
-    /// Longest message in bytes.
+    /// Maximum length of a message, in bytes.
     pub max_message: u64,
 }
 
