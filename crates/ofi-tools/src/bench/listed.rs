@@ -8,7 +8,7 @@ use multirail::{Etcd, Members, Published};
 use super::meeting::PEER_TIMEOUT;
 use crate::failure::{Failure, Result};
 
-/// How long a killed target stays listed.
+/// Time for which a killed target stays listed.
 const LEASE: Duration = Duration::from_secs(10);
 
 /// The list of one group's targets in etcd.

@@ -1,5 +1,4 @@
-//! The control connection of the processes of a measurement: frames over TCP, each a length of 32 bits and that many
-//! bytes.
+//! The control connection of the processes of a measurement: frames over TCP, each with a length of 32 bits.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};

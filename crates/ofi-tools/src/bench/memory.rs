@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::{Failure, Result};
 
-/// A kind of memory, as its option says.
+/// A kind of memory, as given by its option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(super) enum Kind {
@@ -67,7 +67,7 @@ pub(super) enum Memory {
     Cuda(Region<DeviceMemory>),
 }
 
-/// Evaluates an expression for the region, whatever its kind.
+/// Evaluates an expression for a region of any kind.
 macro_rules! of_region {
     ($memory:expr, $region:ident => $body:expr) => {
         match $memory {
@@ -82,7 +82,7 @@ impl Memory {
     pub(super) fn new(agent: &Agent, len: u64, kind: Kind) -> Result<Self> {
         let stack = Failure::stack;
         let memory = match kind {
-            // Not zeroes: pages that were never written all map the kernel's zero page, which is read from the cache.
+            // Not zeroes: unwritten pages all map the kernel's zero page, which is read from the cache.
             Kind::Host => {
                 let region = agent.register(vec![1_u8; len as usize]);
                 return region.map(Self::Host).map_err(stack("registering memory"));

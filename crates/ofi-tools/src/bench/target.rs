@@ -20,7 +20,7 @@ const MAX_BYTES: u64 = 8 << 30;
 /// Maximum initiators of one run.
 const MAX_INITIATORS: usize = 64;
 
-/// An initiator, and the memory that it was given.
+/// An initiator and its memory.
 struct Guest {
     meeting: Meeting,
     memory: Memory,
@@ -33,7 +33,8 @@ pub(super) fn run(address: &str, list: Option<&List>) -> Result<()> {
     let local = listener.local_addr().map_err(system)?;
     output::print(&format!("{local}\n"))?;
     let listed = list.map(|list| list.enter(local)).transpose()?;
-    // The first initiator announces the total number. Its arrival is not bounded in time; the others connect with it.
+    // The first initiator announces the total number. The wait for it is not bounded; the others connect at the same
+    // time.
     let (stream, _) = listener.accept().map_err(system)?;
     let mut meeting = Meeting::of(stream)?;
     let first = opening(&mut meeting)?;

@@ -86,7 +86,7 @@ struct State {
     id: Option<FileId>,
     /// Present while the file is being written.
     partial: Option<Arc<Partial>>,
-    /// Whether it may replace a file, which an earlier run has copied.
+    /// Whether it may replace an existing file, which an earlier run has copied.
     replaces: bool,
     /// Unrequested blocks.
     todo: Vec<u64>,
@@ -117,11 +117,11 @@ pub struct Job {
     returned: Mutex<Vec<usize>>,
     /// Files with unrequested blocks.
     open: Mutex<Vec<usize>>,
-    /// Number of files that are not in place.
+    /// Number of files that are not in place yet.
     left: AtomicUsize,
     /// Total bytes of the files begun.
     bytes: AtomicU64,
-    /// When the last block arrived, or the copy began.
+    /// The time when the last block arrived, or the copy began.
     last: Mutex<Instant>,
     stop: AtomicBool,
     failure: Mutex<Option<Failure>>,
@@ -303,8 +303,8 @@ impl Job {
         Ok(self.ask(link, &if fetches { Request::Fetch(name) } else { Request::Open(name) })?)
     }
 
-    /// Takes the answer to the oldest requested file. If that was the only one, also fetches its blocks until none is
-    /// unrequested: the server reads from the file that was requested last.
+    /// Handles the answer to the oldest file request. If it was the only request, also fetches the file's blocks until
+    /// all are requested: the server reads from the file that was requested last.
     fn take_file(&self, link: &mut Link, asked: &mut Asked) -> std::result::Result<(), End> {
         let Some(&Asking { item, fetches, .. }) = asked.files.front() else { return Ok(()) };
         let (buffer, len) = link.next("opening the file", LIMIT)?;
@@ -368,12 +368,12 @@ impl Job {
         }
     }
 
-    /// Whether the journal says that an earlier run has put the file in place.
+    /// Whether the journal records that an earlier run has put the file in place.
     fn is_known(&self, item: usize) -> bool {
         matches!(&self.target, Target::Tree(_, finished) if finished.knows(&self.items[item].local))
     }
 
-    /// Receives a block that is not needed, and drops it.
+    /// Receives and drops an unneeded block.
     fn pass_over(&self, link: &mut Link) -> std::result::Result<(), End> {
         let (buffer, len) = link.next("waiting for a block", LIMIT)?;
         match parse(&buffer[..len.min(buffer.len())]) {
@@ -392,7 +392,7 @@ impl Job {
         link.send(message, 2 * WINDOW, LIMIT)
     }
 
-    /// Begins the file, or checks that it is the one that the first stream found. `None` if it is already in place.
+    /// Begins the file, or checks that the first stream found the same file. `None` if it is already in place.
     fn begin(&self, number: usize, id: &FileId) -> Result<Option<Arc<Partial>>> {
         let item = &self.items[number];
         let mut state = lock(&item.state);

@@ -19,7 +19,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// Reads this process's umask, which changes it for a moment: call it before threads are started.
+    /// Reads this process's umask, which changes it for a moment. Must be called before threads are started.
     pub fn here(all: bool) -> Self {
         let now = umask(Mode::RWXG | Mode::RWXO);
         umask(now);
@@ -32,7 +32,7 @@ impl Keep {
         Mode::from_raw_mode(if self.all { bits } else { bits & !self.umask })
     }
 
-    /// Sets a copy's mode and, if that is kept, its time.
+    /// Sets a copy's mode and, if it is kept, its time.
     ///
     /// # Errors
     /// The system's error.

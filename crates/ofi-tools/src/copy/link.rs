@@ -119,7 +119,7 @@ impl Link {
         let _ = self.connection.shutdown();
     }
 
-    /// Takes completions until `done`, which is called again after each, and every `pause` at least.
+    /// Takes completions until `done` returns true. `done` is called after each completion, and at least every `pause`.
     fn until(
         &mut self,
         doing: &str,
@@ -129,7 +129,7 @@ impl Link {
     ) -> Result<()> {
         let begin = Instant::now();
         while !done(self)? {
-            // Blocks: a thread that yields instead loses its turn to every other program on a busy host.
+            // Blocks: on a busy host a thread that yields instead loses its turn to all other programs.
             if let Some(completion) = self.connection.wait(pause).map_err(|error| lost(&error))? {
                 self.take(completion)?;
                 continue;

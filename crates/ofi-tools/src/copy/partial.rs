@@ -61,7 +61,7 @@ impl Partial {
         let done = arrived(&mut journal, &header, &data).map_err(|error| failed(shown, error))?;
         let missing = match done {
             Some(done) => (0..file.blocks()).filter(|block| done.binary_search(block).is_err()).collect(),
-            // The journal of another file, or none.
+            // The journal belongs to another file, or there is none.
             None => {
                 let begun = begin(&mut journal, &header).and_then(|()| data.set_len(0));
                 begun.map_err(|error| failed(shown, error))?;
@@ -94,7 +94,7 @@ impl Partial {
         self.data.metadata().map(|found| found.ino()).map_err(|error| failed(self.place.shown(), error))
     }
 
-    /// All blocks are written: puts the file in place, with mode and time. `replace`: may replace another file.
+    /// Puts a completely written file in place, with mode and time. `replace` permits replacing another file.
     ///
     /// # Errors
     /// The system's error; `EEXIST` if a file of that name exists by now.

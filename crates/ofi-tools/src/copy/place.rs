@@ -88,7 +88,7 @@ impl Place {
     pub fn open_beside(&self, more: &str) -> Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let name = self.beside(more);
-        // Other users must not read it before it has its mode.
+        // Other users must not read the file before its mode is set.
         let opened = openat(&self.folder, &name, flags, Mode::from_raw_mode(0o600));
         let shown = || match self.name.is_empty() {
             true => self.shown.join(&name),
@@ -97,7 +97,7 @@ impl Place {
         opened.map(File::from).map_err(|error| failed(&shown(), error))
     }
 
-    /// Renames the file whose name ends in `more` to the plain name. `replace`: may replace another file.
+    /// Renames the file whose name ends in `more` to the plain name. `replace` permits replacing another file.
     ///
     /// # Errors
     /// The system's error; `EEXIST` if a file of that name exists and may not be replaced.
@@ -156,8 +156,8 @@ impl Trunk {
         Ok(Place { folder, name: OsString::new(), shown: self.shown.clone() })
     }
 
-    /// Creates a subfolder, whose parent must exist. An existing one is kept. Files can be created in it, whatever its
-    /// mode at the server.
+    /// Creates a subfolder, whose parent must exist. An existing one is kept. Files can be created in it, regardless of
+    /// its mode at the server.
     ///
     /// # Errors
     /// A file or a link is in its place.

@@ -1,5 +1,5 @@
-//! The files that a server serves: regular files below its directory, whatever a client calls them, and listings of its
-//! directories.
+//! The served files: regular files below a directory, whatever path a client requests, and listings of its
+//! subdirectories.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -155,7 +155,7 @@ impl Served {
         if number >= self.id.blocks() {
             return Err(format!("block {number} does not exist; the file has {}", self.id.blocks()));
         }
-        // A buffer that held a block keeps its length: clearing it first would write every byte once more.
+        // A buffer that held a block keeps its length, because clearing it would write every byte once more.
         message.resize(HEAD + self.id.block_len(number), 0);
         let read = self.file.read_exact_at(&mut message[HEAD..], number * super::wire::BLOCK as u64);
         // Check after reading, so that the bytes read belong to this version.

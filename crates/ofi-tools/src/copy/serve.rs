@@ -29,7 +29,7 @@ pub struct Options {
     net: Net,
 }
 
-/// How long a client may be idle.
+/// Time that a client may be idle.
 const IDLE: Duration = Duration::from_secs(60);
 /// Time that a client may take to connect, and to receive what it requested.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -114,7 +114,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
     loop {
         let (buffer, len) = match link.next("waiting for a request", IDLE) {
             Ok(next) => next,
-            // A client also ends like this.
+            // Clients also disconnect this way.
             Err(Failure::Peer(_)) => return Ok(()),
             Err(failure) => return Err(failure),
         };
@@ -140,7 +140,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
     }
 }
 
-/// Builds the answer to a request in `message`, whatever that held. Returns whether the file's only block follows.
+/// Builds the answer to a request in `message`, overwriting it. Returns whether the file's only block follows.
 fn answer(
     request: Request,
     root: &Root,
@@ -156,7 +156,7 @@ fn answer(
         }
         Request::Read(number) => open.file.as_ref().ok_or("no file is open")?.block(number, message)?,
         Request::List { dir, after } => {
-            // The parts of a listing belong to one moment.
+            // All parts of a listing are from one moment.
             let known = open.listing.take().filter(|known| known.name() == dir && !after.is_empty());
             let listing = known.map_or_else(|| root.listing(&dir), Ok)?;
             *message = json(&open.listing.insert(listing).behind(&after));

@@ -131,7 +131,7 @@ fn list(link: &mut Link, dir: String, after: String, limit: Duration) -> std::re
     Ok(answer)
 }
 
-/// A file that is in place, in an incomplete tree.
+/// A file of an incomplete tree that is in place.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     name: String,
@@ -189,7 +189,7 @@ impl Finished {
         (found.st_ino == *inode && u64::try_from(found.st_size) == Ok(file.len)).then_some(file)
     }
 
-    /// Records that the file is about to get its name.
+    /// Records that the file is about to be renamed into place.
     ///
     /// # Errors
     /// The system's error.

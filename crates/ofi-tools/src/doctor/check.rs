@@ -23,7 +23,7 @@ pub struct Check {
     pub state: State,
     /// The observation.
     pub found: String,
-    /// What depends on it.
+    /// The consequence.
     pub effect: &'static str,
     /// The recommended change; empty if there is none.
     pub change: String,

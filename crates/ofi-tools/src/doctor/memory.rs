@@ -96,7 +96,7 @@ pub fn huge_pages(files: &Files) -> Check {
 /// Bytes that must be lockable.
 const LOCKED: usize = 64 << 20;
 
-/// Whether devices may use memory that is locked: locks some.
+/// Whether memory can be locked for devices: locks some.
 pub fn locked() -> Check {
     const NAME: &str = "locked-memory";
     const EFFECT: &str = "RDMA devices access memory that is locked; registrations fail beyond the limit";

@@ -44,8 +44,8 @@ fn granted() -> io::Result<usize> {
     Ok(socket::getsockopt(&socket, sockopt::RcvBuf)?)
 }
 
-/// Whether the kernel segments and coalesces rows of datagrams: sends a row of two over loopback, and receives it in
-/// one call.
+/// Whether the kernel segments and coalesces batches of datagrams: sends a batch of two over loopback, and receives it
+/// in one call.
 pub fn segments() -> Check {
     const NAME: &str = "udp-segments";
     const EFFECT: &str =
@@ -58,7 +58,7 @@ pub fn segments() -> Check {
     }
 }
 
-/// Number of segments of a row of two in the first receive.
+/// Number of segments of a batch of two in the first receive.
 fn row() -> io::Result<usize> {
     const SEGMENT: usize = 512;
     let (from, to) = (UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?);

@@ -7,7 +7,7 @@ use super::files::Files;
 /// The kernel's name, and the name for `ethtool -K`.
 const WANTED: [(&str, &str); 2] = [("tx-udp-segmentation", "tx-udp-segmentation"), ("rx-gro", "gro")];
 
-/// Whether the interfaces that are up segment and coalesce rows of packets.
+/// Whether the interfaces that are up segment and coalesce batches of packets.
 pub fn offloads(files: &Files) -> Check {
     const NAME: &str = "offloads";
     const EFFECT: &str =
@@ -51,7 +51,7 @@ fn judge(features: &[Feature]) -> (String, Vec<String>) {
                 off.push(format!("{switch} on"));
                 "off"
             }
-            // Then the kernel does it, at the cost of a look at each packet.
+            // Then the kernel does it, at the cost of inspecting each packet.
             _ => "not of this device",
         };
         says.push(format!("{name} {state}"));

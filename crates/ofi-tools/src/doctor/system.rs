@@ -6,7 +6,7 @@ use ofi_ring::membarrier;
 
 use super::check::Check;
 
-/// Whether senders can do without a fence.
+/// Whether senders can omit a fence.
 pub fn membarrier() -> Check {
     const NAME: &str = "membarrier";
     const EFFECT: &str = "without it every message over shared memory, and every lock, pays a full fence";

@@ -35,7 +35,7 @@ impl Facts {
                 nics.push((name.clone(), gigabits(info)));
             }
         }
-        // fi_info's order is that of a folder, which differs from host to host.
+        // fi_info lists in directory order, which differs between hosts.
         nics.sort_by(|(one, _), (other, _)| one.cmp(other));
         let accesses = offers.infos.iter().find(|info| info.fabric_attr.name == "efa").map(accesses);
         let speeds = nics.iter().map(|(name, speed)| format!("{name} ({speed} Gbit/s)")).collect::<Vec<_>>();
@@ -142,7 +142,7 @@ impl Facts {
         self.nics().is_empty().then(|| self.text("devices"))
     }
 
-    /// What a reader of the figures has to know, and what makes them worse than they could be.
+    /// Notes for readers of the figures, and reasons why they are worse than possible.
     pub fn notes(&self) -> Vec<String> {
         let mut all: Vec<String> = Vec::new();
         let mut add = |is_so: bool, note: &str| all.extend(is_so.then(|| note.to_string()));
@@ -196,7 +196,7 @@ fn gigabits(info: &Info) -> f64 {
     info.nic.as_ref().map_or(0.0, |nic| nic.link_attr.speed as f64 / 1e9)
 }
 
-/// Who executes accesses to memory: the devices, or the process that owns it.
+/// The executor of memory accesses: the devices, or the process that owns the memory.
 fn accesses(info: &Info) -> String {
     use ofi::EpOption::{EfaEmulatedRead, EfaEmulatedWrite};
     let ask = || {

@@ -43,7 +43,7 @@ pub fn described(name: &str) -> String {
     }
 }
 
-/// The libfabric that a program would load: the file, and what its `fi_version` is, by the `fi_info` beside the
+/// The libfabric that a program would load: the file, and its `fi_version` as reported by the `fi_info` beside the
 /// program.
 pub fn libfabric_of(mut info: Command) -> Option<String> {
     let mut lists = Command::new(info.get_program());

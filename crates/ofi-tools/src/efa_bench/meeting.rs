@@ -18,10 +18,10 @@ const MAX_LINE_LEN: u64 = 64 << 10;
 pub struct Link(TcpStream);
 
 impl Link {
-    /// Waits for the other instance for at most `wait`, or connects to `host`, which may still start within it.
+    /// Waits for the other instance for at most `wait`, or connects to `host`, which may start within that time.
     ///
     /// # Errors
-    /// Nobody came, or nobody is there.
+    /// The other instance did not connect, or does not listen.
     pub fn meet(host: Option<&str>, port: u16, wait: Duration) -> Result<Self> {
         let end = Instant::now() + wait;
         let stream = match host {

@@ -24,7 +24,7 @@ pub struct Row {
 #[derive(Debug, Default)]
 pub struct Figures {
     pub rows: Vec<Row>,
-    /// What each NIC moved: its domain, and bytes.
+    /// The bytes that each NIC moved, with its domain.
     pub shares: Vec<(String, u64)>,
 }
 
@@ -136,7 +136,7 @@ impl Page {
         page
     }
 
-    /// What each NIC moved.
+    /// Appends the bytes that each NIC moved.
     fn shares(&self, page: &mut String) {
         page.push_str(
             "\n## The share of each NIC\n\n| measurement | NIC | bytes | share |\n|---|---|---:|---:|\n",

@@ -1,8 +1,8 @@
-//! What is measured: each program, over one NIC or all, in host memory or a GPU's.
+//! The measurements: each program, over one NIC or all, in host memory or a GPU's.
 
 use super::facts::Facts;
 
-/// Which program runs, and on which library.
+/// The program to run, and its library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     OurPingpong,
@@ -17,16 +17,16 @@ pub enum Program {
 #[derive(Clone, Debug)]
 pub struct Measurement {
     pub program: Program,
-    /// What it measures: `tagged`, `msg`, or remote memory.
+    /// The kind of measurement: `tagged`, `msg`, or remote memory.
     pub kind: String,
     /// The domains of the NICs that it uses.
     pub nics: Vec<String>,
-    /// Whose memory: `host` or `cuda`.
+    /// The kind of memory: `host` or `cuda`.
     pub memory: &'static str,
     pub args: Vec<String>,
 }
 
-/// The measurements, and why others are left out.
+/// The measurements, and the reasons for omitted ones.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub measurements: Vec<Measurement>,

@@ -10,7 +10,7 @@ use super::page::{self, Figures};
 use super::plan::{Measurement, Program};
 use crate::failure::{Failure, Result};
 
-/// How long the other side may take to start listening.
+/// Time that the other side may take to start listening.
 const START: Duration = Duration::from_secs(15);
 /// Interval of checks whether a program has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -51,7 +51,7 @@ impl Programs {
         })
     }
 
-    /// A program of C's, on C's own library or on ours. An environment that leads to ours does not mislead it.
+    /// A program of C's, on C's own library or on ours, regardless of the library path in the environment.
     pub fn of_c(&self, path: &Path, on_ours: bool) -> Command {
         let mut command = Command::new(path);
         // Amazon's installation has its library beside its programs; Debian's is where the loader looks.

@@ -201,7 +201,7 @@ impl Run<'_> {
     }
 }
 
-/// How long the other process may take to end after the last request.
+/// Time that the other process may take to end after the last request.
 const PARTING: Duration = Duration::from_secs(2);
 
 /// The other process. On drop it is killed if it still runs.
@@ -254,7 +254,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // Both are harmless for a process that has already been waited for.
+        // Both calls are harmless for a process that has been waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -15,7 +15,7 @@ use super::node::Node;
 use super::pump::Pump;
 use crate::failure::{Failure, Result};
 
-/// Interval at which the server is told that accesses continue: well within its patience.
+/// Interval at which the client reports continuing accesses to the server, well below the server's timeout.
 const WORKING: Duration = Duration::from_secs(1);
 
 /// Context of the receive that ends a batch.
@@ -148,7 +148,7 @@ fn stream(node: &Node, pump: &mut Pump<'_>, slots: &Slots, job: &Job) -> Result<
 fn drain(node: &Node, pump: &mut Pump<'_>, slots: &Slots, job: &Job) -> Result<()> {
     let total = job.total();
     let mut posted = total.min(job.window as u64);
-    // At every turn: messages of the next batch may arrive while the end of this batch is still in flight.
+    // On every turn, because messages of the next batch may arrive while the end of this batch is in flight.
     let mut repost = |slot| {
         if posted < total {
             posted += 1;

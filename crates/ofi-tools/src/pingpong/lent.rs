@@ -87,8 +87,8 @@ impl Arena {
         (self.memory, self.len)
     }
 
-    /// Registers all of it for peers' accesses, once for the life of the arena, as programs do: a peer that meets a new
-    /// registration must first examine it.
+    /// Registers the whole arena for peers' accesses, once, as programs do: a peer must first examine each new
+    /// registration.
     ///
     /// # Errors
     /// The error of the registration.

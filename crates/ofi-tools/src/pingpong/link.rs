@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 /// Silence of the peer after which the program gives up.
 pub const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest line; the longest message is a hello or a failure, far below it.
+/// Maximum length of a line, in bytes. The longest messages, a hello or a failure, are far shorter.
 const MAX_LINE: usize = 64 << 10;
 
 /// Sleep between checks of a quiet connection.

@@ -18,7 +18,7 @@ use crate::failure::Result;
 /// Messages in flight when rates are measured, as in the benchmarks of other stacks.
 pub const WINDOW: usize = 64;
 
-/// Most memory of a window on each side; a window of larger messages is shorter.
+/// Maximum memory of a window on each side, in bytes. A window of larger messages has fewer of them.
 const WINDOW_BYTES: usize = 64 << 20;
 
 /// The same for remote accesses. Programs mostly access a few places, so this fits into a shared cache.
@@ -28,7 +28,7 @@ const ACCESS_BYTES: usize = 4 << 20;
 const JOBS: u64 = 4;
 const BATCHES: u64 = 4;
 
-/// A measurement starts no more jobs once it has taken this many times its budget.
+/// Multiple of its budget after which a measurement starts no more jobs.
 const OVERTIME: u32 = 2;
 
 /// Messages per window, and rounds, of a checked pass.

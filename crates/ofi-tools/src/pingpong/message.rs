@@ -1,7 +1,7 @@
 //! The messages of the two processes on the control connection: one JSON value per line.
 //!
-//! The client is the side with the clock: it starts jobs, and the server answers. C's program has a control protocol of
-//! its own; the two are not compatible.
+//! The client takes the times: it starts jobs, and the server answers. C's program has its own, incompatible control
+//! protocol.
 
 use ofi::raw::{AddrFormat, Address};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub enum Message {
         /// For remote access: the key of the memory, and the address of its first byte.
         region: Option<(u64, u64)>,
     },
-    /// From the client, during remote accesses, which the server does not see: they continue.
+    /// From the client: remote accesses, which the server does not see, continue.
     Working,
     /// From the server: the job is done. If data was checked, all of it was as expected.
     Done,
@@ -124,10 +124,10 @@ pub enum Task {
     Read,
 }
 
-/// Most operations in flight.
+/// Maximum operations in flight.
 pub const MAX_WINDOW: usize = 1024;
 
-/// Most memory of one side.
+/// Maximum memory of one side, in bytes.
 pub const MAX_MEMORY: usize = 4 << 30;
 
 impl Job {

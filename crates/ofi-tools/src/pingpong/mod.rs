@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
         Part::Client(address) => pin(&options).and_then(|()| remote::client(&options, address)),
     });
     match (result, options.peer) {
-        // The process that started this one got the failure over the control connection, and reports it to the user.
+        // The parent process received the failure over the control connection, and reports it to the user.
         (Err(failure), true) => ExitCode::from(failure.code()),
         (result, _) => exit::end("fi_pingpong", result),
     }

@@ -39,7 +39,7 @@ pub struct Node {
     pub crowded: bool,
 }
 
-/// What getinfo offers for `setup`, best first.
+/// The offers of getinfo for `setup`, best first.
 ///
 /// # Errors
 /// The error of getinfo, with an explanation for an endpoint type that no transport has.
@@ -243,7 +243,7 @@ impl Node {
     /// Posts a receive, which completes with `context`.
     ///
     /// # Errors
-    /// What the library answers; a window never fills a receive queue.
+    /// The library's error; a window never fills a receive queue.
     #[inline]
     pub fn receive(&self, buf: Lent<'_>, context: usize) -> Result<()> {
         let op = ReceiveOp::new(buf, Context(context));

@@ -9,7 +9,7 @@ use super::message::Message;
 use super::node::Node;
 use crate::failure::{Failure, Result};
 
-/// Most completions per read.
+/// Maximum completions per read.
 const BATCH: usize = 64;
 
 /// Empty reads between checks of the clock and the control connection: about a millisecond.

@@ -24,7 +24,7 @@ const ITERATIONS: u64 = 1000;
 /// Messages each way before the clock starts.
 const WARM_UP: u64 = 20;
 
-/// How long a client retries while no server listens: the server may be starting.
+/// Time for which a client retries while no server listens, because the server may be starting.
 const ARRIVAL: Duration = Duration::from_secs(2);
 
 /// Waits for one client without a time limit, and serves it.

@@ -3,7 +3,7 @@
 /// The sizes to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// These.
+    /// A list of sizes.
     These(Vec<usize>),
     /// C's "all": powers of two, and one and a half times these.
     All,
@@ -16,7 +16,7 @@ pub const DEFAULT: [usize; 12] =
 /// The default of a client, as in C (fi_pingpong(1), "Defaults").
 pub const DEFAULT_OF_C: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 64 << 10, 1 << 20];
 
-/// The largest size that may be requested. Both sides allocate it at least twice.
+/// Maximum size that may be requested. Both sides allocate it at least twice.
 pub const MAX: usize = 1 << 30;
 
 /// The largest of C's "all".
