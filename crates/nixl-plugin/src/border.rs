@@ -91,7 +91,7 @@ pub(crate) fn call(what: &str, body: impl FnOnce() -> Result<c_int>) -> c_int {
     }
 }
 
-/// Logs why the plug-in does not serve its host.
+/// Logs the reason why the plug-in does not serve its host.
 ///
 /// # Safety
 /// `why` is valid for the call.

@@ -26,7 +26,7 @@ pub struct Engine {
     notes: Mutex<Vec<Transfer>>,
 }
 
-/// Longest time for which a new notification drives the agent to open the session.
+/// Maximum time for which a new notification drives the agent to open the session.
 const GREETING: Duration = Duration::from_millis(10);
 
 impl Engine {

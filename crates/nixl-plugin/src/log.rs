@@ -8,8 +8,8 @@ use ofi::{LogLevel, LogStarted};
 /// NIXL's variable, and the level without it.
 const VARIABLE: &str = "NIXL_LOG_LEVEL";
 const DEFAULT: &str = "WARN";
-/// Its levels: what is logged at each, and whether failed calls are told where nothing is logged. libfabric's levels
-/// begin with warnings, so at `ERROR` there are only failed calls.
+/// NIXL's levels: our level for each, and whether failed calls are printed where nothing is logged. libfabric's levels
+/// begin with warnings, so at `ERROR` only failed calls are printed.
 const LEVELS: [(&str, Option<LogLevel>, bool); 6] = [
     ("TRACE", Some(LogLevel::Debug), true),
     ("DEBUG", Some(LogLevel::Debug), true),
@@ -19,12 +19,12 @@ const LEVELS: [(&str, Option<LogLevel>, bool); 6] = [
     ("FATAL", None, false),
 ];
 
-/// What becomes of messages.
+/// The destination of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Heard {
-    /// They go to a subscriber.
+    /// A subscriber.
     logged: bool,
-    /// Without one, failed calls are printed.
+    /// No subscriber; failed calls are printed.
     told: bool,
 }
 
