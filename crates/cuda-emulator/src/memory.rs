@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bytes of an IPC handle.
 pub(crate) const HANDLE: usize = 64;
 const MAGIC: [u8; 8] = *b"CUDAEMU1";
-/// Allocations are multiples of this, as the driver's have a granularity.
+/// Granularity of allocations, in bytes, like the driver's.
 const GRANULE: usize = 512;
 
 /// A range of device memory.
