@@ -1,5 +1,5 @@
-//! The limit of a network for bare UDP sockets: one sends rows of datagrams as one message (UDP_SEGMENT), the other
-//! receives rows as one (UDP_GRO), each out of a message of 1 MiB and into one. There are no acknowledgements,
+//! The limit of a network for bare UDP sockets: one sends batches of datagrams in one call (UDP_SEGMENT) from a 1 MiB
+//! message, the other receives batches in one call (UDP_GRO) into a 1 MiB message. There are no acknowledgements,
 //! retransmissions or ordering.
 
 use std::{
@@ -13,13 +13,13 @@ use crate::{Error, Figures, Result, link::Link, ours::Role, worker::ADDRESS};
 
 /// Bytes of a datagram that fits a path of 1,500 under IPv4.
 pub const SEGMENT: usize = 1_472;
-/// Datagrams per row.
+/// Datagrams per batch.
 pub const ROW: usize = 44;
-/// How long the receiver counts.
+/// Time for which the receiver counts.
 const TIME: Duration = Duration::from_millis(1_000);
 /// The socket buffer requested by sender and receiver, as with `FI_UDP_SOCKET_BUFFER`.
 const BUFFER: i32 = 8 << 20;
-/// Size of the message that rows are sent from and received into, over and over.
+/// Size of the message that batches are repeatedly sent from and received into.
 const MESSAGE: usize = 1 << 20;
 
 /// This worker's address, with `port`.

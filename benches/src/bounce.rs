@@ -1,4 +1,4 @@
-//! The bare cache-line bounce: how long one line takes from one core to the other right now.
+//! The bare cache-line bounce: the current time of one line from one core to the other.
 //!
 //! Two threads are pinned, each with a line of its own that only that thread stores to; one way is half of a round
 //! trip. A waiting thread pauses between its checks: a check without a pause takes the line away from the writer before

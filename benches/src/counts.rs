@@ -22,12 +22,12 @@ use crate::{Error, Result, markdown, ours};
 pub use tracee::Seen;
 use tracee::Tracee;
 
-/// Calls before the first one that is followed: by then tables have grown and locks are biased.
+/// Calls before the first one that is single-stepped. By then tables have grown and locks are biased.
 const WARM: u64 = 1_000;
-/// Calls that are followed: a poll reads the clock once in 32.
+/// Single-stepped calls. A poll reads the clock once in 32 calls.
 pub const FOLLOWED: u64 = 32;
-/// How often a path that exceeds its row is followed again: a thread that was preempted yields its core, which is an
-/// additional system call (`ofi-core/patience.rs`).
+/// Repetitions for a path that exceeds its row: a preempted thread yields its core, which is an additional system call
+/// (`ofi-core/patience.rs`).
 const ATTEMPTS: usize = 3;
 /// The table's head.
 const HEAD: [&str; 5] = ["path", "locked", "system calls", "allocations", "clock reads"];

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
-/// Why a figure is missing.
+/// The reason why a figure is missing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

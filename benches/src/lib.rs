@@ -1,11 +1,11 @@
-//! Measurements beside the peers: this stack, libfabric and UCX on one machine, in one run.
+//! Measurements beside the peers: this stack, libfabric and UCX, on one machine in one run.
 //!
 //! A run processes [`lines`]. For each line it takes pairs of short runs, ours and the peer's ([`pairs`]), between bare
 //! cache-line bounces ([`bounce`]): a virtual machine's cores move about the host, and a figure means nothing without
 //! their distance at that moment. Pairs whose bounces differ are dropped. [`table`] prints medians and verdicts.
 //!
 //! In the order of a run:
-//! - [`lines`]: the comparisons and their bounds, from the issue that asked for them. [`targets`]: the type of a line.
+//! - [`lines`]: the comparisons and their bounds. [`targets`]: the type of a line.
 //! - [`peers`]: installs libfabric and UCX from packages, runs their own benchmarks, parses their output.
 //! - [`worker`], [`link`], [`ours`]: our side, as two pinned child processes of this same binary.
 //! - [`spawn`]: pairs of pinned child processes, ours and theirs alike. [`sys`]: the system calls.

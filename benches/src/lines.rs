@@ -1,7 +1,6 @@
 //! Every line of the table.
 //!
-//! The bounds are those of the issues "Foundation", "All of libfabric on the core", "UDP" and "What the stack promises
-//! holds", in their sections on speed; a line without one is shown for information.
+//! A line without a bound is shown for information.
 
 use crate::{
     figures::Quantity,
@@ -93,7 +92,7 @@ impl Line {
     }
 }
 
-/// All lines, in the order of the issue.
+/// All lines, in the order of the table.
 pub const LINES: &[Line] = &{
     use {Benchmark as B, Bound::*, Quantity::*};
     const ONE_WAY: &str = "64 B message, one way";

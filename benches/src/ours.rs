@@ -52,7 +52,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job with the defaults of the issue: window 64, application memory, threading DOMAIN.
+    /// A job with the defaults: window 64, application memory, threading DOMAIN.
     pub const fn new(test: Test, size: usize, iterations: u64) -> Self {
         Self {
             test,
@@ -143,14 +143,14 @@ pub enum Test {
     /// result.
     IdleAuto,
     /// Messages to `peers` peers in turn, each of which echoes them; latency is the time per message and its answer,
-    /// and `bytes_each` the memory of a peer at rest.
+    /// and `bytes_each` the memory of an idle peer.
     Round {
         /// Peers of the one endpoint.
         peers: usize,
     },
 }
 
-/// How a side sleeps.
+/// The way in which a side sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sleep {

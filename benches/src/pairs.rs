@@ -9,18 +9,18 @@ use serde::Serialize;
 
 use crate::{Figures, Result, spawn};
 
-/// When a pair counts, and when to stop.
+/// The conditions for a pair to count, and for the end of the attempts.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
     /// Pairs to keep.
     pub wanted: usize,
-    /// Most pairs to try.
+    /// Maximum pairs to try.
     pub attempts: usize,
-    /// The largest difference between a pair's bounces: 0.1 is 10 %.
+    /// Maximum difference between a pair's bounces: 0.1 is 10 %.
     pub tolerance: f64,
-    /// The largest share of a run during which its processes may wait for a core that another program uses.
+    /// Maximum share of a run during which its processes wait for a core that another program uses.
     pub delayed_share: f64,
-    /// How long to wait before each pair for idle cores.
+    /// Time to wait for idle cores before each pair.
     pub patience: Duration,
     /// Pairs with a longer bounce are dropped too, to compare runs with the cores at the same distance.
     pub longest_bounce_ns: Option<f64>,

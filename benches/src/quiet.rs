@@ -12,10 +12,10 @@ use crate::{Error, Result};
 
 /// Interval over which the load of the cores is sampled.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// The share of that time that other users of the core may take: the kernel's own threads, the host.
+/// Maximum share of that interval that other users of the core take: the kernel's own threads, the host.
 const BUSY: f64 = 0.05;
 
-/// Returns when `cores` have been idle for a moment, or after `patience`. Whether they were idle.
+/// Waits until `cores` have been idle for a moment, at most for `patience`. Returns whether they were idle.
 pub fn wait(cores: [usize; 2], patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     let mut before = read(cores)?;

@@ -1,4 +1,4 @@
-//! The cost of a row of packets at each end over a path of 1,500 bytes: both ends run in one thread, each timed
+//! The cost of a batch of packets at each end over a path of 1,500 bytes: both ends run in one thread, each timed
 //! separately, alternating with bare sockets in the same thread. Neither end waits for the other, so the lowest tenth
 //! of many short samples is meaningful even on a shared machine.
 
@@ -90,7 +90,7 @@ impl Bare {
         Ok(Self { sockets, memory: [vec![1; MESSAGE], vec![1; MESSAGE + 65_536]] })
     }
 
-    /// Sends and receives a sample, a row at a time.
+    /// Sends and receives a sample, one batch at a time.
     fn sample(&mut self) -> Result<Sample> {
         let Self { sockets, memory: [from, to] } = self;
         let mut times = [Duration::ZERO; 2];

@@ -17,7 +17,7 @@ const BYTES: usize = 64;
 /// Time after which a reply counts as lost.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How the two threads wait.
+/// The way in which the two threads wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
@@ -84,7 +84,7 @@ fn receive(socket: &UdpSocket, test: Test) -> Result<()> {
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 looks += 1;
-                // A blocking receive returns here after its patience; a spinning one reads the clock now and then.
+                // A blocking receive returns here after its timeout; a spinning one reads the clock at intervals.
                 let over = test == Test::Blocked
                     || looks.is_multiple_of(1 << 16)
                         && since.get_or_insert_with(Instant::now).elapsed() > REPLY_TIMEOUT;

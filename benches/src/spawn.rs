@@ -24,13 +24,13 @@ pub struct ProcessPair {
     pub server: Command,
     /// Started when the server is ready, on the second core.
     pub client: Command,
-    /// The condition for that.
+    /// The condition for the server to be ready.
     pub ready: Ready,
     /// Time limit of the client.
     pub limit: Duration,
 }
 
-/// How to tell that a server is ready for its client.
+/// The condition for a server to be ready for its client.
 #[derive(Clone, Copy, Debug)]
 pub enum Ready {
     /// At once: the programs wait for each other themselves.
@@ -66,7 +66,7 @@ impl ProcessPair {
 
 /// Time limit for a server to listen.
 const ARRIVAL: Duration = Duration::from_secs(10);
-/// How long a server may outlive its client.
+/// Time for which a server may outlive its client.
 const PARTING: Duration = Duration::from_secs(10);
 
 struct Running {
@@ -181,7 +181,7 @@ pub fn delayed() -> Duration {
 
 static DELAYED_NS: AtomicU64 = AtomicU64::new(0);
 
-/// The second field of `/proc/<pid>/schedstat` for the main thread, which measures. An ended child has it until it is
+/// The second field of `/proc/<pid>/schedstat` for the main thread, which measures. An ended child keeps it until it is
 /// waited for. 0 if the kernel does not record it.
 fn run_delay_ns(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();

@@ -66,7 +66,7 @@ struct Far(Child);
 
 impl Drop for Far {
     fn drop(&mut self) {
-        // It may be dead already.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -112,8 +112,8 @@ fn lose(far: &Far, loss: u32) -> Result<()> {
     shell(&format!("nsenter -t {} -n sh -ec '{script}'", far.0.id()))
 }
 
-/// Has rows of datagrams segmented before transmission: a loss then affects one packet, as on a wire, and not a row of
-/// 44.
+/// Makes the kernel segment batches of datagrams before transmission, so that a loss affects one packet, as on a wire,
+/// and not a batch of 44.
 fn cut_rows(far: &Far) -> Result<()> {
     let cut = |name| format!("ip link set {name} gso_max_segs 1");
     shell(&cut("near"))?;

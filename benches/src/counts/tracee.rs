@@ -19,8 +19,8 @@ use crate::{Error, Result};
 
 /// Maximum instructions of one call of the function. A window of 64 takes some 20,000.
 const MAX_STEPS_PER_CALL: u64 = 2_000_000;
-/// After this many instructions no further call is followed: a step takes some 30 us, and long paths do nothing that
-/// only one of many calls does.
+/// Instructions after which no further call is single-stepped: a step takes some 30 us, and in long paths all calls are
+/// alike.
 const ENOUGH: u64 = 100_000;
 /// `int3`.
 const BREAK: i64 = 0xCC;

@@ -78,7 +78,7 @@ pub fn error(call: &'static str, errno: i32) -> Error {
     Error { call, errno, advice: "this device is a stand-in".into() }
 }
 
-/// The ends of a pipe that nobody writes to.
+/// The ends of a pipe that is never written.
 pub fn silent() -> Result<[OwnedFd; 2]> {
     let pipe = std::io::pipe().map_err(|_| error("pipe", libc::EMFILE))?;
     Ok([pipe.0.into(), pipe.1.into()])
@@ -331,7 +331,7 @@ impl Wires {
         }
     }
 
-    /// A request has ended.
+    /// Completes a request.
     fn end(&mut self, end: usize, id: u64, how: Post) {
         if !how.quiet {
             let queue = self.ends[end].queue;

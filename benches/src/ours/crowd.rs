@@ -22,7 +22,7 @@ use crate::{Error, Figures, Result, link::Link, sys};
 const WINDOW: usize = 64;
 /// Distance between consecutive peers of a round: no lookup benefits from the neighbourhood of the previous peer.
 const STRIDE: usize = 61;
-/// Peers that are met first and not counted: with them an endpoint sizes its queues and buffers as for many.
+/// Peers that connect first and are not counted. With them an endpoint sizes its queues and buffers as for many.
 const FIRST: usize = 500;
 /// The time that an endpoint needs for the last acknowledgements after a round.
 const QUIET: Duration = Duration::from_millis(500);
@@ -178,7 +178,7 @@ fn round(node: &mut Node, arena: &Arena, peers: &[FiAddr]) -> Result<()> {
     Ok(())
 }
 
-/// Begins a session with each of `names`, discovers the packet sizes of their paths, and waits until all are at rest.
+/// Begins a session with each of `names`, discovers the packet sizes of their paths, and waits until all are idle.
 fn meet(node: &mut Node, arena: &Arena, names: &[SocketAddr], into: &mut Vec<FiAddr>) -> Result<()> {
     for name in names {
         into.push(node.av.insert(&[Address::from(*name)]).remove(0).map_err(stack)?);

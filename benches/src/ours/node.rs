@@ -138,7 +138,7 @@ impl Node {
         link.barrier(|| _ = self.rx.read(&mut CqBuffer::new(&mut [] as &mut [CqTaggedEntry])))
     }
 
-    /// Touched memory of the kind that the job asks for; it is never freed.
+    /// Allocates and touches memory of the job's kind. It is never freed.
     pub fn memory(&self, job: &Job, len: usize) -> Result<Arena> {
         let base = match job.memory {
             Memory::Application => {

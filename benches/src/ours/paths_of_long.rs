@@ -60,7 +60,7 @@ pub fn run(name: &str, count: u64) -> Result<()> {
         INJECT | RECEIVE => (64, "never"),
         _ => return Err(Error::NotReady(format!("path {name:?}"))),
     };
-    // What is chosen by measurement would make the count depend on the machine's load.
+    // Choices by measurement would make the count depend on the machine's load.
     for (variable, value) in [("FI_SHM_SINGLE_COPY", single), ("FI_SHM_STREAMING_STORES", "never")] {
         // SAFETY: this process has no other thread yet.
         unsafe { std::env::set_var(variable, value) };

@@ -158,8 +158,8 @@ fn each(node: &Node, job: &Job, link: &mut Link, mut round: impl FnMut() -> Resu
 
 fn stream(node: &Node, job: &Job, client: bool, link: &mut Link) -> Result<Figures> {
     let window = job.window;
-    // By default one buffer for the whole window, as in fabtests (`ft_alloc_ctx_array`) and ucx_perftest: with a buffer
-    // for each message, ours would run from memory and theirs from the cache.
+    // By default one buffer for the whole window, as in fabtests (`ft_alloc_ctx_array`) and ucx_perftest: with one
+    // buffer per message, ours would run from memory and theirs from the cache.
     let arena = node.memory(job, job.buffers * job.size.next_multiple_of(64))?;
     let buffer = |message: u64| slot(&arena, job.size, (message % job.buffers as u64) as usize);
     let total = job.iterations + job.iterations / 20 + 10;

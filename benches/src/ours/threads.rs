@@ -23,7 +23,8 @@ pub fn run(job: &Job, count: usize, role: Role, link: &mut Link) -> Result<Optio
     }
     let first = sys::current_core().map_err(Error::io("finding the core"))?;
     let cores = sys::configured_cores();
-    // All are warm and begin together. The server's threads need not wait: the client's decide.
+    // All threads are warm and begin together. The server's threads need not wait: the client's threads determine the
+    // start.
     let start = Barrier::new(count + 1);
     let seconds = thread::scope(|scope| {
         let start = &start;
@@ -32,7 +33,7 @@ pub fn run(job: &Job, count: usize, role: Role, link: &mut Link) -> Result<Optio
                 .map_err(Error::io("pinning a thread"))
                 .and_then(|()| Side::new(node, job, role))
                 .and_then(|side| side.messages(job.iterations / 20 + 10).map(|()| side));
-            // A thread that failed also comes here, or the others would wait for it.
+            // A failed thread also reaches the barrier; otherwise the others would wait for it.
             start.wait();
             ready?.messages(job.iterations)
         };
