@@ -18,8 +18,8 @@ pub const NO_OPEN_MPI: &str = "apt-get install openmpi-bin libopenmpi-dev";
 
 /// Builds the library, and links it into a folder of its own. Returns that folder.
 ///
-/// What is built together decides the features of third-party crates, and these whether anything over them is compiled
-/// again. So a release build is that of an installation, and a debug build has the programs too.
+/// Packages that are built together determine the features of third-party crates, and so whether dependents are
+/// compiled again. Therefore a release build is that of an installation, and a debug build includes the programs.
 ///
 /// # Errors
 /// A step fails.
@@ -110,7 +110,7 @@ pub const EXAMPLES: [&str; 12] = [
     "tagged_matching",
 ];
 
-/// What makes an example run over this provider: the environment, and an argument of the one that takes a provider.
+/// The environment in which an example runs over this provider, and an argument for the example that takes a provider.
 pub fn example_over(name: &str, provider: &str) -> ([(&'static str, String); 2], Option<String>) {
     let environment = [("OFI_EXAMPLE_PROVIDER", provider.into()), ("FI_PROVIDER", provider.into())];
     (environment, (name == "serve_reads").then(|| provider.into()))

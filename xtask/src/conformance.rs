@@ -36,7 +36,7 @@ const SHARED_SKIPS: [&str; 4] = ["connected", "on_efa", "on_verbs", "verbs_conne
 /// Width of a line of names.
 const WIDTH: usize = 118;
 
-/// Writes the document, which git ignores, or only checks what it is made from.
+/// Writes the document, which git ignores, or only checks its sources.
 ///
 /// # Errors
 /// A rule without a test, a deviation or a reason to wait; a test that does not exist; an unused deviation.

@@ -36,7 +36,7 @@ pub fn run_deb(release: bool) -> StepResult {
     Ok(outcome)
 }
 
-/// Packs what was built, checks the package's content and runs its programs.
+/// Packs the build, checks the package's content and runs its programs.
 ///
 /// # Errors
 /// A problem of the package.
@@ -171,7 +171,7 @@ fn architecture() -> Result<String, String> {
 }
 
 fn control(installed: u64) -> Result<String, String> {
-    // The C library that it was built with; an older one may lack a function.
+    // The version of the C library at build time; an older one may lack a function.
     let libc = output(command("dpkg-query").args(["-W", "-f", "${Version}", "libc6"]))?;
     let libc = libc.split(['-', '+']).next().unwrap_or_default();
     let size = installed.div_ceil(1024);

@@ -1,5 +1,5 @@
-//! The commands of the documents that only look at this host, on the installed programs. The tests of `ofi-tools` check
-//! the options of all commands.
+//! Runs the documents' read-only commands on the installed programs. The tests of `ofi-tools` check the options of all
+//! commands.
 
 use std::fs;
 
@@ -9,8 +9,8 @@ use crate::step::{Outcome, root};
 
 /// Commands of the documents that are run: they end by themselves and change nothing.
 const READ_ONLY_COMMANDS: [&str; 5] = ["fi_info", "mr-topo", "mxl-fabrics-info", "ofi doctor", "ofi stats"];
-/// If fewer are found, the documents are read wrongly.
-const FEWEST: usize = 10;
+/// Minimum number of such commands. If fewer are found, the documents are parsed wrongly.
+const MIN_COMMANDS: usize = 10;
 
 /// Runs each such command once. It must understand its command line, whatever it finds.
 pub fn run(at: &Installed) -> StepResult {
@@ -25,7 +25,7 @@ pub fn run(at: &Installed) -> StepResult {
     }
     found.sort_unstable();
     found.dedup();
-    if found.len() < FEWEST {
+    if found.len() < MIN_COMMANDS {
         return Err(format!("the documents have only {} such commands: {found:?}", found.len()));
     }
     for line in found {
@@ -33,7 +33,7 @@ pub fn run(at: &Installed) -> StepResult {
         let settings: Vec<_> = words.clone().map_while(|word| word.split_once('=')).collect();
         let Some(name) = words.nth(settings.len()) else { continue };
         let (status, text) = ended(at.start(name).args(words).envs(settings))?;
-        // A program of a signal has no status, and a command line that is not understood is answered with the usage.
+        // A program killed by a signal has no status, and an invalid command line is answered with the usage.
         if status.is_none() || text.contains("\nUsage: ") {
             wrong.push(format!("{line}: ends with {status:?}:\n{text}"));
         }
@@ -41,8 +41,8 @@ pub fn run(at: &Installed) -> StepResult {
     if wrong.is_empty() { Ok(Outcome::Passed) } else { Err(wrong.join("\n")) }
 }
 
-/// The lines of shell blocks, and the text between backquotes elsewhere, that are such commands. Those with a choice of
-/// the reader's (`HOST`), or with anything that a shell would interpret, are none.
+/// The read-only commands among the lines of shell blocks and the text between backquotes. Commands with a placeholder
+/// (`HOST`), or with characters that a shell would interpret, are excluded.
 fn commands(text: &str) -> Vec<String> {
     let (mut found, mut language) = (Vec::new(), None);
     for line in text.lines() {
@@ -54,11 +54,11 @@ fn commands(text: &str) -> Vec<String> {
             (None, None) => found.extend(line.split('`').skip(1).step_by(2)),
         }
     }
-    found.into_iter().filter_map(looks).collect()
+    found.into_iter().filter_map(read_only).collect()
 }
 
-/// The command of a line, if it is such a command.
-fn looks(line: &str) -> Option<String> {
+/// The command of a line, if it is read-only.
+fn read_only(line: &str) -> Option<String> {
     let line = line.split(" #").next()?.trim();
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_choice = |word: &str| {
