@@ -1,5 +1,5 @@
-//! `Endpoint::abandon`, on which moving a mute rail's parts relies: an access that was given up does not touch its
-//! memory any more, and still ends once.
+//! `Endpoint::abandon`, on which recovery from a mute rail relies: an abandoned access no longer touches its memory,
+//! and still ends once.
 
 use ofi::raw::Hints;
 use ofi_testkit::prelude::*;

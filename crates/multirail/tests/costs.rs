@@ -1,4 +1,4 @@
-//! What rails of a device are asked to do: doorbells and registrations, as the device counts them.
+//! The cost of rails on a device: doorbells and registrations, counted by the device.
 
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};

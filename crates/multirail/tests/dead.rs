@@ -1,4 +1,4 @@
-//! Peers that are gone before a session with them is open.
+//! Peers that die before a session with them is open.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
-//! Rails of devices that go mute: two agents with two rails each on a simulated device, whose links lose nothing and
-//! report nothing, but deliver what they hold only when they are mended. By then the transfers have ended over the
-//! other rail, and the memory was written anew.
+//! Rails of devices that go mute: two agents with two rails each on a simulated device, whose links lose and report
+//! nothing, but deliver held packets only when they are repaired. By then the transfers have ended over the other rail,
+//! and the memory was rewritten.
 
 mod support;
 

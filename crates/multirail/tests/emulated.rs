@@ -1,7 +1,7 @@
-//! A rail of an emulated EFA device that goes mute: two processes with two devices each, of which one keeps what it has
-//! to send and takes nothing, until it is mended. By then the transfers have ended over the other device, and the
-//! memory was written anew. `cargo xtask efa --test` runs it: with device writes where libefa has them, and with writes
-//! in packets, which the owner executes.
+//! A rail of an emulated EFA device that goes mute: two processes with two devices each. One device holds its outgoing
+//! packets and accepts nothing until it is repaired. By then the transfers have ended over the other device, and the
+//! memory was rewritten. `cargo xtask efa --test` runs it: with device writes if libefa supports them, and with
+//! emulated writes, which the owner executes.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! A rail over real sockets that goes mute: its wire is cut, and nobody reports it. What it holds arrives when the wire
-//! is mended, after the transfers have ended over the other rail and the memory was written anew.
+//! A rail over real sockets that goes mute: its wire is cut without an error. Its held packets arrive when the wire is
+//! repaired, after the transfers have ended over the other rail and the memory was rewritten.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! A session ends at one end, because all its paths rest there. The other end has noticed nothing.
+//! A session ends at one end because all its paths rest there, unnoticed by the other end.
 
 use std::time::Duration;
 

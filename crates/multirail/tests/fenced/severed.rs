@@ -1,4 +1,4 @@
-//! Rails with a connection for each peer: a mute path's connection is ended at both ends before its parts move.
+//! Rails with one connection per peer: both ends close a mute path's connection before its chunks move.
 
 use std::time::Duration;
 
