@@ -39,7 +39,7 @@ impl Beat {
         (time.as_secs_f64() / self.period).ceil() as u64
     }
 
-    /// When a round is due, plus `part` of a period.
+    /// The time at which a round is due, plus `part` of a period.
     pub fn due(&self, start: Instant, round: u64, part: f64) -> Instant {
         start + Duration::from_secs_f64((round as f64 + part) * self.period)
     }

@@ -15,7 +15,7 @@ use super::local::nanoseconds;
 use super::usage::Usage;
 use crate::{Error, Result};
 
-/// How long a reader waits for a commit before it gives up.
+/// Time for which a reader waits for a commit before it gives up.
 const LONG: Duration = Duration::from_secs(10);
 /// The index of the first grain.
 const FIRST: u64 = 1000;

@@ -51,7 +51,7 @@ pub fn measure(options: &Options, definition: &FlowDefinition, places: Places<'_
     Ok(())
 }
 
-/// Pictures of a ring whose copies are not in any cache: 88 MB of 1080p.
+/// Number of pictures in a ring that exceeds all caches: 88 MB of 1080p.
 const RING: usize = 16;
 
 /// Bytes per second that one core copies, from each picture of a ring of `pictures` to the same picture of another

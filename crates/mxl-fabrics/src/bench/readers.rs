@@ -23,10 +23,10 @@ use super::cores::pin;
 use super::pair::{self, Role, Running, system};
 use crate::{Error, Result};
 
-/// How long a reader waits for a commit before it gives up.
+/// Time for which a reader waits for a commit before it gives up.
 const LONG: Duration = Duration::from_secs(10);
 
-/// How a reader notices a commit.
+/// The way in which a reader notices a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Way {
     Futex,
@@ -115,7 +115,7 @@ impl Readers {
     /// Starts `readers` processes.
     ///
     /// # Errors
-    /// A process that does not become ready: it has printed the reason itself.
+    /// A process that does not become ready. It has printed the reason.
     pub fn start(domain: &Path, cores: (usize, usize), task: Task, readers: usize) -> Result<Self> {
         let (first, count) = (task.first.to_string(), task.count.to_string());
         let arguments = ["--way", task.way.name(), "--first", &first, "--commits", &count];
@@ -131,7 +131,8 @@ impl Readers {
         Ok(Self(readers))
     }
 
-    /// When each reader noticed each commit, in nanoseconds of TAI; `None` for a grain that was overwritten before.
+    /// The time at which each reader noticed each commit, in nanoseconds of TAI. `None` for a grain that was
+    /// overwritten before.
     ///
     /// # Errors
     /// A reader that noticed no further commit.
