@@ -1,4 +1,4 @@
-//! `domain_def.json`: what a domain's owner says about it. The C++ SDK has no rules for it beyond its three texts.
+//! `domain_def.json`: the owner's description of a domain. The C++ SDK defines only its three texts.
 
 use std::fmt;
 use std::io;
@@ -34,7 +34,7 @@ impl Description {
     }
 }
 
-/// Reads a file. What is not a file, such as a FIFO, is an error, and nobody waits for it.
+/// Reads a file. Anything but a regular file, such as a FIFO, is an error and does not block.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not a file"));

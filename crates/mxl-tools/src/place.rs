@@ -6,7 +6,7 @@ use mxl::{Domain, Uri, Uuid};
 
 use crate::failure::{Failure, Result};
 
-/// What a command line names, by options or by a URI.
+/// The domain and flows that a command line names, by options or by a URI.
 #[derive(Debug)]
 pub struct Place {
     /// The domain's directory.
