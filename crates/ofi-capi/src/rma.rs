@@ -31,7 +31,7 @@ struct Far {
 }
 
 impl Far {
-    /// One remote piece, as long as the local memory.
+    /// One remote piece with the length of the local memory.
     #[inline(always)]
     fn piece(self, buf: &Lent<'_>) -> [RemotePiece; 1] {
         [RemotePiece { addr: self.addr, len: buf.len(), key: self.key }]
@@ -49,7 +49,7 @@ impl Far {
         ep.write(self.op(ep, buf, &self.piece(&buf), op_context))
     }
 
-    /// Writes memory that belongs to the program again when the call returns.
+    /// An injected write: the program may reuse the memory when the call returns.
     #[inline(always)]
     fn inject(self, ep: &EpBody, buf: Lent<'_>, data: u64, flags: OpFlags) -> Result<()> {
         let remote = &self.piece(&buf);

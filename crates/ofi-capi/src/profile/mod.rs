@@ -62,8 +62,8 @@ impl Drop for Profiles {
 
 /// The state of a profile.
 pub(crate) struct ProfileBody {
-    /// C's providers close endpoints before their profiles, and programs leave profiles open. So a profile does not
-    /// keep its object open.
+    /// A profile does not keep its object open: C's providers close endpoints before their profiles, and programs leave
+    /// profiles open.
     place: Place,
     told: Arc<Told>,
     callbacks: Arc<Callbacks>,
