@@ -89,7 +89,7 @@ pub fn document() -> String {
     )
 }
 
-/// Capabilities of fabric `efa`, which `cargo xtask efa --test` compares with what the emulated device gets.
+/// Capabilities of fabric `efa`, which `cargo xtask efa --test` compares with those on the emulated device.
 pub const EFA: &str = "FI_MSG FI_RMA FI_TAGGED FI_ATOMIC FI_COLLECTIVE FI_READ FI_WRITE FI_RECV FI_SEND FI_REMOTE_READ \
     FI_REMOTE_WRITE FI_MULTI_RECV FI_TRIGGER FI_FENCE FI_TAGGED_MULTI_RECV FI_TAGGED_DIRECTED_RECV FI_SOURCE_ERR \
     FI_LOCAL_COMM FI_REMOTE_COMM FI_SHARED_AV FI_RMA_EVENT FI_SOURCE FI_NAMED_RX_CTX FI_DIRECTED_RECV FI_AV_USER_ID";
@@ -150,7 +150,7 @@ const OF_DEVICES: &[[&str; 6]] = &[
     ["remote CQ data, bytes", "8", "4", "4", "8", "4"],
 ];
 
-/// The table of what a host with a device gets.
+/// The table for a host with a device.
 fn of_devices() -> String {
     let mut text = String::from(
         "\n## With a device\n\nWhat `verbs` and `efa` grant depends on the device: `fi_info -p verbs -v` and \

@@ -31,13 +31,13 @@ fn rust_version() -> StepResult {
             format!("this is {}, and rustup has no {RUST} (rustup toolchain install {RUST})", version.trim());
         return not_run("rust-version", &why);
     }
-    // Run by rustup's cargo, which knows other compilers; the cargo that runs this does not.
+    // Run by rustup's cargo, which knows other compilers, unlike the cargo that runs this.
     let args =
         [&*oldest, "check", "--workspace", "--all-targets", "--quiet", "--target-dir", "target/rust-version"];
     run(command("cargo").env_remove("CARGO").env_remove("RUSTUP_TOOLCHAIN").args(args))
 }
 
-/// On other systems than Linux, `ofi` fails with one error that says so, whatever else would not compile there.
+/// On systems other than Linux, `ofi` fails with one error that states this, and with no other compile errors.
 fn off_linux() -> StepResult {
     if !has_target(OFF_LINUX) {
         return not_run("off Linux", &format!("rustup has no {OFF_LINUX} (rustup target add {OFF_LINUX})"));

@@ -1,5 +1,5 @@
 //! `cargo xtask install`: libfabric.so.1 and its plug-ins, the media layer, NIXL's backend and the programs, under a
-//! prefix. What cannot be built or written is refused before anything is built.
+//! prefix. Parts that cannot be built or written are refused before anything is built.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ impl Part {
     /// Everything, in the order of the switches.
     pub const ALL: [Self; 4] = [Self::Libfabric, Self::Programs, Self::Mxl, Self::Nixl];
 
-    /// The switch that names it.
+    /// The switch that selects it.
     fn switch(self) -> &'static str {
         match self {
             Self::Libfabric => "--libfabric",
@@ -71,7 +71,7 @@ impl Part {
         }
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Libfabric => SONAME,
@@ -90,7 +90,7 @@ impl Part {
         }
     }
 
-    /// What this host lacks to build it.
+    /// The missing requirements of this host for building it.
     pub fn lacks(self) -> Option<String> {
         match self {
             Self::Libfabric => (!has_compiler()).then(|| NO_COMPILER.into()),
@@ -100,7 +100,7 @@ impl Part {
     }
 }
 
-/// What has been built.
+/// The build.
 #[derive(Debug)]
 pub struct Built {
     /// The folder of cargo's output.
@@ -118,7 +118,7 @@ pub struct Places {
     pub include: PathBuf,
     /// `man` and the shells' completions.
     pub share: PathBuf,
-    /// What these paths have in front of those that pkg-config files state: where a package is assembled.
+    /// The prefix of these paths before those in pkg-config files: the folder where a package is assembled.
     pub root: PathBuf,
 }
 
@@ -157,7 +157,7 @@ pub fn run_install(options: &Options) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// Refuses what this host cannot build, and names the switches that leave it out.
+/// Refuses parts that this host cannot build, and names the switches that omit them.
 fn possible(parts: &[Part], lacks: impl Fn(Part) -> Option<String>) -> Result<(), String> {
     let lacking: Vec<(Part, String)> = parts.iter().filter_map(|&part| Some((part, lacks(part)?))).collect();
     if lacking.is_empty() {
@@ -221,7 +221,7 @@ pub fn build(parts: &[Part], release: bool) -> Result<Built, String> {
     Ok(Built { folder, parts: parts.to_vec() })
 }
 
-/// Installs what was built, and replaces existing files.
+/// Installs the build, and replaces existing files.
 ///
 /// # Errors
 /// A file cannot be written.

@@ -1,5 +1,5 @@
-//! `cargo xtask installed`: installs into an empty prefix, as a user does, and runs programs on what lies there and on
-//! nothing else of this repository's builds: C's programs, our own, media, and NIXL from its wheel; on shared memory,
+//! `cargo xtask installed`: installs into an empty prefix, as a user does, and runs programs on the installed files and
+//! on no other build of this repository: C's programs, our own, media, and NIXL from its wheel; on shared memory,
 //! sockets, and emulated EFA devices. The guest of `cargo xtask rdma` uses the same files for RDMA devices.
 
 mod documents;
@@ -28,12 +28,12 @@ pub struct Options {
     no_run: bool,
 }
 
-/// An installation, and what it was made from.
+/// An installation and its sources.
 #[derive(Debug)]
 pub struct Installed {
     prefix: PathBuf,
     built: Built,
-    /// What this host cannot build, and why.
+    /// Parts that this host cannot build, and the reasons.
     lacking: Vec<(Part, String)>,
 }
 
@@ -47,7 +47,7 @@ impl Installed {
         Ok(Self { prefix, built, lacking })
     }
 
-    /// Why a part is not there.
+    /// The reason why a part is missing.
     pub fn lacks(&self, part: Part) -> Option<&str> {
         self.lacking.iter().find(|(lacking, _)| *lacking == part).map(|(_, why)| &**why)
     }
@@ -57,7 +57,7 @@ impl Installed {
         self.prefix.join("lib")
     }
 
-    /// A folder beside it, for what is compiled to use it.
+    /// A folder beside it, for programs compiled against it.
     ///
     /// # Errors
     /// It cannot be created.
@@ -209,7 +209,7 @@ fn ended(program: &mut Command) -> Result<(Option<i32>, String), String> {
     Ok((status.code(), String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned()))
 }
 
-/// Every program starts, and `fi_info` knows every transport: what a host lacks for one is named.
+/// Every program starts, and `fi_info` knows every transport, and names the missing requirements of each.
 fn programs(at: &Installed) -> StepResult {
     let installed = fs::read_dir(at.prefix.join("bin")).map_err(|error| error.to_string())?;
     for name in installed.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()) {
@@ -263,7 +263,7 @@ fn media(at: &Installed) -> StepResult {
     if status != Some(0) || !text.contains("interface tcp-0") {
         return Err(format!("mxl-fabrics-info -p tcp ends with {status:?}:\n{text}"));
     }
-    // What finds nothing says why.
+    // A command that finds nothing reports the reason.
     let (status, text) = ended(at.start("mxl-fabrics-info").args(["-p", "efa"]))?;
     if !text.contains("interface efa-0") && (status != Some(1) || !text.contains("efa: device")) {
         return Err(format!("mxl-fabrics-info -p efa ends with {status:?} and does not say why:\n{text}"));
@@ -279,7 +279,7 @@ fn media(at: &Installed) -> StepResult {
     capi::run_on(&at.lib(), &mut command(&program))
 }
 
-/// `mxl-info` lists a flow as long as `mxl-generate` writes it: the last writer takes its flow away.
+/// `mxl-info` lists a flow as long as `mxl-generate` writes it: the last writer deletes its flow.
 fn listed_while_written(at: &Installed, domain: &Path) -> Result<(), String> {
     let mut generate = at.start("mxl-generate");
     generate.arg("-d").arg(domain).args(["--quiet", "--label", "installed", "video"]);
@@ -301,7 +301,7 @@ fn listed_while_written(at: &Installed, domain: &Path) -> Result<(), String> {
     found
 }
 
-/// How long a writer may take to create its flow.
+/// Time that a writer may take to create its flow.
 const LISTED: Duration = Duration::from_secs(30);
 
 /// A program on both libraries of the media layer.

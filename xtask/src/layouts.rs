@@ -1,5 +1,5 @@
 //! Compares C's structures in C's headers with the table of the newest interface: an older interface's structures are
-//! prefixes of it. The compiler tells which structures and fields exist.
+//! prefixes of it. The compiler determines which structures and fields exist.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,14 +25,14 @@ const HEADERS: [&str; 12] = [
     "fi_trigger",
 ];
 
-/// Structures that are not prefixes of their newer form, and why that does not matter here.
+/// Structures that are not prefixes of their newer form, and the reasons why that is harmless here.
 const OTHER: [&str; 3] = [
     "fi_mr_modify.attr",           // contains a structure that grew; only its beginning is read
     "fi_ops_srx_owner.free_entry", // between providers, which no program calls
     "fi_peer_rx_entry",            // the same
 ];
 
-/// Fewer comparisons than this mean that the test no longer tests anything.
+/// Minimum number of comparisons. With fewer the test no longer tests anything.
 const ENOUGH: usize = 300;
 
 /// Compares sizes and offsets.
@@ -61,8 +61,8 @@ fn is_identifier(text: &str) -> bool {
     text.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
 }
 
-/// A program that compares each field that both the table and the headers have. It ends with an error if a field is
-/// elsewhere.
+/// A program that compares each field that both the table and the headers have. It ends with an error if an offset
+/// differs.
 fn program_of(table: &str) -> String {
     let mut text = String::new();
     for header in HEADERS {

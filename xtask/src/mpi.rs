@@ -19,7 +19,7 @@ struct Family {
     fails_anywhere: &'static [&'static str],
 }
 
-/// What the variables and the options of a launcher depend on.
+/// The kind of implementation, which determines the variables and options of its launcher.
 #[derive(Clone, Copy)]
 enum Kind {
     Mpich,
@@ -58,7 +58,7 @@ const FAMILIES: [Family; 4] = [
 const WAYS: [(&str, &str, &str); 3] =
     [("shm", "1", "shm"), ("udp", "1", "udp through shared memory"), ("udp", "0", "udp through sockets")];
 
-/// A module of mpi4py's tests that may stand still on every library: its mutexes have a race (docs/mpi.md).
+/// A module of mpi4py's tests that may hang on every library: its mutexes have a race (docs/mpi.md).
 const STANDS_STILL_ANYWHERE: &str = "test_util_sync";
 
 /// Ranks of mpi4py's own tests, and the seconds that they may take with each.

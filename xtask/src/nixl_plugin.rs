@@ -10,7 +10,7 @@ pub const NAME: &str = "libplugin_OFI.so";
 /// The options that the plug-in lists.
 pub const OPTIONS: [&str; 5] =
     ["rails", "shared_memory", "striping_threshold", "timeout_s", "connect_timeout_s"];
-/// What the plug-in cannot be built without.
+/// The requirement for building the plug-in.
 pub const NO_COMPILER: &str = "no C++ compiler (apt-get install g++)";
 
 /// Whether there is a C++ compiler.

@@ -1,4 +1,4 @@
-//! How long a program may run before it counts as standing still.
+//! Time limits of programs: a program beyond its limit counts as hung.
 
 use std::fs::DirEntry;
 use std::process::{Child, Command};
@@ -17,7 +17,8 @@ pub fn patient(command: &mut Command) -> StepResult {
     ended(&mut child, &name, PROGRAM_TIMEOUT).map(|()| Outcome::Passed)
 }
 
-/// How long a thread of a process has been ready and has got no processor, at most (`schedstat` of Linux).
+/// Maximum time, over the threads of a process, for which a thread was ready but had no processor (`schedstat` of
+/// Linux).
 fn unserved(pid: u32) -> Duration {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Duration::ZERO };
     let waited = |thread: DirEntry| -> Option<u64> {
@@ -27,8 +28,8 @@ fn unserved(pid: u32) -> Duration {
 }
 
 /// Waits until a program has ended successfully. Kills it if it runs longer than `patience`. Time in which it was ready
-/// and got no processor does not count, up to four times as much: a machine that is shared is not a program that stands
-/// still.
+/// but had no processor does not count, up to four times the limit: on a shared machine a slow program is not a hung
+/// one.
 ///
 /// # Errors
 /// The program failed or was killed.

@@ -83,7 +83,7 @@ pub fn ours(folder: &Path, stock: &Stock) -> StepResult {
             side
         })?;
     }
-    // Programs that ask for a provider of the host's get that one, and the host's providers serve what ours cannot.
+    // Programs that ask for a host provider get that one, and the host's providers serve requests that ours cannot.
     for args in [&["-p", "tcp"][..], &["-p", "udp"], &["-t", "FI_EP_DGRAM", "-p", "udp"]] {
         let found = info(args)?;
         if found.lines().any(|line| OURS.iter().any(|(_, name)| line.contains(name))) {

@@ -15,7 +15,7 @@ use crate::step::{Outcome, run};
 
 /// Maximum failed tests that are run again. With more failures the change is broken, not the tests.
 const MAX_RETRIED_TESTS: usize = 20;
-/// How often a failed test has to pass by itself.
+/// Number of times that a failed test must pass when it is run by itself.
 const RETRIES: usize = 2;
 
 /// Runs the suite. `nextest` builds the command `cargo nextest run` with its packages, to which arguments are added;
@@ -41,7 +41,7 @@ pub fn suite(nextest: impl Fn() -> Command, junit: &Path) -> StepResult {
     let mut still = BTreeSet::new();
     for _ in 0..RETRIES {
         let again = run(nextest().args(["--no-fail-fast", "--test-threads", "1", "-E", &filter(&failed)]));
-        // nextest fails if it finds fewer tests than requested: then nothing is shown.
+        // nextest fails if it finds fewer tests than requested; the run then proves nothing.
         let report = read(junit).map_err(|why| again.clone().err().unwrap_or(why))?;
         still.extend(failures(&report));
         still.extend(failed.difference(&passed(&report)).cloned());
@@ -53,8 +53,8 @@ pub fn suite(nextest: impl Fn() -> Command, junit: &Path) -> StepResult {
     Err(format!("failed, and again by itself: {}", names.join(", ")))
 }
 
-/// How many tests run at a time. They wait, for each other and for time to pass, about as long as they compute: with
-/// one for each core, half of the processor was idle (1,000 of 1,970 s on two cores).
+/// Number of tests that run at a time. They wait about as long as they compute: with one per core, half of the
+/// processor time was idle (1,000 of 1,970 s on two cores).
 fn threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     cores + cores.div_ceil(2)

@@ -54,8 +54,8 @@ fn has_device(folder: &Path) -> bool {
     devices.filter_map(|device| driver(&device.path())).any(|driver| driver.ends_with("efa"))
 }
 
-/// Runs both sides on four emulated devices of this host, from a folder with nothing but the programs, to test that the
-/// measurement runs from what is installed and writes its page. `start` makes a command find the devices.
+/// Runs both sides on four emulated devices of this host, from a folder with only the programs, to test that the
+/// measurement runs from an installation and writes its page. `start` makes a command find the devices.
 pub fn on_emulator(start: impl Fn(&mut Command)) -> StepResult {
     let prefix = target_dir("efa-bench").join("installed");
     let _ = std::fs::remove_dir_all(&prefix);
@@ -72,7 +72,7 @@ pub fn on_emulator(start: impl Fn(&mut Command)) -> StepResult {
         side.env("EFA_EMULATOR_DEVICES", "4").current_dir(&prefix);
         side
     };
-    // Without a device it says so, before it waits for anybody.
+    // Without a device it reports that before it waits for the other instance.
     let lone = Command::new(bin.join("ofi")).arg("efa-bench").env_remove("EFA_EMULATOR_DIR").output();
     let lone = lone.map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&lone.stderr);

@@ -59,7 +59,7 @@ pub fn folder() -> PathBuf {
     if folder.as_os_str().len() > 70 { std::env::temp_dir().join("efa-emulator") } else { folder }
 }
 
-/// Makes a command find the device and use it also for processes of this host, unless the environment says otherwise.
+/// Makes a command find the device, and use it for processes of this host too, unless the environment overrides it.
 pub fn on<'a>(command: &'a mut Command, emulator: &Path, dir: &Path) -> &'a mut Command {
     const SHM: &str = "FI_EFA_ENABLE_SHM_TRANSFER";
     command.env(SHM, std::env::var_os(SHM).unwrap_or_else(|| "0".into()));
@@ -191,12 +191,12 @@ fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
         demo.args(capi::WRITE_DEMO).args(["--provider", "efa"]).envs(disorder.into_iter().flatten());
         run(on(&mut demo, emulator, dir))?;
     }
-    // Where there is a device, it is the provider that a bare command line takes.
+    // With a device present, a command line without a provider selects this one.
     let mut test = Command::new(vm::suite::program("ofi-tools", "fi_write_demo", None)?);
     run(on(test.args(["--exact", "the_provider_that_was_taken_is_told_with_the_reason"]), emulator, dir))
 }
 
-/// The log of a run says what was opened, whom it met, and which protocol messages of each length take.
+/// The log of a run names the opened objects, the peers, and the protocol for messages of each length.
 fn log(emulator: &Path, dir: &Path) -> StepResult {
     let mut command = Command::new(capi::tool("fi_pingpong")?);
     command
@@ -223,7 +223,7 @@ fn log(emulator: &Path, dir: &Path) -> StepResult {
     }
 }
 
-/// Every example that `efa` can run, and those of connections, which say that it has none.
+/// Every example that `efa` can run, and the connection examples, which report that it has no connections.
 fn examples(emulator: &Path, dir: &Path) -> StepResult {
     let folder = capi::examples()?;
     let over_efa = |name| {
@@ -255,8 +255,8 @@ fn flows(emulator: &Path, dir: &Path) -> StepResult {
     over_efa("parted")
 }
 
-/// Agents with two rails, one of whose devices goes mute: its parts move, and what it holds comes to nothing. With
-/// newer libraries the devices write themselves.
+/// Agents with two rails, one of whose devices goes mute: its chunks move, and its late packets have no effect. With
+/// newer libraries the devices execute writes.
 fn mute(emulator: &Path, dir: &Path, newer: Option<&Stock>) -> StepResult {
     let mut test = Command::new(vm::suite::program("multirail", "emulated", None)?);
     if let Some(words) = newer.and_then(Stock::loading) {
@@ -271,7 +271,7 @@ fn mute(emulator: &Path, dir: &Path, newer: Option<&Stock>) -> StepResult {
 ///
 /// A server that has injected the last message of a size waits for its client in a socket, and polls no more. If the
 /// message finds no receive more often than the device repeats it (three times on fabric `efa`), the library would have
-/// to, so both wait for ever, whichever library is the server's.
+/// to repeat it, so both wait for ever, whichever library the server uses.
 fn meets_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.has_programs() {
         return stock.no_programs(name);

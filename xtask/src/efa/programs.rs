@@ -1,6 +1,6 @@
-//! Programs on our `efa`. With ours at both ends: Open MPI's ranks and NIXL's agents, once on a device that behaves,
-//! and once on one that keeps no order and finds receivers without receives. With C's `efa` at the other end: the
-//! accesses of tests/capi/efa.
+//! Programs on our `efa`. With ours at both ends: Open MPI's ranks and NIXL's agents, once on an ideal device, and once
+//! on one that reorders packets and finds receivers without receives. With C's `efa` at the other end: the accesses of
+//! tests/capi/efa.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -60,9 +60,9 @@ fn agents(name: &str, start: impl Fn(&mut Command) -> StepResult) -> StepResult 
 struct Pair<'a> {
     stock: &'a Stock,
     program: PathBuf,
-    /// Where C's programs find our library.
+    /// The folder in which C's programs find our library.
     library: PathBuf,
-    /// Where the two find each other.
+    /// The folder in which the two find each other.
     meeting: PathBuf,
     emulator: &'a Path,
     dir: &'a Path,
@@ -127,9 +127,10 @@ pub fn accesses(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
     Ok(Outcome::Passed)
 }
 
-/// Long messages to receivers whose device takes no more registrations: they cannot read the messages, and report it.
+/// Long messages to receivers whose device takes no more registrations: they cannot read the messages, and report an
+/// error.
 pub fn unreadable(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
-    /// Registrations of the device: those that endpoints need themselves, and some more.
+    /// Maximum registrations of the device: those that endpoints need themselves, and some more.
     const REGIONS: &str = "64";
     /// Texts in the logs of our ends about such a message.
     const RECEIVER: &str = "a payload cannot be read";
@@ -178,7 +179,7 @@ pub fn options(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepRe
     Ok(Outcome::Passed)
 }
 
-/// Messages to C's endpoints that receive in place, and to ours opened alike, which do not receive in place.
+/// Messages to C's endpoints that receive in place, and to ours with the same options, which do not.
 pub fn in_place(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     let Some(pair) = Pair::new(stock, "in_place", emulator, dir)? else { return not_run(name, NO_HEADERS) };
     let side = |role: &str, ours: bool| {

@@ -73,7 +73,7 @@ fn read_only(line: &str) -> Option<String> {
     let plain = !line.contains(['$', '|', '<', '>', '&', ';', '"', '\'', '(', '[', '\\', '…', '*'])
         && !line.contains("...")
         && !words[settings..].iter().any(|word| is_choice(word));
-    // These two go on until they are stopped.
+    // These two run until they are stopped.
     let ends = !words.iter().any(|word| word.starts_with("--watch") || word.starts_with("--interval"));
     let settings = words[..settings].iter().map(|word| format!("{word} ")).collect::<String>();
     (known && plain && ends).then(|| settings + command)

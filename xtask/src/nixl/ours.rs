@@ -9,12 +9,12 @@ use crate::nixl_plugin as plugin;
 use crate::step::{Outcome, Report, cargo, command, not_run, output, root, run, target_dir};
 use crate::{StepResult, capi, efa};
 
-/// The part that CI runs: blocks that are not striped, by polls, and blocks that are, by the thread.
+/// The part that CI runs: blocks that are not striped, driven by polls, and striped blocks, driven by the thread.
 const SOME: [[usize; 3]; 2] = [[4_096, 1_024, 3], [1 << 20, 32, 3]];
 /// Over emulated devices, whose threads take the processor from the agents.
 const EMULATED: [usize; 3] = [1 << 20, 16, 3];
 
-/// Runs everything, or what CI has time for.
+/// Runs everything, or the part that CI has time for.
 pub fn test(report: &mut Report, python: &Path, libraries: &str, all: bool) {
     if !plugin::has_compiler() {
         return report.add(plugin::NAME, || not_run(plugin::NAME, plugin::NO_COMPILER));
@@ -61,7 +61,7 @@ pub fn test(report: &mut Report, python: &Path, libraries: &str, all: bool) {
                 report.add(&name, || {
                     let mut run_once = exchange(&program, sizes, &[driven]);
                     run_once.env("NIXL_OFI_RAILS", rails).env("NIXL_OFI_SHARED_MEMORY", shared_memory);
-                    // What NIXL collects for its telemetry, it reads from a backend's own members.
+                    // NIXL reads the values for its telemetry from a backend's own members.
                     run_once.env("NIXL_TELEMETRY_ENABLE", if driven == "thread" { "y" } else { "n" });
                     run(&mut run_once)?;
                     Ok(Outcome::Passed)
@@ -88,11 +88,11 @@ fn devices(report: &mut Report, program: &impl Fn(&[&str]) -> Command, libraries
         Ok(Outcome::Passed)
     });
     let Some(emulator) = emulator else { return };
-    // CI has time for one way of each.
+    // CI has time for one variant of each.
     let cases = [("VRAM", "DRAM", ["0", "1"]), ("DRAM", "VRAM", ["1", "0"]), ("VRAM", "VRAM", ["0", "1"])];
     for (ours, theirs, ways) in cases {
         for shared_memory in &ways[..if all { 2 } else { 1 }] {
-            // Each chunk is handed over several times: fewer rounds than of host memory.
+            // Each chunk is copied several times, so there are fewer rounds than with host memory.
             for [size, count, _] in &SIZES[if all { 0 } else { 1 }..] {
                 let way = way(shared_memory);
                 let name = format!(
@@ -102,7 +102,7 @@ fn devices(report: &mut Report, program: &impl Fn(&[&str]) -> Command, libraries
                     let rounds = if all { RUNS } else { 1 };
                     let mut run_once = exchange(program, [*size, *count, rounds], &["thread", ours, theirs]);
                     run_once.env("NIXL_OFI_SHARED_MEMORY", shared_memory);
-                    // In front of the stub that says that there is no device.
+                    // Precedes the stub that reports no device.
                     run_once.env("LD_LIBRARY_PATH", format!("{}:{libraries}", emulator.display()));
                     run(&mut run_once)?;
                     Ok(Outcome::Passed)
@@ -173,7 +173,7 @@ pub fn exchange_over_efa(plugin: &Path, libfabric: &Path) -> StepResult {
     Ok(Outcome::Passed)
 }
 
-/// The bytes that the rails on a domain carried, as their last lines in the log say.
+/// The bytes that the rails on a domain carried, according to their last lines in the log.
 fn carried(log: &str, domain: &str) -> u64 {
     let (domain, closed) = (format!("domain={domain} "), "a rail is closed");
     let lines = log.lines().filter(|line| line.contains(closed) && line.contains(&domain));
@@ -181,7 +181,7 @@ fn carried(log: &str, domain: &str) -> u64 {
     bytes.sum()
 }
 
-/// Hosts without NIXL: one with another layout, one that looks older, and what the log says at each level.
+/// Hosts without NIXL: one with another layout, one that appears older, and the log at each level.
 fn hosts(linked: &Path) -> StepResult {
     let folder = target_dir("nixl");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;

@@ -45,7 +45,7 @@ const INHERITED: [&str; 8] = ["OFI_", "FI_", "RUST", "CARGO", "PROPTEST_", "NEXT
 /// A boot takes 4 seconds, or several times that on a busy host. One boot never ended: the emulated processor was stuck
 /// in the kernel's self-test of its ciphers (`cryptomgr.notests` disables these).
 const BOOT: Duration = Duration::from_secs(90);
-/// Most boots that are tried.
+/// Maximum boots that are tried.
 const BOOTS: usize = 3;
 
 /// Interval of checks of the machine.
@@ -224,7 +224,7 @@ fn script(arguments: &[String], share: &Path) -> Result<String, String> {
     let folder = std::env::current_dir().map_err(|error| format!("the working directory: {error}"))?;
     let mut text = format!("cd {} || exit 126\n", quoted(&folder.to_string_lossy()));
     for (name, value) in std::env::vars() {
-        // Cargo's variables for this program do not concern another one.
+        // Cargo's variables for this program must not affect another one.
         if INHERITED.iter().any(|start| name.starts_with(start)) && !name.starts_with("CARGO_PKG") {
             text += &format!("export {name}={}\n", quoted(&value));
         }

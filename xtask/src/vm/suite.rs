@@ -79,7 +79,7 @@ const MODULES: [&[&str]; 4] = [
     &["verbs_msg::completion::", "verbs_msg::sharing::"],
 ];
 
-/// The modules that a check leaves out.
+/// The modules that a check omits.
 pub fn nightly(report: &mut Report) {
     for modules in MODULES {
         let name = format!("{} on soft-RoCE", modules.join(" "));
@@ -87,7 +87,7 @@ pub fn nightly(report: &mut Report) {
     }
 }
 
-/// Runs what a check runs.
+/// Runs the tests of a check.
 pub fn run(report: &mut Report) {
     report.add_retried("soft-RoCE's devices", || {
         inside("soft-RoCE's devices", &["tests/verbs/devices.sh".into()])
@@ -144,7 +144,7 @@ pub fn run(report: &mut Report) {
     }
 }
 
-/// The installation, whose files these programs use, if it has our library. Otherwise: why it has none.
+/// The installation, whose files these programs use, if it has our library. Otherwise the reason why it has none.
 fn library() -> Result<Result<&'static installed::Installed, &'static str>, String> {
     let installed = installed::files()?;
     Ok(installed.lacks(install::Part::Libfabric).map_or(Ok(installed), Err))
