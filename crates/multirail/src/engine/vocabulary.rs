@@ -17,11 +17,11 @@ pub type Time = Duration;
 /// Limits and timeouts of an agent. `Config::default()` has the defaults given with each field.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Shortest descriptor, in bytes, that is cut over the paths. Default: 128 KiB.
+    /// Minimum length of a descriptor, in bytes, that is cut over the paths. Default: 128 KiB.
     pub striping_threshold: u64,
-    /// Shortest part of a descriptor, in bytes. Default: 64 KiB.
+    /// Minimum length of a part of a descriptor, in bytes. Default: 64 KiB.
     pub smallest_chunk: u64,
-    /// Longest access that is posted at once, in bytes. Default: 4 MiB.
+    /// Maximum length of an access, in bytes. Default: 4 MiB.
     pub largest_access: u64,
     /// Successive short descriptors that use one path. Default: 16.
     pub batch: u32,

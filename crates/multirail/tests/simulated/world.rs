@@ -19,7 +19,7 @@ pub const SLOT: usize = 40_000;
 pub const SLOTS: usize = 48;
 /// The first kind of message that older versions do not know.
 const ABLE: u8 = 10;
-/// How long a rail takes to give up an operation.
+/// Time that a rail takes to abandon an operation.
 pub const SILENCE: Duration = Duration::from_millis(900);
 
 /// What happens to a rail that is cut.
@@ -119,7 +119,7 @@ pub struct World {
     /// Until when a rail between two agents is cut, and how.
     pub cuts: BTreeMap<(usize, usize, usize), (Duration, Cut)>,
     pub posted: Vec<Posted>,
-    /// How often each transfer's notification was handed out.
+    /// Times that each transfer's notification was delivered.
     pub notified: Vec<u32>,
     /// Programs change memory as soon as it is theirs again.
     pub scribbles: bool,
