@@ -145,7 +145,7 @@ fn move_head(word: &AtomicU64, index: u64, rule: Head) {
 /// The state of grain `index` in a ring of `grains` slots, if it has at least `wanted` slices.
 ///
 /// # Errors
-/// Why there is no data to read.
+/// The reason why there is no data to read.
 pub fn snapshot(
     flow: FlowWords<'_>,
     slot: SlotWords<'_>,

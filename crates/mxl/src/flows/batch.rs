@@ -9,7 +9,7 @@ use super::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct BatchHints {
-    /// Largest commit, in slices or samples.
+    /// Maximum commit, in slices or samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_commit_batch_size_hint: Option<u32>,
     /// Slices or samples after which readers are woken; a multiple of the commit size.
