@@ -241,7 +241,7 @@ fn say_one(event: &Transfer, progress: &Progress) {
     }
 }
 
-/// Counts a transfer, if there was a target for it. Returns what is left of `left`.
+/// Counts a transfer, if there was a target for it. Returns the rest of `left`.
 fn counted(left: u64, sender: &mut Sender, progress: &Progress) -> u64 {
     if !sender.with(|initiator| is_connected(initiator)) {
         return left;
@@ -250,9 +250,9 @@ fn counted(left: u64, sender: &mut Sender, progress: &Progress) -> u64 {
     left - 1
 }
 
-/// How often the metrics are exported.
+/// Interval of exports of the metrics.
 const EXPORT_EVERY: Duration = Duration::from_secs(2);
-/// How long a wait for the source may take before the program drives its targets.
+/// Maximum wait for the source before the program drives its targets.
 const TURN: Duration = Duration::from_millis(1);
 
 /// Whether a target receives the transfers: otherwise they are not counted.

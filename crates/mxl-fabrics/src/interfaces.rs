@@ -18,7 +18,7 @@ pub struct Interface {
     pub provider: Provider,
     /// An address of this host; for shared memory the host's name.
     pub node: String,
-    /// Longest transfer in bytes.
+    /// Maximum length of a transfer, in bytes.
     pub max_message: u64,
     /// Further properties, by the C++ SDK's names.
     pub attributes: BTreeMap<&'static str, Value>,
