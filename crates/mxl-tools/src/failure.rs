@@ -1,4 +1,4 @@
-//! Why a program ends early.
+//! The reasons why a program ends early.
 
 use std::io;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 /// A result of this crate.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why a program ends early.
+/// The reason why a program ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The command line is invalid; the text says what would be accepted.

@@ -16,7 +16,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// What the options name; a URI takes precedence, as in the C++ SDK's programs.
+    /// The domain and flows of the options. A URI takes precedence, as in the C++ SDK's programs.
     ///
     /// # Errors
     /// [`Failure::Usage`] for neither, and for a URI of another host.
