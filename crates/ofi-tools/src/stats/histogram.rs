@@ -18,10 +18,10 @@ pub struct Histogram {
     pub labels: Vec<(String, String)>,
     /// Sum of the durations, in microseconds.
     pub sum_us: u64,
-    /// Counts of durations below `2^n` microseconds that no earlier bucket counts; the last bucket counts all longer
-    /// ones.
+    /// Bucket `n` counts durations below `2^n` microseconds that no earlier bucket counts; the last bucket counts all
+    /// longer ones.
     pub buckets: Vec<u64>,
-    /// What is timed.
+    /// The measured operation.
     pub help: String,
 }
 

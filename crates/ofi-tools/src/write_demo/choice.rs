@@ -1,11 +1,11 @@
-//! The provider, where the command line names none.
+//! Chooses the provider if the command line names none.
 
 use ofi::AddrFormat;
 
 use super::nics;
 use super::options::Options;
 
-/// A provider, and why it was taken.
+/// The chosen provider, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Its name.
@@ -14,8 +14,8 @@ pub struct Choice {
     pub why: String,
 }
 
-/// The provider of the command line; else that of the writer's address; else `efa` on a host with an EFA device, as the
-/// C++ demo has no other; else `udp`.
+/// The provider of the command line; otherwise that of the writer's address; otherwise `efa` on a host with an EFA
+/// device, the only provider of the C++ demo; otherwise `udp`.
 pub fn choose(options: &Options) -> Choice {
     if let Some(provider) = &options.asked {
         return Choice { provider: provider.clone(), why: "as requested".to_string() };

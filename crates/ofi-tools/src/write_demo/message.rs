@@ -24,7 +24,7 @@ pub const MAX_MESSAGE_LEN: usize = 8192;
 const ADDRESS: usize = 32;
 const REGION: usize = 24;
 
-/// How the writer announces pages to the reader.
+/// The way in which the writer announces pages to the reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrival {
     /// The last write carries data, and is posted when all others are complete at the writer.

@@ -1,9 +1,8 @@
 //! `fi_write_demo`: remote writes of random pages between two processes, with the messages of the C++ demo
-//! `16_write_cpu`.
-//! The reader announces its address and the memory that it offers, then requests pages ([`message`]). The writer fills
-//! them ([`fill`]) and writes each to its place ([`job`]). The C++ demo takes the arrival of the last write for the
-//! arrival of all, which is wrong on every network that reorders. Here either the last write waits for the completions
-//! of all others, or every write carries data and the reader counts; both are correct for every provider.
+//! `16_write_cpu`. The reader announces its address and the memory that it offers, then requests pages ([`message`]).
+//! The writer fills them ([`fill`]) and writes each to its place ([`job`]). The C++ demo treats the arrival of the last
+//! write as the arrival of all, which is wrong on networks that reorder. Here either the last write waits for the
+//! completions of all others, or every write carries data and the reader counts; both are correct for every provider.
 
 #![forbid(unsafe_code)]
 

@@ -20,7 +20,7 @@ pub fn open(provider: &str, count: u64, steps: Steps) -> Result<Vec<Node>> {
     let open = |nth: usize| {
         let info = &infos[nth % infos.len()];
         let hints = hints(provider).domain(&*info.domain_attr.name).tx_op_flags(info.tx_attr.op_flags);
-        // With source numbers, clients can be told apart. A provider without them serves one client.
+        // Source numbers distinguish clients. A provider without them serves one client.
         let sourced = hints.clone().caps(CAPS | Caps::SOURCE);
         let node = Node::open(&sourced).or_else(|_| Node::open(&hints));
         let node = node.map_err(Failure::stack("opening an endpoint"))?;
@@ -30,7 +30,7 @@ pub fn open(provider: &str, count: u64, steps: Steps) -> Result<Vec<Node>> {
     (0..count as usize).map(open).collect()
 }
 
-/// What was opened, for the display.
+/// A description of the opened endpoints.
 fn opened(node: &Node, info: &Info) -> String {
     let address = node.name().map_or_else(|error| format!("no address: {error}"), |name| text(&name));
     let placed = if info.tx_attr.op_flags.contains(OpFlags::DELIVERY_COMPLETE) {
@@ -59,7 +59,7 @@ fn hints(provider: &str) -> Hints {
 /// The provider's domains, with the completion level that guarantees that a write's bytes are in place.
 fn domains(provider: &str) -> Result<Vec<Info>> {
     let ask = |hints: &Hints| ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(hints));
-    // A provider without that level (efa-direct) writes by its device, whose completions follow the bytes.
+    // In a provider without that level (efa-direct) the device executes writes, and completions follow the bytes.
     let infos = ask(&hints(provider).tx_op_flags(OpFlags::DELIVERY_COMPLETE))
         .map(|infos| (infos, OpFlags::DELIVERY_COMPLETE))
         .or_else(|_| ask(&hints(provider)).map(|infos| (infos, OpFlags::empty())))

@@ -20,7 +20,7 @@ const REGIONS: usize = 2;
 /// The announcement's data, and the first seed, as in the C++ demo.
 const CONTEXT: u32 = 0x123;
 const SEED: u64 = 0xabc_dabc_d987;
-/// How long a page may come after its announcement. Such a page reveals a writer that announces too early.
+/// Time that a page may come after its announcement. Such a page reveals a writer that announces too early.
 const LATE: Duration = Duration::from_secs(1);
 
 /// The reader's results.
@@ -194,7 +194,7 @@ impl<'a> Desk<'a> {
         }
     }
 
-    /// Sends a request if none is outstanding, and looks for arrivals. Returns whether anything happened.
+    /// Sends a request if none is outstanding, and checks for arrivals. Returns whether anything happened.
     fn step(&mut self, seen: &mut Seen, bar: &Progress) -> Result<bool> {
         if self.expected == 0 && self.asked < self.options.reading.repeat {
             self.ask()?;
@@ -216,7 +216,7 @@ impl<'a> Desk<'a> {
 
     fn ask(&mut self) -> Result<()> {
         let reading = &self.options.reading;
-        // Other seeds for each request, so that data of an earlier one cannot pass for correct.
+        // Each request has its own seeds, so that data of an earlier one does not pass as correct.
         let seed = SEED.wrapping_add(self.asked.wrapping_mul(1000));
         let places = (reading.region / self.options.page_size) as u32;
         let pages = fill::sample(seed, self.options.pages as usize, places);

@@ -1,4 +1,4 @@
-//! What `-v` and `-vv` print, on standard error: standard output is for addresses and results.
+//! The output of `-v` and `-vv`, on standard error: standard output is for addresses and results.
 
 use std::time::Instant;
 

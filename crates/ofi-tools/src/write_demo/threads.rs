@@ -68,7 +68,7 @@ impl Idle {
         Self { since: None, may_nap: false }
     }
 
-    /// Call it after each turn. Returns how long nothing has happened.
+    /// Must be called after each turn. Returns the time since the last event.
     pub fn after(&mut self, busy: bool) -> Duration {
         if busy {
             self.since = None;

@@ -17,7 +17,7 @@ use crate::output;
 
 /// Posted receives per NIC.
 const RECEIVES: usize = 4;
-/// Most readers that one NIC remembers, and most waiting requests.
+/// Maximum readers that one NIC remembers, and maximum waiting requests.
 const READERS: usize = 1024;
 
 /// A number in a cache line of its own.
@@ -52,7 +52,7 @@ pub fn run(options: &Options, steps: Steps) -> Result<()> {
             Counters::Own => &counts[thread],
             Counters::Shared => &counts[0],
         };
-        // As `share_out` gives them out.
+        // In the order of `share_out`.
         let threads = options.threads.min(options.nics) as usize;
         let stations = nodes.into_iter().enumerate().map(|(nth, node)| {
             let who = Who { role: "writer", nic: thread + nth * threads };
