@@ -142,7 +142,7 @@ impl Agent {
     pub fn revoke<B>(&self, region: &Region<B>, timeout: Duration) -> Result<()> {
         let inner = region.inner();
         inner.revoke();
-        self.shared.rouse(&mut self.shared.lock());
+        self.shared.rouse(self.shared.lock());
         let uses = |guard: &Guard| guard.iter().any(|other| Arc::ptr_eq(other, inner));
         let quiet = self.shared.wait_for(timeout, |driver| {
             let is_used = driver.core.is_used(uses) || driver.staging.is_used(inner);
@@ -182,7 +182,7 @@ impl Agent {
             .core
             .load(&parsed)
             .map_err(|(errno, why)| Error::with(errno, format!("{}: {why}", parsed.name)))?;
-        self.shared.rouse(&mut driver); // a session may have ended together with the peer's previous incarnation
+        self.shared.rouse(driver); // a session may have ended together with the peer's previous incarnation
         Ok(parsed.name.into())
     }
 
@@ -237,7 +237,7 @@ impl Agent {
         let now = self.shared.now();
         driver.core.connect(id, now);
         driver.pump(now);
-        self.shared.rouse(&mut driver);
+        self.shared.rouse(driver);
         Ok(())
     }
 
@@ -301,7 +301,7 @@ impl Agent {
         let now = self.shared.now();
         driver.core.disconnect(id, now);
         driver.pump(now);
-        self.shared.rouse(&mut driver);
+        self.shared.rouse(driver);
         Ok(())
     }
 
@@ -315,7 +315,7 @@ impl Agent {
         let now = self.shared.now();
         driver.core.forget(id, now);
         driver.pump(now);
-        self.shared.rouse(&mut driver);
+        self.shared.rouse(driver);
         Ok(())
     }
 
@@ -338,7 +338,7 @@ impl Drop for Agent {
     fn drop(&mut self) {
         if Arc::strong_count(&self.thread) == 1 {
             self.shared.over.store(true, Ordering::Relaxed);
-            self.shared.rouse(&mut self.shared.lock());
+            self.shared.rouse(self.shared.lock());
             self.say_goodbye();
         }
     }

@@ -68,13 +68,17 @@ fn poll<T>(
     {
         return Poll::Ready(Err(error));
     }
+    // A waker is code of the executor: none of its functions runs under the lock.
+    let waker = context.waker().clone();
     let mut driver = shared.lock();
     if let Some(found) = found(&mut driver) {
         return Poll::Ready(Ok(found));
     }
-    match shared.has_thread {
-        true => driver.waiters.register(context.waker()),
-        false => context.waker().wake_by_ref(),
+    if shared.has_thread {
+        driver.waiters.register(waker);
+    } else {
+        drop(driver);
+        waker.wake();
     }
     Poll::Pending
 }

@@ -191,7 +191,7 @@ impl Transfer {
             Id::Moved(id) => driver.core.cancel(id),
             Id::Staged(id) => driver.staging.cancel(id),
         }
-        self.agent.shared.rouse(&mut driver);
+        self.agent.shared.rouse(driver);
     }
 }
 

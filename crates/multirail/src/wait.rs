@@ -9,8 +9,8 @@
 #![allow(unsafe_code)] // borrows descriptors of queues that `Shared` keeps
 
 use std::os::fd::BorrowedFd;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -64,10 +64,11 @@ impl Shared {
         }
     }
 
-    /// Makes waiting threads check again after a change of state by a call of the program.
-    pub(crate) fn rouse(&self, driver: &mut Driver) {
-        let wakers = self.polled(driver, true);
-        // Called where a program's own call changes state, not from a poll of a future.
+    /// Makes waiting threads check again after a change of state by a call of the program. Wakers run after the lock is
+    /// released: they are code of the program and may call the agent.
+    pub(crate) fn rouse(&self, mut driver: MutexGuard<'_, Driver>) {
+        let wakers = self.polled(&mut driver, true);
+        drop(driver);
         wakers.into_iter().for_each(Waker::wake);
     }
 

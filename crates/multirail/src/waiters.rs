@@ -16,9 +16,9 @@ pub(crate) struct Waiters {
 
 impl Waiters {
     /// Registers a future for another poll after the next event.
-    pub(crate) fn register(&mut self, waker: &Waker) {
-        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
-            self.wakers.push(waker.clone());
+    pub(crate) fn register(&mut self, waker: Waker) {
+        if !self.wakers.iter().any(|known| known.will_wake(&waker)) {
+            self.wakers.push(waker);
         }
     }
 }

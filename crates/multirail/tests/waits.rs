@@ -1,5 +1,9 @@
 //! A waiting thread uses no processor time, several threads may wait on one agent, and futures are woken.
 
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use multirail::{Agent, Remote, Way};
@@ -145,5 +149,54 @@ async fn transfers_and_notifications_are_futures() {
         let cancelled = alice.notify("carol", b"x", LONG).unwrap();
         cancelled.cancel();
         assert_eq!(cancelled.ended().await.unwrap_err(), Errno::ECANCELED);
+    }
+}
+
+/// A waker of a program's executor that calls the agent.
+struct Calling {
+    agent: Arc<Agent>,
+    woken: AtomicBool,
+}
+
+impl Wake for Calling {
+    fn wake(self: Arc<Self>) {
+        self.agent.progress().unwrap();
+        self.woken.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The calls that wake futures: each runs the wakers without the agent's lock, with and without a progress thread.
+#[test]
+fn a_waker_may_call_the_agent() {
+    for thread in [true, false] {
+        let (alice, bob) = (Arc::new(agent("alice", &["shm"], thread)), agent("bob", &["shm"], false));
+        let region = alice.register(vec![0_u8; 4096]).unwrap();
+        alice.load(&bob.metadata().unwrap()).unwrap();
+        let calls: [&(dyn Fn(&Agent) + Sync); 4] = [
+            &|alice| alice.connect("bob").unwrap(),
+            &|alice| alice.disconnect("bob").unwrap(),
+            &|alice| alice.revoke(&region, LONG).unwrap(),
+            &|alice| alice.forget("bob").unwrap(),
+        ];
+        for (number, call) in calls.into_iter().enumerate() {
+            let calling = Arc::new(Calling { agent: Arc::clone(&alice), woken: AtomicBool::new(false) });
+            let (ended, end) = std::sync::mpsc::channel();
+            let waker = Waker::from(Arc::clone(&calling));
+            std::thread::scope(|scope| {
+                let alice = &alice;
+                scope.spawn(move || {
+                    let mut future = std::pin::pin!(alice.next_notification());
+                    assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+                    call(alice);
+                    let _ = ended.send(());
+                });
+                // A deadlock would never end: the process ends here instead.
+                if end.recv_timeout(LONG).is_err() {
+                    eprintln!("call {number} with a thread: {thread}: the waker waits for its caller's lock");
+                    std::process::abort();
+                }
+            });
+            assert!(calling.woken.load(Ordering::Relaxed), "call {number}, with a thread: {thread}");
+        }
     }
 }
