@@ -70,7 +70,7 @@ pub struct Counts {
 /// A registration, and the addresses that it covers.
 pub type Kept<R> = (Span<usize>, Arc<R>);
 
-/// See the module. `R` is a registration.
+/// A cache of device registrations of type `R`.
 pub struct Cache<R> {
     limits: Limits,
     ranges: Mutex<Ranges<R>>,

@@ -20,8 +20,8 @@ use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::verbs;
 
-/// Most events that are queued for one [`AsyncEvents`].
-const MOST: usize = 256;
+/// Maximum number of events that are queued for one [`AsyncEvents`].
+const MAX_QUEUED_EVENTS: usize = 256;
 /// Most events that are read at once.
 const BATCH: usize = 64;
 
@@ -181,7 +181,7 @@ impl Waiting {
     /// Adds an event. A full queue drops its oldest event that is not a failure, else its oldest failure, but never
     /// the loss of the device.
     fn put(&mut self, event: AsyncEvent) {
-        if self.events.len() >= MOST {
+        if self.events.len() >= MAX_QUEUED_EVENTS {
             let oldest = |may_go: fn(AsyncEvent) -> bool| self.events.iter().position(|&event| may_go(event));
             let goes = oldest(|event| event != AsyncEvent::DeviceFatal && !event.is_failure())
                 .or_else(|| oldest(|event| event != AsyncEvent::DeviceFatal));
@@ -394,19 +394,19 @@ mod tests {
         let mut waiting = Waiting { events: VecDeque::new(), lost: 0 };
         waiting.put(AsyncEvent::DeviceFatal);
         waiting.put(AsyncEvent::QueueError(1));
-        for port in 0..MOST {
+        for port in 0..MAX_QUEUED_EVENTS {
             waiting.put(AsyncEvent::PortError(port as u8));
         }
-        assert_eq!((waiting.events.len(), waiting.lost), (MOST, 2));
+        assert_eq!((waiting.events.len(), waiting.lost), (MAX_QUEUED_EVENTS, 2));
         let kept = [AsyncEvent::DeviceFatal, AsyncEvent::QueueError(1), AsyncEvent::PortError(2)];
         assert_eq!([0, 1, 2].map(|at| waiting.events[at]), kept);
-        for qp in 0..=MOST as u32 {
+        for qp in 0..=MAX_QUEUED_EVENTS as u32 {
             waiting.put(AsyncEvent::PairFatal(qp));
         }
-        let failures = MOST as u32 - 1;
-        assert_eq!(waiting.events.len(), MOST);
+        let failures = MAX_QUEUED_EVENTS as u32 - 1;
+        assert_eq!(waiting.events.len(), MAX_QUEUED_EVENTS);
         assert_eq!(waiting.events[0], AsyncEvent::DeviceFatal);
-        assert_eq!(waiting.events[1], AsyncEvent::PairFatal(MOST as u32 + 1 - failures));
+        assert_eq!(waiting.events[1], AsyncEvent::PairFatal(MAX_QUEUED_EVENTS as u32 + 1 - failures));
         let news = [4, 5, 16, 99].map(|kind| AsyncEvent::Other(kind).is_news());
         assert_eq!(news, [false, false, false, true]);
     }

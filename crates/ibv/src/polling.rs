@@ -37,8 +37,8 @@ macro_rules! read {
 pub(crate) use read;
 
 impl Polling {
-    /// Most entries that one poll takes.
-    const MOST: usize = 16;
+    /// Maximum number of completion entries that one poll reads.
+    const MAX_ENTRIES_PER_POLL: usize = 16;
 
     /// `None` if the driver lacks a function.
     ///
@@ -58,7 +58,8 @@ impl Polling {
     pub fn poll<E>(&self, entry: impl Fn() -> E, mut take: impl FnMut(&E)) -> Result<usize> {
         // Entries are collected first and passed on afterwards: the driver holds a spin lock during the poll, which
         // `take` may need to poll or to drop a queue pair.
-        let mut entries: [MaybeUninit<E>; Self::MOST] = [const { MaybeUninit::uninit() }; Self::MOST];
+        let mut entries: [MaybeUninit<E>; Self::MAX_ENTRIES_PER_POLL] =
+            [const { MaybeUninit::uninit() }; Self::MAX_ENTRIES_PER_POLL];
         let mut count = 0;
         let cq = self.cq.as_ptr();
         let mut attr = ibv_poll_cq_attr { comp_mask: 0 };

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::work::{Remote, Segment};
 
-/// A length of single requests that every device supports.
-pub const LONGEST: usize = 1 << 20;
+/// Maximum length of one request in bytes, which every device supports.
+pub const MAX_REQUEST_LEN: usize = 1 << 20;
 
 /// A piece of a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,17 +66,17 @@ mod tests {
     #[test]
     fn reads_cover_every_byte_once_whatever_the_pieces_are() {
         let base = 0x1000 as *mut u8;
-        let runs = [(base, 5, 1), (base.wrapping_add(100), LONGEST + 3, 2)];
+        let runs = [(base, 5, 1), (base.wrapping_add(100), MAX_REQUEST_LEN + 3, 2)];
         let source = |addr, len| Source { addr, len, rkey: addr as u32 };
-        let sources = [source(10, 2), source(20, 0), source(30, LONGEST + 1), source(5_000_000, 900)];
-        let todo = plan(false, &runs, &sources, LONGEST);
+        let sources = [source(10, 2), source(20, 0), source(30, MAX_REQUEST_LEN + 1), source(5_000_000, 900)];
+        let todo = plan(false, &runs, &sources, MAX_REQUEST_LEN);
         let total: usize = todo.iter().map(|step| step.local.len as usize).sum();
-        assert_eq!(total, LONGEST + 8);
+        assert_eq!(total, MAX_REQUEST_LEN + 8);
         let all: Vec<_> = todo
             .iter()
             .map(|step| (step.local.addr as u64, step.local.len as usize, step.remote.addr))
             .collect();
-        let first = LONGEST + 1 - 3;
+        let first = MAX_REQUEST_LEN + 1 - 3;
         assert_eq!(
             all,
             [(0x1000, 2, 10), (0x1002, 3, 30), (0x1064, first, 33), (0x1064 + first as u64, 5, 5_000_000)]
