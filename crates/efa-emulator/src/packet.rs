@@ -7,8 +7,8 @@ use crate::formats::{Gid, Operation};
 pub const HEADER: usize = 80;
 /// Most payload bytes of a read or a write in one packet. A send is one packet.
 pub const CHUNK: usize = 32 << 10;
-/// The longest packet: a send of the largest MTU.
-pub const LONGEST: usize = HEADER + (64 << 10);
+/// Maximum length of a packet in bytes: a send of the largest MTU.
+pub const MAX_PACKET_LEN: usize = HEADER + (64 << 10);
 
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -284,7 +284,7 @@ pub unsafe extern "C" fn write(file: c_int, bytes: *const c_void, len: usize) ->
         // SAFETY: the caller's arguments.
         return unsafe { real(file, bytes, len) };
     };
-    let mut command = vec![0; len.min(MOST)];
+    let mut command = vec![0; len.min(MAX_COMMAND_LEN)];
     if command.len() < 8 || !crate::memory::peek(bytes as u64, &mut command) {
         return fail(libc::EINVAL) as isize;
     }
@@ -297,8 +297,8 @@ pub unsafe extern "C" fn write(file: c_int, bytes: *const c_void, len: usize) ->
     }
 }
 
-/// Length of the longest command that is read.
-const MOST: usize = 4096;
+/// Maximum length of a command in bytes.
+const MAX_COMMAND_LEN: usize = 4096;
 
 /// # Safety
 /// As ioctl(2).

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::device::{Device, Outgoing, State};
 use crate::formats::{Arrival, Completion, Operation, Receive, status};
 use crate::memory::poke;
-use crate::packet::{Kind, LONGEST, Packet};
+use crate::packet::{Kind, MAX_PACKET_LEN, Packet};
 use crate::send::LOCAL_WRITE;
 
 /// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ`.
@@ -22,7 +22,7 @@ impl Device {
     /// Takes packets. Returns whether there were any.
     pub fn take_packets(&mut self) -> bool {
         let mut busy = false;
-        let mut room = vec![0; LONGEST];
+        let mut room = vec![0; MAX_PACKET_LEN];
         for _ in 0..ROUND {
             let Ok(len) = self.socket.recv(&mut room) else { break };
             busy = true;

@@ -309,7 +309,7 @@ impl Device {
     /// Resends requests that found no receive, and gives up silent peers. Looks whether the device is mute.
     pub fn look_at_the_clock(&mut self) {
         let now = Instant::now();
-        if now.duration_since(self.looked) < LOOK {
+        if now.duration_since(self.looked) < CHECK_INTERVAL {
             return;
         }
         self.looked = now;
@@ -378,7 +378,7 @@ struct Rest {
 
 /// The file that makes a device mute ([`Settings::mute`](crate::settings::Settings)).
 const MUTE: &str = "mute";
-/// Interval between checks of requests.
-const LOOK: Duration = Duration::from_micros(100);
+/// Interval between checks of outstanding requests.
+const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Interval between probes of a peer that owes an answer.
 const PROBE: Duration = Duration::from_millis(200);
