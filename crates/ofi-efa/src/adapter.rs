@@ -108,7 +108,7 @@ pub enum Ended {
     Nothing,
 }
 
-/// See the module. The queue pair is dropped before the memory that it uses.
+/// An endpoint's queue pair and packet memory. The queue pair is dropped before the memory that it uses.
 pub struct Adapter {
     qp: Box<dyn QueuePair>,
     posted: Slots<Posted>,

@@ -108,9 +108,9 @@ impl Lane {
     }
 }
 
-/// Limit of held bytes. Beyond it receives are not reposted, so that the device tells senders that this end is not
-/// ready.
-const MOST: usize = 1 << 20;
+/// Maximum number of held payload bytes. Above it, receives are not reposted, so the device answers senders with
+/// "receiver not ready".
+const MAX_HELD_BYTES: usize = 1 << 20;
 
 /// Messages that the core has no room for, in order of arrival.
 #[derive(Default)]
@@ -145,7 +145,7 @@ impl Held {
 
     /// Reposts a receive, now or when there is room.
     pub fn give_back(&mut self, common: &mut Common, slot: u32) {
-        match self.bytes > MOST {
+        match self.bytes > MAX_HELD_BYTES {
             true => self.slots.push(slot),
             false => common.adapter.receive(slot),
         }
@@ -160,7 +160,7 @@ impl Held {
             self.bytes -= bytes.len();
             self.messages.pop_front();
         }
-        if self.bytes <= MOST {
+        if self.bytes <= MAX_HELD_BYTES {
             for slot in self.slots.drain(..) {
                 common.adapter.receive(slot);
             }

@@ -29,7 +29,7 @@ impl Withdrawn {
     }
 }
 
-/// See the module.
+/// A domain: one device, and its registrations.
 pub struct Domain {
     /// The device of its endpoints' queue pairs.
     pub device: Arc<dyn Device>,

@@ -19,7 +19,7 @@ use crate::moving::End;
 use crate::op::{Alone, Kind, Memory, Op, Work};
 
 impl Lane {
-    /// See the module.
+    /// Gives up a read or write in flight, so that it no longer uses the application's memory.
     pub fn give_up(&mut self, common: &mut Common, id: SlotId, op: &mut Op) -> GivenUp {
         match &mut op.work {
             Work::Packed => GivenUp::GoesOn,

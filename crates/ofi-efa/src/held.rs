@@ -23,7 +23,7 @@ struct Held {
     fills: bool,
 }
 
-/// See the module.
+/// The registrations of local memory that an endpoint's requests use, with their use counts.
 #[derive(Default)]
 pub struct Regions {
     all: Vec<Held>,

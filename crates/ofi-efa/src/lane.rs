@@ -73,7 +73,7 @@ const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_m
 /// Most notices that one packet of a peer causes after the peer was given up.
 const DISMISSALS: u8 = 8;
 
-/// See the module.
+/// The state of one peer: its address, its queues, and the operations in flight.
 pub struct Lane {
     pub address: RawAddress,
     pub to: To,

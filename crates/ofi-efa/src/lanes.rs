@@ -24,10 +24,10 @@ use crate::srd::{From, Status};
 use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
 use crate::{Efa, address, settings};
 
-/// Most completions that one poll takes.
-const MOST: usize = 256;
-/// Number of polls between reads of the clock, for lanes whose peers should have answered.
-const LOOK: u32 = 64;
+/// Maximum number of completions that one poll reads.
+const MAX_COMPLETIONS_PER_POLL: usize = 256;
+/// Number of polls per clock read, which finds lanes whose peers owe an answer.
+const POLLS_PER_CLOCK_READ: u32 = 64;
 /// How long a peer that owes something may be silent before it is probed.
 const PROBE: Duration = Duration::from_millis(500);
 
@@ -262,7 +262,7 @@ impl EfaLanes {
             }
         }
         let mut taken = 0;
-        while taken < MOST && host.hungry() {
+        while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() {
             if !self.common.adapter.has_ready() && self.common.adapter.refill() == 0 {
                 break;
             }
@@ -282,7 +282,7 @@ impl EfaLanes {
                 }
             }
         }
-        if self.polls.is_multiple_of(LOOK) {
+        if self.polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
             self.probe();
         }
         // Lanes that are held again go to the other list, which keeps its capacity.
@@ -559,7 +559,7 @@ impl EfaLanes {
                 || self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none()));
         let probe = owed.then(|| now + PROBE);
         if owed {
-            self.polls = LOOK - 1; // the next poll reads the clock
+            self.polls = POLLS_PER_CLOCK_READ - 1; // the next poll reads the clock
         }
         let wake = [rests, probe].into_iter().flatten().min();
         self.timer.set(wake.map(|at| at.saturating_duration_since(now)));

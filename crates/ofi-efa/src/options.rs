@@ -49,8 +49,8 @@ impl Options {
     }
 }
 
-/// The longest request, even if the device allows more.
-const LONGEST: usize = 1 << 30;
+/// Maximum length of one device request in bytes, even if the device allows more.
+const MAX_REQUEST_LEN: usize = 1 << 30;
 
 /// The abilities of this end's device to access peers' memory.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +70,7 @@ impl Rdma {
             read: on && limits.read,
             write: on && limits.write,
             unsolicited: on && limits.unsolicited,
-            longest: limits.rdma.clamp(1, LONGEST),
+            longest: limits.rdma.clamp(1, MAX_REQUEST_LEN),
         }
     }
 }

@@ -32,7 +32,7 @@ impl Lane {
         let mut regions = Vec::new();
         let mut lent = Vec::new();
         for (addr, len) in copy::runs(out.pieces, 0, out.len) {
-            if lent.len() == Iovs::MOST {
+            if lent.len() == Iovs::MAX_PIECES {
                 return None;
             }
             // SAFETY: the memory is lent until the operation ends, and the registration is dropped before that.

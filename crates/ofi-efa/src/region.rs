@@ -10,7 +10,7 @@ use crate::dmabuf::Dmabufs;
 use crate::domain::{Domain, Withdrawn};
 use crate::srd::{self, Access};
 
-/// See the module.
+/// A region's registration with the device.
 pub struct Region {
     /// `None` if this end executes peers' accesses: the region is in several pieces, or not system memory, or for no
     /// peer or only one, or the device refuses it.

@@ -14,7 +14,7 @@ use crate::transfer::grant;
 use crate::wire::{Control, Iovs, Own, Read, Write, WriteForm};
 
 /// Most remote pieces in one operation (`rma_iov_limit`).
-pub const IOV_LIMIT: usize = Iovs::MOST;
+pub const IOV_LIMIT: usize = Iovs::MAX_PIECES;
 
 impl Lane {
     /// Reads or writes the peer's memory.

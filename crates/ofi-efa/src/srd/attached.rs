@@ -7,11 +7,11 @@ use rustc_hash::FxHashMap;
 
 use super::Gid;
 
-/// See the module.
+/// The attached devices by address handle number, each with the number of its handles.
 #[derive(Default)]
 pub struct Attached(Mutex<FxHashMap<u16, Holders>>);
 
-/// Who holds handles of one number.
+/// The attached device behind one handle number, and the number of its handles.
 struct Holders {
     gid: Gid,
     count: usize,

@@ -45,18 +45,17 @@ impl<'a> Reader<'a> {
 /// A packet without its payload.
 #[derive(Clone, Copy)]
 pub struct Header {
-    bytes: [u8; Self::MOST],
+    bytes: [u8; Self::MAX_LEN],
     len: usize,
 }
 
 impl Header {
-    /// Length of the longest header in bytes: that of a tagged message that is read, with four pieces and every
-    /// optional header.
-    pub const MOST: usize = 256;
+    /// Maximum length of a header in bytes: a long-read tagged message with four pieces and every optional header.
+    pub const MAX_LEN: usize = 256;
 
     /// The base header.
     pub(super) fn new(kind: u8, flags: u16) -> Self {
-        let mut header = Self { bytes: [0; Self::MOST], len: 0 };
+        let mut header = Self { bytes: [0; Self::MAX_LEN], len: 0 };
         header.put(&[kind, VERSION]).put(&flags.to_le_bytes());
         header
     }

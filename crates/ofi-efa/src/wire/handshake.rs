@@ -67,8 +67,8 @@ const HOST_ID: u16 = 1;
 const DEVICE_VERSION: u16 = 2;
 const USER_RECV_QP: u16 = 4;
 const P2P: u16 = 8;
-/// Most feature words in a handshake. Those beyond [`Features::WORDS`] belong to future versions.
-const MOST_WORDS: u32 = 64;
+/// Maximum number of feature words in a handshake. Those beyond [`Features::WORDS`] belong to future versions.
+const MAX_FEATURE_WORDS: u32 = 64;
 
 impl Handshake {
     /// Encodes the whole packet.
@@ -105,7 +105,7 @@ impl Handshake {
 }
 
 pub(super) fn parse(flags: u16, mut reader: Reader<'_>) -> Result<(Origin, Handshake), Malformed> {
-    let words = reader.u32()?.checked_sub(3).filter(|&words| words <= MOST_WORDS);
+    let words = reader.u32()?.checked_sub(3).filter(|&words| words <= MAX_FEATURE_WORDS);
     let mut features = Features::default();
     for at in 0..words.ok_or(Malformed::Field("nextra_p3"))? as usize {
         let word = reader.u64()?;

@@ -15,16 +15,16 @@ pub struct Iov {
     pub key: u64,
 }
 
-/// Up to [`Iovs::MOST`] pieces.
+/// Up to [`Iovs::MAX_PIECES`] pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Iovs {
-    all: [Iov; Iovs::MOST],
+    all: [Iov; Iovs::MAX_PIECES],
     count: usize,
 }
 
 impl Iovs {
-    /// The limit of C libfabric (`EFA_RDM_IOV_LIMIT`).
-    pub const MOST: usize = 4;
+    /// Maximum number of pieces, as in C libfabric (`EFA_RDM_IOV_LIMIT`).
+    pub const MAX_PIECES: usize = 4;
 
     /// Collects pieces; `None` if there are too many.
     pub fn new(iovs: impl IntoIterator<Item = Iov>) -> Option<Self> {
