@@ -19,8 +19,8 @@ use crate::lane::common::Common;
 use crate::op::Token;
 use crate::parts::Parts;
 
-/// Longest message that leaves ahead of its request.
-pub const LONGEST: usize = 256 << 10;
+/// Maximum length in bytes of a message that leaves ahead of its request.
+pub const MAX_AHEAD_LEN: usize = 256 << 10;
 /// Distinguishes the token of a payload that leaves ahead from that of the same payload when it is requested. No table
 /// of operations is that large.
 const MARK: u64 = 1 << 30;
@@ -39,7 +39,7 @@ impl Lane {
     /// Whether a long message leaves ahead of its request. Several under way hide the ways of the announcements, and
     /// requested parts go to their places.
     pub fn goes_ahead(&self, out: &OutMessage<'_>) -> bool {
-        self.peer_is_ready && !self.keeps && self.outstanding == 0 && out.len <= LONGEST
+        self.peer_is_ready && !self.keeps && self.outstanding == 0 && out.len <= MAX_AHEAD_LEN
     }
 
     /// Takes the announcement of a message whose payload follows at once.

@@ -14,7 +14,7 @@ const PACKETS: usize = 64;
 /// The mark of packets of connection management.
 pub const CONNECTION: u64 = u64::MAX - 1;
 
-/// See the module. Peers are identified by their numbers in the protocol.
+/// The state of a connected endpoint beyond that of its peers. Peers are identified by their numbers in the protocol.
 #[derive(Default)]
 pub struct Connected {
     /// Peer 0 is the one peer.

@@ -26,7 +26,7 @@ use crate::{Udp, ahead, note};
 /// Bytes of unacknowledged answers beyond which no further command of their peer is taken.
 pub const ANSWERS: usize = 1 << 20;
 
-/// See the module.
+/// The adapter through which `ofi-rdm` calls the lanes and the core.
 pub struct Glue<'a, H> {
     pub common: &'a mut Common,
     pub lanes: &'a mut Chunks<Lane>,

@@ -7,7 +7,7 @@ use ofi_core::keys::{Accessor, Grant};
 
 use crate::socket::Gaps;
 
-/// See the module.
+/// The registered memory that the answer to a read is sent from.
 pub struct Lent {
     /// Hold the registrations: closing one waits for them (`Lanes::give_back`).
     _grants: Vec<Grant<RegionData>>,

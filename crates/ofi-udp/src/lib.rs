@@ -98,7 +98,7 @@ unsafe impl Transport for Udp {
     }
 
     fn note_size() -> usize {
-        note::MOST
+        note::MAX_NOTE_LEN
     }
 
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {

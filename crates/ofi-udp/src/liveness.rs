@@ -29,8 +29,8 @@ use waiting::{List, Waiting};
 
 /// How long an endpoint has to read its socket before the thread does.
 const MOMENT: Duration = Duration::from_millis(500);
-/// Room for any datagram.
-const LONGEST: usize = 1 << 16;
+/// Size in bytes of a buffer that any UDP datagram fits into.
+const MAX_DATAGRAM_LEN: usize = 1 << 16;
 
 /// State shared by the endpoints and the thread.
 #[derive(Default)]
@@ -97,7 +97,7 @@ impl Helper {
     }
 
     fn run(&self) {
-        let mut buffer = vec![0u8; LONGEST];
+        let mut buffer = vec![0u8; MAX_DATAGRAM_LEN];
         let (mut due, mut late) = (None, Late::default());
         loop {
             wait_readable(&[self.set.fd()], [due, late.again()].into_iter().flatten().min());

@@ -9,8 +9,8 @@ use ofi_rdm::{Flow, Sender};
 use crate::Udp;
 use crate::command::{STREAM_LIMIT, kind};
 
-/// Most bytes of a note's payload.
-pub const MOST: usize = 8 << 10;
+/// Maximum payload of a note in bytes.
+pub const MAX_NOTE_LEN: usize = 8 << 10;
 
 /// Sends a note.
 ///
@@ -35,7 +35,7 @@ pub fn send(sender: &mut Sender, out: &OutNote<'_>) -> Result<()> {
 pub fn take<H: Host<Udp>>(host: &mut H, peer: Peer, body: &[u8]) -> Result<Flow, Broken> {
     let mut words = Words(body);
     let say = [words.word()?, words.word()?, words.word()?, words.word()?];
-    if words.0.len() > MOST {
+    if words.0.len() > MAX_NOTE_LEN {
         return Err(Broken);
     }
     // SAFETY: the payload is readable for its length during the call.

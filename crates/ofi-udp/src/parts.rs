@@ -9,7 +9,7 @@ use ofi_core::transport::record::{Broken, Words};
 /// Bytes of a part's record before the payload: its name and its offset.
 const FIELDS: usize = 16;
 
-/// See the module.
+/// Consecutive parts of one payload that arrived together.
 pub struct Parts<'a> {
     /// The name of the payload, from each record.
     pub id: u64,

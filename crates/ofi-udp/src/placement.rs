@@ -180,7 +180,7 @@ impl UdpLanes {
             return None;
         }
         let (who, regions) = (accessor(&self.common, host, peer), &self.common.domain.regions);
-        let span = (at, left.min(Place::MOST));
+        let span = (at, left.min(Place::MAX_LEN));
         let grants = regions.grants_as(who, &write.remote, span, MrAccess::REMOTE_WRITE).ok()?;
         let grant = grants.into_iter().next()?;
         let (base, len) = contiguous(grant.pieces(), 0)?;

@@ -73,7 +73,7 @@ struct Inner {
     last: Option<u32>,
 }
 
-/// See the module.
+/// A passive endpoint: its socket, and the connection requests that arrive on it.
 pub struct UdpPort {
     address: Address,
     fd: RawFd,

@@ -10,11 +10,11 @@ use ofi_rdm::wire::header::flag;
 use ofi_rdm::wire::{Header, Kind, header};
 
 /// Time between the first two checks; it doubles.
-const FIRST: Duration = Duration::from_millis(1);
-/// The longest time between two checks.
-const LONGEST: Duration = Duration::from_millis(200);
+const FIRST_CHECK_INTERVAL: Duration = Duration::from_millis(1);
+/// Maximum time between two checks.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// See the module.
+/// A check of whether a peer's port is in use, repeated at growing intervals.
 pub struct Probe {
     socket: UdpSocket,
     /// The port.
@@ -30,7 +30,7 @@ impl Probe {
         let socket = UdpSocket::bind((from, 0)).ok()?;
         socket.set_nonblocking(true).ok()?;
         socket.connect(to).ok()?;
-        Some(Self { socket, to, next: now, gap: FIRST })
+        Some(Self { socket, to, next: now, gap: FIRST_CHECK_INTERVAL })
     }
 
     /// Checks, if it is time. Returns whether the port is unused.
@@ -38,7 +38,7 @@ impl Probe {
         if now < self.next {
             return false;
         }
-        (self.next, self.gap) = (now + self.gap, (self.gap * 2).min(LONGEST));
+        (self.next, self.gap) = (now + self.gap, (self.gap * 2).min(MAX_CHECK_INTERVAL));
         let mut buffer = [0u8; 64];
         for _ in 0..16 {
             match self.socket.recv(&mut buffer) {

@@ -104,7 +104,7 @@ fn headed(info: Info) -> Info {
 fn reaching(info: Info) -> Info {
     let mut info = datagrams(info);
     info.ep_attr.protocol = DATAGRAM_PROTOCOL;
-    info.ep_attr.max_msg_size -= crate::datagram::HEADER;
+    info.ep_attr.max_msg_size -= crate::datagram::MAX_HEADER_LEN;
     info.tx_attr.inject_size = offer::INJECT.min(info.ep_attr.max_msg_size);
     info
 }

@@ -8,10 +8,10 @@ use ofi_api::{Errno, Error, Result};
 
 use crate::sys;
 
-/// Groups that an endpoint may join.
-const MOST: usize = 64;
+/// Maximum number of groups that an endpoint may join.
+const MAX_GROUPS: usize = 64;
 
-/// See the module.
+/// The joined multicast groups of an endpoint, with a socket each.
 #[derive(Default)]
 pub struct Groups(Vec<(SocketAddr, UdpSocket)>);
 
@@ -33,8 +33,11 @@ impl Groups {
         if self.0.iter().any(|(other, _)| *other == group) {
             return Err(Error::with(Errno::EALREADY, format!("the endpoint has already joined {group}")));
         }
-        if self.0.len() >= MOST {
-            return Err(Error::with(Errno::ENOSPC, format!("an endpoint can join at most {MOST} groups")));
+        if self.0.len() >= MAX_GROUPS {
+            return Err(Error::with(
+                Errno::ENOSPC,
+                format!("an endpoint can join at most {MAX_GROUPS} groups"),
+            ));
         }
         let fd = sys::unbound(group.is_ipv6())?;
         sys::share_address(fd.as_raw_fd())?;

@@ -7,8 +7,8 @@ pub const MAGIC: u8 = 0xd1;
 const TAGGED: u8 = 1;
 const DATA: u8 = 2;
 
-/// Bytes of the longest header.
-pub const MOST: usize = 4 + 8 + 8;
+/// Maximum length of a header in bytes.
+pub const MAX_HEADER_LEN: usize = 4 + 8 + 8;
 
 /// The properties of a message besides its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Writes the header to the start of `to`, which has at least [`MOST`] bytes. Returns its length.
+    /// Writes the header to the start of `to`, which has at least [`MAX_HEADER_LEN`] bytes. Returns its length.
     pub fn write(&self, to: &mut [u8]) -> usize {
         let tagged = if self.tag.is_some() { TAGGED } else { 0 };
         let flags = tagged | if self.data.is_some() { DATA } else { 0 };
@@ -61,7 +61,7 @@ mod tests {
         #[test]
         fn parse_inverts_write(tag: Option<u64>, data: Option<u64>, body: Vec<u8>) {
             let envelope = Envelope { tag, data };
-            let mut bytes = [0u8; MOST];
+            let mut bytes = [0u8; MAX_HEADER_LEN];
             let len = envelope.write(&mut bytes);
             let datagram = [&bytes[..len], &body].concat();
             prop_assert_eq!(Envelope::parse(&datagram), Some((envelope, &body[..])));
@@ -73,7 +73,7 @@ mod tests {
                 (bytes[0], bytes[1], bytes[2], bytes[3]) = (MAGIC, bytes[1] & 3, 0, 0);
             }
             if let Some((envelope, rest)) = Envelope::parse(&bytes) {
-                let mut again = [0u8; MOST];
+                let mut again = [0u8; MAX_HEADER_LEN];
                 let len = envelope.write(&mut again);
                 prop_assert_eq!(&[&again[..len], rest].concat(), &bytes);
             }

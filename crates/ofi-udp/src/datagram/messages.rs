@@ -18,8 +18,8 @@ use crate::{Udp, address, sys};
 
 /// Datagrams of one group received by one poll.
 const FROM_GROUP: usize = 64;
-/// Room for one datagram of any length.
-const LONGEST: usize = 65_536;
+/// Size in bytes of a buffer that any UDP datagram fits into.
+const MAX_DATAGRAM_LEN: usize = 65_536;
 /// Senders that an endpoint remembers although the application did not insert them. Further ones have no source
 /// address.
 const STRANGERS: usize = 1 << 16;
@@ -50,7 +50,7 @@ struct Counts {
     nameless: u64,
 }
 
-/// See the module.
+/// The state of the datagram messages of one endpoint.
 pub struct Messages {
     groups: Groups,
     /// A datagram from a group. Empty until one is joined.
@@ -81,7 +81,7 @@ impl Messages {
             strangers: VecDeque::new(),
             nobody: None,
             last: None,
-            buffer: vec![0; info.ep_attr.max_msg_size + header::MOST],
+            buffer: vec![0; info.ep_attr.max_msg_size + header::MAX_HEADER_LEN],
             counts: Counts::default(),
         }
     }
@@ -225,7 +225,7 @@ impl Messages {
     #[cold]
     fn listen<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book, index: usize) {
         let mut heard = std::mem::take(&mut self.heard);
-        heard.resize(LONGEST, 0);
+        heard.resize(MAX_DATAGRAM_LEN, 0);
         for _ in 0..FROM_GROUP {
             if !host.hungry() {
                 break;

@@ -22,7 +22,7 @@ use crate::address;
 use crate::settings;
 use crate::socket::Socket;
 pub use beside::Beside;
-pub use header::{MAGIC, MOST as HEADER};
+pub use header::{MAGIC, MAX_HEADER_LEN};
 pub use messages::{Book, Messages};
 
 /// Batches received by one poll.

@@ -16,7 +16,7 @@ use crate::coming::{Coming, Cut, Next};
 use crate::connected::Connected;
 use crate::parts::Parts;
 
-/// See the module.
+/// The state that all lanes of an endpoint share.
 pub struct Common {
     pub domain: Arc<DomainPart<Udp>>,
     pub caps: Caps,

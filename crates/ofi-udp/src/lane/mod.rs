@@ -60,7 +60,7 @@ pub fn errno_of(reason: Lost) -> Errno {
     }
 }
 
-/// See the module.
+/// The state of one peer: the operations in flight in both directions.
 #[derive(Default)]
 pub struct Lane {
     /// This end's operations in flight.

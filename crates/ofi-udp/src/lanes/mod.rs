@@ -28,7 +28,7 @@ use crate::lane::common::{Common, Counts};
 use crate::lane::loose::Loose;
 use crate::liveness::Alive;
 use crate::message::ask_to_keep;
-use crate::socket::{LONGEST_ROW, Report, Sent, Socket};
+use crate::socket::{MAX_GSO_BYTES, Report, Sent, Socket};
 use crate::time::now;
 use crate::{Udp, address, settings};
 
@@ -324,7 +324,7 @@ impl UdpLanes {
             while let Some((buffer, gaps)) = self.socket.next() {
                 let (common, lanes) = (&mut self.common, &mut self.lanes);
                 let mut glue = Glue::new(common, lanes, host).with(gaps);
-                match self.endpoint.poll_train(time, most, &mut buffer[..LONGEST_ROW], &mut glue) {
+                match self.endpoint.poll_train(time, most, &mut buffer[..MAX_GSO_BYTES], &mut glue) {
                     Some(transmit) => {
                         self.socket.push(&transmit);
                         self.common.counts.sent += transmit.count as u64;
@@ -442,12 +442,13 @@ impl UdpLanes {
 
     /// Logs the sessions that end with the endpoint.
     fn log_sessions(&self) {
-        const MOST: u32 = 64;
+        /// Maximum number of sessions that get a line each.
+        const MAX_LOGGED_SESSIONS: u32 = 64;
         if !tracing::enabled!(target: "ofi::udp::ep_ctrl", tracing::Level::INFO) {
             return;
         }
         let open = (0..self.endpoint.peers() as u32).filter(|&peer| self.endpoint.is_open(peer));
-        for peer in open.take(MOST as usize) {
+        for peer in open.take(MAX_LOGGED_SESSIONS as usize) {
             let (Some(address), Some(stats)) =
                 (self.endpoint.address(peer), self.endpoint.peer_statistics(peer))
             else {

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Times between two attempts: the first, and the longest.
-const FIRST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_millis(64);
+/// Time before the first retry, and the maximum time between two; it doubles in between.
+const FIRST_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(64);
 
-/// See the module.
+/// The endpoints to retry, and the time of the next retry.
 pub struct Late {
     /// Their epochs.
     epochs: Vec<u64>,
@@ -17,7 +17,7 @@ pub struct Late {
 
 impl Default for Late {
     fn default() -> Self {
-        Self { epochs: Vec::new(), pause: FIRST, again: None }
+        Self { epochs: Vec::new(), pause: FIRST_RETRY_INTERVAL, again: None }
     }
 }
 
@@ -26,7 +26,7 @@ impl Late {
     pub fn add(&mut self, epoch: u64) {
         if !self.epochs.contains(&epoch) {
             self.epochs.push(epoch);
-            (self.pause, self.again) = (FIRST, None);
+            (self.pause, self.again) = (FIRST_RETRY_INTERVAL, None);
         }
     }
 
@@ -43,10 +43,10 @@ impl Late {
         self.epochs.retain(|&epoch| !let_out(epoch));
         self.again = None;
         if self.epochs.is_empty() {
-            self.pause = FIRST;
+            self.pause = FIRST_RETRY_INTERVAL;
         } else {
             self.again = Some(now + self.pause);
-            self.pause = (2 * self.pause).min(LONGEST);
+            self.pause = (2 * self.pause).min(MAX_RETRY_INTERVAL);
         }
     }
 }

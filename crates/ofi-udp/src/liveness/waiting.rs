@@ -53,7 +53,7 @@ pub(super) struct Listed {
     times: Option<u32>,
 }
 
-/// See the module.
+/// The list of endpoints with unsent messages, and the timer that flushes them.
 pub struct List {
     pub(super) listed: Mutex<Vec<Listed>>,
     /// Runs while something is listed.

@@ -14,7 +14,7 @@ use crate::settings::Choice;
 /// Consecutive batches that a thread other than the ring's owner receives before it creates a ring of its own.
 const MOVE: u32 = 64;
 
-/// See the module.
+/// The receiving half of a socket: io_uring or recvmmsg(2).
 pub struct Driver {
     calls: Incoming,
     ring: Option<Box<Ring>>,

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 
 use crate::sockaddr::{empty_storage, from_storage};
 
-/// Errors that one call takes from the socket's queue.
-const MOST: usize = 64;
+/// Maximum number of errors that one call reads from the socket's error queue.
+const MAX_ERRORS_PER_CALL: usize = 64;
 
 /// A report that an address is unreachable. Who sent it is not kept: a router's or a firewall's report is as good as
 /// the host's, and a forger names whom he likes.
@@ -25,7 +25,7 @@ pub fn drain(socket: &UdpSocket, mut refused: impl FnMut(Report)) {
     let mut name = empty_storage();
     let mut control = [0u64; 64];
     let mut byte = [0u8; 1];
-    for _ in 0..MOST {
+    for _ in 0..MAX_ERRORS_PER_CALL {
         let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
         let mut header = super::empty_header().msg_hdr;
         header.msg_name = std::ptr::from_mut(&mut name).cast();

@@ -30,7 +30,8 @@ struct Span {
     last: u32,
 }
 
-/// See the module. The pointers in `headers` lead to the other fields' heap memory, which stays where it is.
+/// The buffers and headers of recvmmsg(2). The pointers in `headers` lead to the other fields' heap memory, which
+/// stays where it is.
 pub struct Incoming {
     pages: Pages,
     names: Box<[libc::sockaddr_storage]>,

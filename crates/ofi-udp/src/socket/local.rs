@@ -15,9 +15,9 @@ use crate::sockaddr::{empty_storage, from_storage, to_storage};
 pub const CONTROL: usize = 96;
 /// Bytes of a header (cmsg(3)).
 const HEADER: usize = size_of::<libc::cmsghdr>();
-/// Peers that are remembered. When there are more, the table is cleared: an unknown peer is answered from the address
-/// that the routes select.
-const MOST: usize = 1 << 16;
+/// Maximum number of peers in the table. When it is full, it is cleared: replies to an unknown peer use the source
+/// address that the routing table selects.
+const MAX_KNOWN_PEERS: usize = 1 << 16;
 
 /// The control messages of one message.
 #[repr(C, align(8))]
@@ -150,7 +150,7 @@ impl Locals {
     }
 
     fn note_other(&mut self, from: SocketAddr, local: IpAddr) {
-        if self.known.len() >= MOST && !self.known.contains_key(&from) {
+        if self.known.len() >= MAX_KNOWN_PEERS && !self.known.contains_key(&from) {
             self.known.clear();
         }
         self.known.insert(from, local);

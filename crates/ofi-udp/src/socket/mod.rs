@@ -37,7 +37,7 @@ use crate::settings::Choice;
 pub use errors::Report;
 pub use outgoing::{Gaps, LEAST_GAP};
 pub use placed::{Expected, Place};
-pub use segments::MOST_BYTES as LONGEST_ROW;
+pub use segments::MAX_GSO_BYTES;
 
 /// The outcome of sending.
 pub enum Sent {
@@ -49,7 +49,7 @@ pub enum Sent {
     TooLong(Option<u32>, usize),
 }
 
-/// See the module.
+/// An endpoint's socket, with its outgoing and incoming batches.
 pub struct Socket {
     /// Declared before the socket, so that it is dropped first.
     driver: Driver,
@@ -240,7 +240,7 @@ impl Socket {
         self.outgoing.next()
     }
 
-    /// Most datagrams of a row in such a buffer, which ends within [`LONGEST_ROW`].
+    /// Most datagrams of a row in such a buffer, which ends within [`MAX_GSO_BYTES`].
     #[inline]
     pub fn longest_row(&self) -> usize {
         self.outgoing.longest_row()

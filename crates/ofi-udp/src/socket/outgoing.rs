@@ -16,7 +16,7 @@ use ofi_core::pages::Pages;
 /// Datagrams that one batch holds before it is full: three messages of as many as fit a path of 1,500 bytes.
 const SEND: usize = 132;
 /// The most that it holds, since its last row may be any.
-const SLOTS: usize = SEND + segments::MOST;
+const SLOTS: usize = SEND + segments::MAX_GSO_SEGMENTS;
 /// Bytes that a batch holds: three of the longest datagrams. Between two batches the peer reads what the first one
 /// brought, while it is in the caches, and sends its own. With 64 of them writes both ways took 1.25 times as long
 /// (`fi_rma_bw` of 1 MiB both ways over loopback).
@@ -95,8 +95,8 @@ struct Slot {
     gaps: Gaps,
 }
 
-/// See the module. The pointers in `headers` lead to the other fields' heap memory and to lent memory, and are written
-/// anew by [`Outgoing::describe`] before each call that uses them.
+/// The buffers and headers of sendmmsg(2). The pointers in `headers` lead to the other fields' heap memory and to lent
+/// memory; [`Outgoing::describe`] rewrites them before each call that uses them.
 pub struct Outgoing {
     pages: Pages,
     slots: Box<[Slot]>,
@@ -169,7 +169,7 @@ impl Outgoing {
     /// Most datagrams of a row: one if the kernel does not take them together.
     #[inline]
     pub fn longest_row(&self) -> usize {
-        if self.joins { segments::MOST } else { 1 }
+        if self.joins { segments::MAX_GSO_SEGMENTS } else { 1 }
     }
 
     /// Queues the datagram, or the row of them, in the buffer of [`Outgoing::next`].

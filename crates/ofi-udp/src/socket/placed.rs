@@ -17,8 +17,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// More bytes than are ever expected at once.
-    pub const MOST: usize = RECEIVE_LONG * MESSAGE;
+    /// Upper bound of the bytes that one receive may place.
+    pub const MAX_LEN: usize = RECEIVE_LONG * MESSAGE;
     /// Messages that are received with places.
     pub const MESSAGES: usize = RECEIVE_LONG;
 

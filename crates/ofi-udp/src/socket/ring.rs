@@ -51,7 +51,7 @@ struct Datagram {
     marked: bool,
 }
 
-/// See the module. The ring is dropped before the memory that the kernel uses.
+/// An io_uring with one multishot receive, and its buffers. The ring is dropped before the memory that the kernel uses.
 pub struct Ring {
     ring: IoUring,
     /// The ring that passes buffers to the kernel, and the buffers.

@@ -32,10 +32,10 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Most datagrams in one message to the kernel (UDP_MAX_SEGMENTS of kernels before 6.9).
-pub const MOST: usize = 64;
-/// Bytes of them all together: an IPv4 packet's 65,535, less its headers.
-pub const MOST_BYTES: usize = 65_535 - 60 - 8;
+/// Maximum number of datagrams in one `sendmsg` (UDP_MAX_SEGMENTS of kernels before 6.9).
+pub const MAX_GSO_SEGMENTS: usize = 64;
+/// Maximum total length of these datagrams in bytes: an IPv4 packet's 65,535, less its headers.
+pub const MAX_GSO_BYTES: usize = 65_535 - 60 - 8;
 
 /// How many of the first rows of datagrams may form one message: all to one peer and of one length, except that the
 /// last datagram may be shorter. At least 1 if there are any. `get` returns a row's address, length of each datagram,
@@ -50,7 +50,12 @@ pub fn run(rows: usize, get: impl Fn(usize) -> (SocketAddr, usize, usize)) -> us
         let (next_to, next_len, next_count) = get(run);
         (bytes, count) = (bytes + next_len * next_count, count + next_count);
         let ends = next_len < len;
-        if next_to != to || next_len > len || (ends && next_count > 1) || count > MOST || bytes > MOST_BYTES {
+        if next_to != to
+            || next_len > len
+            || (ends && next_count > 1)
+            || count > MAX_GSO_SEGMENTS
+            || bytes > MAX_GSO_BYTES
+        {
             break;
         }
         run += 1;
