@@ -132,7 +132,8 @@ pub enum Ended {
     Request { id: SlotId, status: Status },
 }
 
-/// See the module. Connections are dropped before the adapter, because their queue pairs use its memory.
+/// An endpoint's device queues and record memory. Connections are dropped before the adapter, because their
+/// queue pairs use its memory.
 pub struct Adapter {
     pub queues: Box<dyn Queues>,
     pub posted: Slots<Posted>,

@@ -4,7 +4,7 @@
 //! bytes of a write that fits into its request are copied there from the application's memory; those of other short
 //! accesses go through a slot; long ones are read and written in place.
 
-use ibv::transfer::LONGEST;
+use ibv::transfer::MAX_REQUEST_LEN;
 use ofi_api::{Errno, Piece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -32,7 +32,7 @@ impl Lane {
         let &One { write, piece: Piece { addr, len, .. }, remote, injected } = one;
         let has_room = self.requests < common.adapter.requests && common.adapter.has_room();
         let waits = !self.fetching.is_empty() || !self.may_go_native(common);
-        if waits || !has_room || (!write && common.adapter.reads >= READS) || len > LONGEST {
+        if waits || !has_room || (!write && common.adapter.reads >= READS) || len > MAX_REQUEST_LEN {
             return false;
         }
         let right = if write { WRITE } else { READ };

@@ -49,7 +49,7 @@ fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
 /// A registration of local memory for operations of this end.
 pub type Local = Arc<Box<dyn rc::Region>>;
 
-/// See the module.
+/// A domain: a device, chosen by one of its addresses.
 pub struct Domain {
     /// The device that registers memory, and that reliable datagram endpoints open queue pairs on.
     pub device: Arc<dyn Device>,

@@ -25,7 +25,7 @@ pub enum Failed {
     Queue(usize),
 }
 
-/// See the module.
+/// The device's asynchronous events, as one endpoint sees them.
 pub struct Watch {
     events: Box<dyn Events>,
     /// The descriptors of the events, and others that are polled along with [`Watch::next`]. They have no epoll set of

@@ -1,7 +1,7 @@
 //! The steps of transfers by the device: payloads that it reads from their sender, and reads and writes of a peer's
 //! memory.
 
-use ibv::transfer::{LONGEST, Source, plan};
+use ibv::transfer::{MAX_REQUEST_LEN, Source, plan};
 use ofi_api::Errno;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -61,7 +61,8 @@ impl Lane {
             return self.discard(common, peer, &token);
         }
         let moved = self.moved(&token);
-        let todo = plan(false, &runs, moved.as_ref().map_or(&token.sources, std::slice::from_ref), LONGEST);
+        let todo =
+            plan(false, &runs, moved.as_ref().map_or(&token.sources, std::slice::from_ref), MAX_REQUEST_LEN);
         let end = End::Receive { into, token };
         self.begin(Transfer { todo, regions, ..Transfer::of(end) });
         common.hold(&mut self.is_dirty, peer);

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-/// See the module.
+/// One value inline, or several on the heap.
 pub enum Few<T> {
     /// The only one.
     One([T; 1]),

@@ -120,7 +120,7 @@ unsafe impl Transport for Verbs {
     }
 
     fn cm_data_size() -> usize {
-        connected::CM_DATA_SIZE
+        connected::MAX_CM_DATA_LEN
     }
 
     fn open_port(info: &Info, name: Option<&Address>) -> Result<Box<dyn Port>> {

@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use ibv::transfer::{LONGEST, Source, Step, plan};
+use ibv::transfer::{MAX_REQUEST_LEN, Source, Step, plan};
 use ofi_api::{Caps, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
@@ -32,8 +32,8 @@ use crate::rma::accessor;
 use crate::transfer::{End, Transfer};
 use crate::wire::{PAYLOAD, kind};
 
-/// Most keys of a peer that this end stores. Further keys are ignored.
-const MOST_KEYS: usize = 1 << 16;
+/// Maximum number of keys of one peer that this end stores. Further keys are ignored.
+const MAX_PEER_KEYS: usize = 1 << 16;
 
 impl Lane {
     /// Posts an access to the device, if the device can do it.
@@ -89,7 +89,7 @@ impl Lane {
                 }
             }
         }
-        let mut todo = plan(out.write, &runs, &sources, LONGEST);
+        let mut todo = plan(out.write, &runs, &sources, MAX_REQUEST_LEN);
         let data = out.remote_data();
         if out.write && data.is_none() && out.flags.contains(OpFlags::DELIVERY_COMPLETE) {
             push_witness(&mut todo, common, witness);
@@ -137,7 +137,7 @@ impl Lane {
     /// Takes a key of the peer's device.
     pub fn take_key(&mut self, body: &[u8]) -> Result<(), Broken> {
         let (key, known) = Key::parse(&mut Words(body))?;
-        if self.keys.len() < MOST_KEYS {
+        if self.keys.len() < MAX_PEER_KEYS {
             self.keys.insert(key, known);
         }
         Ok(())
@@ -149,7 +149,7 @@ impl Lane {
             return;
         }
         for piece in remote {
-            if self.given.contains_key(&piece.key) || self.given.len() >= MOST_KEYS {
+            if self.given.contains_key(&piece.key) || self.given.len() >= MAX_PEER_KEYS {
                 continue;
             }
             let Some(granted) = common.domain.regions.remote(piece.key) else { continue };

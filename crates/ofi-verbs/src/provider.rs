@@ -299,7 +299,7 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
         variants.iter().filter(|info| info.domain_attr.mr_mode.contains(whole)).cloned().collect();
     for info in &mut variants {
         info.caps.set(Caps::ATOMIC, abilities.atomics);
-        info.ep_attr.max_msg_size = abilities.longest.min(connected::LONGEST);
+        info.ep_attr.max_msg_size = abilities.longest.min(connected::MAX_MESSAGE_LEN);
         size_of_connected(info, &abilities, &usual, request);
     }
     let prepared = request.hints.is_none_or(|hints| {

@@ -10,7 +10,7 @@ use crate::domain::Domain;
 use crate::errors::failed;
 use crate::rc::{self, Access};
 
-/// See the module.
+/// A region's registration with the device.
 pub struct Region {
     /// `None` if this end executes peers' accesses: the region is in several pieces, or not system memory, or for no
     /// peer, or the device refuses it.

@@ -31,7 +31,7 @@ pub const UNSEEN: Duration = Duration::from_millis(50);
 /// Requests the device's maximum of concurrent remote reads.
 const READS: u8 = u8::MAX;
 
-/// See the module.
+/// The state of an endpoint's connection, from before the request to the disconnect.
 pub enum Link {
     /// No connection was requested. An endpoint that connects actively already has its name.
     Idle(Option<Box<dyn Identifier>>),

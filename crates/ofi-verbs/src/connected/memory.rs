@@ -4,7 +4,7 @@ use ofi_api::{Errno, Error, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 
-use super::LONGEST;
+use super::MAX_MESSAGE_LEN;
 use crate::Verbs;
 use crate::domain::Local;
 use crate::few::Few;
@@ -22,7 +22,7 @@ pub fn registered(
     len: usize,
 ) -> ibv::Result<(Few<Segment>, Few<Local>)> {
     // Neither direction moves more in one piece.
-    let runs = || copy::runs(pieces, 0, len).map(|(addr, len)| (addr, len.min(LONGEST)));
+    let runs = || copy::runs(pieces, 0, len).map(|(addr, len)| (addr, len.min(MAX_MESSAGE_LEN)));
     let register = |(addr, len)| {
         // SAFETY: the memory is lent until the operation ends; the callers keep the registration as long.
         unsafe { domain.transport.local(addr, len) }

@@ -56,7 +56,7 @@ use crate::{Verbs, address, settings};
 
 pub use link::Link;
 pub use port::MsgPort;
-pub use private::MOST as CM_DATA_SIZE;
+pub use private::MAX_CM_DATA_LEN;
 pub use shared::SharedReceives;
 
 /// Longest payload in bytes that is copied to a slot, and that may be injected.
@@ -64,16 +64,16 @@ pub const INJECT: usize = 1024;
 /// Most receives that a shared context posts to the device. All may be consumed by one connection, whose completion
 /// queue has room for as many.
 pub const SHARED: usize = 1024;
-/// The longest message, unless the device's limit is lower. C's provider has the same limit.
-pub const LONGEST: usize = 1 << 30;
+/// Maximum length of a message in bytes, unless the device's limit is lower. C's provider has the same limit.
+pub const MAX_MESSAGE_LEN: usize = 1 << 30;
 /// Most copied payloads under way.
 const SLOTS: usize = 128;
 /// The only peer.
 const PEER: Peer = 0;
-/// Most entries of the completion queue that one poll takes.
-const MOST: usize = 256;
-/// Number of polls between checks for connection events, if none is expected.
-const LOOK: u32 = 64;
+/// Maximum number of completion queue entries that one poll reads.
+const MAX_COMPLETIONS_PER_POLL: usize = 256;
+/// Number of polls per check for connection events, if none is expected.
+const POLLS_PER_EVENT_CHECK: u32 = 64;
 
 /// The statistics.
 #[derive(Default)]
@@ -97,7 +97,7 @@ struct Claimed {
     _regions: Few<Local>,
 }
 
-/// See the module.
+/// The state of one connected endpoint.
 pub struct Connected {
     // The connection is dropped first, because its queue pair uses the fields below.
     link: Link,
@@ -369,7 +369,7 @@ impl Connected {
     pub fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
         self.polls = self.polls.wrapping_add(1);
         let mut taken = 0;
-        while taken < MOST && host.hungry() && self.link.open().is_some() {
+        while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() && self.link.open().is_some() {
             let Some(entry) = self.next() else { break };
             taken += 1;
             self.take(host, &entry);
@@ -382,7 +382,7 @@ impl Connected {
         {
             self.lose(host);
         }
-        if self.look || self.link.is_moving() || self.polls.is_multiple_of(LOOK) {
+        if self.look || self.link.is_moving() || self.polls.is_multiple_of(POLLS_PER_EVENT_CHECK) {
             self.look = false;
             self.meet(host);
         }

@@ -33,7 +33,7 @@ impl Asked {
 /// Requests by their cookies. This port assigns those, because rdma_cm has identifiers instead.
 type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
 
-/// See the module.
+/// A passive endpoint: its listening identifier and event channel.
 pub struct MsgPort {
     // The listener is dropped first: its events arrive on the channel.
     listener: Box<dyn Identifier>,

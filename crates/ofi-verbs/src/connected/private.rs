@@ -2,12 +2,12 @@
 //! (`struct vrb_cm_data_hdr`): one byte of length, then the application's bytes. InfiniBand pads its packets with
 //! zeros, so the length must be sent.
 
-/// Most bytes of private data of an application: the 56 of a request, less the length.
-pub const MOST: usize = 55;
+/// Maximum length of an application's private data in bytes: the 56 of a request, less the length byte.
+pub const MAX_CM_DATA_LEN: usize = 55;
 
-/// Encodes `data` with its length. Only the first [`MOST`] bytes are sent.
+/// Encodes `data` with its length. Only the first [`MAX_CM_DATA_LEN`] bytes are sent.
 pub fn encode(data: &[u8]) -> Vec<u8> {
-    let data = &data[..data.len().min(MOST)];
+    let data = &data[..data.len().min(MAX_CM_DATA_LEN)];
     let mut bytes = Vec::with_capacity(1 + data.len());
     bytes.push(data.len() as u8);
     bytes.extend(data);
@@ -41,7 +41,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parse_inverts_encode(data in prop::collection::vec(any::<u8>(), 0..=MOST), zeros in 0usize..200) {
+        fn parse_inverts_encode(data in prop::collection::vec(any::<u8>(), 0..=MAX_CM_DATA_LEN), zeros in 0usize..200) {
             let mut bytes = encode(&data);
             bytes.resize(bytes.len() + zeros, 0);
             prop_assert_eq!(parse(&bytes), Some(&data[..]));

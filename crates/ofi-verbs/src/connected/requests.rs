@@ -54,7 +54,7 @@ impl Request {
     }
 }
 
-/// See the module.
+/// The requests of a connected endpoint in flight, and their slots.
 pub struct Requests {
     /// Each with its number among all requests of the queue pair.
     posted: Slots<(u64, Request)>,

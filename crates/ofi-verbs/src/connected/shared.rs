@@ -25,7 +25,7 @@ struct Claimed {
     _regions: Few<Local>,
 }
 
-/// See the module.
+/// A shared receive queue, with the memory of its posted receives.
 pub struct SharedReceives {
     // The queue is dropped first: it uses the memory of posted receives.
     srq: Arc<dyn SharedQueue>,

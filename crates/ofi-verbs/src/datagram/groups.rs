@@ -20,8 +20,8 @@ use crate::rc::ud::{GroupAddress, MULTICAST, Membership};
 use crate::settings::connect_timeout;
 use crate::{Verbs, address};
 
-/// Most groups of an endpoint.
-const MOST: usize = 64;
+/// Maximum number of groups that an endpoint may join.
+const MAX_GROUPS: usize = 64;
 
 /// A group that the endpoint has joined, or is joining.
 struct Group {
@@ -139,8 +139,11 @@ impl Datagrams {
             let advice = format!("the endpoint has already joined {ip}, or is joining it");
             return Err(Error::with(Errno::EALREADY, advice));
         }
-        if self.groups.all.len() >= MOST {
-            return Err(Error::with(Errno::ENOSPC, format!("an endpoint can join at most {MOST} groups")));
+        if self.groups.all.len() >= MAX_GROUPS {
+            return Err(Error::with(
+                Errno::ENOSPC,
+                format!("an endpoint can join at most {MAX_GROUPS} groups"),
+            ));
         }
         let membership = self.queues.join(ip).map_err(|error| failed(&error))?;
         self.waiter.watch(membership.fd())?;

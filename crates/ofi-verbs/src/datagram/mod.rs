@@ -41,10 +41,10 @@ const QKEY: u32 = 0x1111_1111;
 /// Most datagrams under way: outgoing, and incoming.
 const SENDS: usize = 128;
 const RECEIVES: usize = 512;
-/// Most entries of the completion queue that one poll takes.
-const MOST: usize = 256;
-/// Number of polls between checks for events of the device.
-const LOOK: u32 = 64;
+/// Maximum number of completion queue entries that one poll reads.
+const MAX_COMPLETIONS_PER_POLL: usize = 256;
+/// Number of polls per check for asynchronous events of the device.
+const POLLS_PER_EVENT_CHECK: u32 = 64;
 /// Marks the ids of receives.
 const RECEIVE: u64 = 1 << 63;
 
@@ -65,7 +65,7 @@ struct Counts {
     nameless: u64,
 }
 
-/// See the module.
+/// The state of one datagram endpoint: its queue pair, slots, peers and groups.
 pub struct Datagrams {
     // The queue pair is dropped first: it uses the slots' memory and the routes, and is attached to the groups.
     queues: Box<dyn UdQueues>,
@@ -142,7 +142,7 @@ impl Datagrams {
             free: (0..sends as u32).collect(),
             along: vec![None; sends],
             ready: VecDeque::new(),
-            peers: Peers::new(peers::MOST),
+            peers: Peers::new(peers::MAX_PEERS),
             groups: Groups::default(),
             sources: info.caps.intersects(of_source),
             longest: info.ep_attr.max_msg_size.min(port.mtu),
@@ -315,14 +315,14 @@ impl Datagrams {
     /// See [`ofi_core::transport::Lanes::poll`].
     pub fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
         self.polls = self.polls.wrapping_add(1);
-        if std::mem::take(&mut self.look) || self.polls.is_multiple_of(LOOK) {
+        if std::mem::take(&mut self.look) || self.polls.is_multiple_of(POLLS_PER_EVENT_CHECK) {
             self.take_device_events();
         }
         if self.groups.joining() > 0 {
             self.move_joins(host);
         }
         let mut taken = 0;
-        while taken < MOST && host.hungry() {
+        while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() {
             let Some(entry) = self.next() else { return };
             taken += 1;
             if entry.id & RECEIVE == 0 {

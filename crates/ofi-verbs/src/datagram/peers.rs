@@ -10,8 +10,8 @@ use crate::address::Name;
 use crate::errors::failed;
 use crate::rc::ud::{Route, UdQueues};
 
-/// Most peers that are remembered. The application may name more.
-pub const MOST: usize = 1 << 14;
+/// Maximum number of peers that an endpoint remembers. The application may insert more addresses.
+pub const MAX_PEERS: usize = 1 << 14;
 /// Number of least recently used peers that are examined for one that may be forgotten.
 const TRIES: usize = 16;
 /// Marks the ends of the list.
@@ -26,7 +26,8 @@ struct Known {
     after: Peer,
 }
 
-/// See the module. The peers form a list, from the least to the most recently used.
+/// The table of peers that a datagram endpoint remembers. They form a list, from the least to the most
+/// recently used.
 pub struct Peers {
     all: Vec<Known>,
     by_name: FxHashMap<Name, Peer>,

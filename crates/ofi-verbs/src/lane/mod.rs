@@ -145,7 +145,7 @@ pub struct Part {
     pub orphan: bool,
 }
 
-/// See the module.
+/// The state of one peer: its connection, its credits, and its operations in flight.
 pub struct Lane {
     pub address: SocketAddr,
     pub link: Link,

@@ -26,10 +26,10 @@ use crate::{Verbs, address, probe, settings};
 
 /// Limit of payload bytes that one endpoint keeps for receivers without room.
 const KEPT_LIMIT: usize = 64 << 20;
-/// Most entries of the completion queue that one poll takes.
-const MOST: usize = 256;
-/// Number of polls between checks for connection events, if none is expected.
-const LOOK: u64 = 64;
+/// Maximum number of completion queue entries that one poll reads.
+const MAX_COMPLETIONS_PER_POLL: usize = 256;
+/// Number of polls per check for connection events, if none is expected.
+const POLLS_PER_EVENT_CHECK: u64 = 64;
 
 /// The lanes of one endpoint.
 pub struct VerbsLanes {
@@ -143,7 +143,7 @@ impl VerbsLanes {
 
     pub(crate) fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
         self.common.turn += 1;
-        if self.meetings > 0 || self.common.turn.is_multiple_of(LOOK) {
+        if self.meetings > 0 || self.common.turn.is_multiple_of(POLLS_PER_EVENT_CHECK) {
             self.meet(host);
             self.retire();
         }
@@ -152,7 +152,7 @@ impl VerbsLanes {
             self.resume(host, peer);
         }
         let mut taken = 0;
-        while taken < MOST && host.hungry() {
+        while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() {
             if self.ready.is_empty() && self.refill() == 0 {
                 break;
             }

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use ofi_api::Address;
 
 use self::server::Server;
-use self::wire::{LONGEST, Request};
+use self::wire::{MAX_MESSAGE_LEN, Request};
 use crate::settings;
 
-/// How long a name server may take to be connected, and to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Timeout of the connection to a name server, and of its answer.
+const NAME_SERVER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The name of an endpoint, at this host's name server until it is dropped.
 pub struct Registered {
@@ -62,8 +62,8 @@ impl Drop for Registered {
 /// Sends a request to the server of another process of this host.
 fn tell(port: u16, request: &Request) {
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-    let sent = TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
-        stream.set_write_timeout(Some(PATIENCE))?;
+    let sent = TcpStream::connect_timeout(&to, NAME_SERVER_TIMEOUT).and_then(|mut stream| {
+        stream.set_write_timeout(Some(NAME_SERVER_TIMEOUT))?;
         stream.write_all(&request.encode())
     });
     if let Err(error) = sent {
@@ -77,18 +77,18 @@ fn tell(port: u16, request: &Request) {
 /// The system's error, or [`ErrorKind::NotFound`] if no endpoint has the service.
 pub fn find(host: IpAddr, service: u32) -> io::Result<Address> {
     let to = SocketAddr::new(host, settings::DGRAM_NAME_SERVER_PORT.get() as u16);
-    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&to, NAME_SERVER_TIMEOUT)?;
+    stream.set_write_timeout(Some(NAME_SERVER_TIMEOUT))?;
     stream.write_all(&Request::Query(service).encode())?;
-    let (mut answer, until) = (Vec::new(), Instant::now() + PATIENCE);
-    while answer.len() < LONGEST {
+    let (mut answer, until) = (Vec::new(), Instant::now() + NAME_SERVER_TIMEOUT);
+    while answer.len() < MAX_MESSAGE_LEN {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        let mut buffer = [0; LONGEST];
-        match stream.read(&mut buffer[..LONGEST - answer.len()]) {
+        let mut buffer = [0; MAX_MESSAGE_LEN];
+        match stream.read(&mut buffer[..MAX_MESSAGE_LEN - answer.len()]) {
             Ok(0) => break,
             Ok(len) => answer.extend(&buffer[..len]),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}

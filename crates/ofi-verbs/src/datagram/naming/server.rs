@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use ofi_api::{Address, Result};
 use ofi_core::sys::{self, WaitSet};
 
-use super::wire::{self, ANY, LONGEST, Parsed, Request};
+use super::wire::{self, ANY, MAX_MESSAGE_LEN, Parsed, Request};
 
 /// Most names.
 const NAMES: usize = 1 << 16;
 /// Most connections whose request has not arrived; beyond these the oldest is closed.
 const CALLERS: usize = 64;
-/// How long a request may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Timeout for a request to arrive on a new connection.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The names of this host's endpoints by their services.
 #[derive(Default)]
@@ -54,7 +54,7 @@ struct Caller {
 impl Caller {
     /// Takes what has arrived. Returns whether the connection is over.
     fn serve(&mut self, names: &Mutex<Names>) -> bool {
-        let mut buffer = [0; LONGEST];
+        let mut buffer = [0; MAX_MESSAGE_LEN];
         match self.stream.read(&mut buffer) {
             Ok(0) => return true,
             Ok(len) => self.arrived.extend(&buffer[..len]),
@@ -79,7 +79,7 @@ impl Caller {
     }
 }
 
-/// See the module.
+/// The name server of this host, in this process: its names, its port, and its thread.
 pub struct Server {
     names: Arc<Mutex<Names>>,
     port: u16,
@@ -166,7 +166,7 @@ fn run(set: &WaitSet, listener: &TcpListener, names: &Mutex<Names>, stop: &Owned
                         callers.remove(0);
                     }
                     let is_local = from.ip().is_loopback();
-                    let until = Instant::now() + PATIENCE;
+                    let until = Instant::now() + REQUEST_TIMEOUT;
                     callers.push(Caller { stream, is_local, arrived: Vec::new(), until });
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,

@@ -17,8 +17,8 @@ use ofi_api::{AddrFormat, Address, Errno};
 pub const HEAD: usize = 8;
 const SERVICE: usize = 4;
 const NAME: usize = 32;
-/// Length of the longest request or answer.
-pub const LONGEST: usize = HEAD + SERVICE + NAME;
+/// Maximum length of a request or answer in bytes.
+pub const MAX_MESSAGE_LEN: usize = HEAD + SERVICE + NAME;
 /// Length of a query.
 const QUERY: usize = HEAD + SERVICE;
 
@@ -69,7 +69,7 @@ impl Request {
     pub fn parse(bytes: &[u8]) -> Parsed {
         let whole = match bytes {
             [] | [0] => return Parsed::Partial,
-            [0, 0 | 1, ..] => LONGEST,
+            [0, 0 | 1, ..] => MAX_MESSAGE_LEN,
             [0, 2, ..] => QUERY,
             _ => return Parsed::Strange,
         };
@@ -77,7 +77,7 @@ impl Request {
             return Parsed::Partial;
         }
         let service = number(&bytes[HEAD..]);
-        let name = || Address::new(AddrFormat::IbUd, &bytes[QUERY..LONGEST]);
+        let name = || Address::new(AddrFormat::IbUd, &bytes[QUERY..MAX_MESSAGE_LEN]);
         Parsed::Whole(match bytes[1] {
             0 => Self::Add(service, name()),
             1 => Self::Remove(service, name()),
@@ -100,7 +100,7 @@ pub fn answer(found: Option<(u32, &Address)>) -> Vec<u8> {
 
 /// The name in an answer: `None` if there is none, or for anything else than a whole answer.
 pub fn parse_answer(bytes: &[u8]) -> Option<Address> {
-    let is_answer = bytes.len() == LONGEST && bytes[..2] == [0, 3] && bytes[4..HEAD] == [0; 4];
+    let is_answer = bytes.len() == MAX_MESSAGE_LEN && bytes[..2] == [0, 3] && bytes[4..HEAD] == [0; 4];
     is_answer.then(|| Address::new(AddrFormat::IbUd, &bytes[QUERY..]))
 }
 
@@ -140,7 +140,7 @@ mod tests {
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let known = bytes.is_empty() || bytes[0] == 0 && bytes.get(1).is_none_or(|kind| *kind < 3);
             prop_assert_eq!(Request::parse(&bytes) != Parsed::Strange, known);
-            prop_assert!(parse_answer(&bytes).is_none() || bytes.len() == LONGEST);
+            prop_assert!(parse_answer(&bytes).is_none() || bytes.len() == MAX_MESSAGE_LEN);
         }
     }
 }
