@@ -11,7 +11,7 @@ use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::{Kit, Side};
 
 use super::Input;
-use super::two::{self, LONGEST, POLLS, STEPS, Two};
+use super::two::{self, MAX_OP_LEN, POLLS, STEPS, Two};
 
 /// Length of the longest packet.
 const MTU: usize = 8760;
@@ -173,7 +173,7 @@ pub fn efa_lane(input: &[u8]) -> usize {
         match what % 8 {
             0..=2 => {
                 let (len, times) = (input.short(), usize::from(what / 8 % 4) + 1);
-                two.begin(what % 8, (len * times).min(LONGEST));
+                two.begin(what % 8, (len * times).min(MAX_OP_LEN));
             }
             3 => {
                 for _ in 0..=input.byte() {

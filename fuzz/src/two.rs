@@ -6,8 +6,8 @@ use ofi::raw::{Caps, FiAddr, Info, MrAccess};
 use ofi_testkit::side::remote_at;
 use ofi_testkit::{Kit, Memory, Side};
 
-/// Maximum length of an operation.
-pub const LONGEST: usize = 200_000;
+/// Maximum length of an operation in bytes.
+pub const MAX_OP_LEN: usize = 200_000;
 /// Maximum steps of an input.
 pub const STEPS: usize = 200;
 /// Polls that complete everything.
@@ -56,7 +56,7 @@ impl Two {
     /// Opens the two endpoints and exchanges their addresses and keys.
     pub fn new(a: Side, b: Side) -> Self {
         let (to_b, to_a) = (a.insert(&b), b.insert(&a));
-        let memory = [Memory::new(LONGEST), Memory::patterned(LONGEST, 3)];
+        let memory = [Memory::new(MAX_OP_LEN), Memory::patterned(MAX_OP_LEN, 3)];
         let rights = [MrAccess::REMOTE_WRITE, MrAccess::REMOTE_READ];
         let regions = [0, 1].map(|at: usize| b.register(&memory[at], rights[at]).expect("a registration"));
         Self { a, b, to_b, to_a, open: Vec::new(), begun: 0, memory, regions }
@@ -102,7 +102,7 @@ impl Two {
         }
         let number = self.begun;
         let memory = Memory::patterned(len, byte_of(number));
-        let offset = (number * 977) % (LONGEST - len + 1);
+        let offset = (number * 977) % (MAX_OP_LEN - len + 1);
         let (op, ends) = match kind {
             1 => (Op::Write(memory, offset), 1),
             2 => (Op::Read(memory, offset), 1),

@@ -29,8 +29,9 @@ const RECORD: usize = 9000;
 /// Requests of the stranger, and receives of each of its connections.
 const REQUESTS: usize = 64;
 const RECEIVES: usize = 16;
-/// Connections of the stranger, and endpoints that it may connect to.
-const MOST: usize = 3;
+/// Maximum number of connections of the stranger, and of endpoints that it may connect to.
+const MAX_CONNECTIONS: usize = 3;
+const MAX_VICTIMS: usize = 3;
 /// Length of the registered part of each buffer, its middle third.
 const SHARED: usize = 3 * 512;
 /// The seed of the guard bytes around lent memory, and their number after it.
@@ -187,7 +188,7 @@ impl Stranger {
     }
 
     fn call(&mut self, to: SocketAddr, greeting: &[u8]) {
-        if self.lines.len() == MOST {
+        if self.lines.len() == MAX_CONNECTIONS {
             self.lines.pop_front();
         }
         let own = SocketAddr::new(self.name().ip(), 0);
@@ -232,7 +233,7 @@ impl Stranger {
             let _ = id.reject(&data); // who asked may have gone
         } else if self.prepare(&mut *id) && id.accept(param(&data)).is_ok() {
             self.lines.push_back(Line { id, greeting: Vec::new(), is_open: false });
-            self.lines.truncate(MOST);
+            self.lines.truncate(MAX_CONNECTIONS);
         }
     }
 
@@ -314,7 +315,7 @@ impl All {
     }
 
     fn add(&mut self, victim: Victim) {
-        if self.victims.len() == MOST {
+        if self.victims.len() == MAX_VICTIMS {
             self.victims.pop_front().iter().for_each(Victim::check);
         }
         self.connections += 1;
@@ -385,7 +386,7 @@ pub fn verbs_connected(input: &[u8]) -> usize {
             }
             3 => {
                 let (key, offset, len) = (input.byte(), input.short(), input.short() % (SHARED + 1));
-                let region = all.victims.get(usize::from(key / 2) % MOST);
+                let region = all.victims.get(usize::from(key / 2) % MAX_VICTIMS);
                 let region = region.map(|victim| &victim.regions[usize::from(key % 2)]);
                 let base = region.map_or(0, |region| remote_at(region, 0, 1).addr);
                 let known = region.filter(|_| key < 128).map(|region| region.key() as u32);

@@ -16,7 +16,7 @@ use ofi_verbs::rc::{
 };
 
 use super::Input;
-use super::two::{self, LONGEST, POLLS, STEPS, Two};
+use super::two::{self, MAX_OP_LEN, POLLS, STEPS, Two};
 
 /// Length of the stranger's longest record, which exceeds the receive slots of the two endpoints.
 const RECORD: usize = 9000;
@@ -230,7 +230,7 @@ pub fn verbs_lane(input: &[u8]) -> usize {
         match what % 8 {
             0..=2 => {
                 let (len, times) = (input.short(), usize::from(what / 8 % 4) + 1);
-                two.begin(what % 8, (len * times).min(LONGEST));
+                two.begin(what % 8, (len * times).min(MAX_OP_LEN));
             }
             3 => {
                 for _ in 0..=input.byte() {

@@ -240,7 +240,8 @@ fn messages_far_ahead_of_one_that_waits_are_held_and_come_in_order() {
 
 #[test]
 fn a_sender_is_asked_to_pause_far_ahead_of_a_message_that_its_device_delays() {
-    const MOST: u32 = 20_000;
+    // Maximum number of messages, in case the device never asks for a pause.
+    const MAX_SENDS: u32 = 20_000;
     let _alone = alone();
     let kit: &dyn Kit = &EfaPair;
     let pair = kit.pair_with(|opening| opening.hints(on_own_device));
@@ -259,10 +260,10 @@ fn a_sender_is_asked_to_pause_far_ahead_of_a_message_that_its_device_delays() {
             }
             (sent, refused) = (sent + 1, 0);
         }
-        (refused == 100 || sent >= MOST).then_some(())
+        (refused == 100 || sent >= MAX_SENDS).then_some(())
     });
     DEVICE.release();
-    assert!((1000..MOST).contains(&sent), "{sent} sent");
+    assert!((1000..MAX_SENDS).contains(&sent), "{sent} sent");
     for number in 0..sent {
         pair.b.receive(&word).context(1).post().unwrap();
         pair.drive("a message", || pair.b.next_of(1)).done();

@@ -10,8 +10,8 @@ use ofi_testkit::{Memory, Side};
 use super::TAGS;
 use super::op::pattern;
 
-/// Bytes of the longest operation.
-pub const LONGEST: usize = 40_000;
+/// Maximum length of an operation in bytes.
+pub const MAX_OP_LEN: usize = 40_000;
 /// Total bytes of all writes to one endpoint.
 const TARGET: usize = 400_000;
 /// Distinguishes data for reads from sent data.
@@ -20,7 +20,7 @@ const SOURCE: usize = 1 << 20;
 /// The rights of peers.
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
-/// See the module. Fields drop in order.
+/// One life of an endpoint, with its memory. Fields drop in order.
 pub struct Life {
     regions: [Arc<dyn MemoryRegion>; 3],
     pub side: Option<Side>,
@@ -43,8 +43,8 @@ pub struct Life {
 impl Life {
     /// The state of a newly opened endpoint.
     pub fn new(side: Side, number: usize) -> Self {
-        let memory = [TARGET, LONGEST, 8].map(Memory::new);
-        memory[1].slice(..).put(&pattern(SOURCE + number, LONGEST));
+        let memory = [TARGET, MAX_OP_LEN, 8].map(Memory::new);
+        memory[1].slice(..).put(&pattern(SOURCE + number, MAX_OP_LEN));
         let regions = [0, 1, 2].map(|at: usize| side.register(&memory[at], RIGHTS).expect("a registration"));
         let name = side.name();
         Self {
@@ -115,7 +115,7 @@ impl Life {
     }
 
     pub fn source_bytes(&self, at: usize, len: usize) -> Vec<u8> {
-        pattern(SOURCE + self.number, LONGEST)[at..at + len].to_vec()
+        pattern(SOURCE + self.number, MAX_OP_LEN)[at..at + len].to_vec()
     }
 
     /// Checks that a write is in its place.

@@ -12,7 +12,7 @@ use ofi::raw::{Address, Datatype, Errno, FiOp, MsgOrder, OpFlags};
 use ofi_testkit::net::Random;
 use ofi_testkit::{Event, Memory, Side};
 
-use life::{LONGEST, Life};
+use life::{Life, MAX_OP_LEN};
 use op::{Access, Kind, Op, pattern};
 
 /// Polls within which everything must end.
@@ -242,7 +242,7 @@ impl<'a> Model<'a> {
 
     fn length(&mut self) -> usize {
         let random = &mut self.random;
-        let below = [1, 65, 1200, 9000, 9000, LONGEST as u64 + 1][random.below(6) as usize];
+        let below = [1, 65, 1200, 9000, 9000, MAX_OP_LEN as u64 + 1][random.below(6) as usize];
         random.below(below) as usize
     }
 
@@ -259,7 +259,7 @@ impl<'a> Model<'a> {
                 Some(at) => Kind::Write { at, told: self.random.chance(400) },
                 None => return,
             },
-            75..84 => Kind::Read { at: self.random.below((LONGEST - len + 1) as u64) as usize },
+            75..84 => Kind::Read { at: self.random.below((MAX_OP_LEN - len + 1) as u64) as usize },
             84..90 => return self.change_behind_a_read(from, to, len),
             90..93 => Kind::Beside([Access::Read, Access::Write, Access::Add][self.random.below(3) as usize]),
             _ => Kind::Add { fetch: self.random.chance(500) },
@@ -373,7 +373,7 @@ impl<'a> Model<'a> {
 
     fn receive_at(&mut self, at: usize, tag: u64) {
         let life = &mut self.lives[at];
-        let memory = Memory::new(LONGEST);
+        let memory = Memory::new(MAX_OP_LEN);
         let number = life.receives.len();
         let mut receive = life.side().receive(&memory).context(RECEIVE + number);
         if tag < TAGS {

@@ -9,8 +9,8 @@ ofi_testkit::roles!(echo, check_stream, target, name_owner, sleeping_echo, idle_
 
 /// The tag that tells an echo to end.
 const STOP: u64 = u64::MAX;
-/// The longest message.
-const LONGEST: usize = 8 << 20;
+/// Maximum length of a message in bytes.
+const MAX_MESSAGE_LEN: usize = 8 << 20;
 
 /// Opens an endpoint, and exchanges addresses with the parent.
 fn meet(line: &mut Line, naming: Naming) -> (Side, FiAddr) {
@@ -32,7 +32,7 @@ fn start(role: &str, naming: Naming) -> (Child, Side, FiAddr) {
 /// Echoes messages until one has the tag [`STOP`].
 fn echo(line: &mut Line, arguments: &[String]) {
     let (side, to) = meet(line, Naming::from_argument(&arguments[0]));
-    let buffer = Memory::new(LONGEST);
+    let buffer = Memory::new(MAX_MESSAGE_LEN);
     loop {
         side.receive(&buffer).context(1).tag_ignoring(0, u64::MAX).post().unwrap();
         let entry = wait::drive(&[&side], "a message", || side.next_of(1)).done();
@@ -47,7 +47,7 @@ fn echo(line: &mut Line, arguments: &[String]) {
 
 fn ping_pong(naming: Naming) {
     let (child, side, to) = start("echo", naming);
-    let lengths = [0, 1, 63, 64, 65, 4_096, 8_160, 8_192, 16_384, 16_385, 100_000, 1 << 20, LONGEST];
+    let lengths = [0, 1, 63, 64, 65, 4_096, 8_160, 8_192, 16_384, 16_385, 100_000, 1 << 20, MAX_MESSAGE_LEN];
     for round in 0..3_u8 {
         for (number, len) in lengths.into_iter().enumerate() {
             let tag = (number * 1_000 + usize::from(round)) as u64;
@@ -172,7 +172,8 @@ fn a_stream_arrives_in_order_over_sockets() {
 fn target(line: &mut Line, arguments: &[String]) {
     let (side, _) = meet(line, Naming::from_argument(&arguments[0]));
     let library = arguments[1] == "library";
-    let memory = if library { Memory::library(&side.domain, LONGEST) } else { Memory::new(LONGEST) };
+    let memory =
+        if library { Memory::library(&side.domain, MAX_MESSAGE_LEN) } else { Memory::new(MAX_MESSAGE_LEN) };
     let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
     line.say(region_text(&region));
     loop {
@@ -203,7 +204,7 @@ fn remote_memory(naming: Naming, kind: &str) {
     let to = side.insert_address(&parse(&child.line.hear()));
     child.line.say(side.name());
     let there = parse_region(&child.line.hear());
-    let lengths = [1, 8, 64, 4_096, 8_192, 16_385, 300_000, LONGEST];
+    let lengths = [1, 8, 64, 4_096, 8_192, 16_385, 300_000, MAX_MESSAGE_LEN];
     for (number, len) in lengths.into_iter().enumerate() {
         let (seed, piece) = (number as u8 + 1, RemotePiece { len, ..there });
         let from = Memory::patterned(len, seed);
@@ -409,16 +410,19 @@ fn sleeping_processes_wake_each_other_by_blocking_read() {
 /// Offers memory under automatic progress, and makes no library calls until the parent asks for the check.
 fn idle_target(line: &mut Line, arguments: &[String]) {
     let side = Opening::new(hints(Naming::Names).progress(Progress::Auto)).open();
-    let memory =
-        if arguments[0] == "library" { Memory::library(&side.domain, LONGEST) } else { Memory::new(LONGEST) };
+    let memory = if arguments[0] == "library" {
+        Memory::library(&side.domain, MAX_MESSAGE_LEN)
+    } else {
+        Memory::new(MAX_MESSAGE_LEN)
+    };
     let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
-    let into = Memory::new(LONGEST);
+    let into = Memory::new(MAX_MESSAGE_LEN);
     side.receive(&into).context(1).post().unwrap();
     line.say(side.name());
     line.say(region_text(&region));
     line.expect("check");
-    memory.check(LONGEST, 1);
-    into.check(LONGEST, 2);
+    memory.check(MAX_MESSAGE_LEN, 1);
+    into.check(MAX_MESSAGE_LEN, 2);
     line.say("ok");
 }
 
@@ -429,13 +433,13 @@ fn a_process_with_automatic_progress_serves_without_a_call() {
         let side = open(Naming::Names);
         let to = side.insert_address(&parse(&child.line.hear()));
         let there = parse_region(&child.line.hear());
-        let (one, two) = (Memory::patterned(LONGEST, 1), Memory::patterned(LONGEST, 2));
+        let (one, two) = (Memory::patterned(MAX_MESSAGE_LEN, 1), Memory::patterned(MAX_MESSAGE_LEN, 2));
         wait::drive(&[&side], "room", || side.out(to, &one).context(1).write(&[there]).ok());
         wait::drive(&[&side], "a write to a process that makes no calls", || side.next_of(1)).done();
-        let back = Memory::new(LONGEST);
+        let back = Memory::new(MAX_MESSAGE_LEN);
         wait::drive(&[&side], "room", || side.out(to, &back).context(2).read(&[there]).ok());
         wait::drive(&[&side], "a read from a process that makes no calls", || side.next_of(2)).done();
-        back.check(LONGEST, 1);
+        back.check(MAX_MESSAGE_LEN, 1);
         let flags = OpFlags::DELIVERY_COMPLETE;
         wait::drive(&[&side], "room", || side.out(to, &two).context(3).msg(flags).send().ok());
         wait::drive(&[&side], "delivery to a process that makes no calls", || side.next_of(3)).done();

@@ -7,11 +7,11 @@ use ofi_testkit::prelude::*;
 use ofi_tests::udp::{self, Relay, Weather};
 use ofi_tests::{Naming, opening};
 
-/// The longest message inside a command, and the longest that leaves ahead.
+/// Maximum length in bytes of a message inside a command, and of one that leaves ahead of its request.
 const EAGER: usize = 16 << 10;
-const LONGEST: usize = 256 << 10;
+const MAX_AHEAD_LEN: usize = 256 << 10;
 /// One packet, two, and many.
-const LENGTHS: [usize; 4] = [EAGER + 1, 65_536, 200_001, LONGEST];
+const LENGTHS: [usize; 4] = [EAGER + 1, 65_536, 200_001, MAX_AHEAD_LEN];
 
 /// Two endpoints over sockets, through a relay if `weather` is given.
 fn apart(weather: Option<Weather>) -> (Pair, Option<Relay>) {
@@ -49,7 +49,7 @@ fn a_lone_message_leaves_ahead_of_its_request_if_the_last_one_found_a_receive() 
         pass(&pair, len, seed, true);
     }
     assert_eq!(counted(&pair.a), [1, 3], "the first shows that a receive waits");
-    pass(&pair, LONGEST + 1, 9, true);
+    pass(&pair, MAX_AHEAD_LEN + 1, 9, true);
     assert_eq!(counted(&pair.a), [2, 3], "a longer one is announced");
     pass(&pair, EAGER, 8, true);
     assert_eq!(counted(&pair.a), [2, 3], "a short one is inside its command");
@@ -116,9 +116,9 @@ fn an_answer_takes_the_acknowledgement_along() {
     const LEN: usize = EAGER + 1;
     let (pair, _) = apart(None);
     let back = Pair { a: pair.b, b: pair.a, to_b: pair.to_a, to_a: pair.to_b };
-    (0..8).for_each(|seed| pass(&back, LONGEST, seed, true));
+    (0..8).for_each(|seed| pass(&back, MAX_AHEAD_LEN, seed, true));
     let pair = Pair { a: back.b, b: back.a, to_b: back.to_a, to_a: back.to_b };
-    (0..8).for_each(|seed| pass(&pair, LONGEST, seed, true));
+    (0..8).for_each(|seed| pass(&pair, MAX_AHEAD_LEN, seed, true));
     let (from, into) = (Memory::patterned(LEN, 1), [Memory::new(LEN), Memory::new(LEN)]);
     let send = |from_side: &Side, to: FiAddr| from_side.out(to, &from).send().unwrap();
     pair.quiet(std::time::Duration::from_millis(20));
@@ -167,7 +167,7 @@ fn converse(weather: Weather, seed: u64) {
             if forth { (&pair.a, pair.to_b, &pair.b) } else { (&pair.b, pair.to_a, &pair.a) };
         // A short one comes behind it, and must not pass it.
         let (long, short) = (Memory::patterned(len, round as u8), Memory::patterned(9, round as u8));
-        let into = [Memory::new(LONGEST), Memory::new(LONGEST)];
+        let into = [Memory::new(MAX_AHEAD_LEN), Memory::new(MAX_AHEAD_LEN)];
         let receive = || into.iter().for_each(|into| pair.post(|| at.receive(into).context(7).post()));
         if ready {
             receive();

@@ -16,8 +16,8 @@ use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 
 const DEVICE: &str = "connected0";
-/// Bytes of the longest message or access, and of the memory that is accessed.
-const LONGEST: usize = 4096;
+/// Maximum length of a message or access in bytes, and the size of the memory that is accessed.
+const MAX_MESSAGE_LEN: usize = 4096;
 const REGION: usize = 1 << 16;
 /// Operations of a run.
 const OPS: usize = 400;
@@ -177,13 +177,13 @@ impl Model {
 
     fn begin(&mut self, random: &mut Random) {
         let at = random.below(2) as usize;
-        let most = [LONGEST, LONGEST, INJECTED][random.below(3) as usize];
+        let most = [MAX_MESSAGE_LEN, MAX_MESSAGE_LEN, INJECTED][random.below(3) as usize];
         let len = random.below(most as u64 + 1) as usize;
         let half = REGION / 2;
         let offset = random.below((half - len) as u64) as usize;
         match random.below(7) {
             0 | 1 => self.post(at, Kind::Send, len, false),
-            2 | 3 => self.post(at, Kind::Receive, LONGEST, false),
+            2 | 3 => self.post(at, Kind::Receive, MAX_MESSAGE_LEN, false),
             4 => self.post(at, Kind::Send, len.min(INJECTED), true),
             // One write at a time, so that the final contents are known.
             5 if self.writes[at] == 0 => self.post(at, Kind::Write(offset), len, false),
@@ -238,7 +238,7 @@ impl Model {
     /// connection ends.
     fn send_unread(&mut self) {
         for _ in 0..UNREAD {
-            self.post(0, Kind::Receive, LONGEST, false);
+            self.post(0, Kind::Receive, MAX_MESSAGE_LEN, false);
             self.post(1, Kind::Send, 16, false);
             self.poll(1, false);
         }
@@ -290,7 +290,7 @@ impl Model {
     fn make_room(&mut self) {
         for at in 0..2 {
             while self.sides[at].is_some() && self.receives[at].len() < self.sent[1 - at].len() {
-                if !self.post(at, Kind::Receive, LONGEST, false) {
+                if !self.post(at, Kind::Receive, MAX_MESSAGE_LEN, false) {
                     break;
                 }
             }
@@ -332,7 +332,7 @@ impl Model {
             }
             // A message with a completion also completes the injected ones before it, which are not reported
             // themselves.
-            self.post(1 - at, Kind::Receive, LONGEST, false);
+            self.post(1 - at, Kind::Receive, MAX_MESSAGE_LEN, false);
             self.post(at, Kind::Send, 1, false);
             self.drain();
             (0..BOUND).take_while(|_| self.post(at, Kind::Send, INJECTED, true)).count()

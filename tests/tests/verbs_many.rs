@@ -22,8 +22,8 @@ ofi_testkit::roles!(hub, server);
 
 /// Peers in every check.
 const PEERS: usize = 200;
-/// Resident memory that one end of an idle connection may take, the simulated device's share included.
-const MOST_KIB: u64 = 32;
+/// Maximum resident memory of one end of an idle connection in KiB, including the simulated device's share.
+const MAX_RESIDENT_KIB: u64 = 32;
 
 /// Endpoints over the device of this name.
 struct Many(&'static str);
@@ -101,7 +101,7 @@ fn all_peers_stay_connected_and_an_idle_connection_takes_little_memory() {
     let (kept, bytes) = found.expect("the lines never end");
     assert_eq!(kept, text, "connections that stand");
     println!("{peers} peers: {bytes} bytes for each end of an idle connection");
-    assert!(bytes <= MOST_KIB * 1024, "{bytes} bytes");
+    assert!(bytes <= MAX_RESIDENT_KIB * 1024, "{bytes} bytes");
     while child.line.hear() != "closed" {}
     child.finish();
 }
@@ -303,7 +303,7 @@ fn crowded(lanes: usize, most: usize) -> usize {
         "{lanes} peers, {} connections: {} bytes each, {} after messages",
         numbers[0], numbers[1], numbers[2]
     );
-    assert!(numbers[2] <= 1024 * MOST_KIB as usize, "{found}");
+    assert!(numbers[2] <= 1024 * MAX_RESIDENT_KIB as usize, "{found}");
     while child.line.hear() != "closed" {}
     child.finish();
     numbers[0]

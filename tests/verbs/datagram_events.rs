@@ -73,7 +73,8 @@ fn nothing_is_sent_after_the_queue_pair_or_the_device_was_reported_as_failed() {
 
 #[test]
 fn an_endpoint_joins_a_bounded_number_of_groups_and_none_of_a_device_that_is_gone() {
-    const MOST: u8 = 64;
+    // As in the provider (`datagram/groups.rs`).
+    const MAX_GROUPS: u8 = 64;
     let own = Own::new("dies5");
     let hints = own.hints().caps(Caps::MSG | Caps::MULTICAST);
     let side = Opening::new(hints).open_disabled().unwrap();
@@ -82,13 +83,13 @@ fn an_endpoint_joins_a_bounded_number_of_groups_and_none_of_a_device_that_is_gon
     side.ep.enable().unwrap();
     let group = |number| Address::from(SocketAddr::from(([239, 192, 79, number], 0)));
     let join = |number| side.ep.join_multicast(&group(number), BindFlags::empty(), Context(1));
-    let mut all: Vec<_> = (0..MOST).map(|number| join(number).unwrap()).collect();
-    wait::drive(&[&side], "joins", || (side.statistic("verbs_groups") == MOST.into()).then_some(()));
-    assert_eq!(join(MOST).err().map(|error| error.errno()), Some(Errno::ENOSPC));
+    let mut all: Vec<_> = (0..MAX_GROUPS).map(|number| join(number).unwrap()).collect();
+    wait::drive(&[&side], "joins", || (side.statistic("verbs_groups") == MAX_GROUPS.into()).then_some(()));
+    assert_eq!(join(MAX_GROUPS).err().map(|error| error.errno()), Some(Errno::ENOSPC));
     all.pop();
     own.1.die();
     wait::drive(&[&side], "the event", || (side.statistic("verbs_device_failures") == 1).then_some(()));
-    assert_eq!(join(MOST).err().map(|error| error.errno()), Some(Errno::ENODEV));
+    assert_eq!(join(MAX_GROUPS).err().map(|error| error.errno()), Some(Errno::ENODEV));
     all.clear();
     assert_eq!(side.statistic("verbs_groups"), 0);
 }

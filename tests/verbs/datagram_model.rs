@@ -12,7 +12,8 @@ use super::{Driven, driven, qp};
 
 /// Receives of an endpoint's device.
 const RECEIVES: usize = 512;
-const LONGEST: u64 = 1024;
+/// Maximum length of a message in bytes.
+const MAX_MESSAGE_LEN: u64 = 1024;
 /// Marks contexts of receives.
 const RECEIVE: usize = 1 << 20;
 
@@ -91,7 +92,7 @@ impl Model {
     fn send(&mut self, random: &mut Random) {
         let (from, to) = (random.below(3) as usize, random.below(3) as usize);
         let Some(side) = &self.sides[from] else { return };
-        let (number, len) = (self.sent.len(), random.below(LONGEST + 1) as usize);
+        let (number, len) = (self.sent.len(), random.below(MAX_MESSAGE_LEN + 1) as usize);
         let memory = Memory::patterned(len, pattern(number));
         let out = side.out(self.numbers[from][to], &memory).context(number).data(number as u64);
         match out.send() {
@@ -103,7 +104,7 @@ impl Model {
     fn receive(&mut self, random: &mut Random) {
         let at = random.below(3) as usize;
         let Some(side) = &self.sides[at] else { return };
-        let len = if random.chance(200) { random.below(LONGEST) } else { LONGEST };
+        let len = if random.chance(200) { random.below(MAX_MESSAGE_LEN) } else { MAX_MESSAGE_LEN };
         let memory = Memory::new(len as usize);
         side.receive(&memory).context(RECEIVE + self.receives.len()).post().unwrap();
         self.receives.push((at, memory));

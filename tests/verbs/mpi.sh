@@ -10,7 +10,7 @@ export LD_LIBRARY_PATH="$folder" FI_PROVIDER=verbs FI_VERBS_IFACE=roce0
 counter=/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts
 
 failed=0
-# ranks COUNT SHARED-MEMORY FEWEST MOST: all ranks succeed, and the device sends FEWEST to MOST packets.
+# ranks COUNT SHARED-MEMORY MIN MAX: all ranks succeed, and the device sends MIN to MAX packets.
 ranks() {
     before=$(cat $counter)
     # osc pt2pt: one-sided accesses as messages. By default Open MPI uses its own shared memory within a host.

@@ -23,8 +23,8 @@ pub const KEY: u64 = 77;
 pub const RIGHT_TO_READ: u64 = 1;
 pub const RIGHT_TO_WRITE: u64 = 2;
 
-/// Bytes of the longest record, and of the memory that it gives away.
-const LONGEST: usize = 128;
+/// Maximum length of a record in bytes, and the size of the memory that the peer exposes.
+const MAX_RECORD_LEN: usize = 128;
 /// Receives.
 const RECEIVES: usize = 64;
 /// The number of a request.
@@ -37,8 +37,8 @@ pub fn record(kind: u8, words: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// See the module. Fields go in their order: the device touches the memory until connection, queues and region are
-/// gone.
+/// A peer whose records the test writes. Fields drop in order: the device accesses the memory until the connection,
+/// the queues and the region are gone.
 pub struct Raw {
     connection: Box<dyn Connection>,
     queues: Box<dyn Queues>,
@@ -71,9 +71,9 @@ impl Raw {
     ) -> std::result::Result<Self, String> {
         let device = Handle(Arc::clone(device));
         let requests = device.limits().unwrap().requests.min(64);
-        let sizes = Sizes { requests, receives: RECEIVES, completions: 256, inline: LONGEST };
+        let sizes = Sizes { requests, receives: RECEIVES, completions: 256, inline: MAX_RECORD_LEN };
         let queues = device.open(sizes).unwrap();
-        let memory = Memory::new((1 + RECEIVES) * LONGEST);
+        let memory = Memory::new((1 + RECEIVES) * MAX_RECORD_LEN);
         // SAFETY: the region goes before the memory.
         let region = unsafe { device.register(memory.as_ptr(), memory.len(), access) }.unwrap();
         let (host, limit) = (RAW.0, Duration::from_secs(1));
@@ -105,7 +105,7 @@ impl Raw {
 
     /// The memory that it offers for remote access.
     pub fn memory(&self) -> Vec<u8> {
-        self.memory.slice(..LONGEST).bytes()
+        self.memory.slice(..MAX_RECORD_LEN).bytes()
     }
 
     fn segment(&self, at: usize, len: usize) -> Segment {
@@ -123,7 +123,7 @@ impl Raw {
     /// Has room for so many records of the endpoint, which go nowhere before.
     pub fn make_room(&self, count: usize) {
         for id in 0..count {
-            let into = self.segment((1 + id) * LONGEST, LONGEST);
+            let into = self.segment((1 + id) * MAX_RECORD_LEN, MAX_RECORD_LEN);
             // SAFETY: registered, and used by nothing else.
             unsafe { self.queues.receive(id as u64, into) }.unwrap();
         }
@@ -131,7 +131,7 @@ impl Raw {
 
     /// Gives an endpoint the key [`KEY`] of its memory.
     pub fn give(&mut self, to: &Side, rights: u64) {
-        let (at, len) = (self.memory.as_ptr().expose_provenance() as u64, LONGEST as u64);
+        let (at, len) = (self.memory.as_ptr().expose_provenance() as u64, MAX_RECORD_LEN as u64);
         let rkey = self.region.rkey().into();
         let before = to.statistic("verbs_received");
         self.send(&record(20, &[KEY, 0, len, rights, at, rkey, at, rkey]));
@@ -147,7 +147,7 @@ impl Raw {
                 *self.ended.borrow_mut() += 1;
                 continue;
             }
-            let at = (1 + entry.id as usize) * LONGEST;
+            let at = (1 + entry.id as usize) * MAX_RECORD_LEN;
             self.came.borrow_mut().push_back(self.memory.slice(at..at + entry.len).bytes());
         }
     }

@@ -7,8 +7,8 @@
  */
 #include "two.h"
 
-enum { LONGEST = 1 << 20, WORD_AT = LONGEST, REGION = LONGEST + 64 };
-static const size_t LENGTHS[] = {8, 4000, 65536, LONGEST};
+enum { MAX_LEN = 1 << 20, WORD_AT = MAX_LEN, REGION = MAX_LEN + 64 };
+static const size_t LENGTHS[] = {8, 4000, 65536, MAX_LEN};
 
 /* The message to the owner. */
 enum kind { HOLDS, DATA, MESSAGE, END };
@@ -30,7 +30,7 @@ static void own(int socket, const uint8_t *region, uint8_t *buffer, void *desc)
 {
 	struct order order = {0};
 	int taken = 0;
-	AGAIN(fi_recv(ep, buffer, LONGEST, desc, FI_ADDR_UNSPEC, NULL));
+	AGAIN(fi_recv(ep, buffer, MAX_LEN, desc, FI_ADDR_UNSPEC, NULL));
 	while (order.kind != END) {
 		hear(socket, &order, sizeof order);
 		if (order.kind == HOLDS)
@@ -44,7 +44,7 @@ static void own(int socket, const uint8_t *region, uint8_t *buffer, void *desc)
 		}
 		if (order.kind == MESSAGE) {
 			compare(buffer, order.len, order.seed);
-			AGAIN(fi_recv(ep, buffer, LONGEST, desc, FI_ADDR_UNSPEC, NULL));
+			AGAIN(fi_recv(ep, buffer, MAX_LEN, desc, FI_ADDR_UNSPEC, NULL));
 		}
 		tell(socket, "", 1);
 	}
@@ -106,12 +106,12 @@ int main(int count, char **args)
 	cq = side.cq;
 	struct fid_mr *mr, *local;
 
-	uint8_t *region = aligned_alloc(4096, (REGION + 4095) & ~4095), *buffer = aligned_alloc(4096, LONGEST);
+	uint8_t *region = aligned_alloc(4096, (REGION + 4095) & ~4095), *buffer = aligned_alloc(4096, MAX_LEN);
 	CHECK(region && buffer);
 	memset(region, 0, REGION);
 	*(uint64_t *)(region + WORD_AT) = 100;
 	OK(fi_mr_reg(side.domain, region, REGION, FI_REMOTE_READ | FI_REMOTE_WRITE, 0, 1, 0, &mr, NULL));
-	OK(fi_mr_reg(side.domain, buffer, LONGEST, FI_SEND | FI_RECV | FI_READ | FI_WRITE, 0, 2, 0, &local, NULL));
+	OK(fi_mr_reg(side.domain, buffer, MAX_LEN, FI_SEND | FI_RECV | FI_READ | FI_WRITE, 0, 2, 0, &local, NULL));
 
 	struct greeting theirs = greet(&side, socket, (uintptr_t)region, fi_mr_key(mr));
 

@@ -11,19 +11,19 @@
 
 #include "side.h"
 
-enum { LONGEST = 8000, COUNT = 200, POSTED = 16 };
+enum { MAX_LEN = 8000, COUNT = 200, POSTED = 16 };
 
 static struct fid_ep *ep;
 static struct fid_cq *cq;
 static uint8_t *memory;
 static void *desc;
 
-static size_t length(size_t number) { return number * 977 % (LONGEST + 1); }
+static size_t length(size_t number) { return number * 977 % (MAX_LEN + 1); }
 static uint8_t byte_of(size_t number, size_t at) { return (uint8_t)(number * 31 + at * 7); }
 
 static void post(size_t slot)
 {
-	OK(fi_recv(ep, memory + slot * LONGEST, LONGEST, desc, FI_ADDR_UNSPEC, (void *)slot));
+	OK(fi_recv(ep, memory + slot * MAX_LEN, MAX_LEN, desc, FI_ADDR_UNSPEC, (void *)slot));
 }
 
 /* The next completion. */
@@ -68,7 +68,7 @@ static void take(size_t wanted)
 	ANSWERS(entry.data, wanted);
 	ANSWERS(entry.len, length(wanted));
 	for (size_t at = 0; at < entry.len; at++)
-		CHECK(memory[slot * LONGEST + at] == byte_of(wanted, at));
+		CHECK(memory[slot * MAX_LEN + at] == byte_of(wanted, at));
 	post(slot);
 }
 
@@ -105,13 +105,13 @@ int main(int argc, char **argv)
 	struct fid_mr *mr;
 	ep = side.ep;
 	cq = side.cq;
-	size_t longest = LONGEST;
+	size_t longest = MAX_LEN;
 	bool shared = false;
 	OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_MAX_MSG_SIZE, &longest, sizeof longest));
 	OK(fi_setopt(&ep->fid, FI_OPT_ENDPOINT, FI_OPT_SHARED_MEMORY_PERMITTED, &shared, sizeof shared));
 	side_enable(&side);
-	memory = calloc(POSTED, LONGEST);
-	OK(fi_mr_reg(side.domain, memory, POSTED * LONGEST, FI_SEND | FI_RECV, 0, 1, 0, &mr, NULL));
+	memory = calloc(POSTED, MAX_LEN);
+	OK(fi_mr_reg(side.domain, memory, POSTED * MAX_LEN, FI_SEND | FI_RECV, 0, 1, 0, &mr, NULL));
 	desc = fi_mr_desc(mr);
 	char name[64];
 	size_t len = sizeof name;

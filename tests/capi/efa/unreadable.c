@@ -11,11 +11,11 @@
 
 #include "two.h"
 
-enum { PAGE = 4096, LONGEST = 3 << 20, TAG = 7 };
-/* Most pages to register until the device has no room left. */
-enum { MOST = 4096 };
+enum { PAGE = 4096, MAX_LEN = 3 << 20, TAG = 7 };
+/* Maximum number of one-page regions to register until the device has no room left. */
+enum { MAX_REGIONS = 4096 };
 /* The device reads some by one request and some by several; one is always sent in packets. */
-static const size_t LENGTHS[] = {2 << 20, 100, LONGEST, (1 << 20) + 1};
+static const size_t LENGTHS[] = {2 << 20, 100, MAX_LEN, (1 << 20) + 1};
 enum { LENGTHS_COUNT = sizeof LENGTHS / sizeof *LENGTHS };
 
 /* Descriptor of the sender's buffer: peers of C's endpoints read registered memory only. */
@@ -45,9 +45,9 @@ static void take(uint8_t *buffer, size_t number, int tagged)
 	int before = arrivals;
 	memset(buffer, 0, len);
 	if (tagged)
-		AGAIN(fi_trecv(ep, buffer, LONGEST, NULL, peer, TAG, 0, NULL));
+		AGAIN(fi_trecv(ep, buffer, MAX_LEN, NULL, peer, TAG, 0, NULL));
 	else
-		AGAIN(fi_recv(ep, buffer, LONGEST, NULL, peer, NULL));
+		AGAIN(fi_recv(ep, buffer, MAX_LEN, NULL, peer, NULL));
 	UNTIL(arrivals > before);
 	ANSWERS(arrived[before].len, len);
 	compare(buffer, len, seed_of(number, tagged));
@@ -112,23 +112,23 @@ int main(int count, char **args)
 	side_enable(&side);
 	ep = side.ep;
 	cq = side.cq;
-	uint8_t *buffer = aligned_alloc(PAGE, LONGEST);
+	uint8_t *buffer = aligned_alloc(PAGE, MAX_LEN);
 	CHECK(buffer);
 	greet(&side, socket, 0, 0);
 	struct fid_mr *local = NULL, *remote[3];
 	if (receives) {
 		for (int time = 0; time < 3; time++) {
 			struct target *target = &targets[time];
-			target->memory = aligned_alloc(PAGE, LONGEST);
+			target->memory = aligned_alloc(PAGE, MAX_LEN);
 			CHECK(target->memory);
-			OK(fi_mr_reg(side.domain, target->memory, LONGEST, FI_REMOTE_WRITE, 0, MOST + 1 + time, 0,
+			OK(fi_mr_reg(side.domain, target->memory, MAX_LEN, FI_REMOTE_WRITE, 0, MAX_REGIONS + 1 + time, 0,
 				     &remote[time], NULL));
 			target->address = (uintptr_t)target->memory;
 			target->key = fi_mr_key(remote[time]);
 		}
 		tell(socket, targets, sizeof targets);
 	} else {
-		OK(fi_mr_reg(side.domain, buffer, LONGEST, FI_SEND | FI_WRITE, 0, MOST + 1, 0, &local, NULL));
+		OK(fi_mr_reg(side.domain, buffer, MAX_LEN, FI_SEND | FI_WRITE, 0, MAX_REGIONS + 1, 0, &local, NULL));
 		desc = fi_mr_desc(local);
 		hear(socket, targets, sizeof targets);
 	}
@@ -136,15 +136,15 @@ int main(int count, char **args)
 	exchange(socket, receives, &targets[0], buffer);
 	if (receives) {
 		/* A new buffer: a cache may still hold the registration of the old one. */
-		uint8_t *other = mmap(NULL, LONGEST, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		uint8_t *other = mmap(NULL, MAX_LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		/* Every other page, so that no two regions are adjacent and can be merged. */
-		uint8_t *pages = mmap(NULL, 2 * MOST * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		struct fid_mr *regions[MOST];
+		uint8_t *pages = mmap(NULL, 2 * MAX_REGIONS * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		struct fid_mr *regions[MAX_REGIONS];
 		size_t taken = 0;
 		CHECK(other != MAP_FAILED && pages != MAP_FAILED);
 		/* C's library releases the registration of the last message some time after its completion. */
 		for (double end = now() + 0.3; now() < end; poll_queue())
-			while (taken < MOST && !fi_mr_reg(side.domain, pages + 2 * taken * PAGE, PAGE, FI_REMOTE_READ, 0,
+			while (taken < MAX_REGIONS && !fi_mr_reg(side.domain, pages + 2 * taken * PAGE, PAGE, FI_REMOTE_READ, 0,
 							  taken + 1, 0, &regions[taken], NULL))
 				taken++;
 		CHECK(taken);

@@ -6,8 +6,8 @@ use super::load::STRIPES;
 use ofi_testkit::leftovers::{Snapshot, sockets_named};
 use ofi_testkit::process::Child;
 
-/// Time limit of a member's answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of a member's answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The test's view of a member.
 pub struct Seat {
@@ -184,7 +184,7 @@ impl Mesh {
         for seat in &mut self.seats {
             let (start, before) = (Instant::now(), seat.report().done);
             while seat.report().done <= before {
-                assert!(start.elapsed() < PATIENCE, "member {} stands still", seat.index);
+                assert!(start.elapsed() < ANSWER_TIMEOUT, "member {} stands still", seat.index);
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

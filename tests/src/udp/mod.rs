@@ -14,10 +14,10 @@ pub use relay::{Relay, Weather};
 
 /// The tag that ends an echo.
 const STOP: u64 = u64::MAX;
-/// The longest message.
-const LONGEST: usize = 1 << 20;
+/// Maximum length of a message in bytes.
+const MAX_MESSAGE_LEN: usize = 1 << 20;
 /// Lengths of messages: empty, short, the longest of a command, longer, and many packets.
-const LENGTHS: [usize; 8] = [0, 1, 64, 4_096, 16_384, 16_385, 100_000, LONGEST];
+const LENGTHS: [usize; 8] = [0, 1, 64, 4_096, 16_384, 16_385, 100_000, MAX_MESSAGE_LEN];
 
 /// Opens an endpoint at `address`, whose port may be 0.
 pub fn open(address: SocketAddr) -> Side {
@@ -54,19 +54,19 @@ pub fn apart([a, b]: [Side; 2], weather: Option<Weather>) -> (Pair, Option<Relay
     (Pair { a, b, to_b, to_a }, None)
 }
 
-/// The role of an echo: opens an endpoint at the address in its argument, sends its address and a region of [`LONGEST`]
-/// bytes over the line, receives the other's address, and echoes messages until told to stop.
+/// The role of an echo: opens an endpoint at the address in its argument, sends its address and a region of
+/// [`MAX_MESSAGE_LEN`] bytes over the line, receives the other's address, and echoes messages until told to stop.
 ///
 /// # Panics
 /// If a call fails.
 pub fn echo(line: &mut Line, arguments: &[String]) {
     let side = open(arguments[0].parse().expect("an address"));
-    let memory = Memory::new(LONGEST);
+    let memory = Memory::new(MAX_MESSAGE_LEN);
     let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).expect("a region");
     line.say(side.name());
     line.say(region_text(&region));
     let to = side.insert_address(&parse(&line.hear()));
-    let buffer = Memory::new(LONGEST);
+    let buffer = Memory::new(MAX_MESSAGE_LEN);
     loop {
         side.receive(&buffer).context(1).tag_ignoring(0, u64::MAX).post().expect("a receive");
         let entry = wait::drive(&[&side], "a message", || side.next_of(1)).done();
@@ -119,12 +119,13 @@ impl Echo {
                 into.check(len, round);
                 wait::drive(&[side], "the send", || side.next_of(2)).done();
             }
-            let (from, into) = (Memory::patterned(LONGEST, round + 100), Memory::new(LONGEST));
+            let (from, into) =
+                (Memory::patterned(MAX_MESSAGE_LEN, round + 100), Memory::new(MAX_MESSAGE_LEN));
             wait::drive(&[side], "room", || side.out(to, &from).context(3).write(&[self.region]).ok());
             wait::drive(&[side], "the write", || side.next_of(3)).done();
             wait::drive(&[side], "room", || side.out(to, &into).context(4).read(&[self.region]).ok());
             wait::drive(&[side], "the read", || side.next_of(4)).done();
-            into.check(LONGEST, round + 100);
+            into.check(MAX_MESSAGE_LEN, round + 100);
         }
     }
 

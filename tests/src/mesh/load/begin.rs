@@ -2,14 +2,14 @@
 
 use ofi_testkit::prelude::*;
 
-use super::{ACCESS, CELLS, Favour, Kind, LENGTHS, LONGEST, Load, Op, STRIPE, TRASH};
+use super::{ACCESS, CELLS, Favour, Kind, LENGTHS, Load, MAX_MESSAGE_LEN, Op, STRIPE, TRASH};
 
 impl Load {
     /// Memory for an operation, of the library's if wanted and available. Whether it is the library's.
     pub(super) fn buffer(&mut self, library: bool) -> (Memory, bool) {
         let library = library && !self.spare[1].is_empty();
         let spare = self.spare[usize::from(library)].pop();
-        (spare.unwrap_or_else(|| Memory::new(LONGEST)), library)
+        (spare.unwrap_or_else(|| Memory::new(MAX_MESSAGE_LEN)), library)
     }
 
     /// Posts an operation with the peer at `at`, unless there is no room.

@@ -3,8 +3,8 @@
 use ofi_testkit::prelude::*;
 
 use super::{
-    BOUND, FIRST, GIVE_BACK, GRACE, Kind, LEASE, LEASE_SEED, LONGEST, Load, OFFER, PATIENCE, RECEIVES,
-    RETURN, SEARCH, TAGGED_RECEIVE, TRASH,
+    BOUND, FIRST, GIVE_BACK, GRACE, Kind, LEASE, LEASE_SEED, Load, MAX_MESSAGE_LEN, OFFER, OP_TIMEOUT,
+    RECEIVES, RETURN, SEARCH, TAGGED_RECEIVE, TRASH,
 };
 
 impl Load {
@@ -17,15 +17,16 @@ impl Load {
 
     pub(super) fn check_patience(&self) {
         if let Some((at, what)) = &self.omen {
-            let explained = self.mourning || at.elapsed() < PATIENCE / 4;
+            let explained = self.mourning || at.elapsed() < OP_TIMEOUT / 4;
             assert!(explained, "member {}, though no member died: {what}", self.index);
         }
         for op in self.ops.values() {
             let report = || format!("{:?} to {} stands still\n{}", op.kind, op.peer, self.side.report());
-            assert!(op.since.elapsed() < PATIENCE, "member {}: {}", self.index, report());
+            assert!(op.since.elapsed() < OP_TIMEOUT, "member {}: {}", self.index, report());
         }
         for peer in &self.peers {
-            let explained = peer.dead.is_some() || peer.failure.is_none_or(|at| at.elapsed() < PATIENCE / 2);
+            let explained =
+                peer.dead.is_some() || peer.failure.is_none_or(|at| at.elapsed() < OP_TIMEOUT / 2);
             assert!(explained, "member {}: operations with the living {} fail", self.index, peer.index);
         }
     }
@@ -82,8 +83,8 @@ impl Load {
     pub(super) fn receive(&self, number: usize) {
         let memory = &self.receives[number];
         // Leftovers of an earlier message must not pass for this one.
-        // SAFETY: `LONGEST` bytes of ours, and no receive is posted on them.
-        unsafe { memory.as_ptr().write_bytes(0, LONGEST) };
+        // SAFETY: `MAX_MESSAGE_LEN` bytes of ours, and no receive is posted on them.
+        unsafe { memory.as_ptr().write_bytes(0, MAX_MESSAGE_LEN) };
         let pieces = [memory.slice(..).piece()];
         // SAFETY: the memory is freed after the endpoint, and is only read when the receive has ended.
         let lent = unsafe { Lent::new(&pieces, &[]) };

@@ -10,10 +10,10 @@ use ofi_testkit::prelude::*;
 
 use crate::{Naming, hints, opening};
 
-/// The longest message.
-const LONGEST: usize = 200_000;
+/// Maximum length of a message in bytes.
+const MAX_MESSAGE_LEN: usize = 200_000;
 /// Lengths of messages and accesses: empty, one line, inside a command, beyond it, several parts.
-const LENGTHS: [usize; 9] = [0, 8, 64, 300, 2_000, 8_000, 9_000, 40_000, LONGEST];
+const LENGTHS: [usize; 9] = [0, 8, 64, 300, 2_000, 8_000, 9_000, 40_000, MAX_MESSAGE_LEN];
 /// Most concurrent operations.
 const WINDOW: usize = 16;
 /// Library buffers for them.
@@ -33,9 +33,9 @@ const LEASE: usize = 20_000;
 const LEASE_SEED: u8 = 77;
 /// How long memory is lent, unless it is returned before.
 const LEASED: Duration = Duration::from_millis(50);
-/// The longest time of an operation with a living member. It is generous, because dozens of processes share two cores.
-const PATIENCE: Duration = Duration::from_secs(40);
-/// The longest time of an operation with a dead one, and the additional allowance for a busy machine's scheduler.
+/// Timeout of an operation with a living member. It is generous, because dozens of processes share two cores.
+const OP_TIMEOUT: Duration = Duration::from_secs(40);
+/// Timeout of an operation with a dead member, and the additional allowance for a busy machine's scheduler.
 pub const BOUND: Duration = Duration::from_secs(1);
 pub const GRACE: Duration = Duration::from_secs(2);
 
@@ -125,7 +125,8 @@ struct Lease {
     until: Instant,
 }
 
-/// See the module. Fields drop in order: the endpoint is closed before its memory is freed.
+/// The load of one member: its endpoint, peers and operations in flight. Fields drop in order: the endpoint is
+/// closed before its memory is freed.
 pub struct Load {
     side: Side,
     regions: [std::sync::Arc<dyn MemoryRegion>; 2],
@@ -167,8 +168,8 @@ impl Load {
         let leased = Memory::library(&side.domain, LEASE);
         leased.fill(LEASE_SEED);
         // Allocate and touch all of it now, so that resident memory stays constant.
-        let application = std::iter::repeat_with(|| Memory::patterned(LONGEST, 1)).take(WINDOW + 4);
-        let library = std::iter::repeat_with(|| Memory::library(&side.domain, LONGEST)).take(LIBRARY);
+        let application = std::iter::repeat_with(|| Memory::patterned(MAX_MESSAGE_LEN, 1)).take(WINDOW + 4);
+        let library = std::iter::repeat_with(|| Memory::library(&side.domain, MAX_MESSAGE_LEN)).take(LIBRARY);
         let spare = [application.collect(), library.collect()];
         let load = Self {
             regions,
@@ -179,7 +180,7 @@ impl Load {
             peers: Vec::new(),
             ops: HashMap::new(),
             next: FIRST,
-            receives: (0..2 * RECEIVES).map(|_| Memory::new(LONGEST)).collect(),
+            receives: (0..2 * RECEIVES).map(|_| Memory::new(MAX_MESSAGE_LEN)).collect(),
             lazy: Vec::new(),
             spare,
             leased,
