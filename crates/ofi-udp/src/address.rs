@@ -83,8 +83,8 @@ pub fn any(v6: bool) -> IpAddr {
     if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
 }
 
-/// The address that an endpoint binds, given `name` or the address `source` of an interface. If neither is given: all
-/// addresses of this host, or those that `FI_UDP_IFACE` selects.
+/// The address that an endpoint binds: `name`, or the address `source` of an interface. Without either: all addresses
+/// of this host, or those that `FI_UDP_IFACE` selects.
 ///
 /// # Errors
 /// Errors of [`crate::interface::chosen`].
@@ -99,8 +99,8 @@ pub fn to_bind(name: Option<SocketAddr>, source: Option<IpAddr>, v6: bool) -> Re
     Ok(wanted)
 }
 
-/// As `wanted`, but a single address of this host if the endpoint may join groups. Other endpoints bind sockets of the
-/// same groups, perhaps under the same port; an endpoint that had all addresses would take theirs.
+/// Returns `wanted`, or a single address of this host if the endpoint may join groups. An endpoint bound to all
+/// addresses would also receive the datagrams of groups that other endpoints joined under the same port.
 ///
 /// # Errors
 /// Errors of [`own_ip`].

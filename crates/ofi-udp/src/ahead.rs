@@ -1,10 +1,10 @@
-//! Payloads that leave behind their announcement, before they are requested.
+//! Payloads that are sent directly after their announcement, before the peer requests them.
 //!
-//! The announcement, the request and the payload take three one-way trips. A receiver that had a receive when the last
-//! announcement came says so in its request ([`READY`](crate::command::READY)). The next lone message to it leaves as a
-//! whole. If it finds a receive, its parts go there as they arrive, and the receiver reports that. Else the receiver
-//! drops the parts, so they take none of its memory, and requests the payload when it has a receive. That request does
-//! not say [`READY`](crate::command::READY): the next message is announced again, and waits.
+//! The announcement, the request and the payload take three one-way trips. If a receive was posted when the
+//! announcement arrived, the receiver sets [`READY`](crate::command::READY) in its request. The sender then sends its
+//! next lone message as a whole. If a receive matches, the parts go there as they arrive, and the receiver confirms the
+//! message. Otherwise the receiver drops the parts, which then take no memory, and requests the payload once a receive
+//! matches. That request has no [`READY`](crate::command::READY), so the sender waits for a request again.
 
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, flag};
@@ -36,8 +36,8 @@ pub fn operation(token: u64) -> (SlotId, bool) {
 }
 
 impl Lane {
-    /// Whether a long message leaves ahead of its request. Several under way hide the ways of the announcements, and
-    /// requested parts go to their places.
+    /// Whether a long message is sent ahead of its request. With several messages in flight the round trips overlap,
+    /// and requested parts are received in place, so they wait.
     pub fn goes_ahead(&self, out: &OutMessage<'_>) -> bool {
         self.peer_is_ready && !self.keeps && self.outstanding == 0 && out.len <= MAX_AHEAD_LEN
     }
@@ -107,7 +107,7 @@ impl Lane {
         Ok(true)
     }
 
-    /// Notes by the request for a payload whether the peer had a receive when the announcement came.
+    /// Records whether a request for a payload says that the peer had a receive when the announcement arrived.
     pub fn note_request(&mut self, flags: u8) {
         self.peer_is_ready = flags & READY != 0;
     }

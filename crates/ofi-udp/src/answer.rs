@@ -1,7 +1,7 @@
-//! Answers to reads of peers. They are sent part by part, and again after losses: from the registered memory while
-//! nothing may change it, otherwise from a copy. A copy is made when a later command of the peer is not a read, because
-//! it may change the memory or make the application do so, and when the registration closes. Memory and copy are
-//! released when the whole answer has arrived.
+//! Answers to peers' reads. An answer is sent in parts, which are resent after losses: from the registered memory while
+//! nothing may change it, otherwise from a copy. The copy is made before a later command of the peer that is not a
+//! read, which may change the memory or cause the application to do so, and when the registration closes. The memory
+//! and the copy are released when the peer has acknowledged the whole answer.
 
 use core::ops::{Deref, DerefMut};
 
@@ -11,19 +11,19 @@ use ofi_core::slots::{SlotId, Slots};
 use crate::lent::Lent;
 use crate::socket::Gaps;
 
-/// Bytes of answers in flight to one peer.
+/// Maximum bytes of answers in flight to one peer.
 pub const READ_AHEAD: usize = 4 << 20;
-/// Most bytes of one answer, rounded down to whole packets: a longer read has several.
+/// Maximum bytes of one answer, rounded down to whole packets. A longer read has several answers.
 pub const CHUNK: usize = 1 << 20;
-/// The same if it is copied: the copy takes time before the first byte leaves.
+/// The same for a copied answer, which is smaller because copying delays the first byte.
 pub const COPIED: usize = 256 << 10;
-/// Bytes of spare memory for the next read.
+/// Maximum bytes of free memory that are kept for later reads.
 const SPARE: usize = 2 << 20;
-/// The shortest piece of it.
+/// The length of the shortest piece of that memory.
 const SHORTEST: usize = 4 << 10;
-/// Its lengths: powers of two up to [`CHUNK`].
+/// Number of piece lengths: powers of two up to [`CHUNK`].
 const LENGTHS: usize = (CHUNK / SHORTEST).ilog2() as usize + 1;
-/// Distinguishes tokens of answers from those of operations: no table of operations is that large.
+/// Marks the tokens of answers. Tokens of operations never have this bit, because no table of operations is that large.
 const MARK: u64 = 1 << 31;
 
 /// Whether a payload is an answer.
@@ -31,7 +31,7 @@ pub fn is_answer(token: u64) -> bool {
     token & MARK != 0
 }
 
-/// The location of an answer's bytes.
+/// Where an answer's bytes are.
 enum Backing {
     Copied(Room),
     Lent(Lent),
@@ -79,7 +79,7 @@ impl DerefMut for Room {
     }
 }
 
-/// Memory for copies, by length. Recently used memory is in the cache, whereas fresh memory costs a page fault for each
+/// Free memory for copies, by length. It is reused because it is in the cache: fresh memory costs a page fault for each
 /// page, and the allocator returns long pieces to the system at once.
 #[derive(Default)]
 pub struct Spare {
@@ -87,7 +87,7 @@ pub struct Spare {
     bytes: usize,
 }
 
-/// The place of the shortest pieces that hold `len` bytes.
+/// The index of the shortest piece length that holds `len` bytes.
 fn place_of(len: usize) -> usize {
     (len.next_power_of_two() / SHORTEST).max(1).ilog2() as usize
 }
@@ -106,8 +106,8 @@ impl Spare {
         Room { memory, len }
     }
 
-    /// Takes such memory back. If there is too much, memory of other lengths is freed first, because reads mostly have
-    /// the same length.
+    /// Returns memory from [`Spare::take`]. Above the limit, memory of other lengths is freed first, because reads
+    /// mostly have the same length.
     pub fn give_back(&mut self, room: Room) {
         let own = place_of(room.len);
         self.bytes += room.memory.len();
@@ -126,7 +126,7 @@ impl Spare {
 pub struct Answers {
     answers: Slots<Answer>,
     bytes: usize,
-    /// How many are lent.
+    /// Number of answers that are sent from registered memory.
     lent: usize,
 }
 
@@ -141,12 +141,12 @@ impl Answers {
         self.answers.is_empty()
     }
 
-    /// Keeps a copy; answers its token.
+    /// Stores a copied answer and returns its token.
     pub fn keep(&mut self, bytes: Room, at: u64) -> u64 {
         self.insert(Backing::Copied(bytes), at)
     }
 
-    /// Keeps memory that the bytes stay in for now; answers its token.
+    /// Stores an answer that is sent from registered memory, and returns its token.
     pub fn lend(&mut self, lent: Lent, at: u64) -> u64 {
         self.lent += 1;
         self.insert(Backing::Lent(lent), at)
@@ -158,7 +158,7 @@ impl Answers {
         self.answers.insert(answer).to_wire() | MARK
     }
 
-    /// Copies the lent memory, which may change or disappear from now on.
+    /// Copies all answers that are still in registered memory, which may change or disappear from now on.
     #[inline]
     pub fn settle(&mut self, spare: &mut Spare) {
         if self.lent > 0 {
@@ -179,7 +179,7 @@ impl Answers {
         self.lent = 0;
     }
 
-    /// An answer has arrived: its memory is reused.
+    /// Handles the acknowledgement of a whole answer, and reuses its memory.
     pub fn arrived(&mut self, token: u64, spare: &mut Spare) {
         let Some(answer) = self.answers.remove(SlotId::from_wire(token & !MARK)) else { return };
         self.bytes -= answer.len();
@@ -205,7 +205,8 @@ impl Answers {
         }
     }
 
-    /// Sends them from where they are, if possible: they stay there until the call that makes the packet has sent it.
+    /// Adds the bytes to the packet as gaps if possible, which avoids a copy. The memory does not change before the
+    /// call that builds the packet has sent it.
     pub fn leave(&self, token: u64, at: u64, to: &mut [u8], gaps: &mut Gaps) -> bool {
         let Some(answer) = self.get(token) else { return false };
         let Some(skip) = answer.skip_to(at, to.len()) else { return false };

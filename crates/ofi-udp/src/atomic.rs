@@ -1,5 +1,5 @@
-//! Atomic operations, executed by the memory's owner, in one order with the remote accesses of `rma.rs`. A record is
-//! processed once, so an operation is executed once, however often its packets are sent.
+//! Atomic operations. The memory's owner executes them, in order with the remote accesses of `rma.rs`. A record is
+//! processed once, so an operation is executed once even if its packets are resent.
 
 use ofi_api::{Caps, Error, OpFlags, Result};
 use ofi_core::atomic::{Executor, MAX_PACKET_ATOMIC_LEN, Sent};

@@ -61,7 +61,7 @@ pub fn mark(socket: &UdpSocket, class: TrafficClass, ecn: bool) -> Result<()> {
     }
     let six = socket.local_addr().is_ok_and(|address| address.is_ipv6());
     if ecn {
-        // Without the kernel's reports only marks are missed: losses are noticed as ever.
+        // Without the kernel's reports only marks are missed; losses are still detected.
         set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1);
         if six {
             set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1);

@@ -9,11 +9,11 @@ pub struct Next {
     pub peer: Peer,
     pub stream: Stream,
     pub kind: u8,
-    /// The name of the payload. After its end, the next payload of this kind that was requested is expected.
+    /// The name of the payload. After its end, the next requested payload of this kind is expected.
     pub id: u64,
 }
 
-/// Packets of one message from the kernel that are being processed.
+/// The packets of one kernel message, while they are processed.
 #[derive(Clone, Copy, Default)]
 pub struct Coming {
     /// Number of datagrams in the message.
@@ -22,22 +22,23 @@ pub struct Coming {
     pub placed: bool,
 }
 
-/// The parts of payloads as peers cut them.
+/// The lengths into which peers split payloads.
 #[derive(Default)]
 pub struct Cut {
     /// Bytes of a part that is not its payload's last.
     pub part: usize,
-    /// How many came in one message.
+    /// Number of such parts in one kernel message.
     pub each: usize,
-    /// Shorter ones since the last of that length.
+    /// Number of shorter parts since the last one of that length.
     shorter: u8,
 }
 
 impl Cut {
-    /// Shorter parts in a row after which parts are shorter: some are, where a peer's limit ends.
+    /// Number of consecutive shorter parts after which the shorter length is expected. A few may be shorter at the end
+    /// of a peer's send limit.
     const SHORTER: u8 = 4;
 
-    /// Notes a part of `part` bytes that was not its payload's last.
+    /// Records a part of `part` bytes that was not its payload's last.
     pub fn note(&mut self, part: usize, each: usize) {
         self.shorter = if part < self.part { self.shorter + 1 } else { 0 };
         if part >= self.part || self.shorter == Self::SHORTER {

@@ -1,10 +1,10 @@
 //! The records of a session (`docs/protocol.md`, "Commands"). All numbers are in network byte order.
 
-/// Bytes of records that may wait in the stream to a peer; beyond that it accepts no more.
+/// Maximum bytes of queued records in the stream to a peer. A full stream accepts no more.
 pub const STREAM_LIMIT: usize = 1 << 20;
 
-/// A flag of [`kind::SEND`]: the receive was there when the announcement came, and messages may leave ahead of their
-/// request.
+/// A flag of [`kind::SEND`]: a receive was posted when the announcement arrived, so later messages may be sent ahead of
+/// their request.
 pub const READY: u8 = 32;
 
 /// Kinds of records on the stream of commands.

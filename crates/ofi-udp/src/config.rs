@@ -12,22 +12,22 @@ use ofi_rdm::{Config, Endpoint, Limits, MAX_PACKET_LEN, NoEncryption, Security, 
 
 use crate::settings;
 
-/// Peers that an endpoint remembers because strangers contacted it.
+/// Maximum number of peers that an endpoint remembers only because they contacted it.
 const MAX_PEERS: usize = 1 << 20;
 
-/// Most of those on one host: many times the processes that a host has for one job.
+/// Maximum number of them on one host: many times the number of processes per host in one job.
 const MAX_OF_HOST: usize = 1 << 14;
-/// Silence after which a stranger is asked whether it is still there.
+/// Silence after which such a peer is pinged.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// Idle peers that keep their session state.
+/// Maximum number of idle peers that keep their session state.
 const WARM_PEERS: usize = 64;
 
 /// Configuration for an endpoint whose socket may hold `granted` bytes, and whose liveness is answered on
 /// `liveness_port`.
 pub fn config(granted: usize, liveness_port: u16) -> Config {
-    // The kernel counts overhead too: half of the buffer may be in flight, in at least eight packets. A stream may have
-    // as much, and more if that is little.
+    // The kernel's limit includes overhead, so half of the buffer may be in flight, in at least eight packets. A stream
+    // may queue as much, or more if that is little.
     let params = Params {
         window: (granted as u64).clamp(128 << 10, 4 << 20).max(granted as u64 / 2),
         in_flight: granted as u64 / 2,
@@ -51,8 +51,8 @@ pub fn config(granted: usize, liveness_port: u16) -> Config {
     }
 }
 
-/// Configures the peers that `endpoint` accepts, and how its packets are protected. Without an authorization key the
-/// peer's identity is unknown; encryption then hides packets from eavesdroppers only, so it is off unless requested.
+/// Configures which peers `endpoint` accepts, and how its packets are protected. Without an authorization key peers are
+/// not authenticated, and encryption stops only eavesdroppers, so it is off unless requested.
 ///
 /// # Errors
 /// `FI_EINVAL` for a setting that protects packets and cannot be read ([`settings::protections`]); `FI_EIO` on a system

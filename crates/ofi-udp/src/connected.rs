@@ -9,7 +9,7 @@ use ofi_rdm::{Flow, Instant, Lost};
 use crate::command::kind;
 use crate::probe::Probe;
 
-/// Most packets that wait to be processed. Only a hostile peer sends more.
+/// Maximum number of unprocessed packets. Only a hostile peer sends more.
 const PACKETS: usize = 64;
 /// The mark of packets of connection management.
 pub const CONNECTION: u64 = u64::MAX - 1;
@@ -21,13 +21,13 @@ pub struct Connected {
     pub joined: bool,
     /// The connection is over.
     pub parted: bool,
-    /// End of the time in which packets sent before the end are repeated.
+    /// When this end stops resending the packets that it sent before the shutdown.
     pub closing: Option<Instant>,
     pub packets: Vec<(u32, Vec<u8>)>,
-    /// Packets of this end that have not arrived, by peer.
+    /// The receiver of each packet of this end that is not acknowledged.
     pub sent: Vec<u32>,
     pub lost: Vec<(u32, Lost)>,
-    /// Probes whether the other end exists.
+    /// Checks whether the other end exists.
     pub probe: Option<Probe>,
 }
 

@@ -23,7 +23,7 @@ use crate::parts::Parts;
 use crate::socket::Gaps;
 use crate::{Udp, ahead, note};
 
-/// Bytes of unacknowledged answers beyond which no further command of their peer is taken.
+/// Maximum bytes of unacknowledged answers to one peer. Above it, the peer's commands wait.
 pub const ANSWERS: usize = 1 << 20;
 
 /// The adapter through which `ofi-rdm` calls the lanes and the core.
@@ -31,9 +31,9 @@ pub struct Glue<'a, H> {
     pub common: &'a mut Common,
     pub lanes: &'a mut Chunks<Lane>,
     pub host: &'a mut H,
-    /// The list of payloads that may stay in lent memory, while a packet is made.
+    /// The payload gaps of the packet that is being built.
     pub gaps: Option<&'a mut Gaps>,
-    /// The packets whose records these are.
+    /// The packets that the current records came in.
     pub coming: Coming,
 }
 
@@ -42,7 +42,7 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
         Self { common, lanes, host, gaps: None, coming: Coming::default() }
     }
 
-    /// For making a packet whose payload may have gaps.
+    /// Creates the adapter for building a packet whose payload may have gaps.
     pub fn with(self, gaps: &'a mut Gaps) -> Self {
         Self { gaps: Some(gaps), ..self }
     }
@@ -66,7 +66,7 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
             if lane.is_read() || !host.hungry() {
                 return Ok(one(Flow::Stop));
             }
-            // A peer that does not acknowledge answers gets no more of its commands served: they wait here.
+            // The commands of a peer that does not acknowledge answers wait here.
             if sender.bulk.records() > ANSWERS {
                 lane.await_service(common, peer);
                 return Ok(one(Flow::Stop));
@@ -138,7 +138,7 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
         Ok(one(Flow::Next))
     }
 
-    /// An operation of this end has ended at the peer.
+    /// Handles the peer's report that an operation of this end has ended.
     fn take_done(&mut self, peer: u32, flags: u8, body: &[u8]) -> Result<(), Broken> {
         let mut words = Words(body);
         let (op, errno) = (words.word()?, words.word()?);
@@ -157,21 +157,21 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
         {
             long.asked.remove(kind::READ_PART, op); // if it was a read, its answer will not come
         }
-        // Unknown operations have ended before, such as a message that was discarded.
+        // An unknown operation has already ended, for example a discarded message.
         lane.finish(self.common, self.host, peer, id, result);
         Ok(())
     }
 }
 
 impl<H: Host<Udp>> Glue<'_, H> {
-    /// A peer in the log: its address, or its number where the core does not know it.
+    /// The peer's name in the log: its address, or its number if the core does not know it.
     #[cold]
     fn named(&self, peer: u32) -> String {
         self.host.address(peer).map_or_else(|| format!("number {peer}"), ToString::to_string)
     }
 }
 
-/// The name of a way to protect packets.
+/// The name of a packet protection, for the log.
 fn suite_name(suite: u8) -> &'static str {
     match suite {
         suites::AES_256_GCM => "AES-256-GCM",
@@ -180,7 +180,7 @@ fn suite_name(suite: u8) -> &'static str {
     }
 }
 
-/// Why a session ended, in the log.
+/// The reason why a session ended, for the log.
 fn reason_text(reason: Lost) -> &'static str {
     match reason {
         Lost::Silent => "the peer was silent for FI_UDP_PEER_TIMEOUT_MS and is taken for dead",

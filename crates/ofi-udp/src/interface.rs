@@ -71,7 +71,8 @@ impl Interface {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
-    /// Whether it is a default way to reach this host: it is up, and neither loopback nor a tunnel, as in C libfabric.
+    /// Whether endpoints may use this interface by default: it is up, and neither loopback nor a tunnel, as in C
+    /// libfabric.
     pub fn serves(&self, v6: bool) -> bool {
         let up = self.has(libc::IFF_UP) && self.has(libc::IFF_RUNNING);
         let meant = !self.is_loopback() && !self.has(libc::IFF_POINTOPOINT) && !self.is_of_link();
@@ -79,8 +80,8 @@ impl Interface {
     }
 }
 
-/// The addresses that endpoints may be bound to one by one: those of interfaces that are up, with loopback last and
-/// IPv4 before IPv6. With `FI_UDP_IFACE`, those that it names.
+/// The single addresses that endpoints may bind: those of interfaces that are up, with loopback last and IPv4 before
+/// IPv6. With `FI_UDP_IFACE`, only those that it names.
 pub fn usable() -> Vec<Interface> {
     let text = settings::INTERFACE.get();
     let wanted = |found: &Interface| found.name == text || found.ip.to_string() == text;
@@ -93,7 +94,7 @@ pub fn usable() -> Vec<Interface> {
     usable
 }
 
-/// The prefix of an address whose mask has so many bits, and their number.
+/// The network prefix of an address, and its length in bits.
 fn network(ip: IpAddr, bits: u32) -> String {
     match ip {
         IpAddr::V4(ip) => {
@@ -107,7 +108,7 @@ fn network(ip: IpAddr, bits: u32) -> String {
     }
 }
 
-/// The address at `place`, if it is one of IP.
+/// The address at `place`, if it is an IP address.
 ///
 /// # Safety
 /// `place` is null, or leads to a socket address.

@@ -1,4 +1,4 @@
-//! Registered memory from which the answer to a read is sent, while nothing may change it or remove it.
+//! Registered memory that the answer to a read is sent from, while nothing may change or remove it.
 
 use ofi_api::{Errno, MrAccess, Piece, RemotePiece};
 use ofi_core::copy;
@@ -9,7 +9,7 @@ use crate::socket::Gaps;
 
 /// The registered memory that the answer to a read is sent from.
 pub struct Lent {
-    /// Hold the registrations: closing one waits for them (`Lanes::give_back`).
+    /// They keep the registrations open: closing one waits for its grants (`Lanes::give_back`).
     _grants: Vec<Grant<RegionData>>,
     pieces: Box<[Piece]>,
     len: usize,
@@ -43,7 +43,7 @@ impl Lent {
         to[got..].fill(0);
     }
 
-    /// Has them sent from where they lie, if that can be.
+    /// Adds the bytes from byte `skip` to the packet as gaps, without a copy. Returns whether that is possible.
     pub fn leave(&self, skip: usize, to: &mut [u8], gaps: &mut Gaps) -> bool {
         gaps.leave(&self.pieces, skip, to)
     }

@@ -1,10 +1,10 @@
 //! Provider `udp`: messages, tags and remote memory over any IP network, on ordinary sockets.
 //!
 //! `ofi-rdm` decides on the content and timing of datagrams; this crate has the sockets and the clock, and defines the
-//! records of a session. Follow a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`, `lanes/`,
-//! `message.rs`, the session's stream, a packet, `socket/`; and on the peer `lanes/` (poll), `glue.rs`, `message.rs`
-//! again, and the core. Peers of the same host use shared memory: `near.rs`. `command.rs` has the layout of records;
-//! `docs/protocol.md` specifies all of it.
+//! records of a session. The path of a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`,
+//! `lanes/`, `message.rs`, the session's stream, a packet, `socket/`; and on the peer `lanes/` (poll), `glue.rs`,
+//! `message.rs` again, and the core. Peers of the same host use shared memory: `near.rs`. `command.rs` has the layout
+//! of records; `docs/protocol.md` specifies all of it.
 
 mod address;
 mod ahead;
@@ -52,7 +52,7 @@ pub use near::UdpOrShm;
 pub use provider::UdpProvider;
 pub use settings::SETTINGS;
 
-/// The transport over sockets, which the provider has together with shared memory ([`UdpOrShm`]).
+/// The transport over sockets. The provider combines it with shared memory ([`UdpOrShm`]).
 pub struct Udp;
 
 // SAFETY: allocations are pages of this process, and this process alone executes accesses, by the key table of the

@@ -1,11 +1,10 @@
 //! Confirms that this process lives while its application is busy. One thread, asleep in the kernel, answers liveness
 //! questions about endpoints (`docs/protocol.md`, "Liveness"). A question also makes the endpoint send its delayed
-//! acknowledgements: the peer asks because it waits for something, perhaps for the acknowledgement of the last message,
-//! after which the application does not poll again. The thread does not wait for an application that is inside a call;
-//! it goes on, and comes back (`late.rs`).
+//! acknowledgements, because the peer may be waiting for one that no later poll would send. If the application is
+//! inside a call, the thread does not wait for it but retries later (`late.rs`).
 //!
-//! The thread also sends injected messages that gather in an open packet, once no poll has done so for a while
-//! (`waiting.rs`). What gathers when the process exits leaves then (`exit.rs`).
+//! The thread also flushes injected messages that no poll has sent for a while (`waiting.rs`). Those that are still
+//! queued when the process exits are sent then (`exit.rs`).
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
@@ -27,7 +26,7 @@ mod waiting;
 use late::Late;
 use waiting::{List, Waiting};
 
-/// How long an endpoint has to read its socket before the thread does.
+/// How long the endpoint may leave its socket unread before the thread checks it.
 const MOMENT: Duration = Duration::from_millis(500);
 /// Size in bytes of a buffer that any UDP datagram fits into.
 const MAX_DATAGRAM_LEN: usize = 1 << 16;
@@ -35,12 +34,12 @@ const MAX_DATAGRAM_LEN: usize = 1 << 16;
 /// State shared by the endpoints and the thread.
 #[derive(Default)]
 struct Known {
-    /// Epochs of the open endpoints, and their attendants.
+    /// The open endpoints, by epoch.
     live: HashMap<u64, Option<Weak<dyn Attendant>>>,
-    /// A socket for each address of the endpoints, so that an answer comes from the address that was asked.
+    /// A socket for each address of the endpoints, so that an answer is sent from the address that the question was
+    /// sent to.
     sockets: HashMap<SocketAddr, (Arc<UdpSocket>, u16)>,
-    /// Sockets of endpoints, and the time at which each must be checked. A socket without such a time is in the poll
-    /// set.
+    /// Sockets of endpoints, and when to check each. A socket without a time is in the poll set.
     watched: HashMap<RawFd, Option<Instant>>,
 }
 
@@ -53,16 +52,16 @@ impl Known {
 
 struct Helper {
     known: Mutex<Known>,
-    /// Endpoints with messages that wait for a poll.
+    /// Endpoints with queued messages.
     list: List,
     set: WaitSet,
     process: u32,
 }
 
-/// The helper of this process. After fork, the child has none until it opens an endpoint.
+/// The helper thread of this process. A forked child has none until it opens an endpoint.
 static HELPER: Mutex<Option<Arc<Helper>>> = Mutex::new(None);
 
-/// Keeps an endpoint known as alive.
+/// Registers an endpoint for liveness answers until it is dropped.
 pub struct Alive {
     helper: Arc<Helper>,
     epoch: u64,
@@ -105,7 +104,7 @@ impl Helper {
             let sockets: Vec<Arc<UdpSocket>> =
                 self.known().sockets.values().map(|(socket, _)| Arc::clone(socket)).collect();
             for socket in sockets {
-                // A few from each, so that a flood at one does not delay the others.
+                // A few from each socket, so that a flood at one does not delay the others.
                 for _ in 0..64 {
                     let Ok((len, from, local)) = local::receive(&socket, &mut buffer) else { break };
                     let answer = ofi_rdm::answer_liveness(&buffer[..len], |epoch| {
@@ -127,11 +126,11 @@ impl Helper {
 }
 
 impl Helper {
-    /// Watches the sockets of endpoints. After data has arrived at one in the set, the endpoint gets a moment to read
-    /// it itself. If it does not, questions of strangers in the data are answered, again and again until it does.
-    /// Returns the time of the next check.
+    /// Watches the sockets of endpoints. When data arrives at a socket in the set, its endpoint has [`MOMENT`] to read
+    /// it. After that, requests for a session in the unread data are answered at each check until the endpoint reads
+    /// it. Returns the time of the next check.
     ///
-    /// An idle process is not woken by this, a busy one twice a second.
+    /// This does not wake an idle process, and wakes a busy one twice a second.
     fn watch(&self, buffer: &mut [u8]) -> Option<Instant> {
         let mut known = self.known();
         let now = Instant::now();
@@ -152,8 +151,8 @@ impl Helper {
         known.watched.values().flatten().min().copied()
     }
 
-    /// Makes an endpoint send its delayed acknowledgements, and whatever waits for a poll. Returns `false` if another
-    /// thread is inside of it.
+    /// Makes an endpoint send its delayed acknowledgements and queued messages. Returns `false` if another thread is
+    /// inside it.
     fn let_out(&self, epoch: u64) -> bool {
         let attendant = self.known().attendant(epoch);
         attendant.is_none_or(|endpoint| endpoint.let_out())
@@ -161,7 +160,7 @@ impl Helper {
 }
 
 impl Alive {
-    /// Finds the port for liveness questions about the endpoints of an address, whatever their own ports.
+    /// Opens the liveness port of an address, which all endpoints at that address share.
     ///
     /// # Errors
     /// `FI_EMFILE`, `FI_EAGAIN`.
@@ -185,7 +184,7 @@ impl Alive {
         Ok(Self { helper, epoch: 0, port, watched: None, waiting: Arc::default() })
     }
 
-    /// Answers for this endpoint from now on.
+    /// Starts to answer questions about this endpoint.
     pub fn set_epoch(&mut self, epoch: u64) {
         let mut known = self.helper.known();
         let attendant = known.live.remove(&self.epoch).flatten();
@@ -193,8 +192,8 @@ impl Alive {
         self.epoch = epoch;
     }
 
-    /// Tells strangers who request a session that the endpoint lives, while it does not read its socket. It must be
-    /// ended before the socket is closed.
+    /// Starts to answer requests for a session while the endpoint does not read its socket. This must be ended before
+    /// the socket is closed.
     ///
     /// # Errors
     /// Errors of epoll_ctl(2).
@@ -205,7 +204,7 @@ impl Alive {
         self.helper.set.add(fd)
     }
 
-    /// Ends that.
+    /// Stops watching the socket.
     pub fn unwatch(&mut self) {
         if let Some(fd) = self.watched.take() {
             let mut known = self.helper.known();
@@ -214,8 +213,7 @@ impl Alive {
         }
     }
 
-    /// Something of the endpoint waits to be sent, and its sender may never poll again: if no poll sends it soon, the
-    /// thread does.
+    /// Called when the endpoint has queued messages. If no poll sends them soon, the thread does.
     #[inline]
     pub fn wait(&self) {
         if self.waiting.begin() {
@@ -223,7 +221,7 @@ impl Alive {
         }
     }
 
-    /// Nothing waits any more.
+    /// Called when the endpoint has no queued messages any more.
     #[inline]
     pub fn sent(&self) {
         self.waiting.end();

@@ -1,4 +1,4 @@
-//! Messages: short ones inside a command, long ones announced and then pulled by the receiver.
+//! Messages: a short one is sent inside a command, a long one is announced and then pulled by the receiver.
 
 use ofi_api::{Error, OpFlags, Result};
 use ofi_core::copy;
@@ -44,7 +44,7 @@ impl Lane {
             full(host, out.peer, sender);
             return Err(Error::AGAIN);
         }
-        // Messages with `FI_MATCH_COMPLETE` are announced, however short: the peer requests them when it has a receive.
+        // Messages with `FI_MATCH_COMPLETE` are always announced: the peer requests them when a receive matches.
         if out.len > common.eager || self.keeps || out.flags.contains(OpFlags::MATCH_COMPLETE) {
             return self.announce(common, sender, host, out);
         }
@@ -55,8 +55,7 @@ impl Lane {
         let mut fields = Fields::new();
         let mut flags = 0;
         let mark = if detached && common.greets {
-            // The peer's identity is known when it answers: until then this message may fail, and its failure is
-            // reported.
+            // The peer is identified when it answers. Until then this message may fail, and a failure must be reported.
             (self.detached, common.detached) = (self.detached + 1, common.detached + 1);
             self.begin(common, out.peer);
             Some(host.open(out.peer, out.ticket, Op::Injected).to_wire())
@@ -80,7 +79,7 @@ impl Lane {
         Ok(if detached && !common.greets { Posted::Done } else { Posted::Pending })
     }
 
-    /// Announces a message whose payload stays here for now.
+    /// Announces a message. Its payload is sent when the peer requests it.
     #[cold]
     fn announce<H: Host<Udp>>(
         &mut self,
@@ -90,7 +89,7 @@ impl Lane {
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
-        // A short one is held back for the peer's want of room: it counts as sent, and the library keeps it.
+        // A short payload is held because the peer has no room: the message counts as sent, and the library has a copy.
         let keep = out.len <= common.eager && !confirm;
         let is_ahead = out.len > common.eager && self.goes_ahead(out);
         if keep && common.kept + out.len > common.kept_limit {
@@ -128,7 +127,7 @@ impl Lane {
         Ok(if keep { Posted::Done } else { Posted::Pending })
     }
 
-    /// Logs the protocol of a message that is announced, once for each peer and protocol.
+    /// Logs the protocol of an announced message, once for each peer and protocol.
     fn tell<H: Host<Udp>>(
         &mut self,
         common: &Common,
@@ -159,7 +158,7 @@ impl Lane {
         }
     }
 
-    /// Takes a message.
+    /// Processes a message that arrived in a command.
     pub fn take_message<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -194,7 +193,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Takes an announcement.
+    /// Processes an announcement.
     pub fn take_announcement<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -221,7 +220,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Requests an announced payload for the receive `into` that has just been posted.
+    /// Requests an announced payload for the newly posted receive `into`.
     pub fn pull<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -269,7 +268,7 @@ impl Lane {
         Self::done(sender, token.flags & flag::KEPT, token.op, Ok(()));
     }
 
-    /// The peer requests a payload.
+    /// Processes the peer's request for a payload.
     pub fn start_payload<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -350,7 +349,7 @@ impl Lane {
     }
 }
 
-/// Logs that the queue to a peer is full, unless the caller only waits for a fence.
+/// Logs that the queue to a peer is full, unless the operation only waits for a fence.
 #[cold]
 pub fn full<H: Host<Udp>>(host: &H, peer: Peer, sender: &Sender) {
     static LIMIT: Limit = Limit::new();
@@ -367,7 +366,7 @@ pub fn full<H: Host<Udp>>(host: &H, peer: Peer, sender: &Sender) {
     }
 }
 
-/// Tells the peer whether to keep its payloads.
+/// Tells the peer whether to hold its payloads.
 pub fn ask_to_keep(sender: &mut Sender, keep: bool) {
     sender.bulk.record(kind::KEEP, 0, Fields::new().word(keep.into()).bytes(), 0, None);
 }

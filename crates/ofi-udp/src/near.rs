@@ -1,10 +1,10 @@
 //! Peers of the same host: shared memory, under the endpoint's network address.
 //!
 //! An endpoint at `10.0.0.1:7000` is also the shared-memory endpoint `fi_shm://udp/10.0.0.1:7000`, and one at all
-//! addresses of the host is `fi_shm://udp/0.0.0.0:7000`; each announces this by a [`Door`]. Before it first sends to an
-//! endpoint, a peer checks whether the address belongs to this host and the door exists. All others use the socket,
-//! which the endpoint has in any case: other hosts, containers with their own network, other users, and processes with
-//! shared memory turned off.
+//! addresses of the host is `fi_shm://udp/0.0.0.0:7000`; each announces this by a [`Door`]. Before its first message to
+//! an endpoint, a peer checks whether the address belongs to this host and the door exists. Otherwise it uses the
+//! socket: peers on other hosts, in containers with their own network, of other users, and with shared memory turned
+//! off.
 
 use std::net::SocketAddr;
 
@@ -20,10 +20,10 @@ use crate::state::State;
 
 /// Prefix of the addresses in shared memory.
 const SCHEME: &str = "fi_shm://udp/";
-/// Precedes the address in the names of passive endpoints, because another endpoint may have the same address.
+/// Prefix of the address in the names of passive endpoints, because another endpoint may have the same address.
 const PASSIVE: &str = "passive/";
 
-/// Sockets for other hosts, and shared memory for this one.
+/// The composite transport: sockets for other hosts, and shared memory for this one.
 pub struct UdpOrShm;
 
 impl Pairing for UdpOrShm {

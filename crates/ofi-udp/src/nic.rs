@@ -6,9 +6,9 @@ use ofi_api::{BusAttr, LinkState, Nic, PciAttr};
 
 use crate::settings;
 
-/// The device of interface `name`; `None` for an interface without a device, such as loopback. Its PCI address is told
-/// only if the setting wants it: C's providers over sockets tell none, and MPICH takes every device with a PCI address
-/// for one that its hwloc knows. That of the wheels was built without PCI, and MPICH aborts.
+/// The device of interface `name`; `None` for an interface without a device, such as loopback. Its PCI address is
+/// included only if the setting requests it: C's providers over sockets report none, and MPICH aborts on a PCI address
+/// if its hwloc was built without PCI, as in the wheels.
 pub fn of(name: &str) -> Option<Nic> {
     Some(shown(read(&Path::new("/sys/class/net").join(name))?, settings::PCI_ADDRESS.get()))
 }

@@ -1,11 +1,11 @@
-//! The state of an operation in flight, and names of payloads.
+//! The state of an operation in flight, and the tokens of payloads.
 
 use ofi_api::Piece;
 use ofi_core::transport::Payload;
 
 /// This transport's state of an operation in flight.
 pub enum Op {
-    /// A short message that has not arrived yet.
+    /// A short message that is not acknowledged yet.
     Sent,
     /// A message that was injected before there was a session with its peer.
     Injected,
@@ -32,7 +32,7 @@ pub enum Op {
         got: usize,
         /// Bytes in all.
         len: usize,
-        /// They have arrived in their order, so that none beyond `got` is there.
+        /// The bytes arrived in order, so none beyond `got` is there.
         in_order: bool,
     },
 }

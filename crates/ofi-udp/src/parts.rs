@@ -13,19 +13,19 @@ const FIELDS: usize = 16;
 pub struct Parts<'a> {
     /// The name of the payload, from each record.
     pub id: u64,
-    /// Where in the payload the first begins.
+    /// Offset of the first part in the payload.
     pub at: u64,
-    /// Bytes of the payload, all together.
+    /// Total payload bytes.
     pub len: usize,
-    /// Bytes of the first alone.
+    /// Payload bytes of the first part.
     pub first: usize,
-    /// They are in place, not in the records.
+    /// The bytes are in place, not in the records.
     pub placed: bool,
     records: &'a [Record<'a>],
 }
 
 impl<'a> Parts<'a> {
-    /// The first of `records`, and those after it that continue its payload.
+    /// Collects the first of `records` and the following records that continue its payload.
     ///
     /// # Errors
     /// [`Broken`] if the first is not a part.

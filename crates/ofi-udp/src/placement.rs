@@ -1,12 +1,12 @@
-//! Payloads that the kernel puts in place without a second copy.
+//! Payloads that the kernel copies directly to their destination.
 //!
-//! A lane that receives a long payload can predict the next packets, and the destination of the bytes after their
-//! headers. The socket receives into vectors that alternate between room for headers and those destinations, and checks
-//! the headers afterwards (`socket/placed.rs`). A mispredicted payload is moved back into the buffer before anything is
+//! A lane that receives a long payload predicts the next packets, and the destination of the bytes after their headers.
+//! The socket receives into vectors that alternate between header buffers and those destinations, and checks the
+//! headers afterwards (`socket/placed.rs`). A mispredicted payload is moved back into the buffer before anything is
 //! processed. Its destination had no valid bytes yet, and gets the right ones later.
 //!
-//! A payload's parts fill their packets, but for the last. Packets that come alone are predicted beyond a payload's
-//! end: the payloads that were requested from a peer come in the order of the requests.
+//! A payload's parts fill their packets, except for the last. For packets that arrive alone, the prediction continues
+//! beyond the payload's end, because a peer sends requested payloads in the order of the requests.
 
 use ofi_api::{MrAccess, Piece};
 use ofi_core::domain::RegionData;
@@ -27,8 +27,8 @@ use crate::socket::{Expected, LEAST_GAP, Place};
 pub struct Placement {
     pub expected: Expected,
     pub peer: Peer,
-    /// Holds registered memory. Memory of a receive or read is lent to the endpoint, and the operation cannot end while
-    /// the endpoint polls, but with its last byte.
+    /// Keeps registered memory open. Memory of a receive or read is lent to the endpoint, and during a poll the
+    /// operation can end only with its last byte.
     _grant: Option<Grant<RegionData>>,
 }
 
@@ -43,15 +43,14 @@ fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Optio
     None
 }
 
-/// Whether the kernel would copy a lone part slowly to this place. It keeps the bytes of a datagram from the beginning
-/// of a page on, if nothing else is under way, and copies by the string instruction, for which see
-/// `ofi-core/copy/string.rs`.
+/// Whether the kernel's copy of a lone part to this address would be slow. The kernel stores a lone datagram from the
+/// start of a page, and copies it with the string instruction (see `ofi-core/copy/string.rs`).
 fn is_slow(base: *mut u8) -> bool {
     const PAGE: usize = 4096;
     (1..16).contains(&((base as usize).wrapping_sub(Foresight::HEAD) % PAGE))
 }
 
-/// Where a payload goes on.
+/// The missing bytes of a payload, and their destination.
 struct Missing {
     /// Offset in the payload of the first missing byte.
     at: usize,
@@ -62,7 +61,7 @@ struct Missing {
     len: usize,
 }
 
-/// Rows of parts in the making, and their places.
+/// Rows of expected parts under construction, and their destinations.
 struct Rows {
     parts: [(Part, usize); Foresight::ROWS],
     places: [Place; Foresight::ROWS],
@@ -97,8 +96,8 @@ impl Rows {
         }
     }
 
-    /// Adds the rest of payload `id`, in parts of `part` bytes. Returns whether its last byte is among what is expected
-    /// now.
+    /// Adds the rest of payload `id`, in parts of `part` bytes. Returns whether the expected packets now include its
+    /// last byte.
     fn finish(&mut self, kind: u8, id: u64, missing: &Missing, part: usize, alone: bool) -> bool {
         let named = |at: usize, len| Part { kind, id, at: at as u64, len };
         let Missing { at, left, base, len } = *missing;
@@ -112,7 +111,7 @@ impl Rows {
         if rest == 0 {
             return true;
         }
-        // The last part is shorter. In a message of many, the kernel does not separate it from the others.
+        // The last part is shorter. In a message of many datagrams, the kernel does not separate it from the others.
         let fits = alone && len == left && rest < part && rest >= LEAST_GAP && whole < room;
         if fits {
             self.add(named(at + there, rest), 1, base.wrapping_add(there));
@@ -131,7 +130,7 @@ impl UdpLanes {
         found
     }
 
-    /// The destination of the payload that `next` names, and of those after it.
+    /// The destination of the payload that `next` names, and of the following payloads.
     fn placement<H: Host<Udp>>(&mut self, host: &mut H, next: Next) -> Option<Placement> {
         let Next { peer, stream, kind, id } = next;
         let (part, alone) = (self.common.cut.part, self.common.cut.each == 1);
@@ -256,16 +255,16 @@ mod tests {
             }
             rows.parts().iter().map(|(part, count)| (part.id, part.at, part.len, *count)).collect::<Vec<_>>()
         };
-        // Four packets that come alone: a whole one and a short one, and two of the next payload.
+        // Four packets that arrive alone: a full one and a short one, and two of the next payload.
         assert_eq!(
             rows(&[(15_000, 15_000), (90_000, 90_000)], true),
             [(0, 0, 10_000, 1), (0, 10_000, 5_000, 1), (1, 0, 10_000, 2)]
         );
-        // A last part that is too short shares its packet with others, so nothing is known of what follows.
+        // A last part that is too short shares its packet with other parts, so the next packets cannot be predicted.
         assert_eq!(rows(&[(11_000, 11_000), (90_000, 90_000)], true), [(0, 0, 10_000, 1)]);
         // The memory ends in the middle of the payload.
         assert_eq!(rows(&[(30_000, 15_000)], true), [(0, 0, 10_000, 1)]);
-        // Packets that come many in a message: full ones alone.
+        // Packets that arrive many in a message: only full ones are predicted.
         assert_eq!(rows(&[(75_000, 75_000)], false), [(0, 0, 10_000, 7)]);
         assert_eq!(rows(&[(8_000, 8_000), (8_000, 8_000)], true), [(0, 0, 8_000, 1), (1, 0, 8_000, 1)]);
     }

@@ -20,13 +20,13 @@ use crate::socket::{Report, Sent, Socket};
 use crate::time::now;
 use crate::{address, settings};
 
-/// Most packets that wait for the event queue to be read; their senders' streams wait with them.
+/// Maximum number of packets that wait for the event queue. Above it, their senders' streams wait.
 const INBOX: usize = 1024;
-/// Bytes that may wait for one peer.
+/// Maximum bytes that are queued for one peer.
 const STREAM_LIMIT: usize = 64 << 10;
-/// Most clients with a session at a time.
+/// Maximum number of clients with a session.
 const CLIENTS: usize = 1 << 16;
-/// When to try again that a socket is full.
+/// Time before the next attempt to send on a full socket.
 const FULL: Duration = Duration::from_millis(1);
 
 /// Events of the protocol.
@@ -69,7 +69,7 @@ struct Inner {
     socket: Socket,
     desk: Desk,
     alive: Alive,
-    /// The last peer that it sent to. There may be no session yet, for which the protocol would not wait.
+    /// The last peer that was sent to. Its session may not be open yet, and then the protocol would not wait for it.
     last: Option<u32>,
 }
 
@@ -108,7 +108,7 @@ impl UdpPort {
 }
 
 impl Inner {
-    /// Processes what has arrived, and sends what is due.
+    /// Processes received packets, and sends due ones.
     fn drive(&mut self) {
         if self.endpoint.is_stopped() {
             self.endpoint.resume(now(), &mut self.desk);
@@ -128,7 +128,7 @@ impl Inner {
         for Report { to, is_port } in std::mem::take(&mut self.socket.refused) {
             if is_port { self.endpoint.refused(now(), to) } else { self.endpoint.unreachable(now(), to) }
         }
-        // A peer that does not answer pings is forgotten: strangers occupy a slot no longer than the bound.
+        // A peer that does not answer pings is removed, so strangers occupy a slot for a bounded time.
         for peer in std::mem::take(&mut self.desk.fresh) {
             self.endpoint.expect(now(), peer, true);
         }
@@ -138,7 +138,7 @@ impl Inner {
         self.send();
     }
 
-    /// Whether its last packets have not arrived yet.
+    /// Whether its last packets are not acknowledged yet.
     fn owes(&mut self) -> bool {
         let sender = self.last.and_then(|peer| self.endpoint.sender(now(), peer));
         sender.is_some_and(|sender| sender.commands.buffered() > 0)
@@ -227,7 +227,7 @@ impl Port for UdpPort {
 }
 
 impl Drop for Inner {
-    /// Waits briefly for refusals to arrive, and says goodbye.
+    /// Waits briefly for the acknowledgement of rejections, and closes the sessions.
     fn drop(&mut self) {
         self.alive.unwatch();
         let end = now() + Duration::from_millis(settings::LINGER_MS.get() as u64);

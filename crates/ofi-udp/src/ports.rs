@@ -1,4 +1,4 @@
-//! The ports of sockets without a fixed one: those of `FI_UDP_PORT_RANGE`, so that a firewall can allow them.
+//! Ports of sockets without a fixed port: they are taken from `FI_UDP_PORT_RANGE`, so that a firewall can allow them.
 
 use std::io::{Error, ErrorKind, Result};
 use std::net::{SocketAddr, UdpSocket};
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 
 use crate::{settings, sys};
 
-/// A socket bound to `address`; with port 0, to a free port of the range.
+/// Opens a socket bound to `address`; with port 0, to a free port of the range.
 ///
 /// # Errors
 /// The error of bind(2); `EADDRINUSE` if the range has no free port; `EINVAL` if the setting is not a range.

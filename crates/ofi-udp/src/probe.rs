@@ -1,5 +1,5 @@
-//! Checks whether a port is in use. The system tells a connected datagram socket when the peer's host reports an unused
-//! port; it does not tell the socket of an endpoint, which has many peers.
+//! Checks whether a port is in use. The kernel reports an unused port of the peer's host to a connected datagram
+//! socket, but not to the endpoint's socket, which has many peers.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -25,7 +25,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Starts the checks, from address `from`. `None` if the system has no socket for it: then a timeout must do.
+    /// Starts the checks, from address `from`. `None` if no socket can be opened: then only the timeout detects the
+    /// absence.
     pub fn new(from: IpAddr, to: SocketAddr, now: Instant) -> Option<Self> {
         let socket = UdpSocket::bind((from, 0)).ok()?;
         socket.set_nonblocking(true).ok()?;
@@ -33,7 +34,7 @@ impl Probe {
         Some(Self { socket, to, next: now, gap: FIRST_CHECK_INTERVAL })
     }
 
-    /// Checks, if it is time. Returns whether the port is unused.
+    /// Checks if a check is due. Returns whether the port is unused.
     pub fn is_refused(&mut self, now: Instant) -> bool {
         if now < self.next {
             return false;
@@ -47,7 +48,7 @@ impl Probe {
                 Err(_) => break,
             }
         }
-        // A question about an endpoint that does not exist. Its answer does not matter.
+        // A liveness question about an endpoint that does not exist. Its answer does not matter.
         let mut packet = [0u8; header::LEN];
         Header { flags: flag::CHECKED, ..Header::new(Kind::Ask, 0, 0) }.write(&mut packet);
         self.socket.send(&packet).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)

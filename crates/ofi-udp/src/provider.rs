@@ -1,4 +1,4 @@
-//! The provider's offers, and the cases in which it makes none.
+//! The provider's offers, and its refusals.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use crate::settings;
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "udp";
-/// Our protocol (`docs/protocol.md`). C has no name for it.
+/// The protocol of `docs/protocol.md`. C libfabric has no name for it.
 const PROTOCOL: Protocol = Protocol::specific(0x7275_7470);
-/// Our datagrams with a header.
+/// Datagrams with this library's header.
 const DATAGRAM_PROTOCOL: Protocol = Protocol::specific(0x7275_7464);
 
 /// The provider. It has no state; the objects opened from it have.
@@ -35,7 +35,7 @@ fn base(format: AddrFormat) -> Base {
     Base { name: NAME, protocol: PROTOCOL, reach, format, rma_iov_limit: RMA_IOV_LIMIT }
 }
 
-/// The types of endpoints, the preferred one first, and how each changes an offer.
+/// The endpoint types in order of preference, and how each changes an offer.
 const TYPES: [(EpType, Narrow); 5] = [
     (EpType::Rdm, |info| info),
     (EpType::Msg, connected),
@@ -44,7 +44,7 @@ const TYPES: [(EpType, Narrow); 5] = [
     (EpType::Dgram, reaching),
 ];
 
-/// An offer that checks no authorization key.
+/// Removes authorization keys from an offer.
 fn without_keys(mut info: Info) -> Info {
     (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
     info.domain_attr.max_ep_auth_key = 0;
@@ -79,7 +79,7 @@ fn datagrams(info: Info) -> Info {
     info
 }
 
-/// Bare messages, which any UDP socket understands, for example that of C libfabric's udp.
+/// Bare messages, which any UDP socket understands, such as C libfabric's provider `udp`.
 fn bare(info: Info) -> Info {
     let mut info = datagrams(info);
     info.caps -= Caps::TAGGED | Caps::TAGGED_DIRECTED_RECV | Caps::TAGGED_MULTI_RECV | memory();
@@ -93,14 +93,14 @@ fn memory() -> Caps {
     Caps::RMA | Caps::RMA_DIRECTIONS | Caps::RMA_EVENT
 }
 
-/// Messages with tags and remote CQ data, in a header of ours.
+/// Messages with tags and remote CQ data, in this library's header.
 fn headed(info: Info) -> Info {
     let mut info = reaching(info);
     info.caps -= memory();
     info
 }
 
-/// The same, and remote memory by sessions beside them.
+/// The same with remote memory, over sessions on the same socket.
 fn reaching(info: Info) -> Info {
     let mut info = datagrams(info);
     info.ep_attr.protocol = DATAGRAM_PROTOCOL;
@@ -113,8 +113,7 @@ fn refusal(field: &'static str, wanted: impl Into<String>, offered: impl Into<St
     offer::refusal(NAME, field, wanted, offered)
 }
 
-/// The refusal of a request for a key or encryption in a build that has neither: the program must not send in the clear
-/// instead.
+/// Refuses a request for a key or encryption in a build without them: the program must not send in the clear instead.
 fn beyond_this_build(request: &Request<'_>) -> Option<Refusal> {
     let wants_key = request.hints.is_some_and(|hints| {
         let (domain, endpoint) = (&hints.info.domain_attr, &hints.info.ep_attr);
@@ -125,7 +124,7 @@ fn beyond_this_build(request: &Request<'_>) -> Option<Refusal> {
     Some(refusal("encryption", wanted, format!("neither keys nor encryption: {}", config::WITHOUT)))
 }
 
-/// The refusal while a setting that protects packets is unreadable: its default protects less.
+/// Refuses all requests while a setting that protects packets is unreadable: its default protects less.
 fn unreadable() -> Option<Refusal> {
     let problem = settings::protections().err()?;
     let reason = format!("nothing: {}; {}", problem.reason, config::CORRECT);
@@ -174,8 +173,8 @@ fn format_of(ip: IpAddr) -> AddrFormat {
     if ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn }
 }
 
-/// The interfaces that get an offer each: all if neither end is given, otherwise those that match. A given end
-/// determines their family; a source with an address determines the interface.
+/// The interfaces with an offer of their own: all if neither end is given, otherwise those that match. A given end
+/// determines their address family; a source with an address determines the interface.
 fn interfaces(request: &Request<'_>, format: AddrFormat, address: Option<&Address>) -> Vec<Interface> {
     let mut ends = Info::default();
     offer::name_ends(&mut ends, request, address);
@@ -225,7 +224,7 @@ fn answer(
             let port = given.map_or(0, |given| given.port());
             info.src_addr = Some(Address::from(SocketAddr::new(interface.ip, port)));
         } else if info.src_addr.is_none() {
-            // The interface that leads to the peer.
+            // The interface on the route to the peer.
             let to = info.dest_addr.as_ref().and_then(|address| address::socket(address).ok());
             info.src_addr = to.and_then(address::route).map(|ip| Address::from(SocketAddr::new(ip, 0)));
         }

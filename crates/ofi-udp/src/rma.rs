@@ -1,5 +1,4 @@
-//! Remote reads and writes. The memory's owner executes them, and checks key, bounds and rights whenever it copies
-//! bytes.
+//! Remote reads and writes. The memory's owner executes them, and checks key, bounds and rights at each copy.
 
 use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
 use ofi_core::copy;
@@ -68,8 +67,8 @@ impl ServedRead {
     }
 }
 
-/// Bytes of the next answer to a read of which `left` are missing, at most `most`. It ends with a whole packet, so that
-/// the answers can be put in place as they arrive, and leaves nothing short, which would overtake it.
+/// Length of the next answer to a read with `left` missing bytes, at most `most`. The answer ends with a whole packet,
+/// so that it can be received in place, and it leaves no rest of [`SHORT_ANSWER`] or less, which would overtake it.
 fn piece(left: usize, most: usize, whole: impl Fn(usize) -> usize) -> usize {
     if left <= most {
         return left;
@@ -78,8 +77,8 @@ fn piece(left: usize, most: usize, whole: impl Fn(usize) -> usize) -> usize {
     if left - part > SHORT_ANSWER { part } else { part - SHORT_ANSWER }
 }
 
-/// The longest answer to a read that is an ordinary record. Longer ones are payloads, cut to the size of packets, so
-/// that each part is copied from the packet to its place.
+/// Maximum length in bytes of an answer that is an ordinary record. Longer ones are payloads, which are split at
+/// packets, so that each part is copied from the packet to its destination.
 const SHORT_ANSWER: usize = 4 << 10;
 
 impl Lane {
@@ -145,7 +144,7 @@ impl Lane {
             match common.check(accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 Ok(total) if total != bytes.len() => return Err(Broken),
                 Ok(_) => {
-                    // Report first, because that may have to wait. The application cannot see the report before the
+                    // The report comes first, because it may have to wait. The application cannot see it before the
                     // bytes.
                     if let Some(data) = data
                         && !host.remote_write(peer, data, bytes.len())
@@ -255,7 +254,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Answers reads up to the limit of answers in flight.
+    /// Sends answers to reads, up to the limit of answers in flight.
     pub fn serve_reads<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -264,7 +263,7 @@ impl Lane {
         peer: Peer,
     ) {
         let Some(Long { reads, answers, .. }) = self.long.as_deref_mut() else { return };
-        // A program that counts reads may change the memory as soon as one is counted, which is now.
+        // An application that counts reads may change the memory from now on, because the read is counted here.
         let lends = !host.counts_reads(&common.domain.regions);
         while let Some(read) = reads.front_mut() {
             if answers.bytes() + sender.bulk.records() > READ_AHEAD {
@@ -274,7 +273,7 @@ impl Lane {
             let lends =
                 lends && CHUNK.min(left) > SHORT_ANSWER && common.domain.regions.may_lend(&read.remote);
             let part = piece(left, if lends { CHUNK } else { COPIED }, |most| sender.bulk.whole_parts(most));
-            // Check all of it before anything is promised: a region may have been closed since the read began.
+            // The whole range is checked before anything is sent: a region may have been closed since the read began.
             let who = accessor(common, host, peer);
             let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
             let result = allowed.and_then(|_| match lends {
@@ -292,7 +291,7 @@ impl Lane {
         }
     }
 
-    /// Takes the bytes of a read of this end. Returns whether it is complete.
+    /// Processes the bytes of a read of this end. Returns whether the read is complete.
     pub fn take_read_parts<H: Host<Udp>>(
         &mut self,
         common: &mut Common,
@@ -304,7 +303,7 @@ impl Lane {
         // A failed read ends as soon as the peer reports it, which overtakes earlier answers.
         let Some(op) = host.op(peer, id) else { return Ok(true) };
         let Op::Read { pieces, got, len, in_order } = op else { return Err(Broken) };
-        // In any order: each byte comes once; a peer that repeats some damages only its own transfer.
+        // Parts arrive in any order, and each byte once. A peer that repeats bytes damages only its own transfer.
         let at = usize::try_from(parts.at).map_err(|_| Broken)?;
         at.checked_add(parts.len).filter(|end| end <= len).ok_or(Broken)?;
         if parts.len > *len - *got {

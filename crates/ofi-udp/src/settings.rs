@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use ofi_core::config::{AnySetting, Problem, Setting};
 
-/// How long a peer may be silent, with something outstanding, before everything addressed to it fails.
+/// How long a peer may be silent while something is unacknowledged, before all operations to it fail.
 pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
     "udp",
     "peer_timeout_ms",
@@ -13,8 +13,8 @@ pub static PEER_TIMEOUT_MS: Setting<usize> = Setting::new(
 )
 .range(100, 3_600_000);
 
-/// The requested size of a socket's buffers. The kernel may grant less (net.core.rmem_max); senders are told the
-/// granted size.
+/// The requested size of a socket's buffers. The kernel may grant less (net.core.rmem_max); the granted size is
+/// announced to senders.
 pub static SOCKET_BUFFER: Setting<usize> = Setting::new(
     "udp",
     "socket_buffer",
@@ -23,7 +23,7 @@ pub static SOCKET_BUFFER: Setting<usize> = Setting::new(
 )
 .range(1 << 16, 1 << 30);
 
-/// How long a receive polls the network card's queue.
+/// How long a receive busy-polls the network card's queue.
 pub static BUSY_POLL_US: Setting<usize> = Setting::new(
     "udp",
     "busy_poll_us",
@@ -83,7 +83,7 @@ pub static PACING: Setting<bool> = Setting::new(
     "Spread packets over a round trip if it always takes at least a millisecond; otherwise packets leave as soon as they may",
 );
 
-/// The longest message of `FI_EP_DGRAM`.
+/// The maximum length of a message of `FI_EP_DGRAM`.
 pub static DATAGRAM_SIZE: Setting<usize> = Setting::new(
     "udp",
     "datagram_size",
@@ -92,7 +92,7 @@ pub static DATAGRAM_SIZE: Setting<usize> = Setting::new(
 )
 .range(512, 65_507);
 
-/// Ports of sockets without a fixed one.
+/// Ports of sockets without a fixed port.
 pub static PORT_RANGE: Setting<&'static str> = Setting::new(
     "udp",
     "port_range",
@@ -122,7 +122,7 @@ pub static INTERFACE: Setting<&'static str> = Setting::new(
     "Interface or address for endpoints without a given address; all of the host if empty",
 );
 
-/// How long closing an endpoint may wait for injected messages to arrive.
+/// How long closing an endpoint may wait for the acknowledgement of injected messages.
 pub static LINGER_MS: Setting<usize> = Setting::new(
     "udp",
     "linger_ms",
@@ -131,7 +131,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
 )
 .range(0, 60_000);
 
-/// Whether many datagrams may pass to and from the kernel as one message.
+/// Whether to use segmentation offload: many datagrams pass to and from the kernel as one message.
 pub static SEGMENTS: Setting<bool> = Setting::new(
     "udp",
     "segments",
@@ -147,7 +147,7 @@ pub static SHARED_MEMORY: Setting<bool> = Setting::new(
     "Reach peers of the same host, user and network namespace over shared memory (provider shm's settings apply)",
 );
 
-/// Whether infos tell where an interface's device is.
+/// Whether infos contain the PCI address of an interface's device.
 pub static PCI_ADDRESS: Setting<bool> = Setting::new(
     "udp",
     "pci_address",
@@ -155,7 +155,7 @@ pub static PCI_ADDRESS: Setting<bool> = Setting::new(
     "Put the PCI address of an interface's device into fi_info.nic; MPICH aborts if its hwloc was built without PCI",
 );
 
-/// How datagrams come from the kernel.
+/// How datagrams are received from the kernel.
 pub static DRIVER: Setting<&'static str> = Setting::new(
     "udp",
     "driver",

@@ -1,4 +1,4 @@
-//! An endpoint's lanes before and after it is enabled: what the core calls.
+//! The core's view of an endpoint's lanes, before and after it is enabled.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};

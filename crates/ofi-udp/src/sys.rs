@@ -9,14 +9,14 @@ use ofi_core::sys::os_error;
 
 use crate::sockaddr::{empty_storage, to_storage};
 
-/// The socket of a descriptor that stays its owner's.
+/// Borrows the socket of a descriptor, which its owner keeps.
 pub fn lend_socket(fd: RawFd) -> ManuallyDrop<UdpSocket> {
     // SAFETY: it is never dropped, so the descriptor is not closed; the caller knows that it is open.
     ManuallyDrop::new(unsafe { UdpSocket::from_raw_fd(fd) })
 }
 
-/// Makes each peek return the next datagram, starting with the first; or the first one every time. Returns whether the
-/// system supports that.
+/// Makes each peek return the next datagram, starting with the first, or always the first. Returns whether the system
+/// supports that.
 pub fn peek_from_front(socket: &UdpSocket, each: bool) -> bool {
     let offset: libc::c_int = if each { 0 } else { -1 };
     let len = size_of::<libc::c_int>() as libc::socklen_t;

@@ -1,7 +1,7 @@
-//! The header of a message for which a bare datagram does not suffice (`docs/protocol.md`, "Datagrams").
+//! The header of a datagram message with a tag or remote CQ data (`docs/protocol.md`, "Datagrams").
 
-/// The first byte. It is not a version of the session protocol, so that neither mistakes the other's datagrams for its
-/// own.
+/// The first byte. No version of the session protocol has this value, which distinguishes the two protocols on one
+/// socket.
 pub const MAGIC: u8 = 0xd1;
 /// Flags, in the second byte.
 const TAGGED: u8 = 1;

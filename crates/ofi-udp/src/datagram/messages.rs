@@ -16,23 +16,23 @@ use super::header::{self, Envelope};
 use crate::socket::Socket;
 use crate::{Udp, address, sys};
 
-/// Datagrams of one group received by one poll.
+/// Maximum number of datagrams of one group that one poll receives.
 const FROM_GROUP: usize = 64;
 /// Size in bytes of a buffer that any UDP datagram fits into.
 const MAX_DATAGRAM_LEN: usize = 65_536;
-/// Senders that an endpoint remembers although the application did not insert them. Further ones have no source
-/// address.
+/// Maximum number of remembered senders that the application did not insert. Messages of further senders are reported
+/// without a source address.
 const STRANGERS: usize = 1 << 16;
-/// How many of them are checked for a new one if there is no room.
+/// Maximum number of remembered senders that are checked to make room for a new one.
 const LOOKS: usize = 2;
 
 /// The owner of an endpoint's peer numbers.
 pub trait Book {
     /// The peer at an address, if it has a number.
     fn find(&self, socket: SocketAddr) -> Option<Peer>;
-    /// The same; a peer without a number gets one and is announced.
+    /// The same, but assigns a number to a new peer and reports it.
     fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer;
-    /// Forgets a peer if nothing refers to it. Returns whether it did.
+    /// Removes a peer if nothing refers to it. Returns whether it was removed.
     fn forget<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer) -> bool;
     /// The address of a peer.
     fn address(&self, peer: Peer) -> Option<SocketAddr>;
@@ -61,7 +61,7 @@ pub struct Messages {
     sources: bool,
     /// Peers that only sent to this end, least recently checked first.
     strangers: VecDeque<(Peer, SocketAddr)>,
-    /// The number that stands for all senders that are not remembered.
+    /// The peer number of all senders that are not remembered.
     nobody: Option<Peer>,
     /// The last sender.
     last: Option<(SocketAddr, Peer)>,
@@ -70,7 +70,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// None yet.
+    /// Creates the state of an endpoint without groups.
     pub fn new(info: &Info) -> Self {
         let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV;
         Self {
@@ -86,7 +86,7 @@ impl Messages {
         }
     }
 
-    /// Numbers were assigned that [`Messages`] did not request: an unknown sender may be known now.
+    /// Called after others assigned peer numbers: an unknown sender may be known now.
     pub fn look_again(&mut self) {
         self.last = None;
     }
@@ -120,7 +120,7 @@ impl Messages {
         peer
     }
 
-    /// Whether one more stranger may be remembered. If there are too many, an idle one is forgotten first.
+    /// Whether one more sender may be remembered. At the limit, an idle one is removed first.
     fn has_room<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book) -> bool {
         for _ in 0..LOOKS {
             if self.strangers.len() < STRANGERS {
@@ -136,7 +136,7 @@ impl Messages {
         self.strangers.len() < STRANGERS
     }
 
-    /// Sends `bytes` (an address and a length) to a peer. A datagram that the system rejects is lost, as it may be on
+    /// Sends `bytes` (an address and a length) to a peer. A datagram that the system rejects counts as lost, as if on
     /// the way.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl Messages {
     /// # Safety
     /// The bytes may be read; others may change them meanwhile.
     unsafe fn put(&mut self, socket: &mut Socket, to: SocketAddr, bytes: (*const u8, usize)) -> Result<()> {
-        // An error may belong to an earlier datagram that ICMP reported: then this one was not sent.
+        // The error may come from an ICMP report about an earlier datagram: then this one was not sent.
         for last in [false, true] {
             // SAFETY: the caller's promise.
             match unsafe { socket.send_to(bytes, to) } {
@@ -237,7 +237,7 @@ impl Messages {
         self.heard = heard;
     }
 
-    /// Takes a datagram.
+    /// Processes a received datagram.
     ///
     /// # Safety
     /// `body` may be read for `len` bytes, and nobody changes them.
@@ -271,13 +271,13 @@ impl Messages {
         unsafe { host.deliver(&arrived, body.wrapping_add(skip)) };
     }
 
-    /// Whether a datagram to a group waits.
+    /// Whether a datagram to a group is unread.
     pub fn is_readable(&self) -> bool {
         let fds: Vec<_> = (0..self.groups.len()).map(|index| self.groups.socket(index).as_raw_fd()).collect();
         !fds.is_empty() && ofi_core::sys::wait_readable(&fds, Some(std::time::Instant::now()))
     }
 
-    /// ICMP reported unreachable peers.
+    /// Handles ICMP reports of unreachable peers.
     pub fn refused(&mut self, times: usize) {
         self.counts.refused += times as u64;
     }

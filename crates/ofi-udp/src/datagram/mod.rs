@@ -2,8 +2,8 @@
 //! libfabric's `udp`. If the application requested tags, remote CQ data or remote memory, a small header precedes it
 //! (`header.rs`).
 //!
-//! Messages are neither repeated nor awaited. A message for which there is no room is dropped and counted. Accesses to
-//! remote memory are repeated until they are answered or fail: they use sessions on the same socket (`beside.rs`).
+//! Messages are neither acknowledged nor resent. A message without room is dropped and counted. Accesses to remote
+//! memory are reliable: they use sessions on the same socket (`beside.rs`).
 
 mod beside;
 mod groups;
@@ -25,14 +25,14 @@ pub use beside::Beside;
 pub use header::{MAGIC, MAX_HEADER_LEN};
 pub use messages::{Book, Messages};
 
-/// Batches received by one poll.
+/// Maximum number of batches that one poll receives.
 const ROUNDS: usize = 4;
 
 /// Peers by number, and by address.
 #[derive(Default)]
 struct Peers {
     peers: Vec<SocketAddr>,
-    /// Numbers of those that were forgotten.
+    /// Numbers of removed peers.
     free: Vec<Peer>,
     /// Hashed with a secret, because strangers choose their addresses.
     by_address: HashMap<SocketAddr, Peer>,

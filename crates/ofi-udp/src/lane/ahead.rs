@@ -14,12 +14,13 @@ pub struct Ahead {
 }
 
 impl Ahead {
-    /// Whether this is operation `op` of the peer.
+    /// Whether this message is operation `op` of the peer.
     pub fn is(&self, op: u64) -> bool {
         self.token.op == op
     }
 
-    /// The receive that takes its bytes; the next byte, how many are missing, and how many of them it takes.
+    /// The receive that takes the bytes, the offset of the next byte, the number of missing bytes, and how many of them
+    /// fit.
     pub fn missing(&self) -> Option<(SlotId, usize, usize, usize)> {
         let (into, wanted) = self.into?;
         Some((into, self.got, self.len - self.got, wanted.saturating_sub(self.got)))

@@ -1,4 +1,4 @@
-//! Payloads that were requested from a peer, in the order in which it sends them.
+//! Payloads requested from a peer, in the order in which the peer sends them.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ impl Asked {
         self.0.push_back((kind, id));
     }
 
-    /// A payload is complete, or will not come.
+    /// A payload is complete, or will not arrive.
     pub fn remove(&mut self, kind: u8, id: u64) {
         match self.0.front() {
             Some(&front) if front == (kind, id) => _ = self.0.pop_front(),
@@ -24,7 +24,7 @@ impl Asked {
         }
     }
 
-    /// Payloads of this kind from this one on; all, if it is not among them any more.
+    /// The requested payloads of this kind, starting with this one; all if it is no longer in the list.
     pub fn from(&self, kind: u8, id: u64) -> impl Iterator<Item = (u8, u64)> + '_ {
         let first = self.0.iter().position(|&asked| asked == (kind, id)).unwrap_or(0);
         self.0.iter().skip(first).copied().filter(move |&(other, _)| other == kind)

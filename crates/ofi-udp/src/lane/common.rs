@@ -22,28 +22,28 @@ pub struct Common {
     pub caps: Caps,
     /// The endpoint's authorization key.
     pub auth: AuthKey,
-    /// There is no session yet with the peer of the message being sent: injected messages may still fail.
+    /// The peer of the message being sent has no session yet, so an injected message may still fail.
     pub greets: bool,
-    /// The message being sent leaves with its payload: in as many packets as that takes.
+    /// The message being sent carries its payload, in as many packets as needed.
     pub leaves_whole: bool,
-    /// A lone long message was received in this poll: the application may answer it at once.
+    /// This poll received a lone long message, which the application may answer at once.
     pub may_answer: bool,
     /// Longest payload that travels inside a command.
     pub eager: usize,
-    /// Bytes kept for receivers that are out of room, and their limit.
+    /// Bytes held for receivers without room, and the limit of these bytes.
     pub kept: usize,
     pub kept_limit: usize,
     /// Messages that were reported as sent and have not arrived.
     pub detached: usize,
-    /// Peers that were asked to keep their payloads.
+    /// Peers that were asked to hold their payloads.
     pub keeping: Vec<Peer>,
-    /// Peers whose reads are being served, or that must acknowledge answers first.
+    /// Peers with reads in progress, or whose commands wait for acknowledgements of answers.
     pub serving: Vec<Peer>,
     /// Memory for answers to reads.
     pub spare: Spare,
-    /// Peers from which an answer is newly expected, or no longer.
+    /// Peers for which it changed whether an answer is expected.
     pub changed: Vec<Peer>,
-    /// For a connected endpoint.
+    /// The additional state of a connected endpoint.
     pub connection: Option<Box<Connected>>,
     pub loose: Loose,
     pub counts: Counts,
@@ -66,12 +66,12 @@ pub struct Counts {
 }
 
 impl Common {
-    /// A payload was requested: it is expected, unless one is already.
+    /// A payload was requested: it is expected next unless another one is.
     pub fn expect(&mut self, peer: Peer, kind: u8, id: u64) {
         self.next = self.next.or(Some(Next { peer, stream: Stream::Bulk, kind, id }));
     }
 
-    /// Parts of a payload were taken. `ended`: it is complete.
+    /// Called after parts of a payload were processed. `ended`: it is complete.
     pub fn took(&mut self, next: Next, parts: &Parts<'_>, coming: Coming, ended: bool) {
         // The first part of a command's payload shares its packet with the command.
         let shares = next.stream == Stream::Commands && parts.at == 0 && parts.count() == 1;

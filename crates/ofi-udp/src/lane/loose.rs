@@ -7,8 +7,8 @@ use ofi_rdm::Chunks;
 
 use super::Lane;
 
-/// Peers that had no session when they were added, least recently checked first. The number of an idle one goes to the
-/// next new peer.
+/// Peers that had no session when they were added, least recently checked first. The number of an idle peer is reused
+/// for the next new peer.
 #[derive(Default)]
 pub struct Loose {
     pub peers: VecDeque<Peer>,
@@ -17,7 +17,7 @@ pub struct Loose {
 }
 
 impl Loose {
-    /// There is no session with the peer, or not yet.
+    /// Adds a peer without a session.
     pub fn add(&mut self, lane: &mut Lane, peer: Peer) {
         if !std::mem::replace(&mut lane.is_loose, true) {
             self.peers.push_back(peer);

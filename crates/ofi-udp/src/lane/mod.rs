@@ -1,4 +1,4 @@
-//! One peer of an endpoint: the operations in flight. `ofi-rdm` has the rest.
+//! The state of one peer of an endpoint: its operations in flight. `ofi-rdm` has the state of the protocol.
 
 pub mod ahead;
 pub mod asked;
@@ -28,22 +28,22 @@ use crate::command::kind;
 /// The mark of messages that were reported as sent before they arrived.
 pub const DETACHED: u64 = u64::MAX;
 
-/// Operations of more than one command. Of very many peers most never have any.
+/// Operations that take more than one command. Most peers never have any, so this is allocated on first use.
 #[derive(Default)]
 pub struct Long {
-    /// Payloads that were requested and are not complete.
+    /// Requested payloads that are not complete.
     pub asked: Asked,
-    /// Payloads that are being pulled, by the receives that they go to.
+    /// Payloads that are being pulled, by their receives.
     pub pulls: FxHashMap<u64, Pull>,
-    /// Reads of the peer that are being served. Its later commands wait.
+    /// The peer's reads in progress. Its later commands wait.
     pub reads: VecDeque<ServedRead>,
-    /// Their answers that have not arrived yet.
+    /// Unacknowledged answers to these reads.
     pub answers: Answers,
-    /// The peer's long write that is being served.
+    /// The peer's long write in progress.
     pub write: Option<Box<ServedWrite>>,
     /// The peer's message whose payload arrives ahead of a request.
     pub ahead: Option<ahead::Ahead>,
-    /// Short messages that count as sent, but wait for the peer's request.
+    /// Short messages that were reported as sent and wait for the peer's request.
     pub kept: Slots<Box<[u8]>>,
 }
 
@@ -67,11 +67,11 @@ pub struct Lane {
     pub outstanding: usize,
     /// Messages that were reported as sent and have not arrived.
     pub detached: usize,
-    /// The peer was asked to keep its payloads.
+    /// This end asked the peer to hold its payloads.
     pub peer_keeps: bool,
-    /// The peer asked this end to keep its payloads.
+    /// The peer asked this end to hold its payloads.
     pub keeps: bool,
-    /// The peer had a receive when its last request was announced: the next lone message leaves ahead of its request.
+    /// The peer had a receive when the last announcement arrived: the next lone message is sent ahead of its request.
     pub peer_is_ready: bool,
     /// It is in [`loose::Loose`].
     pub is_loose: bool,
@@ -91,7 +91,7 @@ impl Lane {
         *self = Self { is_loose, is_served, in_keeping, ..Self::default() };
     }
 
-    /// The peer's reads, or its commands after them, continue as soon as answers have arrived.
+    /// Lists the peer, whose reads and later commands continue when its answers are acknowledged.
     pub fn await_service(&mut self, common: &mut Common, peer: Peer) {
         if !std::mem::replace(&mut self.is_served, true) {
             common.serving.push(peer);
@@ -172,7 +172,7 @@ impl Lane {
         }
     }
 
-    /// Reports the result of its operation to the peer.
+    /// Reports the result of the peer's operation to the peer.
     pub fn done(sender: &mut Sender, flags: u8, op: u64, result: Result<(), Errno>) {
         let errno = result.err().map_or(0, |errno| errno.get() as u64);
         sender.bulk.record(kind::DONE, flags, Fields::new().word(op).word(errno).bytes(), 0, None);

@@ -1,8 +1,7 @@
-//! Connections of an endpoint.
+//! Connection management of a connected endpoint.
 //!
-//! A connecting endpoint has a session with the passive endpoint, until a session with the accepting endpoint replaces
-//! it as that of peer 0. Any other session carries connection management packets only; anything else breaks the
-//! protocol.
+//! Peer 0 of a connecting endpoint is the passive endpoint first, and the accepting endpoint once its session is open.
+//! All other sessions carry connection management packets only; anything else is a protocol error.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::lane::{Lane, errno_of};
 use crate::probe::Probe;
 use crate::time::now;
 
-/// How long an end that has shut down repeats its last packets.
+/// How long an end resends its last packets after a shutdown.
 const GOODBYE: Duration = Duration::from_secs(5);
 
 impl UdpLanes {
@@ -109,7 +108,7 @@ impl UdpLanes {
         self.lanes[0].settle_answers(&mut self.common.spare);
         let answers = self.lanes[0].long.as_mut().map(|long| std::mem::take(&mut long.answers));
         self.lanes[0].lose(&mut self.common, host, 0, errno);
-        // Payloads belong to the application, which has them back. Answers to reads do not.
+        // Payloads belong to the application, which gets them back. Answers to reads do not.
         if let Some(answers) = answers {
             self.lanes[0].long().answers = answers;
         }

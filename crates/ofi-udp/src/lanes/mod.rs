@@ -1,9 +1,8 @@
 //! All lanes of an endpoint over its socket.
 //!
-//! A message to a peer to which nothing is in flight leaves at once. Others gather in the session's stream until they
-//! fill a packet, or until the next poll. The sender of injected messages has no completion to poll for, and may never
-//! poll again after its last ones: the process's thread sends what has waited for a millisecond
-//! (`liveness/waiting.rs`).
+//! A message is sent at once if nothing is in flight to its peer. Otherwise it is queued in the session's stream until
+//! a packet is full, or until the next poll. An application that injects messages may never poll again, so the
+//! process's thread flushes messages that were queued for a millisecond (`liveness/waiting.rs`).
 
 mod connection;
 
@@ -34,15 +33,15 @@ use crate::{Udp, address, settings};
 
 /// Longest payload that travels inside a command.
 const EAGER: usize = 16 << 10;
-/// Payload bytes that one endpoint keeps for receivers that are out of room.
+/// Maximum payload bytes that one endpoint holds for receivers without room.
 const KEPT_LIMIT: usize = 256 << 20;
-/// Batches received, and sent, by one poll.
+/// Maximum number of batches that one poll receives, and that it sends.
 const ROUNDS: usize = 4;
-/// Peers that are checked for each new one: more than one, so that the number of ended peers falls.
+/// Number of peers that are checked for each new one. It is more than one, so the number of dead peers shrinks.
 const LOOKS: usize = 2;
-/// When to try again that a socket is full.
+/// Time before the next attempt to send on a full socket.
 const FULL: Duration = Duration::from_millis(1);
-/// How long messages gather behind a packet in flight, unless a poll or a full packet comes first.
+/// Maximum time that messages are queued behind a packet in flight, unless a poll or a full packet comes first.
 const GATHER: Duration = Duration::from_micros(20);
 
 /// The lanes of one endpoint.
@@ -51,13 +50,13 @@ pub struct UdpLanes {
     pub(crate) endpoint: Endpoint,
     pub(crate) lanes: Chunks<Lane>,
     pub(crate) socket: Socket,
-    /// For `FI_EP_DGRAM`: its messages go beside the sessions, which carry only accesses to remote memory.
+    /// For `FI_EP_DGRAM`: messages bypass the sessions, which carry only accesses to remote memory.
     pub(crate) messages: Option<Box<Messages>>,
-    /// Something waits to be sent that no poll has processed.
+    /// Data is queued that no poll has sent.
     pub(crate) dirty: bool,
-    /// The socket takes no more for now.
+    /// The socket's send buffer is full.
     full: bool,
-    /// Rejected sessions of strangers at the time of the last log entry.
+    /// Number of rejected sessions at the time of the last log entry.
     turned_away: u64,
     pub(crate) alive: Alive,
 }
@@ -157,7 +156,7 @@ impl UdpLanes {
         }
     }
 
-    /// Data was added to the streams to `peer`: it leaves at once if nothing else is in flight to it.
+    /// Called after data was queued for `peer`: sends it at once if nothing else is in flight to that peer.
     pub(crate) fn posted<H: Host<Udp>>(&mut self, host: &mut H, time: Instant, peer: Peer, flags: OpFlags) {
         self.dirty = true;
         let whole = std::mem::take(&mut self.common.leaves_whole);
@@ -210,7 +209,7 @@ impl UdpLanes {
             }
             let places = self.messages.is_none() && self.socket.takes_places();
             let mut placement = if places { self.foresee(host) } else { None };
-            // What arrives sets it again. If that is something else, prediction waits for the next part.
+            // The next part sets it again. Packets of another kind leave it unset, and nothing is predicted.
             let expected = self.common.next.take();
             let (got, more) =
                 self.socket.receive_into(placement.as_mut().map(|placement| &mut placement.expected));
@@ -231,7 +230,7 @@ impl UdpLanes {
                     continue;
                 }
                 let row = self.socket.row(index);
-                // One by one if each may be a message.
+                // Each datagram may be a message, so they are handled one by one.
                 let count = if self.messages.is_some() { 1 } else { row.count() };
                 let (bytes, len) = (if count == 1 { &mut row.bytes[..row.len] } else { row.bytes }, row.len);
                 glue.coming = Coming { of: row.of, placed: row.placed };
@@ -251,7 +250,8 @@ impl UdpLanes {
                 if taken == count {
                     continue;
                 }
-                // With its session, the operations whose memory is the place have ended. The rest is as good as lost.
+                // The session has ended, and its operations with the destination memory. The remaining packets count as
+                // lost.
                 if placement.as_ref().is_none_or(|placement| !self.endpoint.is_open(placement.peer)) {
                     break;
                 }
@@ -346,7 +346,7 @@ impl UdpLanes {
         self.dirty = true; // there may be more
     }
 
-    /// Offers records again that the core had rejected.
+    /// Retries records that the core had refused.
     #[cold]
     fn resume<H: Host<Udp>>(&mut self, host: &mut H) {
         if host.hungry() {
@@ -355,7 +355,7 @@ impl UdpLanes {
         }
     }
 
-    /// Continues reads of peers, and their commands after them.
+    /// Continues peers' reads, and then their later commands.
     #[cold]
     fn serve<H: Host<Udp>>(&mut self, host: &mut H) {
         let time = now();
@@ -375,7 +375,7 @@ impl UdpLanes {
         self.resume(host);
     }
 
-    /// Tells peers that they may send payloads again.
+    /// Tells peers to stop holding payloads.
     #[cold]
     fn end_keeping<H: Host<Udp>>(&mut self, host: &mut H) {
         let time = now();
@@ -397,7 +397,7 @@ impl UdpLanes {
     }
 
     pub(crate) fn arm(&mut self) -> Arm {
-        // Acknowledgements are not delayed while nobody polls.
+        // Delayed acknowledgements are sent before sleeping.
         let stopped = self.endpoint.is_stopped() && self.common.serving.is_empty();
         if (self.dirty && !self.full) || stopped || self.endpoint.hasten() || !self.common.changed.is_empty()
         {
@@ -464,7 +464,7 @@ impl UdpLanes {
         }
     }
 
-    /// Waits briefly for messages that were reported as sent, and says goodbye.
+    /// Waits briefly for the acknowledgement of messages that were reported as sent, and closes the sessions.
     fn close(&mut self) {
         self.log_sessions();
         self.alive.unwatch();

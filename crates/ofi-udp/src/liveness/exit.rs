@@ -1,17 +1,17 @@
-//! The end of the process: messages that gather until the next poll leave, as nobody polls any more. `_exit` and
-//! signals that kill lose them.
+//! Sends queued messages when the process exits, because no poll follows. They are lost on `_exit` and on fatal
+//! signals.
 
 use std::sync::{Arc, Mutex, MutexGuard, Once, TryLockError};
 use std::time::Duration;
 
 use super::HELPER;
 
-/// Between two attempts to get a lock, and how many there are. A process that exits inside a call, by a signal handler,
-/// may hold it for ever.
+/// Time between two attempts to take a lock, and their number. A process that exits from a signal handler inside a call
+/// may hold it forever.
 const PAUSE: Duration = Duration::from_micros(100);
 const ATTEMPTS: usize = 100;
 
-/// Has `exit` and the return of `main` call [`leave`].
+/// Registers [`leave`], which runs at `exit` and when `main` returns.
 pub fn register() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -21,7 +21,7 @@ pub fn register() {
     });
 }
 
-/// A lock, if it is free soon.
+/// Takes a lock if it becomes free soon.
 fn soon<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     for _ in 0..ATTEMPTS {
         match lock.try_lock() {

@@ -1,5 +1,5 @@
-//! Endpoints that must be let out, and that another thread is inside of: the application was perhaps stopped there. The
-//! thread goes on to others, and comes back.
+//! Endpoints to flush that were locked by another thread, which may be stopped there. The helper thread retries them
+//! later and meanwhile serves others.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ impl Default for Late {
 }
 
 impl Late {
-    /// An endpoint must be let out.
+    /// Adds an endpoint to flush.
     pub fn add(&mut self, epoch: u64) {
         if !self.epochs.contains(&epoch) {
             self.epochs.push(epoch);
@@ -30,12 +30,12 @@ impl Late {
         }
     }
 
-    /// When to attempt it again, if there are any.
+    /// The time of the next retry, if there are any endpoints.
     pub fn again(&self) -> Option<Instant> {
         self.again
     }
 
-    /// Tries to let each out, if there are new ones or it is time. `let_out` returns whether it is done.
+    /// Flushes each endpoint if there are new ones or the retry is due. `let_out` returns whether it succeeded.
     pub fn attempt(&mut self, now: Instant, let_out: impl Fn(u64) -> bool) {
         if self.again.is_some_and(|again| again > now) {
             return;

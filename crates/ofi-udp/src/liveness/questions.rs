@@ -1,13 +1,13 @@
-//! Questions of strangers that are unread in the socket of an endpoint. They are peeked at and stay there.
+//! Requests for a session that are unread in an endpoint's socket. They are peeked, and stay in the socket.
 
 use std::io::ErrorKind;
 use std::os::fd::RawFd;
 
 use crate::sys;
 
-/// Datagrams that are peeked at each time.
+/// Maximum number of datagrams that one check peeks.
 const LOOKS: usize = 1024;
-/// Answers that are sent each time.
+/// Maximum number of answers that one check sends.
 const ANSWERS: usize = 64;
 
 /// Answers requests for a session among the datagrams in a socket, from that socket. Returns whether there are any

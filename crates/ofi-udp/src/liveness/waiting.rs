@@ -1,9 +1,9 @@
-//! Endpoints with messages that gather in an open packet until the next poll. A poll sends them, usually soon. If none
-//! comes, the thread does: so an application may inject messages and never poll again.
+//! Endpoints with messages in an open packet. Usually a poll soon sends them. Otherwise the thread does, so that an
+//! application may inject messages and never poll again.
 //!
-//! An endpoint that begins to wait is listed, and the thread looks at the list at each tick of its timer, which runs
-//! while something is listed. It lets out what waits since before the previous tick. An endpoint that is polled all the
-//! time costs it a look per tick, and its lock is left alone.
+//! An endpoint is listed when it queues a message. The thread checks the list at each tick of its timer, which runs
+//! while the list is not empty, and flushes endpoints whose messages were queued before the previous tick. For an
+//! endpoint that is polled all the time, the thread makes one check per tick and never takes its lock.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,19 +14,20 @@ use ofi_api::Result;
 use ofi_core::sys::{Timer, is_readable};
 use ofi_ring::overdue::Overdue;
 
-/// The time between two looks. What waits leaves after one to two of them.
+/// Time between two ticks. Messages are flushed after one to two of them.
 const TICK: Duration = Duration::from_micros(500);
 
-/// What an endpoint tells the thread. All but [`List::look`] is called under the endpoint's lock.
+/// The state of one endpoint that it shares with the thread. All methods but [`List::look`] are called under the
+/// endpoint's lock.
 #[derive(Default)]
 pub struct Waiting {
     overdue: Overdue,
-    /// How often it began to wait.
+    /// How often the endpoint began to queue messages.
     times: AtomicU32,
 }
 
 impl Waiting {
-    /// Something waits. Whether the endpoint must be listed.
+    /// Records that messages are queued. Returns whether the endpoint must be listed.
     #[inline]
     pub fn begin(&self) -> bool {
         if self.overdue.is_due() {
@@ -36,7 +37,7 @@ impl Waiting {
         self.overdue.begin()
     }
 
-    /// Nothing waits.
+    /// Records that no messages are queued.
     #[inline]
     pub fn end(&self) {
         if self.overdue.is_due() {
@@ -49,7 +50,7 @@ impl Waiting {
 pub(super) struct Listed {
     waiting: Arc<Waiting>,
     pub(super) epoch: u64,
-    /// How often it had begun to wait at the last look.
+    /// The endpoint's count at the last tick.
     times: Option<u32>,
 }
 
@@ -69,12 +70,12 @@ impl List {
         Ok(Self { listed: Mutex::default(), timer: Timer::new()? })
     }
 
-    /// Readable when it is time for a look.
+    /// Readable at the next tick.
     pub fn fd(&self) -> RawFd {
         self.timer.fd()
     }
 
-    /// An endpoint waits.
+    /// Lists an endpoint.
     #[cold]
     pub fn add(&self, waiting: &Arc<Waiting>, epoch: u64) {
         let mut listed = self.listed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +85,7 @@ impl List {
         listed.push(Listed { waiting: Arc::clone(waiting), epoch, times: None });
     }
 
-    /// If it is time, passes each endpoint to `let_out` that has waited since before the last look.
+    /// At a tick, calls `let_out` for each endpoint whose messages were queued before the previous tick.
     pub fn look(&self, mut let_out: impl FnMut(u64)) {
         if !is_readable(self.fd()) {
             return;
@@ -99,7 +100,7 @@ impl List {
                 let_out(*epoch);
                 return false;
             }
-            // If it was listed meanwhile, that is a second entry, to be added behind this lock.
+            // If it was listed meanwhile, that is a second entry, which is added after this lock is released.
             waiting.overdue.keep()
         });
         self.timer.set((!listed.is_empty()).then_some(TICK));
@@ -132,7 +133,7 @@ mod tests {
         begin(1);
         endpoints[2].end();
         assert_eq!(tick(&list), [], "nothing has waited for long");
-        // The second is polled, and waits again: it begins anew.
+        // The second endpoint is polled and queues again, so its time starts anew.
         endpoints[1].end();
         begin(1);
         assert_eq!(tick(&list), [0]);

@@ -15,12 +15,11 @@ pub struct Bound {
     pub socket: UdpSocket,
     /// The granted receive buffer in bytes, overhead included.
     pub granted: usize,
-    /// Many datagrams may be sent as one message (UDP_SEGMENT).
+    /// Whether many datagrams may be sent as one message (UDP_SEGMENT).
     pub joins: bool,
 }
 
-/// Binds a socket with buffers of about `buffer` bytes. `segments`: datagrams may pass to and from the kernel many at a
-/// time, if it supports that.
+/// Binds a socket with buffers of about `buffer` bytes. `segments`: use segmentation offload if the kernel supports it.
 ///
 /// # Errors
 /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, and other errors of bind(2).
@@ -42,7 +41,7 @@ pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound>
         }
     }
     busy_poll(&socket, settings::BUSY_POLL_US.get());
-    // Packets that are too long for the path must be dropped, so that the longest size that passes can be found.
+    // Packets that are too long for the path must be dropped, so that probes find the path MTU.
     if address.is_ipv4() {
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE);
         set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1);
@@ -58,7 +57,7 @@ pub fn bind(address: SocketAddr, buffer: usize, segments: bool) -> Result<Bound>
     Ok(Bound { socket, granted: usize::try_from(granted).unwrap_or(0).max(65_536), joins })
 }
 
-/// Has receives of `socket` poll the network card for `microseconds`, which spares a packet the interrupt. 0 leaves the
+/// Makes receives of `socket` busy-poll the network card for `microseconds`, which avoids interrupts. 0 leaves the
 /// host's setting.
 fn busy_poll(socket: &UdpSocket, microseconds: usize) {
     let wanted = i32::try_from(microseconds).unwrap_or(i32::MAX);
@@ -83,7 +82,7 @@ mod tests {
         busy_poll(&socket, 0);
         assert_eq!(polls(), host);
         busy_poll(&socket, 50);
-        // Without privileges it stays the host's, and is no error.
+        // Without privileges the host's setting remains, which is no error.
         assert!(polls() == Some(50) || polls() == host, "{:?}", polls());
     }
 }

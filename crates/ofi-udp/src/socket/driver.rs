@@ -11,7 +11,7 @@ use super::ring::Ring;
 use super::segments::Row;
 use crate::settings::Choice;
 
-/// Consecutive batches that a thread other than the ring's owner receives before it creates a ring of its own.
+/// Number of consecutive batches that another thread receives before the ring moves to it.
 const MOVE: u32 = 64;
 
 /// The receiving half of a socket: io_uring or recvmmsg(2).
@@ -27,7 +27,7 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Receives from `socket` as `choice` says.
+    /// Creates the driver that `choice` requests, for `socket`.
     ///
     /// # Errors
     /// `FI_ENOMEM`.
@@ -55,8 +55,8 @@ impl Driver {
         self.strange = 0;
     }
 
-    /// Receives a batch. Returns the number of datagrams, and whether there may be more. System calls put `expected`
-    /// payloads in place.
+    /// Receives a batch. Returns the number of datagrams, and whether there may be more. System calls receive
+    /// `expected` payloads in place.
     ///
     /// # Errors
     /// Errors that the socket reports, such as `ECONNREFUSED`; there may be datagrams nevertheless.
@@ -103,7 +103,7 @@ impl Driver {
         }
     }
 
-    /// Brings payloads back that are where they belong, from that of datagram `index` on.
+    /// Moves payloads that were received in place back into the buffer, starting with that of datagram `index`.
     ///
     /// # Safety
     /// As of [`Incoming::bring_back`].
@@ -114,12 +114,12 @@ impl Driver {
         }
     }
 
-    /// Whether datagrams have left the socket that nobody has taken.
+    /// Whether datagrams have left the socket that no call has returned yet.
     pub fn holds(&mut self) -> bool {
         self.ring.as_mut().is_some_and(|ring| ring.holds())
     }
 
-    /// Payloads that were foreseen wrongly, so far.
+    /// Number of mispredicted payloads so far.
     pub fn brought_back(&self) -> u64 {
         self.calls.brought_back()
     }
@@ -129,12 +129,12 @@ impl Driver {
         self.ring.is_some()
     }
 
-    /// Times that the kernel was entered for a ring.
+    /// Number of kernel entries for rings.
     pub fn entries(&self) -> u64 {
         self.entries + self.ring.as_ref().map_or(0, |ring| ring.calls)
     }
 
-    /// Releases the socket. Returns whether the kernel has released it too; if not, it does so later.
+    /// Releases the socket. Returns whether the kernel has released it too; otherwise the kernel does so later.
     pub fn end(&mut self) -> bool {
         self.ring.as_mut().is_none_or(|ring| ring.end())
     }

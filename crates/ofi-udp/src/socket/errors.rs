@@ -1,5 +1,5 @@
-//! Errors that the network reported for datagrams of a socket (IP_RECVERR). They are hints, which anybody on the path
-//! may forge.
+//! ICMP errors that the network reported for datagrams of a socket (IP_RECVERR). They are hints: any host on the path
+//! may forge them.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -9,18 +9,18 @@ use crate::sockaddr::{empty_storage, from_storage};
 /// Maximum number of errors that one call reads from the socket's error queue.
 const MAX_ERRORS_PER_CALL: usize = 64;
 
-/// A report that an address is unreachable. Who sent it is not kept: a router's or a firewall's report is as good as
-/// the host's, and a forger names whom he likes.
+/// A report that an address is unreachable. Its sender is not recorded: routers and firewalls report too, and a forger
+/// may name any sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The address that a datagram was sent to, in canonical form.
     pub to: SocketAddr,
-    /// ICMP says that the port is unreachable; otherwise the host or its network is.
+    /// ICMP port unreachable; otherwise host or network unreachable.
     pub is_port: bool,
 }
 
-/// Takes errors off the socket's queue, and passes on which addresses ICMP reported as unreachable. Too-long datagrams
-/// are not among them: probing finds those.
+/// Reads the socket's error queue, and reports addresses that ICMP reported as unreachable. It skips errors about the
+/// length of datagrams, because probes find the path MTU.
 pub fn drain(socket: &UdpSocket, mut refused: impl FnMut(Report)) {
     let mut name = empty_storage();
     let mut control = [0u64; 64];

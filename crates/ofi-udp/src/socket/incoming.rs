@@ -1,4 +1,4 @@
-//! Incoming datagrams, received in batches. Many of them may arrive as one message, which is split here.
+//! Receives datagrams in batches, by recvmmsg(2). Many datagrams may arrive as one message, which is split here.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -11,13 +11,13 @@ use super::segments::{self, Row};
 use crate::sockaddr::{empty_storage, from_storage};
 use ofi_core::pages::Pages;
 
-/// Messages received by one system call.
+/// Maximum number of messages that one system call receives.
 const RECEIVE: usize = 32;
-/// The same for long messages: so few that their buffers stay in the processor's cache.
+/// The same for long messages, whose buffers must stay in the processor's cache.
 pub const RECEIVE_LONG: usize = 4;
-/// From how many bytes on a message is long.
+/// Minimum length in bytes of a long message.
 const LONG: usize = 16 << 10;
-/// Room for one message of any length.
+/// Size in bytes of a buffer that any message fits into.
 pub const MESSAGE: usize = 65_536;
 
 /// The location of a datagram.
@@ -38,20 +38,20 @@ pub struct Incoming {
     controls: Box<[Control]>,
     /// The local address that each arrived at, if the kernel reports it.
     locals: [Option<IpAddr>; RECEIVE],
-    /// Which ones were marked for congestion on the way.
+    /// Whether each was marked for congestion on the way.
     marked: [bool; RECEIVE],
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
-    /// Messages of the last batch, whose headers the kernel has changed.
+    /// Number of messages of the last batch, whose headers the kernel has changed.
     used: usize,
-    /// The last batch had long ones.
+    /// Whether the last batch had long messages.
     long: bool,
-    /// The last call found nothing. The next one requests a single datagram, which a busy-polling thread then gets
-    /// sooner, because the kernel does not look for a second.
+    /// Whether the last call found nothing. The next one then requests a single datagram, which arrives sooner at a
+    /// busy-polling thread because the kernel does not look for a second.
     idle: bool,
     spans: Vec<Span>,
     placed: Placed,
-    /// The memory for payloads was not writable; the copy in the application's context reports that.
+    /// Whether the destination of payloads was not writable. The later copy reports that error.
     faulted: bool,
 }
 
@@ -59,7 +59,7 @@ pub struct Incoming {
 unsafe impl Send for Incoming {}
 
 impl Incoming {
-    /// Room for a batch.
+    /// Allocates the buffers of a batch.
     ///
     /// # Errors
     /// `FI_ENOMEM`.
@@ -90,8 +90,8 @@ impl Incoming {
         Ok(new)
     }
 
-    /// Receives as many datagrams as there are and fit. Returns their number, and whether there may be more. `expected`
-    /// payloads go to their places. If the kernel reports an error instead, its number is returned.
+    /// Receives the available datagrams that fit. Returns their number, and whether there may be more. `expected`
+    /// payloads are received in place. If the kernel reports an error instead, its number is returned.
     ///
     /// # Errors
     /// Errors that the socket reports, such as `ECONNREFUSED`; there may be datagrams nevertheless.
@@ -171,11 +171,11 @@ impl Incoming {
                 last: len as u32,
             }));
         }
-        // The next call takes the rest, with whatever arrives meanwhile.
+        // The next call receives the rest, and later datagrams.
         Ok((self.spans.len(), got == most && !alone))
     }
 
-    /// Payloads that were foreseen wrongly, so far.
+    /// Number of mispredicted payloads so far.
     pub fn brought_back(&self) -> u64 {
         self.placed.brought_back
     }
@@ -193,8 +193,8 @@ impl Incoming {
         from_storage(&self.names[message]).map(crate::address::canonical)
     }
 
-    /// The datagrams from `index` on that came in one message, and whose payloads are all in its buffer or all in
-    /// place: their bytes, the length of each but the last, and their sender.
+    /// The datagrams from `index` on that arrived in one message, with payloads that are either all in its buffer or
+    /// all in place.
     #[inline]
     pub fn row(&mut self, index: usize) -> Row<'_> {
         let Span { message, start, end, last } = self.spans[index];
@@ -211,7 +211,7 @@ impl Incoming {
         Row { bytes, len: step, from, local, marked: self.marked[message], of, placed }
     }
 
-    /// Brings payloads back that are where they belong, from that of datagram `index` on.
+    /// Moves payloads that were received in place back into the buffer, starting with that of datagram `index`.
     ///
     /// # Safety
     /// The places that the batch was received with may still be used, and nothing else was put there since.

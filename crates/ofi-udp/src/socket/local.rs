@@ -1,6 +1,6 @@
 //! The local addresses of datagrams at a socket that is bound to all addresses of the host (`IP_PKTINFO`,
-//! `IPV6_RECVPKTINFO`). A peer identifies an endpoint by the address that it has sent to, so answers must come from
-//! there.
+//! `IPV6_RECVPKTINFO`). A peer identifies an endpoint by the address that it sent to, so replies must have that source
+//! address.
 
 use std::collections::HashMap;
 use std::io::{Error, Result};
@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use crate::class;
 use crate::sockaddr::{empty_storage, from_storage, to_storage};
 
-/// Bytes of control messages: those of UDP_GRO or UDP_SEGMENT, of a local address of either family, and of the traffic
-/// class.
+/// Size in bytes of the control messages of one datagram: UDP_GRO or UDP_SEGMENT, a local address of either family, and
+/// the traffic class.
 pub const CONTROL: usize = 96;
 /// Bytes of a header (cmsg(3)).
 const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -27,11 +27,11 @@ pub struct Control(pub [u8; CONTROL]);
 /// The content of control messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// The length of the datagrams that came as one message.
+    /// The length of each datagram of the message.
     pub segment: Option<usize>,
-    /// The address of this host that they were sent to.
+    /// The local address that the datagrams were sent to.
     pub local: Option<IpAddr>,
-    /// They were marked for congestion on the way.
+    /// Whether they were marked for congestion on the way.
     pub marked: bool,
 }
 
@@ -74,7 +74,7 @@ impl Control {
         told
     }
 
-    /// Appends a message at `at`. Returns the place of the next one.
+    /// Appends a control message at `at`. Returns the offset of the next one.
     fn put(&mut self, at: usize, level: i32, kind: i32, body: &[u8]) -> usize {
         let (len, end) = (HEADER + body.len(), at + HEADER + body.len());
         self.0[at..at + 8].copy_from_slice(&len.to_ne_bytes());
@@ -106,8 +106,8 @@ impl Control {
     }
 }
 
-/// Makes the kernel report the local address of each datagram, if `address` is a wildcard, and keeps datagrams of
-/// groups that other sockets joined from this one.
+/// Makes the kernel report the local address of each datagram if `address` is a wildcard, and excludes datagrams to
+/// groups that only other sockets have joined.
 pub fn prepare(socket: &UdpSocket, address: SocketAddr) {
     /// `IPV6_MULTICAST_ALL` (linux/in6.h).
     const IPV6_MULTICAST_ALL: i32 = 29;
@@ -163,7 +163,7 @@ impl Locals {
         if self.last.0 == to { Some(self.last.1) } else { self.known.get(&to).copied() }
     }
 
-    /// Forgets all, because an address may be gone. Returns whether there was anything.
+    /// Clears the table, because a local address may be gone. Returns whether it had entries.
     #[cold]
     pub fn forget(&mut self) -> bool {
         let had = !self.known.is_empty();
@@ -214,7 +214,7 @@ pub unsafe fn send_raw(
     usize::try_from(sent).map_err(|_| Error::last_os_error())
 }
 
-/// As [`send_raw`], of bytes that nobody changes.
+/// As [`send_raw`], for borrowed bytes.
 pub fn send(socket: &UdpSocket, bytes: &[u8], to: SocketAddr, local: Option<IpAddr>) -> Result<usize> {
     // SAFETY: a slice may be read.
     unsafe { send_raw(socket, (bytes.as_ptr(), bytes.len()), to, local) }

@@ -1,4 +1,4 @@
-//! An endpoint's socket, its batches of datagrams, and the descriptor on which it sleeps.
+//! An endpoint's socket, its batches of datagrams, and the descriptor that sleeping threads wait on.
 //!
 //! Outgoing: a packet is built in a buffer of `outgoing.rs`, with gaps for payloads in lent memory; packets of one
 //! length to one peer become one message (`segments.rs`). Incoming: `driver.rs` chooses between system calls
@@ -59,19 +59,19 @@ pub struct Socket {
     /// The address that it is bound to.
     pub address: SocketAddr,
     outgoing: Outgoing,
-    /// For a socket that is bound to all addresses of the host.
+    /// The local addresses that peers use, for a socket bound to all addresses of the host.
     locals: Option<Locals>,
     /// Addresses that ICMP reported as unreachable.
     pub refused: Vec<Report>,
     set: WaitSet,
-    /// The socket is in the poll set. A socket there makes each datagram more expensive for its sender, so it is added
-    /// only when a thread may sleep.
+    /// Whether the socket is in the poll set. There, each datagram costs its sender more, so the socket is added only
+    /// when a thread may sleep.
     watched: AtomicBool,
     timer: Timer,
     timer_set: Option<Instant>,
     /// Datagrams that the system refused to send.
     pub unsendable: u64,
-    /// System calls that sent, and those that received something.
+    /// Number of system calls that sent datagrams, and of those that received some.
     pub calls: [u64; 2],
     /// Declared after the socket, so that it is dropped last.
     vacancy: Vacancy,
@@ -83,7 +83,7 @@ fn empty_header() -> libc::mmsghdr {
 }
 
 impl Socket {
-    /// Binds a socket with buffers of about `buffer` bytes, which receives as `choice` says. `segments`: as for
+    /// Binds a socket with buffers of about `buffer` bytes and the receive driver `choice`. `segments`: as for
     /// [`bind`].
     ///
     /// # Errors
@@ -111,7 +111,7 @@ impl Socket {
         })
     }
 
-    /// Marks everything that is sent.
+    /// Sets the traffic class of all sent datagrams.
     ///
     /// # Errors
     /// Those of [`crate::class::mark`].
@@ -119,17 +119,17 @@ impl Socket {
         crate::class::mark(&self.socket, class, ecn)
     }
 
-    /// Receives a batch: how many datagrams, and whether there may be more.
+    /// Receives a batch. Returns the number of datagrams, and whether there may be more.
     pub fn receive(&mut self) -> (usize, bool) {
         self.receive_into(None)
     }
 
-    /// Whether payloads can be received in place: io_uring's buffers take whole messages.
+    /// Whether payloads can be received in place, which io_uring cannot do: its buffers hold whole messages.
     pub fn takes_places(&self) -> bool {
         !self.driver.has_ring()
     }
 
-    /// As [`Socket::receive`]; `expected` payloads go to their places.
+    /// As [`Socket::receive`], but receives `expected` payloads in place.
     pub fn receive_into(&mut self, expected: Option<&mut Expected>) -> (usize, bool) {
         match self.driver.receive(&self.socket, expected) {
             Ok((0, _)) => (0, false),
@@ -150,7 +150,7 @@ impl Socket {
         self.row(index).first()
     }
 
-    /// The datagrams of the last batch from `index` on that came in one message.
+    /// The datagrams of the last batch from `index` on that arrived in one message.
     #[inline]
     pub fn row(&mut self, index: usize) -> Row<'_> {
         let row = self.driver.row(index);
@@ -160,7 +160,8 @@ impl Socket {
         row
     }
 
-    /// Moves payloads that are in place back into the buffer, from that of datagram `index` of the last batch on.
+    /// Moves payloads that were received in place back into the buffer, starting with that of datagram `index` of the
+    /// last batch.
     ///
     /// # Safety
     /// The places that the batch was received with may still be used, and nothing else was put there since.
@@ -169,7 +170,7 @@ impl Socket {
         unsafe { self.driver.bring_back(index) };
     }
 
-    /// The address by which peers know it: the bound one, or, if that is a wildcard, the one that others most likely
+    /// The address by which peers know the socket: the bound one, or for a wildcard the one that others most likely
     /// reach.
     pub fn name(&self) -> SocketAddr {
         let mut name = crate::address::canonical(self.address);
@@ -179,7 +180,7 @@ impl Socket {
         name
     }
 
-    /// The address by which the peer at `from` knows it.
+    /// The address by which the peer at `from` knows the socket.
     pub fn name_towards(&self, from: SocketAddr) -> SocketAddr {
         let mut name = self.name();
         if let Some(locals) = &self.locals
@@ -190,7 +191,7 @@ impl Socket {
         name
     }
 
-    /// All addresses by which it is reachable, as far as known.
+    /// All known addresses by which the socket is reachable.
     pub fn names(&self) -> Vec<SocketAddr> {
         if self.locals.is_none() {
             return vec![self.name()];
@@ -240,7 +241,7 @@ impl Socket {
         self.outgoing.next()
     }
 
-    /// Most datagrams of a row in such a buffer, which ends within [`MAX_GSO_BYTES`].
+    /// Maximum number of datagrams of a row in such a buffer, which also ends within [`MAX_GSO_BYTES`].
     #[inline]
     pub fn longest_row(&self) -> usize {
         self.outgoing.longest_row()
@@ -252,12 +253,12 @@ impl Socket {
         self.outgoing.push(transmit);
     }
 
-    /// Whether datagrams wait to be sent.
+    /// Whether datagrams are queued.
     pub fn has_waiting(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Sends the waiting datagrams. Those that remain have no gaps.
+    /// Sends the queued datagrams. Afterwards, those that remain have no gaps.
     pub fn flush(&mut self) -> Sent {
         while !self.outgoing.is_empty() {
             let errno = match send(&self.socket, self.outgoing.describe(self.locals.as_ref())) {
@@ -273,7 +274,7 @@ impl Socket {
                     self.outgoing.settle();
                     return Sent::Full;
                 }
-                // An ICMP error of an earlier datagram: this one has not been sent.
+                // An ICMP error about an earlier datagram: this one was not sent.
                 libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH => {
                     self.take_errors();
                     if !self.outgoing.is_again() {
@@ -281,7 +282,7 @@ impl Socket {
                     }
                 }
                 libc::EMSGSIZE => self.take_errors(), // it is in the error queue, too
-                // An address of this host that peers have sent to may be gone.
+                // A local address that peers have sent to may be gone.
                 libc::EINVAL if self.locals.as_mut().is_some_and(Locals::forget) => continue,
                 _ => {}
             }
@@ -291,7 +292,7 @@ impl Socket {
                 self.outgoing.settle();
                 return Sent::TooLong(peer, len);
             }
-            // No route, or forbidden: the protocol repeats it until its patience ends.
+            // No route, or forbidden: the protocol resends it until its timeout.
             self.unsendable += 1;
         }
         Sent::All
@@ -308,7 +309,7 @@ impl Socket {
         }
     }
 
-    /// Readable when there is something to receive, or the timer is due.
+    /// The descriptor that is readable when a datagram has arrived or the timer is due.
     pub fn fd(&self) -> RawFd {
         if !self.watched.load(Ordering::Relaxed) {
             match self.set.add(self.socket.as_raw_fd()) {
@@ -334,14 +335,13 @@ impl Socket {
         self.set.add(fd)
     }
 
-    /// Takes ICMP errors off the socket.
+    /// Reads the ICMP errors of the socket.
     pub fn take_refused(&mut self) -> Vec<Report> {
         self.take_errors();
         std::mem::take(&mut self.refused)
     }
 
-    /// Whether datagrams or ICMP errors wait. An error that nobody takes from the socket would keep it readable for
-    /// ever.
+    /// Whether datagrams or ICMP errors are unread. An unread error would keep the socket readable forever.
     pub fn is_readable(&mut self) -> bool {
         if self.driver.holds() {
             return true;
@@ -362,17 +362,17 @@ impl Socket {
         }
     }
 
-    /// Whether datagrams have left the socket that nobody has taken yet.
+    /// Whether datagrams have left the socket that no call has returned yet.
     pub fn holds(&mut self) -> bool {
         self.driver.holds()
     }
 
-    /// Payloads that were foreseen wrongly, so far.
+    /// Number of mispredicted payloads so far.
     pub fn brought_back(&self) -> u64 {
         self.driver.brought_back()
     }
 
-    /// Whether io_uring receives, and how often the kernel was entered for it.
+    /// Whether io_uring is in use, and the number of its kernel entries.
     pub fn ring(&self) -> (bool, u64) {
         (self.driver.has_ring(), self.driver.entries())
     }

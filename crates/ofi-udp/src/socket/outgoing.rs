@@ -1,5 +1,5 @@
-//! Outgoing datagrams: built in buffers, with gaps for bytes of lent memory, and described to the kernel as messages of
-//! one datagram or many.
+//! Outgoing datagrams. They are built in buffers, with gaps for bytes of lent memory, and passed to the kernel as
+//! messages of one or more datagrams.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -13,19 +13,20 @@ use super::segments;
 use crate::sockaddr::{empty_storage, to_storage};
 use ofi_core::pages::Pages;
 
-/// Datagrams that one batch holds before it is full: three messages of as many as fit a path of 1,500 bytes.
+/// Number of datagrams at which a batch is full: three messages of the datagrams that fit for an MTU of 1,500 bytes.
 const SEND: usize = 132;
-/// The most that it holds, since its last row may be any.
+/// Maximum number of datagrams of a batch, because the last row may have any length.
 const SLOTS: usize = SEND + segments::MAX_GSO_SEGMENTS;
-/// Bytes that a batch holds: three of the longest datagrams. Between two batches the peer reads what the first one
-/// brought, while it is in the caches, and sends its own. With 64 of them writes both ways took 1.25 times as long
-/// (`fi_rma_bw` of 1 MiB both ways over loopback).
+/// Maximum bytes of a batch: three of the longest datagrams. Between two batches the peer reads the first one while it
+/// is in the caches, and sends its own. With 64 of the longest datagrams, writes in both directions took 1.25 times as
+/// long (`fi_rma_bw` of 1 MiB in both directions over loopback).
 const ROOM: usize = 3 * DATAGRAM;
-/// Space for one datagram of any length. Unused pages are never touched.
+/// Size in bytes of a buffer that any datagram fits into. Unused pages are never touched.
 const DATAGRAM: usize = 65_536;
-/// Gaps in one datagram, and pieces of memory that fill them.
+/// Maximum number of gaps in one datagram, and of the memory pieces that fill them.
 const GAPS: usize = 4;
-/// Shorter runs are copied, at either end: two more vectors cost the kernel more (`docs/hot-path.md`).
+/// Minimum length in bytes of a gap. Shorter runs are copied at both ends: two more vectors cost the kernel more
+/// (`docs/hot-path.md`).
 pub const LEAST_GAP: usize = 4096;
 /// Parts of one datagram: gaps, and the bytes before, between and after them.
 const PARTS: usize = 2 * GAPS + 1;
@@ -37,7 +38,7 @@ struct Gap {
     from: *const u8,
 }
 
-/// The gaps of one datagram, in the order of their places.
+/// The gaps of one datagram, by offset.
 #[derive(Clone)]
 pub struct Gaps {
     base: *mut u8,
@@ -52,8 +53,8 @@ impl Gaps {
         count: 0,
     };
 
-    /// Makes `to`, a part of the datagram's buffer, a gap for the bytes of `pieces` from `skip`. Returns whether it
-    /// could; if not, they must be copied.
+    /// Makes `to`, a part of the datagram's buffer, a gap for the bytes of `pieces` from `skip`. Returns whether that
+    /// is possible; if not, the caller must copy them.
     pub fn leave(&mut self, pieces: &[Piece], mut skip: usize, to: &mut [u8]) -> bool {
         let Some(mut at) = (to.as_ptr() as usize).checked_sub(self.base as usize) else { return false };
         let before = self.count;
@@ -81,7 +82,7 @@ impl Gaps {
     }
 }
 
-/// A row of consecutive datagrams to one peer, all of one length.
+/// A row: consecutive datagrams of equal length to one peer.
 #[derive(Clone)]
 struct Slot {
     /// Its offset in the pages: the end of the previous row, so that rows are contiguous.
@@ -91,7 +92,7 @@ struct Slot {
     /// Bytes of each datagram.
     len: usize,
     count: usize,
-    /// Gaps of the first datagram. The others are made together and copied (`Driver::fill_row`).
+    /// Gaps of the first datagram. The others are built together, with copied payloads (`Driver::fill_row`).
     gaps: Gaps,
 }
 
@@ -100,9 +101,9 @@ struct Slot {
 pub struct Outgoing {
     pages: Pages,
     slots: Box<[Slot]>,
-    /// Rows that have been built and not sent.
+    /// Rows that are built but not sent.
     waiting: Range<usize>,
-    /// Datagrams of the batch, sent ones too.
+    /// Number of datagrams of the batch, including sent ones.
     made: usize,
     names: Box<[libc::sockaddr_storage]>,
     controls: Box<[Control]>,
@@ -110,11 +111,11 @@ pub struct Outgoing {
     headers: Box<[libc::mmsghdr]>,
     /// Rows of each message.
     runs: [usize; SLOTS],
-    /// Messages of many datagrams are used.
+    /// Whether messages may have many datagrams.
     pub joins: bool,
-    /// The first waiting datagram has met an error of another datagram.
+    /// Whether sending the first queued datagram reported an error that may be another's.
     again: bool,
-    /// Rows up to this one have one datagram each and are sent alone, because the kernel rejected them together.
+    /// Rows before this one have one datagram each and are sent alone, because the kernel rejected them together.
     alone: usize,
 }
 
@@ -166,7 +167,7 @@ impl Outgoing {
         Some((buffer, &mut slot.gaps))
     }
 
-    /// Most datagrams of a row: one if the kernel does not take them together.
+    /// Maximum number of datagrams of a row: one if the kernel lacks segmentation offload.
     #[inline]
     pub fn longest_row(&self) -> usize {
         if self.joins { segments::MAX_GSO_SEGMENTS } else { 1 }
@@ -182,13 +183,13 @@ impl Outgoing {
         self.waiting.end += 1;
     }
 
-    /// Whether datagrams wait to be sent.
+    /// Whether datagrams are queued.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Describes the waiting datagrams for sendmmsg(2), with the source addresses of `locals`. The descriptions are
-    /// valid until the next call on `self`.
+    /// Fills the headers of sendmmsg(2) for the queued datagrams, with the source addresses of `locals`. The headers
+    /// are valid until the next call on `self`.
     pub fn describe(&mut self, locals: Option<&Locals>) -> &mut [libc::mmsghdr] {
         let (mut at, mut message, mut vector) = (self.waiting.start, 0, 0);
         while at < self.waiting.end {
@@ -225,8 +226,8 @@ impl Outgoing {
         &mut self.headers[..message]
     }
 
-    /// Writes the parts of row `index` to the vectors from `next` on. Those from `first` on belong to the same message,
-    /// whose last vector is extended by contiguous bytes. Returns the next free vector.
+    /// Writes the parts of row `index` to the vectors from `next` on. The message's vectors start at `first`;
+    /// contiguous bytes extend the last one. Returns the next free vector.
     fn parts(&mut self, index: usize, first: usize, mut next: usize) -> usize {
         let slot = &self.slots[index];
         let base = self.pages.base().wrapping_add(slot.at);
@@ -254,7 +255,7 @@ impl Outgoing {
         next
     }
 
-    /// The first `messages` of the description have been sent. Returns how many datagrams those were.
+    /// Removes the first `messages` after they were sent. Returns their number of datagrams.
     pub fn sent(&mut self, messages: usize) -> usize {
         let rows: usize = self.runs[..messages].iter().sum();
         let gone = self.waiting.start..self.waiting.start + rows;
@@ -263,8 +264,8 @@ impl Outgoing {
         self.slots[gone].iter().map(|slot| slot.count).sum()
     }
 
-    /// The kernel refused the first message. If it had many datagrams, each is sent alone from now on, and `None` is
-    /// returned. Otherwise it is removed from the batch, and its peer and length are returned.
+    /// Handles the kernel's rejection of the first message. If the message had many datagrams, each is sent alone from
+    /// now on, and `None` is returned. Otherwise it is removed from the batch, and its peer and length are returned.
     pub fn refused(&mut self) -> Option<(Option<u32>, usize)> {
         self.again = false;
         let first = self.waiting.start..self.waiting.start + self.runs[0];
@@ -279,7 +280,7 @@ impl Outgoing {
         Some((slot.peer, slot.len))
     }
 
-    /// Makes each waiting datagram a row of its own, from the first slot on.
+    /// Splits the queued rows into rows of one datagram, from the first slot on.
     #[cold]
     fn take_apart(&mut self) {
         let rows = self.slots[self.waiting.clone()].to_vec();
@@ -299,13 +300,13 @@ impl Outgoing {
         self.waiting = 0..count;
     }
 
-    /// Returns whether the first waiting datagram had already met an error that may be another's, and notes that it
-    /// has.
+    /// Records that sending the first queued datagram reported an error that may be another's. Returns whether that had
+    /// happened before.
     pub fn is_again(&mut self) -> bool {
         std::mem::replace(&mut self.again, true)
     }
 
-    /// Copies lent memory into the gaps of waiting datagrams: the loan may end before they are sent.
+    /// Copies lent memory into the gaps of queued datagrams, because the loan may end before they are sent.
     #[cold]
     pub fn settle(&mut self) {
         for index in self.waiting.clone() {
@@ -327,7 +328,7 @@ mod tests {
 
     const LENGTHS: [usize; 4] = [1_472, 1_472, 1_472, 700];
 
-    /// The bytes of each message that is described, and how many vectors it has.
+    /// The bytes of each message, and its number of vectors.
     fn described(batch: &mut Outgoing) -> Vec<(Vec<u8>, usize)> {
         let headers = batch.describe(None);
         let read = |header: &libc::mmsghdr| {
@@ -380,7 +381,7 @@ mod tests {
         assert!(batch.is_empty());
     }
 
-    /// As on a path of 9,000 bytes: the first datagram was built alone, with a gap, and the others after it together.
+    /// As with an MTU of 9,000 bytes: the first datagram was built alone, with a gap, and the others together.
     #[test]
     fn a_row_of_long_datagrams_has_gaps_in_the_first_alone() {
         const LEN: usize = LEAST_GAP + 72;

@@ -1,5 +1,5 @@
-//! Payloads that the kernel delivers in place: messages are received with gaps in their buffers, and mispredicted
-//! payloads are moved back into the gaps before anything is processed.
+//! Receives payloads in place: buffers of messages have gaps whose bytes go to the destination. Mispredicted payloads
+//! are moved back into the gaps before anything is processed.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub struct Place {
 impl Place {
     /// Upper bound of the bytes that one receive may place.
     pub const MAX_LEN: usize = RECEIVE_LONG * MESSAGE;
-    /// Messages that are received with places.
+    /// Maximum number of messages that are received in place.
     pub const MESSAGES: usize = RECEIVE_LONG;
 
     pub const NONE: Self = Self { base: std::ptr::null_mut(), part: 0, count: 0 };
@@ -31,19 +31,19 @@ impl Place {
         Self { base, part, count }
     }
 
-    /// Without its first `count` payloads.
+    /// The memory after the first `count` payloads.
     fn after(self, count: usize) -> Self {
         Self { base: self.base.wrapping_add(count * self.part), count: self.count - count, ..self }
     }
 
-    /// Bytes of a datagram with such a payload.
+    /// Length in bytes of a datagram with such a payload.
     fn packet(self) -> usize {
         Foresight::HEAD + self.part
     }
 }
 
-/// Expected rows of packets, and the destinations of their payloads. Packets come in messages of `each`. Only packets
-/// that come alone are expected in more than one row.
+/// Expected rows of packets, and the destinations of their payloads. A kernel message has `each` packets. Only packets
+/// that arrive alone are expected in more than one row.
 pub struct Expected {
     pub foresight: Foresight,
     pub places: [Place; Foresight::ROWS],
@@ -65,7 +65,7 @@ pub struct Came {
     pub from: Option<SocketAddr>,
 }
 
-/// The gaps of one message: the payloads of its first datagrams, which are expected in this row.
+/// The gaps of one message: the expected payloads of its first datagrams.
 #[derive(Clone, Copy)]
 struct Slot {
     place: Place,
@@ -80,7 +80,7 @@ impl Slot {
 pub struct Placed {
     slots: [Slot; RECEIVE_LONG],
     vectors: Vec<libc::iovec>,
-    /// All messages checked so far were as expected.
+    /// Whether all messages checked so far were as expected.
     holds: bool,
     /// Payloads that were moved back so far.
     pub brought_back: u64,
@@ -94,7 +94,7 @@ impl Placed {
         Self { slots: [Slot::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true, brought_back: 0 }
     }
 
-    /// Divides the expected payloads among the next messages, whose buffers are `buffers`, at most [`RECEIVE_LONG`].
+    /// Divides the expected payloads among the next messages, with the buffers `buffers`, at most [`RECEIVE_LONG`].
     /// Their headers point to vectors with gaps.
     pub fn lay_out(&mut self, expected: &Expected, buffers: &[*mut u8], headers: &mut [libc::mmsghdr]) {
         let vector = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
@@ -124,15 +124,15 @@ impl Placed {
         }
     }
 
-    /// Checks message `index` of those received; call it in order. From the first datagram on that is not the next
-    /// expected one, payloads are moved back, including those of later messages.
+    /// Checks received message `index`; must be called in order. From the first unexpected datagram on, payloads are
+    /// moved back, including those of later messages.
     ///
     /// # Safety
     /// It was received into the vectors of the last [`Placed::lay_out`], and the memory is still as expected then.
     pub unsafe fn check(&mut self, foresight: &mut Foresight, index: usize, message: Received, came: Came) {
         let Slot { place, row } = self.slots[index];
         let packet = place.packet();
-        // A packet that came alone may have more frames behind its part.
+        // A packet that arrived alone may have more frames after its part.
         let is_longer = place.count == 1 && came.step == message.len && message.len > packet;
         let is_alike = came.from == Some(foresight.from) && (came.step == packet || is_longer);
         let good = if self.holds && is_alike { Self::meets(place, row, message, foresight) } else { 0 };
@@ -141,7 +141,7 @@ impl Placed {
         unsafe { self.bring_back(index, message, good) };
     }
 
-    /// How many datagrams at the start of the message are the next expected ones.
+    /// The number of datagrams at the start of the message that are the next expected ones.
     fn meets(place: Place, row: usize, message: Received, foresight: &mut Foresight) -> usize {
         let packet = place.packet();
         // A shorter last datagram is not one of them.

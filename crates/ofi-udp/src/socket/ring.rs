@@ -1,12 +1,12 @@
 //! io_uring under a socket: one multishot receive into buffers that the kernel picks.
 //!
-//! The ring belongs to the thread that created it, and the kernel works for it only while that thread asks it to
+//! The ring belongs to the thread that created it, and the kernel completes work only when that thread enters it
 //! (`IORING_SETUP_DEFER_TASKRUN`, Linux 6.1). Three rules follow, so that no sleeper misses a datagram:
 //! I1. A datagram leaves the socket only inside [`Ring::receive`], which is called under the endpoint's lock. Until
 //!     then it makes the socket readable, which sleepers watch.
 //! I2. A datagram that has left it is returned by the same call, or waits in the ring's completions, which
 //!     [`Ring::holds`] reports.
-//! I3. Another thread takes the existing completions, and then reads the socket by a system call; it does not depend on
+//! I3. Another thread reads the existing completions, and then the socket by a system call, so it does not depend on
 //!     the owner.
 //!
 //! The owner's check of an idle socket costs two loads and no system call.
@@ -26,17 +26,17 @@ use ofi_core::pages::Pages;
 
 /// Buffers of a ring; a power of two.
 const BUFFERS: u16 = 32;
-/// Most of those that the kernel owns while messages are long: so few that they stay in the processor's cache.
+/// Maximum number of buffers that the kernel owns while messages are long, so that they stay in the processor's cache.
 const LONG_BUFFERS: u16 = 6;
-/// From how many bytes on a message is long.
+/// Minimum length in bytes of a long message.
 const LONG: usize = 16 << 10;
-/// Bytes of one buffer: io_uring's header of a message, its name and control message, and a message of any length.
+/// Size of one buffer in bytes: io_uring's message header, the name, the control messages, and a message of any length.
 const BUFFER: usize = 68 << 10;
 /// The id of the buffer group.
 const GROUP: u16 = 0;
-/// `IORING_ENTER_GETEVENTS`: have the kernel do what is due.
+/// `IORING_ENTER_GETEVENTS`: makes the kernel run pending work.
 const GETEVENTS: u32 = 1;
-/// How long ending the receive may take, in checks.
+/// Maximum number of checks for the end of the receive.
 const END_LOOKS: u32 = 100;
 
 #[derive(Clone, Copy)]
@@ -44,7 +44,7 @@ struct Datagram {
     buffer: u16,
     start: u32,
     end: u32,
-    /// The end of the last one of the same message.
+    /// The end of the last datagram of the same message.
     last: u32,
     from: Option<SocketAddr>,
     local: Option<IpAddr>,
@@ -65,12 +65,12 @@ pub struct Ring {
     receiving: bool,
     owner: u64,
     datagrams: Vec<Datagram>,
-    /// Buffers that this end owns: those of the last batch, and spare ones.
+    /// Buffers that this end owns: those of the last batch, and free ones.
     here: Vec<u16>,
     /// The last batch had long messages.
     long: bool,
     failed: bool,
-    /// Times that the kernel was entered.
+    /// Number of kernel entries.
     pub calls: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// A ring of this thread that receives from `socket`.
+    /// Creates a ring of this thread that receives from `socket`.
     ///
     /// # Errors
     /// The reason why there is no ring: the kernel is too old, or forbids it.
@@ -125,7 +125,7 @@ impl Ring {
         self.owner == this_thread()
     }
 
-    /// Whether completed messages wait.
+    /// Whether completed messages are unread.
     pub fn holds(&mut self) -> bool {
         !self.ring.completion().is_empty()
     }
@@ -135,8 +135,9 @@ impl Ring {
         self.ring.submission().taskrun()
     }
 
-    /// Takes the completed messages. Returns the number of datagrams, and whether there may be more. `None` if another
-    /// thread must check, or the ring has failed ([`Ring::has_failed`]).
+    /// Reads the completed messages. Returns the number of datagrams, and whether there may be more. `None` if the
+    /// socket must be read by a system call: the caller is not the owner, or the ring has failed
+    /// ([`Ring::has_failed`]).
     ///
     /// # Errors
     /// Errors that the socket reports, such as `ECONNREFUSED`.
@@ -169,7 +170,7 @@ impl Ring {
             }
         }
         match error {
-            // Out of buffers, or told to end: restart it.
+            // The receive ended for lack of buffers, or was cancelled: restart it.
             None | Some(libc::ENOBUFS | libc::ECANCELED | libc::EINTR) => {}
             Some(libc::EINVAL | libc::EOPNOTSUPP | libc::EACCES | libc::EPERM | libc::ENOSYS) => {
                 self.failed = true;
@@ -191,7 +192,7 @@ impl Ring {
         self.failed
     }
 
-    /// Passes this end's buffers to the kernel. This ends the last batch.
+    /// Returns this end's buffers to the kernel, which ends the last batch.
     fn give(&mut self) {
         self.datagrams.clear();
         let most = if std::mem::take(&mut self.long) { LONG_BUFFERS } else { BUFFERS };
@@ -221,7 +222,7 @@ impl Ring {
     /// Starts to receive.
     fn begin(&mut self, socket: &UdpSocket) -> std::io::Result<()> {
         self.give();
-        // A submission that the kernel had no room for still waits.
+        // A submission that the kernel had no room for is still queued.
         if self.ring.submission().is_empty() {
             let entry = opcode::RecvMsgMulti::new(Fd(socket.as_raw_fd()), &raw const *self.template, GROUP);
             // SAFETY: the template lives as long as this value, and the socket is open in every call that comes here.
@@ -233,7 +234,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Makes the kernel take submissions and do its pending work.
+    /// Makes the kernel read submissions and run its pending work.
     fn enter(&mut self) -> std::io::Result<()> {
         self.give();
         let submitted = self.ring.submission().len() as u32;
@@ -300,8 +301,8 @@ impl Ring {
         Row { bytes, len, from, local, marked, of, placed: false }
     }
 
-    /// Ends the receive, so that the kernel no longer holds the socket. Returns whether that is certain, which only the
-    /// owner can tell.
+    /// Cancels the receive, so that the kernel no longer holds the socket. Returns whether that is confirmed, which
+    /// only the owner can check.
     pub fn end(&mut self) -> bool {
         if !self.receiving {
             return true;
@@ -327,7 +328,7 @@ impl Ring {
     }
 }
 
-/// An id of this thread that no other thread of this process ever has.
+/// An id of this thread that no other thread of this process ever gets.
 fn this_thread() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     thread_local!(static NUMBER: Cell<u64> = const { Cell::new(0) });

@@ -1,32 +1,32 @@
-//! Datagrams that pass to the kernel as one message (UDP_SEGMENT), and the location of those that arrived as one
+//! Segmentation offload: which datagrams are sent as one message (UDP_SEGMENT), and how a received message is split
 //! (UDP_GRO). See udp(7); the limits are those of the kernel's net/ipv4/udp.c.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Datagrams that came as one message.
+/// Datagrams that arrived as one message.
 pub struct Row<'a> {
     pub bytes: &'a mut [u8],
-    /// Bytes of each, but for the last, which may be shorter.
+    /// Length in bytes of each datagram except the last, which may be shorter.
     pub len: usize,
     /// Their sender.
     pub from: Option<SocketAddr>,
-    /// The local address that they arrived at, on a socket with all addresses of the host.
+    /// The local address that they arrived at, on a socket bound to all addresses of the host.
     pub local: Option<IpAddr>,
-    /// They were marked on the way because a queue was filling up (CE, RFC 3168).
+    /// Whether they were marked for congestion on the way (CE, RFC 3168).
     pub marked: bool,
-    /// Number of datagrams in the message, of which these may be a part.
+    /// Number of datagrams in the whole message.
     pub of: usize,
-    /// Their payloads are in place, not among the bytes.
+    /// Whether the payloads are in place, not among the bytes.
     pub placed: bool,
 }
 
 impl<'a> Row<'a> {
-    /// Their number.
+    /// The number of datagrams.
     pub fn count(&self) -> usize {
         self.bytes.len().div_ceil(self.len.max(1)).max(1)
     }
 
-    /// The first one, and its sender.
+    /// The first datagram, and its sender.
     pub fn first(self) -> (&'a mut [u8], Option<SocketAddr>) {
         (&mut self.bytes[..self.len], self.from)
     }
@@ -37,8 +37,8 @@ pub const MAX_GSO_SEGMENTS: usize = 64;
 /// Maximum total length of these datagrams in bytes: an IPv4 packet's 65,535, less its headers.
 pub const MAX_GSO_BYTES: usize = 65_535 - 60 - 8;
 
-/// How many of the first rows of datagrams may form one message: all to one peer and of one length, except that the
-/// last datagram may be shorter. At least 1 if there are any. `get` returns a row's address, length of each datagram,
+/// The number of leading rows that may form one message: all to one peer and of equal length, except that the last
+/// datagram may be shorter. At least 1 if there are any. `get` returns a row's address, the length of its datagrams,
 /// and their number.
 pub fn run(rows: usize, get: impl Fn(usize) -> (SocketAddr, usize, usize)) -> usize {
     if rows == 0 {
@@ -66,7 +66,7 @@ pub fn run(rows: usize, get: impl Fn(usize) -> (SocketAddr, usize, usize)) -> us
     run
 }
 
-/// The bounds of the datagrams in `len` bytes that arrived as one message, with `segment` bytes each except the last. A
+/// The bounds of the datagrams in a received message of `len` bytes, with `segment` bytes each except the last. A
 /// message without segments is one datagram.
 pub fn cut(len: usize, segment: Option<usize>) -> impl Iterator<Item = (usize, usize)> {
     let step = segment.filter(|&step| step > 0).unwrap_or(len).max(1);

@@ -63,7 +63,7 @@ fn what_icmp_says_is_taken_and_the_socket_is_quiet_again() {
             socket.refused.clear();
         }
         assert!(!socket.is_readable(), "{choice:?}");
-        // And it still receives.
+        // The socket still receives.
         let mut other = open(Choice::Calls);
         send_one(&mut other, socket.address, b"after");
         assert_eq!(receive(&mut socket), 1, "{choice:?}");
@@ -145,7 +145,7 @@ fn what_comes_after_an_empty_look_comes_all_the_same() {
 }
 
 /// One thread polls now and then without sleeping, and others sleep on nested sets, as completion queues, event queues
-/// and applications do. Each datagram wakes a sleeper or has been taken by the polling thread.
+/// and applications do. Each datagram wakes a sleeper or is received by the polling thread.
 #[test]
 fn a_sleeper_is_woken_while_another_thread_looks() {
     const ROUNDS: usize = 2_000;
@@ -201,7 +201,7 @@ fn a_sleeper_is_woken_while_another_thread_looks() {
     });
 }
 
-/// The thread that polled last is busy elsewhere for ever; sleepers are woken nevertheless.
+/// Sleepers are woken even if the thread that polled last never polls again.
 #[test]
 fn a_sleeper_is_woken_though_the_thread_that_received_never_looks_again() {
     with_each(|choice| {
@@ -251,7 +251,7 @@ fn a_socket_on_which_nobody_sleeps_is_in_no_set() {
     });
 }
 
-/// Datagrams that one thread has taken off the socket and not returned are available to any thread.
+/// Datagrams that one thread has read from the socket and not returned are available to any thread.
 #[test]
 fn threads_take_turns_and_nothing_is_lost_between() {
     const EACH: usize = 300;

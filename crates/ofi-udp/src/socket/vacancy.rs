@@ -1,4 +1,4 @@
-//! Waits until an address is free again that a ring held slightly longer than its socket did.
+//! Waits until an address is free that a ring holds slightly longer than its socket does.
 
 use std::cell::Cell;
 use std::net::{SocketAddr, UdpSocket};
@@ -16,7 +16,7 @@ pub struct Vacancy {
 }
 
 impl Vacancy {
-    /// For the socket at `address`.
+    /// Creates the guard for the socket at `address`.
     pub fn new(address: SocketAddr) -> Self {
         Self { address, wanted: Cell::new(false) }
     }
@@ -31,7 +31,7 @@ impl Drop for Vacancy {
     fn drop(&mut self) {
         let end = Instant::now() + BOUND;
         while self.wanted.get() && Instant::now() < end {
-            // Bound for a moment, by a socket that nobody knows.
+            // This socket binds the address only for a moment, and no peer knows it.
             if UdpSocket::bind(self.address).is_ok() {
                 return;
             }
