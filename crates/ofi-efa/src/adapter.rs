@@ -18,12 +18,13 @@ use crate::wire::RawAddress;
 
 /// Marks the ids of receive requests. Other requests carry a [`SlotId`].
 const RECEIVE: u64 = 1 << 63;
-/// Marks requests that are whole operations and carry the operation's number. No table has so many places.
+/// Marks requests that are whole operations, whose ids contain the operation's number. No table of operations is that
+/// large.
 const ALONE: u64 = 1 << 31;
-/// Most requests other than packets under way at a time: accesses to peers' memory, and messages of fabric `efa-direct`
-/// sent from the application's memory. Packets have separate room.
+/// Maximum number of requests in flight other than packets: accesses to peers' memory, and messages of fabric
+/// `efa-direct` sent from the application's memory. Packets have a limit of their own.
 const REQUESTS: usize = 256;
-/// Most requests that one doorbell covers.
+/// Maximum number of requests per doorbell.
 const BATCH: usize = 16;
 
 /// What the arrival of a packet completes.
@@ -116,7 +117,7 @@ pub struct Adapter {
     untold: Vec<WorkRequest>,
     /// Receive requests that are not posted to the device yet.
     returned: Vec<(u64, Segment)>,
-    /// Room for requests other than packets (`REQUESTS`).
+    /// Free queue entries for requests other than packets (`REQUESTS`).
     room: usize,
     /// Most bytes that a request can carry inline.
     inline: usize,
@@ -179,7 +180,7 @@ impl Adapter {
         self.qp.attach(&address.gid)
     }
 
-    /// Queues a receive into a slot. The device learns of it at the next [`Adapter::tell`].
+    /// Queues a receive into a slot. The next [`Adapter::tell`] posts it to the device.
     pub fn receive(&mut self, slot: u32) {
         self.returned.push((RECEIVE | u64::from(slot), self.receiving.segment(slot, self.mtu)));
         if self.returned.len() == BATCH {
@@ -196,7 +197,7 @@ impl Adapter {
         self.returned.clear();
     }
 
-    /// Posts a request. The device learns of it, and of those that follow, at the next [`Adapter::tell`].
+    /// Queues a request. A full batch, or the next [`Adapter::tell`], posts the queued requests to the device.
     ///
     /// # Safety
     /// As [`QueuePair::post`].
@@ -217,7 +218,7 @@ impl Adapter {
         self.untold.clear();
     }
 
-    /// Tells the device of all requests posted since the last call.
+    /// Posts all queued requests to the device.
     #[inline]
     pub fn tell(&mut self) {
         if !self.untold.is_empty() {
@@ -238,14 +239,14 @@ impl Adapter {
         self.free.push(slot);
     }
 
-    /// Logs that nothing is left of what a request needs, and returns the error of its post.
+    /// Logs which resource of a request is used up, and returns the error of its post.
     #[cold]
     pub fn full(&self) -> ofi_api::Error {
         self.log_full();
         ofi_api::Error::AGAIN
     }
 
-    /// As [`Adapter::full`], for packets that wait instead.
+    /// As [`Adapter::full`], for packets that are queued instead.
     #[cold]
     pub fn log_full(&self) {
         static LIMIT: Limit = Limit::new();
@@ -302,7 +303,7 @@ impl Adapter {
         unsafe { self.post(WorkRequest { id, to, action }) };
     }
 
-    /// Posts the only request of an operation. The caller has checked that there is room.
+    /// Posts the only request of an operation. The caller must have checked for room.
     ///
     /// # Safety
     /// As [`Adapter::access`].
@@ -313,7 +314,7 @@ impl Adapter {
         unsafe { self.post(WorkRequest { id: op.to_wire() | ALONE, to, action }) };
     }
 
-    /// As [`Adapter::alone`], and tells the device at once.
+    /// As [`Adapter::alone`], but posts the request to the device at once.
     ///
     /// # Safety
     /// As [`Adapter::access`].
@@ -338,7 +339,7 @@ impl Adapter {
         self.inline
     }
 
-    /// Has the device return all requests under way. This end then sends and receives nothing more.
+    /// Makes the device return all requests in flight. Afterwards this end neither sends nor receives.
     pub fn stop(&mut self) {
         self.tell();
         self.qp.stop();
@@ -363,7 +364,8 @@ impl Adapter {
         std::ptr::slice_from_raw_parts(self.receiving.at(slot), len.min(self.mtu))
     }
 
-    /// Takes completions from the device, and returns how many are queued. Requests that it refuses are among them.
+    /// Reads completions from the device, and returns how many are queued. Requests that the device refuses complete
+    /// too.
     pub fn refill(&mut self) -> usize {
         self.tell();
         if let Err(error) = self.qp.poll(&mut self.ready) {
@@ -434,14 +436,14 @@ impl Adapter {
     }
 }
 
-/// The shares of packets and of other requests in a queue of `most` requests. Either has some, however many packets are
+/// Divides a queue of `most` requests between packets and other requests. Each gets some, however many packets are
 /// wanted.
 fn shares(most: usize, packets: usize) -> (usize, usize) {
     let packets = packets.min(most - REQUESTS.min(most / 2));
     (packets, (most - packets).min(REQUESTS))
 }
 
-/// Handles a failed post: each request ends as if the device had refused it.
+/// Handles a failed post: each request completes as if the device had refused it.
 #[cold]
 fn refused(ready: &mut VecDeque<Completion>, requests: &[WorkRequest], error: &Error) {
     tracing::warn!(target: "ofi::efa::ep_data", %error, "requests cannot be posted");

@@ -32,12 +32,12 @@ pub fn named(raw: &RawAddress) -> Address {
     Address::new(AddrFormat::Efa, &raw.to_bytes())
 }
 
-/// The address of a device without a queue pair. An offer has it as this end's address.
+/// The address of a device without a queue pair, which is the local address of an offer.
 pub fn unmade(gid: &Gid) -> Address {
     named(&RawAddress { gid: *gid, qpn: 0, connid: 0 })
 }
 
-/// The device of an address that has no queue pair yet.
+/// The device of an address without a queue pair.
 ///
 /// # Errors
 /// `FI_EINVAL` if the address is invalid, or is that of an endpoint.
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(resolve(Some("fe80::1:2"), None).unwrap(), peer(0, 0));
         let whole = peer(3, u32::MAX);
         assert_eq!(resolve(Some(&whole.to_string()), Some("9228")).unwrap(), whole);
-        // What prints is read back, and may be inserted.
+        // Printed addresses parse, and may be inserted.
         let read: Address = whole.to_string().parse().unwrap();
         assert_eq!((raw(&read).unwrap(), &read), (raw(&whole).unwrap(), &whole));
         for (node, service) in [

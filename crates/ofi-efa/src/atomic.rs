@@ -1,5 +1,5 @@
 //! Atomic operations. The memory's owner executes them in order with the peer's messages. The device delivers a packet
-//! once, and a message id is taken once, so an operation is executed once.
+//! once, and each message id is processed once, so an operation is executed once.
 
 use ofi_api::{AtomicKind, Caps, Datatype, Errno, FiOp, Result};
 use ofi_core::atomic::{Executor, Sent};
@@ -14,7 +14,7 @@ use crate::moving::{iovs, pieces};
 use crate::op::{Op, Work};
 use crate::wire::{Answer, Atomic, Control, kind};
 
-/// Whether C's endpoints lack this type: they offer none of 16 bytes and more, and crash on such an operation
+/// Whether C's endpoints lack this type: they support none of 16 bytes or more, and crash on such an operation
 /// (libfabric's main branch after 2.6).
 fn is_ours_alone(datatype: Datatype) -> bool {
     datatype.size() > 8
@@ -50,7 +50,7 @@ impl Lane {
             match self.is_own() {
                 Some(true) => {}
                 Some(false) => return Err(beyond_c(executor.size())),
-                // The peer's answer to this shows whether it is of this library.
+                // The answer shows whether the peer is an endpoint of this library.
                 None => {
                     self.ask(common, out.peer);
                     return Err(ofi_api::Error::AGAIN);

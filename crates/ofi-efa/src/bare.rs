@@ -1,10 +1,9 @@
-//! Messages to peers that receive in place: endpoints of libfabric 1.22 to 2.5 that were opened for untagged messages
-//! of one packet alone, without order and without shared memory, under `FI_MR_LOCAL` (section 4.8 of the protocol).
+//! Messages to peers with zero-copy receive: endpoints of libfabric 1.22 to 2.5 that were opened only for untagged,
+//! unordered messages of one packet, without shared memory, under `FI_MR_LOCAL` (section 4.8 of the protocol).
 //!
-//! Such a peer names a second queue pair in its handshake (bit 7), and takes messages there and nowhere else: each
-//! whole, in one packet without a header, with remote CQ data as immediate data. An endpoint that may have such peers,
-//! because it was opened in the same manner, sends no message before its peer's handshake arrives. C's endpoints wait
-//! likewise.
+//! Such a peer names a second queue pair in its handshake (bit 7), and receives messages only there: each is one packet
+//! without a header, with remote CQ data as immediate data. An endpoint that was opened in the same manner may have
+//! such peers, so it sends no message before the peer's handshake arrives, as C's endpoints do.
 
 use ofi_api::{Caps, Errno, Error, OpFlags, Result};
 use ofi_core::transport::{Host, OutMessage, Posted};
@@ -14,8 +13,8 @@ use crate::common::Common;
 use crate::lane::Lane;
 use crate::options::Options;
 
-/// Whether peers that are opened like this endpoint may receive in place. C has two more conditions that are unknown
-/// here: the order that the application requests, and `FI_MR_LOCAL`.
+/// Whether peers that were opened like this endpoint may use zero-copy receive. C has two more conditions, which are
+/// unknown here: the order that the application requests, and `FI_MR_LOCAL`.
 pub fn meets(caps: Caps, options: &Options, mtu: usize) -> bool {
     let is_short = options.longest.is_some_and(|longest| longest <= mtu);
     is_short && !caps.intersects(Caps::TAGGED | Caps::ATOMIC | Caps::DIRECTED_RECV)
@@ -32,8 +31,8 @@ fn refused(expected: String, found: String) -> Error {
 }
 
 impl Lane {
-    /// Sends a message to a peer that receives in place, or fails if that is not possible yet. `None`: the peer takes
-    /// messages with headers.
+    /// Sends a message to a peer with zero-copy receive, or fails if that is not possible yet. `None`: the peer
+    /// receives messages with headers.
     pub fn send_bare<H: Host<Efa>>(
         &mut self,
         common: &mut Common,

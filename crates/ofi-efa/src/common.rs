@@ -24,12 +24,12 @@ use crate::wire::Features;
 pub struct Common {
     pub domain: Arc<DomainPart<Efa>>,
     pub caps: Caps,
-    /// Whether peers like this endpoint may take only messages without headers ([`crate::bare`]).
+    /// Whether peers like this endpoint may receive only messages without headers ([`crate::bare`]).
     pub meets_bare: bool,
     /// Fabric `efa-direct`: no headers, and one operation is one request of the device.
     pub direct: bool,
-    /// Whether a message that found no receive fails (`FI_ENORX`) when the device has retried it as often as the
-    /// application chose: on fabric `efa-direct`, where no message waits for another.
+    /// Whether a message without a receive fails (`FI_ENORX`) after the retries that the application chose: on fabric
+    /// `efa-direct`, where messages are unordered.
     pub gives_up: bool,
     pub adapter: Adapter,
     pub settings: Chosen,
@@ -37,17 +37,17 @@ pub struct Common {
     pub regions: Regions,
     /// The device's abilities to access peers' memory.
     pub rdma: Rdma,
-    /// The device's transfers under way. Dropped after the adapter, whose drop stops them.
+    /// The device's transfers in flight. Dropped after the adapter, whose drop stops them.
     pub transfers: Slots<Transfer>,
-    /// The remains of operations that are gone, while the device still has their only request.
+    /// The state of discarded operations whose only request the device still has.
     pub orphans: FxHashMap<SlotId, Alone>,
     /// Entries that peers name by 32-bit numbers.
     pub ids: Ids<Entry>,
     /// Lanes with pending work.
     pub dirty: Vec<Peer>,
-    /// Lanes whose next message has no room at this end.
+    /// Lanes whose next incoming message has no room at this end.
     pub stalled: Vec<Peer>,
-    /// Lanes that wait until their peer has receives again.
+    /// Lanes in back-off until their peer has receives again.
     pub resting: Vec<Peer>,
     pub counts: Counts,
 }
@@ -71,9 +71,8 @@ impl Common {
         }
     }
 
-    /// The features of this end. C's devices access the registrations of an endpoint with remote access only if they
-    /// find them by their keys; an endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them
-    /// itself.
+    /// The features of this end. Peers' devices access this end's registrations only if they find them by their keys.
+    /// An endpoint that reports accesses (`FI_RMA_EVENT`), or refuses some, executes them itself.
     pub fn features(&self) -> Features {
         let all = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         let found = self.domain.transport.keys && !self.caps.contains(Caps::RMA_EVENT);
@@ -142,7 +141,7 @@ pub struct Counts {
     pub nacks: u64,
 }
 
-/// A peer of the endpoint, as an accessor of memory here.
+/// A peer of the endpoint as an accessor of local memory.
 pub fn accessor<H: Host<Efa>>(host: &H, peer: Peer) -> Accessor<'_> {
     Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
 }

@@ -79,7 +79,7 @@ impl Lane {
         self.send_slot(common, host, out, data)
     }
 
-    /// Copies a message into a slot and sends it without a header: on this fabric, or to a peer that receives in place
+    /// Copies a message into a slot and sends it without a header: on this fabric, or to a peer with zero-copy receive
     /// ([`crate::bare`]).
     pub fn send_slot<H: Host<Efa>>(
         &mut self,
@@ -95,7 +95,7 @@ impl Lane {
         unsafe { copy::gather(out.pieces, 0, common.adapter.outgoing(slot), len) };
         let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
             && !out.flags.contains(OpFlags::TRANSMIT_COMPLETE);
-        // A message that may be given up is not reported as sent before its end is known.
+        // A message that may be given up is reported as sent only when its outcome is known.
         let mark = if detached && !common.gives_up && self.dead.is_none() {
             self.detached += 1;
             Mark::Detached
@@ -127,7 +127,7 @@ impl Held {
         self.messages.is_empty()
     }
 
-    /// Hands a message to the core, or keeps it.
+    /// Passes a message to the core, or holds it.
     pub fn take<H: Host<Efa>>(
         &mut self,
         host: &mut H,

@@ -1,9 +1,9 @@
-//! Local memory behind dma-bufs: the device moves it, and the processor does not touch it.
+//! Local memory behind dma-bufs, which the device accesses and the processor does not.
 //!
-//! An operation of this end finds the device's registration of such memory as that of any other (`ibv::cache`): by its
-//! address, which no other memory of the process has. It is made from a copy of the descriptor. What the device cannot
-//! do alone is refused ([`Dmabufs::refuse`]), where other memory would be copied: an access without RDMA at either end,
-//! or before the peer has said that it has any, and one that the peer's device refuses.
+//! An operation of this end finds the registration of such memory by its address, like that of any other memory
+//! (`ibv::cache`). The registration uses a duplicate of the descriptor. Where other memory would be copied, the
+//! operation is refused ([`Dmabufs::refuse`]): an access without RDMA at either end, one before the peer has announced
+//! RDMA, and one that the peer's device refuses.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,7 +27,7 @@ struct Known {
 #[derive(Default)]
 pub struct Dmabufs {
     all: Mutex<BTreeMap<(usize, usize), Known>>,
-    /// There has been one. Domains without any do not look.
+    /// Whether there has ever been one. Without any, the lookup is skipped.
     any: AtomicBool,
 }
 
@@ -49,7 +49,7 @@ impl Dmabufs {
         Ok(())
     }
 
-    /// Removes what [`Dmabufs::add`] has added.
+    /// Removes a dma-buf that [`Dmabufs::add`] has added.
     pub fn remove(&self, start: usize, len: usize) {
         let mut all = self.all();
         if let Some(known) = all.get_mut(&(start, len)) {

@@ -11,14 +11,15 @@ use crate::dmabuf::Dmabufs;
 use crate::settings;
 use crate::srd::{self, Access, Device};
 
-/// The fabric whose operations are single requests of the device.
+/// Name of the fabric whose operations are single requests of the device.
 pub const DIRECT: &str = "efa-direct";
 
 /// A registration of local memory for operations of this end.
 pub type Local = Arc<Box<dyn srd::Region>>;
 
-/// Keys of open registrations that the device no longer knows. These registrations count accesses, so their owner
-/// executes the accesses. If the device assigns such a key again, the memory is registered anew.
+/// Keys of open registrations that were deregistered from the device. These registrations count accesses, so their
+/// owner executes the accesses. If the device assigns such a key to a new registration, that memory is registered again
+/// for another key.
 #[derive(Default)]
 pub struct Withdrawn(Mutex<FxHashSet<u32>>);
 
@@ -40,7 +41,7 @@ pub struct Domain {
     pub cache: Arc<Cache<Box<dyn srd::Region>>>,
     /// See [`Withdrawn`].
     pub withdrawn: Arc<Withdrawn>,
-    /// Local memory that the processor does not touch.
+    /// Local memory that the processor does not access.
     pub dmabufs: Arc<Dmabufs>,
 }
 
@@ -104,8 +105,8 @@ impl Domain {
         unsafe { self.device.register(addr, len, Access::Local) }
     }
 
-    /// As [`Domain::local`], if the memory is a part of the application's registrations. Also returns the addresses
-    /// that the registration covers. `None` also if the device refuses the memory.
+    /// As [`Domain::local`], for memory that the application has registered. Also returns the addresses that the
+    /// registration covers. `None` for other memory, and if the device refuses the memory.
     ///
     /// # Safety
     /// As [`Domain::local`].

@@ -1,4 +1,4 @@
-//! An endpoint as the core sees it: it has lanes once it is enabled.
+//! The core's view of an endpoint, which has lanes once it is enabled.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ unsafe impl Lanes<Efa> for State {
         let Self::Closed { domain, info, options } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        // The offer's own address names only the device.
+        // The local address of the offer names only the device.
         if let Some(name) = name.filter(|name| address::device(name) != Ok(domain.transport.device.gid())) {
             return Err(Error::wanted(
                 Errno::EADDRNOTAVAIL,
@@ -90,7 +90,7 @@ unsafe impl Lanes<Efa> for State {
     }
 
     fn follows(&self) -> bool {
-        // On fabric `efa` a peer accesses memory only after this end has met it and answered its handshake.
+        // On fabric `efa` a peer accesses memory only after this end has answered its handshake.
         matches!(self, Self::Open(lanes) if lanes.common.direct)
     }
 
@@ -115,7 +115,7 @@ unsafe impl Lanes<Efa> for State {
         len: usize,
         injected: bool,
     ) -> bool {
-        // A plain send ends when the message has arrived.
+        // A plain send completes when the message has arrived.
         if !injected {
             return false;
         }
@@ -145,7 +145,7 @@ unsafe impl Lanes<Efa> for State {
     }
 
     fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        /// Flags that [`Lane::access_now`] satisfies anyway, and those that are handled here.
+        /// Flags that [`Lane::access_now`] always satisfies, and flags that are handled here.
         const PLAIN: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::TRANSMIT_COMPLETE);
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];

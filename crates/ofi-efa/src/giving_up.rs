@@ -1,13 +1,13 @@
 //! Reads and writes that the application gives up while they are in flight ([`ofi_core::transport::Lanes::give_up`]).
 //!
-//! Bytes in packets and slots are copies, so such an operation goes on without the application's memory. Where the
-//! device itself reads or writes that memory, only the end of its registration stops the device: after `ibv_dereg_mr`
-//! it does not touch the memory. A registration serves many operations. It is ended when all that use it were given up,
-//! and one of them is a read. Writes alone leave it: a device that reads memory harms nobody.
+//! Packets and slots hold copies, so such an operation continues without the application's memory. Where the device
+//! itself accesses that memory, only deregistration stops it: after `ibv_dereg_mr` the device does not access the
+//! memory. A registration serves many operations. It is deregistered once all operations that use it were given up and
+//! one of them is a read. For writes alone it stays: the device only reads the memory, which is harmless.
 //!
-//! New operations on the same memory register it again. A request without its registration is completed with an error
-//! of this end when the peer's device answers it. What else an EFA device does then is not known: it was seen on
-//! simulated and emulated devices only.
+//! New operations on the same memory register it again. A request whose registration is gone completes with a local
+//! error when the peer's device answers. This was observed only on simulated and emulated devices; EFA hardware may
+//! behave differently.
 
 use ofi_api::Piece;
 use ofi_core::slots::SlotId;
@@ -43,7 +43,7 @@ impl Lane {
             }
             Work::Alone(alone) => {
                 if self.singles.iter().any(|&(queued, _)| queued == id) {
-                    // The device has never had it.
+                    // The request was never posted to the device.
                     self.singles.retain(|&(queued, _)| queued != id);
                     self.transfers -= 1;
                     common.let_go(std::mem::replace(&mut alone.memory, Memory::Nothing));

@@ -1,15 +1,15 @@
 //! The registrations of local memory that an endpoint's requests use.
 //!
-//! Uses are counted here, under the endpoint's lock, so that another use takes no locked instruction. The last used
-//! registration stays until a request uses another, or until the domain removes a registration: then the next request
-//! or poll releases it.
+//! The endpoint's lock protects the use counts, so another use takes no atomic instruction. The last used registration
+//! is held until a request uses another one, or the domain removes a registration: then the next request or poll
+//! releases it.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use crate::domain::{Domain, Local};
 
-/// A use of a registration, given back by [`Regions::release`].
+/// A use of a registration, which [`Regions::release`] ends.
 #[derive(Debug)]
 pub struct InUse(u32);
 
@@ -17,9 +17,9 @@ struct Held {
     region: Option<Local>,
     /// Number of uses, plus one for the last used registration.
     uses: u32,
-    /// Those of operations that were given up.
+    /// Number of uses by operations that were given up.
     leaving: u32,
-    /// One of those was a read.
+    /// Whether one of those operations was a read.
     fills: bool,
 }
 
@@ -38,7 +38,7 @@ struct Last {
     covers: Range<usize>,
     lkey: u32,
     at: u32,
-    /// The cache's count of removals when it was found.
+    /// The cache's removal count at the lookup.
     removals: u64,
 }
 
@@ -52,7 +52,7 @@ impl Regions {
         // Read before the lookup.
         let removals = domain.cache.removals();
         let Last { covers, lkey, at, removals: known } = &self.last;
-        // An address before the range wraps around to an offset beyond any length.
+        // For an address before the range, the offset wraps around to more than any length.
         let skip = addr.addr().wrapping_sub(covers.start);
         let covered = covers.end - covers.start;
         if *known == removals
@@ -102,20 +102,20 @@ impl Regions {
         })
     }
 
-    /// The operation of a use was given up, a read if `fills`.
+    /// Records that the operation of a use was given up; a read if `fills`.
     pub fn leaves(&mut self, InUse(at): &InUse, fills: bool) {
         let held = &mut self.all[*at as usize];
         held.leaving += 1;
         held.fills |= fills;
     }
 
-    /// The use of such an operation is about to end.
+    /// Called before the use of such an operation ends.
     pub fn stays(&mut self, InUse(at): &InUse) {
         self.all[*at as usize].leaving -= 1;
     }
 
-    /// Ends the registration of a use, if all operations that use it were given up, and one of them is a read. Returns
-    /// whether it has ended: then no device touches the memory by it.
+    /// Deregisters the registration of a use, if all operations that use it were given up and one of them is a read.
+    /// Returns whether it was deregistered: then no device accesses the memory through it.
     pub fn revoke(&mut self, InUse(at): &InUse, domain: &Domain) -> bool {
         if !self.last.covers.is_empty() && self.last.at == *at {
             self.forget();
@@ -126,7 +126,7 @@ impl Regions {
             return false;
         }
         domain.cache.retire(region);
-        // Another endpoint of the domain may use it; it lets go when it polls.
+        // Another endpoint of the domain may use it, which releases it when it polls.
         let is_alone = Arc::strong_count(region) == 1;
         if is_alone {
             held.region = None;
@@ -150,7 +150,7 @@ impl Regions {
         self.free.push(at);
     }
 
-    /// Forgets the last used registration.
+    /// Clears the last used registration.
     fn forget(&mut self) {
         let Last { covers, at, .. } = std::mem::take(&mut self.last);
         if !covers.is_empty() {

@@ -1,6 +1,6 @@
-//! The protocol's 32-bit numbers for operations and transfers under way: 20 bits of index, 12 of generation.
+//! The protocol's 32-bit numbers of operations and transfers in flight: 20 bits of index, 12 of generation.
 
-/// A table of values under such numbers. 0 is never used.
+/// A table of values by such numbers. The number 0 is never used.
 pub struct Ids<T> {
     slots: Vec<(u32, Option<T>)>,
     free: Vec<u32>,

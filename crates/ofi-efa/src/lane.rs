@@ -44,7 +44,7 @@ pub enum Stream {
 pub enum Flow {
     /// Take the next one.
     Next,
-    /// The core did not take the message: offer it again later, and no later message before it.
+    /// The core had no room for the message: it must be offered again before any later message.
     Stop,
 }
 
@@ -59,18 +59,18 @@ pub struct Accesses {
     pub write: bool,
 }
 
-/// A write of no bytes, which makes a peer or its device answer.
+/// A write of no bytes, which a peer or its device answers.
 pub fn nothing() -> Write<'static> {
     let form = WriteForm::Eager(&[]);
     Write { remote: Iovs::default(), data: None, confirm: false, send_id: 0, own: Own::default(), form }
 }
 
-/// Limit of queued bytes for a peer. Beyond it no more are queued.
+/// Maximum number of queued bytes for a peer.
 const QUEUE_LIMIT: usize = 1 << 20;
-/// First and longest back-off (rest) of a lane whose peer had no receive posted.
+/// First and maximum RNR back-off (rest) of a lane whose peer had no receive posted.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// Most notices that one packet of a peer causes after the peer was given up.
+/// Maximum number of notices that one packet of a peer triggers after the peer was given up.
 const DISMISSALS: u8 = 8;
 
 /// The state of one peer: its address, its queues, and the operations in flight.
@@ -79,42 +79,42 @@ pub struct Lane {
     pub to: To,
     /// The peer's features, once its handshake has arrived.
     pub features: Option<Features>,
-    /// The peer's queue pair for messages without headers. Endpoints of libfabric 1.22 to 2.5 that receive in place
-    /// have it.
+    /// The peer's queue pair for messages without headers: of endpoints of libfabric 1.22 to 2.5 with zero-copy
+    /// receive.
     pub bare: Option<To>,
-    /// The accesses to the peer's memory that the device does.
+    /// The kinds of access to the peer's memory that the device executes.
     pub native: Accesses,
     /// Whether this end has sent the peer its handshake.
     greeted: bool,
     /// Whether this end has asked the peer for its handshake.
     asked: bool,
-    /// Remaining notices to a peer that was given up. A notice that finds no receive is repeated.
+    /// Number of notices left for a peer that was given up. A notice that finds no receive is resent.
     dismissals: u8,
     /// The id of the next message.
     pub next_msg: u32,
-    /// The insertion of the peer's address from which message ids are counted: of messages to the peer, and from it.
+    /// The insertion of the peer's address at which message ids started: of messages to the peer, and from it.
     counted: [Option<u64>; 2],
-    /// The peer's address was inserted again before its library was known. Until that is known, the start of the
-    /// message ids to it is uncertain.
+    /// Whether the peer's address was inserted again before its library was known. Until then, it is unknown whether
+    /// the message ids to the peer restart.
     is_unsure: bool,
-    /// [`Host::insertions`] when `counted` was last looked up for messages from the peer.
+    /// [`Host::insertions`] at the last lookup of `counted` for messages from the peer.
     looked: u32,
-    /// The peer's address was inserted again. Its next message shows whether the peer has started its ids again.
+    /// Whether the peer's address was inserted again. Its next message shows whether the peer has restarted its ids.
     may_restart: bool,
     queue: VecDeque<Frame>,
     pub streams: VecDeque<Stream>,
     /// Packets that found no receive at the peer.
     again: VecDeque<Packet>,
-    /// The end of the lane's rest, if its peer has no receives.
+    /// The end of the back-off, if the peer has no receives.
     rest: Option<Instant>,
-    /// The length of the next rest.
+    /// The length of the next back-off.
     pause: Duration,
     /// Bytes in `queue`.
     waiting: usize,
     /// Number of packets under way.
     pub inflight: usize,
     pub window: Window,
-    /// Completed writes of the peer whose report has no room here yet.
+    /// Completed writes of the peer that the core has no room to report yet.
     pub late: VecDeque<Box<[u8]>>,
     /// The same for long writes.
     pub finishing: Vec<Incoming>,
@@ -124,13 +124,13 @@ pub struct Lane {
     pub accessing: VecDeque<SlotId>,
     /// Operations whose only request is not posted.
     pub singles: VecDeque<(SlotId, Action)>,
-    /// Messages that the peer could not read and that must be sent, by their numbers here.
+    /// Messages to send because the peer could not read them, by their numbers at this end.
     pub nacked: FxHashMap<u32, u32>,
-    /// Bytes sent ahead of messages that the peer has not read yet.
+    /// Runt bytes of messages that the peer has not read yet.
     pub runts: usize,
-    /// Refusals that wait until the peer is known to understand them.
+    /// Refusals to send once the peer is known to understand them.
     pub unsaid: Vec<(u32, Errno)>,
-    /// Messages that have arrived, while it is unknown how the peer interprets a receipt.
+    /// Receipts to send once it is known how the peer interprets them.
     pub doubtful: Vec<(u32, u32)>,
     /// Operations of this end that have not ended.
     pub outstanding: usize,
@@ -145,13 +145,13 @@ pub struct Lane {
     pub is_dirty: bool,
     /// Protocols of messages to the peer that were logged.
     pub told: Told,
-    /// Whether a packet to the peer has arrived.
+    /// Whether the peer has received a packet.
     pub is_met: bool,
     /// Whether the lane is in [`Common::stalled`].
     pub is_stalled: bool,
-    /// The peer is lost; pending operations will end with this error.
+    /// Set if the peer is lost: the error of its pending operations.
     pub ending: Option<Errno>,
-    /// The peer is lost for good: no endpoint uses its address any more.
+    /// Whether the peer is lost for good: no endpoint uses its address any more.
     pub dead: Option<Errno>,
 }
 
@@ -208,8 +208,7 @@ impl Lane {
         self.features.map(|features| features.has(Features::OWN))
     }
 
-    /// Asks the peer for its handshake, which it sends in answer to any packet. The packet is a write of no bytes, as
-    /// C's endpoints send it.
+    /// Requests the peer's handshake, which answers any packet. This one is a write of no bytes, as from C's endpoints.
     pub fn ask(&mut self, common: &mut Common, peer: Peer) {
         if self.next_msg == 0 && !std::mem::replace(&mut self.asked, true) {
             self.ask_again(common, peer);
@@ -322,7 +321,7 @@ impl Lane {
         common.counts.sent += 1;
     }
 
-    /// Posts what is queued, as far as slots allow. `false`: something is still queued that does not wait for the peer.
+    /// Posts queued packets while slots are free. `false`: packets are still queued that do not wait for the peer.
     pub fn flush<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
         self.rise(common);
         if !self.is_free() {
@@ -364,7 +363,7 @@ impl Lane {
         self.rest
     }
 
-    /// After the rest, resends packets that found no receive.
+    /// Resends packets that found no receive, once the back-off is over.
     fn rise(&mut self, common: &mut Common) {
         if self.rest.is_some_and(|until| common.adapter.now() >= until) {
             self.rest = None;
@@ -415,7 +414,7 @@ impl Lane {
         }
     }
 
-    /// Pauses sending: the peer has no receives.
+    /// Starts the back-off: the peer has no receives.
     pub fn rest(&mut self, common: &mut Common, peer: Peer) {
         common.counts.not_ready += 1;
         if self.rest.is_none() {
@@ -428,7 +427,7 @@ impl Lane {
         }
     }
 
-    /// Logs the first rest of a row: the peer's device had no receive for a packet.
+    /// Logs the first of consecutive back-offs: the peer's device had no receive for a packet.
     #[cold]
     fn log_rest(&self) {
         static LIMIT: Limit = Limit::new();
@@ -444,9 +443,9 @@ impl Lane {
         }
     }
 
-    /// Takes the peer's request to pause messages (an odd number), or to resume.
+    /// Processes the peer's request to pause messages (an odd number), or to resume.
     pub fn pauses(&mut self, number: u32) {
-        // These packets may overtake one another.
+        // Only the newest number counts, because these packets may overtake one another.
         if number.wrapping_sub(self.paused) >= 1 << 31 {
             return;
         }
@@ -476,12 +475,12 @@ impl Lane {
         }
     }
 
-    /// The peer has receives: the next rest is short again.
+    /// Resets the back-off, because the peer has receives.
     pub fn took(&mut self) {
         self.pause = REST.0;
     }
 
-    /// The device reports that the peer is gone.
+    /// Handles the device's report that the peer is gone.
     pub fn lost(&mut self) {
         let lost = if self.features.is_some() { Errno::ECONNRESET } else { Errno::ECONNREFUSED };
         self.ending.get_or_insert(lost);
@@ -534,7 +533,7 @@ impl Lane {
         }
     }
 
-    /// An operation was discarded with its context.
+    /// Handles an operation that was discarded with its context.
     pub fn abandoned(&mut self, common: &mut Common, id: SlotId, op: Op) {
         match op.work {
             // The completion of its requests ends it.
@@ -571,7 +570,7 @@ impl Lane {
         Ok((slot, id))
     }
 
-    /// An operation was posted. If the peer is lost already, the next poll ends the operation.
+    /// Called after an operation was posted. If the peer is already lost, the next poll ends the operation.
     pub fn posted(&mut self, common: &mut Common, peer: Peer) {
         if self.dead.is_some() {
             common.hold(&mut self.is_dirty, peer);

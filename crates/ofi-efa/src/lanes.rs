@@ -28,10 +28,10 @@ use crate::{Efa, address, settings};
 const MAX_COMPLETIONS_PER_POLL: usize = 256;
 /// Number of polls per clock read, which finds lanes whose peers owe an answer.
 const POLLS_PER_CLOCK_READ: u32 = 64;
-/// How long a peer that owes something may be silent before it is probed.
+/// How long a peer that owes an answer may be silent before it is probed.
 const PROBE: Duration = Duration::from_millis(500);
 
-/// How long the device may keep memory of ended operations before its queue pair is stopped.
+/// How long the device may use memory of ended operations before its queue pair is stopped.
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// The lanes of one endpoint.
@@ -43,7 +43,7 @@ pub struct EfaLanes {
     /// Former owners of queue pairs that another peer has taken over.
     former: FxHashSet<RawAddress>,
     polls: u32,
-    /// When lanes were last checked for peers that owe something.
+    /// Time of the last check for silent peers.
     looked: Option<Instant>,
     timer: Timer,
     pub waits: WaitSet,
@@ -60,7 +60,7 @@ impl EfaLanes {
     pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info, options: &Options) -> Result<Self> {
         let direct = info.fabric_attr.name == crate::domain::DIRECT;
         let limits = domain.transport.device.limits();
-        // Longer requests only where the application asks for them: they take twice the device's memory.
+        // Long requests take twice the device's memory, so they are used only if the application asks for them.
         let inline = if direct { limits.inline.max(info.tx_attr.inject_size) } else { limits.inline };
         let adapter = Adapter::new(&*domain.transport.device, inline, options.device_retries(direct))?;
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
@@ -100,8 +100,7 @@ impl EfaLanes {
         })
     }
 
-    /// The peer with this address, which is introduced to the core when first seen. It gets its queue pair if no peer
-    /// owns it.
+    /// The peer with this address. A new peer is introduced to the core, and owns its queue pair if no other peer does.
     pub fn peer_at<H: Host<Efa>>(&mut self, host: &mut H, address: RawAddress) -> Result<Peer> {
         if let Some(&peer) = self.peers.get(&address) {
             return Ok(peer);
@@ -122,7 +121,7 @@ impl EfaLanes {
         self.peers.insert(address, peer);
         let lives = |lane: &Lane| lane.dead.is_none() && lane.ending.is_none();
         let old = self.queues.get(&(handle, address.qpn)).map(|&old| &self.lanes[old as usize]);
-        // Both an address and a packet may be outdated: the arrival of a packet shows which of two peers owns a queue
+        // Both an address and a packet may be outdated: the arrival of a packet shows which of two peers owns the queue
         // pair. Messages without headers do not identify their sender.
         if self.common.direct || !old.is_some_and(lives) {
             self.take_over(peer);
@@ -131,7 +130,7 @@ impl EfaLanes {
         Ok(peer)
     }
 
-    /// The peer owns its queue pair from now on, and the previous owner does not.
+    /// Makes the peer the owner of its queue pair, in place of the previous owner.
     fn take_over(&mut self, peer: Peer) {
         let lane = &self.lanes[peer as usize];
         let Some(old) = self.queues.insert((lane.to.handle, lane.address.qpn), peer) else { return };
@@ -147,7 +146,7 @@ impl EfaLanes {
         }
     }
 
-    /// A packet has arrived at a peer: it owns its queue pair, unless another peer has taken it over since.
+    /// Called when a peer has received a packet: it owns its queue pair, unless another peer has taken it over since.
     fn met(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         if !std::mem::replace(&mut lane.is_met, true)
@@ -191,8 +190,8 @@ impl EfaLanes {
         self.peer_at(host, told).ok()
     }
 
-    /// Introduces the peers that the application has inserted since: a message lacks parts of its sender's address, and
-    /// a device lets only peers with an address handle write and read.
+    /// Introduces peers that the application has inserted since the last call: a message does not contain its sender's
+    /// whole address, and a device serves accesses only of peers with an address handle.
     pub fn meet<H: Host<Efa>>(&mut self, host: &mut H) {
         let insertions = host.insertions();
         if std::mem::replace(&mut self.met, insertions) == insertions {
@@ -216,7 +215,7 @@ impl EfaLanes {
         }
         let neighbour = self.lanes.iter().find(|lane| Some(lane.to.handle) == from.handle);
         let gid = from.gid.or(neighbour.map(|lane| lane.address.gid))?;
-        // The application does not know this peer. It may learn the key later.
+        // The application does not know this peer, and may learn the key later.
         self.peer_at(host, RawAddress { gid, qpn: from.qpn, connid: 0 }).ok()
     }
 
@@ -285,7 +284,7 @@ impl EfaLanes {
         if self.polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
             self.probe();
         }
-        // Lanes that are held again go to the other list, which keeps its capacity.
+        // Lanes that are scheduled again go to the other list, which keeps its capacity.
         std::mem::swap(&mut self.common.dirty, &mut self.tended);
         for at in 0..self.tended.len() {
             self.tend(host, self.tended[at]);
@@ -346,7 +345,7 @@ impl EfaLanes {
         }
     }
 
-    /// The only request of an operation has ended.
+    /// Handles the completion of an operation's only request.
     fn alone_ended<H: Host<Efa>>(&mut self, host: &mut H, id: SlotId, status: Status) {
         let peer = match host.own_op(id) {
             Some(Op { work: Work::Alone(alone), .. }) => alone.peer,
@@ -425,7 +424,7 @@ impl EfaLanes {
         }
     }
 
-    /// Does the pending work of a lane: posts what is queued, or ends the lane if its peer is lost.
+    /// Does the pending work of a lane: posts queued packets, or ends the lane if its peer is lost.
     fn tend<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         lane.is_dirty = false;
@@ -450,12 +449,12 @@ impl EfaLanes {
         let lost = lane.ending.or(lane.dead.filter(|_| lane.outstanding > 0));
         let Some(errno) = lost else { return };
         lane.stop_accesses(common, host, peer);
-        // The device uses memory of operations until it has returned every request. Their completions schedule the lane
-        // again.
+        // The device uses memory of operations until all their requests have completed. These completions schedule the
+        // lane again.
         if lane.is_busy() {
             return;
         }
-        // Packets that arrived before the loss are taken first.
+        // Packets that arrived before the loss are processed first.
         if lane.is_stalled || !lane.late.is_empty() || !lane.finishing.is_empty() {
             common.hold(&mut lane.is_dirty, peer);
         } else {
@@ -463,8 +462,8 @@ impl EfaLanes {
         }
     }
 
-    /// Probes silent peers that owe something: their devices answer for them. A peer of another libfabric is sent a
-    /// write of no bytes, which such endpoints send themselves to request a handshake.
+    /// Probes silent peers that owe an answer: their devices answer for them. The probe for a peer of C libfabric is a
+    /// write of no bytes, which such endpoints themselves send to request a handshake.
     fn probe(&mut self) {
         if self.common.direct {
             return; // no peer owes anything: the device completes every operation
@@ -474,12 +473,12 @@ impl EfaLanes {
             return;
         }
         self.looked = Some(now);
-        // Data that is expected, or waits to be cleared, has a number here.
+        // Expected data, and data that waits for credit, has a number at this end.
         let owing: FxHashSet<Peer> = self.common.ids.iter().map(Entry::peer).collect();
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             let peer = peer as Peer;
             let owes = lane.outstanding > 0 || owing.contains(&peer);
-            // The device reports whether packets under way arrive, and a queued packet serves as a probe.
+            // The device reports whether packets in flight arrive, and a queued packet serves as a probe.
             let asks = lane.inflight > 0 || !lane.may_send_now();
             if lane.dead.is_some() || !owes || asks {
                 continue;
@@ -530,7 +529,7 @@ impl EfaLanes {
                 self.take(host, ended);
             }
             let common = &mut self.common;
-            // The device reports every request in the end: after a peer's silence, or when its queue pair is stopped.
+            // The device finally completes every request: after a peer's silence, or when its queue pair is stopped.
             if common.adapter.now() >= end && !std::mem::replace(&mut stopped, true) {
                 tracing::error!(target: "ofi::efa::ep_ctrl", "the device has not released memory in time: its queue pair is stopped");
                 common.adapter.stop();
@@ -566,7 +565,7 @@ impl EfaLanes {
         Arm::Armed
     }
 
-    /// Waits briefly for detached messages to arrive, and for answers to operations that were executed here.
+    /// Waits briefly for the arrival of fire-and-forget messages, and of answers to operations that this end executed.
     fn close(&mut self) {
         let end = self.common.adapter.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         let mut told = false;
@@ -576,7 +575,7 @@ impl EfaLanes {
             }
             let awaited = self.lanes.iter().any(Lane::is_awaited);
             if (!awaited && told) || self.common.adapter.now() >= end {
-                // The device may be closed at once, but must first learn of the posted requests.
+                // The device may be closed at once, but the queued requests must be posted first.
                 return self.common.adapter.tell();
             }
             if !awaited {
@@ -597,7 +596,7 @@ impl EfaLanes {
     }
 }
 
-/// A peer has violated the protocol. Only this peer is given up.
+/// Handles a protocol violation: only this peer is given up.
 fn broken(lane: &mut Lane, common: &mut Common, peer: Peer) {
     common.counts.malformed += 1;
     lane.ending.get_or_insert(Errno::EIO);

@@ -1,6 +1,6 @@
 //! Provider `efa`: reliable datagram endpoints over the SRD queue pairs of Amazon's Elastic Fabric Adapter.
 //!
-//! Three layers, each of which knows only the next. The endpoint (`endpoint.rs`, `lanes.rs`, `lane.rs`) follows
+//! There are three layers, and each knows only the next. The endpoint (`endpoint.rs`, `lanes.rs`, `lane.rs`) follows
 //! Amazon's RDM protocol, version 4: messages in one packet, in several, or by the receiver's credit (`message.rs`,
 //! `transfer.rs`), ordered by message id (`window.rs`); remote accesses and atomics executed by the memory's owner
 //! (`rma.rs`, `atomic.rs`) or by the device (`native.rs`). `wire` parses and encodes the protocol's packets. [`srd`]
@@ -9,7 +9,7 @@
 //! Peers on the same host use shared memory: `near.rs`.
 //!
 //! The core needs some things that C libfabric's protocol lacks: refusals of accesses, receive contexts, notes,
-//! back-pressure. Only endpoints of this library exchange them; they know each other by a feature bit
+//! back-pressure. Only endpoints of this library exchange them, and identify each other by a feature bit
 //! ([`wire::Features::OWN`]).
 
 mod adapter;

@@ -1,5 +1,5 @@
-//! Messages: in one packet, in a few, or as their receiver clears them. Also the core's notes, which keep their order
-//! among messages.
+//! Messages in one packet, in a few packets, and under the receiver's credit. Also the core's notes, which are ordered
+//! with messages.
 
 use ofi_api::{Errno, Error, OpFlags, Result};
 use ofi_core::copy;
@@ -47,7 +47,7 @@ impl Lane {
         }
     }
 
-    /// Sends an injected message at once, if nothing prevents it.
+    /// Sends an injected message at once, if possible.
     ///
     /// # Safety
     /// `from` may be read for `len` bytes during the call.
@@ -59,8 +59,8 @@ impl Lane {
         from: *const u8,
         len: usize,
     ) -> bool {
-        // An unknown peer may not exist, and then the send must fail, as it must if it may be given up; a paused or
-        // resting peer takes nothing.
+        // A send to a peer that may not exist, or that may be given up, must be able to fail. A paused peer, or one in
+        // back-off, receives nothing.
         let known = self.features.is_some() || common.direct;
         if !known
             || common.gives_up
@@ -128,7 +128,7 @@ impl Lane {
         let head =
             if is_short { short.bytes().len() } else { message.encode(self.origin(common)).bytes().len() };
         let room = common.adapter.mtu - head;
-        // A message that completes when matched is sent once its receiver has a receive for it, even if it is short.
+        // A message with `FI_MATCH_COMPLETE` is sent when its receiver has a matching receive, even if it is short.
         // With C's endpoints, a receipt reports that.
         let matched = out.flags.contains(OpFlags::MATCH_COMPLETE) && self.is_own() != Some(false);
         if out.len > room || matched {
@@ -137,7 +137,7 @@ impl Lane {
         const ENDS_LATER: OpFlags = OpFlags::TRANSMIT_COMPLETE.union(OpFlags::DELIVERY_COMPLETE);
         let detached = out.flags.intersects(OpFlags::INJECT | OpFlags::INJECT_COMPLETE)
             && !out.flags.intersects(ENDS_LATER.union(OpFlags::MATCH_COMPLETE));
-        // The peer's answer shows whether it exists. Until then a message may fail, and its sender must be told.
+        // The peer's answer shows that it exists. Until then a message may fail, and the failure must be reported.
         let mark = if detached && self.features.is_some() && self.dead.is_none() {
             self.detached += 1;
             Mark::Detached
@@ -256,7 +256,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes a packet with a message id in its turn, or holds it until then.
+    /// Processes a packet with a message id in its turn, or holds it until then.
     pub fn take_ordered<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -336,7 +336,7 @@ impl Lane {
         }
     }
 
-    /// Takes held packets whose turn has come.
+    /// Processes held packets whose turn has come.
     pub fn advance<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -409,7 +409,7 @@ impl Lane {
         }
     }
 
-    /// Takes the message whose turn it is.
+    /// Processes the message whose turn it is.
     fn take_message<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -436,7 +436,8 @@ impl Lane {
         };
         let payload = message.form.payload();
         let at_once = matches!(message.form, Form::Eager { .. });
-        // For an endpoint of this library a receipt means that the message has arrived; for C's, that it was received.
+        // For an endpoint of this library a receipt means that the message has arrived; for C's, that it has matched a
+        // receive.
         if at_once && (!message.confirm || self.is_own() == Some(true)) {
             // SAFETY: the payload is readable for its length during the call.
             return Ok(match unsafe { host.deliver(&arrived, payload.as_ptr()) } {

@@ -1,4 +1,4 @@
-//! The state of payloads under way, and their memory at either end.
+//! The state of payloads in flight, and their memory at both ends.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ pub struct Incoming {
     pub got: usize,
     /// Bytes that the peer was cleared to send.
     pub cleared: usize,
-    /// The sender's number of it.
+    /// The sender's number of the payload.
     pub send_id: u32,
     /// The id of the message for which the sender wants a receipt.
     pub receipt: Option<u32>,
@@ -45,7 +45,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// A payload of `len` bytes that are all outstanding.
+    /// Creates the state of a payload of `len` bytes, none of which have arrived.
     pub fn new(peer: Peer, len: usize, send_id: u32) -> Self {
         Self {
             peer,
@@ -79,7 +79,7 @@ pub struct Answering {
     pub done: usize,
     /// Bytes that the peer has cleared.
     pub cleared: usize,
-    /// The reader's number of it.
+    /// The reader's number of the read.
     pub recv_id: u32,
     /// Whether the first packet was posted. The first packet has another header.
     pub begun: bool,
@@ -99,7 +99,7 @@ pub struct Transfer {
     pub end: End,
     /// Requests that are not posted yet.
     pub todo: VecDeque<Step>,
-    /// Requests that are under way.
+    /// Requests in flight.
     pub posted: usize,
     pub failed: Option<Status>,
     /// Immediate data of the last request.
@@ -114,14 +114,14 @@ pub struct Transfer {
 
 /// A payload that has not been received yet (`Transport::Token`).
 pub enum Token {
-    /// The whole payload is here. A receipt may be due when it is received.
+    /// The whole payload has arrived. A receipt may be due when it is received.
     Here {
         /// The payload.
         bytes: Box<[u8]>,
         /// The sender's number and the message id, for the receipt.
         receipt: Option<(u32, u32)>,
     },
-    /// Only the first bytes are here.
+    /// Only the first bytes have arrived.
     There {
         /// The bytes from the request.
         first: Box<[u8]>,

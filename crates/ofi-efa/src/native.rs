@@ -1,12 +1,12 @@
-//! Accesses to a peer's memory by the devices alone.
+//! Accesses to a peer's memory that the devices execute without the owner's program.
 //!
 //! In a domain with `FI_MR_PROV_KEY` and `FI_MR_VIRT_ADDR`, the key of a registration is the device's 32-bit key, as
 //! with C libfabric. The device accesses the memory of a peer that announces support (bits 0 and 5 of its handshake)
 //! and, if it is of this library, device keys for its registrations (`Features::OWN_KEYS`). All other accesses go
 //! through the owner (`rma.rs`).
 //!
-//! An access that the device refuses goes to the owner too, if it is of this library: the owner knows the reason, or
-//! counts the access.
+//! An access that the device refuses is sent to the owner if it is an endpoint of this library, which knows the reason,
+//! or counts the access.
 //!
 //! The memory of an access belongs to the device until it has completed each request, even if the peer is lost. So a
 //! lane waits for that before it ends its operations (`Lane::is_busy`).
@@ -27,7 +27,7 @@ use crate::srd::{Status, To};
 use crate::wire::{Features, Handshake};
 
 impl Lane {
-    /// Takes the peer's handshake.
+    /// Processes the peer's handshake.
     ///
     /// # Errors
     /// If the peer names an impossible queue pair for messages, or none.
@@ -187,7 +187,7 @@ impl Lane {
         self.transfers > 0
     }
 
-    /// Posts requests, as far as there is room. `false`: something is queued that does not wait for the peer.
+    /// Posts requests while there is room. `false`: requests are still queued that do not wait for the peer.
     pub fn flush_accesses(&mut self, common: &mut Common) -> bool {
         if !self.may_flush() {
             return true;
@@ -221,7 +221,7 @@ impl Lane {
         true
     }
 
-    /// A request has ended.
+    /// Handles the completion of a request.
     pub fn accessed<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -237,7 +237,7 @@ impl Lane {
         match status {
             Status::Done => {}
             Status::NotReady if is_stopped => {}
-            // A write with data consumes a receive at some devices.
+            // On some devices a write with data consumes a receive.
             Status::NotReady if again => {
                 transfer.todo.push_back(request.step);
                 self.accessing.push_back(id);
@@ -290,7 +290,7 @@ impl Lane {
         }
     }
 
-    /// All requests of a transfer have ended.
+    /// Ends a transfer whose requests have all completed.
     fn transferred<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, transfer: Transfer) {
         let Transfer { peer, end, failed, slot, regions, grants, .. } = transfer;
         // Before the application gets its memory back.
@@ -361,7 +361,7 @@ impl Lane {
         }
     }
 
-    /// Asks the owner for an access that its device refused.
+    /// Sends the owner an access that its device refused.
     pub fn ask_owner<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -390,7 +390,7 @@ impl Lane {
         }
     }
 
-    /// The peer's device has written here, with data.
+    /// Handles a write with data by the peer's device.
     pub fn told<H: Host<Efa>>(
         &mut self,
         common: &mut Common,

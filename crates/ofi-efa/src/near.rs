@@ -1,4 +1,4 @@
-//! Peers on the same host: shared memory, under the address that the endpoint has on the fabric.
+//! Peers on the same host: shared memory, under the endpoint's fabric address.
 //!
 //! An endpoint is also the shared-memory endpoint `fi_shm://efa/` followed by its 32-byte address in hexadecimal, which
 //! is unique on a fabric. A [`Door`] advertises that. C libfabric's endpoints have no door, and are reached over the
@@ -20,7 +20,7 @@ use crate::{Efa, address, settings};
 /// Prefix of the addresses in shared memory.
 const SCHEME: &str = "fi_shm://efa/";
 
-/// Pairs a device, for other hosts, with shared memory, for this one.
+/// The composite transport: a device for other hosts, and shared memory for this one.
 pub struct EfaOrShm;
 
 impl Pairing for EfaOrShm {

@@ -10,9 +10,9 @@ use crate::wire::Message;
 /// This transport's state of an operation that has not ended.
 pub struct Op {
     pub work: Work,
-    /// Packets of the operation that have not arrived yet.
+    /// Number of packets of the operation that have not arrived yet.
     pub unacked: u32,
-    /// Whether packets of the operation are still to be built.
+    /// Whether packets of the operation remain to be built.
     pub making: bool,
     /// Whether the operation waits for the peer.
     pub awaits: bool,
@@ -63,7 +63,7 @@ pub struct Lent {
     pub regions: Vec<Box<dyn Region>>,
 }
 
-/// An access by the device. Its state suffices to ask the memory's owner for the access.
+/// An access by the device. Its state suffices to request the access from the memory's owner instead.
 pub struct Native {
     pub write: bool,
     pub pieces: Box<[Piece]>,
@@ -72,7 +72,7 @@ pub struct Native {
     pub told: Option<RemoteData>,
 }
 
-/// An operation of one request, with all that the request's completion needs. The completion carries the operation's
+/// An operation of one request, with all state that its completion needs. The completion contains the operation's
 /// number.
 #[derive(Debug)]
 pub struct Alone {

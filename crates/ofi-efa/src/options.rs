@@ -1,7 +1,6 @@
 //! Endpoint options of C's provider `efa` (fi_efa(7), "PROVIDER SPECIFIC ENDPOINT LEVEL OPTION").
 //!
-//! Programs can read all of them, unlike C's, of which only four can be read. They are set before the endpoint is
-//! enabled.
+//! Programs can read all of them; of C's options, only four can be read. They are set before the endpoint is enabled.
 
 use ofi_api::{EpOption, Errno, Error, Info, Result};
 
@@ -31,9 +30,9 @@ impl Options {
         self.rnr_retry.is_some_and(|most| usize::from(most) < NO_END)
     }
 
-    /// How often the device is told to repeat. `None`: as often as on fabric `efa`. On fabric `efa-direct` it repeats
-    /// without end, as C's does: a message then arrives although the application, which was told that it was sent, does
-    /// not poll any more.
+    /// The device's number of RNR retries. `None`: as on fabric `efa`. On fabric `efa-direct` it retries without limit,
+    /// as in C's provider: a message that was reported as sent then arrives even if the application does not poll any
+    /// more.
     pub fn device_retries(&self, direct: bool) -> Option<u8> {
         self.rnr_retry.or(direct.then_some(NO_END as u8))
     }
@@ -58,7 +57,7 @@ pub struct Rdma {
     pub read: bool,
     pub write: bool,
     pub unsolicited: bool,
-    /// Most bytes of one request.
+    /// Maximum bytes of one request.
     pub longest: usize,
 }
 

@@ -26,8 +26,7 @@ const NAME: &str = "efa";
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EfaProvider;
 
-/// The order that Amazon's protocol keeps: of messages and atomic operations. Reads and writes overtake them, and each
-/// other.
+/// The order that Amazon's protocol guarantees: among messages and atomic operations. Reads and writes are unordered.
 fn order() -> MsgOrder {
     MsgOrder::SAS | MsgOrder::ATOMIC_RAR | MsgOrder::ATOMIC_RAW | MsgOrder::ATOMIC_WAR | MsgOrder::ATOMIC_WAW
 }
@@ -44,8 +43,8 @@ fn narrow(mut info: Info) -> Info {
     info
 }
 
-/// Narrows an offer to single requests of the device, with the same requirements as C's provider: programs that meet
-/// them get the same fabric from either library. [`direct_variants`] applies the device's limits.
+/// Narrows an offer to single requests of the device, with the requirements of C's provider, so that a program gets the
+/// same fabric from both libraries. [`direct_variants`] applies the device's limits.
 fn narrow_direct(mut info: Info) -> Info {
     info = narrow(info);
     let rma = Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
@@ -170,7 +169,7 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         offers.infos.extend(answer.infos);
         offers.refusals.extend(answer.refusals);
     }
-    // Ahead of the others, as in C's provider: this fabric is faster for programs that can use it.
+    // First, as in C's provider: this fabric is faster for programs that can use it.
     offers.infos.splice(0..0, direct);
     if !offers.infos.is_empty() {
         offers.refusals.clear();

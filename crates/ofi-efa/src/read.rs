@@ -50,9 +50,9 @@ impl Lane {
         Iovs::new(lent).map(|iovs| (iovs, regions))
     }
 
-    /// Bytes of such a message that are sent ahead: as many as the limit of runt bytes under way to the peer allows, if
-    /// the peer understands them. C's endpoints report the end of their read, which may be before the packets arrive,
-    /// so a message that must be confirmed is read from its first byte on.
+    /// Number of runt bytes of such a message, which are sent ahead: as many as the limit of runt bytes in flight to
+    /// the peer allows, if the peer understands them. C's endpoints report the end of their read, which may be before
+    /// the packets arrive, so a message that must be confirmed is read from its first byte on.
     pub fn runt(&self, common: &Common, len: usize, confirm: bool) -> usize {
         let understands = self.features.is_some_and(|features| features.has(Features::RUNT));
         let early = confirm && self.is_own() != Some(true);
@@ -76,7 +76,7 @@ impl Lane {
         let mut pieces = Vec::new();
         match &incoming.target {
             Target::Receive(into) => {
-                // A receive that is shorter or has ended takes less.
+                // A receive that is shorter, or has ended, receives less.
                 if let Some(receiving) = host.receiving(*into) {
                     pieces.extend(copy::runs(receiving.pieces, got, receiving.len.saturating_sub(got)));
                 }
@@ -122,7 +122,7 @@ impl Lane {
         self.transfer(common, transfer);
     }
 
-    /// The device has read a payload, or has failed to.
+    /// Handles the end of the device's read of a payload, or its failure.
     pub fn fetched<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -180,8 +180,8 @@ impl Lane {
         self.control(common, peer, Control::ReadNack { send_id, recv_id });
     }
 
-    /// Takes the request of a message that this end could not read, and that its sender now sends. `false`: there is no
-    /// such message.
+    /// Processes the request of a message that this end could not read, and that its sender now sends. `false`: there
+    /// is no such message.
     pub fn take_nacked(
         &mut self,
         common: &mut Common,
@@ -198,7 +198,7 @@ impl Lane {
         if fits { Ok(true) } else { Err(Broken) }
     }
 
-    /// The peer has read a payload.
+    /// Handles the peer's report that it has read a payload.
     pub fn take_end_of_read<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -223,7 +223,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The peer cannot read a payload: this end sends it.
+    /// Handles the peer's report that it cannot read a payload: this end sends it.
     pub fn take_nack<H: Host<Efa>>(
         &mut self,
         common: &mut Common,

@@ -1,4 +1,5 @@
-//! The device's registration of an application's region. Through it, peers access the memory without this end.
+//! The device's registration of an application's region, through which peers access the memory without this end's
+//! program.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,7 +26,7 @@ pub struct Region {
     dmabufs: Arc<Dmabufs>,
 }
 
-/// Most registrations that are tried to get a key that no open registration has.
+/// Maximum number of registrations that are tried to get a key that no open registration has.
 const TRIES: usize = 64;
 
 impl Region {
@@ -72,7 +73,7 @@ impl Region {
 
     /// Registers memory with the device, if possible.
     pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
-        // No device holds an address space of which nothing is promised.
+        // Memory without promises, such as a whole address space, is not registered with the device.
         let is_system = attr.iface == HmemIface::System && attr.promises_memory();
         let ranges = attr.pieces().iter().filter(|_| is_system);
         let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();
@@ -92,7 +93,7 @@ impl Region {
         for range in ranges {
             self.cache.remove(range);
         }
-        // Last: while a range is in the cache, its memory must be known not to be the processor's.
+        // Last: while a range is in the cache, its memory must be known to be a dma-buf's.
         if let Some((start, len)) = self.dmabuf.lock().unwrap_or_else(PoisonError::into_inner).take() {
             self.dmabufs.remove(start, len);
         }

@@ -13,7 +13,7 @@ use crate::op::{Op, Work};
 use crate::transfer::grant;
 use crate::wire::{Control, Iovs, Own, Read, Write, WriteForm};
 
-/// Most remote pieces in one operation (`rma_iov_limit`).
+/// Maximum number of remote pieces in one operation (`rma_iov_limit`).
 pub const IOV_LIMIT: usize = Iovs::MAX_PIECES;
 
 impl Lane {
@@ -57,7 +57,7 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// Asks the owner for a write, for an open operation.
+    /// Sends the owner the write of an open operation.
     ///
     /// # Errors
     /// `FI_EAGAIN` if there are too many operations.
@@ -75,7 +75,7 @@ impl Lane {
         let number = common.ids.insert(Entry::Op(peer, id)).ok_or(Errno::EAGAIN)?;
         let own = Own { rx: told.map_or(0, |told| told.rx.to_wire()) };
         let own = if self.is_own() == Some(true) { own } else { Own::default() };
-        // Always with a receipt, because only a receipt confirms that the bytes are in place.
+        // The write always requests a receipt, because only a receipt confirms that the bytes are in place.
         let mut write = Write {
             remote,
             data: told.map(|told| told.value),
@@ -118,7 +118,7 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// Asks the owner for a read, for an open operation.
+    /// Sends the owner the read of an open operation.
     ///
     /// # Errors
     /// `FI_EAGAIN` if there are too many operations.
@@ -137,7 +137,7 @@ impl Lane {
             let work = Work::In { pieces, len, got: 0, cleared, peer_id: None };
             *op = Op { work, id: recv_id, ..Op::packed(true) };
         }
-        // The most that one packet can answer. The largest header before its data has 24 bytes.
+        // Maximum bytes of an answer in one packet. The largest header before its data has 24 bytes.
         let short = len <= common.adapter.mtu - 24;
         let read = Read { remote, len, recv_id, cleared: (!short).then_some(cleared as u32) };
         self.packet(common, peer, &read.encode(self.origin(common)), 0, Mark::Op(id), |_| {});

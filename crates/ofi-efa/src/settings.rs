@@ -2,7 +2,7 @@
 
 use ofi_core::config::{AnySetting, Setting};
 
-/// Receives of an endpoint.
+/// Number of receives of an endpoint.
 pub static RX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "rx_size",
@@ -11,7 +11,7 @@ pub static RX_SIZE: Setting<usize> = Setting::new(
 )
 .range(1, 1 << 15);
 
-/// Sends of an endpoint.
+/// Number of sends of an endpoint.
 pub static TX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "tx_size",
@@ -20,7 +20,7 @@ pub static TX_SIZE: Setting<usize> = Setting::new(
 )
 .range(16, 1 << 15);
 
-/// The longest message that is sent without the receiver's credit.
+/// Maximum length of a message that is sent without the receiver's credit.
 pub static MAX_MEDIUM: Setting<usize> = Setting::new(
     "efa",
     "inter_max_medium_message_size",
@@ -29,7 +29,7 @@ pub static MAX_MEDIUM: Setting<usize> = Setting::new(
 )
 .range(0, 4 << 20);
 
-/// Data that is cleared at once.
+/// Number of bytes that are cleared at once.
 pub static MIN_CREDITS: Setting<usize> = Setting::new(
     "efa",
     "tx_min_credits",
@@ -38,7 +38,7 @@ pub static MIN_CREDITS: Setting<usize> = Setting::new(
 )
 .range(1, 4096);
 
-/// Messages that arrive before their turn until the peer is asked to pause.
+/// Number of messages held before their turn at which the peer is asked to pause.
 pub static RECVWIN_SIZE: Setting<usize> = Setting::new(
     "efa",
     "recvwin_size",
@@ -56,7 +56,7 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
 )
 .range(0, 60_000);
 
-/// The shortest message that its receiver reads.
+/// Minimum length of a message that its receiver reads.
 pub static MIN_READ_MESSAGE: Setting<usize> = Setting::new(
     "efa",
     "inter_min_read_message_size",
@@ -65,7 +65,7 @@ pub static MIN_READ_MESSAGE: Setting<usize> = Setting::new(
 )
 .range(0, usize::MAX >> 1);
 
-/// Bytes sent ahead of a message that its receiver reads.
+/// Number of runt bytes of a message that its receiver reads.
 pub static RUNT_SIZE: Setting<usize> = Setting::new(
     "efa",
     "runt_size",
@@ -90,7 +90,7 @@ pub static ENABLE_SHM_TRANSFER: Setting<bool> = Setting::new(
     "Reach endpoints of this library with the same host, user and network namespace over shared memory (provider shm's settings apply)",
 );
 
-/// Registrations of local memory that a domain keeps.
+/// Maximum number of registrations of local memory that a domain caches.
 pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "efa",
     "mr_max_cached_count",
@@ -99,7 +99,7 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
 )
 .range(0, 1 << 20);
 
-/// Total bytes of those registrations.
+/// Maximum total bytes of those registrations.
 pub static MR_CACHE_MAX_SIZE: Setting<usize> =
     Setting::new("efa", "mr_max_cached_size", 16 << 30, "Total bytes of the cached registrations")
         .range(0, isize::MAX as usize);

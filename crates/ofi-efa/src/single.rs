@@ -1,4 +1,4 @@
-//! Operations that are one request of the device: an access with one piece at either end, and a message of fabric
+//! Operations that are one request of the device: an access with one piece at both ends, and a message of fabric
 //! `efa-direct`.
 //!
 //! Memory that the application has registered is used in place. Other memory is copied through a slot if it fits into
@@ -36,8 +36,8 @@ impl Alone {
 }
 
 impl Lane {
-    /// Posts an access on the fast path: one of registered memory. `false`: nothing was posted, and [`Lane::rma`] must
-    /// handle the access. With `alone`, also tells the device.
+    /// Posts an access to registered memory on the fast path. `false`: nothing was posted, and [`Lane::rma`] must
+    /// handle the access. With `alone`, also rings the doorbell.
     #[inline(always)]
     pub fn access_now<H: Host<Efa>>(
         &mut self,
@@ -85,7 +85,7 @@ impl Lane {
         true
     }
 
-    /// Posts a message of fabric `efa-direct` on the fast path: one of registered memory, too long to be inline.
+    /// Posts a message of fabric `efa-direct` on the fast path, from registered memory and too long to be inline.
     /// `false`: nothing was posted, and [`Lane::send`] must handle the message.
     #[inline(always)]
     pub fn send_alone_now<H: Host<Efa>>(
@@ -186,7 +186,7 @@ impl Lane {
         Ok(Some(Posted::Pending))
     }
 
-    /// Sends a message from the application's memory. `false`: that is not registered, or there is no room for a
+    /// Sends a message from the application's memory. `false`: the memory is not registered, or there is no room for a
     /// request.
     pub fn send_alone<H: Host<Efa>>(
         &mut self,
@@ -239,7 +239,7 @@ impl Lane {
         true
     }
 
-    /// A request of the lane has ended.
+    /// Handles the completion of a request of the lane.
     pub fn single_ended<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -252,7 +252,7 @@ impl Lane {
             // The peer has no receive for a message, or for a write with data.
             Status::NotReady if self.ending.is_none() && self.dead.is_none() => {
                 self.rest(common, peer);
-                // The memory of an operation that is gone, or was given up, is no longer lent.
+                // The memory of an operation that was discarded or given up is no longer lent.
                 if let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id)
                     && !alone.given_up
                 {
@@ -277,7 +277,7 @@ impl Lane {
         }
     }
 
-    /// Drops unposted requests of operations that are gone, because their memory is no longer lent.
+    /// Drops unposted requests of discarded operations, because their memory is no longer lent.
     pub fn drop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         for (id, action) in std::mem::take(&mut self.singles) {
             match host.op(peer, id) {
@@ -287,7 +287,7 @@ impl Lane {
         }
     }
 
-    /// The device has completed a request. Ends its operation, if that still exists.
+    /// Handles the completion of a request, and ends its operation if that still exists.
     fn finish_alone<H: Host<Efa>>(
         &mut self,
         common: &mut Common,

@@ -13,13 +13,13 @@ use crate::moving::{Incoming, Target};
 use crate::op::Work;
 use crate::wire::{Abandoned, Control, Features, Form};
 
-/// Most bytes that one CTS clears.
+/// Maximum bytes that one CTS clears.
 pub fn grant(common: &Common) -> usize {
     common.settings.min_credits * (common.adapter.mtu - 64)
 }
 
 impl Lane {
-    /// Takes the first bytes of a transfer, and clears the next.
+    /// Processes the first bytes of a transfer, and clears the next.
     pub fn begin<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -47,7 +47,7 @@ impl Lane {
         let len = grant(common).min(incoming.len - incoming.got);
         incoming.cleared = incoming.got + len;
         let (peer, send_id) = (incoming.peer, incoming.send_id);
-        // A million transfers are under way: this end cannot clear another, and gives the sender's lane up.
+        // A million transfers are in flight: this end cannot clear another, and gives up the sender's lane.
         let Some(recv_id) = common.ids.insert(Entry::Incoming(incoming)) else {
             self.ending.get_or_insert(Errno::ENOMEM);
             return common.hold(&mut self.is_dirty, peer);
@@ -55,7 +55,7 @@ impl Lane {
         self.control(common, peer, Control::Cts { send_id, recv_id, len: len as u64, read: false });
     }
 
-    /// Takes data that this end has cleared.
+    /// Processes data that this end has cleared.
     pub fn take_data<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -100,7 +100,7 @@ impl Lane {
         }
     }
 
-    /// Takes data that answers a read or an atomic operation of this end.
+    /// Processes the answer to a read or an atomic operation of this end.
     #[expect(clippy::too_many_arguments, reason = "an answer has these parts")]
     pub fn take_answer<H: Host<Efa>>(
         &mut self,
@@ -139,7 +139,7 @@ impl Lane {
         Ok(())
     }
 
-    /// All bytes of a transfer have arrived.
+    /// Ends a transfer whose bytes have all arrived.
     pub fn complete<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, mut incoming: Incoming) {
         let peer = incoming.peer;
         match &mut incoming.target {
@@ -150,7 +150,7 @@ impl Lane {
                 {
                     return self.finishing.push(incoming);
                 }
-                // Memory that the peer's device wrote is no access of this end.
+                // A write by the peer's device is not counted as an access of this end.
                 if !remote.is_empty() {
                     host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, remote);
                 }
@@ -181,8 +181,8 @@ impl Lane {
         self.refuse(common, incoming.peer, incoming.send_id, errno);
     }
 
-    /// Tells the peer that its operation failed, if the peer understands that. C's endpoints have no such answer to
-    /// accesses.
+    /// Reports to the peer that its operation failed, if the peer understands that. C's endpoints have no such answer
+    /// to accesses.
     pub fn refuse(&mut self, common: &mut Common, peer: Peer, id: u32, errno: Errno) {
         match self.is_own() {
             None => self.unsaid.push((id, errno)),
@@ -195,7 +195,7 @@ impl Lane {
         }
     }
 
-    /// Takes a control packet of the peer about an operation.
+    /// Processes a control packet of the peer about an operation.
     pub fn take_control<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -297,7 +297,7 @@ impl Lane {
                 if answering.cleared == old {
                     return Err(Broken);
                 }
-                // Unless it is still among the streams, because cleared data is unsent.
+                // The stream is queued again, unless unsent cleared data has kept it in the queue.
                 if answering.done == old {
                     self.streams.push_back(Stream::Answer { id: send_id });
                 }
@@ -342,7 +342,7 @@ impl Lane {
             Stream::Answer { .. } => return (true, None),
         };
         let Some(op) = host.op(peer, id) else {
-            // The operation was ended midway: this end tells the peer, if the peer understands that.
+            // The operation ended midway: this end notifies the peer, if the peer understands that.
             let what = match stream {
                 Stream::Medium { message, .. } => Abandoned::Message(message.msg_id),
                 Stream::Data { recv_id, .. } => Abandoned::Operation(recv_id),
@@ -452,7 +452,7 @@ impl Lane {
     }
 }
 
-/// Stands in for payloads when headers are encoded, which only need the length.
+/// A placeholder payload for encoding headers, which need only the length.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Copies data to its destination.
@@ -465,7 +465,7 @@ fn place<H: Host<Efa>>(
 ) -> Result<(), Errno> {
     match &incoming.target {
         Target::Receive(into) => {
-            // A receive that has ended takes nothing; the sender continues until all is sent.
+            // A receive that has ended discards the data; the sender continues until all is sent.
             if let Some(receiving) = host.receiving(*into) {
                 let len = receiving.len.saturating_sub(offset).min(bytes.len());
                 // SAFETY: the pieces are lent until the receive ends.

@@ -2,12 +2,13 @@
 
 use rustc_hash::FxHashMap;
 
-/// Limits of the memory of a peer's held messages. Beyond the first, this end asks the peer to pause. Beyond the
-/// second, it gives the peer up.
+/// Limits in bytes of a peer's held messages. Above the first, this end asks the peer to pause. Above the second, it
+/// gives up the peer.
 pub const HELD: (usize, usize) = (1 << 20, 256 << 20);
-/// Memory of a held message besides its bytes, roughly. It bounds the number of held messages.
+/// Approximate memory overhead of a held message in bytes. It bounds the number of held messages.
 const PLACE: usize = 128;
-/// Messages this far ahead are not the peer's: all before them would have been held, and exceeded the second limit.
+/// Maximum distance of a message from its turn. All messages before a farther one would be held, and would exceed the
+/// second limit.
 const FARTHEST: u32 = 1 << 24;
 const _: () = assert!(HELD.1 / PLACE < FARTHEST as usize / 4);
 
@@ -24,7 +25,7 @@ pub enum Held {
         /// Number of bytes received.
         got: usize,
     },
-    /// The sender has given the message up.
+    /// The sender has given up the message.
     Skipped,
 }
 
@@ -52,31 +53,31 @@ pub struct Window {
     /// The id of the message whose turn it is.
     expected: u32,
     held: FxHashMap<u32, Held>,
-    /// Packets that wait until it is known which count their ids belong to.
+    /// Deferred packets: it is not known yet which count their ids belong to.
     deferred: Vec<Box<[u8]>>,
-    /// Bytes of all that is held and deferred.
+    /// Number of bytes held and deferred.
     bytes: usize,
 }
 
 impl Window {
-    /// Whether it is this message's turn, and no part of it is held.
+    /// Whether it is this message's turn and no part of it is held.
     pub fn is_next(&self, msg_id: u32) -> bool {
         msg_id == self.expected && !self.held.contains_key(&msg_id)
     }
 
-    /// Whether a message may arrive now: not again after its turn, and not farther ahead than any can be. Nothing
-    /// bounds how far a sender gets ahead of a packet that its device delays, so a message that is ahead is never
-    /// dropped: its sender's device has reported it as arrived.
+    /// Whether a message may arrive now: its turn is not over, and it is not too far ahead. A sender may get far ahead
+    /// of a packet that its device delays. Such a message must not be dropped, because the sender's device has reported
+    /// its arrival.
     pub fn admits(&self, msg_id: u32) -> bool {
         msg_id.wrapping_sub(self.expected) < FARTHEST
     }
 
-    /// Whether the peer should pause: the memory of what is held, or the number of messages, is large.
+    /// Whether the peer should pause, because too many messages or bytes are held.
     pub fn is_full(&self, messages: usize) -> bool {
         self.memory() > HELD.0 || self.held.len() >= messages
     }
 
-    /// Whether there is room for so many more bytes.
+    /// Whether there is room for this many more bytes.
     pub fn has_room(&self, len: usize) -> bool {
         self.memory().saturating_add(len) <= HELD.1
     }
@@ -85,13 +86,13 @@ impl Window {
         self.bytes + (self.held.len() + self.deferred.len()) * PLACE
     }
 
-    /// Whether no message has been taken or held yet.
+    /// Whether no message has been processed or held yet.
     pub fn is_new(&self) -> bool {
         self.expected == 0 && self.held.is_empty()
     }
 
-    /// The peer starts its ids again at 0. Held messages belong to the old count and are dropped, as one of the new
-    /// count may have the same id. Returns how many there were.
+    /// Restarts the peer's ids at 0. Held messages belong to the old count and are dropped, because one of the new
+    /// count may have the same id. Returns the number of dropped messages.
     pub fn restart(&mut self) -> usize {
         self.expected = 0;
         let dropped = std::mem::take(&mut self.held);
@@ -99,7 +100,7 @@ impl Window {
         dropped.len()
     }
 
-    /// Keeps a packet until it is known which count its id belongs to.
+    /// Defers a packet until it is known which count its id belongs to.
     pub fn defer(&mut self, packet: Box<[u8]>) {
         self.bytes += packet.len();
         self.deferred.push(packet);
@@ -110,14 +111,14 @@ impl Window {
         !self.deferred.is_empty()
     }
 
-    /// Takes out the deferred packets.
+    /// Removes and returns the deferred packets.
     pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
         let packets = std::mem::take(&mut self.deferred);
         self.bytes -= packets.iter().map(|packet| packet.len()).sum::<usize>();
         packets
     }
 
-    /// The message whose turn it was has been taken.
+    /// Advances to the next message, after the current one was processed.
     pub fn step(&mut self) {
         self.expected = self.expected.wrapping_add(1);
     }
@@ -165,7 +166,7 @@ impl Window {
         Ok(())
     }
 
-    /// Takes out the message whose turn it is, if all of it is here.
+    /// Removes and returns the message whose turn it is, if all of it has arrived.
     pub fn take(&mut self) -> Option<Held> {
         if !self.held.get(&self.expected)?.is_whole() {
             return None;
@@ -175,13 +176,13 @@ impl Window {
         Some(held)
     }
 
-    /// Puts back what [`Window::take`] returned: there is no room for it yet.
+    /// Puts back a message that [`Window::take`] returned, because there is no room for it yet.
     pub fn put_back(&mut self, held: Held) {
         self.bytes += held.size();
         self.held.insert(self.expected, held);
     }
 
-    /// A message, or the rest of one, will not arrive.
+    /// Records that a message, or the rest of one, will not arrive.
     pub fn skip(&mut self, msg_id: u32) {
         if let Some(old) = self.held.insert(msg_id, Held::Skipped) {
             self.bytes -= old.size();

@@ -8,9 +8,9 @@ use crate::common::Common;
 use crate::wire;
 
 impl Lane {
-    /// Whether the application has removed the peer's address and inserted it again since the message ids of a
-    /// direction (0: to the peer, 1: from it) were last started. C's endpoints forget a peer with its address, and both
-    /// sides start again; endpoints of this library do not.
+    /// Whether the application has removed and reinserted the peer's address since the message ids of a direction (0:
+    /// to the peer, 1: from it) started. C's endpoints forget a peer with its address, and both sides restart their
+    /// ids; endpoints of this library do not.
     fn is_inserted_again<H: Host<Efa>>(&mut self, host: &H, peer: Peer, direction: usize) -> bool {
         let Some(now) = host.insertion(peer) else { return false };
         self.counted[direction].replace(now).is_some_and(|before| before != now)
@@ -24,7 +24,7 @@ impl Lane {
         match self.is_own() {
             Some(true) => {}
             Some(false) => self.count_anew(),
-            // C's endpoints, having forgotten this one, repeat their handshake at the next packet.
+            // C's endpoints have forgotten this one, and send their handshake again at the next packet.
             None => {
                 self.is_unsure = true;
                 self.ask_again(common, peer);
@@ -32,7 +32,7 @@ impl Lane {
         }
     }
 
-    /// Decides whether message ids start again, now that the peer's handshake has arrived.
+    /// Decides whether message ids restart. Called when the peer's handshake has arrived.
     pub fn resolve(&mut self) {
         if std::mem::take(&mut self.is_unsure) && self.is_own() == Some(false) {
             self.count_anew();
@@ -43,9 +43,9 @@ impl Lane {
         (self.next_msg, self.greeted) = (0, false);
     }
 
-    /// Looks at the id of a packet from the peer before the packet is taken, and restarts the ids if the peer has. C's
-    /// endpoints do so when the address was inserted again, those of this library do not. `true`: the packet is
-    /// deferred, as the peer's library is not known yet and the id may be of the old count or of a new one.
+    /// Checks the id of a packet from the peer before the packet is processed, and restarts the ids if the peer has.
+    /// C's endpoints restart them after a reinsertion, those of this library do not. `true`: the packet is deferred,
+    /// because the peer's library is unknown and the id may belong to the old or the new count.
     pub fn defers<H: Host<Efa>>(
         &mut self,
         common: &mut Common,
@@ -55,15 +55,15 @@ impl Lane {
         bytes: &[u8],
     ) -> Result<bool, Broken> {
         let Some(msg_id) = packet.msg_id() else { return Ok(false) };
-        // What is in the vector is looked up only when it may have changed.
+        // The address vector is looked up only when it may have changed.
         let insertions = host.insertions();
         if std::mem::replace(&mut self.looked, insertions) != insertions {
             self.may_restart |= self.is_inserted_again(host, peer, 1);
         }
-        // A message may be given up after its turn, but it is not sent again.
+        // A message may be given up after its turn, but is not sent again.
         let is_reused = !self.window.admits(msg_id) && !matches!(packet, wire::Packet::Control(_));
         if is_reused && self.counted[1].is_some() && host.insertion(peer).is_none() {
-            // The peer has inserted this end again, and this end has only removed the peer until now.
+            // The peer has reinserted this end, which so far has only removed the peer.
             (self.counted[1], self.may_restart) = (None, true);
         }
         if !self.may_restart {
@@ -91,7 +91,7 @@ impl Lane {
         Ok(false)
     }
 
-    /// Takes out the deferred packets, once they need not wait any more.
+    /// Removes and returns the deferred packets, once they need not wait any more.
     pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
         if self.may_restart && self.features.is_none() { Vec::new() } else { self.window.take_deferred() }
     }

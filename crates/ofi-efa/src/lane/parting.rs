@@ -11,7 +11,7 @@ use crate::srd::Status;
 use crate::wire::{self, Header};
 
 impl Lane {
-    /// Tells a peer of this library that this end closes, after everything else has arrived.
+    /// Sends a peer of this library the notice that this end closes, after everything else has arrived.
     pub fn part(&mut self, common: &mut Common, peer: Peer) {
         if self.is_own() == Some(true) && self.dead.is_none() && self.ending.is_none() {
             let bye = Header::of_bye(common.adapter.address.connid);
@@ -19,7 +19,7 @@ impl Lane {
         }
     }
 
-    /// Tells a peer that was given up that nothing more will arrive, if its packet shows that it does not know.
+    /// Notifies a peer that was given up, if its packet shows that it does not know.
     pub fn dismiss(&mut self, common: &mut Common, peer: Peer, packet: &wire::Packet<'_>) {
         match packet {
             wire::Packet::Bye => return,
@@ -39,7 +39,7 @@ impl Lane {
         }
     }
 
-    /// Tells a peer that it was given up, once earlier packets have ended.
+    /// Notifies a peer that it was given up, once earlier packets have completed.
     pub(super) fn say_bye(&mut self, common: &mut Common, peer: Peer) {
         if self.dismissals > 0 && self.inflight == 0 {
             self.dismissals -= 1;
@@ -48,8 +48,8 @@ impl Lane {
         }
     }
 
-    /// Sends the handshake to a peer that was given up before its own handshake arrived. Its answer shows whether it
-    /// understands the notice.
+    /// Sends the handshake to a peer that was given up before its own handshake arrived. The answer shows whether the
+    /// peer understands the notice.
     fn introduce(&mut self, common: &mut Common, peer: Peer) {
         let greeting = greeting(common);
         self.greeted = self.last_word(common, peer, &greeting);
@@ -84,7 +84,7 @@ impl Lane {
         }
     }
 
-    /// The peer is lost: clears all its state.
+    /// Clears the state of a lost peer.
     pub fn lose<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
         let inflight = self.inflight;
         let old = std::mem::replace(self, Self::new(self.address, self.to.handle));

@@ -1,5 +1,5 @@
-//! The devices that any queue pair of a device has attached. Their address handles belong to all of them: a device
-//! reports a sender by the handle's number alone, to a queue pair that has not attached the sender's device too.
+//! The remote devices that the queue pairs of a device have attached. A device reports a sender by the number of its
+//! address handle, even to a queue pair that has not attached the sender's device itself.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,12 +22,12 @@ impl Attached {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue pair has a handle of a device.
+    /// Records that a queue pair has a handle of a device.
     pub fn add(&self, number: u16, gid: Gid) {
         self.by_number().entry(number).or_insert(Holders { gid, count: 0 }).count += 1;
     }
 
-    /// A queue pair will destroy its handle. The device may give the number to another device afterwards.
+    /// Called before a queue pair destroys its handle, whose number may then be reused for another device.
     pub fn remove(&self, number: u16) {
         let mut all = self.by_number();
         if let Some(holders) = all.get_mut(&number) {

@@ -22,15 +22,15 @@ pub type Gid = [u8; 16];
 pub struct Limits {
     /// Longest message in bytes.
     pub mtu: usize,
-    /// Most work requests under way on one queue pair.
+    /// Maximum number of work requests in flight on one queue pair.
     pub sends: usize,
-    /// Most receives posted to one queue pair.
+    /// Maximum number of receives posted to one queue pair.
     pub receives: usize,
-    /// Most bytes that a send can carry inline, in a request of 64 bytes.
+    /// Maximum bytes that a send can carry inline, in a request of 64 bytes.
     pub inline: usize,
     /// The same in a request of 128 bytes, if the device has such requests; else `inline`.
     pub inline_long: usize,
-    /// Most bytes of one read or write of a peer's memory; 0 if the device has no RDMA.
+    /// Maximum bytes of one read or write of a peer's memory; 0 if the device has no RDMA.
     pub rdma: usize,
     /// Whether the device can read peers' memory.
     pub read: bool,
@@ -41,21 +41,21 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Most work requests under way on a queue pair whose sends carry so many bytes inline: all its requests have one
-    /// size, and the device has a fixed amount of memory for them.
+    /// Maximum number of work requests in flight on a queue pair whose sends carry this many bytes inline. All its
+    /// requests have one size, and the device has a fixed amount of memory for them.
     pub fn sends_of(&self, inline: usize) -> usize {
         if inline > self.inline { self.sends / 2 } else { self.sends }
     }
 }
 
-/// What a queue pair is opened for.
+/// The requested sizes of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Sends at a time.
+    /// Maximum number of sends in flight.
     pub sends: usize,
-    /// Receives at a time.
+    /// Maximum number of posted receives.
     pub receives: usize,
-    /// Most bytes that a send carries inline.
+    /// Maximum bytes that a send carries inline.
     pub inline: usize,
 }
 
@@ -129,7 +129,7 @@ pub struct WorkRequest {
 /// The status of a completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The receiver has it.
+    /// The receiver has the message.
     Done,
     /// The receiver has no receive posted. The request may be posted again.
     NotReady,
@@ -137,9 +137,9 @@ pub enum Status {
     NoDestination,
     /// The receiver's device does not answer.
     Unresponsive,
-    /// The peer's memory is not registered under that key, or not in that range, or not for that access.
+    /// The peer's memory is not registered under that key, in that range, or for that access.
     BadAddress,
-    /// The peer has no address handle of this end's device, without which its device executes no access.
+    /// The peer has no address handle of this end's device, so its device executes no access.
     UnknownPeer,
     /// The queue pair is in error and returns its requests.
     Flushed,
@@ -267,11 +267,11 @@ pub unsafe trait Device: Send + Sync {
 /// # Safety
 /// The memory of a request or a receive is accessed only from its post to its completion, and only as the request says.
 /// Each completes once, under its id, with the number of bytes that were written. A refused request accesses nothing,
-/// and no request does once this is dropped.
+/// and after the drop of the queue pair no request accesses memory.
 pub unsafe trait QueuePair: Send {
     /// Its number on the device.
     fn qpn(&self) -> u16;
-    /// Its Q-Key: random, so that it distinguishes endpoints that had the same number.
+    /// Its Q-Key, which is random, so that it distinguishes endpoints that had the same number.
     fn qkey(&self) -> u32;
 
     /// The number of a device. It is the same for the same address.
@@ -280,7 +280,7 @@ pub unsafe trait QueuePair: Send {
     /// The device's error.
     fn attach(&mut self, gid: &Gid) -> Result<u16>;
 
-    /// Posts requests, and tells the device of all of them at once.
+    /// Posts requests, with one doorbell.
     ///
     /// # Errors
     /// The device's error. No request was posted then.
@@ -290,10 +290,10 @@ pub unsafe trait QueuePair: Send {
     /// accessed. Inline bytes are readable during the call.
     unsafe fn post(&mut self, requests: &[WorkRequest]) -> Result<()>;
 
-    /// Stops the queue pair: it soon returns all requests and receives, and takes no more.
+    /// Stops the queue pair: it soon returns all requests and receives, and accepts no more.
     fn stop(&mut self);
 
-    /// Posts receives, each under its number, and tells the device of all of them at once.
+    /// Posts receives, each under its number, with one doorbell.
     ///
     /// # Errors
     /// The device's error. Some may have been posted.
@@ -302,7 +302,7 @@ pub unsafe trait QueuePair: Send {
     /// The segments are registered, and are not accessed until their receives have ended.
     unsafe fn receive(&mut self, receives: &[(u64, Segment)]) -> Result<()>;
 
-    /// Takes completions, and returns how many.
+    /// Reads completions, and returns their number.
     ///
     /// # Errors
     /// The device is lost.
@@ -317,7 +317,7 @@ pub unsafe trait QueuePair: Send {
     /// Consumes the notification that made the descriptor readable.
     fn quiet(&mut self);
 
-    /// The clock for waits for peers. A simulated fabric has its own.
+    /// The clock for timeouts of peers. A simulated fabric has its own.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -329,12 +329,12 @@ pub unsafe trait QueuePair: Send {
 /// Devices that were added, besides the system's.
 static ADDED: Mutex<Vec<Arc<dyn Device>>> = Mutex::new(Vec::new());
 
-/// Adds a device that the provider offers from now on: a simulated one, for tests.
+/// Adds a simulated device, for tests, which the provider offers from now on.
 pub fn add(device: Arc<dyn Device>) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(device);
 }
 
-/// All devices: the system's, and those that were added.
+/// All devices: the system's, and added ones.
 ///
 /// # Errors
 /// A text that says what is missing, if there are no devices.

@@ -17,8 +17,8 @@ use super::{
     WorkRequest,
 };
 
-/// The device's own retries to a receiver that is not ready, as many as C libfabric requests. After them, the endpoint
-/// backs off and resends.
+/// The device's number of retries to a receiver that is not ready, as in C libfabric. After them, the endpoint backs
+/// off and resends.
 const RNR_RETRY: u8 = 3;
 
 /// All EFA devices, or what is missing.
@@ -223,7 +223,7 @@ impl Handles {
         Self { ways: Vec::new(), numbers: FxHashMap::default(), attached: Arc::clone(attached) }
     }
 
-    /// The address of a sender's device that another queue pair has attached.
+    /// The address of a sender's device that only another queue pair has attached.
     fn of_others(&self, number: u16) -> Option<Gid> {
         let is_own = matches!(self.ways.get(usize::from(number)), Some(Some(_)));
         if is_own { None } else { self.attached.gid(number) }

@@ -1,4 +1,4 @@
-//! Packets about operations under way (chapters 3 and 4: CTS, CTSDATA, READRSP, EOR, ATOMRSP, RECEIPT, READ_NACK,
+//! Packets about operations in flight (chapters 3 and 4: CTS, CTSDATA, READRSP, EOR, ATOMRSP, RECEIPT, READ_NACK,
 //! PEER_ERROR).
 
 use super::cursor::Reader;

@@ -16,13 +16,13 @@ impl Features {
     pub const DELIVERY_COMPLETE: usize = 1;
     /// It wants packets to have its connection id and that of the sender.
     pub const CONNID: usize = 3;
-    /// It takes messages whose first bytes are sent and whose rest it reads.
+    /// It receives runt-read messages: the first bytes are sent, and it reads the rest.
     pub const RUNT: usize = 4;
     /// Its memory may be written by RDMA.
     pub const RDMA_WRITE: usize = 5;
     /// It sends a READ_NACK for a message that it cannot read.
     pub const READ_NACK: usize = 6;
-    /// It wants messages at another queue pair (libfabric 1.22 to 2.5).
+    /// It receives messages only at another queue pair (libfabric 1.22 to 2.5).
     pub const USER_RECV_QP: usize = 7;
     /// RDMA writes with data consume none of its receives.
     pub const UNSOLICITED_WRITE_RECV: usize = 8;
@@ -57,7 +57,7 @@ pub struct Handshake {
     pub host_id: Option<u64>,
     /// The version of its device.
     pub device_version: Option<u32>,
-    /// The queue pair at which it wants messages: number and Q-Key.
+    /// The queue pair at which it receives messages: number and Q-Key.
     pub user_recv_qp: Option<(u32, u32)>,
     /// Whether its device can access accelerators' memory.
     pub p2p: Option<bool>,

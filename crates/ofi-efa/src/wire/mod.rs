@@ -168,7 +168,7 @@ pub enum Packet<'a> {
         /// Its payload.
         payload: &'a [u8],
     },
-    /// Whether the peer takes messages now. These packets are numbered from 1, because they may overtake one another;
+    /// Whether the peer accepts messages now. These packets are numbered from 1, because they may overtake one another;
     /// an odd number asks this end to pause.
     Pause(u32),
     /// The peer closes.

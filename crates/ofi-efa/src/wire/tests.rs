@@ -81,7 +81,7 @@ fn other_versions_types_and_lengths_are_refused_by_name() {
     assert_eq!(write(1), Err(Malformed::Field("iov.len")));
 }
 
-/// Flags and features of later versions change nothing that is known.
+/// Flags and features of later versions do not change how known fields parse.
 #[test]
 fn unknown_bits_are_ignored() {
     let form = Form::Eager { payload: b"word" };
