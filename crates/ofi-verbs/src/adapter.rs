@@ -16,19 +16,19 @@ use crate::transfer::Held;
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
 
-/// Most outgoing records of all lanes together that occupy a slot.
+/// Maximum number of outgoing records of all lanes that occupy a slot.
 const SEND_SLOTS: usize = 256;
-/// Most remote reads under way on all lanes together.
+/// Maximum number of remote reads in flight on all lanes.
 pub const READS: usize = 64;
-/// Most requests under way on one lane, if the device's queues hold as many.
+/// Maximum number of requests in flight on one lane, if the device's queues hold as many.
 const REQUESTS: usize = 96;
-/// Most requests under way on all lanes together, if the device's completion queues hold as many: each may need an
+/// Maximum number of requests in flight on all lanes, if the device's completion queues hold as many: each may need an
 /// entry there.
 const ALL_REQUESTS: usize = 4096;
-/// Most bytes of an inline request, if the device allows it: enough for a record of 64 bytes with its header.
+/// Maximum bytes of an inline request, if the device allows it: enough for a record of 64 bytes with its header.
 const INLINE: usize = 128;
-/// Marks receives in request ids. The others are [`SlotId`]s, whose high half is a generation that takes any value, so
-/// the mark is the highest bit of the index: no table has as many slots.
+/// Marks receives in request ids. Other ids are [`SlotId`]s, whose high half is a generation of any value, so the mark
+/// is the highest bit of the index, which no table reaches.
 pub const RECEIVE: u64 = 1 << 31;
 
 /// Registered slots.
@@ -81,7 +81,7 @@ impl Witness {
     }
 }
 
-/// A request under way.
+/// A request in flight.
 pub enum Posted {
     /// A record, or a probe.
     Send {
@@ -99,7 +99,7 @@ pub enum Posted {
     },
     /// A part of a transfer.
     Step { peer: Peer, transfer: SlotId, number: u64, reads: bool, is_access: bool },
-    /// An access of its own, and the memory that it uses.
+    /// A single access, and the memory that it uses.
     Alone { peer: Peer, op: SlotId, number: u64, reads: bool, held: Held },
 }
 
@@ -125,8 +125,8 @@ pub enum Ended {
     Received { slot: u32, qp: u32, len: usize },
     /// A receive of a closed connection came back unused.
     Returned { slot: u32 },
-    /// A receive was taken by immediate data, which no endpoint sends. A write with such data has written nothing into
-    /// the slot, where an earlier record lies, perhaps another peer's.
+    /// Immediate data, which no endpoint sends, has consumed a receive. A write with such data does not write into the
+    /// slot, which still holds an earlier record, perhaps another peer's.
     Unasked { slot: u32, qp: u32 },
     /// A request has ended.
     Request { id: SlotId, status: Status },
@@ -137,16 +137,16 @@ pub enum Ended {
 pub struct Adapter {
     pub queues: Box<dyn Queues>,
     pub posted: Slots<Posted>,
-    /// Most requests under way on one lane.
+    /// Maximum number of requests in flight on one lane.
     pub requests: usize,
     /// Number of connections above which idle ones are closed.
     pub connections: usize,
-    /// Limit of signaled requests under way, and, separately, of quiet ones, of which only failures are reported.
+    /// Maximum number of signaled requests in flight, and separately of quiet ones, whose success is not reported.
     most: usize,
-    /// Number of quiet requests under way.
+    /// Number of quiet requests in flight.
     silent: usize,
     pub address: SocketAddr,
-    /// Remote reads under way.
+    /// Number of remote reads in flight.
     pub reads: usize,
     pub waiter: Waiter,
     /// The device's events. Its descriptors are also those for events of connections.
@@ -211,7 +211,7 @@ impl Adapter {
         }
     }
 
-    /// Whether there is room for another request. If not, the completions of signaled requests will make room.
+    /// Whether there is room for another request. Otherwise the completions of signaled requests will make room.
     pub fn has_room(&self) -> bool {
         self.posted.len() - self.silent < self.most
     }
@@ -221,7 +221,7 @@ impl Adapter {
         self.free.pop()
     }
 
-    /// Notes a record that is about to be posted.
+    /// Counts a record that is about to be posted.
     pub fn begin_send(&mut self, posted: Posted) -> SlotId {
         if let Posted::Send { slot, quiet: true, .. } = posted {
             self.silent += 1;
@@ -230,7 +230,7 @@ impl Adapter {
         self.posted.insert(posted)
     }
 
-    /// Notes that a record's request has ended, or was not posted.
+    /// Uncounts a record whose request has ended, or was not posted.
     pub fn end_send(&mut self, slot: Option<u32>, quiet: bool) {
         self.silent -= usize::from(quiet);
         self.quiet -= usize::from(quiet && slot.is_some());
@@ -286,8 +286,8 @@ impl Adapter {
     }
 }
 
-/// The queue sizes of an endpoint that wants this many receives. Half of the completion queue is for requests:
-/// without room there, no request could ever be posted.
+/// The queue sizes of an endpoint that wants this many receives. Half of the completion queue is reserved for requests,
+/// because without room there none could be posted.
 fn sizes(limits: Limits, receives: usize) -> Sizes {
     let receives = receives.min(limits.receives).min(limits.completions / 2);
     Sizes {

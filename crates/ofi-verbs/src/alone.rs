@@ -1,8 +1,9 @@
-//! Common accesses to a peer's memory: one request of the device, without the table of transfers (`fetch.rs`).
+//! Accesses to a peer's memory that are one request of the device, the common case. They bypass the table of transfers
+//! (`fetch.rs`).
 //!
-//! The request's entry among those under way has all that its end needs, so that such an access takes no memory. The
-//! bytes of a write that fits into its request are copied there from the application's memory; those of other short
-//! accesses go through a slot; long ones are read and written in place.
+//! The entry of the request in flight has all state that its completion needs, so such an access allocates nothing. A
+//! write that fits inline is copied from the application's memory into the request; other short accesses use a slot;
+//! long ones access the application's memory in place.
 
 use ibv::transfer::MAX_REQUEST_LEN;
 use ofi_api::{Errno, Piece};
@@ -19,7 +20,7 @@ use crate::transfer::{Held, Refused};
 use crate::wire::PAYLOAD;
 
 impl Lane {
-    /// Posts an access that the device can do now. `false`: nothing was posted, and [`Lane::rma`] must handle the
+    /// Posts an access that the device can execute now. `false`: nothing was posted, and [`Lane::rma`] must handle the
     /// access.
     #[inline]
     pub fn access_now<H: Host<Verbs>>(
@@ -91,7 +92,7 @@ impl Lane {
         true
     }
 
-    /// The request of such an access has ended.
+    /// Handles the completion of such an access.
     pub fn alone_ended<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,

@@ -1,4 +1,4 @@
-//! Atomic operations. The memory's owner executes them in one order with the remote accesses of `rma.rs`. The device
+//! Atomic operations. The memory's owner executes them in order with the remote accesses of `rma.rs`. The device
 //! delivers a record once, so an operation is executed once.
 
 use ofi_api::{Caps, Result};

@@ -1,4 +1,4 @@
-//! The devices of this host, by their addresses: the system's, and those that were added.
+//! The devices of this host, by their addresses: the system's, and added ones.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Port {
     }
 }
 
-/// All addresses of ports that are up, followed by those that were added.
+/// All addresses of ports that are up, followed by those of added devices.
 ///
 /// # Errors
 /// An error that says what this host lacks, if there is no address.

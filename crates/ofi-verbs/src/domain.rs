@@ -55,11 +55,11 @@ pub struct Domain {
     pub device: Arc<dyn Device>,
     /// The address of endpoints that are not given one.
     pub ip: IpAddr,
-    /// Whether peers may get keys of the device. If the application chooses keys, it may reuse one for another
-    /// registration while peers still have the device's key of the first: then the owner checks every access.
+    /// Whether peers may get keys of the device. Not if the application chooses keys: it may reuse one for another
+    /// registration while peers still have the device's key of the first, so the owner checks every access.
     pub native: bool,
-    /// Whether keys are the device's, for peers that pass them to their devices: in a domain for endpoints of
-    /// `FI_EP_MSG`.
+    /// Whether keys are the device's, as in a domain for endpoints of `FI_EP_MSG`, whose peers pass them to their
+    /// devices.
     pub keyed: bool,
     /// Whether peers may use the device's atomics on registered memory, in such a domain.
     pub atomics: bool,
@@ -104,7 +104,7 @@ impl Domain {
         self.device.datagrams().ok_or_else(|| Error::with(Errno::ENOSYS, advice))
     }
 
-    /// Counts a withdrawn registration: endpoints tell the peers that know its key.
+    /// Counts a withdrawn registration, which endpoints report to the peers that know its key.
     pub fn withdrawn(&self) {
         self.withdrawals.fetch_add(1, Ordering::Release);
     }

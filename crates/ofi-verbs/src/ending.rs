@@ -1,4 +1,4 @@
-//! The end of a lane's connection: what is lost with it, and what outlives it.
+//! The end of a lane's connection: which state is dropped, and which outlives it.
 
 use std::collections::VecDeque;
 
@@ -41,8 +41,7 @@ impl Lane {
         old
     }
 
-    /// The connection is over: clears the lane's state, except messages of the peer that the application had no room
-    /// for.
+    /// Ends the connection: clears the lane's state, except messages of the peer that the application had no room for.
     pub fn lose<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
         let old = self.disconnected(common, peer);
         for id in old.kept.ids(|_| true) {
@@ -58,7 +57,7 @@ impl Lane {
             None => Vec::new(),
         };
         for Transfer { end, slot, .. } in transfers {
-            // And with them the registrations.
+            // This also drops the registrations.
             if let Some(slot) = slot {
                 common.adapter.give_slot(slot);
             }
@@ -73,7 +72,7 @@ impl Lane {
         self.ask_again(common, host, peer, spared);
     }
 
-    /// Closes the idle connection. Queued work, and records that were not taken yet, stay.
+    /// Closes the idle connection. Queued work and unprocessed records stay.
     pub fn put_away(&mut self, common: &mut Common, peer: Peer) {
         let old = self.disconnected(common, peer);
         self.commands = old.commands;
@@ -86,8 +85,8 @@ impl Lane {
     }
 }
 
-/// The records that outlive their connection: messages, which the peer's device was told have arrived. Requests that
-/// expect an answer have failed at the peer.
+/// The records that outlive their connection: messages, whose arrival was acknowledged to the peer's device. Requests
+/// that expect an answer have failed at the peer.
 fn orphans(common: &Common, stalled: VecDeque<Part>) -> VecDeque<Part> {
     let mut kept = VecDeque::<Part>::new();
     for part in stalled {

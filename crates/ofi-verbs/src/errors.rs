@@ -10,8 +10,8 @@ pub fn failed(error: &ibv::Error) -> Error {
 /// The text for a `prov_errno` of a connected endpoint: the status of a request, as in C's provider, or an error
 /// number. 0 belongs to an error without a failed request.
 ///
-/// In a domain of connected endpoints, endpoints of other types report error numbers, and this function takes small
-/// ones for statuses: `err` has the real error.
+/// In a domain of connected endpoints, endpoints of other types report error numbers, and this function interprets
+/// small ones as statuses: `err` has the real error.
 pub fn request_text(number: i32) -> String {
     match u32::try_from(number).map(ibv::Status::from_raw) {
         Ok(status) if number != 0 && status.is_known() => format!("{status:?}"),

@@ -1,8 +1,8 @@
 //! Asynchronous events of an endpoint's device: its port goes down, a queue fails, the device is removed.
 //!
-//! A port that goes down ends nothing, because requests have their own retry limits. It is counted, and logged. If the
-//! device reports a failure ([`Failed`]), the endpoint ends the operations on the failed object, because the device no
-//! longer completes them.
+//! A port that goes down ends no operation, because requests have their own retry limits. The event is counted and
+//! logged. If the device reports a failure ([`Failed`]), the endpoint ends the operations on the failed object, because
+//! the device no longer completes them.
 
 use std::os::fd::RawFd;
 use std::time::Instant;
@@ -66,7 +66,7 @@ impl Watch {
         gone.into_iter().chain([queue]).for_each(|fd| waiter.forget(fd));
     }
 
-    /// Takes queued events, up to the next failure.
+    /// Processes queued events until the next failure.
     pub fn next(&mut self) -> Option<Failed> {
         loop {
             let event = match self.events.next() {

@@ -1,5 +1,4 @@
-//! The steps of transfers by the device: payloads that it reads from their sender, and reads and writes of a peer's
-//! memory.
+//! Transfers by the device: payloads that it reads from their sender, and reads and writes of a peer's memory.
 
 use ibv::transfer::{MAX_REQUEST_LEN, Source, plan};
 use ofi_api::Errno;
@@ -31,7 +30,7 @@ impl Lane {
         }
     }
 
-    /// As [`Lane::pull`], but posts the requests after all arrived records were handled: the payload may have moved.
+    /// As [`Lane::pull`], but posts the requests after all received records were processed: the payload may have moved.
     pub fn pull_later<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -68,7 +67,7 @@ impl Lane {
         common.hold(&mut self.is_dirty, peer);
     }
 
-    /// The payload of an announced message has moved: reads the rest from its new place.
+    /// Handles the move of an announced payload: reads the rest from its new address.
     pub fn move_transfers(&mut self, op: u64, to: &Source) {
         let is_of = |end: &End| match end {
             End::Receive { token, .. } => token.op == op && token.flags & flag::KEPT == 0,
@@ -109,7 +108,7 @@ impl Lane {
         self.accesses_waiting += usize::from(is_access);
     }
 
-    /// Posts requests of transfers, as far as there is room.
+    /// Posts requests of transfers while there is room.
     pub fn fetch(&mut self, common: &mut Common, peer: Peer) {
         while let Some(&id) = self.fetching.front() {
             let Some(transfer) = self.transfers.get_mut(id) else {
@@ -161,8 +160,8 @@ impl Lane {
         }
     }
 
-    /// The peer reports that an access has ended. `true`: the device still has requests of it, and uses its memory
-    /// until they end.
+    /// Handles the peer's report that an access has ended. `true`: the device still has requests of it, and uses its
+    /// memory until they complete.
     ///
     /// # Errors
     /// If the peer never reports such an access.
@@ -179,7 +178,7 @@ impl Lane {
         }
     }
 
-    /// A request of a transfer has ended.
+    /// Handles the completion of a request of a transfer.
     pub fn fetched<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,

@@ -1,4 +1,4 @@
-//! One value, or several: one takes no memory of its own.
+//! A list that stores a single value without an allocation.
 
 use std::ops::Deref;
 
@@ -48,7 +48,7 @@ impl<T> Deref for Few<T> {
 }
 
 impl<T: Copy> Few<T> {
-    /// All of them, in memory of their own.
+    /// The values as a boxed slice.
     pub fn into_boxed(self) -> Box<[T]> {
         match self {
             Self::One(one) => Box::new(one),

@@ -1,15 +1,15 @@
 //! Provider `verbs`: messages, tags and remote memory over RDMA devices: InfiniBand, RoCE, soft-RoCE.
 //!
 //! A lane to a peer is a reliable connected queue pair, which rdma_cm establishes at first use (`lanes/meeting.rs`).
-//! All peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits bound the slots that a peer
-//! may use (`lane/`). Short messages travel in records (`wire.rs`). Long ones are announced, and the receiver reads
+//! All peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits limit the slots that a peer
+//! may use (`lane/`). Short messages are sent in records (`wire.rs`). Long ones are announced, and the receiver reads
 //! them from the sender's memory (`message.rs`, `fetch.rs`). The owner of memory executes the first access to it, and
 //! checks key, bounds and rights whenever bytes are copied (`rma.rs`, `atomic.rs`); the device executes later accesses
 //! (`native.rs`).
 //!
 //! Peers on the same host use shared memory: `near.rs`.
 //!
-//! Datagram endpoints (`datagram/`) and connected ones (`connected/`) speak the wire protocol of C libfabric's
+//! Datagram endpoints (`datagram/`) and connected endpoints (`connected/`) use the wire protocol of C libfabric's
 //! provider.
 
 mod adapter;

@@ -1,4 +1,4 @@
-//! Memory that the library allocates: private pages. Only this process uses them.
+//! Memory that the library allocates: private pages, which only this process uses.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Messages: short ones are in a record; long ones are announced, and the receiver reads them.
+//! Messages: a short one is sent in a record; a long one is announced, and the receiver reads it.
 
 use ibv::transfer::Source;
 use ofi_api::{Error, OpFlags, Result};
@@ -21,8 +21,8 @@ impl Lane {
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         self.may_post(out.flags)?;
-        // A message that completes when matched is announced, even if it is short: the peer asks for it when it has a
-        // receive.
+        // A message with `FI_MATCH_COMPLETE` is announced even if it is short: the peer requests it when a receive
+        // matches.
         if out.len > PAYLOAD || self.peer_wishes || out.flags.contains(OpFlags::MATCH_COMPLETE) {
             return self.announce(common, host, out);
         }
@@ -34,8 +34,7 @@ impl Lane {
         let mut fields = Fields::new();
         let mut flags = 0;
         let mark = if detached && !open {
-            // The peer's identity is known when it answers. Until then the message may fail, and its failure is
-            // reported.
+            // The peer is identified when it answers. Until then the message may fail, and a failure must be reported.
             self.outstanding += 1;
             Some(host.open(out.peer, out.ticket, Op::Injected).to_wire())
         } else if detached {
@@ -59,7 +58,7 @@ impl Lane {
         Ok(if detached && open { Posted::Done } else { Posted::Pending })
     }
 
-    /// Announces a message whose payload stays here for now.
+    /// Announces a message, whose payload the peer will read.
     #[cold]
     fn announce<H: Host<Verbs>>(
         &mut self,
@@ -68,7 +67,7 @@ impl Lane {
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         let confirm = out.flags.intersects(OpFlags::DELIVERY_COMPLETE | OpFlags::MATCH_COMPLETE);
-        // A short message is announced because the peer has no room. It counts as sent, and the library keeps a copy.
+        // A short message is announced because the peer has no room. It counts as sent, and the library holds a copy.
         let keep = out.len <= PAYLOAD && !confirm && self.is_open();
         if keep && common.kept + out.len > common.kept_limit {
             return Err(Error::AGAIN);
@@ -100,7 +99,7 @@ impl Lane {
         Ok(if keep { Posted::Done } else { Posted::Pending })
     }
 
-    /// Logs the protocol of a message that is announced, once for each peer and reason.
+    /// Logs the protocol of an announced message, once for each peer and reason.
     fn tell(&mut self, out: &OutMessage<'_>) {
         let (nth, why) = match out.len {
             len if len > PAYLOAD => {
@@ -118,7 +117,7 @@ impl Lane {
         }
     }
 
-    /// The context of an operation closes: see [`ofi_core::transport::Lanes::abandon`].
+    /// Called when the context of an operation closes: see [`ofi_core::transport::Lanes::abandon`].
     pub fn abandon(&mut self, common: &mut Common, peer: Peer, id: SlotId, op: &mut Op) -> bool {
         match op {
             Op::Sent | Op::Injected | Op::Confirm | Op::Access => {}
@@ -146,7 +145,7 @@ impl Lane {
         true
     }
 
-    /// Takes a message.
+    /// Processes a message.
     pub fn take_message<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -179,7 +178,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Takes an announcement.
+    /// Processes an announcement.
     pub fn take_announcement<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -221,8 +220,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// The payload of a message that the peer has announced has moved. Reads under way fail at the old place if that
-    /// memory is gone.
+    /// Handles the move of an announced payload. Reads in flight fail at the old address if that memory is gone.
     pub fn take_moved(&mut self, body: &[u8]) -> Result<(), Broken> {
         let mut words = Words(body);
         let (op, addr, rkey) = (words.word()?, words.word()?, words.word()?);
@@ -238,13 +236,13 @@ impl Lane {
         Ok(())
     }
 
-    /// The new place of a token's payload, if it was moved.
+    /// The new address of a token's payload, if it was moved.
     pub fn moved(&self, token: &Token) -> Option<Source> {
         let moved = self.announced.get(&token.op).filter(|_| token.flags & flag::KEPT == 0);
         moved.and_then(|(_, moved)| *moved)
     }
 
-    /// Tells the sender that this end does not need its payload, or no longer does.
+    /// Tells the sender that this end does not, or no longer, need its payload.
     pub fn discard(&mut self, common: &mut Common, peer: Peer, token: &Token) {
         if token.flags & flag::KEPT == 0 {
             self.announced.remove(&token.op);
@@ -252,7 +250,7 @@ impl Lane {
         self.done(common, peer, token.flags & flag::KEPT, token.op, Ok(()));
     }
 
-    /// Tells the peer whether to keep its payloads. Without a connection, the wish is sent when the next one opens.
+    /// Tells the peer whether to hold its payloads. Without a connection, the record is sent when the next one opens.
     pub fn wish(&mut self, common: &mut Common, peer: Peer, keep: bool) {
         if self.link.open().is_none() {
             return;
@@ -262,7 +260,7 @@ impl Lane {
         self.record(common, peer, (kind::KEEP, 0), fields.bytes(), 0, None, |_| {});
     }
 
-    /// Takes the peer's report that an operation of this end has ended.
+    /// Processes the peer's report that an operation of this end has ended.
     pub fn take_done<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,

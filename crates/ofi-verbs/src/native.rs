@@ -1,20 +1,21 @@
-//! Accesses to a peer's memory by the device alone.
+//! Accesses to a peer's memory that the device executes without the owner's program.
 //!
 //! The owner executes the first access to a registration (`rma.rs`) and checks key, bounds and rights. It then sends
-//! the device's key of the whole registration, unless something forbids that: the key must be the library's, the region
-//! must have no counter and be open to all peers, the endpoint must not report accesses (`FI_RMA_EVENT`), and it must
-//! serve every right of the region. From then on the accessing end checks bounds and rights, and its device reads and
-//! writes. An access that fails the check goes to the owner, which names the reason.
+//! the device's key of the whole registration, under these conditions: the library chose the key, the region has no
+//! counter and is open to all peers, the endpoint does not report accesses (`FI_RMA_EVENT`), and it serves every right
+//! of the region. From then on the accessing end checks bounds and rights, and its device reads and writes. An access
+//! that fails the check is sent to the owner, which reports the reason.
 //!
-//! When a registration is closed, the device drops it, and the owner tells every peer that has its key. The device
-//! refuses an access that was in flight or was posted before the peer knew, and the connection fails. The access is
-//! sent to the owner over the next connection (`refused.rs`); everything else in flight ends with `FI_ECONNRESET`.
+//! When a registration is closed, the device deregisters it, and the owner notifies every peer that has its key. If an
+//! access was already in flight, or is posted before the notice, the device refuses it and the connection fails. The
+//! access is sent to the owner over the next connection (`refused.rs`); all other operations in flight end with
+//! `FI_ECONNRESET`.
 //!
 //! Order: a queue pair executes in order, and the owner confirms accesses that it executes. So the device is used only
-//! while nothing is queued and no access is with the owner, and never if accesses must follow messages (`FI_ORDER_WAS`,
-//! `FI_ORDER_RAS`). A request after an unfinished read waits for it at the device (a fence), because the read's answer
-//! may be sent twice. An access with `FI_FENCE` goes to the owner: it raises earlier messages to its completion level,
-//! which only the owner can confirm.
+//! while nothing is queued and the owner executes no access, and never if accesses must follow messages
+//! (`FI_ORDER_WAS`, `FI_ORDER_RAS`). A request after an unfinished read waits for it at the device (a fence), because
+//! the read's answer may be sent twice. An access with `FI_FENCE` is sent to the owner: it raises earlier messages to
+//! its completion level, which only the owner can confirm.
 
 use std::collections::VecDeque;
 
@@ -36,7 +37,7 @@ use crate::wire::{PAYLOAD, kind};
 const MAX_PEER_KEYS: usize = 1 << 16;
 
 impl Lane {
-    /// Posts an access to the device, if the device can do it.
+    /// Posts an access to the device, if the device can execute it.
     pub fn native<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -113,7 +114,8 @@ impl Lane {
         self.is_open() && !self.has_commands() && self.executed == 0 && !common.orders_messages
     }
 
-    /// The peer's device has written here, and this record has the remote CQ data. The written bytes arrived before it.
+    /// Processes the record with the remote CQ data of a write by the peer's device. The written bytes arrived before
+    /// it.
     pub fn take_written<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,
@@ -134,7 +136,7 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Takes a key of the peer's device.
+    /// Stores a key of the peer's device.
     pub fn take_key(&mut self, body: &[u8]) -> Result<(), Broken> {
         let (key, known) = Key::parse(&mut Words(body))?;
         if self.keys.len() < MAX_PEER_KEYS {
@@ -143,7 +145,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Sends the peer the device's keys of the memory that it has just accessed, if it may have them.
+    /// Sends the peer the device's keys of the memory that it has just accessed, if that is allowed.
     pub fn give_keys(&mut self, common: &mut Common, peer: Peer, remote: &[RemotePiece]) {
         if !common.domain.transport.native || common.caps.contains(Caps::RMA_EVENT) {
             return;
@@ -164,7 +166,8 @@ impl Lane {
             }
             let Some(data) = common.domain.data(region) else { continue };
             let remote = data.remote();
-            // While the guard is held, binding a counter and closing the region cannot take the device's registration.
+            // While the guard is held, binding a counter and closing the region cannot withdraw the device's
+            // registration.
             let Some(device) = remote.as_ref().filter(|_| !region.is_counted()) else { continue };
             let rkey = device.rkey();
             let right = |right, word| if access.contains(right) { word } else { 0 };
@@ -181,7 +184,7 @@ impl Lane {
         }
     }
 
-    /// Tells the peer which of its keys were withdrawn.
+    /// Notifies the peer of its withdrawn keys.
     pub fn tell_withdrawn(&mut self, common: &mut Common, peer: Peer) {
         let regions = &common.domain.regions;
         let is_gone = |key: u64, rkey: u32| {

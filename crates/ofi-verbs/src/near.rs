@@ -1,4 +1,4 @@
-//! Peers on the same host: shared memory, under the address that the endpoint has at its device.
+//! Peers on the same host: shared memory, under the endpoint's address on its device.
 //!
 //! A reliable datagram endpoint at `10.0.0.1:7471` is also the shared-memory endpoint `fi_shm://verbs/10.0.0.1:7471`. A
 //! [`Door`] advertises that. Connected endpoints and unreliable datagrams always use the device, because the other end
@@ -17,7 +17,7 @@ use crate::{Verbs, address, settings};
 /// Prefix of the addresses in shared memory.
 const SCHEME: &str = "fi_shm://verbs/";
 
-/// Pairs a device, for other hosts, with shared memory, for this one.
+/// The composite transport: a device for other hosts, and shared memory for this one.
 pub struct VerbsOrShm;
 
 impl Pairing for VerbsOrShm {

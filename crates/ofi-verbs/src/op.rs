@@ -1,4 +1,4 @@
-//! What an endpoint keeps of an operation that has not ended.
+//! The state of operations that have not ended.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it ends with the connection, because it was not spared.
+    /// Whether the operation ends with the connection.
     pub fn is_lost(&self) -> bool {
         !matches!(self, Self::Native(native) if native.spared)
     }
@@ -50,7 +50,7 @@ impl Op {
 /// Memory that the peer may read. The registrations are declared first, so that they are dropped before their memory.
 pub struct Exposed {
     regions: Vec<Box<dyn Region>>,
-    /// Their places.
+    /// The memory of the pieces.
     pub sources: Vec<Source>,
     kept: Option<Arc<[u8]>>,
 }
@@ -74,7 +74,7 @@ impl Exposed {
         Ok(Self { regions, sources, kept })
     }
 
-    /// A copy that the library keeps, so that the application gets its lent memory back once this value is dropped.
+    /// Copies the data for the library, so that the application gets its lent memory back when this value is dropped.
     /// `None` if no memory is lent.
     pub fn moved(&self, device: &dyn Device) -> Result<Option<Self>> {
         if self.kept.is_some() || self.sources.is_empty() {
@@ -103,7 +103,7 @@ pub struct Token {
     pub sources: Box<[Source]>,
 }
 
-/// An access of one piece at either end.
+/// An access with one piece at both ends.
 pub struct One {
     /// A write, or a read.
     pub write: bool,
@@ -122,10 +122,10 @@ impl From<&OutAccess> for One {
     }
 }
 
-/// Where the device finds, or puts, the bytes of an access.
+/// Where the device reads or writes the bytes of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the request, which is a write. The application's memory still has them.
+    /// In the request, which is a write. The application's memory still holds them.
     Request,
     /// In a slot.
     Slot,
@@ -133,20 +133,20 @@ pub enum Place {
     Memory,
 }
 
-/// The state of an access by the device, which suffices to ask the memory's owner for it.
+/// The state of an access by the device, which suffices to request it from the memory's owner instead.
 pub struct Native {
     /// Memory of this end.
     pub pieces: Few<Piece>,
     pub remote: Few<RemotePiece>,
     place: Place,
-    /// The bytes that the application's memory had when it was given back, for [`Place::Request`].
+    /// For [`Place::Request`], a copy of the application's bytes, made when it got its memory back.
     pub kept: Option<Box<[u8]>>,
     pub write: bool,
     pub data: Option<RemoteData>,
     pub len: usize,
     /// Its number among the lane's accesses.
     pub number: u64,
-    /// Whether it goes to the owner instead of ending with the connection.
+    /// Whether it is sent to the owner instead of ending with the connection.
     pub spared: bool,
 }
 
@@ -187,7 +187,7 @@ impl Native {
         self.data.is_some()
     }
 
-    /// Gives this end's memory back to the application: the data of a read is discarded. `false`: the device uses that
+    /// Returns this end's memory to the application: the data of a read is discarded. `false`: the device uses that
     /// memory itself.
     pub fn forget(&mut self) -> bool {
         match self.place {

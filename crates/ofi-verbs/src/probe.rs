@@ -2,8 +2,8 @@
 //!
 //! A posted request fails when the peer's device does not acknowledge it. But a lane may wait for its peer without a
 //! posted request: for an announced message, an access that its owner executes, or credits. Then the device probes the
-//! peer from time to time with a zero-byte write. The peer's device acknowledges it alone, and it consumes no receive,
-//! so a peer that does not poll for a long time loses nothing.
+//! peer from time to time with a zero-byte write. The peer's device acknowledges it without the peer's program, and it
+//! consumes no receive, so a peer may stay unpolled for a long time.
 //!
 //! The core reports notes that a collective waits for ([`Lanes::await_note`]).
 //!
@@ -25,13 +25,13 @@ pub fn interval() -> Duration {
 }
 
 impl Lane {
-    /// Whether the peer owes an answer, credits or a note, and no request is under way that would tell if it were gone.
+    /// Whether the peer owes an answer, credits or a note, and no request is in flight that would fail if it were gone.
     pub fn awaits_word(&self, turn: u64) -> bool {
         let owes = self.outstanding > 0 || !self.kept.is_empty() || self.waits() || self.retiring.is_some();
         (owes || self.is_wanted(turn)) && self.is_connected() && self.requests == self.quiet.len()
     }
 
-    /// Probes the peer's device, if it is time for that.
+    /// Probes the peer's device if a probe is due.
     pub fn probe(&mut self, common: &mut Common, peer: Peer, now: Instant) {
         if !self.awaits_word(common.turn) || !common.adapter.has_room() {
             self.probe = None;

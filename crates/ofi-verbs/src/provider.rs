@@ -26,7 +26,7 @@ use crate::{address, devices, settings};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "verbs";
-/// Records over reliable connections (`wire.rs`). C has no name for it.
+/// The protocol of `wire.rs`: records over reliable connections. C libfabric has no name for it.
 const PROTOCOL: Protocol = Protocol::specific(0x7262_7672);
 
 /// The provider. It has no state: all state belongs to the objects that it opens.
@@ -50,8 +50,8 @@ fn accesses(info: Info) -> Info {
     info
 }
 
-/// As [`accesses`], for an application that is not prepared for that, and requests no CQ data. C's provider has the
-/// same offer.
+/// As [`accesses`], for an application that is not prepared for that and requests no CQ data. C's provider has the same
+/// offer.
 fn plain_accesses(info: Info) -> Info {
     let mut info = over_connections(info, Caps::RMA | Caps::ATOMIC | Caps::RMA_DIRECTIONS);
     info.domain_attr.cq_data_size = 0;
@@ -74,7 +74,7 @@ fn over_connections(info: Info, beside: Caps) -> Info {
     (ep.max_order_raw_size, ep.max_order_waw_size) = (ep.max_msg_size, ep.max_msg_size);
     info.caps &=
         Caps::MSG | Caps::MSG_DIRECTIONS | Caps::FENCE | Caps::LOCAL_COMM | Caps::REMOTE_COMM | beside;
-    // The order that a queue pair keeps: only a request after a read may overtake the read's answer.
+    // The order that a queue pair guarantees: only a request after a read may overtake the read's answer.
     let order = MsgOrder::SAS | MsgOrder::SAW | MsgOrder::WAS | MsgOrder::RAS | MsgOrder::RAR | MsgOrder::RAW;
     let order = order | MsgOrder::WAW | MsgOrder::RMA_RAR | MsgOrder::RMA_RAW | MsgOrder::RMA_WAW;
     let order = order | MsgOrder::ATOMIC_RAR | MsgOrder::ATOMIC_RAW | MsgOrder::ATOMIC_WAW;
@@ -104,7 +104,7 @@ fn datagrams(info: Info) -> Info {
     info
 }
 
-/// As [`datagrams`], for an application that leaves room for the route header before all that it sends and receives.
+/// As [`datagrams`], for an application that leaves room for the route header before each message (`FI_MSG_PREFIX`).
 fn prefixed_datagrams(info: Info) -> Info {
     let mut info = datagrams(info);
     (info.mode, info.tx_attr.mode, info.rx_attr.mode) =
@@ -113,7 +113,7 @@ fn prefixed_datagrams(info: Info) -> Info {
     info
 }
 
-/// Whether the hints offer that room, on both sides. A side without a mode has the mode of the whole info.
+/// Whether the hints offer that room in both directions. A direction without a mode has the mode of the whole info.
 fn spares_a_prefix(request: &Request<'_>) -> bool {
     request.hints.is_some_and(|Hints { info, .. }| {
         let sides = [info.tx_attr.mode, info.rx_attr.mode];
@@ -151,19 +151,18 @@ fn addresses(request: &Request<'_>) -> Result<(Option<AddrFormat>, Option<Addres
     Ok((format.or(named.as_ref().map(Address::format)), named))
 }
 
-/// What a request for datagrams names.
+/// The ends that a request for datagrams names.
 #[derive(Default)]
 struct Named {
-    /// An address of the own device.
+    /// An address of the local device.
     device: Option<IpAddr>,
-    /// The service of the own endpoint, and the peer's address.
+    /// The service of the local endpoint, and the peer's address.
     service: u16,
     peer: Option<Address>,
 }
 
-/// The ends that node and service of a request for datagrams name. Of the own end, the node is an address of the
-/// device, and peers find the endpoint by the service. Of the peer, node and service are looked up at the node's name
-/// server.
+/// The ends that node and service of a request for datagrams name. For the local end, the node is an address of the
+/// device, and peers find the endpoint by the service. For the peer, the node's name server resolves node and service.
 fn datagram_ends(request: &Request<'_>) -> Result<Named, Refusal> {
     let mut named = Named::default();
     let node = request.node.filter(|node| !node.is_empty());
@@ -260,13 +259,13 @@ unsafe impl Provider for VerbsProvider {
     }
 }
 
-/// The refusal of a device that was added.
+/// The refusal of an added device.
 fn not_the_systems(request: &Request<'_>) -> Refusal {
     let wanted = request.hints.map_or_else(String::new, |hints| hints.info.ep_attr.ep_type.to_string());
     refusal("ep_attr.type", wanted, "FI_EP_RDM: the device is not one of the system's")
 }
 
-/// The refusal for a setting that cannot be used.
+/// The refusal for an unusable setting.
 fn unusable(Problem { env, found, reason }: Problem) -> Refusal {
     refusal("settings", format!("{env}={found}"), reason)
 }

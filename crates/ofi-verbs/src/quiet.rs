@@ -1,5 +1,5 @@
-//! Unsignaled requests, whose success the device does not report: no operation waits for it, and a completion costs the
-//! device a write and this end a poll.
+//! Unsignaled requests, whose success the device does not report. No operation waits for them, and a completion would
+//! cost the device a write and this end a poll.
 //!
 //! A queue pair executes its requests in order, so a quiet one has ended when a later one is reported. The device
 //! always reports a failed request, which ends the connection.
@@ -28,7 +28,7 @@ impl Quiet {
         self.posted.len() < requests / 4
     }
 
-    /// Whether there are quiet requests, and all `requests` under way are quiet, so that no report is due.
+    /// Whether there are quiet requests, and all `requests` in flight are quiet, so that no report is due.
     pub fn is_all(&self, requests: usize) -> bool {
         !self.posted.is_empty() && self.posted.len() == requests
     }
@@ -43,7 +43,7 @@ impl Quiet {
         self.posted.back().map(|&(number, _)| number)
     }
 
-    /// Notes a posted quiet request.
+    /// Adds a posted quiet request.
     pub fn push(&mut self, number: u64, id: SlotId) {
         self.posted.push_back((number, id));
     }

@@ -1,10 +1,9 @@
-//! Accesses that the peer's device refused because its owner has withdrawn the registration: this end asks the owner
-//! for them over the next connection.
+//! Accesses that the peer's device refused because the owner has withdrawn the registration: this end sends them to the
+//! owner over the next connection.
 //!
 //! A refusal ends the connection. The device executes requests in order, so no request after the refused one was
-//! executed: those accesses go to the owner too, each once, in the order in which they were posted. An access whose
-//! requests were all executed, and that waits for the peer's report, is not among them: it ends with the connection, as
-//! messages do.
+//! executed: those accesses are sent to the owner too, each once, in the order in which they were posted. An access
+//! whose requests were all executed and that waits for the peer's report ends with the connection, as messages do.
 
 use ofi_api::{Errno, Piece};
 use ofi_core::copy;
@@ -18,7 +17,7 @@ use crate::rma::Asked;
 use crate::transfer::{Refused, Transfer};
 
 impl Lane {
-    /// A request of an access has ended. If the peer's device has refused it, that is the first failure of the
+    /// Handles the completion of an access's request. A refusal by the peer's device is the first failure of the
     /// connection: requests posted after it were not executed.
     #[inline]
     pub fn note_refusal(&mut self, result: Result<(), Errno>) {
@@ -27,7 +26,7 @@ impl Lane {
         }
     }
 
-    /// The accesses of a lane that survive the connection which a refusal has ended, in their order.
+    /// The accesses of a lane that survive a connection ended by a refusal, in order.
     pub fn spare<H: Host<Verbs>>(
         common: &mut Common,
         host: &mut H,
@@ -54,7 +53,7 @@ impl Lane {
         numbered.into_iter().map(|(_, one)| one).collect()
     }
 
-    /// Asks the owner for them.
+    /// Sends these accesses to the owner.
     pub fn ask_again<H: Host<Verbs>>(
         &mut self,
         common: &mut Common,

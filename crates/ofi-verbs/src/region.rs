@@ -1,4 +1,5 @@
-//! The device's registration of an application's region. Through it, peers access the memory without this end.
+//! The device's registration of an application's region, through which peers access the memory without this end's
+//! program.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +18,7 @@ pub struct Region {
     remote: Mutex<Option<Box<dyn rc::Region>>>,
     cache: Arc<Cache<Box<dyn rc::Region>>>,
     ranges: Mutex<Vec<RangeId>>,
-    /// The device's key, if peers use that for the registration.
+    /// The device's key, if it is the registration's key for peers.
     key: Option<u64>,
 }
 
@@ -81,7 +82,7 @@ impl Region {
 
     /// Registers memory with the device, if possible.
     pub fn new(domain: &Domain, attr: &MrAttr<'_>) -> Self {
-        // No device holds an address space of which nothing is promised.
+        // Memory without promises, such as a whole address space, is not registered with the device.
         let is_system = attr.iface == HmemIface::System && attr.promises_memory();
         let ranges = attr.pieces().iter().filter(|_| is_system);
         let ranges = ranges.map(|piece| domain.cache.add(piece.addr.addr(), piece.len)).collect();

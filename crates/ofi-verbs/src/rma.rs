@@ -55,7 +55,7 @@ impl Lane {
         Ok(Posted::Pending)
     }
 
-    /// Asks the owner for the access of operation `id`; `fill` writes the bytes of a short write.
+    /// Sends the owner the access of operation `id`; `fill` writes the bytes of a short write.
     pub fn ask(
         &mut self,
         common: &mut Common,
@@ -160,7 +160,7 @@ impl Lane {
             && write.failed.is_none()
             && let Some(data) = write.data
         {
-            // The rights to the last bytes are checked first, because only a write that happens may be reported.
+            // The rights to the last bytes are checked first, because only an executed write may be reported.
             let who = accessor(host, peer);
             if let Err(errno) = common.check(who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 write.failed = Some(errno);
@@ -210,8 +210,8 @@ impl Lane {
         Ok(Flow::Next)
     }
 
-    /// Answers the oldest read with its next part. The bytes are copied now: later commands of the peer, which may
-    /// change the memory, wait until all reads are answered.
+    /// Sends the next part of the oldest read. The bytes are copied now: later commands of the peer, which may change
+    /// the memory, wait until all reads are answered.
     pub fn serve_reads<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         let Some(mut read) = self.reads.pop_front() else { return };
         let part = PAYLOAD.min(read.len - read.done);
@@ -239,7 +239,7 @@ impl Lane {
         }
     }
 
-    /// Takes the next bytes of a read of this end.
+    /// Processes the next bytes of a read of this end.
     pub fn take_read_part<H: Host<Verbs>>(
         &mut self,
         host: &mut H,
@@ -263,7 +263,7 @@ impl Lane {
     }
 }
 
-/// A peer of the endpoint, as an accessor of memory here.
+/// A peer of the endpoint as an accessor of local memory.
 pub fn accessor<H: Host<Verbs>>(host: &H, peer: Peer) -> Accessor<'_> {
     Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
 }

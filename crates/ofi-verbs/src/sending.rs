@@ -16,11 +16,11 @@ use crate::wire::{HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
 /// The credits that a record may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// All of them.
+    /// All credits.
     Answer,
-    /// All but those for answers.
+    /// All credits except those for answers.
     Waited,
-    /// All but those for answers and the last of the others, which are for queued records.
+    /// All credits except those for answers and for packs of queued records.
     Direct,
 }
 
@@ -70,7 +70,7 @@ impl Lane {
         common.hold(&mut self.is_dirty, peer);
     }
 
-    /// Tells the peer the result of its operation.
+    /// Reports the result of the peer's operation.
     pub fn done(&mut self, common: &mut Common, peer: Peer, flags: u8, op: u64, result: Result<(), Errno>) {
         let errno = result.err().map_or(0, |errno| errno.get() as u64);
         let mut fields = Fields::new();
@@ -78,7 +78,7 @@ impl Lane {
         self.record(common, peer, (kind::DONE, flags), fields.bytes(), 0, None, |_| {});
     }
 
-    /// Credits that such a record leaves to others.
+    /// Number of credits that such a record must leave unused.
     #[inline]
     fn kept_credits(&self, of: Use) -> usize {
         match of {
@@ -92,15 +92,13 @@ impl Lane {
     fn has_credit(&self, common: &Common, of: Use) -> bool {
         // Commands must follow earlier accesses; answers have no order.
         let is_turn = of == Use::Answer || self.accesses_waiting == 0;
-        // After this end has asked to close the connection, answers are still posted: a peer that waits for one
-        // declines.
+        // After this end has asked to close the connection, it still posts answers: a peer that waits for one declines.
         let is_open =
             if of == Use::Answer { self.is_connected() && !self.has_agreed() } else { self.is_open() };
         is_open && is_turn && self.credits > self.kept_credits(of) && self.has_room(common)
     }
 
-    /// Logs why queued records wait. Before the connection is there, and while accesses go first, nothing
-    /// has run out.
+    /// Logs which resource queued records wait for, unless they wait for the connection or for accesses.
     #[cold]
     fn starved(&self, common: &Common, of: Use) {
         static LIMIT: Limit = Limit::new();
@@ -154,7 +152,7 @@ impl Lane {
         let kept = (!inline).then_some(slot);
         let wr = common.adapter.begin_send(Posted::Send { peer, slot: kept, mark, marks, number, quiet });
         let segment = common.adapter.segment(slot, len);
-        // The peer's reaction to this record must not change data that a read of this end still returns.
+        // The peer's reaction to this record must not change data that an unfinished read of this end returns.
         let how = Post { fence: self.reads_out > 0, inline, quiet };
         // SAFETY: the device owns the slot until the request has ended, or, if it is inline, until the call returns.
         if let Err(error) = unsafe { connection.send(wr.to_wire(), segment, how) } {
@@ -184,8 +182,8 @@ impl Lane {
         common.counts.sent += 1;
     }
 
-    /// Posts queued records, as far as credits and slots allow. `false`: something is still queued that does not wait
-    /// for the peer.
+    /// Posts queued records while there are credits and slots. `false`: records are still queued that do not wait for
+    /// the peer.
     pub fn flush<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
         if !self.is_connected() || self.has_agreed() {
             return true;
@@ -224,7 +222,8 @@ impl Lane {
                     };
                     let part = PAYLOAD.min(len - done);
                     let Some(Op::Write(payload)) = host.op(peer, id) else {
-                        // The application has ended the write midway, and the peer cannot interpret later parts.
+                        // The application has ended the write midway. The peer cannot interpret later parts, so the
+                        // lane ends.
                         common.adapter.give_slot(slot);
                         self.ending.get_or_insert(Errno::ECANCELED);
                         return false;
@@ -249,7 +248,7 @@ impl Lane {
             self.credits += 1; // this record needs no credit
             self.post(common, peer, slot, HEAD, None, Vec::new());
         }
-        // Perhaps no request of this lane is under way whose completion would schedule it again.
+        // The lane may have no request in flight whose completion would schedule it again.
         common.adapter.has_room() || !(self.waits() || self.owes_credits(common))
     }
 
@@ -328,7 +327,7 @@ impl Lane {
         while self.has_credit(common, Use::Waited) {
             match self.commands.front() {
                 None => return,
-                // An incomplete write is useless once this end is gone.
+                // An incomplete write is useless once this end is closed.
                 Some(Item::Parts { .. }) => drop(self.commands.pop_front()),
                 Some(Item::Frame(_)) => {
                     if !self.post_pack(common, peer) {

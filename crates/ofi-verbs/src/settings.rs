@@ -31,7 +31,7 @@ pub static GID_IDX: Setting<&'static str> = Setting::new(
 .form(|text| place(text).map(|_| ()))
 .strict();
 
-/// Whether endpoints with a service are entered at a name server.
+/// Whether endpoints with a service are registered at a name server.
 pub static DGRAM_USE_NAME_SERVER: Setting<bool> = Setting::new(
     "verbs",
     "dgram_use_name_server",
@@ -65,9 +65,9 @@ fn place(text: &str) -> Result<Option<u8>, String> {
     text.parse().map(Some).map_err(|_| wanted.to_owned())
 }
 
-/// The largest number of operations that can be set for a connected endpoint. No more are requested of a device.
+/// Maximum number of operations that can be set for a connected endpoint.
 const MAX_SIZE: usize = 1 << 20;
-/// The largest number of pieces that can be set: a request has room for no more.
+/// Maximum number of pieces that can be set: a request has room for no more.
 const MAX_PIECES: usize = 8;
 
 /// Requests of a connected endpoint.
@@ -120,7 +120,7 @@ pub static INLINE_SIZE: Setting<usize> = Setting::new(
 .range(0, MAX_INLINE)
 .strict();
 
-/// The largest inline size that can be set: longer messages cannot be injected.
+/// Maximum inline size that can be set: longer messages cannot be injected.
 pub const MAX_INLINE: usize = 1024;
 
 /// How long a peer waits if it finds no receive.
@@ -133,7 +133,7 @@ pub static MIN_RNR_TIMER: Setting<usize> = Setting::new(
 .range(0, 31)
 .strict();
 
-/// How often a peer retries a message that finds no receive here: rdma_cm tells the peer.
+/// How often a peer retries a message that finds no receive at this end; rdma_cm sends the number to the peer.
 pub static RNR_RETRY_COUNT: Setting<usize> = Setting::new(
     "verbs",
     "rnr_retry_count",
@@ -173,9 +173,9 @@ pub fn unusable(Problem { env, found, reason }: Problem) -> Error {
     Error::wanted(Errno::EINVAL, env, reason, found, "unset the variable, or see docs/settings.md")
 }
 
-/// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], takes `name`: by a prefix of the name, ignoring case, as
-/// C libfabric compares. Prefixes are separated by commas; blanks around them and empty ones are ignored, and an empty
-/// list takes all.
+/// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], matches `name`: by a prefix of the name, ignoring case,
+/// as in C libfabric. Prefixes are separated by commas; blanks around them and empty ones are ignored, and an empty
+/// list matches all.
 pub fn takes(list: &str, name: &str) -> bool {
     let mut prefixes = list.split(',').map(str::trim).filter(|prefix| !prefix.is_empty()).peekable();
     let begins =
@@ -183,7 +183,7 @@ pub fn takes(list: &str, name: &str) -> bool {
     prefixes.peek().is_none() || prefixes.any(begins)
 }
 
-/// Receives of an endpoint.
+/// Number of receives of an endpoint.
 pub static RX_SLOTS: Setting<usize> = Setting::new(
     "verbs",
     "rx_slots",
@@ -206,7 +206,7 @@ pub static MAX_CONNECTIONS: Setting<usize> = Setting::new(
 )
 .range(0, 1 << 20);
 
-/// Time limit of connecting to a peer.
+/// Timeout of connecting to a peer.
 pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "verbs",
     "connect_timeout_ms",
@@ -229,7 +229,7 @@ pub static KEEPALIVE_MS: Setting<usize> = Setting::new(
 )
 .range(10, 600_000);
 
-/// How long closing an endpoint may wait for injected messages to arrive.
+/// How long closing an endpoint may wait for the arrival of injected messages.
 pub static LINGER_MS: Setting<usize> = Setting::new(
     "verbs",
     "linger_ms",
@@ -246,7 +246,7 @@ pub static SHARED_MEMORY: Setting<bool> = Setting::new(
     "Reach peers of the same host, user and network namespace over shared memory (FI_EP_RDM; provider shm's settings apply)",
 );
 
-/// Registrations of local memory that a domain keeps.
+/// Maximum number of registrations of local memory that a domain caches.
 pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "verbs",
     "mr_cache_max_count",
@@ -255,7 +255,7 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
 )
 .range(0, 1 << 20);
 
-/// Total bytes of those registrations.
+/// Maximum total bytes of those registrations.
 pub static MR_CACHE_MAX_SIZE: Setting<usize> =
     Setting::new("verbs", "mr_cache_max_size", 16 << 30, "Total bytes of the cached registrations")
         .range(0, isize::MAX as usize);

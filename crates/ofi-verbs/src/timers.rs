@@ -1,4 +1,4 @@
-//! How long a connection waits for its peer's device: times and numbers of retries, from the settings.
+//! Timeouts and retries of a connection at its peer's device, from the settings.
 
 use ofi_core::config::Problem;
 
@@ -10,7 +10,7 @@ use crate::settings::{ACK_TIMEOUT, MIN_RNR_TIMER, RETRY_COUNT, RNR_RETRY_COUNT};
 pub struct Timers {
     /// Resends of an unacknowledged packet, if they are set. The connecting end decides for both.
     retries: Option<u8>,
-    /// Retries of a peer's send that finds no receive; 7: without limit. A receiver that does not poll now will later.
+    /// Retries of a peer's send that finds no receive; 7: without limit, because the receiver may poll later.
     rnr_retries: u8,
     /// The code of the wait for an acknowledgement; `None`: the kernel chooses.
     ack_timeout: Option<u8>,
@@ -40,8 +40,8 @@ impl Timers {
         ConnParam { private_data, reads, retries, rnr_retries: self.rnr_retries }
     }
 
-    /// Sets the wait for acknowledgements of a connection that is about to be requested or accepted. Where that fails,
-    /// the kernel's choice stays.
+    /// Sets the acknowledgement timeout of a connection that is about to be requested or accepted. If that fails, the
+    /// kernel's default remains.
     pub fn before(&self, set_ack_timeout: impl FnOnce(u8) -> rc::Result<()>) {
         let Some(code) = self.ack_timeout else { return };
         if let Err(error) = set_ack_timeout(code) {
@@ -49,7 +49,7 @@ impl Timers {
         }
     }
 
-    /// Sets the peer's pause of an established connection. Where that fails, a peer that finds no receive waits longer.
+    /// Sets the RNR timer of an established connection. If that fails, a peer that finds no receive waits longer.
     pub fn after(&self, set_rnr_timer: impl FnOnce(u8) -> rc::Result<()>) {
         if let Err(error) = set_rnr_timer(self.rnr_timer) {
             tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "cannot set the RNR timer: peers that find no receive wait longer");

@@ -1,5 +1,5 @@
-//! What an endpoint keeps of a payload that a device moves: transfers, the memory of requests, and accesses that the
-//! peer's device has refused.
+//! The state of payloads that a device moves: transfers, the memory of requests, and accesses that the peer's device
+//! has refused.
 
 use std::collections::VecDeque;
 
@@ -20,12 +20,12 @@ pub enum End {
     Told(SlotId, Option<Result<(), Errno>>),
 }
 
-/// A transfer under way.
+/// A transfer in flight.
 pub struct Transfer {
     pub end: End,
     /// Requests that are not posted yet.
     pub todo: VecDeque<Step>,
-    /// Requests that are under way.
+    /// Requests in flight.
     pub posted: usize,
     pub failed: Option<Errno>,
     /// The slot that short accesses use.
@@ -43,7 +43,7 @@ impl Transfer {
 
 /// The memory of this end that a request uses until it has ended.
 pub enum Held {
-    /// None: the request has the bytes.
+    /// No memory: the bytes are in the request.
     Nothing,
     /// A slot.
     Slot(u32),
@@ -79,12 +79,12 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// The remains of an access with this operation.
+    /// Creates the entry for the access of operation `op`.
     pub const fn new(op: SlotId, slot: Option<u32>) -> Self {
         Self { op, slot }
     }
 
-    /// The remains of a transfer, if it is an access.
+    /// Creates the entry for a transfer, if it is an access.
     pub fn of(end: &End, slot: Option<u32>) -> Option<Self> {
         match *end {
             End::Access(op) | End::Told(op, _) => Some(Self { op, slot }),

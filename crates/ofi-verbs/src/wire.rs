@@ -30,7 +30,7 @@ pub mod kind {
     /// The payload of an announced message has moved, into one piece: op, address, the device's key.
     pub const MOVED: u8 = 11;
 
-    /// The first kind of answers, which are taken at once, ahead of all that waits.
+    /// The first kind of answers, which are processed at once, before all waiting records.
     pub const ANSWERS: u8 = 16;
     /// An operation of the receiver has ended: op, errno.
     pub const DONE: u8 = 16;
@@ -52,9 +52,9 @@ pub mod kind {
 
 /// Length of a record's header in bytes.
 pub const HEAD: usize = 8;
-/// Longest payload of a record.
+/// Maximum payload of a record in bytes.
 pub const PAYLOAD: usize = 8 << 10;
-/// Longest record.
+/// Maximum length of a record in bytes.
 pub const SLOT: usize = 8704;
 const _: () = assert!(HEAD + Fields::MAX_LEN + PAYLOAD <= SLOT);
 

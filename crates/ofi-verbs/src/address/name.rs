@@ -17,7 +17,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// Stands in for senders that are not remembered.
+    /// The name of all senders that are not remembered.
     pub const NOBODY: Self = Self { gid: [0; 16], qp: 0, lid: 0 };
 
     /// Encodes C's format: GID, queue pair, LID, partition key, service, service level, in this host's byte order.
@@ -25,7 +25,7 @@ impl Name {
         self.with_service(0)
     }
 
-    /// The same, for an endpoint that is entered at the name server under this service.
+    /// The same, for an endpoint that is registered at the name server under this service.
     pub fn with_service(&self, service: u16) -> Address {
         let mut bytes = [0; ADDRESS];
         bytes[..16].copy_from_slice(&self.gid);

@@ -18,8 +18,8 @@ use crate::rc::{Remote, Work};
 /// Size of a number in bytes.
 pub const SIZE: usize = 8;
 
-/// Whether this operation on this type is supported. C's provider also adds and compares `FI_DOUBLE` by its bits, which
-/// is neither a sum nor a comparison of numbers, and supports `FI_FLOAT`, of which it moves 8 bytes.
+/// Whether this operation on this type is supported. C's provider also adds and compares `FI_DOUBLE` as integers, which
+/// is wrong, and supports `FI_FLOAT`, of which it moves 8 bytes.
 pub const fn has(kind: AtomicKind, op: FiOp, datatype: Datatype) -> bool {
     let is_moved =
         matches!((kind, op), (AtomicKind::Base, FiOp::AtomicWrite) | (AtomicKind::Fetch, FiOp::AtomicRead));

@@ -26,7 +26,7 @@ impl Connected {
         self.lose(host);
     }
 
-    /// Waits until each injected message has arrived or failed. `take` takes completions, and returns whether there
+    /// Waits until each injected message has arrived or failed. `take` processes completions, and returns whether there
     /// were any.
     fn await_injected(&mut self, mut take: impl FnMut(&mut Self) -> bool) {
         let mut end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
@@ -43,15 +43,15 @@ impl Connected {
         }
     }
 
-    /// The deadline of a closing end, `end` at the latest. A peer that has disconnected receives nothing more, and the
-    /// acknowledgements of what it has received arrive soon.
+    /// The deadline of a closing end, `end` at the latest. A peer that has disconnected receives nothing more, and its
+    /// acknowledgements arrive soon.
     fn patience(&mut self, end: Instant) -> Instant {
         self.take_end();
         if self.going.is_some() { end.min(Instant::now() + link::UNSEEN) } else { end }
     }
 
-    /// Takes the events of an established connection, up to its end. Others, such as a bond's change of address, change
-    /// nothing: the peer still receives.
+    /// Processes events of an established connection until its end. Other events, such as a bond's change of address,
+    /// are ignored: the peer still receives.
     fn take_end(&mut self) {
         let Link::Open(id) = &self.link else { return };
         while self.going.is_none() && is_readable(self.channel.fd()) {
@@ -81,15 +81,14 @@ impl Connected {
         }
     }
 
-    /// A message has arrived after the application closed the endpoint. It is dropped, but its receive may serve
-    /// another endpoint.
+    /// Drops a message that arrived after the application closed the endpoint. Its receive may serve another endpoint.
     fn unread(&self, entry: &WorkCompletion) {
         if let Some(shared) = self.shared.as_ref().filter(|_| entry.id & RECEIVE != 0) {
             shared.put_back(SlotId::from_wire(entry.id & !RECEIVE)); // logs a receive that is lost
         }
     }
 
-    /// Ends the requests of a queue pair that is gone, as if the device had flushed them.
+    /// Ends the requests of a destroyed queue pair, as if the device had flushed them.
     pub(super) fn flush<H: Host<Verbs>>(&mut self, host: &mut H) {
         let fault = Fault { errno: self.end(), number: Status::FLUSHED.raw() as i32 };
         for id in self.claimed.ids(|_| true) {

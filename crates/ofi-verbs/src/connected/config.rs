@@ -1,4 +1,4 @@
-//! What a connected endpoint has unless hints ask for more.
+//! The defaults of connected endpoints, from the settings. Hints may request more.
 
 use ofi_core::config::Problem;
 
@@ -10,11 +10,11 @@ use crate::timers::Timers;
 pub struct Config {
     /// Number of operations, and of receives.
     pub sizes: [usize; 2],
-    /// Most pieces of memory in each.
+    /// Maximum number of memory pieces in each.
     pub pieces: [usize; 2],
     /// Inline bytes of a request.
     pub inline: usize,
-    /// How long its connection waits for the peer.
+    /// Timeouts and retries of the connection.
     pub timers: Timers,
 }
 

@@ -24,9 +24,9 @@ use crate::rc::{self, CmEventKind, ConnParam};
 use crate::settings::connect_timeout;
 use crate::{Verbs, address};
 
-/// How long to wait for acknowledgements from a peer that has disconnected. It sent them before it disconnected.
+/// How long to wait for acknowledgements that a peer sent before it disconnected.
 const ACKNOWLEDGED: Duration = Duration::from_millis(200);
-/// The same if no completion would report them: then the wait always takes the whole time.
+/// The same if no completion would report them, so that the wait always takes the whole time.
 pub const UNSEEN: Duration = Duration::from_millis(50);
 /// Requests the device's maximum of concurrent remote reads.
 const READS: u8 = u8::MAX;
@@ -75,7 +75,7 @@ impl Link {
         }
     }
 
-    /// The queue pair. It exists once receives may be posted.
+    /// The queue pair, which exists as soon as receives may be posted.
     pub fn pair(&self) -> Option<&dyn Pair> {
         self.id()?.pair()
     }
@@ -88,14 +88,14 @@ impl Link {
         }
     }
 
-    /// Whether every poll must look for events.
+    /// Whether every poll must check for events.
     pub fn is_moving(&self) -> bool {
         !matches!(self, Self::Open(_) | Self::Idle(_) | Self::Over)
     }
 }
 
-/// The error that the application gets for an event that ends an attempt. C's provider reports a timeout for all but a
-/// refusal.
+/// The error that the application gets for an event that ends an attempt. As in C's provider, it is a timeout unless
+/// the peer refused.
 fn reason(kind: CmEventKind) -> Errno {
     match kind {
         CmEventKind::DeviceRemoved => Errno::ENODEV,
@@ -157,7 +157,7 @@ impl Connected {
         Ok(())
     }
 
-    /// The connection cannot be established; the next poll reports it.
+    /// Records that the connection cannot be established. The next poll reports it.
     fn cannot(&mut self, error: &rc::Error, to: &Address) {
         tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, %to, "no connection");
         // An identifier whose peer has given up cannot continue.
@@ -215,7 +215,7 @@ impl Connected {
         }
     }
 
-    /// An attempt to connect has failed: its initiator gets the error, and posted operations end.
+    /// Ends a failed attempt to connect: its initiator gets the error, and posted operations end.
     pub(super) fn give_up<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address, errno: Errno) {
         host.packet_lost(to, errno);
         self.lose(host);
@@ -288,7 +288,7 @@ impl Connected {
         }
     }
 
-    /// Continues a call, or gives it up.
+    /// Continues a call, or ends it with an error.
     fn calling<H: Host<Verbs>>(&mut self, host: &mut H, call: Box<Call>, result: rc::Result<()>) {
         let to = call.to.clone();
         self.link = Link::Calling(call);
@@ -305,7 +305,7 @@ impl Connected {
         data.unwrap_or_default()
     }
 
-    /// The peer has accepted.
+    /// Handles the peer's acceptance.
     fn established<H: Host<Verbs>>(&mut self, host: &mut H, call: Call, event: &IdEvent) {
         let data = self.given(&event.private_data);
         let packet = Packet::new(Kind::Accept, call.cookie, data).encode();
@@ -323,7 +323,7 @@ impl Connected {
         self.link = Link::Open(id);
     }
 
-    /// Ends the connection, or the attempt: takes messages that have arrived, and ends everything else.
+    /// Ends the connection, or the attempt: processes messages that have arrived, and ends all other operations.
     pub fn lose<H: Host<Verbs>>(&mut self, host: &mut H) {
         while self.link.open().is_some() && self.take_all(host) > 0 {}
         let gone = match std::mem::replace(&mut self.link, Link::Over) {

@@ -1,4 +1,4 @@
-//! The memory of requests, local and remote, in the device's terms.
+//! The local and remote memory of requests, as the device addresses it.
 
 use ofi_api::{Errno, Error, Piece, RemotePiece, Result};
 use ofi_core::copy;
@@ -21,7 +21,7 @@ pub fn registered(
     pieces: &[Piece],
     len: usize,
 ) -> ibv::Result<(Few<Segment>, Few<Local>)> {
-    // Neither direction moves more in one piece.
+    // No message or access has a longer piece.
     let runs = || copy::runs(pieces, 0, len).map(|(addr, len)| (addr, len.min(MAX_MESSAGE_LEN)));
     let register = |(addr, len)| {
         // SAFETY: the memory is lent until the operation ends; the callers keep the registration as long.
@@ -33,7 +33,7 @@ pub fn registered(
     Ok((segments, regions))
 }
 
-/// The peer's memory, in its device's terms.
+/// The peer's memory, as its device addresses it.
 pub fn remote(pieces: &[RemotePiece]) -> Result<Remote> {
     let [RemotePiece { addr, key, .. }] = pieces else {
         return Err(Error::with(

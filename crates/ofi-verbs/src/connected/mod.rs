@@ -2,9 +2,9 @@
 //! A message is a plain send into the oldest receive that the peer has posted, remote CQ data is 4 bytes of immediate
 //! data, and the device executes remote accesses under its own keys.
 //!
-//! So every receive goes to the device when it is posted ([`Host::claim`]) and cannot be cancelled afterwards. A sender
-//! waits while its peer has no receive posted (RNR). A message that is longer than its receive ends the connection, and
-//! so does an access that the peer's device refuses. A write with remote CQ data consumes a receive of the peer
+//! So every receive is posted to the device at once ([`Host::claim`]), and cannot be cancelled afterwards. A sender
+//! waits while its peer has no receive posted (RNR). A message that is longer than its receive ends the connection, as
+//! does an access that the peer's device refuses. A write with remote CQ data consumes a receive of the peer
 //! (`FI_RX_CQ_DATA`).
 //!
 //! Short payloads are copied to registered slots. Others are sent from the application's memory; the registration is
@@ -59,14 +59,14 @@ pub use port::MsgPort;
 pub use private::MAX_CM_DATA_LEN;
 pub use shared::SharedReceives;
 
-/// Longest payload in bytes that is copied to a slot, and that may be injected.
+/// Maximum length in bytes of a payload that is copied to a slot, and of an injected one.
 pub const INJECT: usize = 1024;
-/// Most receives that a shared context posts to the device. All may be consumed by one connection, whose completion
-/// queue has room for as many.
+/// Maximum number of receives that a shared context posts to the device. One connection may consume all, so its
+/// completion queue has room for as many.
 pub const SHARED: usize = 1024;
 /// Maximum length of a message in bytes, unless the device's limit is lower. C's provider has the same limit.
 pub const MAX_MESSAGE_LEN: usize = 1 << 30;
-/// Most copied payloads under way.
+/// Maximum number of copied payloads in flight.
 const SLOTS: usize = 128;
 /// The only peer.
 const PEER: Peer = 0;
@@ -112,12 +112,12 @@ pub struct Connected {
     /// The shared receives of all endpoints of a shared context.
     shared: Option<Arc<SharedReceives>>,
     requests: Requests,
-    /// Entries that were taken out of the completion queue early.
+    /// Completion queue entries that were read early.
     ready: VecDeque<WorkCompletion>,
     waiter: Waiter,
     domain: Arc<DomainPart<Verbs>>,
     name: Address,
-    /// Whether the peer may access memory here, and so consume receives.
+    /// Whether the peer may access memory of this end, and so consume receives.
     is_target: bool,
     /// The device's events. Its descriptors are also those for events of the connection.
     watch: Watch,
@@ -127,7 +127,7 @@ pub struct Connected {
     is_deaf: bool,
     /// Whether the connection must be ended.
     broken: bool,
-    /// Set when the peer has disconnected: until when its acknowledgements may arrive.
+    /// Set when the peer has disconnected: the time until which its acknowledgements may arrive.
     going: Option<Instant>,
     /// Whether connection events are pending.
     look: bool,
@@ -135,7 +135,8 @@ pub struct Connected {
     counts: Counts,
 }
 
-/// Most operations of one direction that a device takes of an endpoint: each may need an entry in its completion queue.
+/// Maximum number of operations in one direction that a device accepts from an endpoint: each may need an entry in its
+/// completion queue.
 pub fn most(device: &Abilities) -> usize {
     device.queue.min(device.completions / 2)
 }
@@ -164,7 +165,7 @@ impl Connected {
         let most = most(&limits);
         let (sends, receives) = (info.tx_attr.size.clamp(1, most), info.rx_attr.size.clamp(1, most));
         let channel = device.channel().map_err(failed)?;
-        // Every message to a shared context may arrive over this connection.
+        // All messages to a shared context may arrive over this connection.
         let most_received =
             if info.ep_attr.rx_ctx_cnt == SHARED_CONTEXT { most.min(SHARED) } else { receives };
         let completions = device.completions(sends + most_received).map_err(failed)?;
@@ -230,8 +231,8 @@ impl Connected {
         self.shared = Some(receives);
     }
 
-    /// See [`ofi_core::transport::Lanes::settle_receives`]. When a context was closed, the application owns its memory
-    /// again, and only the end of the connection keeps the device away from that memory.
+    /// See [`ofi_core::transport::Lanes::settle_receives`]. After a context is closed, the application owns its memory
+    /// again, and only the end of the connection stops the device from accessing it.
     pub fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
         if self.shared.take_if(|shared| shared.is_closed()).is_some() {
             self.lose(host);
@@ -239,7 +240,7 @@ impl Connected {
         }
     }
 
-    /// Posts receives to the device, as many as it takes.
+    /// Posts receives to the device while it has room.
     pub fn claim<H: Host<Verbs>>(&mut self, host: &mut H) {
         let Some(pair) = self.link.pair() else { return };
         while self.claimed.len() < self.receives {
@@ -320,7 +321,7 @@ impl Connected {
         let injected = flags.contains(OpFlags::INJECT);
         let reads = !matches!(work, Work::Send(_) | Work::Write(..));
         let changes = matches!(work, Work::FetchAdd(..) | Work::CompareSwap { .. });
-        // A queue pair executes in order, but data that was read may not have arrived, or not be in place.
+        // A queue pair executes in order, but the data of an earlier read may not be in place yet.
         if flags.contains(OpFlags::FENCE) && self.requests.is_reading() {
             return Err(Error::AGAIN);
         }
@@ -407,7 +408,7 @@ impl Connected {
         })
     }
 
-    /// Takes all completions, whether or not the core wants more. Returns their number.
+    /// Processes all completions, even if the core wants no more. Returns their number.
     fn take_all<H: Host<Verbs>>(&mut self, host: &mut H) -> usize {
         let mut taken = 0;
         while let Some(entry) = self.next() {
@@ -427,7 +428,7 @@ impl Connected {
         }
         if entry.id & RECEIVE != 0 {
             let into = match &self.shared {
-                // The receive waits for a message of another connection.
+                // The receive stays posted for a message of another connection.
                 Some(shared) if entry.status == Status::FLUSHED => shared.put_back(id),
                 Some(shared) => shared.take(id),
                 None => self.claimed.remove(id).map(|claimed| claimed.into),
@@ -436,8 +437,8 @@ impl Connected {
             match (result, entry.opcode) {
                 (Err(errno), _) => host.receive_failed(into, fault(errno)),
                 (Ok(()), Opcode::WriteArrived) if !self.is_target => {
-                    // A write with data that this end has not allowed. It has consumed a receive, and the next message
-                    // would take the one after it.
+                    // A write with data that this end has not allowed. It has consumed a receive, so the next message
+                    // would match the wrong one.
                     self.counts.malformed += 1;
                     self.broken = true;
                     host.received(into, Err(Errno::EIO));
@@ -470,7 +471,7 @@ impl Connected {
         };
     }
 
-    /// Takes the device's events. What the device reports as failed ends the connection.
+    /// Processes the device's events. A reported failure ends the connection.
     fn take_device_events<H: Host<Verbs>>(&mut self, host: &mut H) {
         while let Some(failed) = self.watch.next() {
             let is_own = match failed {

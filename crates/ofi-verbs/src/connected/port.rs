@@ -1,7 +1,7 @@
 //! A passive endpoint: a listening identifier of rdma_cm.
 //!
-//! A request arrives with its own identifier, which is kept with the request (`Held`). Accepting takes it out, a
-//! rejection uses it, and the kernel rejects the request if it is dropped.
+//! A request arrives with its own identifier, which is kept with the request (`Held`). Accepting takes it out, and a
+//! rejection uses it. If it is dropped, the kernel rejects the request.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -17,7 +17,7 @@ use crate::rc::CmEventKind;
 use crate::rc::msg::{Channel, Identifier};
 use crate::{address, devices};
 
-/// Most connection requests that the system queues. The core has its own limit of unanswered requests.
+/// Maximum number of connection requests that the system queues. The core has its own limit of unanswered requests.
 const BACKLOG: usize = 128;
 
 /// The identifier of an unanswered request.
@@ -30,7 +30,7 @@ impl Asked {
     }
 }
 
-/// Requests by their cookies. This port assigns those, because rdma_cm has identifiers instead.
+/// Requests by their cookies, which this port assigns because rdma_cm has identifiers instead.
 type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
 
 /// A passive endpoint: its listening identifier and event channel.
@@ -74,7 +74,7 @@ impl MsgPort {
         let _ = self.lost.set(errno);
     }
 
-    /// Takes a request: returns the peer's address, and the packet for the core.
+    /// Processes a request. Returns the peer's address, and the packet for the core.
     fn take(&self, id: Box<dyn Identifier>, private_data: &[u8]) -> Option<(Address, Vec<u8>)> {
         let from: Address = address::canonical(id.peer_address()?).into();
         let Some(data) = private::parse(private_data) else {

@@ -1,11 +1,11 @@
-//! The requests of a connected endpoint that are under way, and which of them the device reports.
+//! The requests of a connected endpoint in flight, and which of them the device reports.
 //!
 //! A *quiet* request is unsignaled: the device does not report its success. A request is quiet if the core does not
 //! wait for it ([`Host::awaits`]) and it uses no memory of the application: its payload is inline, or in a slot. A
 //! queue pair executes its requests in order, so a quiet one has ended when a later one is reported. At most a quarter
-//! of the queue and of the slots are quiet: the completions of the other requests also free the room of the quiet ones.
-//! When the endpoint closes, it posts a signaled request of no bytes, whose completion shows that the remaining quiet
-//! ones have ended ([`Requests::ask`]).
+//! of the queue and of the slots is used by quiet requests: completions of the other requests free their room too. When
+//! the endpoint closes, it posts a signaled request of no bytes, whose completion shows that the remaining quiet ones
+//! have ended ([`Requests::ask`]).
 //!
 //! The device always reports a failed request, and all that follow it. So an unreported quiet request has succeeded
 //! once a later one is reported, whether that one succeeded or not.
@@ -23,7 +23,7 @@ use crate::quiet::Quiet;
 use crate::rc::msg::Pair;
 use crate::rc::{Post, Remote, Work};
 
-/// A request under way.
+/// A request in flight.
 pub struct Request {
     /// `None`: a request whose completion shows that earlier ones have ended.
     pub op: Option<SlotId>,
@@ -60,7 +60,7 @@ pub struct Requests {
     posted: Slots<(u64, Request)>,
     size: usize,
     quiet: Quiet,
-    /// Quiet requests under way, and those with a slot.
+    /// Number of quiet requests in flight, and of those with a slot.
     silent: [usize; 2],
     /// The number of the last reported request.
     last_reported: u64,
@@ -69,7 +69,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// For a queue of `size` requests. Each of `slots` holds a payload.
+    /// Creates the state for a queue of `size` requests. Each of `slots` holds a payload.
     pub fn new(slots: Slab, size: usize) -> Self {
         Self {
             posted: Slots::default(),
@@ -82,7 +82,7 @@ impl Requests {
         }
     }
 
-    /// Whether none is under way.
+    /// Whether no request is in flight.
     pub fn is_empty(&self) -> bool {
         self.posted.is_empty()
     }
@@ -92,7 +92,7 @@ impl Requests {
         self.posted.len() < self.size
     }
 
-    /// A slot for a payload.
+    /// Allocates a slot for a payload.
     pub fn take_slot(&mut self) -> Option<u32> {
         self.free.pop()
     }
@@ -107,13 +107,13 @@ impl Requests {
         self.quiet.has_room(self.size) && (slot.is_none() || self.silent[1] < SLOTS / 4)
     }
 
-    /// Adds the next request, which has to be posted now: [`Requests::posted`] or [`Requests::withdraw`] follows.
+    /// Adds the next request, which the caller must post now: [`Requests::posted`] or [`Requests::withdraw`] follows.
     pub fn insert(&mut self, request: Request) -> SlotId {
         let number = self.quiet.number();
         self.posted.insert((number, request))
     }
 
-    /// The device has taken it.
+    /// Records that the device accepted the request.
     pub fn posted(&mut self, id: SlotId) {
         let Some((number, request)) = self.posted.get(id) else { return };
         if request.quiet {
@@ -125,14 +125,14 @@ impl Requests {
         }
     }
 
-    /// The device has not taken it.
+    /// Removes a request that the device did not accept.
     pub fn withdraw(&mut self, id: SlotId) {
         if let Some((_, request)) = self.posted.remove(id) {
             self.give_slot(request.slot);
         }
     }
 
-    /// A request has ended. Its slot is free.
+    /// Removes a completed request, and frees its slot.
     pub fn remove(&mut self, id: SlotId) -> Option<Request> {
         let (_, request) = self.posted.remove(id)?;
         if request.quiet {
@@ -143,7 +143,7 @@ impl Requests {
         Some(request)
     }
 
-    /// The oldest quiet request before this one, which is reported, has succeeded: returns its operation.
+    /// Removes the oldest quiet request before this reported one, which thereby has succeeded. Returns its operation.
     pub fn end_before(&mut self, id: SlotId) -> Option<SlotId> {
         let &(number, _) = self.posted.get(id)?;
         while let Some(earlier) = self.quiet.pop_before(number) {
@@ -155,17 +155,17 @@ impl Requests {
         None
     }
 
-    /// Whether only quiet requests are under way.
+    /// Whether only quiet requests are in flight.
     pub fn are_quiet(&self) -> bool {
         self.posted.len() == self.silent[0]
     }
 
-    /// Whether quiet requests are under way.
+    /// Whether quiet requests are in flight.
     pub fn has_quiet(&self) -> bool {
         self.silent[0] > 0
     }
 
-    /// Whether a read is under way.
+    /// Whether a read is in flight.
     pub fn is_reading(&self) -> bool {
         self.posted.values().any(|(_, request)| request.reads)
     }
@@ -175,9 +175,9 @@ impl Requests {
         self.posted.values().any(|(_, request)| request.injected)
     }
 
-    /// Unless another completion is due, posts a signaled request after the quiet ones: a write of no bytes, which the
-    /// peer does not notice. If the queue is full, completions are due, and a later call finds room.
-    /// `false` if the device takes no more requests.
+    /// Unless another completion is due, posts a signaled request after the quiet ones: a write of no bytes, which has
+    /// no effect at the peer. If the queue is full, completions are due, and a later call finds room. `false` if the
+    /// device accepts no more requests.
     pub fn ask(&mut self, pair: &dyn Pair) -> bool {
         if self.quiet.newest().is_none_or(|newest| newest < self.last_reported) || !self.has_room() {
             return true;
@@ -197,7 +197,7 @@ impl Requests {
         }
     }
 
-    /// The queue pair is gone, and no request is under way. Returns the operations of those that were.
+    /// Clears the requests of a destroyed queue pair, and returns their operations.
     pub fn clear(&mut self) -> Vec<SlotId> {
         let ids = self.posted.ids(|_| true);
         let ops = ids.into_iter().filter_map(|id| self.remove(id)?.op).collect();

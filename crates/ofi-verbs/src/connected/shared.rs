@@ -66,8 +66,8 @@ impl SharedReceives {
         self.posted().remove(id).map(|claimed| claimed.into)
     }
 
-    /// Reposts a receive that came back unused from a closed queue pair, or with an unwanted message. Returns the
-    /// context's receive, which ends, if the device refuses it.
+    /// Reposts a receive that a closed queue pair returned unused, or that an unwanted message consumed. If the device
+    /// refuses it, returns the context's receive, which ends.
     pub fn put_back(&self, id: SlotId) -> Option<SlotId> {
         let mut guard = self.posted();
         let claimed = guard.get(id)?;

@@ -1,10 +1,10 @@
-//! Multicast groups of a datagram endpoint. The application names a group by an IP multicast address, and so does the
-//! address to send to: under a queue pair number that all groups share. The device's address of the group, a GID and a
-//! LID, comes with the network's answer to the join, which may take a while. Until then sends are refused with
-//! `FI_EAGAIN`, and everything else goes on.
+//! Multicast groups of a datagram endpoint. The application names a group by an IP multicast address. The destination
+//! address contains it too, with a queue pair number that all groups share. The network's answer to the join gives the
+//! device's address of the group, a GID and a LID, and may take a while. Until then sends to the group fail with
+//! `FI_EAGAIN`.
 //!
-//! The key of the group is not used: members have the key of all datagram endpoints, which the receiving device
-//! compares.
+//! The group's Q-Key is not used: the receiving device compares the Q-Key of all datagram endpoints, which members
+//! have.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -32,7 +32,7 @@ struct Group {
 }
 
 enum Stage {
-    /// The network must answer until then.
+    /// The deadline of the network's answer.
     Joining(Instant),
     Joined(GroupAddress),
 }
@@ -55,7 +55,7 @@ impl Group {
 #[derive(Default)]
 pub struct Groups {
     all: Vec<Group>,
-    /// How many of them the network has not answered yet.
+    /// Number of joins that the network has not answered.
     joining: usize,
 }
 
@@ -70,7 +70,7 @@ impl Groups {
         self.joining
     }
 
-    /// The GID, if there is one, and the LID to which datagrams to `name` go. Those of a group are the granted ones.
+    /// The GID, if there is one, and the LID for datagrams to `name`. For a group, the network has granted them.
     ///
     /// # Errors
     /// `FI_EAGAIN` while the group is being joined; `FI_EADDRNOTAVAIL` if it is not.
@@ -99,7 +99,7 @@ impl Groups {
         self.all.iter().filter(|group| group.ip == ip).find_map(Group::address)
     }
 
-    /// When the network must have answered the next join.
+    /// The earliest deadline of a join.
     fn deadline(&self) -> Option<Instant> {
         let each = self.all.iter().filter_map(|group| match group.stage {
             Stage::Joining(deadline) => Some(deadline),
@@ -109,7 +109,7 @@ impl Groups {
     }
 }
 
-/// The IP address of a group: given as such, or as an address that joining has returned.
+/// The IP address of a group, from an IP address or from an address that joining has returned.
 fn ip(group: &Address) -> Result<Option<IpAddr>> {
     if group.format() == AddrFormat::IbUd {
         let name = Name::parse(group)?;
@@ -156,7 +156,7 @@ impl Datagrams {
         Ok((name.encode(), Posted::Pending))
     }
 
-    /// Takes the network's answers to joins, and gives up those that are overdue.
+    /// Processes the network's answers to joins, and fails overdue joins.
     #[cold]
     pub(super) fn move_joins<H: Host<Verbs>>(&mut self, host: &mut H) {
         let (now, before) = (Instant::now(), self.groups.joining);
@@ -189,7 +189,7 @@ impl Datagrams {
         }
     }
 
-    /// The end of a join, if it has come. Receives what is sent to the group from then on.
+    /// Completes a join if the network has answered: from then on, datagrams to the group are received.
     fn try_join(&mut self, at: usize, now: Instant) -> Option<Result<GroupAddress>> {
         let group = &mut self.groups.all[at];
         let Stage::Joining(deadline) = group.stage else { return None };
@@ -211,7 +211,7 @@ impl Datagrams {
         }
     }
 
-    /// Sleeping threads wake when a join is overdue.
+    /// Sets the timer that wakes sleeping threads when a join is overdue.
     fn wake_for_joins(&self) {
         let deadline = self.groups.deadline();
         self.waiter.wake_after(deadline.map(|at| at.saturating_duration_since(Instant::now())));

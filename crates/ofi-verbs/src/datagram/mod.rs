@@ -3,9 +3,9 @@
 //! addresses (`FI_ADDR_IB_UD`).
 //!
 //! Outgoing messages are copied to registered slots, and incoming messages from such slots, after the route header that
-//! the device writes there. With `FI_MSG_PREFIX` the application gets the header with the message, and as many bytes in
-//! front of an outgoing message are left out. Nothing is resent, and no call waits: a datagram that finds no room is
-//! dropped and counted.
+//! the device writes there. With `FI_MSG_PREFIX` the application gets the header with the message, and the same number
+//! of bytes at the start of an outgoing message is not sent. Nothing is resent, and no call waits: a datagram without
+//! room is dropped and counted.
 
 mod groups;
 pub mod naming;
@@ -38,7 +38,7 @@ use crate::waiter::Waiter;
 
 /// The Q-Key of all endpoints, including C's.
 const QKEY: u32 = 0x1111_1111;
-/// Most datagrams under way: outgoing, and incoming.
+/// Maximum number of datagrams in flight: outgoing, and incoming.
 const SENDS: usize = 128;
 const RECEIVES: usize = 512;
 /// Maximum number of completion queue entries that one poll reads.
@@ -48,7 +48,7 @@ const POLLS_PER_EVENT_CHECK: u32 = 64;
 /// Marks the ids of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// The length of the prefix of an endpoint's messages, on the side with this mode.
+/// Length in bytes of the prefix of an endpoint's messages, in the direction with this mode.
 pub fn prefix(info: &Info, mode: Mode) -> usize {
     let has_one = info.ep_attr.ep_type == EpType::Dgram && mode.contains(Mode::MSG_PREFIX);
     if has_one { GRH } else { 0 }
@@ -74,14 +74,15 @@ pub struct Datagrams {
     free: Vec<u32>,
     /// The route of each slot that is being sent.
     along: Vec<Option<Route>>,
-    /// Entries that were taken out of the completion queue early.
+    /// Completion queue entries that were read early.
     ready: VecDeque<WorkCompletion>,
     peers: Peers,
     groups: Groups,
     /// Whether the application wants the senders of messages.
     sources: bool,
     longest: usize,
-    /// Bytes in front of an outgoing message that are not sent, and bytes of the route header that are delivered.
+    /// Number of bytes at the start of an outgoing message that are not sent, and of bytes of the route header that are
+    /// delivered.
     prefixes: [usize; 2],
     name: Name,
     /// The name at this host's name server, if the endpoint has a service.
@@ -209,7 +210,7 @@ impl Datagrams {
         }
         let qp = self.peers.qp(out.peer)?;
         let route = match self.peers.route(out.peer, &*self.queues, |name| self.groups.resolve(name)) {
-            // The device has no room for another route, and sends under way keep theirs.
+            // The device has no room for another route, and sends in flight keep theirs.
             Err(error) if error.errno() == Errno::ENOMEM && self.along.iter().any(Option::is_some) => {
                 self.drain();
                 self.full();
@@ -262,7 +263,7 @@ impl Datagrams {
         self.free.push(slot);
     }
 
-    /// Takes only the completions of sends.
+    /// Processes only completions of sends.
     fn drain(&mut self) {
         let before = self.ready.len();
         self.refill();
@@ -274,7 +275,7 @@ impl Datagrams {
         }
     }
 
-    /// Takes entries out of the completion queue. Returns their number.
+    /// Reads entries of the completion queue. Returns their number.
     fn refill(&mut self) -> usize {
         self.queues.poll(&mut self.ready).unwrap_or_else(|error| {
             if self.gone.is_none() {
@@ -285,7 +286,7 @@ impl Datagrams {
         })
     }
 
-    /// Marks the endpoint as lost: it sends nothing any more.
+    /// Marks the endpoint as lost, after which it sends nothing.
     #[cold]
     fn lost(&mut self, errno: Errno) {
         self.watch.failures += 1;
@@ -298,7 +299,7 @@ impl Datagrams {
         self.give_slot(entry.id as u32);
     }
 
-    /// Takes the device's events. Without its queue pair the endpoint sends nothing any more.
+    /// Processes the device's events. An endpoint that has lost its queue pair sends nothing.
     fn take_device_events(&mut self) {
         while let Some(failed) = self.watch.next() {
             let errno = match failed {
@@ -447,7 +448,7 @@ impl Notices for Datagrams {
     }
 
     fn arm(&mut self) -> bool {
-        // A lost queue sends no more notifications, and no thread needs to stay awake for it.
+        // A lost queue sends no notifications, so no thread stays awake for it.
         self.queues.arm().is_ok() || self.gone.is_some()
     }
 

@@ -1,5 +1,5 @@
-//! The peers that a datagram endpoint remembers: those that it sends to, and those that sent to it. When there are too
-//! many, the least recently used peer is forgotten, with its route.
+//! The peers that a datagram endpoint remembers: those that it sends to, and those that sent to it. Above the limit,
+//! the least recently used peer is removed, with its route.
 
 use rustc_hash::FxHashMap;
 
@@ -12,7 +12,7 @@ use crate::rc::ud::{Route, UdQueues};
 
 /// Maximum number of peers that an endpoint remembers. The application may insert more addresses.
 pub const MAX_PEERS: usize = 1 << 14;
-/// Number of least recently used peers that are examined for one that may be forgotten.
+/// Number of least recently used peers that are examined for one that may be removed.
 const TRIES: usize = 16;
 /// Marks the ends of the list.
 const NONE: Peer = Peer::MAX;
@@ -21,7 +21,7 @@ struct Known {
     name: Name,
     /// Created at the first send.
     route: Option<Route>,
-    /// The neighbours in the list: the next less and the next more recently used peer.
+    /// The neighbours in the list: the next less recently used peer, and the next more recently used one.
     before: Peer,
     after: Peer,
 }
@@ -34,9 +34,9 @@ pub struct Peers {
     most: usize,
     oldest: Peer,
     newest: Peer,
-    /// The peer that stands in for senders that are not remembered. It is not in the list.
+    /// The peer number of all senders that are not remembered. It is not in the list.
     nobody: Option<Peer>,
-    /// Number of forgotten peers, whose numbers were reused.
+    /// Number of removed peers, whose numbers were reused.
     pub forgotten: u64,
 }
 
@@ -47,7 +47,7 @@ pub enum Met {
     Before(Peer),
     /// The peer is new, and has this number.
     New(Peer),
-    /// All peers that could be forgotten are in use.
+    /// All peers that could be removed are in use.
     NoRoom,
 }
 
@@ -79,7 +79,8 @@ impl Peers {
         known.map(|known| known.name.qp).ok_or_else(|| Error::new(Errno::EINVAL))
     }
 
-    /// Finds or adds the peer with this name, as the most recently used. A number may be reused if `retire` allows it.
+    /// Finds or adds the peer with this name, and makes it the most recently used. The number of a removed peer is
+    /// reused if `retire` allows it.
     pub fn meet(&mut self, name: Name, mut retire: impl FnMut(Peer) -> bool) -> Met {
         if let Some(&peer) = self.by_name.get(&name) {
             self.touch(peer);
@@ -115,7 +116,7 @@ impl Peers {
         peer
     }
 
-    /// The peer that stands in for senders that are not remembered, and whether it is new.
+    /// The peer number of all senders that are not remembered, and whether it is new.
     pub fn nobody(&mut self) -> (Peer, bool) {
         if let Some(peer) = self.nobody {
             return (peer, false);

@@ -1,4 +1,4 @@
-//! The keys of a peer's device that this end was given.
+//! The keys of a peer's device that the peer has sent to this end.
 
 use ibv::transfer::Source;
 use ofi_api::RemotePiece;
@@ -20,7 +20,7 @@ pub struct Key {
     /// Address of its first byte for the device.
     addr: u64,
     rkey: u32,
-    /// The peer's word that this end reads after writes.
+    /// The word of the peer that this end reads after writes.
     pub witness: Source,
 }
 

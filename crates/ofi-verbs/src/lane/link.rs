@@ -1,4 +1,4 @@
-//! The connection of a lane, from the call until it is put away.
+//! The connection of a lane, from the request to its close.
 
 use std::time::Instant;
 

@@ -1,9 +1,9 @@
-//! One peer of an endpoint: its connection, its credits, and the work under way with it.
+//! One peer of an endpoint: its connection, its credits, and its operations in flight.
 //!
 //! Invariants:
-//! - A lane has at most as many records under way as the peer gave it credits. A quarter of the credits is reserved for
-//!   answers. The peer always takes answers, whatever else it cannot take, so two ends that wait for each other's
-//!   answers get them.
+//! - A lane has at most as many records in flight as the peer gave it credits. A quarter of the credits is reserved for
+//!   answers. The peer always processes answers, even if it has no room for other records, so two ends that wait for
+//!   each other's answers get them.
 //! - The last of the other credits are for queued records, which are sent in packs: a burst to a peer that does not
 //!   poll may exceed the number of its credits.
 //! - A record's slot belongs to the device from the post to the completion of the request, unless the record is inline.
@@ -44,18 +44,18 @@ pub struct Common {
     pub domain: Arc<DomainPart<Verbs>>,
     pub caps: Caps,
     pub adapter: Adapter,
-    /// Bytes kept for receivers without room, and their limit.
+    /// Bytes held for receivers without room, and the limit of these bytes.
     pub kept: usize,
     pub kept_limit: usize,
-    /// Peers that were asked to keep their payloads.
+    /// Peers that were asked to hold their payloads.
     pub wishing: Vec<Peer>,
     /// Lanes with pending work.
     pub dirty: Vec<Peer>,
-    /// Peers whose records wait for room here.
+    /// Peers whose records wait for room at this end.
     pub stalled: Vec<Peer>,
     /// Whether accesses follow messages in order, so that the receiver of the messages must execute the accesses.
     pub orders_messages: bool,
-    /// Credits that each peer gets.
+    /// Number of credits of each peer.
     pub grant: usize,
     /// How long connections wait for their peers.
     pub timers: Timers,
@@ -115,7 +115,7 @@ impl Common {
     }
 }
 
-/// Limit of queued bytes for a peer. Beyond it no more are queued.
+/// Maximum number of queued bytes for a peer.
 const QUEUE_LIMIT: usize = 1 << 20;
 
 /// The mark of messages that were reported as sent before they arrived.
@@ -126,11 +126,11 @@ pub const DETACHED: u64 = u64::MAX;
 pub enum Flow {
     /// Take the next one.
     Next,
-    /// The core did not take the record: offer it again later, and no later record before it.
+    /// The core had no room for the record: it must be offered again before any later record.
     Stop,
 }
 
-/// A record of the peer that was not taken yet.
+/// An unprocessed record of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     /// Its slot, which it may share with others.
@@ -139,9 +139,9 @@ pub struct Part {
     pub at: usize,
     /// Its length.
     pub len: usize,
-    /// Whether it is the last in the slot, which is reposted when it has been taken.
+    /// Whether it is the last in the slot, which is reposted once it is processed.
     pub last: bool,
-    /// Whether its connection is closed, so that it cannot be answered.
+    /// Whether its connection is closed, so that no answer can be sent.
     pub orphan: bool,
 }
 
@@ -153,7 +153,7 @@ pub struct Lane {
     pub mirror: Option<Box<dyn Connection>>,
     /// The peer's latest known attempt to connect.
     pub attempt: Option<(u64, u32)>,
-    /// Most bytes of an inline request on the connection.
+    /// Maximum bytes of an inline request on the connection.
     pub inline: usize,
     /// Number of records that may be sent.
     pub credits: usize,
@@ -161,34 +161,34 @@ pub struct Lane {
     pub reserve: usize,
     /// Of the others, those reserved for packs of queued records.
     pub held: usize,
-    /// Credits that the peer has used and not got back; of them, those to return now.
+    /// Number of credits that the peer has used and not got back, and how many of them to return now.
     pub used: usize,
     pub owed: usize,
     pub commands: VecDeque<Item>,
     pub answers: VecDeque<Frame>,
     /// Total bytes of both.
     pub waiting: usize,
-    /// Number of requests under way.
+    /// Number of requests in flight.
     pub requests: usize,
     /// Of them, the quiet ones.
     pub quiet: Quiet,
-    /// Records that were not taken yet.
+    /// Unprocessed records.
     pub stalled: VecDeque<Part>,
-    /// Reads of the peer that this end serves. The peer's later commands wait.
+    /// The peer's reads in progress. Its later commands wait.
     pub reads: VecDeque<ServedRead>,
-    /// The peer's long write that this end serves.
+    /// The peer's long write in progress.
     pub write: Option<Box<ServedWrite>>,
-    /// Short messages that were reported as sent, and wait until the peer wants them.
+    /// Short messages that were reported as sent, and wait for the peer's request.
     pub kept: Slots<(Exposed, usize)>,
-    /// Messages that the peer has announced and that have not ended: their lengths, and the present places of their
-    /// payloads if the peer has moved them.
+    /// Announced messages of the peer that have not ended: their lengths, and the current addresses of their payloads
+    /// if the peer has moved them.
     pub announced: FxHashMap<u64, (usize, Option<Source>)>,
     pub transfers: Slots<Transfer>,
     /// Transfers with requests that are not posted yet.
     pub fetching: VecDeque<SlotId>,
     /// Of them, accesses to the peer's memory. Later operations wait for them.
     pub accesses_waiting: usize,
-    /// Requests of accesses under way that read.
+    /// Number of read requests in flight.
     pub reads_out: usize,
     /// Operations of this end that have not ended.
     pub outstanding: usize,
@@ -196,18 +196,17 @@ pub struct Lane {
     pub executed: usize,
     /// Number of accesses posted to this end's device so far.
     pub natives: u64,
-    /// Set when the peer's device has refused an access, and so ended the connection: the accesses to ask the owner
-    /// for.
+    /// Set when the peer's device has refused an access, which ended the connection: the accesses to send to the owner.
     pub refused: Option<Vec<Refused>>,
     /// The peer's registrations that this end's device may access.
     pub keys: FxHashMap<u64, Key>,
-    /// Keys that the peer was given, and the device's keys for them.
+    /// Keys that the peer has received, and the device's keys for them.
     pub given: FxHashMap<u64, u32>,
     /// Messages that were reported as sent but have not arrived.
     pub detached: usize,
-    /// Whether this end asked the peer to keep its payloads.
+    /// Whether this end asked the peer to hold its payloads.
     pub wished: bool,
-    /// Whether the peer asked this end to keep its payloads.
+    /// Whether the peer asked this end to hold its payloads.
     pub peer_wishes: bool,
     /// When the peer's device is probed next.
     pub probe: Option<Instant>,
@@ -221,11 +220,11 @@ pub struct Lane {
     pub last_use: u64,
     /// The turn in which a note last waited for the connection, or was expected from the peer.
     pub wanted: u64,
-    /// Set while the connection is being put away: nothing more is posted over it.
+    /// Set while the idle connection is being closed: nothing more is posted over it.
     pub retiring: Option<Retiring>,
-    /// Set when the peer has declined that: when it may be asked again.
+    /// Set when the peer has declined the close: the time of the next request.
     pub declined: Option<Instant>,
-    /// Set when the connection is over; records that arrived before are still to be taken.
+    /// Set when the connection is over, and earlier records are still unprocessed.
     pub ending: Option<Errno>,
 }
 
@@ -278,7 +277,7 @@ impl Lane {
         }
     }
 
-    /// Accounts for a record of the peer that has been taken.
+    /// Counts the credit of a processed record of the peer.
     pub fn taken(&mut self, common: &mut Common, part: Part) {
         if part.last {
             // For a record of an earlier connection, the peer may have used no credit of this one.
@@ -287,7 +286,7 @@ impl Lane {
         }
     }
 
-    /// Slots of records that were not taken yet.
+    /// Number of slots of unprocessed records.
     pub fn held_slots(&self) -> usize {
         self.stalled.iter().filter(|part| part.last).count()
     }
@@ -297,7 +296,7 @@ impl Lane {
         self.is_connected() && self.retiring.is_none()
     }
 
-    /// Whether there is a connection, even if it is about to be put away.
+    /// Whether there is a connection, even one that is being closed.
     pub fn is_connected(&self) -> bool {
         self.link.open().is_some() && self.ending.is_none()
     }
@@ -322,8 +321,8 @@ impl Lane {
         self.owed > 0 && self.owed >= common.grant / 4
     }
 
-    /// Whether a closing endpoint waits for this lane: for requests under way, among them answers that the peer relies
-    /// on, and for the peer to take messages that were reported as sent.
+    /// Whether a closing endpoint waits for this lane: for requests in flight, including answers that the peer relies
+    /// on, and for the peer to receive messages that were reported as sent.
     pub fn is_awaited(&self) -> bool {
         let owes = self.requests > 0 || !self.answers.is_empty() || self.detached > 0;
         self.is_connected() && (owes || !self.kept.is_empty())
@@ -351,7 +350,7 @@ impl Lane {
         }
     }
 
-    /// Notes that an operation of this end has ended.
+    /// Counts an operation of this end as ended.
     pub fn is_over(&mut self, op: &Op) {
         self.outstanding = self.outstanding.saturating_sub(1);
         if matches!(op, Op::Access | Op::Write(_) | Op::Read { .. }) {
@@ -359,8 +358,8 @@ impl Lane {
         }
     }
 
-    /// A request of this lane has completed, so the quiet ones before it have ended, too. Only detached messages wait
-    /// for a quiet request.
+    /// Handles the completion of a request, which shows that earlier quiet ones have ended too. Only fire-and-forget
+    /// messages wait for a quiet request.
     pub fn end_quiet(&mut self, common: &mut Common, number: u64) {
         while let Some(id) = self.quiet.pop_before(number) {
             let Some(Posted::Send { slot, mark, marks, quiet, .. }) = common.adapter.posted.remove(id) else {
@@ -373,7 +372,7 @@ impl Lane {
         }
     }
 
-    /// A record has arrived at the peer, or never will.
+    /// Handles a record that the peer has received, or never will.
     pub fn sent<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, mark: u64) {
         if mark == DETACHED {
             self.detached = self.detached.saturating_sub(1);

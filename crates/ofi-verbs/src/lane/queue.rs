@@ -1,4 +1,4 @@
-//! The records that wait in a lane.
+//! The queued records of a lane.
 
 use ofi_core::slots::SlotId;
 

@@ -1,9 +1,9 @@
 //! Establishing the connection of two endpoints: rdma_cm, with a `Greeting` as private data.
 //!
-//! Both ends may start at the same time. Then the request of the end with the lower address wins: the other end drops
-//! its own request and accepts, and its own request is refused with [`CROSSED`], which is not a failure. A request
-//! carries the number of requests that its endpoint has made. That number distinguishes a request that was in flight
-//! while the other request established the connection from one of a peer that has lost the connection.
+//! If both ends start at the same time, the request of the end with the lower address wins. The other end accepts it,
+//! and its own request is refused with [`CROSSED`], which is not a failure. A request contains the number of requests
+//! that its endpoint has made. This distinguishes a late request, which was in flight while the other one established
+//! the connection, from that of a peer that has lost the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -18,7 +18,7 @@ use crate::wire::PAYLOAD;
 use crate::{Verbs, address};
 
 const MAGIC: [u8; 4] = *b"ofv1";
-/// The reason of a refusal that is not a failure.
+/// The reason of a refusal that is no failure.
 pub const CROSSED: &[u8] = b"ofv1 crossed";
 
 /// With fewer credits, two ends may wait for each other forever.
@@ -33,7 +33,7 @@ pub struct Greeting {
     pub credits: u16,
     /// Distinguishes the sender from an earlier endpoint with its address.
     pub incarnation: u64,
-    /// Number of requests that the sender has made so far.
+    /// Number of requests that the sender has made.
     pub attempts: u32,
 }
 
@@ -106,7 +106,7 @@ fn greeting(lane: &mut Lane, common: &Common) -> [u8; Greeting::LEN] {
     .encode()
 }
 
-/// Remote reads of a connection that either end serves at a time.
+/// Maximum number of concurrent remote reads of a connection in each direction.
 const READS: u8 = 4;
 
 fn param<'a>(private_data: &'a [u8], common: &Common) -> ConnParam<'a> {
@@ -291,8 +291,8 @@ impl VerbsLanes {
             let _ = id.reject(b"not an endpoint of provider verbs");
             return;
         };
-        // The greeting gives the port at which its endpoint listens, but the network gives the address. Otherwise a
-        // stranger could take the place of a connected peer.
+        // The port is from the greeting, but the address is from the network, so that a stranger cannot replace a
+        // connected peer.
         if id.peer_address().is_some_and(|from| address::canonical(from).ip() != greeting.address.ip()) {
             self.common.counts.malformed += 1;
             let _ = id.reject(b"the greeting has another address");
@@ -315,8 +315,8 @@ impl VerbsLanes {
             return;
         }
         if matches!(lane.link, Link::Open(_) | Link::Accepting(..)) {
-            // The peer has lost the connection, or was replaced by another process, or both ends have put the
-            // connection away.
+            // The peer has lost the connection, another process has replaced it, or both ends have closed the idle
+            // connection.
             self.hang_up(host, peer);
             if self.lanes[peer as usize].has_agreed() {
                 self.lanes[peer as usize].put_away(&mut self.common, peer);
@@ -362,7 +362,7 @@ impl VerbsLanes {
 }
 
 impl VerbsLanes {
-    /// The endpoint has connected to itself: both ends belong to one lane.
+    /// Handles an endpoint's connection to itself: both ends belong to one lane.
     fn reflect(&mut self, peer: Peer, mut id: Box<dyn Connection>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         let accepted = accept(lane, common, &mut *id);
@@ -387,8 +387,8 @@ impl VerbsLanes {
 }
 
 impl Lane {
-    /// A record has arrived. Over a connection that this end accepted, a record may arrive before rdma_cm reports that
-    /// the connection is established.
+    /// Handles the arrival of a record. Over a connection that this end accepted, a record may arrive before rdma_cm
+    /// reports that the connection is established.
     #[inline]
     pub fn heard(&mut self, common: &mut Common, peer: Peer) {
         if !matches!(self.link, Link::Accepting(..)) {
@@ -421,7 +421,7 @@ impl Lane {
         }
     }
 
-    /// Takes the peer's credits from its greeting.
+    /// Sets the lane's credits from the peer's greeting.
     fn greeted(&mut self, greeting: &Greeting) {
         self.credits = usize::from(greeting.credits);
         self.reserve = self.credits / 4;

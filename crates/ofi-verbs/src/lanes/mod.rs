@@ -24,7 +24,7 @@ use crate::timers::Timers;
 use crate::wire::{HEAD, PAYLOAD, kind, unpack};
 use crate::{Verbs, address, probe, settings};
 
-/// Limit of payload bytes that one endpoint keeps for receivers without room.
+/// Maximum payload bytes that one endpoint holds for receivers without room.
 const KEPT_LIMIT: usize = 64 << 20;
 /// Maximum number of completion queue entries that one poll reads.
 const MAX_COMPLETIONS_PER_POLL: usize = 256;
@@ -38,12 +38,12 @@ pub struct VerbsLanes {
     /// Lanes by the identifiers and by the queue pairs of their connections.
     pub(crate) ids: FxHashMap<usize, Peer>,
     pub(crate) qps: FxHashMap<u32, Peer>,
-    /// Lanes with a connection, established or in progress, and some that have lost theirs since the last check.
+    /// Lanes with an established or pending connection, and some that have lost theirs since the last check.
     pub(crate) live: Vec<Peer>,
     /// Number of connections in progress.
     pub(crate) meetings: usize,
     pub(crate) next_deadline: Option<Instant>,
-    /// Entries that were taken out of the completion queue when it was armed.
+    /// Completion queue entries that were read when it was armed.
     ready: VecDeque<WorkCompletion>,
     /// Number of withdrawn registrations that were processed.
     withdrawals: u64,
@@ -103,7 +103,7 @@ impl VerbsLanes {
         })
     }
 
-    /// The peer with this address, which is introduced to the core when first seen.
+    /// The peer with this address. A new peer is introduced to the core.
     pub(crate) fn peer_at<H: Host<Verbs>>(&mut self, host: &mut H, address: SocketAddr) -> Peer {
         if let Some(&peer) = self.peers.get(&address) {
             return peer;
@@ -174,7 +174,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Takes entries out of the completion queue.
+    /// Reads entries of the completion queue.
     pub(crate) fn refill(&mut self) -> usize {
         let polled = self.common.adapter.queues.poll(&mut self.ready);
         polled.unwrap_or_else(|error| {
@@ -186,7 +186,7 @@ impl VerbsLanes {
         })
     }
 
-    /// Takes the device's events, and ends the connections whose queue pair or queue has failed.
+    /// Processes the device's events, and ends the connections whose queue pair or queue has failed.
     pub(crate) fn take_device_events(&mut self) {
         while let Some(failed) = self.common.adapter.watch.next() {
             match failed {
@@ -211,7 +211,7 @@ impl VerbsLanes {
         }
     }
 
-    /// The device is lost: ends all connections for good.
+    /// Handles the loss of the device: ends all connections for good.
     #[cold]
     fn lost(&mut self, errno: Errno) {
         let common = &mut self.common;
@@ -230,7 +230,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Takes records that arrived before a connection ended, whether or not the core wants more.
+    /// Processes records that arrived before a connection ended, even if the core wants no more.
     pub(crate) fn take_rest<H: Host<Verbs>>(&mut self, host: &mut H) {
         loop {
             while let Some(entry) = self.ready.pop_front() {
@@ -302,7 +302,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Takes a record, or holds it until it can be taken.
+    /// Processes a record, or holds it until there is room.
     fn take_record<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, slot: u32, len: usize) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.received += 1;
@@ -345,7 +345,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Takes a record, or holds it after earlier ones.
+    /// Processes a record, or holds it behind earlier ones.
     fn take_part<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, part: Part) -> Result<(), Broken> {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         let what = common.adapter.record(part.slot, part.at, part.len)[0];
@@ -364,8 +364,8 @@ impl VerbsLanes {
         Ok(())
     }
 
-    /// The peer has violated the protocol: no more of its records are taken. `slot` is a slot that is not among the
-    /// stalled.
+    /// Handles a protocol violation: drops the peer's records, and ends the lane. `slot` is a slot that is not among
+    /// the stalled.
     fn broken(&mut self, peer: Peer, slot: Option<u32>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.malformed += 1;
@@ -406,7 +406,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Posts queued work of a lane, and ends the lane if its connection is over.
+    /// Posts queued records and requests of a lane, and ends the lane if its connection is over.
     fn tend<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         lane.is_dirty = false;
@@ -432,7 +432,7 @@ impl VerbsLanes {
             }
             return;
         };
-        // Records that arrived before the end are taken first.
+        // Records that arrived before the end are processed first.
         if self.ready.is_empty() && self.refill() == 0 && self.lanes[peer as usize].stalled.is_empty() {
             self.hang_up(host, peer);
             let lane = &mut self.lanes[peer as usize];
@@ -449,8 +449,8 @@ impl VerbsLanes {
         }
     }
 
-    /// Tells peers which of the keys that they were given are withdrawn. Until a peer knows, an access with such a key
-    /// by its device ends the connection.
+    /// Notifies peers of withdrawn keys. Until a peer is notified, an access with such a key by its device ends the
+    /// connection.
     #[cold]
     fn tell_withdrawn(&mut self) {
         self.withdrawals = self.common.domain.transport.withdrawals();
@@ -459,7 +459,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Tells peers that they may send payloads again.
+    /// Tells peers to stop holding payloads.
     #[cold]
     fn lift_wishes<H: Host<Verbs>>(&mut self, host: &mut H) {
         for peer in std::mem::take(&mut self.common.wishing) {
@@ -499,8 +499,8 @@ impl VerbsLanes {
         Arm::Armed
     }
 
-    /// Waits briefly for detached messages to arrive, and for answers to operations that were executed here. Queued
-    /// frames are sent as credits arrive.
+    /// Waits briefly for the arrival of fire-and-forget messages, and of answers to operations that this end executed.
+    /// Queued frames are sent as credits arrive.
     fn close(&mut self) {
         let end = self.common.adapter.queues.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         self.common.closing = true;
@@ -528,7 +528,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Takes a completion while the endpoint closes, for the sake of detached messages.
+    /// Processes a completion while the endpoint closes, for fire-and-forget messages.
     fn take_last(&mut self, entry: &WorkCompletion) {
         match self.common.adapter.sort(entry) {
             Ended::Returned { .. } | Ended::Unasked { .. } => {}
@@ -539,14 +539,14 @@ impl VerbsLanes {
                     record.first_chunk::<4>().map_or(0, |head| u16::from_be_bytes([head[2], head[3]]));
                 let lane = &mut self.lanes[peer as usize];
                 lane.credits += usize::from(given);
-                // The peer has fetched a message that was kept for it.
+                // The peer has fetched a message that was held for it.
                 if let [kind::DONE, flag::KEPT, ..] = record
                     && let Ok(op) = record.get(HEAD..).ok_or(Broken).and_then(|body| Words(body).word())
                     && let Some((_, len)) = lane.kept.remove(SlotId::from_wire(op))
                 {
                     self.common.kept -= len;
                 }
-                // Queued work, here or at the peer, continues if this connection is not put away.
+                // Queued work at both ends continues if the idle connection is not closed.
                 if let [kind::RETIRE, ..] = record
                     && let Some(body) = record.get(HEAD..).map(<[u8]>::to_vec)
                 {
@@ -643,12 +643,12 @@ impl Notices for VerbsLanes {
     }
 
     fn arm(&mut self) -> bool {
-        // A lost queue sends no more notifications, and no thread needs to stay awake for it.
+        // A lost queue sends no notifications, so no thread stays awake for it.
         self.common.adapter.queues.arm().is_ok() || self.common.gone.is_some()
     }
 
     fn look(&mut self) -> bool {
-        // If the queue is found lost here, there are lanes to end.
+        // If the queue turns out to be lost, a poll must end the lanes.
         self.refill() > 0 || !self.common.dirty.is_empty()
     }
 }

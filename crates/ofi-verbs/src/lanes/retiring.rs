@@ -2,12 +2,12 @@
 //!
 //! An end with more connections than `FI_VERBS_MAX_CONNECTIONS` asks the peer of the least recently used one to close
 //! it, and from then on posts only answers on it. A peer that has nothing in flight and waits for nothing agrees, and
-//! posts nothing more either. Any other peer declines, and both ends continue. Two ends that ask at the same time have
-//! thereby agreed. A connection keeps its order, so an end that has the peer's agreement has received everything that
-//! came before it. An end disconnects when its own last record has arrived; by then the other end has both records too.
-//! Posts made meanwhile wait for the next connection, which is established as soon as there is something to send.
+//! also stops posting. Any other peer declines, and both ends continue. If both ends ask at the same time, they have
+//! agreed. A connection is ordered, so an end that has received the peer's agreement has received all earlier records.
+//! An end disconnects when its own last record has arrived; by then the other end has both records too. Operations
+//! posted meanwhile wait for the next connection, which is established when there is something to send.
 //!
-//! Both ends forget the state of the connection: credits and the device's keys start over. A wish to keep payloads
+//! Both ends drop the state of the connection: credits and the device's keys start over. A request to hold payloads
 //! (`KEEP`) is sent again.
 
 use std::time::Instant;
@@ -39,7 +39,7 @@ impl Lane {
         self.is_idle(turn) && self.declined.is_none_or(|until| until <= now)
     }
 
-    /// Takes the peer's record about closing the connection.
+    /// Processes the peer's record about closing the connection.
     pub fn take_retire(&mut self, common: &mut Common, peer: Peer, body: &[u8]) -> Result<(), Broken> {
         match (Words(body).word()?, self.retiring) {
             (ASK, Some(Retiring::Asked)) | (AGREE, Some(Retiring::Asked)) => {
@@ -80,8 +80,8 @@ impl VerbsLanes {
         }
     }
 
-    /// A collective waits for a note of this peer. Only a connection shows whether the peer is gone, so one that was
-    /// put away is established again. A peer that was never connected may not have started yet.
+    /// Called while a collective waits for a note of this peer. Only a connection shows whether the peer is gone, so a
+    /// closed idle one is established again. A peer that was never connected may not have started yet.
     pub fn await_note(&mut self, peer: Peer) {
         let lane = &mut self.lanes[peer as usize];
         lane.wanted = self.common.turn;
@@ -113,7 +113,7 @@ impl VerbsLanes {
         }
     }
 
-    /// Ends a lane's connection, and takes the records that arrived over it.
+    /// Ends a lane's connection, and processes the records that arrived over it.
     pub fn hang_up<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) {
         self.stop(peer);
         self.take_rest(host);
@@ -129,7 +129,7 @@ impl VerbsLanes {
     }
 
     /// Stops arrivals over a lane's connection, and drains its completions: some devices discard them with the queue
-    /// pair, and the receives would be lost.
+    /// pair, which would lose the receives.
     pub fn stop(&mut self, peer: Peer) {
         let lane = &self.lanes[peer as usize];
         for id in lane.link.id().into_iter().chain(lane.mirror.as_deref()) {

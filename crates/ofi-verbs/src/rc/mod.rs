@@ -28,13 +28,13 @@ pub(crate) use system::{Port, System};
 /// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Most queue pairs, and so connections.
+    /// Maximum number of queue pairs, and so of connections.
     pub connections: usize,
-    /// Most requests on one queue pair.
+    /// Maximum number of requests on one queue pair.
     pub requests: usize,
-    /// Most receives in a shared queue.
+    /// Maximum number of receives in a shared queue.
     pub receives: usize,
-    /// Most entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub completions: usize,
 }
 
@@ -65,8 +65,8 @@ pub unsafe trait Region: Send + Sync {
 /// A device.
 ///
 /// # Safety
-/// It accesses only registered memory ([`Device::register`]), as long as that is registered and as `access` allows, and
-/// inline data during the call.
+/// It accesses only registered memory ([`Device::register`]), while it is registered and as `access` allows, and inline
+/// data during the call.
 pub unsafe trait Device: Send + Sync {
     /// Its name, such as `mlx5_0`.
     fn name(&self) -> String;
@@ -150,9 +150,9 @@ pub trait Events: Send + Sync {
 /// Connections are dropped before it.
 ///
 /// # Safety
-/// A receive's memory is written only from [`Queues::receive`] until its completion was taken ([`Queues::poll`]), and
-/// no longer once this is dropped. A completion is reported once, under the id of its request or receive. The
-/// completion of a successful receive has the number of bytes that were written, from the first on.
+/// A receive's memory is written only from [`Queues::receive`] until its completion was read ([`Queues::poll`]) or this
+/// is dropped. A completion is reported once, under the id of its request or receive. The completion of a successful
+/// receive has the number of bytes that were written from its start.
 pub unsafe trait Queues: Send {
     /// Listens for connections at an address, as long as this exists. Port 0 is any. Returns the actual address.
     ///
@@ -181,7 +181,7 @@ pub unsafe trait Queues: Send {
     /// The segment is registered, and no other code uses it until the receive has ended or this is dropped.
     unsafe fn receive(&self, id: u64, into: Segment) -> Result<()>;
 
-    /// Takes some completions, and returns how many.
+    /// Reads some completions, and returns their number.
     ///
     /// # Errors
     /// The device is lost.
@@ -205,7 +205,7 @@ pub unsafe trait Queues: Send {
     /// Whether events name one of its queues by this number ([`AsyncEvent::failed_queue`]).
     fn has_queue(&self, number: usize) -> bool;
 
-    /// The clock for waits for peers. A simulated fabric has its own.
+    /// The clock for timeouts of peers. A simulated fabric has its own.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -227,8 +227,8 @@ pub struct Event {
 ///
 /// # Safety
 /// Once it is dropped, the device no longer accesses the memory of its requests. While it exists, the memory of a
-/// request is accessed only until the request's completion was taken ([`Queues::poll`]), or that of a later one if it
-/// is quiet. Only reads write to their memory, and to all of it if they succeed.
+/// request is accessed only until the request's completion was read ([`Queues::poll`]), or for a quiet request that of
+/// a later one. Only reads write to their memory, and successful reads to all of it.
 pub unsafe trait Connection: Send {
     /// Distinguishes the connection from others while it exists.
     fn number(&self) -> usize;
@@ -261,7 +261,7 @@ pub unsafe trait Connection: Send {
     /// The device's error.
     fn set_rnr_timer(&self, code: u8) -> Result<()>;
 
-    /// The queue pair's number, and the most inline bytes of its requests.
+    /// The queue pair's number, and the maximum inline bytes of its requests.
     fn qp(&self) -> Option<(u32, usize)>;
 
     /// Sends the request to connect: [`CmEventKind::Established`] follows, or an event of the failure.
@@ -317,16 +317,16 @@ pub unsafe trait Connection: Send {
     unsafe fn read(&self, id: u64, into: Segment, from: Remote) -> Result<()>;
 }
 
-/// Devices that were added, besides the system's.
+/// Added devices, besides the system's.
 static ADDED: Mutex<Vec<Arc<dyn Device>>> = Mutex::new(Vec::new());
 
-/// Adds a device that the provider offers from now on: a simulated one, for tests. It serves reliable datagrams, and
+/// Adds a simulated device, for tests, which the provider offers from now on. It serves reliable datagrams, and
 /// connected endpoints and unreliable datagrams if it has them ([`Device::connects`], [`Device::datagrams`]).
 pub fn add(device: Arc<dyn Device>) {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(device);
 }
 
-/// The devices that were added.
+/// The added devices.
 pub(crate) fn added() -> Vec<Arc<dyn Device>> {
     ADDED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }

@@ -12,17 +12,17 @@ use super::{CmEventKind, ConnParam, Post, Result, Segment, Work, WorkCompletion}
 /// The limits of a device for connected endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// Most requests, or receives, in a queue.
+    /// Maximum number of requests, or receives, in a queue.
     pub queue: usize,
-    /// Most receives in a shared queue.
+    /// Maximum number of receives in a shared queue.
     pub shared: usize,
-    /// Most entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub completions: usize,
     /// Most pieces of memory in a request.
     pub pieces: usize,
     /// Longest message in bytes.
     pub longest: usize,
-    /// Most resends of an unacknowledged packet: a number of 3 bits.
+    /// Maximum number of resends of an unacknowledged packet, which has 3 bits.
     pub retries: u8,
     /// Whether it executes atomics on its peers' memory.
     pub atomics: bool,
@@ -39,7 +39,7 @@ pub struct PairAttr {
     pub size: usize,
     /// Most pieces of memory in a request.
     pub pieces: usize,
-    /// Most pieces of memory in a receive of its own.
+    /// Maximum number of memory pieces in a receive of its own.
     pub receive_pieces: usize,
     /// Inline bytes of a request. The device may allow fewer.
     pub inline: usize,
@@ -104,7 +104,7 @@ pub trait Channel: Any + Send + Sync {
     /// The descriptor that is readable while events are queued.
     fn fd(&self) -> RawFd;
 
-    /// The clock for waits for the peer. A simulated fabric has its own.
+    /// The clock for timeouts of the peer. A simulated fabric has its own.
     fn now(&self) -> Instant {
         Instant::now()
     }
@@ -202,13 +202,13 @@ pub unsafe trait Identifier: Any + Send + Sync {
 /// A queue pair.
 ///
 /// # Safety
-/// The memory of a request or a receive is accessed only until its completion was taken ([`Completions::poll`]) or the
-/// queue pair is gone. Only receives and requests that read write to it.
+/// The memory of a request or a receive is accessed only until its completion was read ([`Completions::poll`]) or the
+/// queue pair is gone. Only receives and read requests write to it.
 pub unsafe trait Pair: Send + Sync {
     /// Its number on its device.
     fn number(&self) -> u32;
 
-    /// Most inline bytes of a request.
+    /// Maximum inline bytes of a request.
     fn inline_size(&self) -> usize;
 
     /// Sets how long a peer waits if it finds no receive ([`ibv::QueuePair::set_rnr_timer`]).
@@ -241,9 +241,9 @@ pub unsafe trait Pair: Send + Sync {
 ///
 /// # Safety
 /// A completion is reported once, under the id of its request or receive. The completion of a successful receive has
-/// the number of bytes that were written, from the first on; or that a write with data has written to memory elsewhere.
+/// the number of bytes that were written from its start, or that a write with data has written to other memory.
 pub unsafe trait Completions: Any + Send + Sync {
-    /// Takes some entries, and returns how many.
+    /// Reads some entries, and returns their number.
     ///
     /// # Errors
     /// The device is lost.

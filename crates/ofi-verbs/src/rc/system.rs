@@ -19,7 +19,7 @@ use super::{
     Result, Segment, Sizes, WorkCompletion,
 };
 
-/// Most connection requests that are queued.
+/// Maximum number of queued connection requests.
 const BACKLOG: usize = 128;
 
 /// A port of a device.
@@ -298,7 +298,7 @@ unsafe impl Connection for Identified {
     }
 
     unsafe fn write(&self, id: u64, from: Segment, to: Remote, how: Post) -> Result<()> {
-        // Some devices take a piece of no bytes for a very long one.
+        // Some devices interpret a piece of no bytes as a very long one.
         let pieces = if from.len == 0 { &[][..] } else { &[from] };
         // SAFETY: the caller's promise.
         unsafe { self.made()?.write(id, pieces, to, how) }

@@ -19,11 +19,11 @@ pub struct UdPort {
     pub lid: u16,
     /// Longest datagram in bytes.
     pub mtu: usize,
-    /// Most sends, or receives, on a queue pair.
+    /// Maximum number of sends, or receives, on a queue pair.
     pub queue: usize,
-    /// Most entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub completions: usize,
-    /// Most multicast groups; 0 if the device has none.
+    /// Maximum number of multicast groups; 0 if the device has none.
     pub groups: usize,
 }
 
@@ -32,7 +32,7 @@ pub const MULTICAST: u32 = 0xFF_FFFF;
 
 /// A membership of a multicast group, or the request for one. Dropping it leaves the group, and does not wait.
 pub trait Membership: Send {
-    /// The network's answer; `None` until it has come.
+    /// The network's answer; `None` until it has arrived.
     ///
     /// # Errors
     /// The error with which the membership is refused.
@@ -132,7 +132,7 @@ pub unsafe trait UdQueues: Send {
     /// The segment is registered, and no other code uses it until the receive has ended or this is dropped.
     unsafe fn receive(&self, id: u64, into: Segment) -> Result<()>;
 
-    /// Takes some completions, and returns how many.
+    /// Reads some completions, and returns their number.
     ///
     /// # Errors
     /// The device is lost.

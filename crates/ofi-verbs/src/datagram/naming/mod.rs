@@ -1,9 +1,9 @@
-//! Endpoints by node and service. A queue pair has a number that the device chooses, so a peer cannot know an address
+//! Endpoints by node and service. The device chooses the number of a queue pair, so a peer cannot derive an address
 //! from a host's name. Each host has a name server, in the first process that opens an endpoint with a service, and
-//! `getinfo` queries the one of the node. C libfabric's verbs provider has the same servers and requests (`wire.rs`).
+//! `getinfo` queries the node's server. C libfabric's verbs provider has the same servers and requests (`wire.rs`).
 //!
-//! Names end with the process that serves them. Others of the host are unknown from then on, until their endpoints are
-//! opened again.
+//! When the serving process ends, all names of the host are lost: endpoints of other processes are unknown until they
+//! are opened again.
 
 mod server;
 mod wire;
@@ -27,7 +27,7 @@ pub struct Registered {
     service: u32,
     name: Address,
     port: u16,
-    /// The server, if it is in this process.
+    /// The server, if this process runs it.
     server: Option<Arc<Server>>,
 }
 

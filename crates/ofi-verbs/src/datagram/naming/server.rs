@@ -1,4 +1,4 @@
-//! The name server of this host, if no other process is it: a thread that answers queries.
+//! The name server of this host, unless another process runs it: a thread that answers queries.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -12,9 +12,9 @@ use ofi_core::sys::{self, WaitSet};
 
 use super::wire::{self, ANY, MAX_MESSAGE_LEN, Parsed, Request};
 
-/// Most names.
+/// Maximum number of names.
 const NAMES: usize = 1 << 16;
-/// Most connections whose request has not arrived; beyond these the oldest is closed.
+/// Maximum number of connections whose request has not arrived. Above it, the oldest is closed.
 const CALLERS: usize = 64;
 /// Timeout for a request to arrive on a new connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 struct Names(BTreeMap<u32, Address>);
 
 impl Names {
-    /// The latest endpoint has the service: one before it may have ended without removing its name.
+    /// The latest endpoint gets the service, because an earlier one may have ended without removing its name.
     fn add(&mut self, service: u32, name: Address) {
         if self.0.len() < NAMES || self.0.contains_key(&service) {
             self.0.insert(service, name);
@@ -52,7 +52,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// Takes what has arrived. Returns whether the connection is over.
+    /// Reads what has arrived. Returns whether the connection is over.
     fn serve(&mut self, names: &Mutex<Names>) -> bool {
         let mut buffer = [0; MAX_MESSAGE_LEN];
         match self.stream.read(&mut buffer) {
@@ -171,7 +171,8 @@ fn run(set: &WaitSet, listener: &TcpListener, names: &Mutex<Names>, stop: &Owned
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => {
-                    // Without a descriptor the connection stays where it is: the wait must not return at once for it.
+                    // Out of descriptors, the connection stays in the backlog, and the wait must not return at once for
+                    // it.
                     tracing::debug!(target: "ofi::verbs::ep_ctrl", %error, "the name server takes no connection");
                     std::thread::sleep(Duration::from_millis(10));
                     break;
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(names.find(1), Some((1, &name(2))));
     }
 
-    /// What one request leaves in an empty table.
+    /// The names that one request leaves in an empty table.
     fn left(is_local: bool, request: &Request) -> usize {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -13,7 +13,7 @@
 
 use ofi_api::{AddrFormat, Address, Errno};
 
-/// Length of the part that all have.
+/// Length in bytes of the common header.
 pub const HEAD: usize = 8;
 const SERVICE: usize = 4;
 const NAME: usize = 32;
@@ -30,20 +30,20 @@ pub const ANY: u32 = 0;
 pub enum Request {
     /// An endpoint has this service.
     Add(u32, Address),
-    /// It has it no longer.
+    /// The endpoint no longer has the service.
     Remove(u32, Address),
-    /// Who has this service?
+    /// Queries the endpoint with this service.
     Query(u32),
 }
 
-/// What the bytes that have arrived so far are.
+/// The result of parsing the bytes received so far.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// The beginning of a request.
     Partial,
     /// A request.
     Whole(Request),
-    /// Nothing that this version knows.
+    /// An unknown request.
     Strange,
 }
 
