@@ -144,7 +144,7 @@ impl Device {
         answer
             .u32s(&[crate::VENDOR, crate::PART, 0, pairs, limit::SENDS, 0, limit::SEND_PIECES, 1, 1024])
             .u32s(&[limit::COMPLETIONS, self.settings.regions as u32, 256])
-            // The limits from outstanding reads and atomics to multicast groups.
+            // The limits of outstanding reads and atomics, and so on up to multicast groups.
             .u32s(&[0; 14])
             .u32s(&[limit::HANDLES as u32, 0, 0, 0, 0, 0])
             .u16s(&[1])
@@ -236,7 +236,7 @@ impl Device {
         if self.regions.len() >= self.settings.regions {
             return Err(libc::ENOMEM);
         }
-        // 24 bits. The low ones change each time, so that the key of a closed region is not reused soon.
+        // 24 bits. The low bits change each time, so that the key of a closed region is not reused soon.
         let mut key;
         loop {
             key = (self.number() << 6 | (self.random.fresh() & 0x3f) as u32) & 0xff_ffff;
@@ -446,12 +446,12 @@ impl Device {
         Ok(Output::default().u32s(&[0]))
     }
 
-    /// Discards the requests under way of a queue pair.
+    /// Discards a queue pair's requests in flight.
     fn forget(&mut self, number: u16) {
         self.requests.retain(|_, pending| pending.pair != number);
     }
 
-    /// The program has closed the device's file: removes the objects that it created through the file.
+    /// Called when the program has closed the device's file: removes the objects created through it.
     pub fn close(&mut self, file: RawFd) {
         self.open.retain(|open| *open != file);
         let pairs: Vec<u16> =
@@ -540,7 +540,7 @@ mod tests {
     use crate::random::Random;
     use crate::settings::Settings;
 
-    /// Any command is answered or refused. The address of the answer is unmapped.
+    /// Every command is answered or refused, here with an unmapped answer address.
     #[test]
     fn commands_of_any_bytes_are_refused_or_answered() {
         let dir = std::env::temp_dir().join(format!("efa-commands-{}", std::process::id()));

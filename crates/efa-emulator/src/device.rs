@@ -15,7 +15,7 @@ use crate::packet::Packet;
 use crate::random::Random;
 use crate::settings::Settings;
 
-/// Most queue pairs at a time. libefa finds them by their number modulo this.
+/// Maximum number of queue pairs. libefa finds them by their number modulo this.
 pub const QUEUE_PAIRS: usize = 256;
 
 /// The device.
@@ -24,7 +24,7 @@ pub struct Device {
     pub gid: Gid,
     pub socket: UnixDatagram,
     pub random: Random,
-    /// Descriptors by which the device is open.
+    /// Open descriptors of the device.
     pub open: Vec<RawFd>,
     /// Domains, and the descriptor that each belongs to.
     pub domains: HashMap<u32, RawFd>,
@@ -32,7 +32,7 @@ pub struct Device {
     /// The mappings of registered dma-bufs, by key.
     pub mapped: HashMap<u32, Mapping>,
     pub channels: HashMap<RawFd, Channel>,
-    /// Those of the channels that are for asynchronous events.
+    /// The channels for asynchronous events.
     pub reports: Vec<RawFd>,
     pub queues: HashMap<u32, CompletionQueue>,
     pub pairs: HashMap<u16, QueuePair>,
@@ -46,13 +46,13 @@ pub struct Device {
     pub next_token: u64,
     /// Outgoing packets, by peer.
     pub routes: HashMap<Gid, Route>,
-    /// Writes that have arrived in part: the bytes received.
+    /// Partly received writes: the number of bytes received.
     pub writes: HashMap<(Gid, u64), u64>,
     /// Packets that are delivered late, to reorder them.
     pub late: Vec<(Instant, Vec<u8>)>,
     /// Number of packets in and out.
     pub packets: u64,
-    /// The device is mute, as of `looked`.
+    /// Whether the device was mute at the time `looked`.
     pub is_mute: bool,
     /// Number of requests so far.
     pub count: u64,
@@ -109,7 +109,7 @@ pub struct QueuePair {
     pub doorbell: Arc<Shared>,
     pub sends: Ring,
     pub receives: Ring,
-    /// The limits that the program was told.
+    /// The limits that were returned to the program.
     pub limits: [u32; 5],
 }
 
@@ -119,7 +119,7 @@ pub struct Ring {
     pub entries: u32,
     /// Bytes of a descriptor.
     pub entry: usize,
-    /// Descriptors that the program has written, and that the device has taken; both numbers wrap.
+    /// Number of descriptors that the program has written, and that the device has read; both wrap.
     pub posted: u16,
     pub taken: u16,
 }
@@ -153,10 +153,10 @@ pub struct Pending {
     /// Bytes of a read that have arrived.
     pub received: u64,
     pub repeats: u32,
-    /// When it was sent, and when the peer was last probed for it.
+    /// When the request was sent, and when the peer was last probed for it.
     pub sent: Instant,
     pub probed: Instant,
-    /// When it will be sent again.
+    /// When the request will be resent.
     pub again: Option<Instant>,
 }
 
@@ -266,8 +266,8 @@ impl Device {
         all.find(|handle| handle.domain == domain && handle.gid == *gid).map(|handle| handle.number)
     }
 
-    /// Puts an entry into a completion queue. The queue has the length that the program requested: the program counts
-    /// requests under way.
+    /// Adds an entry to a completion queue. The queue has the length that the program requested: the program counts
+    /// requests in flight.
     pub fn complete(&mut self, queue: u32, completion: &Completion) {
         let Some(queue) = self.queues.get_mut(&queue) else { return };
         // The phase bit is set in the first round.
@@ -287,7 +287,7 @@ impl Device {
         }
     }
 
-    /// Takes a receive: its id and its pieces. `None` if none is posted.
+    /// Removes a posted receive and returns its id and pieces. `None` if none is posted.
     pub fn take_receive(&mut self, pair: u16) -> Option<(u16, Vec<Receive>)> {
         let ring = &mut self.pairs.get_mut(&pair)?.receives;
         let shared = Arc::clone(ring.shared.as_ref()?);
@@ -335,7 +335,7 @@ pub fn socket_path(dir: &Path, gid: &Gid) -> PathBuf {
 
 fn bind(path: &Path) -> std::io::Result<UnixDatagram> {
     let bound = UnixDatagram::bind(path).or_else(|error| {
-        // The socket of a process that is gone refuses the connection.
+        // The socket of a process that has exited refuses the connection.
         let probe = UnixDatagram::unbound()?;
         match probe.connect(path) {
             Err(gone) if gone.kind() == std::io::ErrorKind::ConnectionRefused => {

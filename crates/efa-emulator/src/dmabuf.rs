@@ -34,7 +34,7 @@ impl Call {
         ((two(2), two(4)) == METHOD).then(|| Self { at, count: usize::from(two(6)).min(2 * ATTRIBUTES) })
     }
 
-    /// Where the attributes lie, by number, and their data.
+    /// The addresses of the attributes, by number, and their data.
     fn attributes(&self) -> Result<[Option<(u64, u64)>; ATTRIBUTES], i32> {
         let mut found = [None; ATTRIBUTES];
         for index in 0..self.count {

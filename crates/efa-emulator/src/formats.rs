@@ -5,10 +5,10 @@
 /// A device's global identifier.
 pub type Gid = [u8; 16];
 
-/// Size of a request in bytes, and most inline bytes of it.
+/// Size of a request in bytes, and its maximum inline bytes.
 pub const REQUEST: usize = 64;
 pub const INLINE: u32 = 32;
-/// The same of the requests of a queue that was made for more inline bytes.
+/// The same for the requests of a queue that was created for more inline bytes.
 pub const LONG_REQUEST: usize = 128;
 pub const LONG_INLINE: u32 = 80;
 /// Size of a piece of a receive in bytes.

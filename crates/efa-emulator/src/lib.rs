@@ -5,7 +5,7 @@
 //! host over Unix sockets. Programs on top, such as libfabric's `efa` provider, run unmodified. `cargo xtask efa --
 //! COMMAND` runs one; README.md has the settings.
 //!
-//! It says nothing about EFA's performance.
+//! The emulator does not model EFA's performance.
 //!
 //! - `preload`: the replaced functions of the C library, and the device's thread.
 //! - `commands`, `dmabuf`: the kernel's commands. `device`: the objects that they create. `memory`: memory shared with

@@ -1,7 +1,7 @@
 //! Mappings of memory behind a descriptor.
 //!
-//! Any descriptor that can be mapped stands for a dma-buf, such as a file in memory. A kernel takes only descriptors of
-//! dma-bufs.
+//! Any descriptor that can be mapped, such as a file in memory, serves as a dma-buf. A kernel accepts only descriptors
+//! of dma-bufs.
 
 use std::os::fd::RawFd;
 use std::ptr::{NonNull, null_mut};

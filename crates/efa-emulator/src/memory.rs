@@ -99,7 +99,7 @@ impl Drop for Shared {
     }
 }
 
-/// Copies from the program's memory. `false` if that is unmapped, which the system call reports without a fault.
+/// Copies from the program's memory by a system call, which cannot fault. `false` if the memory is unmapped.
 pub fn peek(from: u64, to: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: from as *mut libc::c_void, iov_len: to.len() };
@@ -108,7 +108,7 @@ pub fn peek(from: u64, to: &mut [u8]) -> bool {
     usize::try_from(copied) == Ok(to.len())
 }
 
-/// Copies to the program's memory. `false` if that is unmapped or read-only.
+/// Copies to the program's memory. `false` if the memory is unmapped or read-only.
 pub fn poke(to: u64, from: &[u8]) -> bool {
     let local = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
     let remote = libc::iovec { iov_base: to as *mut libc::c_void, iov_len: from.len() };

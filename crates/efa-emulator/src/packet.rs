@@ -5,7 +5,7 @@ use crate::formats::{Gid, Operation};
 
 /// Length of the header in bytes.
 pub const HEADER: usize = 80;
-/// Most payload bytes of a read or a write in one packet. A send is one packet.
+/// Maximum payload bytes of a read or a write in one packet. A send is one packet.
 pub const CHUNK: usize = 32 << 10;
 /// Maximum length of a packet in bytes: a send of the largest MTU.
 pub const MAX_PACKET_LEN: usize = HEADER + (64 << 10);
@@ -42,7 +42,7 @@ pub struct Packet {
     /// The peer's memory.
     pub addr: u64,
     pub key: u32,
-    /// Whether the sender's queue pair takes writes without a receive.
+    /// Whether the sender's queue pair accepts writes without a receive.
     pub unsolicited: bool,
     /// How often the request found no receive before; no more than 255 are counted.
     pub repeats: u8,

@@ -1,5 +1,5 @@
-//! The C library's functions through which rdma-core reaches the kernel. Calls for the device are handled here, and all
-//! others passed to the C library.
+//! Replaces the C library's functions through which rdma-core reaches the kernel. Calls for the device are handled
+//! here; all others are passed to the C library.
 //!
 //! A device's file is an open /dev/null: it is a character device, as libibverbs requires, and the tree in the place of
 //! /sys has its number.
@@ -38,12 +38,11 @@ struct Host {
 }
 
 /// Set at first use, if the environment requests devices: constructors of other libraries may look for devices before
-/// this library's own would run.
+/// this library's constructor runs.
 static HOST: OnceLock<Option<Host>> = OnceLock::new();
 /// Number of commands that wait for a device's lock.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
-/// The devices of descriptors: one more than a device's index. Descriptors beyond are not tracked, and opening a device
-/// as one fails.
+/// A device by descriptor: its index plus one. Higher descriptors are not tracked, and opening a device as one fails.
 type Files = [AtomicU8; 65_536];
 /// The devices that descriptors have open.
 static FILES: Files = [const { AtomicU8::new(0) }; 65_536];
@@ -63,7 +62,7 @@ fn found() -> Option<&'static Host> {
 fn start() -> Result<Option<Host>, String> {
     let Some(settings) = Settings::read(|name| std::env::var(name).ok())? else { return Ok(None) };
     let one = |index: u8| {
-        // Addresses in a row, and faults of their own.
+        // Consecutive addresses, and separate faults.
         let next = |gid: Gid| u128::from_be_bytes(gid).wrapping_add(index.into()).to_be_bytes();
         let seed = settings.seed.wrapping_add(index.into());
         let mute = settings.mute.filter(|mute| *mute == index);
@@ -106,7 +105,7 @@ fn place(files: &'static Files, file: c_int) -> Option<&'static AtomicU8> {
     files.get(usize::try_from(file).ok()?)
 }
 
-/// Notes the device of a descriptor.
+/// Records the device of a descriptor.
 fn mark(files: &'static Files, file: c_int, index: usize) {
     if let Some(place) = place(files, file) {
         place.store(index as u8 + 1, Ordering::Relaxed);
@@ -217,7 +216,7 @@ impl Device {
     /// Does all pending work once. Returns whether there was any.
     fn round(&mut self) -> bool {
         let mut busy = self.take_requests();
-        // A mute device leaves packets to itself in its socket, and those to others in their queues.
+        // A mute device leaves received packets in its socket, and outgoing packets in their queues.
         if !self.is_mute {
             busy |= self.take_packets();
             busy |= self.send();

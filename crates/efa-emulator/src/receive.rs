@@ -11,15 +11,15 @@ use crate::send::LOCAL_WRITE;
 /// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ`.
 const REMOTE_WRITE: u32 = 2;
 const REMOTE_READ: u32 = 4;
-/// Most packets that are taken in one round.
+/// Maximum number of packets received in one round.
 const ROUND: usize = 64;
-/// Bytes in front of a received datagram (`struct ibv_grh`). Their content is not emulated.
+/// Number of bytes before a received datagram (`struct ibv_grh`). Their content is not emulated.
 const ROUTING: usize = 40;
-/// Longest delay of a late packet.
+/// Maximum delay of a late packet.
 const LATE: Duration = Duration::from_millis(1);
 
 impl Device {
-    /// Takes packets. Returns whether there were any.
+    /// Receives packets. Returns whether there were any.
     pub fn take_packets(&mut self) -> bool {
         let mut busy = false;
         let mut room = vec![0; MAX_PACKET_LEN];
@@ -64,7 +64,7 @@ impl Device {
         }
     }
 
-    /// Takes the peer's status of a request.
+    /// Processes the peer's status of a request.
     fn answered(&mut self, token: u64, status: u8) {
         let Some(pending) = self.requests.get_mut(&token) else { return };
         if status == status::RNR {
@@ -79,7 +79,7 @@ impl Device {
         self.end(token, status);
     }
 
-    /// Takes a part of a read's data.
+    /// Processes a part of a read's data.
     fn data(&mut self, packet: &Packet, payload: &[u8]) {
         let Some(pending) = self.requests.get(&packet.token) else { return };
         let request = &pending.request;
@@ -104,14 +104,15 @@ impl Device {
         }
     }
 
-    /// Whether a queue pair of that kind may take the packet: its domain, and whether it takes writes without receives.
+    /// The domain of the addressed queue pair, and whether it accepts writes without receives. `None` if no queue pair
+    /// of that kind may receive the packet.
     fn addressed(&self, packet: &Packet, datagrams: bool) -> Option<(u32, bool)> {
         let pair = self.pairs.get(&packet.qp)?;
         let ready = matches!(pair.state, State::Receiving | State::Sending) && pair.datagrams == datagrams;
         (ready && pair.qkey == packet.qkey).then_some((pair.domain, pair.unsolicited))
     }
 
-    /// Puts a datagram into a receive, behind the room for its routing header. Without a receive it is lost.
+    /// Delivers a datagram into a receive, after the room for its routing header. Without a receive it is lost.
     fn datagram(&mut self, packet: &Packet, payload: &[u8]) {
         let Some((domain, _)) = self.addressed(packet, true) else { return };
         let bytes = [&[0; ROUTING][..], payload].concat();
@@ -124,7 +125,7 @@ impl Device {
             gid: packet.source,
             unsolicited: false,
         };
-        // The receive reports what is wrong with itself; nobody else is told.
+        // An error of the receive completes only the receive; the sender is not notified.
         let _ = self.deliver(packet, domain, arrival, &bytes);
     }
 
@@ -189,7 +190,7 @@ impl Device {
         Ok(Some(()))
     }
 
-    /// Takes a receive, if one is posted and no fault is injected.
+    /// Removes a posted receive, unless a fault is injected.
     fn receive_for(&mut self, packet: &Packet) -> Result<(u16, Vec<Receive>), u8> {
         if packet.repeats < self.settings.rnr_times && self.random.chance(self.settings.rnr) {
             return Err(status::RNR);
@@ -197,7 +198,7 @@ impl Device {
         self.take_receive(packet.qp).ok_or(status::RNR)
     }
 
-    /// Puts a send into a receive.
+    /// Delivers a send into a receive.
     fn deliver(&mut self, packet: &Packet, domain: u32, arrival: Arrival, payload: &[u8]) -> Result<(), u8> {
         let (pair, (id, pieces)) = (packet.qp, self.receive_for(packet)?);
         let mut rest = payload;

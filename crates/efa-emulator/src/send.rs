@@ -9,13 +9,13 @@ use crate::memory::peek;
 use crate::packet::{CHUNK, HEADER, Kind, Packet};
 use crate::settings::cap;
 
-/// Most requests that are taken from one queue pair in one round.
+/// Maximum number of requests of one queue pair that one round processes.
 const ROUND: usize = 32;
 /// `IBV_ACCESS_LOCAL_WRITE`.
 pub const LOCAL_WRITE: u32 = 1;
 
 impl Device {
-    /// Reads every doorbell, and takes the posted requests. Returns whether there were any.
+    /// Reads every doorbell, and starts the posted requests. Returns whether there were any.
     pub fn take_requests(&mut self) -> bool {
         let numbers: Vec<u16> = self.pairs.keys().copied().collect();
         let mut busy = false;
@@ -167,7 +167,7 @@ impl Device {
         self.routes.entry(to).or_default().queue.push_back(what);
     }
 
-    /// Sends queued packets, as long as peers take them. Returns whether any was sent.
+    /// Sends queued packets while peers accept them. Returns whether any was sent.
     pub fn send(&mut self) -> bool {
         let peers: Vec<Gid> =
             self.routes.iter().filter(|(_, route)| !route.queue.is_empty()).map(|(gid, _)| *gid).collect();
@@ -292,7 +292,7 @@ impl Device {
         true
     }
 
-    /// A peer's socket does not exist: ends the requests to it.
+    /// Ends the requests to a peer whose socket does not exist.
     fn gone(&mut self, gid: &Gid) {
         let heard = self.routes.remove(gid).is_some_and(|route| route.heard);
         let asked = self.requests.iter().filter(|(_, pending)| pending.to == *gid);
@@ -301,12 +301,12 @@ impl Device {
         tokens.into_iter().for_each(|token| self.end(token, status));
     }
 
-    /// Whether the settings silence this device by now.
+    /// Whether the settings have silenced this device.
     pub fn lost(&self) -> bool {
         self.settings.lose_after.is_some_and(|most| self.packets >= most)
     }
 
-    /// Resends requests that found no receive, and gives up silent peers. Looks whether the device is mute.
+    /// Resends requests that found no receive, and gives up silent peers. Updates whether the device is mute.
     pub fn look_at_the_clock(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.looked) < CHECK_INTERVAL {
@@ -361,7 +361,7 @@ impl Device {
 }
 
 impl Ring {
-    /// Takes the next request. `None` if none is posted.
+    /// Reads the next request. `None` if none is posted.
     fn take(&mut self) -> Option<Vec<u8>> {
         let shared = self.shared.as_ref().filter(|_| self.taken != self.posted)?;
         let at = (u32::from(self.taken) % self.entries) as usize * self.entry;

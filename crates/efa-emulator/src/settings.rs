@@ -34,20 +34,20 @@ pub struct Settings {
     pub gid: Option<Gid>,
     /// The seed for the random faults: `EFA_EMULATOR_SEED`. Default: 1.
     pub seed: u64,
-    /// Most bytes of one send: `EFA_EMULATOR_MTU`. Default: 8,928, as on real devices.
+    /// Maximum bytes of one send: `EFA_EMULATOR_MTU`. Default: 8,928, as on real devices.
     pub mtu: u32,
     /// The device's abilities: `EFA_EMULATOR_CAPS`, some of `read,write,sgid,rnr,unsolicited`. Default: all.
     pub caps: u32,
-    /// Most inline bytes of a request of 128 bytes, or 0 without such requests: `EFA_EMULATOR_INLINE`. Default: 80.
+    /// Maximum inline bytes of a request of 128 bytes, or 0 without such requests: `EFA_EMULATOR_INLINE`. Default: 80.
     pub inline: u32,
     /// Percentage of packets that are overtaken by later ones: `EFA_EMULATOR_REORDER`. Default: 0.
     pub reorder: u32,
     /// Percentage of sends that find no receive although one is posted: `EFA_EMULATOR_RNR`. Default: 0.
     pub rnr: u32,
-    /// Most times in a row that one message finds no receive for that reason: `EFA_EMULATOR_RNR_TIMES`. Default: no
-    /// limit.
+    /// Maximum number of consecutive times that one message finds no receive for that reason: `EFA_EMULATOR_RNR_TIMES`.
+    /// Default: no limit.
     pub rnr_times: u8,
-    /// Most registrations at a time; the device refuses more (`ENOMEM`): `EFA_EMULATOR_REGIONS`. Default: 262,144.
+    /// Maximum number of registrations; the device refuses more (`ENOMEM`): `EFA_EMULATOR_REGIONS`. Default: 262,144.
     pub regions: usize,
     /// The request with this number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
     /// `STATUS@NUMBER`. Default: none.
@@ -55,11 +55,11 @@ pub struct Settings {
     /// With the request of this number (from 1) the device reports this asynchronous event, of a device or a port
     /// (`enum ibv_event_type`): `EFA_EMULATOR_EVENT`, as `TYPE@NUMBER`. Default: none.
     pub event: Option<(u8, u64)>,
-    /// Number of packets, in and out, after which the device sends and takes no more: `EFA_EMULATOR_LOSE_AFTER`.
+    /// Number of packets, in and out, after which the device neither sends nor receives: `EFA_EMULATOR_LOSE_AFTER`.
     /// Default: never.
     pub lose_after: Option<u64>,
-    /// The device with this number (from 0) is mute while a file `mute` is in the folder: `EFA_EMULATOR_MUTE`. It sends
-    /// and takes nothing, loses nothing, and goes on when the file is gone. Default: none.
+    /// The device with this number (from 0) is mute while a file `mute` is in the folder: `EFA_EMULATOR_MUTE`. It
+    /// neither sends nor receives, loses nothing, and continues when the file is removed. Default: none.
     pub mute: Option<u8>,
     /// Time after which a silent peer is lost: `EFA_EMULATOR_TIMEOUT_MS`. Default: 10,000.
     pub timeout: Duration,
@@ -106,9 +106,9 @@ impl Settings {
     }
 }
 
-/// Most devices of a process.
+/// Maximum number of devices of a process.
 const DEVICES: u32 = 8;
-/// Most registrations of a device.
+/// Maximum number of registrations of a device.
 const REGIONS: u32 = 262_144;
 const ALL: u32 = cap::READ | cap::RNR_RETRY | cap::NOTIFY | cap::SGID | cap::WRITE | cap::UNSOLICITED;
 
@@ -139,7 +139,7 @@ fn caps(text: &str) -> Result<u32, String> {
     Ok(found)
 }
 
-/// A number at the number of a request.
+/// Parses `VALUE@NUMBER`, with the number of a request.
 fn at(text: &str, valid: impl Fn(u8) -> bool) -> Option<(u8, u64)> {
     let (what, number) = text.split_once('@')?;
     Some((u8::from_str(what).ok().filter(|what| valid(*what))?, u64::from_str(number).ok()?))

@@ -50,7 +50,7 @@ fn add(root: &Path, index: usize, gid: &Gid) -> Result<()> {
     let alias = format!("pci:v{:08X}d{:08X}sv00001D0Fsd0000EFA2bc02sc00i00", crate::VENDOR, crate::PART);
     for (at, text) in [
         (verbs.join("ibdev"), name.clone()),
-        // The number of /dev/null, which stands in for the device's file.
+        // The number of /dev/null, which replaces the device's file.
         (verbs.join("dev"), "1:3".into()),
         (verbs.join("abi_version"), "1".into()),
         (device.join("node_type"), "7: <unknown>".into()),

@@ -292,8 +292,8 @@ fn role() {
     let _ = std::io::stdin().lock().read_line(&mut rest);
 }
 
-/// Both send datagrams with a number and receive some of the peer's, until each has seen several. What arrives is
-/// whole, and lies behind the room for the routing header.
+/// Both send numbered datagrams until each has received several. Each received datagram is whole, and follows the room
+/// for the routing header.
 fn datagrams() -> String {
     const RECEIVES: usize = 16;
     let context = ibv::efa_contexts().unwrap()[0];
@@ -332,7 +332,7 @@ fn datagrams() -> String {
     let to = |qkey: u32| UdPeer { handle: &handle, qp: peer[1] as u32, qkey };
     let (area, begin) = (RECEIVES * SLOT, Instant::now());
     let (mut number, mut seen, mut under_way) = (0_u32, HashSet::new(), false);
-    // The peer's datagrams may be lost until it has receives, so both go on for a while after the last that they need.
+    // Datagrams are lost until the peer has receives, so both continue for a while after the last one that they need.
     let mut more = 200;
     while seen.len() < 20 || more > 0 {
         assert!(begin.elapsed() < LONG, "{number} sent, {} arrived", seen.len());
@@ -512,7 +512,7 @@ fn remote(first: bool) -> String {
 fn refused(first: bool) -> String {
     let setup = Setup::new(false);
     if !first {
-        // One short receive: a send of the first process finds it too short, and the next one finds none.
+        // One short receive: a send of the first process is too long for it, and the next one finds no receive.
         let slot = [setup.segment(0, 16)];
         // SAFETY: registered memory, which is not read.
         unsafe { setup.qp.receive(0, &slot) }.unwrap();
@@ -555,7 +555,7 @@ fn refused(first: bool) -> String {
     "refused".into()
 }
 
-/// The second process exits at once; the first learns that.
+/// The second process exits at once; the first gets an error.
 fn gone(first: bool) -> String {
     let setup = Setup::new(false);
     if !first {
@@ -607,7 +607,7 @@ fn event() -> String {
     format!("{found:?}")
 }
 
-/// Devices that neither take nor send packets.
+/// Devices that neither receive nor send packets.
 fn silent() -> String {
     let setup = Setup::new(false);
     let begin = Instant::now();
