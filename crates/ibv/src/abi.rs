@@ -182,7 +182,7 @@ pub struct ibv_wr_bind {
 }
 
 impl ibv_wr_bind {
-    /// Those of other requests.
+    /// The fields of other requests.
     pub const NONE: Self = Self {
         mw: std::ptr::null_mut(),
         rkey: 0,

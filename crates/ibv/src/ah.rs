@@ -27,7 +27,7 @@ pub struct Way {
     pub gid: Option<Gid>,
     /// The index of the sender's GID in its own port's table.
     pub gid_index: u8,
-    /// Most routers that a packet passes.
+    /// Maximum number of routers that a packet passes.
     pub hops: u8,
     /// The port's LID (InfiniBand).
     pub lid: u16,

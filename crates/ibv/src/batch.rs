@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::library::verbs;
 use crate::work::{Post, Segment, Work};
 
-/// Most pieces of memory in a request.
+/// Maximum number of memory pieces in a request.
 pub const PIECES: usize = 8;
 
 /// The data of a request.
@@ -26,8 +26,8 @@ pub enum Payload<'a> {
 /// The destination of a datagram: the route to its port, the queue pair, and that queue pair's Q-Key.
 pub(crate) type To<'a> = (&'a AddressHandle, u32, u32);
 
-/// The functions that build requests; they do not change. Which of the optional ones there are depends on the device,
-/// and on the type of the queue pair.
+/// The functions that build requests; they do not change. The optional ones depend on the device and on the type of the
+/// queue pair.
 pub(crate) struct Builders {
     start: unsafe extern "C" fn(*mut ibv_qp_ex),
     complete: unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int,
@@ -93,7 +93,7 @@ impl Built {
         }
     }
 
-    /// Starts a batch of requests, which the device learns of at [`Batch::submit`]. Other senders spin meanwhile.
+    /// Starts a batch of requests, which [`Batch::submit`] posts to the device. Other senders spin meanwhile.
     pub fn batch(&self) -> Batch<'_> {
         // SAFETY: a queue pair of this driver, which locks it; `submit` or the drop of the batch unlocks it.
         unsafe { (self.builders.start)(self.qp.as_ptr()) };
@@ -121,7 +121,7 @@ fn lacks(call: &'static str, what: &str) -> Error {
 }
 
 impl Batch<'_> {
-    /// Adds a request: `to` for queue pairs of datagrams alone. [`Post::inline`] is the flag alone, which soft-RoCE's
+    /// Adds a request; `to` is for datagram queue pairs only. [`Post::inline`] sets only the flag, which soft-RoCE's
     /// driver needs for inline data.
     ///
     /// # Errors
@@ -214,7 +214,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Tells the device of the whole batch.
+    /// Posts the whole batch to the device.
     ///
     /// # Errors
     /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many pieces

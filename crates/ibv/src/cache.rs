@@ -21,9 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The limits of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most registrations.
+    /// Maximum number of registrations.
     pub count: usize,
-    /// Most bytes of all registrations together.
+    /// Maximum total bytes of all registrations.
     pub bytes: usize,
 }
 
@@ -44,7 +44,7 @@ struct Range<R> {
 }
 
 struct Ranges<R> {
-    /// Ranges by their starts. A lookup goes back from its address, no further than the length of the longest range.
+    /// Ranges by start. A lookup searches backwards from its address, by the length of the longest range at most.
     all: BTreeMap<RangeId, Range<R>>,
     longest: usize,
     next: u64,
@@ -57,7 +57,7 @@ struct Ranges<R> {
 pub struct Counts {
     /// Uses of a kept registration.
     pub hits: u64,
-    /// Registrations made, to be kept or for one operation.
+    /// Created registrations, both cached ones and those for one operation.
     pub misses: u64,
     /// Registrations that were evicted.
     pub evictions: u64,
@@ -99,7 +99,7 @@ impl<R> Cache<R> {
         id
     }
 
-    /// Removes memory that may be freed or moved. No registration of it is kept.
+    /// Removes memory that may be freed or moved, with its cached registration.
     pub fn remove(&self, id: RangeId) {
         let mut ranges = self.ranges();
         self.removals.fetch_add(1, Ordering::Release);
@@ -114,7 +114,7 @@ impl<R> Cache<R> {
         drop(ranges); // before the removed registration: deregistering takes a system call
     }
 
-    /// Keeps a registration no longer. The range that it covers stays, and is registered anew when it is used.
+    /// Evicts a registration. Its range stays, and is registered again at its next use.
     pub fn retire(&self, made: &Arc<R>) {
         let mut ranges = self.ranges();
         self.removals.fetch_add(1, Ordering::Release);
@@ -134,8 +134,7 @@ impl<R> Cache<R> {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// A registration that covers `len` bytes from `start` on: a kept one, or one that `make` creates for the memory
-    /// that it is given.
+    /// A registration that covers `len` bytes from `start` on: a cached one, or a new one from `make`.
     ///
     /// # Errors
     /// The errors of `make`.
@@ -230,7 +229,7 @@ impl<R> Ranges<R> {
         found
     }
 
-    /// Takes out the least recently used registration.
+    /// Removes and returns the least recently used registration.
     fn evict(&mut self) -> Option<Arc<R>> {
         let kept = self.all.values_mut().filter(|range| range.made.is_some());
         let oldest = kept.min_by_key(|range| range.used)?;
@@ -247,7 +246,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A registration that records the memory it is of.
+    /// A registration that records its memory.
     fn whole(start: usize, len: usize) -> Result<(usize, usize), ()> {
         Ok((start, len))
     }
@@ -302,8 +301,8 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of added and removed ranges, a registration covers the requested memory, is of one live
-        /// range or of exactly that memory, and the cache keeps its limits.
+        /// For any sequence of added and removed ranges, a registration covers the requested memory, belongs to one
+        /// live range or to exactly that memory, and the cache respects its limits.
         #[test]
         fn registrations_cover_what_was_asked_for(
             steps in prop::collection::vec((0..4u8, 0..64usize, 1..32usize), 1..200),

@@ -46,7 +46,7 @@ pub enum CmEventKind {
     Disconnected,
     /// The device is being removed.
     DeviceRemoved,
-    /// Any other event, such as a bond's change of address. It ends nothing.
+    /// Any other event, such as a bond's change of address, which ends no connection.
     Other,
 }
 
@@ -86,9 +86,9 @@ pub struct CmEvent {
     pub status: i32,
     /// The peer's private data.
     pub private_data: Vec<u8>,
-    /// Remote reads that the peer serves at a time.
+    /// Maximum number of remote reads that the peer serves concurrently.
     pub responder_resources: u8,
-    /// Remote reads that the peer has outstanding at a time.
+    /// Maximum number of remote reads that the peer has outstanding.
     pub initiator_depth: u8,
     /// For a request, how often the peer's device resends a packet; how often it retries a send without a receive.
     pub retries: [u8; 2],
@@ -174,11 +174,11 @@ impl Drop for EventChannel {
 pub struct ConnParam<'a> {
     /// Private data for the peer: at most 56 bytes in a request, 196 in an acceptance.
     pub private_data: &'a [u8],
-    /// Remote reads that this end serves, and has outstanding, at a time.
+    /// Maximum number of remote reads that this end serves, and has outstanding.
     pub reads: u8,
-    /// How often either end resends a packet, at most 7: the number of the connecting end counts.
+    /// How often each end resends a packet, at most 7. The connecting end decides for both.
     pub retries: u8,
-    /// How often the peer retries a send that finds no receive here; 7 means without limit.
+    /// How often the peer retries a send that finds no receive at this end; 7 means without limit.
     pub rnr_retries: u8,
 }
 
@@ -255,7 +255,7 @@ impl CmId {
         self.check("rdma_bind_addr", failed)
     }
 
-    /// Lets another identifier be bound to the same address while connections of an earlier one linger.
+    /// Allows binding to an address while connections of an earlier identifier linger.
     ///
     /// # Errors
     /// The errors of rdma_set_option(3).

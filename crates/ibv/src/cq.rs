@@ -120,8 +120,7 @@ impl CompletionQueue {
         Ok(Arc::new(Self { cq, polling: None, context, channel: Arc::clone(channel), verbs }))
     }
 
-    /// Creates an extended queue: the driver is asked for what a completion needs, instead of writing all that an entry
-    /// can have.
+    /// Creates an extended queue, whose driver returns only the requested fields of an entry instead of writing all.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the device has none; else the errors of ibv_create_cq_ex(3).
@@ -164,7 +163,7 @@ impl CompletionQueue {
         self.cq.as_ptr() as usize
     }
 
-    /// Takes up to 32 entries, or fewer of an extended queue, and passes each to `take`. Returns their number.
+    /// Reads up to 32 entries, or fewer of an extended queue, and passes each to `take`. Returns their number.
     ///
     /// # Errors
     /// If the device cannot be polled any more.
@@ -196,7 +195,8 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Makes the channel readable at the next entry. Earlier entries do not, so the queue must be polled once more.
+    /// Makes the channel readable at the next entry. Earlier entries do not make it readable, so the queue must be
+    /// polled once more.
     ///
     /// # Errors
     /// If the device cannot be armed any more.

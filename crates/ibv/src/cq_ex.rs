@@ -123,7 +123,7 @@ impl EfaCompletionQueue {
         self.polling.cq.as_ptr().cast()
     }
 
-    /// Takes up to 16 entries, and passes each to `take`. Returns their number.
+    /// Reads up to 16 entries, and passes each to `take`. Returns their number.
     ///
     /// # Errors
     /// If the device cannot be polled any more.
@@ -188,7 +188,8 @@ impl EfaCompletionQueue {
         entry
     }
 
-    /// Makes the channel readable at the next entry. Earlier entries do not, so the queue must be polled once more.
+    /// Makes the channel readable at the next entry. Earlier entries do not make it readable, so the queue must be
+    /// polled once more.
     ///
     /// # Errors
     /// `EINVAL` if the queue has no channel; else if the device cannot be armed any more.

@@ -41,21 +41,21 @@ pub struct DeviceInfo {
     pub version: u32,
     /// Ports, numbered from 1.
     pub ports: u8,
-    /// Most queue pairs, of all programs together.
+    /// Maximum number of queue pairs of all programs.
     pub max_queue_pairs: usize,
-    /// Most work requests in a queue.
+    /// Maximum number of work requests in a queue.
     pub max_queue: usize,
-    /// Most entries of a completion queue.
+    /// Maximum number of entries of a completion queue.
     pub max_completions: usize,
-    /// Most work requests in a shared receive queue.
+    /// Maximum number of work requests in a shared receive queue.
     pub max_shared: usize,
-    /// Most pieces of memory in one work request.
+    /// Maximum number of memory pieces in one work request.
     pub max_pieces: usize,
     /// Whether it executes atomics on remote memory, atomic at least with respect to its other atomics.
     pub atomics: bool,
-    /// Most multicast groups.
+    /// Maximum number of multicast groups.
     pub max_groups: usize,
-    /// Most remote reads that a queue pair may have outstanding, or serve, at a time.
+    /// Maximum number of remote reads that a queue pair may have outstanding, or serve.
     pub max_reads: u8,
 }
 
@@ -64,9 +64,9 @@ pub struct DeviceInfo {
 pub struct PortInfo {
     /// Whether it is up.
     pub active: bool,
-    /// Most payload bytes of one packet.
+    /// Maximum payload bytes of one packet.
     pub mtu: usize,
-    /// The longest message, in bytes.
+    /// Maximum length of a message in bytes.
     pub max_message: usize,
     /// Its speed in bits per second.
     pub speed: u64,
@@ -113,7 +113,7 @@ pub fn contexts() -> Result<&'static [Context]> {
     let list = unsafe { (cm.rdma_get_devices)(&mut count) };
     if list.is_null() {
         let error = Error::last("rdma_get_devices");
-        // librdmacm does not tell why there is no device.
+        // librdmacm does not report why there is no device.
         return Err(if error.errno == libc::ENODEV { missing::device("rdma_get_devices") } else { error });
     }
     // Never freed: the contexts stay open as long as the list exists.
@@ -273,7 +273,7 @@ impl Context {
 
     /// The entries of a port's table that are in use.
     fn gid_table(self, port: u8) -> Result<Vec<ibv_gid_entry>> {
-        // One call for all: a table has up to a thousand entries, and querying each means opening a file.
+        // One call for the whole table, which has up to a thousand entries: querying each entry opens a file.
         let most = self.port(port)?.gids.min(1 << 16) * usize::from(self.query()?.ports);
         // SAFETY: all zeros are valid numbers.
         let mut table: Vec<ibv_gid_entry> = vec![unsafe { zeroed() }; most];

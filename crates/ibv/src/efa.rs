@@ -14,21 +14,21 @@ use crate::missing;
 /// The limits of an EFA device (`efadv_query_device(3)`).
 #[derive(Clone, Copy, Debug)]
 pub struct EfaInfo {
-    /// Most requests in a send queue.
+    /// Maximum number of requests in a send queue.
     pub max_send: u32,
-    /// Most requests in a receive queue.
+    /// Maximum number of requests in a receive queue.
     pub max_receive: u32,
-    /// Most pieces of memory in one send.
+    /// Maximum number of memory pieces in one send.
     pub send_pieces: u16,
-    /// Most pieces of memory in one receive.
+    /// Maximum number of memory pieces in one receive.
     pub receive_pieces: u16,
-    /// Most inline bytes of a send: those of a request of 64 bytes, of which a queue holds the most.
+    /// Maximum inline bytes of a send in a request of 64 bytes, of which a queue holds the most.
     pub max_inline: u16,
-    /// The same of a request of 128 bytes, of which a queue holds half as many: every request of a queue pair that is
-    /// created for more than `max_inline` has that size. As large as `max_inline` if the device has no such requests,
+    /// The same for a request of 128 bytes, of which a queue holds half as many: all requests of a queue pair that is
+    /// created for more than `max_inline` have that size. As large as `max_inline` if the device has no such requests,
     /// or libefa is older than rdma-core 63.
     pub max_inline_long: u16,
-    /// Most bytes of one remote read or write; 0 if the device has no RDMA.
+    /// Maximum bytes of one remote read or write; 0 if the device has no RDMA.
     pub max_rdma: u32,
     /// Whether the device can read peers' memory.
     pub read: bool,

@@ -22,7 +22,7 @@ use crate::library::verbs;
 
 /// Maximum number of events that are queued for one [`AsyncEvents`].
 const MAX_QUEUED_EVENTS: usize = 256;
-/// Most events that are read at once.
+/// Maximum number of events that are read at once.
 const BATCH: usize = 64;
 
 /// An event, with the object that it is about: a queue pair by its number on the device ([`crate::QueuePair::number`]),
@@ -31,7 +31,7 @@ const BATCH: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// The device is lost. It completes no operations any more.
+    /// The device is lost, and completes no more operations.
     DeviceFatal,
     /// The port is up.
     PortActive(u8),
@@ -45,9 +45,9 @@ pub enum AsyncEvent {
     GidsChanged(u8),
     /// The port has another subnet manager.
     ManagerChanged(u8),
-    /// The subnet manager has forgotten what was registered with it: multicast groups among others.
+    /// The subnet manager has lost all registrations, including multicast groups.
     ClientReregister(u8),
-    /// The queue pair has failed, and executes nothing any more.
+    /// The queue pair has failed, and executes no more requests.
     PairFatal(u32),
     /// The queue pair has failed because of a peer's invalid request.
     PairRequest(u32),
@@ -135,8 +135,8 @@ impl AsyncEvent {
         }
     }
 
-    /// Whether the event is reported. Each connection that begins or ends raises the excluded ones, and events of
-    /// rdma_cm report the same.
+    /// Whether the event is reported. Each start or end of a connection raises the excluded events, which events of
+    /// rdma_cm also report.
     const fn is_news(self) -> bool {
         !matches!(
             self,
@@ -271,9 +271,9 @@ impl Watchers {
 }
 
 /// The events of a device from now on. They are read from librdmacm's context of the device. Other code in the process
-/// must not read that context's events: it would take them away from here, and its reads no longer block, because the
-/// descriptor is non-blocking. Each `AsyncEvents` of a process gets all events from its creation on, and an earlier
-/// loss of the device.
+/// must not read that context's events: it would consume them, and its reads do not block, because the descriptor is
+/// non-blocking. Each `AsyncEvents` of a process gets all events from its creation on, and an earlier loss of the
+/// device.
 pub struct AsyncEvents {
     hub: Arc<Hub>,
     watcher: Arc<Watcher>,

@@ -1,12 +1,12 @@
-//! The functions of a device that only its extended context has (`struct verbs_context`): the header calls them, so the
-//! library has no symbols for them.
+//! The functions of a device that only its extended context has (`struct verbs_context`). The C header calls them
+//! inline, so the library has no symbols for them.
 
 use crate::abi::*;
 use crate::abi_ex::*;
 use crate::device::Context;
 use crate::error::{Error, Result};
 
-/// The mark of a context that has more in front of it (`__VERBS_ABI_IS_EXTENDED`).
+/// The mark of a context that is part of an extended one (`__VERBS_ABI_IS_EXTENDED`).
 const EXTENDED: usize = usize::MAX;
 
 impl Context {

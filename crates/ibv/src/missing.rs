@@ -1,4 +1,4 @@
-//! Diagnoses what a host lacks for RDMA devices, as far as the file system shows it, for errors with advice.
+//! Finds what a host lacks for RDMA devices, from the file system, for the advice in errors.
 
 use std::io;
 use std::path::Path;

@@ -10,8 +10,8 @@ use crate::device::{Context, Gid};
 use crate::error::{Error, Result};
 use crate::name::to_storage;
 
-/// A membership of a group, or the request for one, as long as this exists. Queue pairs that are attached to the group
-/// receive what is sent to it ([`crate::UdQueuePair::attach`]); a sender needs the membership on InfiniBand.
+/// A membership of a group, or the request for one, which ends with the drop. Queue pairs that are attached to the
+/// group receive its datagrams ([`crate::UdQueuePair::attach`]); on InfiniBand a sender needs the membership too.
 pub struct Multicast {
     id: CmId,
     address: libc::sockaddr_storage,
@@ -62,7 +62,7 @@ impl Multicast {
         self.id.channel().fd()
     }
 
-    /// The group's address, which the network's answer contains. `None` until that has come.
+    /// The group's address, from the network's answer. `None` until that has arrived.
     ///
     /// # Errors
     /// The error with which the network, or the kernel, refuses the membership; `ENODEV` if the device is removed.
@@ -73,7 +73,7 @@ impl Multicast {
         Ok(self.grant)
     }
 
-    /// Takes an event.
+    /// Processes an event.
     fn answer(&self) -> Result<Option<GroupAddress>> {
         let channel = self.id.channel();
         let mut event: *mut rdma_cm_event = null_mut();

@@ -63,7 +63,7 @@ pub enum Access {
     RemoteWrite,
     /// Peers that know its key also read and write it.
     RemoteReadWrite,
-    /// Peers that know its key also read and write it, and have this device execute atomics on it.
+    /// Peers that know its key also read and write it, and execute atomics on it through this device.
     RemoteAtomic,
 }
 
@@ -111,8 +111,8 @@ impl MemoryRegion {
         unsafe { Self::register(pd, addr, len, access.flags()) }
     }
 
-    /// Registers memory whose parts peers access through memory windows alone ([`crate::MemoryWindow`]): the region's
-    /// own key gives them no access.
+    /// Registers memory whose parts peers access only through memory windows ([`crate::MemoryWindow`]): the region's
+    /// own key grants no access.
     ///
     /// # Errors
     /// As [`MemoryRegion::new`].

@@ -1,4 +1,5 @@
-//! Extended completion queues, whose entries are read by calls (`ibv_start_poll`): what all devices have in common.
+//! The part of extended completion queues that all devices have in common: their entries are read by calls
+//! (`ibv_start_poll`).
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -20,12 +21,12 @@ type Steps = (
 pub(crate) struct Polling {
     pub cq: NonNull<ibv_cq_ex>,
     steps: Steps,
-    /// Whether each poll takes one entry: the driver of soft-RoCE loses an entry at the end of a poll that has found no
+    /// Whether each poll reads only one entry: soft-RoCE's driver loses an entry at the end of a poll that has found no
     /// next one.
     single: bool,
 }
 
-/// Calls a function of an entry. It is there if the queue was created with what it reads.
+/// Calls a function of an entry. The function exists if the queue was created with the field that it reads.
 macro_rules! read {
     ($table:expr, $name:ident $(, $arg:expr)?) => {{
         // SAFETY: the queue exists.
@@ -50,7 +51,7 @@ impl Polling {
         Some(Self { cq, steps: (made.start_poll?, made.next_poll?, made.end_poll?), single })
     }
 
-    /// Takes up to 16 entries, as `entry` reads each, and passes each to `take`. Returns their number.
+    /// Reads up to 16 entries by `entry`, and passes each to `take`. Returns their number.
     ///
     /// # Errors
     /// If the device cannot be polled any more.

@@ -22,7 +22,7 @@ pub enum Receives {
     Own(u32),
 }
 
-/// The times and numbers of retries of a connected queue pair ([`QueuePair::timers`]).
+/// The timeouts and numbers of retries of a connected queue pair ([`QueuePair::timers`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timers {
     /// How long it waits for an acknowledgement: 4.096 microseconds times 2 to this power; 0: without limit.
@@ -31,7 +31,7 @@ pub struct Timers {
     pub retries: u8,
     /// How often it retries a send that finds no receive; 7: without limit.
     pub rnr_retries: u8,
-    /// How long a peer's send that finds no receive here waits, as a code ([`QueuePair::set_rnr_timer`]).
+    /// How long a peer's send waits if it finds no receive at this end, as a code ([`QueuePair::set_rnr_timer`]).
     pub rnr_timer: u8,
 }
 
@@ -46,9 +46,9 @@ pub struct QueuePairAttr {
     pub receives: Receives,
     /// Number of requests.
     pub size: u32,
-    /// Most pieces of one request.
+    /// Maximum number of pieces of one request.
     pub pieces: u32,
-    /// Most pieces of one receive of its own.
+    /// Maximum number of pieces of one receive of its own.
     pub receive_pieces: u32,
     /// Inline bytes of a request. If the device refuses, the number is halved until it accepts.
     pub inline: u32,
@@ -141,7 +141,7 @@ pub struct QueuePair {
     /// Set for a queue pair with builders ([`crate::CmId::create_built_qp`]).
     pub(crate) built: Option<Built>,
     pub(crate) attr: QueuePairAttr,
-    /// Most inline bytes of a request.
+    /// Maximum inline bytes of a request.
     pub(crate) inline: u32,
 }
 
@@ -157,7 +157,7 @@ impl QueuePair {
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Most inline bytes of a request ([`Post::inline`]): the requested number, or fewer if the device allows fewer.
+    /// Maximum inline bytes of a request ([`Post::inline`]): the requested number, or fewer if the device allows fewer.
     pub fn inline_size(&self) -> usize {
         self.inline as usize
     }
@@ -198,7 +198,7 @@ impl QueuePair {
         unsafe { self.post(id, opcode, local, target, (how, Extra::Data(data))) }
     }
 
-    /// Starts a batch of requests, which the device learns of at [`Requests::submit`]. Other senders spin meanwhile.
+    /// Starts a batch of requests, which [`Requests::submit`] posts to the device. Other senders spin meanwhile.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the queue pair was made without builders.
@@ -258,8 +258,8 @@ impl QueuePair {
         }
     }
 
-    /// Sets how long a peer waits before it resends a message that found no receive here: `code` as in
-    /// ibv_modify_qp(3), 12 for 640 microseconds. 0, the initial value of connections, means 655 milliseconds.
+    /// Sets how long a peer waits before it resends a message that found no receive at this end (RNR timer): `code` as
+    /// in ibv_modify_qp(3), 12 for 640 microseconds. 0, the initial value of connections, means 655 milliseconds.
     ///
     /// # Errors
     /// The errors of ibv_modify_qp(3).
@@ -272,7 +272,7 @@ impl QueuePair {
         }
     }
 
-    /// Asks the driver for its times and numbers of retries.
+    /// Queries its timeouts and numbers of retries from the driver.
     ///
     /// # Errors
     /// The errors of ibv_query_qp(3).
@@ -340,7 +340,7 @@ impl QueuePair {
 pub struct Requests<'a>(Batch<'a>);
 
 impl Requests<'_> {
-    /// Adds an operation. Whether its data is inline is for `what` to say, not for [`Post::inline`].
+    /// Adds an operation. `what` decides whether its data is inline, not [`Post::inline`].
     ///
     /// # Errors
     /// `EINVAL` for more than 8 pieces; `EOPNOTSUPP` for an operation that the device does not have. Other errors come
@@ -354,7 +354,7 @@ impl Requests<'_> {
         unsafe { self.0.add(id, None, what, work, what.post(how)) }
     }
 
-    /// Tells the device of the whole batch.
+    /// Posts the whole batch to the device.
     ///
     /// # Errors
     /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many bytes.

@@ -27,11 +27,11 @@ pub struct SrdAttr {
     pub sends: u32,
     /// Number of receives.
     pub receives: u32,
-    /// Most pieces of memory in one send.
+    /// Maximum number of memory pieces in one send.
     pub send_pieces: u32,
-    /// Most pieces of memory in one receive.
+    /// Maximum number of memory pieces in one receive.
     pub receive_pieces: u32,
-    /// Most inline bytes of a send. More than [`crate::EfaInfo::max_inline`] make all requests longer.
+    /// Maximum inline bytes of a send. More than [`crate::EfaInfo::max_inline`] make all requests longer.
     pub inline: u32,
     /// Whether peers' writes with immediate data consume no receive. Both ends must agree.
     pub unsolicited: bool,
@@ -160,7 +160,7 @@ impl SrdQueuePair {
         self.modify(&mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN | retry)
     }
 
-    /// Stops the queue pair: all requests and receives end as flushed, and it takes no more.
+    /// Stops the queue pair: all requests and receives end as flushed, and it accepts no more.
     ///
     /// # Errors
     /// The errors of ibv_modify_qp(3).
@@ -208,10 +208,10 @@ impl SrdQueuePair {
         }
     }
 
-    /// Most receives that [`SrdQueuePair::receive_all`] takes.
+    /// Maximum number of receives of one [`SrdQueuePair::receive_all`].
     pub const RECEIVES: usize = 16;
 
-    /// Posts receives of one piece each, under their ids, and tells the device of all of them at once.
+    /// Posts receives of one piece each, under their ids, with one doorbell.
     ///
     /// # Errors
     /// As [`SrdQueuePair::receive`], and `EINVAL` for more than [`SrdQueuePair::RECEIVES`]. Receives before the failing
@@ -234,7 +234,7 @@ impl SrdQueuePair {
         for (piece, &(_, segment)) in pieces.iter_mut().zip(receives) {
             *piece = segment.into_sge();
         }
-        // Taken once: another borrow of the same array would invalidate a pointer that the driver follows.
+        // Borrowed once: another borrow of the same array would invalidate a pointer that the driver follows.
         let (first_piece, first) = (pieces.as_mut_ptr(), requests.as_mut_ptr());
         let mut next = null_mut();
         for (at, &(id, _)) in receives.iter().enumerate().rev() {
@@ -252,7 +252,7 @@ impl SrdQueuePair {
         }
     }
 
-    /// Starts a batch of requests, which the device learns of at [`SrdRequests::submit`]. Other senders spin meanwhile.
+    /// Starts a batch of requests, which [`SrdRequests::submit`] posts to the device. Other senders spin meanwhile.
     pub fn requests(&self) -> SrdRequests<'_> {
         SrdRequests(self.built.batch())
     }
@@ -326,7 +326,7 @@ impl SrdRequests<'_> {
         unsafe { self.0.add(id, peer, what, Work::Read(from), HOW) }
     }
 
-    /// Tells the device of the whole batch.
+    /// Posts the whole batch to the device.
     ///
     /// # Errors
     /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many pieces
@@ -337,5 +337,5 @@ impl SrdRequests<'_> {
     }
 }
 
-/// Every request is reported: the queue pair is created so, and the flag has no effect.
+/// The queue pair is created with all requests signaled, so the flag has no effect.
 const HOW: Post = Post { fence: false, inline: false, quiet: true };

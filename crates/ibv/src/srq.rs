@@ -9,7 +9,7 @@ use crate::library::verbs;
 use crate::pd::ProtectionDomain;
 use crate::work::{MAX_PIECES, Segment, gather};
 
-/// Receives for messages to any of its queue pairs.
+/// A queue of receives for messages to any of its queue pairs.
 pub struct SharedReceiveQueue {
     srq: NonNull<ibv_srq>,
     pd: Arc<ProtectionDomain>,
@@ -43,7 +43,7 @@ impl SharedReceiveQueue {
         self.srq.as_ptr() as usize
     }
 
-    /// Asks for one [`crate::AsyncEvent::SharedLimit`] when fewer than `limit` receives are left.
+    /// Requests one [`crate::AsyncEvent::SharedLimit`] when fewer than `limit` receives are left.
     ///
     /// # Errors
     /// The errors of ibv_modify_srq(3): `EINVAL` for more than the queue holds.

@@ -1,4 +1,4 @@
-//! Plans the requests for payloads in pieces at either end: each request has one piece here and one at the peer.
+//! Plans the requests for payloads in several pieces at both ends: each request has one local and one remote piece.
 
 use std::collections::VecDeque;
 
@@ -32,8 +32,8 @@ pub struct Step {
 // SAFETY: only numbers and addresses; the code that posts the step relies on the memory being lent.
 unsafe impl Send for Step {}
 
-/// The requests that move the first bytes between `sources`, at the peer, and `runs`, here: each has one piece at
-/// either end, and at most `longest` bytes (less than 4 GiB).
+/// The requests that move the first bytes between `sources`, at the peer, and `runs`, at this end. Each has one piece
+/// at both ends, and at most `longest` bytes (less than 4 GiB).
 pub fn plan(
     write: bool,
     runs: &[(*mut u8, usize, u32)],

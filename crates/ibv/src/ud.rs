@@ -111,7 +111,7 @@ impl UdQueuePair {
         made.activated()
     }
 
-    /// Starts a batch of datagrams, which the device learns of at [`UdRequests::submit`]. Other senders spin meanwhile.
+    /// Starts a batch of datagrams, which [`UdRequests::submit`] posts to the device. Other senders spin meanwhile.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the queue pair was made without builders.
@@ -123,7 +123,7 @@ impl UdQueuePair {
             .ok_or_else(|| Error::with("ibv_wr_start", libc::EOPNOTSUPP, advice))
     }
 
-    /// Makes it send and receive.
+    /// Enables it to send and receive.
     fn activated(self) -> Result<Self> {
         let (port_num, qkey) = (self.attr.port, self.attr.qkey);
         let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num, qkey, ..Default::default() };
@@ -149,7 +149,7 @@ impl UdQueuePair {
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
-    /// Receives datagrams to a group from now on. The membership must last as long ([`Multicast`]).
+    /// Starts to receive datagrams to a group. The membership must last as long ([`Multicast`]).
     ///
     /// # Errors
     /// The errors of ibv_attach_mcast(3).
@@ -237,7 +237,7 @@ impl UdQueuePair {
 
 impl Drop for UdQueuePair {
     fn drop(&mut self) {
-        // A queue pair that is attached cannot be destroyed.
+        // An attached queue pair cannot be destroyed.
         for group in std::mem::take(&mut self.groups) {
             self.detached(group);
         }
@@ -272,7 +272,7 @@ impl UdRequests<'_> {
         unsafe { self.0.add(id, to, what, Work::Send(data), what.post(Post::default())) }
     }
 
-    /// Tells the device of the whole batch.
+    /// Posts the whole batch to the device.
     ///
     /// # Errors
     /// The first error of a datagram; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many bytes.

@@ -1,4 +1,4 @@
-//! Memory windows: keys for parts of registered memory, given and withdrawn by requests instead of calls into the
+//! Memory windows: keys for parts of registered memory. Requests bind and invalidate them, without calls into the
 //! kernel that pin and unpin pages.
 
 use std::ptr::NonNull;
@@ -40,7 +40,7 @@ pub struct MemoryWindow {
     mw: NonNull<ibv_mw>,
     kind: WindowKind,
     /// The regions that it was bound to. A region must not be deregistered while a window is bound to it, and only the
-    /// poster of a binding knows when the binding ends.
+    /// caller knows when a binding ends.
     regions: Vec<Arc<MemoryRegion>>,
     pd: Arc<ProtectionDomain>,
 }

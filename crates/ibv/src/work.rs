@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use crate::abi::*;
 use crate::error::{Error, Result};
 
-/// Most pieces of a request.
+/// Maximum number of pieces of a request.
 pub(crate) const MAX_PIECES: usize = 16;
 
 /// A piece of registered memory.
@@ -67,7 +67,7 @@ pub enum Work {
     Read(Remote),
     /// Adds to an aligned number of 8 bytes in the peer's memory, and reads its old value.
     FetchAdd(Remote, u64),
-    /// Replaces such a number by `new` if it equals `expected`, and reads its old value.
+    /// Replaces an aligned number of 8 bytes by `new` if it equals `expected`, and reads its old value.
     CompareSwap {
         /// The number.
         at: Remote,

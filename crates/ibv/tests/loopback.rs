@@ -83,7 +83,7 @@ impl Setup {
     }
 
     /// A setup with an extended completion queue, and with queue pairs that have builders. `None` for a device without
-    /// them, which soft-RoCE is not.
+    /// them; soft-RoCE has them.
     fn extended() -> Option<Self> {
         let mut setup = Self::with(Access::RemoteAtomic)?;
         let context = setup.attr.pd.context();
@@ -250,8 +250,8 @@ fn a_device_changes_numbers_in_remote_memory_and_answers_what_they_were() {
     }
 }
 
-/// Both ends resend as often as the connecting one asks. How often an end retries a send that finds no receive is what
-/// the other end asks.
+/// Both ends resend as often as the connecting end requests. The number of RNR retries of an end is the one that the
+/// other end requests.
 #[test]
 fn times_and_retries_of_a_connection_are_those_that_were_set() {
     let Some(setup) = Setup::new() else { return };
@@ -313,10 +313,10 @@ fn a_batch_of_built_requests_is_executed_and_reported() {
         addr: (setup.memory as usize + slot * SLOT) as u64,
         rkey: setup.region.rkey(),
     };
-    // Equal ones: soft-RoCE's driver of Debian 12 (rdma-core 44) sent 20 bytes for 10 and 20, the first length twice;
-    // that of rdma-core 65 adds them up.
+    // The lengths are equal: soft-RoCE's driver of Debian 12 (rdma-core 44) sends the first length twice, for example
+    // 20 bytes for 10 and 20; that of rdma-core 65 adds them up.
     let (whole, halves) = ([setup.slot(0, 100)], [setup.slot(0, 15), setup.slot(0, 15)]);
-    // Numbers in slot 3, and the memory of reads there behind them.
+    // Slot 3 holds the numbers, followed by the destination of reads.
     let into = |at: usize, len| {
         let slot = setup.slot(3, len);
         [Segment { addr: slot.addr.wrapping_add(at), ..slot }]
@@ -383,7 +383,7 @@ fn a_batch_that_is_dropped_or_refused_posts_nothing() {
     both.sort_by_key(|entry| entry.id);
     assert_eq!(both.map(|entry| (entry.id, entry.status)), [4, 7].map(|id| (id, Status::SUCCESS)));
     assert_eq!((setup.byte(1, 0), setup.byte(1, 4), setup.byte(1, 5)), (b'f', b't', 0));
-    // A queue pair without builders says so.
+    // A queue pair without builders reports that.
     let Some(plain) = Setup::new() else { return };
     let (_listener, client, _server) = plain.connect();
     assert_eq!(client.qp().unwrap().requests().err().expect("none").errno, libc::EOPNOTSUPP);
@@ -403,7 +403,7 @@ fn a_failed_request_is_reported_by_an_extended_queue() {
     assert_eq!((entry.id, entry.status), (1, Status::REMOTE_ACCESS), "beyond the region");
 }
 
-/// Datagrams of a queue pair to itself: the route header comes in front of the payload.
+/// Datagrams of a queue pair to itself: the route header precedes the payload.
 #[test]
 fn built_datagrams_arrive_with_their_headers() {
     let Some(setup) = Setup::extended() else { return };
