@@ -1,9 +1,9 @@
-//! Endpoints of a device that meet over shared memory.
+//! Endpoints of a device that communicate over shared memory.
 
 use ofi_testkit::prelude::*;
 
-/// Checks that endpoints of `near` use shared memory between them, also by their own keys, and those of `far` the
-/// device.
+/// Checks that endpoints of `near` use shared memory between them, also with keys of their own, and that endpoints of
+/// `far` use the device.
 pub fn check(near: &dyn Kit, far: &dyn Kit) {
     for (kit, lanes) in [(near, (1, 0)), (far, (0, 0))] {
         let pair = kit.pair();

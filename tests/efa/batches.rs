@@ -37,7 +37,7 @@ fn messages_behind_fi_more_are_told_of_at_once() {
         assert_eq!(told, 1);
         pair.all_done(&pair.b, 1, 10);
         pair.all_done(&pair.a, 2, 10);
-        // A request does not wait for a message that never follows.
+        // A request with `FI_MORE` does not wait for a message that never follows.
         let word = OpFlags::COMPLETION | OpFlags::MORE;
         pair.a.out(pair.to_b, &from).context(2).msg(word).send().unwrap();
         pair.done(&pair.b);
@@ -111,7 +111,7 @@ fn registered_memory_is_sent_and_accessed_from_where_it_lies() {
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).read(&[remote(&remote_region)]));
     assert!(!is_copied(), "a read");
     pair.done(&pair.a);
-    // An injected one is its caller's again at once.
+    // The memory of an injected message is the caller's again at once.
     pair.a.out(pair.to_b, from.slice(..32)).inject().write(&[remote_at(&remote_region, 0, 32)]).unwrap();
     assert!(is_copied());
     region.close().unwrap();
@@ -175,7 +175,7 @@ fn requests_that_the_device_refuses_fail_by_its_reason_and_the_lane_goes_on() {
     memory.check(64, 3);
 }
 
-/// What leaves with one ring of the doorbell is refused as a whole.
+/// A batch of requests under one doorbell is refused as a whole.
 #[test]
 fn of_a_batch_that_the_device_refuses_every_operation_ends_and_nothing_is_lost() {
     let _alone = alone();
@@ -199,7 +199,7 @@ fn of_a_batch_that_the_device_refuses_every_operation_ends_and_nothing_is_lost()
         DEVICE.refuse_requests(true);
         let told = doorbells(&pair.a, post);
         assert_eq!(told, 1);
-        // A packet that does not leave ends its lane where messages have an order; everything ends either way.
+        // An unsent packet ends its lane if messages are ordered. All operations end in both cases.
         let mut ended: Vec<usize> = (0..12).map(|_| pair.failed(&pair.a).op_context.0).collect();
         ended.sort_unstable();
         let all = [10, 20, 30].into_iter().flat_map(|first| first..first + 4);

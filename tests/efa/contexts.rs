@@ -1,4 +1,4 @@
-//! Contexts of a scalable endpoint that close while the device has requests of theirs.
+//! Contexts of a scalable endpoint that close while the device still has their requests.
 
 use std::sync::{Arc, LazyLock};
 
@@ -11,10 +11,10 @@ use super::EfaPair;
 use super::native::{DEVICE, alone, on_own_device};
 use super::raw_peer::{C, Raw};
 
-/// Bytes of an access that goes through no slot, in memory that the application has not registered.
+/// Length of an access that is too long for a slot, in memory that the application has not registered.
 const LEN: usize = 100_000;
 
-/// A scalable endpoint with one transmit context, and one receive context for what peers say.
+/// A scalable endpoint with one transmit context, and one receive context for peers' messages.
 fn scalable(on: impl Fn(Hints) -> Hints) -> (Side, Side, Side) {
     let kit: &dyn Kit = &EfaPair;
     let hints = |hints| on(hints).tx_ctx_cnt(1).rx_ctx_cnt(1);
@@ -51,7 +51,7 @@ fn memory_stays_registered_until_its_request_ends_though_its_context_has_closed(
     wait::drive(&[&tx, &rx, &peer], "a greeting", || peer.next_of(1)).done();
     let (there, into) = (Memory::patterned(LEN, 5), Memory::new(LEN));
     let region = peer.register(&there, MrAccess::REMOTE_READ).unwrap();
-    // Once the peer's device is known to answer, one request reads.
+    // Once the peer's device is known to support reads, a read is one request.
     wait::drive(&[&tx, &rx, &peer], "a read by the device", || {
         tx.out(to_peer, &into).context(2).read(&[remote(&region)]).ok()?;
         wait::drive(&[&tx, &rx, &peer], "a read", || tx.next_of(2)).done();
@@ -74,15 +74,15 @@ fn memory_stays_registered_until_its_request_ends_though_its_context_has_closed(
     assert_eq!((DEVICE.registrations(), hub.statistic("efa_open_now")), (before, 0));
 }
 
-/// A device whose writes with data take receives.
+/// A device whose writes with data consume receives.
 pub static SOLICITED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     let device = SimulatedDevice::new("simulated2", Plan { unsolicited: false, ..Plan::default() });
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
     device
 });
 
-/// Writes pieces of memory (begin, end) to a peer that has no receive for the data, and closes the context: nothing is
-/// left of it.
+/// Writes pieces of memory (begin, end) to a peer that has no receive for the data, and closes the context. Checks that
+/// no state is left.
 fn close_while_a_write_waits(cut: &[(usize, usize)]) {
     let device = &*SOLICITED;
     let (hub, tx, rx) = scalable(|hints| hints.domain("simulated2-rdm"));
@@ -96,7 +96,7 @@ fn close_while_a_write_waits(cut: &[(usize, usize)]) {
     let len = cut.iter().map(|(start, end)| end - start).sum();
     let there = RemotePiece { addr: there.as_ptr().expose_provenance() as u64, len, key };
     let before = device.registrations();
-    // A greeting that the peer has no receive for keeps its slot.
+    // A handshake that finds no receive at the peer keeps its slot.
     let packets = hub.statistic("efa_packets_now");
     let pieces: Vec<_> = cut.iter().map(|&(start, end)| from.slice(start..end)).collect();
     wait::drive(&[&tx, &rx], "room", || {
@@ -120,7 +120,7 @@ fn what_waits_for_its_peer_is_dropped_with_its_context() {
 fn a_fence_does_not_wait_for_what_has_gone_with_its_context() {
     let _alone = alone();
     let (hub, tx, rx) = scalable(on_own_device);
-    // It takes messages, and never says that it has them.
+    // The peer receives messages, and never confirms them.
     let raw = Raw::to(&DEVICE, &hub, C, 8);
     wait::drive(&[&tx, &rx], "its features", || (hub.statistic("efa_received") > 0).then_some(()));
     let to_raw = hub.insert_address(&Address::new(hub.name().format(), &raw.address.to_bytes()));

@@ -1,5 +1,5 @@
-//! Messages that arrive around the moment at which the application inserts a peer's address again. C's endpoints forget
-//! a peer with its address and count their messages from 0 again, under numbers that were used before.
+//! Messages that arrive while the application reinserts a peer's address. C's endpoints forget a peer with its address
+//! and restart their message ids at 0, so ids are reused.
 
 use ofi_efa::wire::{Features, Form, Handshake, Packet, RawAddress};
 use ofi_testkit::prelude::*;
@@ -8,7 +8,7 @@ use super::native::{DEVICE, alone};
 use super::raw::{RECEIVES, message, side};
 use super::raw_peer::{C, Raw};
 
-/// What endpoints of this library say that they can do.
+/// The features of endpoints of this library.
 fn own() -> Vec<usize> {
     [C, &[Features::OWN]].concat()
 }
@@ -22,7 +22,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// With a peer that has sent its handshake and a first message, which was received.
+    /// Opens it with a peer that has sent its handshake and a first message, which was received.
     fn new(features: &[usize]) -> Self {
         let mut scene = Self::unknown();
         scene.introduce(features);
@@ -30,7 +30,7 @@ impl Scene {
         scene
     }
 
-    /// With a peer that has said nothing.
+    /// Opens it with a peer that has sent nothing.
     fn unknown() -> Self {
         let side = side();
         let raw = Raw::silent(&DEVICE, &side, RECEIVES);
@@ -130,7 +130,7 @@ fn messages_of_the_new_count_that_overtake_its_first_one_have_their_turn() {
     let mut scene = Scene::new(C);
     scene.hold(|scene| scene.send(3, b"ghost"));
     scene.insert_again();
-    // The old count would have continued with 1; message 3 of it is held.
+    // The old count would have continued with 1, and its message 3 is held.
     for (msg_id, word) in [(1, b"new 1"), (3, b"new 3"), (2, b"new 2")] {
         scene.hold(|scene| scene.send(msg_id, word));
     }

@@ -11,7 +11,7 @@ use super::native::{DEVICE, alone, cost, on_own_device};
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 const MODES: MrMode = MrMode::VIRT_ADDR.union(MrMode::PROV_KEY).union(MrMode::ALLOCATED).union(MrMode::LOCAL);
 
-/// What C's programs ask for that get this fabric.
+/// The hints with which C's programs get this fabric.
 fn hints(caps: Caps) -> Hints {
     let kit: &dyn Kit = &EfaPair;
     on_own_device(kit.hints()).caps(caps).mode(Mode::CONTEXT2).mr_mode(MODES)
@@ -94,7 +94,7 @@ fn a_program_that_injects_more_gets_longer_requests() {
         pair.done(&pair.a);
         into.check(len, 3);
     }
-    // Accesses have their room in the shorter queue.
+    // The shorter queue has room for accesses too.
     let (memory, from) = (Memory::new(4096), Memory::patterned(4096, 5));
     let region = pair.b.register(&memory, RIGHTS).unwrap();
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
@@ -133,7 +133,7 @@ fn accesses_are_the_device_s_and_it_refuses_them_alone() {
     }
 }
 
-/// A pair of which the first endpoint has its device retry so many times.
+/// A pair whose first endpoint sets this number of device retries.
 fn pair_that_retries(hints: &Hints, retries: usize) -> Pair {
     let kit: &dyn Kit = &EfaPair;
     let a = kit.opening_for(hints.clone()).open_disabled().expect("an endpoint");
@@ -142,8 +142,8 @@ fn pair_that_retries(hints: &Hints, retries: usize) -> Pair {
     Pair::of(a, kit.opening_for(hints.clone()).open())
 }
 
-/// Posts more than the peer's device has receives for, while the peer does not look. Returns the error of an operation
-/// that failed.
+/// Posts more messages than the peer's device has receives, while the peer does not poll. Returns the error of a failed
+/// operation.
 fn end_without_receive(pair: &Pair, post: impl Fn() -> Result<()>) -> Option<Errno> {
     let (mut sent, mut failed) = (0, None);
     let mut look = || {
@@ -161,7 +161,7 @@ fn end_without_receive(pair: &Pair, post: impl Fn() -> Result<()>) -> Option<Err
         look();
     }
     assert!(pair.a.statistic("efa_not_ready") > 0, "{sent} sent");
-    // A failure is read after the successes before it.
+    // A failure is reported after earlier successes.
     (0..10).for_each(|_| look());
     failed
 }
@@ -169,7 +169,7 @@ fn end_without_receive(pair: &Pair, post: impl Fn() -> Result<()>) -> Option<Err
 #[test]
 fn a_message_that_finds_no_receive_fails_if_the_application_limits_the_retries() {
     let _alone = alone();
-    // 16 bytes are copied into a slot; 512 registered ones are sent from where they lie.
+    // 16 bytes are copied into a slot; 512 registered bytes are sent in place.
     for (len, injected) in [(16, false), (16, true), (512, false)] {
         let from = Memory::patterned(len, 1);
         for (retries, wanted) in [(0, Some(Errno::ENORX)), (7, None)] {
@@ -233,7 +233,7 @@ fn the_device_repeats_without_end_unless_the_application_limits_it() {
     assert_eq!(DEVICE.rnr_retry(), Some(2));
 }
 
-/// A write from one end to another that has inserted it and has not polled since, or was enabled after that.
+/// A write to an end that has inserted the writer and has not polled since, or was enabled after that.
 #[test]
 fn an_access_may_be_the_first_that_a_target_sees_of_whom_it_has_inserted() {
     let _alone = alone();
@@ -284,7 +284,7 @@ fn messages_that_nobody_receives_yet_are_kept_and_none_is_lost() {
         while pair.a.next().is_some_and(|event| event.done().op_context.0 == 2) {
             ended += 1;
         }
-        // The receiver begins when a third is sent.
+        // The receiver starts when a third of the messages is sent.
         if sent > count / 3 && pair.b.pending() == 0 {
             let _ = pair.b.receive(&into).context(1).post();
         }

@@ -1,5 +1,5 @@
-//! Memory behind a descriptor (`FI_MR_DMABUF`), as a GPU's driver exports it. Here it is a file in memory, which the
-//! simulated device maps, and this process does not.
+//! Memory behind a descriptor (`FI_MR_DMABUF`), as a GPU's driver exports it. Here it is a file in memory that only the
+//! simulated device maps, not this process.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ use super::native::{alone, cost, on_own_device};
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 const LEN: usize = 100_000;
-/// The first registered byte, in the file and in the address space, where nothing is mapped.
+/// Offset of the first registered byte in the file, and its address, where nothing is mapped.
 const OFFSET: u64 = 4096 + 64;
 const BASE: usize = 0x10_0000;
 
@@ -53,7 +53,7 @@ fn devices_access_a_dma_buf_and_its_owner_does_not() {
         file.read_exact_at(&mut found, OFFSET + (LEN - len) as u64).unwrap();
         assert_eq!(found, from.bytes());
     }
-    // What the device refuses goes to the owner, which would fault on this memory: it knows no such key.
+    // A refused access is sent to the owner, which would fault on this memory, but does not know the key.
     let from = Memory::new(64);
     let beyond = remote_at(&region, LEN - 63, 64);
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[beyond]));

@@ -1,4 +1,4 @@
-//! What the log says of an endpoint's work: the protocol of messages, and what has run out.
+//! Log entries about an endpoint's work: the protocol of messages, and exhausted resources.
 
 use ofi_testkit::prelude::*;
 use ofi_tests::heard::{count, listen, says};
@@ -63,7 +63,7 @@ fn a_peer_without_receives_and_a_full_queue_are_logged_once_for_each_episode() {
     wait::drive(&[&side], "some attempts", || failures(4).then_some(()));
     let rest = ["efa:ep_data<debug> a peer's device has no receive left (RNR)", "first_pause_us=100"];
     assert_eq!(count(&rest), 1, "for all attempts");
-    // Packets to many peers, and no poll: none of their slots comes back.
+    // Packets to many peers without a poll: their slots are not freed.
     let peers: Vec<FiAddr> = (2..64)
         .map(|number| {
             let address = ofi_efa::wire::RawAddress { qpn: 1000 + number, ..raw.address };

@@ -1,4 +1,4 @@
-//! What devices do alone (`ofi-efa/native.rs`), and payloads that their receivers read (`read.rs`).
+//! Accesses that devices execute (`ofi-efa/native.rs`), and payloads that their receivers read (`read.rs`).
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -9,14 +9,14 @@ use super::EfaPair;
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
-/// A device of these tests alone, which are one at a time: it can be told to refuse registrations.
+/// The device of these tests, which run one at a time: it can be set to refuse registrations.
 pub static DEVICE: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     let device = SimulatedDevice::new("simulated1", Plan { seed: 7, ..Plan::default() });
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
     device
 });
 
-/// One of these tests at a time.
+/// Serializes these tests.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,7 +39,7 @@ fn pair() -> Pair {
     pair_with(|opening| opening)
 }
 
-/// What posting and ending something takes at `side`: requests that write, requests that read, packets.
+/// The cost of an operation at `side`: numbers of write requests, read requests and packets.
 pub fn cost(side: &Side, run: impl FnOnce()) -> [u64; 3] {
     let count = || ["efa_native_writes", "efa_native_reads", "efa_sent"].map(|name| side.statistic(name));
     let before = count();
@@ -136,7 +136,7 @@ fn a_region_with_a_counter_is_its_owner_s_and_its_key_stays() {
     pair.done(&pair.a);
     memory.check(64, 6);
     assert_eq!((counter.read(), region.key()), (1, key));
-    // Whatever the device calls others now, none of them takes that key.
+    // Later registrations with the device do not get that key.
     let others: Vec<_> = (0..100).map(|_| pair.b.register(&memory, RIGHTS).unwrap()).collect();
     assert!(others.iter().all(|other| other.key() != key));
 }
@@ -162,7 +162,7 @@ fn the_receiver_of_a_long_message_reads_it() {
         into.check(len.min(room), 9);
         assert_eq!(pair.b.statistic("efa_fetched"), fetched + 1);
     }
-    // One that has no receive yet waits at its sender.
+    // A message without a receive waits at its sender.
     let (from, into) = (Memory::patterned(1 << 20, 3), Memory::new(1 << 20));
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).tag(5).send());
     pair.quiet(Duration::from_millis(20));
@@ -188,7 +188,7 @@ fn what_cannot_be_read_is_sent() {
         into.check(2 << 20, 4);
         assert_eq!(pair.b.statistic("efa_nacks"), nacks + 1);
     }
-    // Later messages keep their order.
+    // Later messages stay in order.
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
     let short = Memory::patterned(8, 1);
     pair.post(|| pair.a.out(pair.to_b, &short).context(3).send());

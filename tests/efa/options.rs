@@ -99,7 +99,7 @@ fn a_full_receive_queue_that_nobody_reads_does_not_hold_up_sends() {
     into.check(300_000, 5);
 }
 
-/// Says which sizes are granted to hints without sizes, and whether hints may ask for 33 sends.
+/// Prints the sizes that are granted to hints without sizes, and whether hints may request 33 sends.
 pub fn sized(line: &mut Line, _: &[String]) {
     let kit: &dyn Kit = &EfaPair;
     let granted = |size| {

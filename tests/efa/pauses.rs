@@ -1,4 +1,4 @@
-//! How long an endpoint waits before it sends again what found no receive (`Lane::rest`), by the device's own clock.
+//! The RNR back-off of an endpoint (`Lane::rest`), measured by the device's own clock.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,16 +8,16 @@ use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 use super::EfaPair;
 use super::raw_peer::Raw;
 
-/// A device whose clock advances with polls alone: by 200 us with each that finds nothing to do.
+/// A device whose clock advances only with polls: by 200 us with each idle one.
 static CLOCKED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
     let device = SimulatedDevice::driven("clocked0", Plan::default());
     ofi_efa::srd::add(Arc::new(Handle(Arc::clone(&device))));
     device
 });
-/// Longest time by which a pause may be exceeded: a poll, and the packet's way there and back.
+/// Maximum time by which a pause may be exceeded: a poll and the packet's round trip.
 const LATE: Duration = Duration::from_micros(300);
 
-/// Checks that a packet comes once more after each of these pauses, and finds no receive.
+/// Checks that a packet is resent after each of these pauses, and finds no receive.
 fn check(side: &Side, raw: &Raw, pauses: &[Duration]) {
     let mut before: Option<Instant> = None;
     for (nth, pause) in pauses.iter().enumerate() {
@@ -43,7 +43,7 @@ fn a_packet_that_finds_no_receive_is_sent_again_after_pauses_that_double() {
     side.out(to, &word).context(2).send().unwrap();
     let doubled = [0, 100, 200, 400, 800, 1600, 3200, 6400, 12_800, 20_000, 20_000];
     check(&side, &raw, &micros(&doubled));
-    // What arrives makes the next pause short.
+    // An arrival resets the next pause.
     raw.listen(1);
     wait::drive(&[&side], "the end of a message", || side.next_of(2)).done();
     side.out(to, &word).context(2).send().unwrap();

@@ -14,7 +14,7 @@ use super::EfaPair;
 use super::native::{DEVICE, alone, on_own_device};
 use super::raw_peer::{C, Raw};
 
-/// Receives of a peer.
+/// Number of receives of a peer.
 pub const RECEIVES: usize = 64;
 
 pub fn side() -> Side {
@@ -86,7 +86,7 @@ fn what_cannot_be_read_of_c_s_is_asked_for_and_put_behind_what_came() {
     raw.send(&Packet::Control(Control::Data { recv_id, offset: 300, payload: &bytes[300..] }));
     let end = wait::drive(&[&side], "the message", || side.next_of(1)).done();
     assert_eq!((end.len, into.bytes()), (5000, bytes.to_vec()));
-    // The same again is of nothing that is known.
+    // A repeated packet refers to no known operation.
     raw.send(&message(0, 78, Form::LongCts { len: 5000, credits: 8, payload: &[], nacked: true }));
     let stale = side.statistic("efa_stale");
     wait::drive(&[&side], "a stale packet", || (side.statistic("efa_stale") > stale).then_some(()));
@@ -173,7 +173,7 @@ fn a_peer_that_comes_back_with_its_queue_pair_s_number_is_another_one() {
     let _alone = alone();
     let side = side();
     let mut raw = Raw::silent(&DEVICE, &side, RECEIVES);
-    // The first peer lost the number: a message with its key finds no peer.
+    // The first peer lost the queue pair number: a message with its Q-Key matches no peer.
     let second = raw.address;
     let first = RawAddress { connid: second.connid ^ 1, ..second };
     let into = Memory::new(16);
@@ -182,7 +182,7 @@ fn a_peer_that_comes_back_with_its_queue_pair_s_number_is_another_one() {
         raw.send_as(Origin::Address(address), &message(msg_id, 0, Form::Eager { payload: b"hello" }));
         assert_eq!(wait::drive(&[&side], "a message", || side.next_of(1)).done().len, 5);
     }
-    // Word of the one that is gone is dropped, under its address and under its id.
+    // Packets of the former peer are dropped, both by its address and by its connection id.
     let stale = side.statistic("efa_stale");
     for origin in [Origin::Address(first), Origin::Connid(first.connid)] {
         raw.send_as(origin, &message(1, 0, Form::Eager { payload: b"ghost" }));
@@ -207,7 +207,7 @@ fn messages_outside_of_the_window_are_dropped_and_counted() {
     };
     hear(&mut raw, 0);
     let [stale, malformed] = ["efa_stale", "efa_malformed"].map(|name| side.statistic(name));
-    // Once more, long before, and farther ahead than any message can be.
+    // A repeated message, an old one, and one too far ahead.
     for (nth, msg_id) in [0, u32::MAX, 1 + (1 << 24), 1 << 31].into_iter().enumerate() {
         raw.send(&message(msg_id, 0, Form::Eager { payload: b"ghost" }));
         let counted = || (side.statistic("efa_stale") > stale + nth as u64).then_some(());
@@ -224,7 +224,7 @@ fn messages_far_ahead_of_one_that_waits_are_held_and_come_in_order() {
     let _alone = alone();
     let side = side();
     let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
-    // C's sender goes on while its device tries again and again to send one packet.
+    // C's sender continues while its device retries one packet.
     for msg_id in (1..COUNT).chain([0]) {
         raw.send(&message(msg_id, 0, Form::Eager { payload: &msg_id.to_le_bytes() }));
         wait::drive(&[&side], "a packet's arrival", || (DEVICE.flying() < 32).then_some(()));
@@ -335,7 +335,7 @@ fn accesses_of_c_s_to_a_region_with_a_counter_are_counted_if_the_endpoint_report
         let mut raw = Raw::to(&DEVICE, &side, C, RECEIVES);
         let greeting = raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
         let Ok((_, Packet::Handshake(Handshake { features, .. }))) = parse(&greeting) else { unreachable!() };
-        // By these bits C's endpoints choose between their device and the owner, for all regions alike.
+        // From these bits C's endpoints choose between their device and the owner, for all regions.
         let by_device = [Features::RDMA_READ, Features::RDMA_WRITE].map(|bit| features.has(bit));
         assert_eq!(by_device, [events.is_empty(); 2]);
         let memory = Memory::new(8);
@@ -359,7 +359,7 @@ fn accesses_of_c_s_to_a_region_with_a_counter_are_counted_if_the_endpoint_report
     }
 }
 
-/// The number of the next message that comes to `raw`.
+/// The number of the next message that arrives at `raw`.
 fn number(raw: &mut Raw, side: &Side) -> u32 {
     let bytes = raw.next(side, "a message", is_message);
     let Ok((_, Packet::Message(message))) = parse(&bytes) else { unreachable!() };
@@ -389,11 +389,11 @@ fn an_address_of_c_s_that_was_removed_and_inserted_again_is_a_new_peer_s() {
         hear(&mut raw, msg_id);
         assert_eq!(send(to, &mut raw), msg_id);
     }
-    // A second insertion keeps it there when the first is taken back.
+    // A second insertion keeps the address when the first one is removed.
     assert_eq!(insert(&raw), to);
     side.av.remove(&[to]).unwrap();
     assert_eq!(send(to, &mut raw), 3);
-    // C's endpoints forget a removed peer and count from 0 again, whichever end sends first.
+    // C's endpoints forget a removed peer and restart at 0, whichever end sends first.
     for sends_first in [true, false] {
         side.av.remove(&[to]).unwrap();
         to = insert(&raw);
@@ -405,7 +405,7 @@ fn an_address_of_c_s_that_was_removed_and_inserted_again_is_a_new_peer_s() {
         hear(&mut raw, 1);
         assert_eq!(send(to, &mut raw), u32::from(sends_first));
     }
-    // One that has not said yet whose it is.
+    // A peer whose library is still unknown.
     let mut raw = Raw::silent(&DEVICE, &side, RECEIVES);
     to = insert(&raw);
     hear(&mut raw, 0);
@@ -418,7 +418,7 @@ fn an_address_of_c_s_that_was_removed_and_inserted_again_is_a_new_peer_s() {
     raw.next(&side, "a question", |packet| matches!(packet, Packet::Write(_)));
     raw.send(&Packet::Handshake(Handshake { features: Features::of(C), ..Handshake::default() }));
     assert_eq!(send(to, &mut raw), 0);
-    // Without that, a number that was there is an old packet's.
+    // Without a reinsertion, a repeated number belongs to an old packet.
     let stale = side.statistic("efa_stale");
     raw.send(&message(0, 0, Form::Eager { payload: b"again" }));
     wait::drive(&[&side], "a stale packet", || (side.statistic("efa_stale") > stale).then_some(()));
@@ -463,7 +463,7 @@ fn a_peer_that_was_given_up_is_greeted_until_it_has_a_receive() {
         raw.send(&message(0, 0, Form::Eager { payload: b"hello" }));
         wait::drive(&[&side], "a stale packet", || (side.statistic("efa_stale") > stale).then_some(()));
     };
-    // A greeting is its answer, for which there is no receive.
+    // The answer is a handshake, for which there is no receive.
     for _ in 0..3 {
         talk(&mut raw);
         wait::drive_through(Duration::from_millis(20), &[&side]);
@@ -471,7 +471,7 @@ fn a_peer_that_was_given_up_is_greeted_until_it_has_a_receive() {
     raw.listen(RECEIVES);
     talk(&mut raw);
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
-    // A peer that runs this library is told that it was given up.
+    // A peer of this library is notified that it was given up.
     let features = Features::of(&[C, &[Features::OWN]].concat());
     raw.send(&Packet::Handshake(Handshake { features, ..Handshake::default() }));
     raw.next(&side, "a farewell", |packet| matches!(packet, Packet::Bye));
@@ -559,7 +559,7 @@ fn a_peer_of_c_s_that_is_slow_is_only_asked() {
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
     confirmed(&side, &raw, 1);
     let bytes = raw.next(&side, "a message", is_message);
-    // The request that does nothing, as C's endpoints send it.
+    // The request without effect, as C's endpoints send it.
     for _ in 0..2 {
         let asked = raw.next(&side, "a question", |packet| !is_message(packet));
         let Ok((_, Packet::Write(write))) = parse(&asked) else { panic!("{asked:?}") };
@@ -579,14 +579,14 @@ fn a_peer_of_c_s_that_takes_nothing_is_not_asked_again_and_again() {
     let side = side();
     let raw = Raw::to(&DEVICE, &side, C, 0);
     confirmed(&side, &raw, 1);
-    // Long enough for several questions.
+    // Long enough for several probes.
     wait::drive_through(Duration::from_millis(2500), &[&side]);
     assert!(side.statistic("efa_not_ready") > 10, "what is for it is sent again");
     assert!(side.statistic("efa_packets_now") <= 2, "a greeting and the message");
 }
 
 impl Raw {
-    /// The next message as it came, with its immediate data.
+    /// The next message as received, with its immediate data.
     pub fn next_message(&mut self, side: &Side, what: &str) -> (Vec<u8>, Option<u32>) {
         wait::drive(&[side], what, || self.try_message())
     }
@@ -600,7 +600,7 @@ impl Raw {
         }
     }
 
-    /// Sends its handshake, with the request for messages at the queue pair of `bare`.
+    /// Sends its handshake, which requests messages at the queue pair of `bare`.
     pub fn wants_messages_at(&mut self, bare: (u32, u32)) {
         let features = Features::of(&[C, &[Features::USER_RECV_QP]].concat());
         self.send(&Packet::Handshake(Handshake {
@@ -611,7 +611,7 @@ impl Raw {
     }
 }
 
-/// An endpoint for messages of one packet without tags, whose peers of C's may receive in place.
+/// An endpoint for untagged messages of one packet, whose C peers may use zero-copy receive.
 fn side_of_short() -> Side {
     let kit: &dyn Kit = &EfaPair;
     let side = kit.opening().hints(|hints| on_own_device(hints).caps(Caps::MSG)).open_disabled().unwrap();
@@ -621,7 +621,7 @@ fn side_of_short() -> Side {
     side
 }
 
-/// A peer that receives in place: its queue pairs for packets and for messages, and its number at the endpoint.
+/// A peer with zero-copy receive: its queue pairs for packets and for messages, and its number at the endpoint.
 fn in_place(side: &Side) -> (Raw, Raw, FiAddr) {
     let (raw, bare) = (Raw::silent(&DEVICE, side, RECEIVES), Raw::silent(&DEVICE, side, RECEIVES));
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
@@ -652,7 +652,7 @@ fn a_peer_that_receives_in_place_gets_messages_without_headers_elsewhere() {
         Errno::EOPNOTSUPP,
         "data that the device has no room for"
     );
-    // Where it is not ready, the message comes later, to the same place.
+    // If the peer is not ready, the message is resent to the same queue pair.
     let (mut sent, mut waits, mut came) = (0, false, 0);
     wait::drive(&[&side], "more messages than it has receives", || {
         if sent < 2 * RECEIVES {
@@ -675,7 +675,7 @@ fn tags_and_strange_places_are_refused_towards_and_of_a_peer_that_receives_in_pl
     let side = side();
     let (mut raw, mut bare, to) = in_place(&side);
     let from = Memory::patterned(64, 3);
-    // C expects no such peer of an endpoint with tags, so the endpoint does not ask first.
+    // C has no such peers of an endpoint with tags, so the endpoint does not wait for the handshake.
     side.out(to, &from).context(2).send().unwrap();
     raw.next(&side, "a message with a header", |packet| matches!(packet, Packet::Message(_)));
     raw.wants_messages_at((bare.address.qpn.into(), bare.address.connid));

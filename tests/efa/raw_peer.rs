@@ -1,4 +1,4 @@
-//! A peer that is written out packet by packet, on a simulated device.
+//! A peer whose packets the test writes, on a simulated device.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use ofi_efa::wire::{Features, Handshake, Origin, Packet, RawAddress, parse};
 use ofi_testkit::prelude::*;
 use ofi_testkit::srd::{Handle, SimulatedDevice};
 
-/// What endpoints of C's say that they can do.
+/// The features of C's endpoints.
 pub const C: &[usize] = &[
     Features::RDMA_READ,
     Features::DELIVERY_COMPLETE,
@@ -39,14 +39,14 @@ impl Raw {
         raw
     }
 
-    /// One that has said nothing.
+    /// A peer that has sent nothing.
     pub fn silent(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
         let mut raw = Self::deaf(device, side, receives);
         raw.listen(receives);
         raw
     }
 
-    /// One that has said nothing, with room for so many receives, and none.
+    /// A peer that has sent nothing, with room for this number of receives and none posted.
     pub fn deaf(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
         let device = Handle(Arc::clone(device));
         let mut qp = device.open(Sizes { sends: 64, receives, inline: 0 }, None).unwrap();
@@ -57,7 +57,7 @@ impl Raw {
         Self { qp, address, to, slots, came, packets }
     }
 
-    /// Posts so many receives.
+    /// Posts this number of receives.
     pub fn listen(&mut self, receives: usize) {
         for _ in 0..receives {
             let slot = Box::leak(Box::new([0; MTU]));
@@ -73,16 +73,16 @@ impl Raw {
         self.send_as(Origin::Address(self.address), packet);
     }
 
-    /// The same, from whom it says.
+    /// The same, from the given origin.
     pub fn send_as(&mut self, origin: Origin, packet: &Packet<'_>) {
         self.send_bytes(&packet.to_vec(origin));
     }
 
-    /// Sends bytes, whatever they are.
+    /// Sends arbitrary bytes.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let bytes = Box::leak(bytes.to_vec().into_boxed_slice());
         let from = Segment { addr: bytes.as_mut_ptr(), len: bytes.len(), lkey: 0 };
-        // Earlier sends return their slots.
+        // Completed sends free their slots.
         self.qp.poll(&mut self.came).unwrap();
         // SAFETY: the bytes stay.
         unsafe {
@@ -95,7 +95,7 @@ impl Raw {
         .unwrap();
     }
 
-    /// The next packet that `which` wants.
+    /// The next packet that `which` accepts.
     pub fn next(&mut self, side: &Side, what: &str, which: impl Fn(&Packet<'_>) -> bool) -> Vec<u8> {
         wait::drive(&[side], what, || {
             self.qp.poll(&mut self.came).unwrap();
@@ -110,7 +110,7 @@ impl Raw {
         })
     }
 
-    /// The bytes of a slot, which receives again.
+    /// The bytes of a slot, which is reposted.
     pub fn taken(&mut self, id: u64, len: usize) -> Vec<u8> {
         let slot = &mut self.slots[id as usize];
         let bytes = slot[..len].to_vec();

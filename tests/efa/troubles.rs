@@ -25,7 +25,8 @@ fn a_peer_that_was_given_up_is_told_so() {
     DEVICE.cut(raw(&pair.a).qpn, raw(&pair.b).qpn, false);
     pair.post(|| pair.a.out(pair.to_b, &word).context(2).send());
     assert_eq!(pair.failed(&pair.a).err, Errno::ECONNRESET);
-    // It would wait for its receipt: the first has no receive, and takes nothing of a peer that it has given up.
+    // It would wait for its receipt: the first endpoint has no receive, and accepts nothing from a peer that it has
+    // given up.
     pair.post(|| {
         pair.b.out(pair.to_a, &word).context(3).msg(OpFlags::COMPLETION | OpFlags::MATCH_COMPLETE).send()
     });

@@ -14,11 +14,11 @@ pub struct Case {
     pub api: usize,
     /// Node, service and flags: an index of [`Under::ends`].
     pub ends: usize,
-    /// Whether endpoints may use shared memory beside the provider's own path.
+    /// Whether endpoints may also use shared memory.
     pub near: bool,
 }
 
-/// All versions of the interface that have been released.
+/// All released versions of the interface.
 const VERSIONS: [(u16, u16); 30] = {
     let mut all = [(1, 0); 30];
     let mut at = 0;
@@ -56,12 +56,12 @@ impl Case {
     }
 }
 
-/// A size: none, small, usual, or more than anybody has.
+/// A size: none, small, usual, or more than any device has.
 fn size(value: u64) -> usize {
     [0, 1, 2, 8, 64, 256, 1024, 1472, 4096, 8192, 1 << 16, 1 << 20, usize::MAX][(value % 13) as usize]
 }
 
-/// Sets the field with this number to something made of `value`. False if there is no such field.
+/// Sets the field with this number to a value derived from `value`. False if there is no such field.
 fn set(info: &mut Info, under: &Under, field: usize, value: u64) -> bool {
     let pick = |modulus: u64| (value % modulus) as u32;
     let few = (value % 6) as usize;
@@ -159,13 +159,13 @@ fn set(info: &mut Info, under: &Under, field: usize, value: u64) -> bool {
 
 const FIELDS: usize = 79;
 
-/// Something that an info of the provider has, or `None`.
+/// A value that an info of the provider has, or `None`.
 fn named<T>(under: &Under, value: u64, part: impl Fn(&(String, String, Protocol)) -> T) -> Option<T> {
     let known = under.known();
     known.get((value % (known.len() as u64 + 1)) as usize).map(part)
 }
 
-/// Labels, code points, and numbers that are neither.
+/// Traffic class labels, code points, and invalid numbers.
 fn class(value: u64) -> u32 {
     let low = (value >> 8) as u32;
     [0, 0x100 + low % 80, 0x200 + low % 8, low % 0x1000][(value % 4) as usize]

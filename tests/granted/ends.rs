@@ -1,17 +1,17 @@
-//! Two endpoints that know each other: one of the info under test, and its peer.
+//! Two connected endpoints: one of the info under test, and its peer.
 
 use std::ops::Deref;
 use std::sync::Arc;
 
 use ofi_testkit::prelude::*;
 
-/// The key where the address vector has the keys.
+/// The key, if the address vector has the keys.
 pub const JOB: &[u8] = b"granted to a job";
 
-/// An endpoint, and what its program knows of it.
+/// An endpoint, and its program's state.
 pub struct End {
     pub side: Side,
-    /// The shared context that takes its receives.
+    /// The shared context of its receives.
     pub receives: Option<Side>,
     /// The number of [`JOB`] in its address vector.
     pub number_of_key: Option<FiAddr>,
@@ -39,17 +39,17 @@ impl End {
         if own.is_empty() { of_domain.auth_key.clone() } else { own.clone() }
     }
 
-    /// Room in front of its messages.
+    /// Length of its messages' prefix.
     pub fn prefix(&self) -> usize {
         if self.info.mode.contains(Mode::MSG_PREFIX) { self.info.ep_attr.msg_prefix_size } else { 0 }
     }
 
-    /// Where its receives are posted.
+    /// The object on which its receives are posted.
     pub fn receiver(&self) -> &Side {
         self.receives.as_ref().unwrap_or(&self.side)
     }
 
-    /// Posts once there is room.
+    /// Posts as soon as there is room.
     #[track_caller]
     pub fn post(&self, peer: &End, what: &str, mut post: impl FnMut() -> Result<()>) {
         wait::drive(&[&self.side, &peer.side], what, || match post() {
@@ -90,7 +90,7 @@ impl End {
     }
 }
 
-/// The first is of the info under test.
+/// The first end is of the info under test.
 pub struct Two {
     pub a: End,
     pub b: End,

@@ -8,7 +8,7 @@ use super::opens::Granted;
 /// Address bits that select a receive context.
 const BITS: u32 = 4;
 
-/// Opens a scalable endpoint of the info, with two contexts for each direction, and sends to the second.
+/// Opens a scalable endpoint of the info, with two contexts in each direction, and sends to the second.
 pub fn scalable(granted: &Granted) {
     let info = &granted.info;
     let domain = &info.domain_attr;
@@ -35,7 +35,7 @@ pub fn scalable(granted: &Granted) {
         }
     }
     hub.enable().expect("enabling the scalable endpoint");
-    // A context has what its attributes say of it, which may be less than the endpoint has.
+    // A context has the capabilities of its attributes, which may be fewer than the endpoint's.
     if !(info.caps.contains(Caps::NAMED_RX_CTX) && has(info.rx_attr.caps, Caps::MSG, Caps::RECV)) {
         return;
     }

@@ -1,4 +1,4 @@
-//! Moves a byte for each capability that an endpoint was granted. Its peer has all of them.
+//! Moves a byte by each capability that an endpoint was granted. Its peer has all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ pub fn count() {
     MOVED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether `caps` have `kind` in one of its directions, which are all implied if none is named.
+/// Whether `caps` have `kind` in one of its directions. Without any direction all are implied.
 pub fn has(caps: Caps, kind: Caps, direction: Caps) -> bool {
     let all =
         if kind.intersects(Caps::RMA | Caps::ATOMIC) { Caps::RMA_DIRECTIONS } else { Caps::MSG_DIRECTIONS };
@@ -70,7 +70,7 @@ pub enum How {
     Fenced,
 }
 
-/// The length of a message that both ends can have, and that may be injected where the endpoint injects by default.
+/// A message length that both ends support, and that may be injected if the endpoint injects by default.
 pub fn length(path: Path<'_>) -> usize {
     let limits = [path.from, path.at].map(|end| end.info.ep_attr.max_msg_size);
     let tx = &path.from.info.tx_attr;
@@ -127,7 +127,7 @@ fn sends(two: &Two, tag: Option<u64>) {
 
 pub const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
-/// A counter of what peers do to a registration (`FI_RMA_EVENT`), which is enabled with it where it must be.
+/// A counter of peers' accesses to a registration (`FI_RMA_EVENT`). Enables the registration after binding if required.
 fn counter_of(path: Path<'_>, region: &Arc<dyn MemoryRegion>, what: BindFlags) -> Option<Arc<dyn Counter>> {
     let at = path.at;
     let counts = at.info.caps.contains(Caps::RMA_EVENT);
@@ -175,7 +175,7 @@ fn read(path: Path<'_>) {
     }
 }
 
-/// One atomic addition to a word of the peer. Adapters only fetch and add.
+/// One atomic addition to a word of the peer. Devices have only fetching additions.
 fn add(path: Path<'_>) {
     let tx = &path.from.info.tx_attr;
     if tx.op_flags.contains(OpFlags::INJECT) && tx.inject_size < 8 {
@@ -196,7 +196,7 @@ fn add(path: Path<'_>) {
     wait::drive(&sides, "its sum", || (there.bytes() == 1_u64.to_ne_bytes()).then_some(()));
 }
 
-/// One atomic addition that fetches: every endpoint with `FI_ATOMIC` has it.
+/// One fetching atomic addition, which every endpoint with `FI_ATOMIC` has.
 fn fetch(path: Path<'_>) {
     let caps = path.from.info.caps;
     if !has(caps, Caps::ATOMIC, Caps::WRITE) {
@@ -241,7 +241,7 @@ fn packs(two: &Two, tag: Option<u64>) {
         assert_eq!(entry.len, 10);
         from.ended(at, 2, "the send").done();
     }
-    // It has room left, and may be the only receive that the endpoint can have.
+    // The buffer has room left, and may be the only receive that the endpoint supports.
     receiver.cancel(7).expect("cancelling the buffer");
     let error = at.ended(from, 7, "the end of the buffer").failed();
     assert_eq!(error.err, Errno::ECANCELED);

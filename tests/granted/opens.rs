@@ -1,4 +1,4 @@
-//! Opens what an info grants, and a peer for it.
+//! Opens the objects of an info, and a peer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,15 +9,15 @@ use super::choices::Case;
 use super::ends::{End, JOB, Two};
 use super::{Under, hubs, moves, rare};
 
-/// Infos that were opened.
+/// Number of opened infos.
 pub static OPENED: AtomicUsize = AtomicUsize::new(0);
 
-/// All that a program may be ready to do for registrations.
+/// All registration modes (`mr_mode`) that a program may support.
 pub fn easy_registration() -> MrMode {
     MrMode::all().difference(MrMode::DEPRECATED)
 }
 
-/// Asks for the case, and opens each kind of endpoint that it is granted.
+/// Requests the case, and opens each granted kind of endpoint.
 pub fn all(under: &Under, case: &Case) {
     let hints = case.hints(under);
     let ends = &under.ends[case.ends % under.ends.len()];
@@ -43,7 +43,7 @@ pub fn all(under: &Under, case: &Case) {
     }
 }
 
-/// An info, and whether its endpoints may use shared memory beside the provider's own path.
+/// An info, and whether its endpoints may also use shared memory.
 pub struct Granted {
     pub info: Info,
     near: bool,
@@ -73,7 +73,7 @@ impl Granted {
     /// Options that open an endpoint for this very info, with a counter of its own.
     pub fn opening(&self) -> Opening {
         let opening = self.by_itself(Opening::new(Hints::new()).info(self.info.clone()));
-        // A program that says that it needs no counter has none.
+        // A program that declares that it needs no counter has none.
         opening.counter(CntrAttr::default(), BindFlags::SEND)
     }
 
@@ -123,7 +123,7 @@ impl Granted {
         self.info.domain_attr.auth_key_size == AV_AUTH_KEY
     }
 
-    /// A peer with all that the provider has for endpoints of this kind.
+    /// A peer with all capabilities of the provider for endpoints of this kind.
     pub fn peer(&self) -> Opening {
         let (info, attr) = (&self.info, &self.info.ep_attr);
         let prefixed = info.mode.contains(Mode::MSG_PREFIX);
@@ -144,7 +144,8 @@ impl Granted {
             hints
         };
         let all = Opening::new(hints()).first_info().expect("a peer").caps;
-        // Datagrams have several offers of one protocol: that which has what this endpoint has, in both directions.
+        // Datagrams have several offers of one protocol. The peer uses the one with this endpoint's capabilities in
+        // both directions.
         let all = all | info.caps | Caps::MSG_DIRECTIONS;
         let all = if all.intersects(Caps::RMA | Caps::ATOMIC) { all | Caps::RMA_DIRECTIONS } else { all };
         let dear = Caps::RMA_EVENT | Caps::TRIGGER | Caps::SOURCE_ERR | Caps::COLLECTIVE | Caps::MULTICAST;

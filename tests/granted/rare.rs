@@ -1,5 +1,5 @@
-//! Capabilities that few programs ask for: triggers, collectives, address vectors of several processes, numbers that
-//! the program gives its peers, and sources that are not in the vector.
+//! Rarely requested capabilities: triggers, collectives, address vectors of several processes, numbers that the program
+//! assigns to its peers, and sources that are not in the vector.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::ends::{End, Path, Two};
 use super::moves::{count, has, length};
 use super::opens::Granted;
 
-/// What a pair shows. The first end is of the info under test.
+/// Checks a pair, whose first end is of the info under test.
 pub fn all(two: &Two) {
     let caps = two.a.info.caps;
     if caps.contains(Caps::TRIGGER) && has(caps, Caps::MSG, Caps::SEND) {
@@ -41,7 +41,7 @@ fn triggered(path: Path<'_>) {
     from.ended(at, 2, "a triggered send").done();
 }
 
-/// Whether endpoints of the info are opened by the plain calls: with contexts and keys of their own.
+/// Whether endpoints of the info are opened by the plain calls, with separate contexts and keys.
 fn is_plain(info: &Info) -> bool {
     let shared = [info.ep_attr.tx_ctx_cnt, info.ep_attr.rx_ctx_cnt].contains(&SHARED_CONTEXT);
     !shared && info.domain_attr.auth_key_size != AV_AUTH_KEY
@@ -84,7 +84,7 @@ pub fn together(granted: &Granted) {
     }
 }
 
-/// What the address vector of an endpoint does beside numbering peers.
+/// Features of an endpoint's address vector other than numbering peers.
 pub fn by_vectors(granted: &Granted) {
     let caps = granted.info.caps;
     if !is_plain(&granted.info)
@@ -147,7 +147,7 @@ fn stranger(granted: &Granted) {
     end.insert_address(&Address::new(end.info.addr_format, &error.err_data));
 }
 
-/// A message to a group (`FI_MULTICAST`), again and again until one arrives: datagrams may be lost.
+/// Messages to a group (`FI_MULTICAST`), repeated until one arrives: datagrams may be lost.
 fn grouped(granted: &Granted) {
     count();
     let v6 = granted.info.addr_format == AddrFormat::SockaddrIn6;

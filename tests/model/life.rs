@@ -100,7 +100,7 @@ impl Life {
         remote_at(&self.regions[2], 0, 8)
     }
 
-    /// As many bytes after the counter, which peers may not access.
+    /// A range of this length after the counter, which peers may not access.
     pub fn beside(&self, len: usize) -> RemotePiece {
         remote_at(&self.regions[2], 8, len)
     }
@@ -118,7 +118,7 @@ impl Life {
         pattern(SOURCE + self.number, MAX_OP_LEN)[at..at + len].to_vec()
     }
 
-    /// Checks that a write is in its place.
+    /// Checks that a write has arrived at its address.
     #[track_caller]
     pub fn check_target(&self, at: usize, id: usize, len: usize) {
         assert!(self.memory[0].slice(at..at + len).bytes() == pattern(id, len), "the bytes of write {id}");

@@ -15,13 +15,13 @@ use ofi_testkit::{Event, Memory, Side};
 use life::{Life, MAX_OP_LEN};
 use op::{Access, Kind, Op, pattern};
 
-/// Polls within which everything must end.
+/// Maximum number of polls until everything must have ended.
 const BOUND: usize = 60_000;
 /// Operations posted in a run.
 const OPS: u64 = 60;
 /// Number of tags; the tag `TAGS` stands for untagged.
 const TAGS: u64 = 3;
-/// Stands for the message of a failed receive.
+/// Marks the message of a failed receive.
 const FAILED: usize = usize::MAX;
 /// Marks the contexts of receives.
 const RECEIVE: usize = 1 << 40;
@@ -285,7 +285,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Posts an operation. Whether there was room for it, and a peer.
+    /// Posts an operation. Returns whether there was room for it, and a peer.
     fn post(&mut self, from: usize, to: usize, kind: Kind, len: usize) -> bool {
         let id = self.ops.len();
         let memory = Memory::new(len);
@@ -523,7 +523,7 @@ impl<'a> Model<'a> {
         self.check_sums();
     }
 
-    /// Receives of one kind took the messages of each sender in the order of posting.
+    /// Checks that receives of one kind matched the messages of each sender in posting order.
     fn check_order(&self) {
         for (at, life) in self.lives.iter().enumerate() {
             for tag in 0..=TAGS {
@@ -537,7 +537,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Each addition took place once.
+    /// Checks that each addition took place once.
     fn check_sums(&self) {
         for op in self.ops.iter().filter(|op| op.ended == Some(Ok(()))) {
             if let Kind::Count { at } = op.kind {

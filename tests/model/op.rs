@@ -16,7 +16,7 @@ pub enum Kind {
     Before { at: usize },
     /// Adds one.
     Add { fetch: bool },
-    /// Adds one to a number of its own.
+    /// Adds one to a number that no other operation changes.
     Count { at: usize },
     /// Accesses memory beside the accessible part, of this length.
     Beside(Access),
@@ -38,11 +38,11 @@ pub struct Op {
     pub len: usize,
     pub memory: Memory,
     pub ended: Option<Result<(), Errno>>,
-    /// Reported as done when it was posted.
+    /// Whether it was reported as done when it was posted.
     pub injected: bool,
-    /// Times that it was received.
+    /// How often it was received.
     pub arrived: u32,
-    /// Times that its target was told of it.
+    /// How often it was reported to its target.
     pub told: u32,
     pub result: Option<Memory>,
 }

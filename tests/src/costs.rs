@@ -7,7 +7,7 @@ use std::ops::Range;
 /// the other end.
 pub type Counted = [usize; 4];
 
-/// The rows of the table in the section of this title: the numbers of some of its columns.
+/// The rows of the table in the section of this title, with the numbers of some columns.
 fn table<const N: usize>(title: &str, columns: Range<usize>) -> BTreeMap<String, [usize; N]> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/hot-path.md");
     let text = std::fs::read_to_string(path).unwrap();
@@ -40,10 +40,10 @@ pub fn check(title: &str, measured: &[(&str, Counted)]) {
 }
 
 /// The same for how often the library copies each payload, both ends together ([`ofi_core::copy::counted`]): the fifth
-/// column. Copies that a device, or its driver, makes are not among them.
+/// column. Copies by a device or its driver are not counted.
 ///
 /// # Panics
-/// If a number is not the table's: fewer copies are to be written there, too.
+/// If a number differs from the table's. The table must be updated for fewer copies, too.
 pub fn check_copies(title: &str, measured: &[(&str, usize)]) {
     if !cfg!(debug_assertions) {
         return; // such builds do not count

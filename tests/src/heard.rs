@@ -1,4 +1,4 @@
-//! What the library logs in this process, for tests of its texts.
+//! Captures the library's log in this process, for tests of its texts.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +24,7 @@ fn lines() -> MutexGuard<'static, Vec<String>> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps what is logged from now on, at every level.
+/// Starts to capture log entries of every level.
 pub fn listen() {
     assert!(take_over(Arc::new(Heard)), "this process has a log of its own");
 }

@@ -9,8 +9,9 @@ use crate::{Naming, resident_kib};
 /// Prints its card, obeys the lines that it receives, and does every kind of operation with every known member: `join
 /// INDEX CARD` meets a member, and so does `greet INDEX CARD`, answered by `greeted`; `bury INDEX` says that one is
 /// dead, answered by `buried INDEX DONE FAILED` when nothing with it is left; `report` is answered by `report DONE
-/// RESIDENT_KIB FILES UNEXPLAINED`; `beware` announces hostile strangers; `favour WHAT` makes it do more of a rare
-/// operation; `calm` ends its own operations, answered by `calm`; `end` closes everything, answered by `closed`.
+/// RESIDENT_KIB FILES UNEXPLAINED`; `beware` announces hostile strangers; `favour WHAT` makes it execute a rare
+/// operation more often; `calm` ends its own operations, answered by `calm`; `end` closes everything, answered by
+/// `closed`.
 ///
 /// # Panics
 /// If a result is wrong: the process ends, and the other end of the line notices.

@@ -42,12 +42,12 @@ impl Seat {
         Self { index, stripe, child, card }
     }
 
-    /// Tells it of another member. It may be dead.
+    /// Introduces another member to it. It may be dead.
     pub fn meet(&mut self, other: &Self) {
         self.child.line.try_say(format!("join {} {}", other.index, other.card));
     }
 
-    /// Asks for its report.
+    /// Requests its report.
     ///
     /// # Panics
     /// If it is dead.
@@ -67,7 +67,7 @@ impl Seat {
         crate::parse(self.card.split('|').next().expect("a card"))
     }
 
-    /// Makes it do more of a rare operation: see [`Load::favour`](super::load::Load::favour). It may be dead.
+    /// Makes it execute a rare operation more often: see [`Load::favour`](super::load::Load::favour). It may be dead.
     pub fn favour(&mut self, what: &str) {
         self.child.line.try_say(format!("favour {what}"));
     }
@@ -105,7 +105,7 @@ impl Mesh {
     pub fn newcomer(&mut self, environment: &[(&str, &str)]) -> Seat {
         self.next += 1;
         let all: Vec<(&str, &str)> = self.environment.iter().chain(environment).copied().collect();
-        // Not a stripe in use, nor one whose last owner may still be served somewhere.
+        // Skips stripes in use, and those whose last owner some member may still serve.
         let used = |stripe: usize| self.seats.iter().any(|seat| seat.stripe == stripe);
         while used(self.stripe) {
             self.stripe = (self.stripe + 1) % STRIPES;
@@ -142,7 +142,7 @@ impl Mesh {
         self.seats.push(newcomer);
     }
 
-    /// Tells all members that one is dead. Its process has been waited for.
+    /// Notifies all members that one is dead. Its process has been waited for.
     pub fn tell_of_death(&mut self, index: usize) {
         for seat in &mut self.seats {
             seat.child.line.say(format!("bury {index}"));
@@ -176,7 +176,7 @@ impl Mesh {
         self.admit(newcomer);
     }
 
-    /// Waits until every member has done something since this call.
+    /// Waits until every member has made progress since this call.
     ///
     /// # Panics
     /// If one makes no progress.
@@ -202,7 +202,7 @@ impl Mesh {
         for seat in &mut self.seats {
             seat.end();
             seat.child.line.expect("closed");
-            // The others are told, and have no operations with it.
+            // The others are notified, and have no operations with it.
         }
         self.seats.into_iter().for_each(|seat| seat.child.finish());
         reports

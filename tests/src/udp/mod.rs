@@ -97,7 +97,7 @@ impl Echo {
         Self { child, address, region }
     }
 
-    /// Tells it this end's address.
+    /// Sends it this end's address.
     pub fn meet(&mut self, own: &Address) {
         self.child.line.say(own);
     }
@@ -129,7 +129,7 @@ impl Echo {
         }
     }
 
-    /// Tells it to end, and waits for its end.
+    /// Stops it, and waits for its exit.
     pub fn end(self, side: &Side, to: FiAddr) {
         wait::drive(&[side], "room", || side.out(to, ()).tag(STOP).inject().send().ok());
         let mut child = Some(self.child);

@@ -5,7 +5,7 @@ use ofi_testkit::prelude::*;
 use super::{ACCESS, CELLS, Favour, Kind, LENGTHS, Load, MAX_MESSAGE_LEN, Op, STRIPE, TRASH};
 
 impl Load {
-    /// Memory for an operation, of the library's if wanted and available. Whether it is the library's.
+    /// Memory for an operation: library memory if wanted and available. Also returns whether it is library memory.
     pub(super) fn buffer(&mut self, library: bool) -> (Memory, bool) {
         let library = library && !self.spare[1].is_empty();
         let spare = self.spare[usize::from(library)].pop();

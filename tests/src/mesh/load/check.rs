@@ -31,7 +31,7 @@ impl Load {
         }
     }
 
-    /// Takes all entries of the queue.
+    /// Processes all entries of the queue.
     pub(super) fn take_all(&mut self) {
         self.side.poll();
         while let Some(event) = self.side.next() {
@@ -82,8 +82,8 @@ impl Load {
 
     pub(super) fn receive(&self, number: usize) {
         let memory = &self.receives[number];
-        // Leftovers of an earlier message must not pass for this one.
-        // SAFETY: `MAX_MESSAGE_LEN` bytes of ours, and no receive is posted on them.
+        // Bytes of an earlier message must not count as this one's. SAFETY: `MAX_MESSAGE_LEN` bytes of ours, and no
+        // receive is posted on them.
         unsafe { memory.as_ptr().write_bytes(0, MAX_MESSAGE_LEN) };
         let pieces = [memory.slice(..).piece()];
         // SAFETY: the memory is freed after the endpoint, and is only read when the receive has ended.
@@ -184,7 +184,7 @@ impl Load {
         self.spare[usize::from(op.library)].push(op.memory);
     }
 
-    /// Sends to dead members until that fails, and removes those with which nothing is left. Operations may take as
+    /// Sends to dead members until a send fails, and removes members without open operations. Operations may take as
     /// long as the bound allows.
     pub(super) fn settle(&mut self) -> Vec<(usize, u64, u64)> {
         let mut settled = Vec::new();

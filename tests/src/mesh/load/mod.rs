@@ -14,21 +14,21 @@ use crate::{Naming, hints, opening};
 const MAX_MESSAGE_LEN: usize = 200_000;
 /// Lengths of messages and accesses: empty, one line, inside a command, beyond it, several parts.
 const LENGTHS: [usize; 9] = [0, 8, 64, 300, 2_000, 8_000, 9_000, 40_000, MAX_MESSAGE_LEN];
-/// Most concurrent operations.
+/// Maximum number of concurrent operations.
 const WINDOW: usize = 16;
-/// Library buffers for them.
+/// Number of library buffers for them.
 const LIBRARY: usize = 3;
-/// Receives of each kind.
+/// Number of receives of each kind.
 const RECEIVES: usize = 4;
 /// Each member's share of each region of each other.
 const STRIPE: usize = 80 << 10;
-/// Most concurrent members, with some reserve so that the stripe of a dead one is not reused soon.
+/// Maximum number of concurrent members, with a reserve so that the stripe of a dead one is not reused soon.
 pub const STRIPES: usize = 24;
 /// Where remote reads and writes begin in a stripe: two atomic cells precede them.
 const CELLS: usize = 64;
-/// The longest access.
+/// Maximum length of an access in bytes.
 const ACCESS: usize = 70_000;
-/// Length of a lease's memory.
+/// Length of a lease's memory in bytes.
 const LEASE: usize = 20_000;
 const LEASE_SEED: u8 = 77;
 /// How long memory is lent, unless it is returned before.
