@@ -90,7 +90,7 @@ impl End {
     }
 }
 
-/// The first end is of the info under test.
+/// Two ends, of which `a` is of the info under test.
 pub struct Two {
     pub a: End,
     pub b: End,

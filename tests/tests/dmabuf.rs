@@ -1,4 +1,4 @@
-//! A dma-buf (`FI_MR_DMABUF`) with providers without a device: refused, with what to do.
+//! A dma-buf (`FI_MR_DMABUF`) with providers without a device is refused, with advice.
 
 use std::os::fd::AsFd;
 

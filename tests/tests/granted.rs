@@ -1,7 +1,7 @@
-//! What getinfo grants, works: for random requests, with every field that a program may set, each info that comes back
-//! opens its fabric, domain and endpoint, and each capability that it names moves a byte or counts.
+//! Everything that getinfo grants works: for random requests, with every field that a program may set, each returned
+//! info opens its fabric, domain and endpoint, and each of its capabilities moves a byte or counts.
 //!
-//! `OFI_GRANTED` is the number of requests to each provider.
+//! `OFI_GRANTED` sets the number of requests to each provider.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +26,7 @@ mod rare;
 
 use choices::{Case, case};
 
-/// What getinfo is asked about one end.
+/// The node, service and flags of one request to getinfo.
 pub struct Ends {
     node: Option<String>,
     service: Option<String>,
@@ -37,12 +37,12 @@ fn named(node: Option<&str>, service: Option<&str>, flags: GetinfoFlags) -> Ends
     Ends { node: node.map(str::to_string), service: service.map(str::to_string), flags }
 }
 
-/// A provider, and what a request may name of it.
+/// A provider, and the names that a request may use.
 pub struct Under {
     provider: &'static str,
     /// An address that an endpoint may be opened with.
     source: fn() -> Option<Address>,
-    /// Nodes and services. The first are none.
+    /// Nodes and services. The first entry has none.
     ends: Vec<Ends>,
     known: OnceLock<Vec<(String, String, Protocol)>>,
 }
@@ -71,9 +71,9 @@ fn first_source(provider: &str) -> Option<Address> {
     infos.into_iter().find_map(|info| info.src_addr)
 }
 
-/// Requests that once failed, which every run begins with.
+/// Requests that failed in earlier runs. Every run starts with them.
 const REGRESSIONS: &str = "tests/proptest-regressions/granted.txt";
-/// The usual number of requests to a provider.
+/// The default number of requests to a provider.
 const CASES: u32 = 16;
 
 /// Runs the property for one provider.
@@ -166,7 +166,7 @@ fn efa() {
     granted(&Under::new("efa", || first_source("efa"), of_device("efa")));
 }
 
-/// The first source of a provider by its text, as the own end and as the peer; and a node that nobody has.
+/// The text of a provider's first source address, as the local end and as the peer; and a node that does not exist.
 fn of_device(provider: &str) -> Vec<Ends> {
     let text = first_source(provider).map(|address| address.to_string());
     let mut all = vec![named(Some("nobody.invalid"), Some("1"), GetinfoFlags::NUMERICHOST)];

@@ -124,7 +124,7 @@ fn a_registration_stays_busy_until_the_last_copy_has_ended() {
     region.close().unwrap();
 }
 
-/// Opens endpoints that receive until they are told to close, and says how long the close took, in microseconds.
+/// Opens endpoints that receive until they are told to close, and prints the duration of the close in microseconds.
 fn closer(line: &mut Line, _: &[String]) {
     for _ in 0..2 {
         let side = open(Naming::Names);
@@ -142,7 +142,8 @@ fn closer(line: &mut Line, _: &[String]) {
     }
 }
 
-/// S1 of `ofi-shm/single`: memory of an operation is not given back under a writer, but a lying one is waited for once.
+/// S1 of `ofi-shm/single`: an operation's memory is not returned while a peer writes it, but a lying peer is waited for
+/// only once.
 #[test]
 fn a_peer_that_claims_to_write_for_ever_is_waited_for_once() {
     let mut child = Child::start_with("closer", &[], &[("FI_SHM_SINGLE_COPY", "always")]);

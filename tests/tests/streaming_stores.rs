@@ -1,5 +1,5 @@
-//! Payloads that are written into the rings by streaming stores, forced: the bytes received are the bytes sent, by
-//! every path that ends in a ring, and no byte beside them is touched.
+//! Payloads that are written into the rings by forced streaming stores: on every path through a ring, the bytes
+//! received are the bytes sent, and no other byte changes.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ enum Kind {
 struct Shape {
     kind: Kind,
     len: usize,
-    /// Where they lie at either end.
+    /// Their offsets at both ends.
     offsets: [usize; 2],
     /// Where to cut the local bytes in two.
     cut: f64,

@@ -1,5 +1,5 @@
-//! Peers of provider `tcp` made of plain sockets and of C libfabric's packets: what goes over the wire, and what
-//! becomes of a peer that breaks the protocol.
+//! Peers of provider `tcp` that use plain sockets and C libfabric's packets: the bytes on the wire, and the handling of
+//! peers that break the protocol.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -38,10 +38,10 @@ fn address_of(side: &Side) -> SocketAddr {
 /// A plain socket as a peer.
 struct Raw {
     stream: TcpStream,
-    /// What makes its name.
+    /// The address behind its name.
     listener: TcpListener,
     order: Order,
-    /// Bytes that were read too far.
+    /// Bytes read beyond the last packet.
     read: Vec<u8>,
 }
 
@@ -102,7 +102,7 @@ impl Raw {
         bytes
     }
 
-    /// Reads what has come; whether the other end still sends.
+    /// Reads the available bytes. Returns whether the other end still sends.
     fn listen(&mut self) -> bool {
         let mut buffer = [0; 4096];
         loop {
@@ -260,7 +260,7 @@ fn packets_may_be_cut_anywhere() {
             raw.bytes(&Packet::Read { remote: one }, &[]),
         ]
         .concat();
-        // Each byte of the headers alone, and the long payload in greater steps.
+        // The headers byte by byte, and the long payload in larger steps.
         let mut sent = 0;
         while sent < bytes.len() {
             let len = if bytes.len() - sent > 18_000 || bytes.len() - sent < 200 { step } else { 1000 };
@@ -397,7 +397,7 @@ fn what_is_longer_than_its_receive_is_cut_and_what_follows_arrives() {
     assert_eq!((raw.hear_packet(&[&side]), next.bytes()), (Packet::Ack, vec![2; 64]));
 }
 
-/// Of two requests at the same time, that of the greater address survives, and what was posted arrives.
+/// Of two simultaneous requests, the one from the greater address survives, and posted messages arrive.
 #[test]
 fn of_two_requests_at_the_same_time_one_survives() {
     let (mut greater, mut lesser) = (0, 0);
@@ -413,7 +413,7 @@ fn of_two_requests_at_the_same_time_one_survives() {
         let (theirs, _) = wait::drive(&[&side], "a connection", || listener.accept().ok());
         let mut theirs = Raw::of(theirs, loopback("127.0.0.1"));
         let asked = theirs.hear(&[&side], 40);
-        // The request of this end is on its way when the other one's arrives.
+        // The request of this end is in flight when the other one's arrives.
         let mut own = Raw::of(TcpStream::connect(address_of(&side)).expect("a connection"), listener);
         let identity = Identity::new(name.port(), 77).encode();
         own.say(&Message::new(Kind::Request, &identity).encode());
@@ -433,7 +433,7 @@ fn of_two_requests_at_the_same_time_one_survives() {
     }
 }
 
-/// A peer that has restarted under its name takes the place of the one that was there.
+/// A restarted peer with the same name replaces the former one.
 #[test]
 fn a_restarted_peer_takes_the_place_of_the_one_before() {
     let side = side();

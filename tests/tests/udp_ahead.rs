@@ -1,6 +1,6 @@
-//! Lone long messages over sockets: their payload leaves ahead of its request if the peer had a receive for the
-//! one before. A peer without a receive drops it and requests it later. Whatever the network does, every message
-//! arrives once, whole, and in order.
+//! Lone long messages over sockets: their payload is sent ahead of its request if the peer had a receive for the
+//! previous one. A peer without a receive drops it and requests it later. On any network, every message arrives once,
+//! whole, and in order.
 
 use ofi_testkit::net::Random;
 use ofi_testkit::prelude::*;
@@ -37,7 +37,7 @@ fn pass(pair: &Pair, len: usize, seed: u8, ready: bool) {
     into.check(len, seed);
 }
 
-/// Messages of `side` that were announced first, and that left ahead.
+/// Number of `side`'s messages that were announced first, and that were sent ahead.
 fn counted(side: &Side) -> [u64; 2] {
     ["udp_announced", "udp_ahead"].map(|name| side.statistic(name))
 }
@@ -100,9 +100,9 @@ fn a_receive_that_is_too_short_gets_the_beginning() {
     assert_eq!(counted(&pair.a)[0], 1, "{}", pair.a.report());
 }
 
-/// Receives one message, and reads the queue no more. Ends of sends before it are passed over.
+/// Receives one message, and then stops reading the queue. Skips completions of sends before it.
 fn receive(side: &Side) {
-    // With room for one entry, the end of a send would put the message off until the next read.
+    // With room for one entry, the completion of a send would delay the message until the next read.
     let mut entries = [CqTaggedEntry::EMPTY; 4];
     wait::until("a message", || match side.rx.read(&mut CqBuffer::new(&mut entries)) {
         Ok(count) => entries[..count].iter().any(|entry| entry.flags.contains(CompletionFlags::RECV)),
@@ -153,8 +153,8 @@ fn the_sender_hears_of_the_arrival_if_the_receiver_never_polls_again() {
     into.check(65_536, 2);
 }
 
-/// Both ends send at random to receives that are there or not, over a path that loses, repeats and reorders. Tags tell
-/// which message is which; each arrives once, and those of one tag in their order.
+/// Both ends send at random, with or without posted receives, over a path that loses, repeats and reorders packets.
+/// Tags identify the messages; each arrives once, and those of one tag in order.
 fn converse(weather: Weather, seed: u64) {
     const COUNT: usize = 60;
     let (pair, relay) = apart(Some(weather));
@@ -165,7 +165,7 @@ fn converse(weather: Weather, seed: u64) {
         let forth = random.chance(500);
         let (from, to, at) =
             if forth { (&pair.a, pair.to_b, &pair.b) } else { (&pair.b, pair.to_a, &pair.a) };
-        // A short one comes behind it, and must not pass it.
+        // A short message follows, and must not overtake it.
         let (long, short) = (Memory::patterned(len, round as u8), Memory::patterned(9, round as u8));
         let into = [Memory::new(MAX_AHEAD_LEN), Memory::new(MAX_AHEAD_LEN)];
         let receive = || into.iter().for_each(|into| pair.post(|| at.receive(into).context(7).post()));

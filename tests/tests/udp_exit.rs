@@ -5,7 +5,7 @@ use std::process::Command;
 
 use ofi_testkit::prelude::*;
 
-/// Messages that are injected in a row. The first leaves at once, and the others gather behind it.
+/// Number of consecutive injected messages. The first is sent at once, and the others are queued behind it.
 const INJECTED: u64 = 5;
 /// The part of a process in the test, and the receiver's address.
 const ROLE: &str = "UDP_EXIT_ROLE";
@@ -15,7 +15,7 @@ fn open() -> Side {
     Opening::new(Hints::new().provider("udp").ep_type(EpType::Rdm).caps(Caps::MSG)).name(&here).open()
 }
 
-/// This test again, in a process of its own, over sockets alone.
+/// Runs this test in its own process, over sockets only.
 fn again(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(["injected_messages_leave_though_their_process_exits", "--exact", "--nocapture"]);
@@ -40,7 +40,7 @@ fn receive() {
 fn send(to: SocketAddr) -> ! {
     let side = open();
     let to = side.insert_address(&Address::from(to));
-    // There is a session afterwards, and nothing in flight.
+    // Afterwards the session is open, and nothing is in flight.
     side.out(to, ()).msg(OpFlags::DELIVERY_COMPLETE).send().expect("a message");
     wait::drive(&[&side], "the first delivery", || side.next()).done();
     for _ in 0..INJECTED {

@@ -1,6 +1,5 @@
-//! Long payloads over sockets: where the endpoint can predict the packets, the kernel copies the payload
-//! directly to its place. Every byte is right whatever the network does, and no byte beside the place is
-//! touched.
+//! Long payloads over sockets: where the endpoint can predict the packets, the kernel copies the payload directly to
+//! its place. On any network every byte is right, and no byte outside the destination changes.
 
 use ofi_testkit::prelude::*;
 use ofi_tests::udp::{self, Relay, Weather};
@@ -11,7 +10,7 @@ const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 const LENGTHS: [usize; 4] = [20_000, 300_001, 1 << 20, 5 << 20];
 const NEW: u8 = 90;
 const OLD: u8 = 7;
-/// Bytes before and behind the payload's place.
+/// Number of bytes before and after the payload's destination.
 const BESIDE: usize = 4_096;
 
 /// Two endpoints over sockets, through a relay if `weather` is given.

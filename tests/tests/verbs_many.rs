@@ -1,9 +1,9 @@
 //! Many connected peers of one endpoint of provider `verbs`, on the simulated device: the memory of an idle connection,
-//! and a message each way over each connection while all stand. `OFI_VERBS_PEERS` sets their number. All endpoints are
-//! in one process, and each takes five descriptors: a hard limit of 20,000 allows 3,900.
+//! and a message in each direction over each connection while all exist. `OFI_VERBS_PEERS` sets their number. All
+//! endpoints are in one process, and each uses five descriptors: a hard limit of 20,000 allows 3,900.
 //!
-//! So the peers of a second test are no endpoints: one pair of queues has all their ends of the connections, each under
-//! an address of its own. `OFI_VERBS_LANES` sets their number.
+//! So a second test uses no endpoints as peers: one pair of queues has their ends of all connections, each with its own
+//! address. `OFI_VERBS_LANES` sets their number.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ impl Kit for Many {
     }
 }
 
-/// An endpoint and its peers, which exchange a message each way one after the other, twice.
+/// An endpoint and its peers, which one after the other exchange a message in each direction, twice.
 fn hub(line: &mut Line, arguments: &[String]) {
     let count: usize = arguments[0].parse().expect("a number");
     limit_descriptors(0);
@@ -47,7 +47,7 @@ fn hub(line: &mut Line, arguments: &[String]) {
     let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider));
     let kit: &dyn Kit = &Many("many0");
     let hub = kit.side();
-    // A parent that hears nothing for long gives up.
+    // The parent gives up after a long silence.
     let heartbeat = |line: &mut Line, at: usize| {
         if at.is_multiple_of(PEERS) {
             line.say(at);
@@ -106,7 +106,7 @@ fn all_peers_stay_connected_and_an_idle_connection_takes_little_memory() {
     child.finish();
 }
 
-/// Receives that the ends of all connections share, and bytes of each.
+/// Number of receives that the ends of all connections share, and the length of each in bytes.
 const RECEIVES: usize = 1024;
 const LEN: usize = 128;
 /// A message of no bytes, and the consent to close an idle connection, as records.
@@ -115,18 +115,18 @@ const AGREED: [u8; 16] = [RETIRE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 /// The kind of records about closing an idle connection (`crates/ofi-verbs/src/wire.rs`).
 const RETIRE: u8 = 22;
 
-/// The ends of many connections to one endpoint. Fields go in their order.
+/// The ends of many connections to one endpoint. Fields drop in order.
 struct Crowd {
-    /// `None` while the connection is put away.
+    /// `None` while the idle connection is closed.
     ends: Vec<Option<Box<dyn Connection>>>,
     /// The ends by the numbers of their connections, and of their queue pairs.
     numbers: HashMap<usize, usize>,
     pairs: HashMap<u32, usize>,
-    /// Attempts to connect so far.
+    /// Number of attempts to connect so far.
     attempts: u32,
     queues: Box<dyn Queues>,
     region: Box<dyn Region>,
-    /// The records that all send, followed by the receives.
+    /// The records that all ends send, followed by the receives.
     memory: Memory,
     own: SocketAddr,
     arrived: usize,
@@ -159,7 +159,7 @@ impl Crowd {
         unsafe { self.queues.receive(at as u64, self.segment(at * LEN, LEN)) }.unwrap();
     }
 
-    /// Waits for an event of a connection. Meanwhile others may be put away.
+    /// Waits for an event of a connection. Meanwhile other connections may be closed.
     fn event(&mut self, side: &Side, number: usize, kind: CmEventKind) {
         wait::drive(&[side], "an event", || {
             self.look();
@@ -207,7 +207,7 @@ impl Crowd {
         SocketAddr::new(self.own.ip(), 1024 + at as u16)
     }
 
-    /// The peer of this number sends the record that lies at the offset.
+    /// The peer with this number sends the record at the offset.
     fn send(&self, at: usize, offset: usize, len: usize) {
         let how = Post { inline: true, ..Post::default() };
         let end = self.ends[at].as_ref().expect("a connection");
@@ -215,7 +215,7 @@ impl Crowd {
         unsafe { end.send(1 << 32, self.segment(offset, len), how) }.unwrap();
     }
 
-    /// Takes what has come: counts messages, and agrees that connections are closed.
+    /// Processes completions: counts messages, and agrees to close connections.
     fn look(&mut self) {
         let mut entries = VecDeque::new();
         self.queues.poll(&mut entries).unwrap();
@@ -233,7 +233,7 @@ impl Crowd {
     }
 }
 
-/// What `crates/ofi-verbs/src/lanes/meeting.rs` calls a greeting.
+/// A greeting (`crates/ofi-verbs/src/lanes/meeting.rs`).
 fn greeting(own: SocketAddr, attempt: u32) -> Vec<u8> {
     let SocketAddr::V4(v4) = own else { panic!("{own}") };
     let mut bytes = b"ofv1".to_vec();
@@ -245,7 +245,7 @@ fn greeting(own: SocketAddr, attempt: u32) -> Vec<u8> {
     bytes
 }
 
-/// One endpoint, and a message each way over each of its connections, twice.
+/// One endpoint, and a message in each direction over each of its connections, twice.
 fn server(line: &mut Line, arguments: &[String]) {
     let count: usize = arguments[0].parse().expect("a number");
     let device = SimulatedDevice::new("many1", Plan::default());
@@ -291,7 +291,7 @@ fn server(line: &mut Line, arguments: &[String]) {
     line.say("closed");
 }
 
-/// Connections of one endpoint that holds `most`. Returns how many it has in the end, and their memory.
+/// Connections of one endpoint with a limit of `most`. Returns their final number, and their memory.
 fn crowded(lanes: usize, most: usize) -> usize {
     let environment = [("FI_VERBS_MAX_CONNECTIONS", &*most.to_string())];
     let mut child = Child::start_with("server", &[&lanes.to_string()], &environment);
@@ -321,7 +321,7 @@ fn one_endpoint_has_more_connections_than_its_host_has_descriptors() {
 #[test]
 fn one_endpoint_serves_more_peers_than_it_keeps_connections() {
     let most = (lanes() / 10).max(1);
-    // Those that were asked last may not have answered.
+    // The last asked peers may not have answered.
     let kept = crowded(lanes(), most);
     assert!(kept >= most && kept < lanes() / 2, "{kept} connections, where {most} are kept");
 }

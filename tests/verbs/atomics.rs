@@ -31,7 +31,7 @@ fn value_of(memory: &Memory) -> u64 {
     u64::from_ne_bytes(memory.bytes()[..8].try_into().unwrap())
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[track_caller]
 fn end(a: &Side, b: &Side) -> Event {
     wait::drive(&[a, b], "the end of an operation", || a.next())
@@ -93,7 +93,7 @@ fn an_injected_number_may_change_at_once() {
     assert_eq!(fetched.unwrap_err().errno(), Errno::EOPNOTSUPP);
 }
 
-/// More than the connection has room for, from both ends, to one number.
+/// More operations than the connection has room for, from both ends, to one number.
 #[test]
 fn many_additions_are_made_once_each() {
     const EACH: u64 = 400;
@@ -153,12 +153,12 @@ fn what_devices_do_not_have_is_refused_by_name() {
     let odd = [remote_at(&region, 4, 8)];
     refused(out().fetch(FiOp::Sum, WORD, result.slice(..8), &odd), Errno::EINVAL, "a multiple of 8");
     assert_eq!(a.pending(), 0);
-    // And the connection is as it was.
+    // The connection is unaffected.
     out().fetch(FiOp::Sum, WORD, result.slice(..8), &there).unwrap();
     end(&a, &b).done();
 }
 
-/// As the accesses of every other kind.
+/// The same rules apply to all other accesses.
 #[test]
 fn an_addition_that_the_peer_s_device_refuses_ends_the_connection() {
     for rights in [MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE] {

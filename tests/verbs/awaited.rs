@@ -1,4 +1,4 @@
-//! Members of a group that are gone while others wait for their notes.
+//! Members of a group that disappear while others wait for their notes.
 
 use std::sync::{Arc, LazyLock};
 
@@ -29,8 +29,8 @@ impl Kit for Lonely {
     }
 }
 
-/// Who waits for a broadcast sends nothing, and so nothing tells it that the root is gone: its device is asked, over a
-/// new connection if the old one was put away.
+/// A member that waits for a broadcast sends nothing, so no failure shows that the root is gone: the root's device is
+/// probed, over a new connection if the idle one was closed.
 #[test]
 fn a_root_that_vanishes_fails_who_waits_for_it() {
     let kit: &dyn Kit = &Lonely;

@@ -1,5 +1,5 @@
-//! Connected endpoints (`ofi-verbs/connected/`): rules that the suite cannot test on them, because a device has no
-//! unexpected messages.
+//! Connected endpoints (`ofi-verbs/connected/`): rules that the suite cannot test, because a device has no unexpected
+//! messages.
 
 use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
@@ -51,7 +51,7 @@ fn messages_carry_4_bytes_of_data_and_any_pieces() {
     assert_eq!(error.errno(), Errno::EINVAL, "{error}");
 }
 
-/// A fenced send carries the bytes of the read before it, whether that went through a slot or straight into memory.
+/// A fenced send carries the bytes of the read before it, whether the read used a slot or went directly into memory.
 #[test]
 fn a_fenced_message_follows_earlier_reads() {
     let (a, b) = pair();
@@ -154,8 +154,7 @@ fn a_message_longer_than_its_receive_is_an_error_at_both_ends() {
     b.receive(into.slice(..99)).context(1).post().unwrap();
     b.receive(into.slice(..99)).context(2).post().unwrap();
     a.out(ANY, &from).context(3).send().unwrap();
-    // With the status of the request as `prov_errno`, as C's provider has it. What soft-RoCE has for it is not what
-    // InfiniBand has.
+    // The status of the request is `prov_errno`, as in C's provider. Soft-RoCE and InfiniBand have different ones.
     let numbers = |error: CqErrorEntry| (error.err, error.prov_errno);
     let (err, status) = numbers(end(&[&a, &b], &b, 1).failed());
     assert!(err == Errno::EIO && matches!(status, 1 | 2), "local length, or local operation: {status}");
@@ -198,7 +197,7 @@ fn a_sender_waits_for_receives_and_shutdown_ends_its_waiting() {
 fn accesses_carry_data_for_applications_that_give_receives_for_it() {
     let info = kit().info(&kit().usual());
     assert_eq!((info.rx_attr.mode, info.domain_attr.cq_data_size), (Mode::RX_CQ_DATA, 4));
-    // Without the mode: accesses as they are, as from C's provider, and messages with data.
+    // Without the mode: accesses without CQ data, as from C's provider, and messages with data.
     let hints = kit().usual().mode(Mode::empty());
     let info = kit().info(&hints);
     assert_eq!(
@@ -210,7 +209,7 @@ fn accesses_carry_data_for_applications_that_give_receives_for_it() {
         (info.rx_attr.mode, info.mode, info.domain_attr.cq_data_size),
         (Mode::empty(), Mode::empty(), 4)
     );
-    // Both of them are for an application with the mode alone.
+    // Both offers require the mode.
     let hints = hints.cq_data_size(4);
     let explained = ofi::explain(&Request {
         version: Version::API,

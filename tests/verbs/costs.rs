@@ -1,5 +1,5 @@
-//! What operations may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs" and "Over verbs,
-//! connected endpoints", has the tables, which are checked here.
+//! Checks the costs of operations on the simulated device against the tables in `docs/hot-path.md`, "Over verbs" and
+//! "Over verbs, connected endpoints".
 
 use ofi_core::copy;
 use ofi_testkit::prelude::*;
@@ -8,20 +8,20 @@ use ofi_tests::costs::{Counted, check, check_copies};
 
 use super::{ConnectedPair, DEVICE, VerbsPair};
 
-/// Operations of each row.
+/// Number of operations of each row.
 const COUNT: usize = 100;
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
-/// What one end has posted, and how many ends were reported to it.
+/// The number of requests that one end has posted, and of completions reported to it.
 type Cost = (Vec<Logged>, usize);
 
-/// What operations of `len` bytes take at both ends, and how often the library copies the bytes of each.
+/// The costs of operations of `len` bytes at both ends, and how often the library copies each payload.
 struct Costs {
     ends: [Cost; 2],
     copies: usize,
 }
 
-/// What so many times `run` takes at both ends.
+/// The costs at both ends of running `run` this number of times.
 fn costs(pair: &Pair, len: usize, mut run: impl FnMut()) -> Costs {
     let take = |side: &Side| DEVICE.take_log(side.name().to_socket_addr().unwrap());
     pair.quiet(Duration::from_millis(5));
@@ -37,14 +37,14 @@ fn costs(pair: &Pair, len: usize, mut run: impl FnMut()) -> Costs {
 /// How a message is sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// Its sender waits for its end.
+    /// Its sender waits for the completion.
     Awaited,
-    /// Its sender has bound its queue with `FI_SELECTIVE_COMPLETION`, and asks for no completion.
+    /// Its sender has bound its queue with `FI_SELECTIVE_COMPLETION`, and requests no completion.
     Unasked,
     Injected,
 }
 
-/// Sends messages of `len` bytes, each into a receive that waits for it.
+/// Sends messages of `len` bytes, each into a posted receive.
 fn messages(pair: &Pair, len: usize, how: How, tagged: bool) -> Costs {
     let cost = exchange(pair, &Memory::patterned(len, 5), how, tagged);
     if len > 8192 {
@@ -53,7 +53,7 @@ fn messages(pair: &Pair, len: usize, how: How, tagged: bool) -> Costs {
     cost
 }
 
-/// The same of connected endpoints, whose requests have long payloads too: from the application's memory.
+/// The same for connected endpoints, whose requests also carry long payloads from the application's memory.
 fn whole_messages(pair: &Pair, len: usize) -> Costs {
     let from = Memory::patterned(len, 5);
     let cost = exchange(pair, &from, How::Awaited, false);
@@ -127,7 +127,7 @@ fn injected_writes(pair: &Pair, len: usize) -> Costs {
     cost
 }
 
-/// Rows, as the tables have them.
+/// The rows in the form of the tables.
 fn counted<'a>(measured: &[(&'a str, Costs)]) -> Vec<(&'a str, Counted)> {
     let row = |(name, Costs { ends: [here, there], .. }): &(&'a str, Costs)| {
         (*name, [here.0.len(), here.1, there.0.len(), there.1])

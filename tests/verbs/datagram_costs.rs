@@ -1,5 +1,5 @@
-//! What datagrams may cost, counted on the simulated device: `docs/hot-path.md`, "Over verbs, unreliable datagrams",
-//! has the table, which is checked here.
+//! Checks the costs of datagrams on the simulated device against the table in `docs/hot-path.md`, "Over verbs,
+//! unreliable datagrams".
 
 use ofi_core::copy;
 use ofi_testkit::prelude::*;
@@ -7,11 +7,11 @@ use ofi_tests::costs::{Counted, check, check_copies};
 
 use super::{DEVICE, Quick, qp};
 
-/// Operations of each row.
+/// Number of operations of each row.
 const COUNT: usize = 100;
 
-/// What so many datagrams take: requests and reported ends of one end, and the same of the other; and how often the
-/// library copies the bytes of each.
+/// The costs of this number of datagrams: requests and reported completions of both ends, and how often the library
+/// copies each payload.
 fn cost(pair: &Pair, len: usize, injected: bool) -> (Counted, usize) {
     let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
     let take = |side: &Side| DEVICE.take_datagram_log(qp(side));

@@ -1,4 +1,4 @@
-//! Asynchronous events of a device, as datagram endpoints take them.
+//! How datagram endpoints handle asynchronous events of a device.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn an_endpoint_joins_a_bounded_number_of_groups_and_none_of_a_device_that_is_gon
     assert_eq!(side.statistic("verbs_groups"), 0);
 }
 
-/// What sleeps for datagrams is woken by an event, and sleeps again when it was taken.
+/// An event wakes threads that sleep for datagrams. Once it is processed, they sleep again.
 #[test]
 fn a_sleeper_takes_the_events_and_sleeps_on() {
     let own = Own::new("flaps2");

@@ -1,5 +1,5 @@
-//! Datagrams as no honest device reports them: short ones, without a route header, of unknown versions, of anybody,
-//! with lengths that are not theirs. Each is delivered within its bounds, or dropped and counted, and others go on.
+//! Datagrams that no correct device reports: short ones, without a route header, of unknown versions, from any sender,
+//! with wrong lengths. Each is delivered within its bounds, or dropped and counted, and other traffic continues.
 
 use ofi_testkit::net::Random;
 use ofi_testkit::prelude::*;
@@ -13,7 +13,7 @@ const MTU: u64 = 1024;
 fn forged(random: &mut Random) -> Forged {
     let mut bytes: Vec<u8> = (0..random.below(GRH + MTU + 1)).map(|_| random.bits() as u8).collect();
     if let (Some(head), true) = (bytes.first_chunk_mut::<40>(), random.chance(700)) {
-        // A header of IPv6, of IPv4 at the end of its room, or of neither.
+        // A route header of IPv6, of IPv4 at the end of its room, or of neither.
         head[0] = [0x60, 0, 0x4F, 0][random.below(4) as usize];
         head[20] = [0x45, 0, 0x65][random.below(3) as usize];
     }
@@ -78,7 +78,7 @@ fn forged_datagrams_are_delivered_within_their_bounds_or_counted() {
     assert!(good > 1000 && short > 1000 && failed > 100, "{good}, {short}, {failed}");
     assert_eq!((delivered, pair.b.statistic("verbs_malformed")), (good, short));
     assert_eq!(device.datagram_receives(qp(&pair.b)), 512, "receives that the device has");
-    // And everybody else goes on.
+    // Other traffic continues.
     let (from, got) = (Memory::patterned(1024, 3), Memory::new(1024));
     pair.b.receive(&got).context(2).post().unwrap();
     pair.post(|| pair.a.out(pair.to_b, &from).context(3).send());

@@ -1,8 +1,8 @@
-//! Three datagram endpoints on a simulated device that loses some, against a model: seed by seed, in the time of the
-//! fabric. Whatever comes was sent to this endpoint by whom it says, whole, once and in its sender's order; each send
-//! ends once; each datagram has arrived, or is counted where it went.
+//! Three datagram endpoints on a simulated lossy device, against a model: seed by seed, in simulated time. Each
+//! received message was sent to this endpoint by its stated source, and arrives whole, once and in its sender's order;
+//! each send completes once; each datagram arrives or is counted as lost.
 //!
-//! `OFI_DATAGRAM_SEEDS` says how many seeds, `OFI_DATAGRAM_FIRST` with which one to begin.
+//! `OFI_DATAGRAM_SEEDS` sets the number of seeds, `OFI_DATAGRAM_FIRST` the first one.
 
 use ofi_testkit::net::Random;
 use ofi_testkit::prelude::*;
@@ -29,12 +29,12 @@ struct Sent {
 
 struct Model {
     sides: Vec<Option<Side>>,
-    /// `numbers[a][b]` is `b` as `a` names it.
+    /// `numbers[a][b]` is the number of `b` at `a`.
     numbers: Vec<Vec<FiAddr>>,
     sent: Vec<Sent>,
-    /// Receives that were posted, and whose they are.
+    /// Posted receives, and their endpoints.
     receives: Vec<(usize, Memory)>,
-    /// Of each pair of endpoints, the last message that came.
+    /// The last received message of each pair of endpoints.
     last: [[Option<usize>; 3]; 3],
     delivered: u64,
 }
@@ -76,7 +76,7 @@ impl Model {
         }
     }
 
-    /// A message has come into a receive.
+    /// Checks a received message.
     fn came(&mut self, at: usize, receive: usize, number: usize, len: usize) {
         let (sent, (whose, into)) = (&mut self.sent[number], &self.receives[receive]);
         assert_eq!((sent.to, *whose), (at, at), "message {number}");

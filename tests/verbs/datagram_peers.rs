@@ -5,14 +5,14 @@ use ofi_testkit::rc::{Fates, Forged, Plan, route_header};
 
 use super::{Driven, driven, qp};
 
-/// Peers that an endpoint remembers.
+/// Maximum number of peers that an endpoint remembers.
 const REMEMBERED: u64 = 1 << 14;
 
 fn gid(of: &Side) -> [u8; 16] {
     of.name().bytes()[..16].try_into().unwrap()
 }
 
-/// The address of a queue pair that there may not be.
+/// The address of a queue pair that may not exist.
 fn address(of: &Side, qp: u32) -> Address {
     let mut bytes = of.name().bytes().to_vec();
     bytes[16..20].copy_from_slice(&qp.to_ne_bytes());
@@ -48,7 +48,7 @@ fn strangers_are_forgotten_and_peers_that_have_a_number_are_not() {
     assert_eq!(count("verbs_peers_now"), REMEMBERED);
     assert!(count("verbs_forgotten") >= 3000, "{}", count("verbs_forgotten"));
     assert_eq!(count("verbs_nameless"), 0, "there is always one that may be forgotten");
-    // One that was forgotten may be named, and is known again.
+    // A removed peer may be inserted again.
     let number = pair.b.insert_address(&address(&pair.a, strangers.start));
     assert_eq!(came(strangers.start), number);
 }

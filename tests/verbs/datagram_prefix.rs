@@ -5,7 +5,7 @@ use ofi_testkit::prelude::*;
 
 use super::{CAPS, Quick};
 
-/// What C's provider asks for.
+/// The prefix size of C's provider.
 const PREFIX: usize = 40;
 
 fn hints() -> Hints {

@@ -80,7 +80,7 @@ fn a_port_that_goes_down_and_up_is_counted_and_ends_nothing() {
         AsyncEvent::PathMigrated(1),
         AsyncEvent::SharedLimit(1),
         AsyncEvent::Other(4),
-        // Of another process's, or of an endpoint that was closed.
+        // A queue pair of another process, or of a closed endpoint.
         AsyncEvent::PairFatal(u32::MAX),
         AsyncEvent::QueueError(usize::MAX),
         AsyncEvent::SharedError(usize::MAX),
@@ -139,7 +139,7 @@ fn a_sleeper_hears_of_the_device_s_end() {
     pair.warm_up();
     let region = pair.b.register(&Memory::new(LEN), MrAccess::REMOTE_READ).unwrap();
     let back = Memory::new(LEN);
-    // The owner executes the first access, and does not look.
+    // The owner must execute the first access, but does not poll.
     pair.a.out(pair.to_b, &back).context(2).read(&[remote(&region)]).unwrap();
     std::thread::scope(|scope| {
         let sleeper = scope.spawn(|| {
@@ -208,14 +208,14 @@ fn a_completion_queue_that_fails_ends_its_endpoint_alone() {
     wait::drive(&[&pair.b, &again], "a message to another", || again.next_of(3)).done();
 }
 
-/// What of a connected endpoint fails.
+/// The object of a connected endpoint that fails.
 #[test]
 fn a_connection_ends_with_its_queue_pair_its_queue_or_its_device() {
     for (which, name) in ["breaks2", "breaks3", "dies2"].into_iter().enumerate() {
         let own = Own::new(name);
         let (a, b) = connected(&own);
         let (from, into) = (Memory::patterned(LEN, 1), Memory::new(64));
-        // No receive waits for it at the other end, so that it stays under way.
+        // The other end has no receive for it, so it stays in flight.
         a.out(FiAddr::UNSPEC, &from).context(1).send().unwrap();
         a.receive(&into).context(2).post().unwrap();
         match which {
@@ -230,7 +230,7 @@ fn a_connection_ends_with_its_queue_pair_its_queue_or_its_device() {
         event_of(&a, EventKind::Shutdown, &[&a, &b]);
         a.out(FiAddr::UNSPEC, &from).context(3).send().unwrap_err();
         assert_eq!(a.statistic("verbs_device_failures"), 1, "{name}");
-        // The other end hears of it from its connection, or from the device, in any order.
+        // The other end learns of the failure from its connection or from the device, in any order.
         event_of(&b, EventKind::Shutdown, &[&a, &b]);
         let failures = u64::from(which == 2);
         let heard = || (b.statistic("verbs_device_failures") == failures).then_some(());
@@ -266,7 +266,7 @@ fn a_call_over_a_device_that_is_gone_fails_at_once() {
     assert_eq!(error.err, Errno::ENODEV, "{error:?}");
 }
 
-/// Once: what listens sleeps on, and the application closes it.
+/// The event is reported once: a listening thread continues to sleep, and the application closes the endpoint.
 #[test]
 fn a_passive_endpoint_reports_the_end_of_its_device_once() {
     let own = Own::new("dies8");

@@ -38,8 +38,8 @@ impl Member {
         self.try_join(group, BindFlags::empty()).expect("joining")
     }
 
-    /// Sends datagrams with this number to `to`, until `other` has received one of them. Others, of before, are passed
-    /// over. Returns the sender.
+    /// Sends datagrams with this number to `to`, until `other` has received one of them. Skips earlier datagrams.
+    /// Returns the sender.
     #[track_caller]
     fn reaches(&self, to: FiAddr, other: &Self, number: u8) -> FiAddr {
         let (from, into) = (Memory::patterned(LEN, number), Memory::new(LEN));
@@ -64,7 +64,7 @@ impl Member {
     }
 }
 
-/// A group of this number. The port has no meaning.
+/// The group with this number. The port has no meaning.
 fn group(number: u8) -> Address {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(239, 192, 78, number)), 7471).into()
 }
@@ -79,7 +79,7 @@ fn members_of_a_group_receive_what_is_sent_to_it() {
     assert_eq!(b.reaches(joined[1].addr(), &a, 2), to_b);
     wait::drive_through(Duration::from_millis(20), &[&outsider.side]);
     assert!(outsider.side.next_of(1).is_none(), "who has not joined hears nothing");
-    // Who only sends is no member, and receives nothing.
+    // An endpoint that only sends is no member, and receives nothing.
     let sends = outsider.try_join(&group(1), BindFlags::SEND).unwrap();
     outsider.reaches(sends.addr(), &b, 3);
     assert!(outsider.side.next_of(1).is_none());
@@ -134,7 +134,7 @@ fn who_leaves_while_datagrams_arrive_receives_no_more_and_may_come_back() {
     a.reaches(to, &stays, 2); // what was before has arrived, or never will
     let all = [&a.side, &b.side, &stays.side];
     wait::drive_through(Duration::from_millis(20), &all);
-    // Take earlier messages.
+    // Read earlier messages.
     loop {
         b.side.receive(&into).context(5).post().unwrap();
         wait::drive_through(Duration::from_millis(2), &[&b.side]);
@@ -158,7 +158,7 @@ fn who_leaves_while_datagrams_arrive_receives_no_more_and_may_come_back() {
     drop(sends);
 }
 
-/// No other call moves the join on.
+/// No other call advances the join.
 #[test]
 fn a_thread_that_sleeps_at_the_event_queue_is_woken_for_the_end_of_a_join() {
     let member = Member::open(0);
@@ -175,7 +175,7 @@ fn a_thread_that_sleeps_at_the_event_queue_is_woken_for_the_end_of_a_join() {
     assert_eq!(member.side.statistic("verbs_groups"), 3);
 }
 
-/// The network may have answered, or not.
+/// The network may or may not have answered.
 #[test]
 fn groups_are_left_at_once_and_joined_again() {
     let (a, b) = (Member::open(0), Member::open(1));

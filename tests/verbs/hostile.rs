@@ -1,4 +1,4 @@
-//! Peers that break the protocol: each loses its connection, and other peers lose nothing.
+//! Peers that break the protocol: each loses its connection, and other peers are unaffected.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::VerbsPair;
 
 const SLOT: usize = 8704;
 
-/// Numbers that look random, and are the same each time.
+/// Deterministic pseudo-random numbers.
 struct Numbers(u64);
 
 impl Numbers {
@@ -33,7 +33,7 @@ impl Numbers {
     }
 }
 
-/// What `crates/ofi-verbs/src/lanes/meeting.rs` calls a greeting.
+/// A greeting (`crates/ofi-verbs/src/lanes/meeting.rs`).
 fn greeting(numbers: &mut Numbers, address: SocketAddr, incarnation: u64) -> Vec<u8> {
     let SocketAddr::V4(v4) = address else { panic!("{address}") };
     let mut bytes = b"ofv1".to_vec();
@@ -50,7 +50,7 @@ fn greeting(numbers: &mut Numbers, address: SocketAddr, incarnation: u64) -> Vec
     bytes
 }
 
-/// A record, mostly with a header that is right, and words that lead somewhere.
+/// A record, mostly with a valid header and meaningful words.
 fn record(numbers: &mut Numbers, key: u64, addr: u64) -> Vec<u8> {
     let kind = numbers.below(24) as u8;
     let flags = numbers.pick(&[0, 0, 1, 2, 3, 4, 8, 16, 31, 32, 255]) as u8;
@@ -77,7 +77,7 @@ fn record(numbers: &mut Numbers, key: u64, addr: u64) -> Vec<u8> {
     bytes
 }
 
-/// A device of our own, with memory to send from and to receive into.
+/// The attacker's device, with memory to send from and to receive into.
 struct Attacker {
     attr: QueuePairAttr,
     srq: Arc<SharedReceiveQueue>,
@@ -92,7 +92,7 @@ impl Attacker {
         let pd = ProtectionDomain::new(context).unwrap();
         let cq = CompletionQueue::new(&CompletionChannel::new(context).unwrap(), 256).unwrap();
         let srq = SharedReceiveQueue::new(&pd, 128, 1).unwrap();
-        // Never freed: it is the device's as long as the process lives.
+        // Never freed: the device may use it as long as the process lives.
         let memory = Box::leak(vec![0u8; 2 * SLOT].into_boxed_slice()).as_mut_ptr();
         // SAFETY: leaked memory, which only raw pointers lead to.
         let region = unsafe { MemoryRegion::new(&pd, memory, 2 * SLOT, Access::RemoteReadWrite) }.unwrap();
@@ -117,7 +117,7 @@ impl Attacker {
         let _ = unsafe { self.srq.post(1, &[to]) };
     }
 
-    /// Takes completions. Returns whether one was of a send.
+    /// Reads completions. Returns whether one was of a send.
     fn poll(&self) -> bool {
         let mut sent = false;
         let mut received = 0;
@@ -145,7 +145,7 @@ impl Attacker {
         (event() == CmEventKind::Established).then_some(id)
     }
 
-    /// Whether the connection stands after the end of a request.
+    /// Whether the connection still exists after the completion of a request.
     fn goes_on(&self, side: &Side) -> bool {
         // The event of a disconnect comes long before the device gives up retrying.
         wait::drive(&[side], "the end of a send", || {
@@ -180,7 +180,7 @@ impl Attacker {
         self.leave(side, id);
     }
 
-    /// Whatever is still to come is taken before the next one.
+    /// Outstanding completions and events are read before the next attempt.
     fn leave(&self, side: &Side, id: CmId) {
         drop(id);
         for _ in 0..20 {
@@ -191,10 +191,10 @@ impl Attacker {
     }
 }
 
-/// A greeting that is right.
+/// A valid greeting.
 fn polite(address: SocketAddr, incarnation: u64) -> Vec<u8> {
     let mut numbers = Numbers(7);
-    // Without the bit that `greeting` spoils now and then.
+    // Without the bit that `greeting` sometimes corrupts.
     loop {
         let hello = greeting(&mut numbers, address, incarnation);
         if hello == greeting(&mut numbers, address, incarnation) {
@@ -203,7 +203,7 @@ fn polite(address: SocketAddr, incarnation: u64) -> Vec<u8> {
     }
 }
 
-/// The friend's message, of which no attacker knows the tag.
+/// The friend's message, whose tag no attacker knows.
 fn greet(pair: &Pair, len: usize) {
     const TAG: u64 = 0x5EED_5EED_5EED;
     let (from, into) = (Memory::patterned(len, 1), Memory::new(len));
@@ -254,8 +254,8 @@ fn a_stranger_cannot_speak_for_a_peer_at_another_address() {
     greet(&pair, 100_000);
 }
 
-/// Immediate data takes a receive without writing to it, and a record that is too long makes the device fail the queue
-/// pair. Neither costs the endpoint a receive, or another peer anything.
+/// Immediate data consumes a receive without writing to it, and a record that is too long makes the queue pair fail.
+/// Neither loses a receive of the endpoint, or affects another peer.
 #[test]
 fn requests_that_no_endpoint_posts_end_their_connection_alone() {
     let kit: &dyn ofi_testkit::Kit = &VerbsPair;

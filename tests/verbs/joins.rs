@@ -15,7 +15,7 @@ const LEN: usize = 64;
 const GROUP: u8 = 1;
 const BOTH: BindFlags = BindFlags::empty();
 
-/// A device whose network answers joins only when it is told to.
+/// A device whose network answers joins only on request.
 struct Silent(&'static str, Arc<SimulatedDevice>);
 
 impl Silent {
@@ -39,7 +39,7 @@ impl Silent {
         Member { side, eq }
     }
 
-    /// Answers the one join of the group that waits.
+    /// Answers the only pending join of the group.
     #[track_caller]
     fn answer(&self, number: u8, answer: Result<(), i32>) {
         assert_eq!(self.1.answer_join(ip(number), answer), 1, "joins of group {number} that wait");
@@ -61,7 +61,7 @@ fn group(number: u8) -> Address {
 }
 
 impl Member {
-    /// Begins to join the group of this number, which is the join's context, too.
+    /// Starts to join the group with this number, which is also the join's context.
     #[track_caller]
     fn join(&self, number: u8) -> Multicast {
         self.try_join(number, BOTH).expect("joining")
@@ -72,7 +72,7 @@ impl Member {
         joined.map_err(|error| error.errno())
     }
 
-    /// The end of the join of this number, which comes without any other call.
+    /// The completion of the join with this number, which needs no other call.
     #[track_caller]
     fn joined(&self, number: u8, group: &Multicast) {
         let event = event(&self.eq, &[]);
@@ -98,7 +98,7 @@ impl Member {
         }
     }
 
-    /// The numbers of groups that are joined, and of joins that are not answered.
+    /// The number of joined groups, and of unanswered joins.
     fn groups(&self) -> [u64; 2] {
         ["verbs_groups", "verbs_joins_now"].map(|name| self.side.statistic(name))
     }
@@ -107,8 +107,8 @@ impl Member {
         self.side.out(to, from).context(2).send().err().map(|error| error.errno())
     }
 
-    /// Sends a datagram with this number, and takes it at `other`, which passes over others: its own to a group arrive,
-    /// too.
+    /// Sends a datagram with this number, and receives it at `other`, which skips others: its own datagrams to a group
+    /// arrive too.
     #[track_caller]
     fn tells(&self, to: FiAddr, other: &Self, number: u8) {
         let (from, into) = (Memory::patterned(LEN, number), Memory::new(LEN));
@@ -151,7 +151,7 @@ fn an_endpoint_sends_and_receives_while_a_join_waits_for_the_network() {
     a.tells(to_b, &b, 3);
 }
 
-/// The read of the completion queue moves the join on as well: a sender that repeats what was refused needs no other.
+/// Reading the completion queue advances the join too, which is enough for a sender that retries refused sends.
 #[test]
 fn a_sender_that_tries_again_sends_when_the_network_has_answered() {
     let network = Silent::new("joins1");
@@ -183,7 +183,7 @@ fn a_refused_join_is_an_error_event_and_its_group_is_of_no_use() {
     a.hears_nothing();
     assert_eq!((a.groups(), network.1.joins()), ([0, 0], 0));
     assert_eq!(a.send(refused.addr(), &Memory::new(LEN)), Some(Errno::EADDRNOTAVAIL));
-    // The same group again, while the first handle is there: it does not leave what it is not in.
+    // The same group again, while the first handle exists: the refused join does not leave the group.
     let again = a.join(GROUP);
     assert_eq!(again.addr(), refused.addr(), "the group's address");
     drop(refused);
@@ -199,7 +199,7 @@ fn a_refused_join_is_an_error_event_and_its_group_is_of_no_use() {
     assert_eq!(a.send(also.addr(), &Memory::new(LEN)), Some(Errno::EADDRNOTAVAIL), "it has left");
 }
 
-/// A child with a time limit of its own.
+/// A child with its own timeout.
 pub fn unanswered(line: &mut Line, _: &[String]) {
     let network = Silent::new("joins3");
     let (sleeper, other) = (network.member(), network.member());
@@ -212,13 +212,13 @@ pub fn unanswered(line: &mut Line, _: &[String]) {
     assert!(slept >= limit && slept < Duration::from_secs(5), "{slept:?}, and the default is 5 s");
     sleeper.refused(GROUP, &joined, Errno::ETIMEDOUT);
     assert_eq!(sleeper.send(joined.addr(), &Memory::new(LEN)), Some(Errno::EADDRNOTAVAIL));
-    // An endpoint that reads its completion queue only.
+    // An endpoint that reads only its completion queue.
     let begun = Instant::now();
     let joined = other.join(GROUP);
     wait::drive(&[&other.side], "the end", || (other.groups() == [0, 0]).then_some(()));
     assert!(begun.elapsed() >= limit, "{:?}", begun.elapsed());
     other.refused(GROUP, &joined, Errno::ETIMEDOUT);
-    // What comes too late is for nobody, and the group can be joined again.
+    // A late answer is ignored, and the group can be joined again.
     assert_eq!((network.1.joins(), network.1.answer_join(ip(GROUP), Ok(()))), (0, 0));
     network.1.hold_joins(false);
     let again = sleeper.join(GROUP);
@@ -241,7 +241,7 @@ fn a_group_is_left_before_the_network_has_answered() {
     assert_eq!((a.groups(), network.1.joins()), ([0, 0], 0));
     assert_eq!(network.1.answer_join(ip(GROUP), Ok(())), 0, "nobody waits for it");
     a.hears_nothing();
-    // It is answered, but nobody has read the event.
+    // The join is answered, but its event is unread.
     let joined = a.join(GROUP);
     network.answer(GROUP, Ok(()));
     wait::drive(&[&a.side], "the end", || (a.groups() == [1, 0]).then_some(()));
@@ -332,7 +332,7 @@ fn a_sleeper_at_the_event_queue_is_woken_by_the_answer_and_not_by_datagrams_afte
         let (a, b) = (open(), open());
         let to_a = b.side.insert(&a.side);
         let fd = a.eq.wait_fd().unwrap();
-        // On its way to sleep it may find that the device has something to say.
+        // Before it sleeps it may find an event of the device.
         let sleeps = || {
             wait::drive(&[], "sleep", || {
                 assert!(try_outcome(&a.eq).is_none(), "an event");
@@ -377,7 +377,7 @@ fn joins_that_wait_end_with_their_device() {
     }
 }
 
-/// What an application inserts as an address is sent to only while the group is joined.
+/// Datagrams are sent to an inserted group address only while the group is joined.
 #[test]
 fn a_group_that_was_not_joined_is_not_sent_to() {
     let network = Silent::new("joins11");
@@ -388,7 +388,7 @@ fn a_group_that_was_not_joined_is_not_sent_to() {
     let name = a.side.av.lookup(joined.addr()).unwrap();
     let to = b.side.insert_address(&name);
     assert_eq!(b.send(to, &Memory::new(LEN)), Some(Errno::EADDRNOTAVAIL));
-    // The address names the group in a join, too.
+    // The address also names the group in a join.
     let also = b.side.ep.join_multicast(&name, BOTH, Context(GROUP.into())).unwrap();
     b.joined(GROUP, &also);
     assert_eq!(also.addr(), to);

@@ -1,4 +1,4 @@
-//! Which keys a C program is offered that takes any (`ofi::getinfo_asking_least`).
+//! Which keys are offered to a C program that accepts any (`ofi::getinfo_asking_least`).
 
 use ofi::raw::{Caps, GetinfoFlags, Hints, MrMode, Request, Version};
 use ofi_testkit::Kit;

@@ -1,5 +1,4 @@
-//! Settings that bound what endpoints take of their device, on a device that is not simulated. Each case is a process
-//! with an environment of its own.
+//! Settings that limit the use of device resources, on a real device. Each case is a process with its own environment.
 
 use ofi_testkit::connect::connect;
 use ofi_testkit::prelude::*;
@@ -9,7 +8,7 @@ use super::{ConnectedPair, VerbsPair};
 
 const PEERS: usize = 4;
 
-/// An endpoint with several peers, to each of which it has something to say twice, and they to it.
+/// An endpoint with several peers, which exchanges two messages with each.
 pub fn bounded(line: &mut Line, _: &[String]) {
     let kit: &dyn Kit = &VerbsPair;
     let hub = kit.side();
@@ -32,7 +31,7 @@ pub fn bounded(line: &mut Line, _: &[String]) {
         }
     }
     let counts = || ["verbs_connections", "verbs_retired"].map(|name| hub.statistic(name));
-    // The last but one may still be on its way out.
+    // The last connection but one may still be closing.
     let all = 2 * PEERS as u64;
     let [connections, retired] = wait::drive(&sides, "connections that are put away", || {
         let [connections, retired] = counts();

@@ -1,5 +1,5 @@
-//! A wire between two devices goes down under traffic, and comes up. If that is sooner than the device gives up,
-//! nothing is lost; otherwise operations in flight fail, and the next one connects anew.
+//! A link between two devices goes down under traffic, and comes up again. If that is before the device gives up,
+//! nothing is lost; otherwise operations in flight fail, and the next one connects again.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -16,12 +16,12 @@ use super::VerbsPair;
 /// The ends of the machine's wire (`xtask/src/vm/guest.sh`).
 const HERE: [u8; 4] = [10, 78, 0, 1];
 const THERE: [u8; 4] = [10, 78, 0, 2];
-/// A packet is sent again six times, two seconds apart: the device gives up after some 15 s. This is well within it,
+/// A packet is resent six times, two seconds apart: the device gives up after some 15 s. This is well below that,
 const SHORT: Duration = Duration::from_millis(1200);
 /// and this is how long an operation may take to fail.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// The wire, which one test at a time may cut. It is mended when this goes.
+/// The link, which one test at a time may cut. It is restored on drop.
 struct Wire(#[allow(dead_code, reason = "held, not read")] MutexGuard<'static, ()>);
 
 impl Wire {
@@ -79,7 +79,7 @@ impl Traffic {
     const LENS: [usize; 4] = [64, 5_000, 1 << 18, 1];
     const COUNT: usize = 24;
 
-    /// With receives posted for all of it.
+    /// Creates the traffic, and posts receives for all messages.
     fn to(side: &Side) -> Self {
         let len = |index| Self::LENS[index % 4];
         let sent = (0..Self::COUNT).map(|index| Memory::patterned(len(index), index as u8)).collect();
@@ -96,7 +96,7 @@ impl Traffic {
         }
     }
 
-    /// All of it arrives, each in its receive.
+    /// Checks that all messages arrive, each in its receive.
     fn arrives(&self, sides: &[&Side; 2]) {
         for (index, into) in self.received.iter().enumerate() {
             wait::drive_for(BOUND, sides, "a message", || sides[1].next_of(index)).done();
@@ -124,7 +124,7 @@ fn nothing_is_lost_on_a_wire_that_is_down_for_a_moment() {
     assert_eq!(sides.map(|side| side.statistic("verbs_connections")), [1, 1]);
 }
 
-/// The device tells that its port has lost the carrier. Until it has one again, getinfo leaves the port out.
+/// The device reports that its port has lost the carrier. Until the carrier returns, getinfo omits the port.
 #[test]
 fn a_port_that_goes_down_and_comes_up_is_counted_and_offered_again() {
     let (wire, pair) = (Wire::take(), pair());
@@ -191,8 +191,8 @@ fn what_is_under_way_on_a_wire_that_stays_down_fails_and_the_next_use_connects()
     there.check(1 << 18, 3);
 }
 
-/// Says how operations over a wire that is cut end, of reliable datagrams and of a connected endpoint. Both wait as
-/// long as other cases do for a message: less than it takes a device without settings to give up.
+/// Prints the outcome of operations over a cut link, of reliable datagrams and of a connected endpoint. Both wait as
+/// long as other cases wait for a message, which is less than a device without settings takes to give up.
 pub fn cut(line: &mut Line, _: &[String]) {
     let (wire, pair, (a, b)) = (Wire::take(), pair(), connected());
     let memory = Memory::patterned(64, 1);

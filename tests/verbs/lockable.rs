@@ -1,4 +1,5 @@
-//! Locked memory that runs out (`RLIMIT_MEMLOCK`): what needs more of it fails by name, and everything else goes on.
+//! Exhausted locked memory (`RLIMIT_MEMLOCK`): operations that need more fail with an error that names it, and all
+//! others continue.
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::rc::{Plan, SimulatedDevice};
@@ -20,7 +21,7 @@ impl Kit for Over {
     }
 }
 
-/// A device, and a pair on it whose connection stands.
+/// A device, and a connected pair on it.
 fn start(name: &'static str) -> (std::sync::Arc<SimulatedDevice>, Pair) {
     let device = device(name, Plan::default());
     let kit: &dyn Kit = &Over(name);

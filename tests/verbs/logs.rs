@@ -1,4 +1,4 @@
-//! What the log says of an endpoint's work: connections, the protocol of messages, and what has run out.
+//! Log entries about an endpoint's work: connections, the protocol of messages, and exhausted resources.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Peers that are killed: operations to them fail within the bound, and the next use connects anew.
+//! Peers that are killed: operations to them fail within the bound, and the next use connects again.
 
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
@@ -6,8 +6,8 @@ use ofi_tests::{parse, parse_region, region_text};
 
 use super::VerbsPair;
 
-/// How long an operation to a peer that is gone may take to end. Packets are sent again six times before a device
-/// gives a peer up; and time passes faster in emulation than the guest gets anything done.
+/// Timeout of an operation to a dead peer. A device resends packets six times before it gives up a peer, and an
+/// emulated guest is slow relative to its clock.
 const BOUND: Duration = Duration::from_secs(30);
 
 fn open() -> Side {
@@ -15,7 +15,7 @@ fn open() -> Side {
     kit.side()
 }
 
-/// A peer that gives its memory, sends a message and answers none, under the name that it is given if there is one.
+/// A peer that exposes its memory, sends a message and answers none, under the given name if there is one.
 pub fn victim(line: &mut Line, arguments: &[String]) {
     let kit: &dyn ofi_testkit::Kit = &VerbsPair;
     let side = match &arguments[0][..] {
@@ -36,7 +36,7 @@ pub fn victim(line: &mut Line, arguments: &[String]) {
     }
 }
 
-/// Starts one, and gets its message.
+/// Starts such a peer, and receives its message.
 fn start(side: &Side, name: &str) -> (Child, FiAddr, RemotePiece, String) {
     let mut child = Child::start("victim", &[name]);
     let name = child.line.hear();
@@ -70,8 +70,8 @@ fn what_is_for_a_killed_peer_fails_and_one_that_comes_in_its_place_is_reached() 
     let mut posted = Vec::new();
     wait::drive(&[&side], "room", || side.out(to, &from).context(2).write(&[there]).ok());
     posted.push(2);
-    // The connection may already be known to have ended; then this is the first operation of the next one, which is
-    // never accepted.
+    // If the end of the connection is already known, this is the first operation of the next connection, which is never
+    // accepted.
     wait::drive(&[&side], "room", || side.out(to, &from).context(3).send().ok());
     posted.push(3);
     wait::drive(&[&side], "room", || side.out(to, &from).context(4).read(&[there]).ok());

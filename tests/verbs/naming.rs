@@ -1,4 +1,4 @@
-//! Datagram endpoints that are found by node and service, at name servers. Each case has a port of its own, in the
+//! Datagram endpoints that are found by node and service, through name servers. Each case has its own port, in the
 //! environment of its processes.
 
 use std::io::{Read, Write};
@@ -13,14 +13,14 @@ use ofi_verbs::rc::Device;
 use super::{DEVICE, Quick};
 
 const PORT: &str = "FI_VERBS_DGRAM_NAME_SERVER_PORT";
-/// More than a name server keeps.
+/// More names than a name server stores.
 const SILENT: usize = 100;
 
 fn port() -> u16 {
     std::env::var(PORT).expect("the port of this case").parse().expect("a port number")
 }
 
-/// A port that nobody has.
+/// An unused port.
 fn free_port() -> String {
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     listener.local_addr().unwrap().port().to_string()
@@ -63,7 +63,7 @@ pub fn finds(line: &mut Line, _: &[String]) {
     wait::drive(&[&named, &from], "the datagram", || named.next_of(1)).done();
     into.check(64, 1);
 
-    // The latest endpoint has the service, and one that closes takes no name but its own.
+    // The latest endpoint has the service, and a closing endpoint removes only its own name.
     let later = open("7471");
     assert_eq!(found(Some("7471")).unwrap(), later.name());
     drop(named);
@@ -73,7 +73,7 @@ pub fn finds(line: &mut Line, _: &[String]) {
     line.say("found");
 }
 
-/// Holds an endpoint with a service until it hears something.
+/// Keeps an endpoint with a service open until a line arrives.
 pub fn holds(line: &mut Line, arguments: &[String]) {
     let side = open(&arguments[0]);
     line.say(side.name());
@@ -82,14 +82,14 @@ pub fn holds(line: &mut Line, arguments: &[String]) {
     line.say("closed");
 }
 
-/// Says whom it finds.
+/// Prints the endpoint that it finds.
 pub fn asks(line: &mut Line, arguments: &[String]) {
     line.say(
         found(Some(&arguments[0])).map_or_else(|error| error.errno().to_string(), |name| name.to_string()),
     );
 }
 
-/// Serves a name beside callers that say nothing, or nothing sensible.
+/// Serves a name while other callers send nothing, or nonsense.
 pub fn serves(line: &mut Line, _: &[String]) {
     let named = open("7471");
     let call = || TcpStream::connect((Ipv4Addr::LOCALHOST, port())).unwrap();

@@ -1,4 +1,5 @@
-//! Accesses that the device executes by itself, and their numbers of requests (`ofi-verbs/native.rs`).
+//! Accesses that the device executes without the owner's program, and their numbers of requests
+//! (`ofi-verbs/native.rs`).
 
 use std::os::fd::AsFd;
 
@@ -26,7 +27,8 @@ fn known(pair: &Pair, len: usize) -> (Memory, std::sync::Arc<dyn MemoryRegion>) 
     (memory, region)
 }
 
-/// Reliable datagrams: the owner executes the first access of a peer, so it must be able to touch the memory.
+/// Reliable datagrams: the owner executes the first access of a peer, so its processor must be able to access the
+/// memory.
 #[test]
 fn a_dma_buf_is_refused_by_name() {
     let pair = pair();
@@ -38,7 +40,7 @@ fn a_dma_buf_is_refused_by_name() {
     assert!(error.to_string().contains("FI_EP_MSG"), "{error}");
 }
 
-/// What posting and ending something takes at `side`: requests that write, requests that read, records.
+/// The cost of an operation at `side`: numbers of write requests, read requests and records.
 fn cost(side: &Side, run: impl FnOnce()) -> [u64; 3] {
     let count =
         || ["verbs_native_writes", "verbs_native_reads", "verbs_sent"].map(|name| side.statistic(name));
@@ -102,7 +104,7 @@ fn a_short_message_is_one_request_that_carries_it() {
     assert!(sent >= INJECTED && inline == sent && quiet >= INJECTED, "{sent} {inline} {quiet}");
 }
 
-/// More than a queue pair holds: now and then one is reported, which tells of the others.
+/// More requests than a queue pair holds: now and then one is reported, which shows that earlier ones have ended.
 #[test]
 fn quiet_requests_end_with_those_that_are_reported() {
     const COUNT: u64 = 500;
@@ -184,7 +186,7 @@ fn an_access_of_a_closed_region_that_the_device_refuses_costs_the_connection_and
     let (memory, region) = known(&pair, 64);
     let there = remote(&region);
     region.close().unwrap();
-    // Before the owner has said so.
+    // Before the owner has sent the notice.
     let from = Memory::patterned(64, 5);
     pair.a.out(pair.to_b, &from).context(2).write(&[there]).unwrap();
     assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
@@ -202,7 +204,7 @@ fn accesses_that_the_device_refuses_are_the_owner_s_if_the_region_is_still_there
     const LEN: usize = 100_000;
     let (memory, region) = known(&pair, LEN);
     let counter = pair.b.domain.open_counter(&CntrAttr::default()).unwrap();
-    // The counter takes the device's registration away, and the peer has not heard of it.
+    // The counter withdraws the device's registration, and the peer is not notified yet.
     region.bind_counter(&counter, BindFlags::REMOTE_WRITE).unwrap();
     let there = |len: usize| [remote_at(&region, 0, len)];
     let (long, short, told) =

@@ -1,4 +1,4 @@
-//! What an info says of its device.
+//! The device attributes of an info.
 
 use ofi::raw::{AddrFormat, EpType, GetinfoFlags, Hints, LinkState, Version};
 

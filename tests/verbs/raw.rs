@@ -1,5 +1,4 @@
-//! A peer of reliable datagrams that the test writes record by record. It connects under an address that no endpoint
-//! has.
+//! A peer of reliable datagrams whose records the test writes. It connects under an address that no endpoint has.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,7 +14,7 @@ use ofi_verbs::rc::{
 
 use super::DEVICE;
 
-/// Where [`Raw`] says that it listens.
+/// The address at which [`Raw`] claims to listen.
 pub const RAW: ([u8; 4], u16) = ([10, 9, 0, 1], 7);
 
 /// The key of its memory, and the access rights that it may announce.
@@ -25,7 +24,7 @@ pub const RIGHT_TO_WRITE: u64 = 2;
 
 /// Maximum length of a record in bytes, and the size of the memory that the peer exposes.
 const MAX_RECORD_LEN: usize = 128;
-/// Receives.
+/// Number of receives.
 const RECEIVES: usize = 64;
 /// The number of a request.
 const REQUEST: u64 = 1 << 32;
@@ -45,24 +44,24 @@ pub struct Raw {
     region: Box<dyn Region>,
     /// Memory for sends and for remote access, followed by one slot for each receive.
     memory: Memory,
-    /// Ends of requests that were not asked for yet.
+    /// Completions of requests that no call has returned yet.
     ended: RefCell<usize>,
-    /// Records that came and were not asked for yet.
+    /// Received records that no call has returned yet.
     came: RefCell<VecDeque<Vec<u8>>>,
 }
 
 impl Raw {
-    /// Its connections to an endpoint are numbered: an earlier one does not count any more.
+    /// Its connections to an endpoint are numbered: an earlier number is ignored.
     pub fn to(side: &Side, attempt: u8) -> Self {
         Self::over(&DEVICE, side, attempt, Access::RemoteRead)
     }
 
-    /// On another device, where others may do this with its memory.
+    /// Opens it on another device, with these access rights of others to its memory.
     pub fn over(device: &Arc<SimulatedDevice>, side: &Side, attempt: u8, access: Access) -> Self {
         Self::try_over(device, side, attempt, access).unwrap_or_else(|reason| panic!("refused: {reason}"))
     }
 
-    /// The same, or the reason for which the endpoint refuses.
+    /// The same, or the endpoint's reason of a refusal.
     pub fn try_over(
         device: &Arc<SimulatedDevice>,
         side: &Side,
@@ -120,7 +119,7 @@ impl Raw {
         unsafe { self.connection.send(REQUEST, self.segment(0, record.len()), how) }.unwrap();
     }
 
-    /// Has room for so many records of the endpoint, which go nowhere before.
+    /// Posts this number of receives for records of the endpoint. Without a receive, no record is delivered.
     pub fn make_room(&self, count: usize) {
         for id in 0..count {
             let into = self.segment((1 + id) * MAX_RECORD_LEN, MAX_RECORD_LEN);
@@ -129,7 +128,7 @@ impl Raw {
         }
     }
 
-    /// Gives an endpoint the key [`KEY`] of its memory.
+    /// Sends an endpoint the key [`KEY`] of its memory.
     pub fn give(&mut self, to: &Side, rights: u64) {
         let (at, len) = (self.memory.as_ptr().expose_provenance() as u64, MAX_RECORD_LEN as u64);
         let rkey = self.region.rkey().into();
@@ -152,7 +151,7 @@ impl Raw {
         }
     }
 
-    /// Waits until `count` more of its records have arrived, whether or not the endpoint looks.
+    /// Waits until `count` more of its records have arrived, even if the endpoint does not poll.
     pub fn arrived(&self, count: usize) {
         wait::drive(&[], "the ends of all records", || {
             self.look();
@@ -161,7 +160,7 @@ impl Raw {
         *self.ended.borrow_mut() -= count;
     }
 
-    /// The next record of the endpoint that came.
+    /// The next received record of the endpoint.
     pub fn next(&self) -> Option<Vec<u8>> {
         self.look();
         self.came.borrow_mut().pop_front()

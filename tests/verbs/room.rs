@@ -1,4 +1,4 @@
-//! What waits for room: credits that find a full queue, messages that outlive their connection, transfers whose
+//! Work that waits for room: credits at a full queue, messages that outlive their connection, transfers whose
 //! connection is gone.
 
 use std::net::SocketAddr;
@@ -38,8 +38,8 @@ impl Kit for Short {
     }
 }
 
-/// A lane that owes its peer credits when its queue pair is full gives them when it has room again, though nothing else
-/// is to be posted.
+/// A lane that owes its peer credits while its queue pair is full returns them as soon as there is room, even if
+/// nothing else is posted.
 #[test]
 fn credits_that_found_a_full_queue_are_given_back_when_it_has_room() {
     const RECORDS: u16 = 16;
@@ -57,7 +57,7 @@ fn credits_that_found_a_full_queue_are_given_back_when_it_has_room() {
         }
     };
     exchange(1); // and so the connection is there
-    // The peer has no room: all of them stay at the device.
+    // The peer has no room, so all requests stay at the device.
     for _ in 0..REQUESTS {
         side.out(to, &from).context(1).send().unwrap();
     }
@@ -75,8 +75,8 @@ fn credits_that_found_a_full_queue_are_given_back_when_it_has_room() {
     assert_eq!((came[0], &came[2..4]), (CREDIT, &RECORDS.to_be_bytes()[..]));
 }
 
-/// A payload whose announcement waits for a receive is fetched over a new connection if the first was put away: the
-/// receive makes one, and nothing else has to be posted.
+/// A payload whose announcement waits for a receive is fetched over a new connection if the first one was closed while
+/// idle. Posting the receive establishes the connection.
 #[test]
 fn a_payload_to_be_fetched_brings_about_the_connection_that_it_needs() {
     let kit: &dyn Kit = &super::VerbsPair;
@@ -92,12 +92,12 @@ fn a_payload_to_be_fetched_brings_about_the_connection_that_it_needs() {
     wait::drive(&[&side], "the end of the connection", || (side.statistic("verbs_lanes") == 0).then_some(()));
     let into = Memory::new(memory.len());
     side.receive(&into).context(3).post().unwrap();
-    // No endpoint listens at the address that the peer named, which the first connect finds out.
+    // No endpoint listens at the address that the peer named, so the first connect fails.
     let error = wait::drive(&[&side], "the end of the receive", || side.next_of(3)).failed();
     assert_eq!(error.err, Errno::EHOSTUNREACH, "{error:?}");
 }
 
-/// What [`room`] is opened with: one message may wait for a receive, beside those that hold receives of the device.
+/// The options of [`room`]: one message may wait for a receive, in addition to those that hold receives of the device.
 const SETTINGS: [(&str, &str); 2] = [("FI_UNEXPECTED_MESSAGES", "1"), ("FI_VERBS_PEER_CREDITS", "8")];
 const DEVICE: &str = "full0";
 
@@ -114,7 +114,7 @@ impl Kit for Full {
     }
 }
 
-/// An endpoint that has room for one message, whose peer loses its connection again and again.
+/// An endpoint with room for one message, whose peer loses its connection repeatedly.
 pub fn room(line: &mut Line, _: &[String]) {
     const RECEIVES: usize = 512;
     let full = device(DEVICE, Plan::default());
@@ -132,8 +132,8 @@ pub fn room(line: &mut Line, _: &[String]) {
     let received = |count: u64| {
         wait::drive(&[&side], "the records", || (side.statistic("verbs_received") == count).then_some(()));
     };
-    // One message fits, and seven records hold receives of the device. Two of them are no messages: they end with the
-    // connection, as their sender was told.
+    // One message fits, and seven records hold receives of the device. Two of them are no messages, and end with the
+    // connection, as reported to their sender.
     let mut raw = Raw::over(&full, &side, 1, Access::RemoteRead);
     send(&mut raw, 5);
     raw.send(&record(WRITE, &[1, 1, region.base(), 8, region.key(), 0]));
@@ -152,7 +152,7 @@ pub fn room(line: &mut Line, _: &[String]) {
     send(&mut raw, 3);
     received(19);
     raw.give(&side, RIGHT_TO_WRITE); // which its device does not know of
-    // So the write goes to the owner over the next connection, which is refused: 16 messages wait.
+    // So the write is sent to the owner over the next connection, which is refused because 16 messages wait.
     let to = side.insert_address(&SocketAddr::from(RAW).into());
     let from = Memory::new(8);
     side.out(to, &from).context(1).write(&[RemotePiece { addr: 0, len: 8, key: KEY }]).unwrap();
@@ -167,7 +167,7 @@ pub fn room(line: &mut Line, _: &[String]) {
         wait::drive(&[&side], "a message", || side.next_of(2)).done();
         assert_eq!(into.bytes(), number.to_be_bytes());
     }
-    // The write has brought about a connection of its own to where the peer says that it listens.
+    // The write has caused a connection to the address at which the peer claims to listen.
     let error = wait::drive(&[&side], "the end of the write", || side.next_of(1)).failed();
     assert_eq!(error.err, Errno::EHOSTUNREACH, "{error:?}");
     there.check(8, 1);
@@ -176,7 +176,7 @@ pub fn room(line: &mut Line, _: &[String]) {
     drop((raw, raws));
 }
 
-/// Nor do accesses that a peer's device has refused end with it, on a lane that gets no other connection.
+/// Refused accesses do not end with their connection on a lane that gets no other one.
 #[test]
 fn messages_without_room_outlive_their_connection() {
     let mut child = Child::start_with("room", &[], &SETTINGS);

@@ -1,5 +1,5 @@
-//! The safe layer over provider `verbs`: the calls are those of every other provider. The nodes are in a process of
-//! their own, in which all goes over the device.
+//! The safe layer over provider `verbs`, with the same calls as over every other provider. The nodes are in a separate
+//! process that uses only the device.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn content() -> Vec<u8> {
     (0..LEN).map(|at| (at + at / 256) as u8).collect()
 }
 
-/// Registers memory once, and serves reads of it until a peer says that it has finished.
+/// Registers memory once, and serves reads of it until a peer has finished.
 fn serve(owner: &Node, reader: FiAddr) {
     let window = owner.domain().window(content(), MrAccess::REMOTE_READ).unwrap();
     owner.recv(vec![0; 8]).unwrap();
@@ -33,7 +33,7 @@ fn serve(owner: &Node, reader: FiAddr) {
     assert_eq!(window.withdraw().unwrap(), content());
 }
 
-/// An owner of memory, and a node that reads it. Says how many of the reads the device executed.
+/// An owner of memory, and a node that reads it. Prints how many of the reads the device executed.
 pub fn served(line: &mut Line, _: &[String]) {
     let (owner, reader) = (open(), open());
     let to_reader = owner.insert(&reader.name().unwrap()).unwrap();
@@ -57,7 +57,7 @@ pub fn served(line: &mut Line, _: &[String]) {
 fn a_node_serves_reads_of_memory_that_it_registers_once() {
     let mut child = Child::start_with("served", &[], &[("FI_VERBS_SHARED_MEMORY", "0")]);
     let native: u64 = child.line.hear().parse().expect("a number");
-    // The owner executes the first, and later ones until the device's key has come.
+    // The owner executes the first read, and later ones until the device's key has arrived.
     assert!((1..10).contains(&native), "{native} of 10 reads were the device's");
     child.finish();
 }

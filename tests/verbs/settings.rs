@@ -1,5 +1,5 @@
-//! The settings of connected endpoints that have C's names: what fi_getinfo answers by them, and what queue pairs are
-//! made with. Each case is a process with an environment of its own.
+//! The settings of connected endpoints that have C's names: their effect on fi_getinfo, and on the attributes of queue
+//! pairs. Each case is a process with its own environment.
 
 use std::sync::{Arc, LazyLock};
 
@@ -22,7 +22,7 @@ const SET: ConnectedOver = ConnectedOver(|| {
     hints("settings0")
 });
 
-/// Sizes and pieces of both directions, as they are answered to hints that ask for so much (0: for nothing).
+/// The granted sizes and pieces of both directions, for hints that request this many (0: none).
 fn answered(size: usize, pieces: usize) -> Result<[usize; 4]> {
     let kit: &dyn Kit = &SET;
     let mut hints = kit.usual();
@@ -34,7 +34,8 @@ fn answered(size: usize, pieces: usize) -> Result<[usize; 4]> {
     Ok([tx.size, rx.size, tx.iov_limit, rx.iov_limit])
 }
 
-/// How many messages an endpoint takes whose peer has no receive, and which lengths its requests carry themselves.
+/// The number of messages that an endpoint accepts for a peer without a receive, and the inline lengths of its
+/// requests.
 fn taken() -> (usize, Vec<usize>) {
     let kit: &dyn Kit = &SET;
     let a = kit.opening().open_disabled().unwrap();
@@ -54,17 +55,17 @@ fn taken() -> (usize, Vec<usize>) {
     (posted.count(), carried)
 }
 
-/// Says what its environment leads to.
+/// Prints the effect of its environment.
 pub fn sized(line: &mut Line, _: &[String]) {
     line.say(format!("{:?} {:?}", answered(0, 0).unwrap(), taken()));
 }
 
-/// Says why nothing is offered.
+/// Prints the reason of a refusal.
 pub fn refused(line: &mut Line, _: &[String]) {
     let kit: &dyn Kit = &SET;
     let error = answered(0, 0).unwrap_err();
     let refusal = error.refusals().iter().find(|refusal| refusal.field == "settings").expect("a refusal");
-    // Endpoints of other types have nothing to do with it.
+    // The setting does not affect endpoints of other types.
     let rdm = kit.getinfo(&kit.usual().ep_type(EpType::Rdm)).is_ok();
     line.say(format!("{:?} {} {}: {rdm}", error.errno(), refusal.wanted, refusal.offered));
 }
@@ -89,7 +90,7 @@ fn settings_say_how_much_a_connected_endpoint_has_outstanding() {
     says("sized", &all, "[5, 7, 2, 3] (5, [31])");
 }
 
-/// Nor is more offered than the device has. 0 bytes stand for as many as it has.
+/// Offers do not exceed the device's limits. 0 bytes stand for the device's limit.
 #[test]
 fn a_device_bounds_what_is_set() {
     let all =
@@ -98,7 +99,7 @@ fn a_device_bounds_what_is_set() {
     says("sized", &all, "[600, 600, 4, 4] (600, [31, 33, 255, 257, 399])");
 }
 
-/// A setting is the default for hints of 0. Hints may ask for more, up to the device's limit.
+/// A setting is the default for hints of 0. Hints may request more, up to the device's limit.
 #[test]
 fn hints_may_ask_for_more_than_is_set() {
     assert_eq!(answered(500, 3).unwrap(), [500, 500, 3, 3]);

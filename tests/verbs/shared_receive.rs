@@ -13,7 +13,7 @@ fn kit() -> &'static dyn Kit {
     &ConnectedPair
 }
 
-/// A context, its endpoints, and whom each is connected to.
+/// A context, its endpoints, and the peer of each.
 struct Group {
     members: Vec<Side>,
     callers: Vec<Side>,
@@ -39,7 +39,7 @@ impl Group {
         self.members.iter().chain(&self.callers).collect()
     }
 
-    /// Sends from the caller `at`, to the end of the operation.
+    /// Sends from the caller `at`, and waits for the completion.
     fn send(&self, at: usize, from: &Memory) {
         self.callers[at].out(ANY, from).context(99).send().unwrap();
         wait::drive(&self.sides(), "the end of a send", || self.callers[at].next_of(99)).done();
@@ -66,7 +66,7 @@ fn messages_of_every_connection_take_the_oldest_receive() {
         into.check(len, context as u8);
     }
     assert_eq!(group.srx.statistic("rx_posted"), 0);
-    // A message waits for a receive, whenever that comes, and takes it at once.
+    // A message waits for a receive, and consumes it as soon as it is posted.
     group.callers[1].out(ANY, &into[0]).context(5).send().unwrap();
     wait::drive_through(Duration::from_millis(50), &group.sides());
     group.srx.receive(&into[1]).context(77).post().unwrap();
@@ -119,7 +119,7 @@ fn what_ends_one_connection_leaves_the_receives_of_the_others() {
     group.callers[1].out(ANY, &Memory::patterned(10, 2)).context(9).send().unwrap();
     wait::drive(&[&group.callers[1]], "the end of a send", || group.callers[1].next_of(9)).done();
     drop(group.members.remove(1));
-    // A peer that goes takes none along.
+    // A peer that disconnects consumes no receive.
     drop(group.callers.remove(2));
     let (left, caller) = (&group.members[2], &group.callers[2]);
     let mut ends = Vec::new();
@@ -143,7 +143,7 @@ fn memory_of_a_context_that_closed_is_the_application_s_again() {
     let into = Memory::patterned(64, 5);
     srx.receive(&into).context(1).post().unwrap();
     let member = &members[0];
-    // The member holds the context; its owner alone closes it.
+    // The member holds the context; only its owner closes it.
     let sides = [member, &callers[0]];
     let weak = Arc::downgrade(&srx.ep);
     drop(srx);

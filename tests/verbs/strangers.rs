@@ -1,4 +1,4 @@
-//! Connected endpoints on a real device meet other programs and processes that are killed.
+//! Connected endpoints on a real device, with peers of other programs and peers that are killed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn messages_alone() -> Opening {
     kit().opening_for(kit().usual().caps(Caps::MSG))
 }
 
-/// An end of connections that is no endpoint of ours.
+/// A peer that is no endpoint of this library.
 struct Stranger {
     channel: Arc<EventChannel>,
     attr: QueuePairAttr,
@@ -56,7 +56,7 @@ impl Stranger {
         event
     }
 
-    /// Asks for a connection with this private data.
+    /// Requests a connection with this private data.
     fn ask(&self, to: &Address, private_data: &[u8]) -> CmId {
         let mut id = CmId::new(&self.channel).unwrap();
         id.resolve_address(None, to.to_socket_addr().unwrap(), LIMIT).unwrap();
@@ -131,8 +131,8 @@ fn a_request_has_the_retries_that_are_set() {
     }
 }
 
-/// The kernel tells of a peer that goes before it has heard that the connection is there by a refusal, not by a
-/// disconnection.
+/// If a peer disconnects before it learns that the connection is established, the kernel reports a rejection, not a
+/// disconnect.
 #[test]
 fn a_peer_that_goes_as_soon_as_it_has_accepted_ends_the_connection() {
     let stranger = Stranger::new(&closed());
@@ -177,7 +177,7 @@ fn data_of_a_write_that_nobody_allowed_ends_the_connection() {
     assert_eq!(accepting.statistic("verbs_malformed"), 1);
 }
 
-/// Connects, says so, and waits to be killed.
+/// Connects, reports it, and waits to be killed.
 pub fn caller(line: &mut Line, _arguments: &[String]) {
     let side = closed();
     side.ep.connect(&parse(&line.hear()), b"from another process").unwrap();

@@ -1,5 +1,5 @@
-//! The settings for times and retries of connections reach the device: those of the simulated device, as ibv_query_qp
-//! would tell them. Each case is a process with an environment of its own.
+//! The settings for timeouts and retries of connections reach the device: the simulated device returns them, as
+//! ibv_query_qp would. Each case is a process with its own environment.
 
 use std::sync::{Arc, LazyLock};
 
@@ -16,7 +16,7 @@ static TIMED: Added = LazyLock::new(|| device("timed0", Plan::default()));
 /// A device whose kernel has no option for acknowledgement times.
 static UNTIMED: Added = LazyLock::new(|| device("untimed0", Plan { untimed: true, ..Plan::default() }));
 
-/// Reliable datagrams, every byte of which goes over the device.
+/// Reliable datagrams; every byte goes over the device.
 struct Datagrams(fn() -> Hints);
 
 impl Kit for Datagrams {
@@ -44,8 +44,8 @@ fn kits(device: &str) -> (&'static Added, [&'static dyn Kit; 2]) {
     }
 }
 
-/// Says the code of the wait for acknowledgements, both numbers of retries, and the code of the pause of a peer without
-/// a receive, at either end of a connection: of connected endpoints, and of reliable datagrams.
+/// Prints the acknowledgement timeout code, both numbers of retries, and the RNR timer code, at both ends of a
+/// connection: of connected endpoints, and of reliable datagrams.
 pub fn timed(line: &mut Line, arguments: &[String]) {
     let (device, [connected, datagrams]) = kits(&arguments[0]);
     let a = connected.opening().open_disabled().unwrap();
@@ -62,7 +62,7 @@ pub fn timed(line: &mut Line, arguments: &[String]) {
     drop(b);
 }
 
-/// Says why nothing is offered.
+/// Prints the reason of a refusal.
 pub fn unusable(line: &mut Line, _: &[String]) {
     let refused = |kit: &dyn Kit| {
         let error = kit.getinfo(&kit.usual()).unwrap_err();
@@ -98,7 +98,7 @@ fn settings_say_how_long_a_connection_waits_for_its_peer() {
     says("timed", "timed0", &ALL, "[14, 3, 5, 8] [[14, 3, 5, 8], [14, 3, 5, 8]]");
 }
 
-/// The other numbers are set all the same.
+/// The other attributes are still set.
 #[test]
 fn a_kernel_without_acknowledgement_times_keeps_its_own() {
     says("timed", "untimed0", &ALL, "[0, 3, 5, 8] [[0, 3, 5, 8], [0, 3, 5, 8]]");

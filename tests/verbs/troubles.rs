@@ -24,7 +24,7 @@ fn what_a_reader_sent_before_it_went_is_received() {
     pair.a.out(pair.to_b, &back).context(1).read(&[remote(&region)]).unwrap();
     pair.a.out(pair.to_b, &from).context(2).send().unwrap();
     let before = pair.b.statistic("verbs_received");
-    // More parts than the reader has receives for: it does not look.
+    // More parts than the reader has receives, while it does not poll.
     wait::drive(&[&pair.b], "both records", || {
         (pair.b.statistic("verbs_received") == before + 2).then_some(())
     });
@@ -53,7 +53,7 @@ fn a_burst_to_many_peers_fits_into_the_completion_queue() {
         wait::drive(&all, "a connection", || peers[at].next_of(1)).done();
         wait::drive(&all, "a message", || sender.next_of(0)).done();
     }
-    // Nothing is taken out of the queue from here on until all is posted, and as much as fits is over.
+    // From here on the queue is not read until everything is posted, and as many requests as fit have completed.
     for &to in &to {
         (0..EACH).for_each(|_| sender.out(to, &from).context(2).send().unwrap());
     }
@@ -74,7 +74,7 @@ fn a_burst_to_many_peers_fits_into_the_completion_queue() {
     }
 }
 
-/// A peer that sends more than it has credits for would take the receives of all others.
+/// A peer that exceeds its credits would consume the receives of all others.
 #[test]
 fn a_peer_that_does_not_keep_to_its_credits_is_given_up() {
     const CREDITS: usize = 32;
@@ -100,7 +100,7 @@ fn a_peer_that_does_not_keep_to_its_credits_is_given_up() {
     assert_eq!(pair.a.statistic("verbs_connections"), connections, "the friend's connection went on");
 }
 
-/// The device still writes to the memory of a read that the peer says is over.
+/// The device still writes to the memory of a read that the peer has reported as ended.
 #[test]
 fn a_peer_does_not_end_a_read_that_the_device_does() {
     const LEN: usize = 64;
@@ -108,7 +108,7 @@ fn a_peer_does_not_end_a_read_that_the_device_does() {
     let side = kit.side();
     let mut raw = Raw::to(&side, 1);
     raw.give(&side, RIGHT_TO_READ);
-    // The endpoint's first operation has this number. Its end is there before the device begins.
+    // The endpoint's first operation has this number. The report of its end arrives before the device starts.
     raw.send(&record(16, &[1 << 32, 0]));
     raw.arrived(1);
     let to = side.insert_address(&SocketAddr::from(RAW).into());
@@ -124,7 +124,7 @@ fn a_peer_does_not_end_a_read_that_the_device_does() {
     wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
 }
 
-/// The peer's word of a write may be faster than the refusal of its device.
+/// The peer's report of a write may arrive before the refusal of its device.
 #[test]
 fn a_refused_write_whose_end_was_told_gives_its_slot_back() {
     let kit: &dyn Kit = &VerbsPair;
@@ -159,7 +159,7 @@ impl Kit for Late {
     }
 }
 
-/// The device still reads the memory of a write that the peer says is over.
+/// The device still reads the memory of a write that the peer has reported as ended.
 #[test]
 fn a_peer_does_not_end_a_write_that_the_device_does() {
     let kit: &dyn Kit = &Late;
@@ -202,7 +202,7 @@ fn a_queue_pair_that_goes_takes_no_receives_with_it() {
     let side = kit.side();
     for attempt in 1..=20 {
         let mut raw = Raw::over(&device, &side, attempt, Access::RemoteRead);
-        // It breaks the protocol, and goes on.
+        // It breaks the protocol, and continues.
         for _ in 0..20 {
             raw.send(&record(99, &[]));
         }
@@ -221,7 +221,7 @@ fn what_a_peer_sent_before_it_connects_anew_is_received() {
     let region = side.register(&Memory::patterned(LEN, 1), MrAccess::REMOTE_READ).unwrap();
     let into = Memory::new(64);
     side.receive(&into).context(3).post().unwrap();
-    // It takes no answers, so that the message waits behind the reads.
+    // It receives no answers, so the message waits behind the reads.
     let mut raw = Raw::to(&side, 1);
     for op in [1, 2] {
         raw.send(&record(6, &[op, 1, region.base(), LEN as u64, region.key()]));
@@ -254,7 +254,7 @@ fn a_peer_that_is_gone_while_messages_wait_for_its_credits_is_given_up() {
     assert_eq!(pair.a.statistic("verbs_waiting_now"), 0);
 }
 
-/// What finds no slot waits, also where no request of its lane is under way.
+/// A record without a slot waits, even if no request of its lane is in flight.
 #[test]
 fn what_was_injected_to_many_peers_arrives_after_the_sender_has_closed() {
     const EACH: usize = 20;
@@ -305,7 +305,7 @@ fn a_small_completion_queue_has_room_for_requests_beside_receives() {
     kit.pair().warm_up();
 }
 
-/// A device that goes away.
+/// A device that is removed.
 struct Pulled;
 
 static PULLED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| device("pulled0", Plan::default()));
@@ -337,7 +337,7 @@ fn everything_ends_once_when_the_device_goes_away() {
         let end = pair.drive("an operation over a device that is gone", || pair.a.next_of(context));
         assert!(matches!(end, Event::Failed(_)), "{end:?}");
     }
-    // Nothing new gets anywhere, and says so.
+    // New operations fail with an error.
     pair.quiet(Duration::from_millis(5));
     assert_eq!(pair.a.out(pair.to_b, &into).context(4).send().unwrap_err().errno(), Errno::ENODEV);
     pair.quiet(Duration::from_millis(5));
@@ -361,7 +361,7 @@ impl Kit for Few {
     }
 }
 
-/// Of many peers, idle ones lose their connection, and get a new one with their next message. By hand with
+/// With many peers, idle connections are closed, and established again with the next message. Run by hand with
 /// `OFI_VERBS_PEERS=10000`.
 #[test]
 fn an_endpoint_has_more_peers_than_its_device_holds_connections() {

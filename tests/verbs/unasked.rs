@@ -1,5 +1,5 @@
-//! Immediate data that no endpoint of reliable datagrams sends. It takes a receive of the endpoint, into which a write
-//! writes nothing: what lies there is a record of somebody else.
+//! Immediate data, which no endpoint of reliable datagrams sends. It consumes a receive of the endpoint without writing
+//! to it, so the slot still holds another peer's record.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock};
@@ -11,7 +11,7 @@ use ofi_verbs::rc::{Access, CmEventKind, ConnParam, Device, Post, Region, Remote
 
 use super::{device, hints};
 
-/// Receives of an endpoint: so many messages later each slot has been used.
+/// Number of receives of an endpoint: after this number of messages each slot has been used.
 const SLOTS: usize = 64;
 /// Bytes of a record's header, and of the secret.
 const HEAD: usize = 8;
@@ -33,7 +33,7 @@ impl Kit for OverIt {
     }
 }
 
-/// A peer that connects as an endpoint does, and whose requests may carry immediate data. Fields go in their order.
+/// A peer that connects as an endpoint does, and whose requests may carry immediate data. Fields drop in order.
 struct Stranger {
     id: Box<dyn Identifier>,
     region: Box<dyn Region>,
@@ -76,7 +76,7 @@ impl Stranger {
         Self { id, region, ends, channel, memory }
     }
 
-    /// Posts a request of `len` bytes, and waits for its end.
+    /// Posts a request of `len` bytes, and waits for its completion.
     fn post(&self, side: &Side, work: Work, len: usize) {
         let from = Segment { addr: self.memory.as_ptr(), len: len as u32, lkey: self.region.lkey() };
         // SAFETY: registered, and used by nothing else.
@@ -88,7 +88,7 @@ impl Stranger {
         });
     }
 
-    /// Its own memory, which stands for memory that the endpoint lets it write.
+    /// Its own memory, in place of memory that the endpoint allows it to write.
     fn place(&self) -> Remote {
         let addr = self.memory.as_ptr().wrapping_add(HEAD + LEN).expose_provenance() as u64;
         Remote { addr, rkey: self.region.rkey() }
@@ -100,7 +100,7 @@ impl Stranger {
     }
 }
 
-/// What `crates/ofi-verbs/src/lanes/meeting.rs` calls a greeting.
+/// A greeting (`crates/ofi-verbs/src/lanes/meeting.rs`).
 fn greeting(own: SocketAddr, attempt: u8) -> Vec<u8> {
     let SocketAddr::V4(v4) = own else { panic!("{own}") };
     let mut bytes = b"ofv1".to_vec();
@@ -145,7 +145,7 @@ fn immediate_data_ends_the_connection_and_shows_nobody_s_record() {
     }
     pair.b.cancel(3).unwrap();
     pair.drive("the cancelled receive", || pair.b.next_of(3)).failed();
-    // No slot is lost, and the friend's connection stands.
+    // No slot is lost, and the friend's connection still exists.
     (0..2 * SLOTS).for_each(|_| exchange());
     into.check(LEN, 9);
     assert_eq!(pair.a.statistic("verbs_connections"), connections);

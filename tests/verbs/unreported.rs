@@ -1,5 +1,5 @@
-//! Requests of connected endpoints whose success the device does not report (`ofi-verbs/connected/requests.rs`): their
-//! failures are reported, and they delay nothing else. `costs.rs` has their costs.
+//! Unsignaled requests of connected endpoints (`ofi-verbs/connected/requests.rs`): their failures are reported, and
+//! they delay no other operations. `costs.rs` has their costs.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Instant;
@@ -22,7 +22,7 @@ fn patient() -> Hints {
     hints("patient0")
 }
 
-/// The same, for tests that tell its endpoints events.
+/// The same, for tests that raise events.
 static UNBOUND: LazyLock<Arc<SimulatedDevice>> =
     LazyLock::new(|| device("unbound0", Plan { patience: u64::MAX, ..Plan::default() }));
 
@@ -41,7 +41,7 @@ fn pair_of(kit: &dyn Kit) -> (Side, Side) {
     (a, b)
 }
 
-/// Injects messages of `len` bytes that arrive, and returns how many of their requests are not reported.
+/// Injects messages of `len` bytes that arrive, and returns the number of unreported requests.
 fn inject(a: &Side, b: &Side, len: usize, count: usize) -> u64 {
     let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
     let before = a.statistic("verbs_quiet");
@@ -80,7 +80,7 @@ fn what_the_peer_took_is_no_failure_when_it_goes() {
     assert_eq!(a.pending(), 0);
 }
 
-/// Nor when this end goes, which waits for no report that does not come.
+/// The same if this end closes, which must not wait for missing reports.
 #[test]
 fn nothing_waits_for_requests_that_have_ended() {
     for shutdown in [true, false] {
@@ -98,7 +98,7 @@ fn nothing_waits_for_requests_that_have_ended() {
     }
 }
 
-/// Nor does anything wait for a peer that has gone, and acknowledges nothing more.
+/// Closing does not wait for a peer that has exited and acknowledges nothing.
 #[test]
 fn nothing_waits_for_a_peer_that_has_gone() {
     for shutdown in [true, false] {
@@ -116,7 +116,7 @@ fn nothing_waits_for_a_peer_that_has_gone() {
     }
 }
 
-/// A bond's change of address is an event of the connection, and not its end: closing waits for the peer's receive.
+/// A bond's change of address does not end the connection: closing still waits for the peer's receive.
 #[test]
 fn an_event_that_ends_nothing_does_not_shorten_the_wait() {
     for shutdown in [true, false] {
@@ -140,7 +140,7 @@ fn an_event_that_ends_nothing_does_not_shorten_the_wait() {
     }
 }
 
-/// However it ended.
+/// The outcome does not matter.
 #[test]
 fn every_end_of_a_connection_shortens_the_wait() {
     for kind in
@@ -159,7 +159,7 @@ fn every_end_of_a_connection_shortens_the_wait() {
     }
 }
 
-/// However many there were, most of the queue, and of the slots, remains for others.
+/// Most of the queue and of the slots stays free for others.
 #[test]
 fn an_idle_end_keeps_most_of_its_room() {
     let (a, b) = pair();
