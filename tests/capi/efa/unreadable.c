@@ -121,8 +121,8 @@ int main(int count, char **args)
 			struct target *target = &targets[time];
 			target->memory = aligned_alloc(PAGE, MAX_LEN);
 			CHECK(target->memory);
-			OK(fi_mr_reg(side.domain, target->memory, MAX_LEN, FI_REMOTE_WRITE, 0, MAX_REGIONS + 1 + time, 0,
-				     &remote[time], NULL));
+			OK(fi_mr_reg(side.domain, target->memory, MAX_LEN, FI_REMOTE_WRITE, 0, MAX_REGIONS + 1 + time,
+				     0, &remote[time], NULL));
 			target->address = (uintptr_t)target->memory;
 			target->key = fi_mr_key(remote[time]);
 		}
@@ -138,14 +138,15 @@ int main(int count, char **args)
 		/* A new buffer: a cache may still hold the registration of the old one. */
 		uint8_t *other = mmap(NULL, MAX_LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		/* Every other page, so that no two regions are adjacent and can be merged. */
-		uint8_t *pages = mmap(NULL, 2 * MAX_REGIONS * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		uint8_t *pages = mmap(NULL, 2 * MAX_REGIONS * PAGE, PROT_READ | PROT_WRITE,
+				      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		struct fid_mr *regions[MAX_REGIONS];
 		size_t taken = 0;
 		CHECK(other != MAP_FAILED && pages != MAP_FAILED);
 		/* C's library releases the registration of the last message some time after its completion. */
 		for (double end = now() + 0.3; now() < end; poll_queue())
-			while (taken < MAX_REGIONS && !fi_mr_reg(side.domain, pages + 2 * taken * PAGE, PAGE, FI_REMOTE_READ, 0,
-							  taken + 1, 0, &regions[taken], NULL))
+			while (taken < MAX_REGIONS && !fi_mr_reg(side.domain, pages + 2 * taken * PAGE, PAGE,
+							  FI_REMOTE_READ, 0, taken + 1, 0, &regions[taken], NULL))
 				taken++;
 		CHECK(taken);
 		exchange(socket, 1, &targets[1], other);
