@@ -6,11 +6,11 @@ use rustc_hash::FxHashMap;
 /// gives up the peer.
 pub const HELD: (usize, usize) = (1 << 20, 256 << 20);
 /// Approximate memory overhead of a held message in bytes. It bounds the number of held messages.
-const PLACE: usize = 128;
+const MESSAGE_OVERHEAD: usize = 128;
 /// Maximum distance of a message from its turn. All messages before a farther one would be held, and would exceed the
 /// second limit.
-const FARTHEST: u32 = 1 << 24;
-const _: () = assert!(HELD.1 / PLACE < FARTHEST as usize / 4);
+const MAX_MESSAGES_AHEAD: u32 = 1 << 24;
+const _: () = assert!(HELD.1 / MESSAGE_OVERHEAD < MAX_MESSAGES_AHEAD as usize / 4);
 
 /// The received part of a message.
 pub enum Held {
@@ -69,7 +69,7 @@ impl Window {
     /// of a packet that its device delays. Such a message must not be dropped, because the sender's device has reported
     /// its arrival.
     pub fn admits(&self, msg_id: u32) -> bool {
-        msg_id.wrapping_sub(self.expected) < FARTHEST
+        msg_id.wrapping_sub(self.expected) < MAX_MESSAGES_AHEAD
     }
 
     /// Whether the peer should pause, because too many messages or bytes are held.
@@ -83,7 +83,7 @@ impl Window {
     }
 
     fn memory(&self) -> usize {
-        self.bytes + (self.held.len() + self.deferred.len()) * PLACE
+        self.bytes + (self.held.len() + self.deferred.len()) * MESSAGE_OVERHEAD
     }
 
     /// Whether no message has been processed or held yet.
@@ -240,18 +240,19 @@ mod tests {
     fn messages_far_ahead_are_held_until_their_memory_exceeds_a_limit() {
         let mut window = Window { expected: u32::MAX, ..Window::default() };
         let ahead = |distance: u32| u32::MAX.wrapping_add(distance);
-        assert!(window.admits(ahead(FARTHEST - 1)));
-        assert!(!window.admits(ahead(FARTHEST)) && !window.admits(ahead(u32::MAX)));
+        assert!(window.admits(ahead(MAX_MESSAGES_AHEAD - 1)));
+        assert!(!window.admits(ahead(MAX_MESSAGES_AHEAD)) && !window.admits(ahead(u32::MAX)));
         for distance in 1..100 {
             assert!(!window.is_full(100), "{distance}");
             assert!(window.hold(ahead(distance), packet(1)));
         }
         assert!(!window.is_full(100) && window.is_full(99), "by their number");
         assert!(
-            window.has_room(HELD.1 - 99 * (1 + PLACE)) && !window.has_room(HELD.1 - 99 * (1 + PLACE) + 1)
+            window.has_room(HELD.1 - 99 * (1 + MESSAGE_OVERHEAD))
+                && !window.has_room(HELD.1 - 99 * (1 + MESSAGE_OVERHEAD) + 1)
         );
         // Messages without bytes take memory too.
-        for distance in 100..=(HELD.0 / PLACE) as u32 {
+        for distance in 100..=(HELD.0 / MESSAGE_OVERHEAD) as u32 {
             window.skip(ahead(distance));
         }
         assert!(window.is_full(usize::MAX), "by their memory");

@@ -27,7 +27,7 @@ use late::Late;
 use waiting::{List, Waiting};
 
 /// How long the endpoint may leave its socket unread before the thread checks it.
-const MOMENT: Duration = Duration::from_millis(500);
+const UNREAD_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Size in bytes of a buffer that any UDP datagram fits into.
 const MAX_DATAGRAM_LEN: usize = 1 << 16;
 
@@ -126,9 +126,9 @@ impl Helper {
 }
 
 impl Helper {
-    /// Watches the sockets of endpoints. When data arrives at a socket in the set, its endpoint has [`MOMENT`] to read
-    /// it. After that, requests for a session in the unread data are answered at each check until the endpoint reads
-    /// it. Returns the time of the next check.
+    /// Watches the sockets of endpoints. When data arrives at a socket in the set, its endpoint has
+    /// [`UNREAD_CHECK_INTERVAL`] to read it. After that, requests for a session in the unread data are answered at each
+    /// check until the endpoint reads it. Returns the time of the next check.
     ///
     /// This does not wake an idle process, and wakes a busy one twice a second.
     fn watch(&self, buffer: &mut [u8]) -> Option<Instant> {
@@ -137,7 +137,7 @@ impl Helper {
         for fd in self.set.ready() {
             if let Some(due) = known.watched.get_mut(&fd) {
                 self.set.remove(fd);
-                *due = Some(now + MOMENT);
+                *due = Some(now + UNREAD_CHECK_INTERVAL);
             }
         }
         for (&fd, due) in &mut known.watched {
@@ -146,7 +146,7 @@ impl Helper {
             }
             // Under the lock, so that the descriptor is still the endpoint's.
             let unread = questions::answer(fd, buffer);
-            *due = if unread || self.set.add(fd).is_err() { Some(now + MOMENT) } else { None };
+            *due = if unread || self.set.add(fd).is_err() { Some(now + UNREAD_CHECK_INTERVAL) } else { None };
         }
         known.watched.values().flatten().min().copied()
     }

@@ -12,7 +12,7 @@ use super::segments::Row;
 use crate::settings::Choice;
 
 /// Number of consecutive batches that another thread receives before the ring moves to it.
-const MOVE: u32 = 64;
+const BATCHES_BEFORE_MOVE: u32 = 64;
 
 /// The receiving half of a socket: io_uring or recvmmsg(2).
 pub struct Driver {
@@ -21,7 +21,7 @@ pub struct Driver {
     /// The last batch came through the ring.
     by_ring: bool,
     /// Batches that other threads have received since the owner's last.
-    strange: u32,
+    foreign_batches: u32,
     /// Kernel entries of earlier rings.
     entries: u64,
 }
@@ -32,7 +32,8 @@ impl Driver {
     /// # Errors
     /// `FI_ENOMEM`.
     pub fn new(socket: &UdpSocket, choice: Choice) -> Result<Self> {
-        let mut new = Self { calls: Incoming::new()?, ring: None, by_ring: false, strange: 0, entries: 0 };
+        let mut new =
+            Self { calls: Incoming::new()?, ring: None, by_ring: false, foreign_batches: 0, entries: 0 };
         if choice == Choice::Ring {
             new.make_ring(socket);
         }
@@ -52,7 +53,7 @@ impl Driver {
                 );
             }
         }
-        self.strange = 0;
+        self.foreign_batches = 0;
     }
 
     /// Receives a batch. Returns the number of datagrams, and whether there may be more. System calls receive
@@ -71,7 +72,7 @@ impl Driver {
         self.by_ring = got.is_some();
         match got {
             Some(got) => {
-                self.strange = 0;
+                self.foreign_batches = 0;
                 got
             }
             None => self.receive_beside(socket),
@@ -86,8 +87,8 @@ impl Driver {
             tracing::warn!(target: "ofi::udp::ep_data", "io_uring failed; recvmmsg is used from now on");
             self.entries += self.ring.take().map_or(0, |ring| ring.calls);
         } else if got.is_ok_and(|(count, _)| count > 0) {
-            self.strange += 1;
-            if self.strange == MOVE {
+            self.foreign_batches += 1;
+            if self.foreign_batches == BATCHES_BEFORE_MOVE {
                 self.make_ring(socket);
             }
         }

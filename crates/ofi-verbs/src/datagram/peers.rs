@@ -13,7 +13,7 @@ use crate::rc::ud::{Route, UdQueues};
 /// Maximum number of peers that an endpoint remembers. The application may insert more addresses.
 pub const MAX_PEERS: usize = 1 << 14;
 /// Number of least recently used peers that are examined for one that may be removed.
-const TRIES: usize = 16;
+const MAX_EVICTION_TRIES: usize = 16;
 /// Marks the ends of the list.
 const NONE: Peer = Peer::MAX;
 
@@ -89,7 +89,7 @@ impl Peers {
         if self.count() < self.most {
             return Met::New(self.add(name));
         }
-        for _ in 0..TRIES {
+        for _ in 0..MAX_EVICTION_TRIES {
             let peer = self.oldest;
             if peer == NONE {
                 break;

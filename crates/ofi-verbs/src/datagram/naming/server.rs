@@ -13,9 +13,9 @@ use ofi_core::sys::{self, WaitSet};
 use super::wire::{self, ANY, MAX_MESSAGE_LEN, Parsed, Request};
 
 /// Maximum number of names.
-const NAMES: usize = 1 << 16;
+const MAX_NAMES: usize = 1 << 16;
 /// Maximum number of connections whose request has not arrived. Above it, the oldest is closed.
-const CALLERS: usize = 64;
+const MAX_PENDING_CLIENTS: usize = 64;
 /// Timeout for a request to arrive on a new connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -26,7 +26,7 @@ struct Names(BTreeMap<u32, Address>);
 impl Names {
     /// The latest endpoint gets the service, because an earlier one may have ended without removing its name.
     fn add(&mut self, service: u32, name: Address) {
-        if self.0.len() < NAMES || self.0.contains_key(&service) {
+        if self.0.len() < MAX_NAMES || self.0.contains_key(&service) {
             self.0.insert(service, name);
         }
     }
@@ -162,7 +162,7 @@ fn run(set: &WaitSet, listener: &TcpListener, names: &Mutex<Names>, stop: &Owned
                     if stream.set_nonblocking(true).is_err() || set.add(stream.as_raw_fd()).is_err() {
                         continue;
                     }
-                    if callers.len() == CALLERS {
+                    if callers.len() == MAX_PENDING_CLIENTS {
                         callers.remove(0);
                     }
                     let is_local = from.ip().is_loopback();
@@ -211,8 +211,8 @@ mod tests {
     #[test]
     fn full_tables_take_no_further_service() {
         let mut names = Names::default();
-        (1..=NAMES as u32 + 1).for_each(|service| names.add(service, name(1)));
-        assert_eq!((names.0.len(), names.find(NAMES as u32 + 1)), (NAMES, None));
+        (1..=MAX_NAMES as u32 + 1).for_each(|service| names.add(service, name(1)));
+        assert_eq!((names.0.len(), names.find(MAX_NAMES as u32 + 1)), (MAX_NAMES, None));
         names.add(1, name(2));
         assert_eq!(names.find(1), Some((1, &name(2))));
     }
