@@ -3,9 +3,9 @@
 #
 # Seen with the wheels nixl-cu12 0.10.1 and 1.0.0 of PyPI, x86-64: `nixl_plugin_init` of their POSIX plug-ins returns a
 # structure that begins with an interface version, 1 in both. Yet the table of virtual functions of the class that every
-# plug-in derives from, nixlBackendEngine, has 0x108 bytes in 0.10.1 and 0xe8 in 1.0.0: four functions fewer. An engineer
-# expects the loader's version check to refuse a plug-in built for the other; it cannot, and calls go through the wrong
-# slots. A plug-in that serves several releases has to find out by other means which host has loaded it.
+# plug-in derives from, nixlBackendEngine, has 0x108 bytes in 0.10.1 and 0xe8 in 1.0.0: four functions fewer. A good
+# guess is that the loader's version check refuses a plug-in built for the other; it cannot, and calls go through the
+# wrong slots. A plug-in that serves several releases has to find out by other means which host has loaded it.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
