@@ -1,8 +1,8 @@
 //! Metadata over TCP: an agent serves its own, and loads its visitors' metadata.
 //!
 //! A visitor sends its metadata and gets the server's. Each is `MRX1`, a length of 32 bits (little-endian), and that
-//! many bytes. The server serves one visitor after the other, each for at most [`VISITOR_TIMEOUT`]. The stream is neither
-//! encrypted nor authenticated: it is for trusted networks (`docs/threat-model.md`).
+//! many bytes. The server serves one visitor after the other, each for at most [`VISITOR_TIMEOUT`]. The stream is
+//! neither encrypted nor authenticated: it is for trusted networks (`docs/threat-model.md`).
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
