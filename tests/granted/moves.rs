@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ofi_testkit::prelude::*;
 
-use super::ends::{Path, Two};
+use super::ends::{End, Path, Two};
 
 /// Moves, each of one capability.
 pub static MOVED: AtomicUsize = AtomicUsize::new(0);
@@ -21,6 +21,13 @@ pub fn has(caps: Caps, kind: Caps, direction: Caps) -> bool {
     caps.contains(kind) && (!caps.intersects(all) || caps.contains(direction))
 }
 
+/// Whether an end takes messages of this kind. A shared context has what the attributes of receives say, which may be
+/// less than the endpoint has.
+pub fn takes(end: &End, kind: Caps) -> bool {
+    let shared = || has(end.info.rx_attr.caps, kind, Caps::RECV);
+    has(end.info.caps, kind, Caps::RECV) && (end.receives.is_none() || shared())
+}
+
 /// The first end of `two` has the info under test.
 pub fn all(two: &Two) {
     let caps = two.a.info.caps;
@@ -28,7 +35,7 @@ pub fn all(two: &Two) {
         if has(caps, kind, Caps::SEND) {
             sends(two, tag);
         }
-        if has(caps, kind, Caps::RECV) {
+        if takes(&two.a, kind) {
             message(two.inward(), length(two.inward()), tag, How::Plain);
         }
     }
@@ -54,7 +61,7 @@ pub fn all(two: &Two) {
     for (several, kind, tag) in
         [(Caps::MULTI_RECV, Caps::MSG, None), (Caps::TAGGED_MULTI_RECV, Caps::TAGGED, Some(5))]
     {
-        if caps.contains(several) && has(caps, kind, Caps::RECV) {
+        if caps.contains(several) && takes(&two.a, kind | several) {
             packs(two, tag);
         }
     }
