@@ -28,13 +28,8 @@ impl Interface {
         let bits = match entry.netmask.as_ref().and_then(ip_of) {
             Some(IpAddr::V4(mask)) => u32::from(mask).count_ones(),
             Some(IpAddr::V6(mask)) => u128::from(mask).count_ones(),
-            None => {
-                if ip.is_ipv6() {
-                    128
-                } else {
-                    32
-                }
-            }
+            None if ip.is_ipv6() => 128,
+            None => 32,
         };
         Some(Self { name: entry.interface_name, ip, network: network(ip, bits), flags: entry.flags })
     }
@@ -44,11 +39,17 @@ impl Interface {
         self.flags.contains(InterfaceFlags::IFF_LOOPBACK)
     }
 
+    /// Whether the address has link scope.
+    fn is_of_link(&self) -> bool {
+        matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
+    }
+
     /// Whether it is a default way to reach this host: it is up, and neither loopback nor a tunnel, as in C libfabric.
     pub fn serves(&self, v6: bool) -> bool {
         let up = self.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
-        let of_link = matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-        let meant = !self.is_loopback() && !self.flags.contains(InterfaceFlags::IFF_POINTOPOINT) && !of_link;
+        let meant = !self.is_loopback()
+            && !self.flags.contains(InterfaceFlags::IFF_POINTOPOINT)
+            && !self.is_of_link();
         up && meant && self.ip.is_ipv6() == v6
     }
 }
@@ -117,8 +118,14 @@ pub fn chosen(v6: bool) -> Result<Option<IpAddr>> {
 fn find(text: &str, v6: bool) -> Option<IpAddr> {
     match text.parse::<IpAddr>() {
         Ok(ip) => (ip.is_ipv6() == v6).then_some(ip),
-        Err(_) => all().into_iter().find(|it| it.name == text && it.ip.is_ipv6() == v6).map(|it| it.ip),
+        Err(_) => first(all(), text, v6),
     }
+}
+
+/// The first address of the interface in this family. An address of link scope reaches no other network.
+fn first(all: Vec<Interface>, name: &str, v6: bool) -> Option<IpAddr> {
+    let named = |found: &Interface| found.name == name && found.ip.is_ipv6() == v6;
+    all.into_iter().find(|found| named(found) && !found.is_of_link()).map(|found| found.ip)
 }
 
 #[cfg(test)]
@@ -133,6 +140,18 @@ mod tests {
         assert_eq!(find("no-such-interface", false), None);
         let lo = all().into_iter().find(|found| found.name == "lo" && found.ip.is_ipv4()).expect("127.0.0.1");
         assert!(lo.is_loopback() && !lo.serves(false) && lo.network == "127.0.0.0/8");
+    }
+
+    #[test]
+    fn an_address_of_link_scope_is_not_chosen() {
+        let of = |ip: &str| Interface {
+            name: "eth0".into(),
+            ip: ip.parse().unwrap(),
+            network: String::new(),
+            flags: InterfaceFlags::empty(),
+        };
+        assert_eq!(first(vec![of("fe80::1"), of("fd00::7")], "eth0", true), Some(of("fd00::7").ip));
+        assert_eq!(first(vec![of("fe80::1"), of("10.0.0.1")], "eth0", true), None);
     }
 
     #[test]
