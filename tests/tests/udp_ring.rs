@@ -5,11 +5,11 @@
 #[macro_use]
 #[path = "suites/connected.rs"]
 mod connected;
-#[path = "fork.rs"]
+#[path = "processes/fork.rs"]
 mod fork;
-#[path = "udp_network.rs"]
+#[path = "sockets/udp_network.rs"]
 mod network;
-#[path = "udp.rs"]
+#[path = "sockets/udp.rs"]
 mod sockets;
 
 use std::net::Ipv4Addr;

@@ -84,7 +84,9 @@ fn an_endpoint_joins_a_bounded_number_of_groups_and_none_of_a_device_that_is_gon
     let group = |number| Address::from(SocketAddr::from(([239, 192, 79, number], 0)));
     let join = |number| side.ep.join_multicast(&group(number), BindFlags::empty(), Context(1));
     let mut all: Vec<_> = (0..MAX_GROUPS).map(|number| join(number).unwrap()).collect();
-    wait::drive(&[&side], "joins", || (side.statistic("verbs_groups") == MAX_GROUPS.into()).then_some(()));
+    wait::drive(&[&side], "joins", || {
+        (side.statistic("verbs_groups") == u64::from(MAX_GROUPS)).then_some(())
+    });
     assert_eq!(join(MAX_GROUPS).err().map(|error| error.errno()), Some(Errno::ENOSPC));
     all.pop();
     own.1.die();

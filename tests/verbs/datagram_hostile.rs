@@ -64,7 +64,7 @@ fn forged_datagrams_are_delivered_within_their_bounds_or_counted() {
             Some(Event::Done(entry, source)) => {
                 assert!(is_delivered);
                 assert_eq!((entry.len, source), (len - GRH as usize, FiAddr::NOTAVAIL));
-                assert_eq!(entry.data, data.unwrap_or(0).into());
+                assert_eq!(entry.data, u64::from(data.unwrap_or(0)));
                 delivered += 1;
             }
             Some(Event::Failed(error)) => panic!("{error:?}"),

@@ -173,66 +173,77 @@ fn at_length(file: &str, test: &str, variable: &str, value: u64) -> StepResult {
 
 /// Mixed operations for a long time.
 pub fn soak(minutes: u64) -> StepResult {
-    at_length("soak", "eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
+    at_length("processes", "soak::eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
 }
 
 /// The protocol, transfers over rails, and endpoints of providers `efa` and `verbs`, without sockets and without real
 /// waiting.
 pub fn simulate(report: &mut Report, seeds: u64, hours: u64) {
-    let simulated = |package: &str, file: &str, variable: &str, value: u64| {
-        let tests =
-            ["test", "--release", "--quiet", "--package", package, "--test", file, "--", "--nocapture"];
+    let simulated = |package: &str, file: &str, tests: &str, variable: &str, value: u64| {
+        let tests = [
+            "test",
+            "--release",
+            "--quiet",
+            "--package",
+            package,
+            "--test",
+            file,
+            "--",
+            "--nocapture",
+            tests,
+        ];
         run(cargo(&tests).env(variable, value.to_string()))
     };
-    report
-        .add("properties of the protocol", || simulated("ofi-testkit", "protocol", "PROPTEST_CASES", seeds));
+    report.add("properties of the protocol", || {
+        simulated("ofi-testkit", "protocol", "properties::", "PROPTEST_CASES", seeds)
+    });
     report.add("a long time of the protocol", || {
-        simulated("ofi-testkit", "protocol_soak", "OFI_SOAK_HOURS", hours)
+        simulated("ofi-testkit", "protocol", "soak::", "OFI_SOAK_HOURS", hours)
     });
     report.add("endpoints on a simulated EFA fabric", || {
-        simulated("ofi-tests", "efa_model", "OFI_EFA_SEEDS", seeds)
+        simulated("ofi-tests", "devices", "efa_model::", "OFI_EFA_SEEDS", seeds)
     });
     report.add("endpoints on a simulated RDMA fabric", || {
-        simulated("ofi-tests", "verbs_model", "OFI_VERBS_SEEDS", seeds)
+        simulated("ofi-tests", "devices", "verbs_model::", "OFI_VERBS_SEEDS", seeds)
     });
     report.add("connected endpoints on a simulated RDMA fabric", || {
-        simulated("ofi-tests", "verbs_connected_model", "OFI_CONNECTED_SEEDS", seeds)
+        simulated("ofi-tests", "devices", "verbs_connected_model::", "OFI_CONNECTED_SEEDS", seeds)
     });
     report.add("what getinfo grants to random hints, of each provider", || {
-        simulated("ofi-tests", "granted", "OFI_GRANTED", seeds)
+        simulated("ofi-tests", "processes", "granted::", "OFI_GRANTED", seeds)
     });
     report.add("unreliable datagrams on a simulated RDMA fabric", || {
-        simulated("ofi-tests", "verbs_datagrams", "OFI_DATAGRAM_SEEDS", seeds)
+        simulated("ofi-tests", "devices", "verbs_datagrams::", "OFI_DATAGRAM_SEEDS", seeds)
     });
     // Of 48 transfers each: 10,000 and more.
     report.add("transfers over rails", || {
-        simulated("multirail", "simulated", "OFI_RAILS_CASES", seeds.max(209))
+        simulated("multirail", "simulated", "", "OFI_RAILS_CASES", seeds.max(209))
     });
 }
 
 /// Kills many processes.
 pub fn kills(count: u64) -> StepResult {
-    at_length("crash", "killed_at_random", "OFI_KILLS", count)
+    at_length("processes", "crash::killed_at_random", "OFI_KILLS", count)
 }
 
 /// Kills processes at every step while endpoints have two transports. CI runs every second of these steps.
 pub fn deaths() -> StepResult {
-    at_length("crash", "a_peer_of_two_transports", "OFI_CRASH_STRIDE", 1)
+    at_length("processes", "crash::a_peer_of_two_transports", "OFI_CRASH_STRIDE", 1)
 }
 
 /// One endpoint that talks to many over sockets.
 pub fn peers(count: u64) -> StepResult {
-    at_length("udp", "a_thousand_peers", "OFI_UDP_PEERS", count)
+    at_length("sockets", "udp::a_thousand_peers", "OFI_UDP_PEERS", count)
 }
 
 /// One endpoint of verbs with many connected peers, on the simulated device.
 pub fn connections(count: u64) -> StepResult {
-    at_length("verbs_many", "all_peers_stay_connected", "OFI_VERBS_PEERS", count)
+    at_length("devices", "verbs_many::all_peers_stay_connected", "OFI_VERBS_PEERS", count)
 }
 
 /// One endpoint of verbs with many connections, and with many more peers than connections, on the simulated device.
 pub fn lanes(count: u64) -> StepResult {
-    at_length("verbs_many", "one_endpoint", "OFI_VERBS_LANES", count)
+    at_length("devices", "verbs_many::one_endpoint", "OFI_VERBS_LANES", count)
 }
 
 /// Transfers over rails between processes that are killed, cut off and restarted. The seed comes from the clock unless
@@ -240,7 +251,17 @@ pub fn lanes(count: u64) -> StepResult {
 pub fn storms(count: u64) -> StepResult {
     let clock = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_secs());
     let seed = std::env::var("OFI_RAILS_SEED").unwrap_or_else(|_| clock.to_string());
-    let tests = ["test", "--quiet", "--package", "multirail", "--test", "storm", "--", "--nocapture"];
+    let tests = [
+        "test",
+        "--quiet",
+        "--package",
+        "multirail",
+        "--test",
+        "integration",
+        "--",
+        "--nocapture",
+        "storm::",
+    ];
     run(cargo(&tests).env("OFI_RAILS_RUNS", count.to_string()).env("OFI_RAILS_SEED", seed))
 }
 

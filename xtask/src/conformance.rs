@@ -22,12 +22,12 @@ const FOLDERS: [&str; 4] = ["crates", "tests", "benches", "xtask"];
 /// The files that instantiate the suite for a transport.
 const INSTANCES: [&str; 9] = [
     "tests/tests/conformance.rs",
-    "tests/tests/lanes/main.rs",
+    "tests/tests/processes/lanes/mod.rs",
     "tests/tests/suites/udp.rs",
-    "tests/tests/efa.rs",
-    "tests/tests/tcp.rs",
+    "tests/tests/devices/efa.rs",
+    "tests/tests/sockets/tcp.rs",
     "tests/tests/verbs.rs",
-    "tests/tests/verbs_simulated.rs",
+    "tests/tests/devices/verbs_simulated.rs",
     "tests/tests/suites/connected.rs",
     "tests/tests/suites/verbs_connected.rs",
 ];

@@ -48,7 +48,7 @@ pub fn asan(no_run: bool) -> StepResult {
         let mut tests = cargo("asan", "-Zsanitizer=address", &["nextest", "run", "--target", TARGET]);
         // The profile selects the tests, so that failed ones can be selected by `-E`.
         tests.args(["--profile", "asan", "--package", "ofi-tests"]);
-        tests.args(["--test", "conformance", "--test", "udp_hostile", "--test", "udp_ring"]);
+        tests.args(["--test", "conformance", "--test", "sockets", "--test", "udp_ring"]);
         // A killed child leaks memory on purpose.
         tests.env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1");
         tests

@@ -1,6 +1,6 @@
 //! The command lines in the documents: each option exists in its program.
 
-#[path = "../../ofi-tools/tests/common/documents.rs"]
+#[path = "../../ofi-tools/tests/integration/common/documents.rs"]
 mod documents;
 
 use documents::{Program, check};

@@ -1,9 +1,9 @@
 //! Steps at which a test kills its own process, as by a `kill -9` at that very step.
 //!
 //! [`crash_point!`](crate::crash_point) marks a step of a protocol between processes. In a release build it does
-//! nothing. In a debug build, a process with `OFI_CRASH_AT=label:count` in its environment dies at the `count`-th pass
-//! of that label, without any cleanup. `tests/tests/crash.rs` reads the labels from the sources, so a new label is
-//! tested without being listed anywhere.
+//! nothing. In a debug build, a process with `OFI_CRASH_AT=label:count` in its environment dies at the `count`-th
+//! pass of that label, without any cleanup. `tests/tests/processes/crash.rs` reads the labels from the sources, so a
+//! new label is tested without being listed anywhere.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

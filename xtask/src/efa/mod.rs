@@ -192,8 +192,12 @@ fn write_demo(emulator: &Path, dir: &Path) -> StepResult {
         run(on(&mut demo, emulator, dir))?;
     }
     // With a device present, a command line without a provider selects this one.
-    let mut test = Command::new(vm::suite::program("ofi-tools", "fi_write_demo", None)?);
-    run(on(test.args(["--exact", "the_provider_that_was_taken_is_told_with_the_reason"]), emulator, dir))
+    let mut test = Command::new(vm::suite::program("ofi-tools", "integration", None)?);
+    run(on(
+        test.args(["--exact", "fi_write_demo::the_provider_that_was_taken_is_told_with_the_reason"]),
+        emulator,
+        dir,
+    ))
 }
 
 /// The log of a run names the opened objects, the peers, and the protocol for messages of each length.
@@ -247,18 +251,14 @@ fn examples(emulator: &Path, dir: &Path) -> StepResult {
 
 /// Grains between two processes, either of which is killed and returns, and the farewells of targets.
 fn flows(emulator: &Path, dir: &Path) -> StepResult {
-    let over_efa = |name| {
-        let mut test = Command::new(vm::suite::program("mxl-fabrics", name, None)?);
-        run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
-    };
-    over_efa("processes")?;
-    over_efa("parted")
+    let mut test = Command::new(vm::suite::program("mxl-fabrics", "integration", None)?);
+    run(on(test.args(["--include-ignored", "over_efa"]), emulator, dir))
 }
 
 /// Agents with two rails, one of whose devices goes mute: its chunks move, and its late packets have no effect. With
 /// newer libraries the devices execute writes.
 fn mute(emulator: &Path, dir: &Path, newer: Option<&Stock>) -> StepResult {
-    let mut test = Command::new(vm::suite::program("multirail", "emulated", None)?);
+    let mut test = Command::new(vm::suite::program("multirail", "integration", None)?);
     if let Some(words) = newer.and_then(Stock::loading) {
         test.env("EFA_TEST_UNDER", words.join("\n"));
     }

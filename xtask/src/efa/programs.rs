@@ -196,14 +196,14 @@ pub fn in_place(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
 
 /// Kills a peer that runs this library.
 pub fn death(emulator: &Path, dir: &Path) -> StepResult {
-    let mut test = Command::new(vm::suite::program("ofi-tests", "efa_death", None)?);
-    run(on(test.args(["--include-ignored", "for_a_peer_that_dies"]), emulator, dir))
+    let mut test = Command::new(vm::suite::program("ofi-tests", "devices", None)?);
+    run(on(test.args(["--include-ignored", "efa_death::for_a_peer_that_dies"]), emulator, dir))
 }
 
 /// Two endpoints of a process.
 pub fn neighbours(emulator: &Path, dir: &Path) -> StepResult {
-    let mut test = Command::new(vm::suite::program("ofi-tests", "efa_neighbours", None)?);
-    run(on(test.arg("--include-ignored"), emulator, dir))
+    let mut test = Command::new(vm::suite::program("ofi-tests", "devices", None)?);
+    run(on(test.args(["--include-ignored", "efa_neighbours::"]), emulator, dir))
 }
 
 /// Kills a peer that runs C's library.
@@ -220,7 +220,7 @@ pub fn death_of_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> Ste
     let libraries = libraries.and_then(|(_, folders)| folders).unwrap_or_default();
     let words = [libraries, victim.get_program()].into_iter().chain(victim.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-    let mut test = Command::new(vm::suite::program("ofi-tests", "efa_death", None)?);
-    test.args(["--include-ignored", "a_dead_peer_of_c_s"]).env("EFA_VICTIM", words.join("\n"));
+    let mut test = Command::new(vm::suite::program("ofi-tests", "devices", None)?);
+    test.args(["--include-ignored", "efa_death::a_dead_peer_of_c_s"]).env("EFA_VICTIM", words.join("\n"));
     run(on(&mut test, emulator, dir))
 }

@@ -28,10 +28,15 @@ struct Program {
     cases: &'static [&'static str],
 }
 
-const PROGRAMS: [Program; 4] = [
+const PROGRAMS: [Program; 3] = [
     Program { package: "ibv", test: "loopback", feature: None, threads: 1, cases: &[] },
-    Program { package: "mxl-fabrics", test: "processes", feature: None, threads: 1, cases: &["over_verbs"] },
-    Program { package: "mxl-fabrics", test: "parted", feature: None, threads: 1, cases: &["over_verbs"] },
+    Program {
+        package: "mxl-fabrics",
+        test: "integration",
+        feature: None,
+        threads: 1,
+        cases: &["over_verbs"],
+    },
     // The cases of the conformance suite whose results depend on the device. The nightly runs more of them.
     Program {
         package: "ofi-tests",

@@ -28,8 +28,9 @@ pub fn role() -> Option<(String, PathBuf)> {
     Some((std::env::var("MXL_TEST_ROLE").ok()?, std::env::var_os("MXL_TEST_DOMAIN")?.into()))
 }
 
-/// The command that runs the test of that name in another process.
+/// The command that runs a test in another process, by its name with its module.
 pub fn other_command(test: &str, role: &str, domain: &Path) -> Command {
+    assert!(test.contains("::"), "{test} without its module is no test, and would pass");
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]);
     command.env("MXL_TEST_ROLE", role).env("MXL_TEST_DOMAIN", domain);

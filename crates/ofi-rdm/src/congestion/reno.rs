@@ -4,7 +4,7 @@
 //! congestion. Such a loss costs three eighths of the window, not half. If queues are so short that round-trip times do
 //! not show them, a sender that gives up a part `b` gets more than one that gives up half: by the square root of `(2 -
 //! b) / 3b` (here 1.2) if losses come one by one, and by more if flows lose together. An earlier version gave up an
-//! eighth, which leaves TCP nothing (`ofi-testkit/tests/protocol_fairness.rs`); half costs lossy lines more than
+//! eighth, which leaves TCP nothing (`ofi-testkit/tests/protocol/fairness.rs`); half costs lossy lines more than
 //! necessary.
 
 use super::Controller;

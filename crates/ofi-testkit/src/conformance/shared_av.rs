@@ -1,5 +1,5 @@
 //! Address vectors that processes share (fi_av(3), `fi_av_attr.name`). Here domains of one process stand for processes;
-//! for several processes and their deaths see `tests/tests/shared_av.rs`.
+//! for several processes and their deaths see `tests/tests/processes/shared_av.rs`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

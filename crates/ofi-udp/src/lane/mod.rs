@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     /// Of the 1,024 bytes that an idle peer may cost, `ofi-rdm` takes up to 640
-    /// (`ofi-testkit/tests/protocol_peers.rs`), and the core's lists and address vector some 240.
+    /// (`ofi-testkit/tests/protocol/peers.rs`), and the core's lists and address vector some 240.
     /// `benches/tests/crowd.rs` checks the total.
     #[test]
     fn an_idle_peer_s_lane_is_small() {

@@ -5,9 +5,9 @@ use std::future::Future;
 
 use ofi::{Address, AsyncNode, FiAddr, RemoteWindow};
 
-use crate::server::{ANSWER, HELLO, LEAVE, PUT, hints};
-use crate::support::Outcome;
-use crate::table::{self, Found};
+use super::server::{ANSWER, HELLO, LEAVE, PUT, hints};
+use super::support::Outcome;
+use super::table::{self, Found};
 
 /// Retries when a lookup races with a write by the server.
 const TRIES: usize = 1000;

@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 
 use ofi::{Address, AsyncNode, Caps, Done, FiAddr, Hints, MrAccess, Window};
 
-use crate::support::Outcome;
-use crate::table::{self, Found, SLOT};
+use super::support::Outcome;
+use super::table::{self, Found, SLOT};
 
 pub const HELLO: u64 = 1 << 32;
 pub const PUT: u64 = 2 << 32;

@@ -1,0 +1,26 @@
+//! Agents and their rails, in one process and in several.
+
+mod abandon;
+mod costs;
+mod dead;
+mod devices;
+mod emulated;
+mod examples;
+mod fenced;
+mod greeters;
+mod local;
+mod mute;
+mod peers;
+mod processes;
+mod sessions;
+mod storm;
+mod strangers;
+mod support;
+mod waits;
+
+use emulated::{alice, bob};
+use mute::cut;
+use processes::{cut_rail, owner};
+use storm::{owner as storm_owner, scribbler, storm};
+
+ofi_testkit::roles!(alice, bob, cut, cut_rail, owner, scribbler, storm, storm_owner);

@@ -1,0 +1,26 @@
+//! Flows between processes and hosts: initiators, targets, and the programs.
+
+mod again;
+mod alone;
+mod bench;
+mod common;
+mod demo;
+mod documented;
+#[path = "../../../ofi-tools/tests/integration/common/documents.rs"]
+mod documents;
+mod driven;
+mod elsewhere;
+mod hostile;
+#[path = "common/hostile_target.rs"]
+mod hostile_target;
+mod hostile_targets;
+mod info;
+mod keys;
+mod local;
+mod merge;
+mod messages;
+mod parted;
+mod processes;
+mod progress;
+mod strangers;
+mod truncated;

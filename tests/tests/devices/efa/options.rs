@@ -1,0 +1,124 @@
+//! Endpoint options of C's provider `efa` (`ofi-efa/options.rs`), and the sizes that its settings grant.
+
+use ofi_testkit::prelude::*;
+use ofi_testkit::process::{Child, Line};
+
+use super::EfaPair;
+use super::native::{DEVICE, alone, cost, on_own_device};
+
+fn disabled() -> Side {
+    let kit: &dyn Kit = &EfaPair;
+    kit.opening().hints(on_own_device).open_disabled().expect("an endpoint")
+}
+
+fn errno(result: Result<(), Error>) -> Errno {
+    result.unwrap_err().errno()
+}
+
+#[test]
+fn options_of_c_s_provider_are_read_and_set_before_the_endpoint_is_enabled() {
+    let _alone = alone();
+    let side = disabled();
+    let all = EpOption::ALL.into_iter().filter(|option| (*option as i32) < 0);
+    let values: Vec<_> = all.map(|option| side.ep.option(option)).collect();
+    assert_eq!(values, [3, 0, 0, 1, 1, 0, 0, 0, 1].map(Ok), "fi_ext.h's order");
+    assert_eq!(EpOption::EfaRnrRetry as i32, -(0xefa << 16));
+    for (option, value, wanted) in [
+        (EpOption::EfaRnrRetry, 8, Errno::EINVAL),
+        (EpOption::EfaEmulatedRead, 1, Errno::ENOPROTOOPT),
+        (EpOption::EfaSendrecvInOrder, 1, Errno::EOPNOTSUPP),
+        (EpOption::EfaWriteInOrder, 1, Errno::EOPNOTSUPP),
+        (EpOption::EfaUseUnsolicitedWriteRecv, 0, Errno::EOPNOTSUPP),
+        (EpOption::EfaHomogeneousPeers, 2, Errno::EINVAL),
+    ] {
+        assert_eq!(errno(side.ep.set_option(option, value)), wanted, "{option:?}");
+    }
+    for (option, value) in [
+        (EpOption::EfaRnrRetry, 5),
+        (EpOption::EfaWriteInOrder, 0),
+        (EpOption::EfaHomogeneousPeers, 1),
+        (EpOption::EfaUseUnsolicitedWriteRecv, 1),
+    ] {
+        side.ep.set_option(option, value).unwrap();
+        assert_eq!(side.ep.option(option), Ok(value));
+    }
+    side.ep.enable().unwrap();
+    assert_eq!(DEVICE.rnr_retry(), Some(5));
+    assert_eq!(errno(side.ep.set_option(EpOption::EfaRnrRetry, 1)), Errno::EINVAL);
+    assert_eq!(side.ep.option(EpOption::EfaRnrRetry), Ok(5));
+    disabled().ep.enable().unwrap();
+    assert_eq!(DEVICE.rnr_retry(), None);
+}
+
+#[test]
+fn an_endpoint_that_uses_no_device_for_accesses_asks_their_owner() {
+    let _alone = alone();
+    for on in [true, false] {
+        let (a, b) = (disabled(), disabled());
+        a.ep.set_option(EpOption::EfaUseDeviceRdma, on.into()).unwrap();
+        let emulated = [EpOption::EfaEmulatedRead, EpOption::EfaEmulatedWrite].map(|it| a.ep.option(it));
+        assert_eq!(emulated.map(Result::unwrap), [usize::from(!on); 2]);
+        [&a, &b].iter().for_each(|side| side.ep.enable().unwrap());
+        let pair = Pair::of(a, b);
+        pair.warm_up();
+        let memory = Memory::new(64);
+        let region = pair.b.register(&memory, MrAccess::REMOTE_WRITE).unwrap();
+        let from = Memory::patterned(64, 3);
+        let [writes, ..] = cost(&pair.a, || {
+            pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[remote(&region)]));
+            pair.done(&pair.a);
+        });
+        memory.check(64, 3);
+        assert_eq!(writes, u64::from(on));
+    }
+}
+
+#[test]
+fn a_full_receive_queue_that_nobody_reads_does_not_hold_up_sends() {
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let pair = kit.pair_with(|opening| opening.two_queues().hints(|hints| hints.rx_size(1)));
+    let mut entries = [CqTaggedEntry::EMPTY; 2];
+    // A message whose completion stays in a's receive queue.
+    pair.a.receive(()).context(1).post().unwrap();
+    wait::drive(&[], "room", || pair.b.out(pair.to_a, ()).context(2).send().ok());
+    wait::drive(&[], "the first message", || {
+        assert!(pair.a.tx.read(&mut CqBuffer::new(&mut entries)).is_err(), "a has sent nothing");
+        pair.b.tx.read(&mut CqBuffer::new(&mut entries)).ok()
+    });
+    // A long message waits for the receiver's credits.
+    let (from, into) = (Memory::patterned(300_000, 5), Memory::new(300_000));
+    pair.b.receive(&into).context(3).post().unwrap();
+    wait::drive(&[], "room", || pair.a.out(pair.to_b, &from).context(4).send().ok());
+    let (mut sent, mut received) = (false, false);
+    wait::drive(&[], "the long message", || {
+        sent |= pair.a.tx.read(&mut CqBuffer::new(&mut entries)).is_ok();
+        received |= pair.b.rx.read(&mut CqBuffer::new(&mut entries)).is_ok();
+        (sent && received).then_some(())
+    });
+    into.check(300_000, 5);
+}
+
+/// Prints the sizes that are granted to hints without sizes, and whether hints may request 33 sends.
+pub fn sized(line: &mut Line, _: &[String]) {
+    let kit: &dyn Kit = &EfaPair;
+    let granted = |size| {
+        let info = kit.getinfo(&kit.usual().tx_size(size))?.remove(0);
+        assert_eq!(info.fabric_attr.name, "efa");
+        Ok::<_, Error>([info.tx_attr.size, info.rx_attr.size])
+    };
+    let of_33 = granted(33).map_err(|error| error.refusals().iter().any(|it| it.field == "tx_attr.size"));
+    line.say(format!("{:?} {of_33:?}", granted(0).unwrap()));
+}
+
+#[test]
+fn sizes_that_are_set_are_granted_as_c_s_provider_grants_them() {
+    for (environment, wanted) in [
+        (&[][..], "[1024, 1024] Ok([33, 1024])"),
+        (&[("FI_EFA_TX_SIZE", "32"), ("FI_EFA_RX_SIZE", "7")], "[32, 7] Err(true)"),
+    ] {
+        let mut child = Child::start_with("efa_sized", &[], environment);
+        child.line.expect(wanted);
+        child.finish();
+    }
+}
