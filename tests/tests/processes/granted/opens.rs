@@ -133,11 +133,10 @@ impl Granted {
             let mut hints = hints.protocol(attr.protocol).addr_format(info.addr_format);
             hints.info.fabric_attr.name.clone_from(&info.fabric_attr.name);
             hints.info.domain_attr.name.clone_from(&info.domain_attr.name);
-            let local = if info.domain_attr.mr_mode.contains(MrMode::LOCAL) {
-                MrMode::empty()
-            } else {
-                MrMode::LOCAL
-            };
+            // Before API 1.5 a mode said that local memory is registered.
+            let registers =
+                info.domain_attr.mr_mode.contains(MrMode::LOCAL) || info.mode.contains(Mode::LOCAL_MR);
+            let local = if registers { MrMode::empty() } else { MrMode::LOCAL };
             hints.info.domain_attr.mr_mode = easy_registration() - local;
             let key = End::key_of(info);
             (hints.info.ep_attr.auth_key_size, hints.info.ep_attr.auth_key) = (key.len(), key);
