@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ibv::{Context, Gid};
-use ofi_api::{Errno, Error, Result};
+use ofi_api::{Errno, Error, Info, Result};
 
 use crate::errors::failed;
 use crate::rc::msg::{Abilities, Channel};
@@ -115,6 +115,28 @@ pub fn addresses() -> Result<Vec<Own>> {
         Err(why) if added.is_empty() => Err(why),
         Err(_) => Ok(added),
     }
+}
+
+/// All addresses of the device that the info names; of all devices, if it names none.
+///
+/// # Errors
+/// `FI_ENODEV` if there is no such device.
+pub fn of_info(info: &Info) -> Result<Vec<Own>> {
+    let wanted = &info.domain_attr.name;
+    let (found, others): (Vec<Own>, Vec<Own>) =
+        addresses()?.into_iter().partition(|own| wanted.is_empty() || own.name() == *wanted);
+    if found.is_empty() {
+        let mut names: Vec<String> = others.iter().map(Own::name).collect();
+        names.dedup();
+        return Err(Error::wanted(
+            Errno::ENODEV,
+            "fi_info.domain_attr.name",
+            format!("one of {}", names.join(", ")),
+            wanted.clone(),
+            "use an info that getinfo returned",
+        ));
+    }
+    Ok(found)
 }
 
 fn of_the_system() -> Result<Vec<Own>> {

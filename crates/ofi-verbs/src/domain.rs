@@ -1,6 +1,6 @@
 //! A domain: a device, chosen by one of its addresses.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use ibv::{Gid, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 
 use crate::address::Name;
-use crate::devices::{self, Of, Port};
+use crate::devices::{self, Of, Own, Port};
 use crate::errors::failed;
 use crate::rc::msg::Connects;
 use crate::rc::ud::Datagrams;
@@ -21,6 +21,16 @@ fn ip(address: &Address) -> Result<IpAddr> {
     match address.format() {
         AddrFormat::IbUd => Ok(Gid(Name::parse(address)?.gid).ip()),
         _ => Ok(address::socket(address)?.ip()),
+    }
+}
+
+/// Whether endpoints of the info may have this address. Those of datagrams have the GID at the index of the setting.
+fn has_format(own: &Own, info: &Info) -> bool {
+    match info.addr_format {
+        AddrFormat::IbUd => {
+            settings::gid_index().is_ok_and(|index| index.is_none_or(|index| own.is_at(index)))
+        }
+        format => address::fits(SocketAddr::new(own.ip, 0), Some(format)),
     }
 }
 
@@ -53,8 +63,10 @@ pub type Local = Arc<Box<dyn rc::Region>>;
 pub struct Domain {
     /// The device that registers memory, and that reliable datagram endpoints open queue pairs on.
     pub device: Arc<dyn Device>,
-    /// The address of endpoints that are not given one.
+    /// The address that the domain was opened at, and that of datagram endpoints.
     pub ip: IpAddr,
+    /// All addresses of the device, that one first.
+    ips: Vec<IpAddr>,
     /// Whether peers may get keys of the device. Not if the application chooses keys: it may reuse one for another
     /// registration while peers still have the device's key of the first, so the owner checks every access.
     pub native: bool,
@@ -114,24 +126,49 @@ impl Domain {
         self.withdrawals.load(Ordering::Acquire)
     }
 
-    /// Opens the device that has the info's source address.
+    /// The local address of an endpoint: the given one, or, where that leaves a choice, one of the device's in `format`.
+    ///
+    /// # Errors
+    /// `FI_EADDRNOTAVAIL` if the device has none in this format; `FI_EINVAL` for an address of another kind.
+    pub fn source(&self, given: Option<&Address>, format: AddrFormat) -> Result<SocketAddr> {
+        let given = given.map(address::socket).transpose()?;
+        if let Some(source) = given.filter(|source| !source.ip().is_unspecified()) {
+            return Ok(source);
+        }
+        let port = given.map_or(0, |given| given.port());
+        let mut sources = self.ips.iter().map(|&ip| SocketAddr::new(ip, port));
+        sources.find(|&source| address::fits(source, Some(format))).ok_or_else(|| {
+            let has: Vec<String> = self.ips.iter().map(IpAddr::to_string).collect();
+            let found = format!("{} with {}", self.device.name(), has.join(", "));
+            let wanted = format!("a device with an address of {format}, the info's addr_format");
+            let advice = "give the interface such an address, or use an info that getinfo returned";
+            Error::wanted(Errno::EADDRNOTAVAIL, "an endpoint without a source address", wanted, found, advice)
+        })
+    }
+
+    /// Opens the device of the info, by its name and at the source address, if they are given.
     ///
     /// # Errors
     /// `FI_ENODEV` if there is no such device.
     pub fn open(info: &Info) -> Result<Self> {
         let wanted = info.src_addr.as_ref().map(ip).transpose()?;
         let wanted = wanted.filter(|ip| !ip.is_unspecified());
-        let all = devices::addresses()?;
-        let found = all.iter().find(|own| wanted.is_none_or(|ip| ip == own.ip));
-        let own = found.ok_or_else(|| {
+        let all = devices::of_info(info)?;
+        let own = match wanted {
+            Some(ip) => all.iter().find(|own| own.ip == ip),
+            None => all.iter().find(|own| has_format(own, info)).or_else(|| all.first()),
+        };
+        let own = own.ok_or_else(|| {
             Error::wanted(
                 Errno::ENODEV,
                 "fi_info.src_addr",
-                "an address of an RDMA device",
+                format!("an address of RDMA device {}", info.domain_attr.name),
                 wanted.map_or_else(String::new, |ip| ip.to_string()),
                 "use an info that getinfo returned",
             )
         })?;
+        let others = all.iter().filter(|other| other.name() == own.name() && other.ip != own.ip);
+        let ips = std::iter::once(own.ip).chain(others.map(|other| other.ip)).collect();
         let device: Arc<dyn Device> = match &own.of {
             Of::Added(device) => Arc::clone(device),
             Of::Port(port) => Arc::new(open_system(*port, own.ip, info)?),
@@ -151,6 +188,7 @@ impl Domain {
         Ok(Self {
             device,
             ip: own.ip,
+            ips,
             native,
             atomics,
             keyed: info.ep_attr.ep_type == EpType::Msg,

@@ -39,7 +39,8 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {
+/// Whether an address is of `format`, if that is one of the two.
+pub fn fits(address: SocketAddr, format: Option<AddrFormat>) -> bool {
     match format {
         Some(AddrFormat::SockaddrIn) => address.is_ipv4(),
         Some(AddrFormat::SockaddrIn6) => address.is_ipv6(),

@@ -23,7 +23,6 @@ mod requests;
 mod shared;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -184,8 +183,7 @@ impl Connected {
             sends, receives, pieces = attr.pieces, inline = attr.inline,
             "opens a connected endpoint on the device"
         );
-        let given = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
-        let wanted = given.unwrap_or(SocketAddr::new(domain.transport.ip, 0));
+        let wanted = domain.transport.source(name.or(info.src_addr.as_ref()), info.addr_format)?;
         let (link, name) = match info.handle {
             Some(_) => (Link::Idle(None), wanted), // it will use the identifier that came with the request
             None => {

@@ -3,6 +3,7 @@
 //! A request arrives with its own identifier, which is kept with the request (`Held`). Accepting takes it out, and a
 //! rejection uses it. If it is dropped, the kernel rejects the request.
 
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -44,18 +45,24 @@ pub struct MsgPort {
 }
 
 impl MsgPort {
-    /// Listens at `name`, or at the info's source address.
+    /// Listens at `name`, at the info's source address, or, without either, at a free port of the info's device.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_EINVAL` if no address is given.
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`; `FI_ENODEV` if there is no such device.
     pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
-        let Some(wanted) = name.or(info.src_addr.as_ref()) else {
-            return Err(Error::with(
-                Errno::EINVAL,
-                "a passive endpoint needs a source address; open it with an info of getinfo",
-            ));
+        let wanted = match name.or(info.src_addr.as_ref()) {
+            Some(given) => address::socket(given)?,
+            None => {
+                let own = devices::of_info(info)?.into_iter().map(|own| SocketAddr::new(own.ip, 0));
+                let mut own = own.filter(|&source| address::fits(source, Some(info.addr_format)));
+                own.next().ok_or_else(|| {
+                    let found = format!("none of {}", info.addr_format);
+                    let wanted = "an address of the info's device in its addr_format";
+                    let advice = "open it with an info of getinfo, which has a source address";
+                    Error::wanted(Errno::EADDRNOTAVAIL, "a passive endpoint", wanted, found, advice)
+                })?
+            }
         };
-        let wanted = address::socket(wanted)?;
         let failed = |error: ibv::Error| failed(&error);
         let channel = devices::channel_at(wanted.ip()).map_err(failed)?;
         let listener = Arc::clone(&channel).bind(wanted).map_err(failed)?;

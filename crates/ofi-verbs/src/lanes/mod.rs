@@ -53,16 +53,8 @@ pub struct VerbsLanes {
 
 impl VerbsLanes {
     pub(crate) fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
-        let mut wanted: SocketAddr = match name {
-            Some(name) => address::socket(name)?,
-            None => match info.src_addr.as_ref().map(address::socket) {
-                Some(Ok(source)) => source,
-                _ => SocketAddr::new(domain.transport.ip, 0),
-            },
-        };
-        if wanted.ip().is_unspecified() {
-            wanted.set_ip(domain.transport.ip);
-        }
+        let source = info.src_addr.as_ref().filter(|source| address::socket(source).is_ok());
+        let wanted = domain.transport.source(name.or(source), info.addr_format)?;
         if wanted.is_ipv6() != (info.addr_format == AddrFormat::SockaddrIn6) {
             return Err(Error::with(
                 Errno::EADDRNOTAVAIL,
