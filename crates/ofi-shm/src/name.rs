@@ -50,14 +50,17 @@ pub fn has_scheme(text: &str) -> bool {
     named(text).is_some()
 }
 
-/// The name that C libfabric makes from any node and service.
+/// The name that C libfabric makes from any node and service. A node that is an address already is taken as it is.
 ///
 /// # Errors
-/// `FI_EINVAL` if it is too long.
+/// `FI_EINVAL` if it is too long, and for an address of another kind.
 pub fn of_service(node: Option<&str>, service: Option<&str>) -> Result<Address> {
     let given = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
     let text = match (given(node), given(service)) {
         (Some(node), _) if has_scheme(&node) => node,
+        (Some(node), service) if node.contains("://") => {
+            return as_text(&resolve(Some(&node), service.as_deref())?);
+        }
         (Some(node), Some(service)) => format!("{SERVICE_SCHEME}{node}:{service}"),
         (None, Some(service)) => format!("{SERVICE_SCHEME}{service}"),
         (Some(node), None) => format!("{SCHEME}{node}"),
@@ -232,7 +235,10 @@ pub fn bind(
 ) -> Result<(Address, ControlSocket)> {
     match bind_as(wanted, format) {
         Err(error) if proposed && error.errno() == Errno::EADDRINUSE => {
-            let Some(name) = wanted.and_then(Address::text) else { return Err(error) };
+            // A port has no other one beside it.
+            let Some(name) = wanted.and_then(Address::text).filter(|text| has_scheme(text)) else {
+                return Err(error);
+            };
             bind_as(Some(&normalize(&beside(name))?), format)
         }
         other => other,
@@ -334,11 +340,15 @@ mod tests {
             (None, Some("7471"), "fi_ns://7471"),
             (Some("here"), None, "fi_shm://here"),
             (Some("fi_shm://here"), Some("7471"), "fi_shm://here"),
+            (Some("fi_sockaddr_in://127.0.0.1:7471"), None, "fi_sockaddr_in://127.0.0.1:7471"),
         ] {
             assert_eq!(of_service(node, service).unwrap(), Address::from_text(name));
         }
         assert!(of_service(None, None).is_err() && of_service(Some(""), Some("")).is_err());
         assert!(of_service(Some(&"x".repeat(97)), None).is_err());
+        for other in ["fi_sockaddr_in://203.0.113.9:80", "fi_addr_efa://[fe80::1]:1:1", "fi_sm2://x"] {
+            assert_eq!(of_service(Some(other), None).unwrap_err().errno(), Errno::EINVAL, "{other}");
+        }
     }
 
     #[test]

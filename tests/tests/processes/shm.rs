@@ -182,6 +182,84 @@ fn ipv6_ports_work_too() {
     pair.warm_up();
 }
 
+/// Node and service (`FI_SOURCE`) of each kind of address, in each format, and the beginning of its text.
+fn kinds() -> Vec<(AddrFormat, String, Option<String>, &'static str)> {
+    let port = || Some(open(Naming::Ports).name().to_socket_addr().unwrap().port().to_string()); // free by now
+    let of = |node: &str| format!("{node}-{}", std::process::id());
+    let host = || "127.0.0.1".to_string();
+    let mut kinds = vec![
+        (AddrFormat::Str, of("a node"), None, "fi_shm://a node-"),
+        (AddrFormat::Str, of("node"), Some("a service".into()), "fi_ns://node-"),
+        (AddrFormat::Str, host(), port(), "fi_ns://127.0.0.1:"),
+        (
+            AddrFormat::Str,
+            format!("fi_sockaddr_in://127.0.0.1:{}", port().unwrap()),
+            None,
+            "fi_sockaddr_in://127.",
+        ),
+        (AddrFormat::Str, of("fi_shm://whole"), None, "fi_shm://whole-"),
+        (AddrFormat::Unspec, of("node"), Some("another".into()), "fi_ns://node-"),
+        (AddrFormat::Unspec, host(), port(), "fi_sockaddr_in://127.0.0.1:"),
+        (AddrFormat::SockaddrIn, host(), port(), "fi_sockaddr_in://127.0.0.1:"),
+    ];
+    if std::net::UdpSocket::bind("[::1]:0").is_ok() {
+        kinds.push((AddrFormat::SockaddrIn6, "::1".into(), port(), "fi_sockaddr_in6://[::1]:"));
+    }
+    kinds
+}
+
+#[test]
+fn an_address_of_every_kind_survives_its_text() {
+    for (format, node, service, begins) in kinds() {
+        let hints = Hints::new().provider("shm").addr_format(format);
+        let info = getinfo(Some(&node), service.as_deref(), GetinfoFlags::SOURCE, &hints).unwrap().remove(0);
+        let mut opened = None;
+        wait::until("the port, which was in use a moment ago", || {
+            opened = Opening::new(Hints::new()).info(info.clone()).try_open().ok();
+            opened.is_some()
+        });
+        let (side, text) = (opened.unwrap(), info.src_addr.as_ref().unwrap().to_string());
+        assert!(text.starts_with(begins), "{format} {node} {service:?}: {text}");
+        let name = side.name();
+        let read: Address = text.parse().unwrap();
+        assert_eq!([name.to_string(), read.to_string()], [text.clone(), text.clone()]);
+        let peer = Opening::new(Hints::new()).info(Info { src_addr: None, ..info.clone() }).open();
+        let number = peer.insert_address(&name);
+        assert_eq!(peer.av.insert(&[read]).remove(0), Ok(number), "{text}");
+        assert_eq!(peer.av.insert_service(&text, ""), Ok(number), "{text}");
+        assert_eq!(peer.av.lookup(number).unwrap().to_string(), text);
+        let there = getinfo(Some(&text), None, GetinfoFlags::empty(), &hints).unwrap().remove(0);
+        assert_eq!((there.addr_format, there.dest_addr), (info.addr_format, Some(name)), "{text}");
+        side.insert(&peer); // or it is a stranger (FI_SOURCE_ERR)
+        side.receive(()).context(2).post().unwrap();
+        wait::drive(&[&peer, &side], "room", || peer.out(number, ()).inject().send().ok());
+        wait::drive(&[&peer, &side], "the message", || side.next_of(2)).done();
+    }
+}
+
+/// Names have room for another beside them; a port is taken, in whatever format its address is.
+#[test]
+fn a_second_endpoint_of_an_info_with_a_port_is_refused() {
+    for (format, node, service, _) in kinds() {
+        let hints = Hints::new().provider("shm").addr_format(format);
+        let info = getinfo(Some(&node), service.as_deref(), GetinfoFlags::SOURCE, &hints).unwrap().remove(0);
+        let open = || Opening::new(Hints::new()).info(info.clone()).try_open();
+        let mut first = None;
+        wait::until("the port, which was in use a moment ago", || {
+            first = open().ok();
+            first.is_some()
+        });
+        let name = first.as_ref().unwrap().name().to_string();
+        match open() {
+            Ok(second) => assert!(second.name().to_string().starts_with(&format!("{name}:")), "{name}"),
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::EADDRINUSE, "{name}: {error}");
+                assert!(name.starts_with("fi_sockaddr_in"), "{name}");
+            }
+        }
+    }
+}
+
 /// Two endpoints with hardly any room for unexpected messages: even short ones are announced, and kept by
 /// their sender.
 pub fn short_of_room(line: &mut Line, _arguments: &[String]) {
