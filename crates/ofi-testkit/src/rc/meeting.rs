@@ -7,6 +7,9 @@ use ofi_verbs::rc::{CmEventKind, ConnParam, Timers};
 
 use super::fabric::{Fabric, Pair, Receives};
 
+/// The first of the ports that endpoints get if they want none.
+const FIRST_PORT: u16 = 20_001;
+
 /// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
@@ -86,10 +89,24 @@ impl Fabric {
         self.last.id
     }
 
-    /// A free port.
+    /// A free port. After the last one the search begins anew.
+    ///
+    /// # Panics
+    /// If all are in use.
     pub fn new_port(&mut self) -> u16 {
-        self.last.port = self.last.port.max(20_000) + 1;
-        self.last.port
+        for _ in FIRST_PORT..=u16::MAX {
+            let next = self.last.port.checked_add(1).filter(|&port| port >= FIRST_PORT);
+            self.last.port = next.unwrap_or(FIRST_PORT);
+            if !self.is_in_use(self.last.port) {
+                return self.last.port;
+            }
+        }
+        panic!("all ports from {FIRST_PORT} on are in use");
+    }
+
+    fn is_in_use(&self, port: u16) -> bool {
+        let mut ends = self.ids.values().map(|id| id.own);
+        self.listening.keys().any(|at| at.port() == port) || ends.any(|own| own.port() == port)
     }
 
     /// Gives an end a new queue pair.
@@ -361,5 +378,24 @@ impl Fabric {
         left.into_iter().for_each(|id| self.forget(id));
         self.listening.retain(|_, listens| *listens != endpoint);
         self.endpoints.remove(&endpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rc::{Plan, SimulatedDevice};
+
+    #[test]
+    fn after_the_last_port_the_first_free_one_is_next() {
+        let device = SimulatedDevice::new("ports", Plan::default());
+        let mut fabric = device.lock();
+        let ports = usize::from(u16::MAX - FIRST_PORT) + 1;
+        let first = fabric.new_port();
+        assert_eq!(first, FIRST_PORT);
+        fabric.listening.insert(SocketAddr::from(([127, 0, 0, 1], first)), 1);
+        let all: std::collections::BTreeSet<u16> = (1..ports).map(|_| fabric.new_port()).collect();
+        assert_eq!((all.len(), all.last()), (ports - 1, Some(&u16::MAX)));
+        assert_eq!(fabric.new_port(), first + 1);
     }
 }
