@@ -9,7 +9,6 @@ mod address;
 mod common;
 mod conn;
 mod handshake;
-mod interface;
 mod lanes;
 mod op;
 mod outgoing;
@@ -79,6 +78,6 @@ unsafe impl Transport for Tcp {
     }
 
     fn normalize(address: &Address) -> Result<Address> {
-        address::socket(address).map(Address::from)
+        address::normalize(address)
     }
 }

@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ofi_api::{Errno, Error, Result};
+use ofi_core::ip::ports::first_free;
 
 use crate::{address, settings, sys};
 
@@ -53,18 +54,17 @@ fn named(socket: Result<OwnedFd>, address: SocketAddr) -> Result<(OwnedFd, Socke
 }
 
 fn listen_in(mut address: SocketAddr, range: RangeInclusive<u16>) -> Result<OwnedFd> {
-    let (low, len) = (*range.start(), u32::from(range.end() - range.start()) + 1);
-    // Starts at a random port, so that processes that start together do not try the same ports in turn.
-    let start = getrandom::u32().unwrap_or(0) % len;
-    for step in 0..len {
-        address.set_port(low + ((start + step) % len) as u16);
-        match sys::listen(address) {
-            Err(error) if error.errno() == Errno::EADDRINUSE => {}
-            other => return other,
-        }
-    }
-    let range = format!("no port from {} to {} is free", range.start(), range.end());
-    Err(Error::with(Errno::EADDRNOTAVAIL, format!("FI_TCP_PORT_LOW_RANGE, FI_TCP_PORT_HIGH_RANGE: {range}")))
+    let none = format!("no port from {} to {} is free", range.start(), range.end());
+    let socket = first_free(
+        range,
+        |error: &Error| error.errno() == Errno::EADDRINUSE,
+        |port| {
+            address.set_port(port);
+            sys::listen(address)
+        },
+    );
+    let text = || format!("FI_TCP_PORT_LOW_RANGE, FI_TCP_PORT_HIGH_RANGE: {none}");
+    socket.unwrap_or_else(|| Err(Error::with(Errno::EADDRNOTAVAIL, text())))
 }
 
 #[cfg(test)]

@@ -17,7 +17,6 @@ mod config;
 mod connected;
 mod datagram;
 mod glue;
-mod interface;
 mod lane;
 mod lanes;
 mod lent;

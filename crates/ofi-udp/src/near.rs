@@ -50,7 +50,8 @@ impl Pairing for UdpOrShm {
             return vec![Address::from(socket)];
         }
         let v6 = socket.is_ipv6();
-        let mine = crate::interface::all().into_iter().map(|found| found.ip).filter(|ip| ip.is_ipv6() == v6);
+        let mine =
+            ofi_core::ip::interface::all().into_iter().map(|found| found.ip).filter(|ip| ip.is_ipv6() == v6);
         let ips = std::iter::once(address::host_ip(v6)).chain(mine);
         ips.map(|ip| Address::from(SocketAddr::new(ip, socket.port()))).collect()
     }

@@ -5,6 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::os::fd::AsRawFd;
 
+use ofi_core::ip::ports::first_free;
+
 use crate::{settings, sys};
 
 /// Opens a socket bound to `address`; with port 0, to a free port of the range.
@@ -37,17 +39,15 @@ fn bind_one(address: SocketAddr) -> Result<UdpSocket> {
 }
 
 fn bind_in(mut address: SocketAddr, range: RangeInclusive<u16>) -> Result<UdpSocket> {
-    let (low, len) = (*range.start(), u32::from(range.end() - range.start()) + 1);
-    // Starts at a random port, so that processes that start together do not try the same ports in turn.
-    let start = getrandom::u32().unwrap_or(0) % len;
-    for step in 0..len {
-        address.set_port(low + ((start + step) % len) as u16);
-        match bind_one(address) {
-            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-            other => return other,
-        }
-    }
-    Err(ErrorKind::AddrInUse.into())
+    let bound = first_free(
+        range,
+        |error: &Error| error.kind() == ErrorKind::AddrInUse,
+        |port| {
+            address.set_port(port);
+            bind_one(address)
+        },
+    );
+    bound.unwrap_or_else(|| Err(ErrorKind::AddrInUse.into()))
 }
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
 //! The provider's offers, and its refusals.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, Caps, EpType, Fabric, GetinfoFlags, Info, MsgOrder, Offers, OpFlags, Protocol,
-    Provider, Refusal, Request, Result, TrafficClass, Version,
+    AddrFormat, Caps, EpType, Fabric, Info, MsgOrder, Offers, OpFlags, Protocol, Provider, Refusal, Request,
+    Result, TrafficClass, Version,
 };
 use ofi_core::composite::Both;
 use ofi_core::fabric::FabricCore;
+use ofi_core::ip::interface::Interface;
+use ofi_core::ip::request::Asked;
 use ofi_core::offer::{self, Base, Narrow, connected};
 use ofi_core::transport::record::RMA_IOV_LIMIT;
 
 use crate::UdpOrShm;
-use crate::address;
+use crate::address::IP;
 use crate::config;
-use crate::interface::{self, Interface};
 use crate::nic;
 use crate::settings;
 
@@ -132,76 +132,8 @@ fn unreadable() -> Option<Refusal> {
     Some(refusal("environment", format!("{}={}", problem.env, problem.found), reason))
 }
 
-/// The address that node and service denote, and the format of all addresses.
-fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Refusal> {
-    let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
-    let given =
-        request.hints.and_then(|hints| hints.info.src_addr.as_ref().or(hints.info.dest_addr.as_ref()));
-    let format = match (hinted, given) {
-        (AddrFormat::Unspec | AddrFormat::Sockaddr | AddrFormat::SockaddrIp, Some(address)) => {
-            Some(address.format())
-        }
-        (AddrFormat::Unspec | AddrFormat::Sockaddr | AddrFormat::SockaddrIp, None) => None,
-        (format, _) => Some(format),
-    };
-    if let Some(other) =
-        format.filter(|format| !matches!(format, AddrFormat::SockaddrIn | AddrFormat::SockaddrIn6))
-    {
-        let offered = "FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR, FI_SOCKADDR_IP";
-        return Err(refusal("addr_format", other.to_string(), offered));
-    }
-    let nowhere = request.node.is_none_or(str::is_empty) && request.flags.contains(GetinfoFlags::SOURCE);
-    let named = request.node.is_some() || request.service.is_some();
-    let address =
-        named.then(|| address::resolve(request.node, request.service, format)).transpose().map_err(
-            |error| refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string()),
-        )?;
-    // A service of this host, whatever address is requested.
-    let address = match address.as_ref().and_then(Address::to_socket_addr) {
-        Some(mut all) if nowhere => {
-            all.set_ip(address::any(all.is_ipv6()));
-            Some(Address::from(all))
-        }
-        _ => address,
-    };
-    let format = format.or(address.as_ref().map(Address::format)).unwrap_or(AddrFormat::SockaddrIn);
-    offer::check_formats(NAME, request, format)?;
-    Ok((format, address))
-}
-
-fn format_of(ip: IpAddr) -> AddrFormat {
-    if ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn }
-}
-
-/// The interfaces with an offer of their own: all if neither end is given, otherwise those that match. A given end
-/// determines their address family; a source with an address determines the interface.
-fn interfaces(request: &Request<'_>, format: AddrFormat, address: Option<&Address>) -> Vec<Interface> {
-    let mut ends = Info::default();
-    offer::name_ends(&mut ends, request, address);
-    let placed = ends.src_addr.is_some() || ends.dest_addr.is_some();
-    let hints = request.hints.map(|hints| &hints.info);
-    let chosen =
-        hints.is_some_and(|info| !(info.domain_attr.name.is_empty() && info.fabric_attr.name.is_empty()));
-    if placed && !chosen {
-        return Vec::new();
-    }
-    let hinted = hints.map_or(AddrFormat::Unspec, |info| info.addr_format);
-    let any = !placed && matches!(hinted, AddrFormat::Unspec | AddrFormat::Sockaddr | AddrFormat::SockaddrIp);
-    let source = ends.src_addr.and_then(|address| address.to_socket_addr()).map(|source| source.ip());
-    let source = source.filter(|ip| !ip.is_unspecified());
-    let mut all = interface::usable();
-    all.retain(|interface| any || format_of(interface.ip) == format);
-    all.retain(|interface| source.is_none_or(|ip| ip == interface.ip));
-    all
-}
-
 /// The offer for all addresses, or for those of one interface.
-fn answer(
-    request: &Request<'_>,
-    format: AddrFormat,
-    address: Option<&Address>,
-    interface: Option<&Interface>,
-) -> Offers {
+fn answer(request: &Request<'_>, asked: &Asked, format: AddrFormat, interface: Option<&Interface>) -> Offers {
     let mut base = base(format);
     if interface.is_some_and(Interface::is_loopback) {
         base.reach = Caps::LOCAL_COMM;
@@ -215,19 +147,8 @@ fn answer(
         // Any requested class is granted (`class.rs`).
         (info.tx_attr.tclass, info.domain_attr.tclass) =
             (TrafficClass::BEST_EFFORT, TrafficClass::BEST_EFFORT);
-        offer::name_ends(info, request, address);
-        if let Some(interface) = interface {
-            info.domain_attr.name.clone_from(&interface.name);
-            info.fabric_attr.name.clone_from(&interface.network);
-            info.nic.clone_from(&nic);
-            let given = info.src_addr.as_ref().and_then(Address::to_socket_addr);
-            let port = given.map_or(0, |given| given.port());
-            info.src_addr = Some(Address::from(SocketAddr::new(interface.ip, port)));
-        } else if info.src_addr.is_none() {
-            // The interface on the route to the peer.
-            let to = info.dest_addr.as_ref().and_then(|address| address::socket(address).ok());
-            info.src_addr = to.and_then(address::route).map(|ip| Address::from(SocketAddr::new(ip, 0)));
-        }
+        asked.name_ends(info, request, interface);
+        info.nic.clone_from(&nic);
     }
     offer::answer(&TYPES, &variants, request)
 }
@@ -247,20 +168,7 @@ unsafe impl Provider for UdpProvider {
         if let Some(refusal) = unreadable().or_else(|| beyond_this_build(request)) {
             return Offers { infos: Vec::new(), refusals: vec![refusal] };
         }
-        let (format, address) = match addresses(request) {
-            Ok(found) => found,
-            Err(refusal) => return Offers { infos: Vec::new(), refusals: vec![refusal] },
-        };
-        let mut offers = answer(request, format, address.as_ref(), None);
-        // All addresses of the host first, then each interface by itself.
-        for interface in interfaces(request, format, address.as_ref()) {
-            let format = format_of(interface.ip);
-            offers.infos.extend(answer(request, format, address.as_ref(), Some(&interface)).infos);
-        }
-        if !offers.infos.is_empty() {
-            offers.refusals.clear();
-        }
-        offers
+        IP.offers(request, |asked, format, interface| answer(request, asked, format, interface))
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {

@@ -197,7 +197,8 @@ impl Socket {
             return vec![self.name()];
         }
         let v6 = self.address.is_ipv6();
-        let mine = crate::interface::all().into_iter().map(|found| found.ip).filter(|ip| ip.is_ipv6() == v6);
+        let mine =
+            ofi_core::ip::interface::all().into_iter().map(|found| found.ip).filter(|ip| ip.is_ipv6() == v6);
         mine.map(|ip| SocketAddr::new(ip, self.address.port())).collect()
     }
 

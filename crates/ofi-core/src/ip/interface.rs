@@ -1,14 +1,10 @@
-//! The addresses of this host, and the default address of an endpoint: that of the interface in `FI_TCP_IFACE`, if it
-//! is set.
+//! The addresses of this host, each with its interface.
 
 use std::net::IpAddr;
 
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
-use ofi_api::{Errno, Error, Result};
-
-use crate::settings;
 
 /// An address of this host, and its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,46 +72,13 @@ fn network(ip: IpAddr, bits: u32) -> String {
     }
 }
 
-fn all() -> Vec<Interface> {
+/// The addresses of this host, in the system's order.
+pub fn all() -> Vec<Interface> {
     getifaddrs().map_or_else(|_| Vec::new(), |entries| entries.filter_map(Interface::of).collect())
 }
 
-/// The single addresses to which endpoints may be bound: those of active interfaces, with loopback last and IPv4 before
-/// IPv6. With `FI_TCP_IFACE`, only its addresses.
-pub fn usable() -> Vec<Interface> {
-    let text = settings::INTERFACE.get();
-    let wanted = |found: &Interface| found.name == text || found.ip.to_string() == text;
-    let serves = |found: &Interface| found.serves(found.ip.is_ipv6()) || found.is_loopback();
-    let mut usable = all();
-    usable.retain(|found| if text.is_empty() { serves(found) } else { wanted(found) });
-    usable.sort_by_key(|found| (found.is_loopback(), found.ip.is_ipv6())); // otherwise keeps the system's order
-    usable
-}
-
-/// The address that the setting names, in the requested family: the address itself, or the first one of an interface.
-/// `None` if it is not set.
-///
-/// # Errors
-/// `FI_EADDRNOTAVAIL` for an interface that does not exist or has no such address. There is no fallback: a user who
-/// restricts an endpoint does not want it to be reachable everywhere.
-pub fn chosen(v6: bool) -> Result<Option<IpAddr>> {
-    let text = settings::INTERFACE.get();
-    if text.is_empty() {
-        return Ok(None);
-    }
-    find(&text, v6).map(Some).ok_or_else(|| {
-        let family = if v6 { "IPv6" } else { "IPv4" };
-        Error::wanted(
-            Errno::EADDRNOTAVAIL,
-            "FI_TCP_IFACE",
-            format!("an interface of this host with an address of {family}, or such an address"),
-            format!("{text:?}"),
-            "correct the variable (`ip address` lists interfaces), or unset it for all addresses of the host",
-        )
-    })
-}
-
-fn find(text: &str, v6: bool) -> Option<IpAddr> {
+/// The address that `text` is, or the first one of the interface of that name, in the requested family.
+pub fn find(text: &str, v6: bool) -> Option<IpAddr> {
     match text.parse::<IpAddr>() {
         Ok(ip) => (ip.is_ipv6() == v6).then_some(ip),
         Err(_) => first(all(), text, v6),
@@ -138,8 +101,14 @@ mod tests {
         assert_eq!(find("10.1.2.3", false), Some([10, 1, 2, 3].into()));
         assert_eq!(find("10.1.2.3", true), None);
         assert_eq!(find("no-such-interface", false), None);
-        let lo = all().into_iter().find(|found| found.name == "lo" && found.ip.is_ipv4()).expect("127.0.0.1");
-        assert!(lo.is_loopback() && !lo.serves(false) && lo.network == "127.0.0.0/8");
+    }
+
+    #[test]
+    fn loopback_is_listed_and_serves_nobody_else() {
+        let four = all().into_iter().find(|found| found.name == "lo" && found.ip.is_ipv4());
+        let four = four.expect("127.0.0.1");
+        assert_eq!((four.ip, &*four.network), ([127, 0, 0, 1].into(), "127.0.0.0/8"));
+        assert!(four.is_loopback() && !four.serves(false));
     }
 
     #[test]
@@ -158,6 +127,7 @@ mod tests {
     fn a_network_is_the_prefix_of_its_addresses() {
         for (ip, bits, wanted) in [
             ("10.1.2.3", 8, "10.0.0.0/8"),
+            ("10.1.2.3", 32, "10.1.2.3/32"),
             ("10.1.2.3", 0, "0.0.0.0/0"),
             ("fd00::12:7", 64, "fd00::/64"),
             ("fd00::7", 128, "fd00::7/128"),

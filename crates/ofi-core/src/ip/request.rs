@@ -1,0 +1,124 @@
+//! The addresses in a getinfo call, and what they make of an offer.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ofi_api::{AddrFormat, Address, GetinfoFlags, Info, Offers, Refusal, Request};
+
+use super::interface::Interface;
+use super::{Addressing, any, route};
+use crate::offer;
+
+/// The addresses of one getinfo call.
+pub struct Asked {
+    /// Of all addresses in the answer, except where the call leaves the family open.
+    pub format: AddrFormat,
+    /// The address that node and service denote.
+    pub address: Option<Address>,
+}
+
+impl Addressing {
+    /// The offers for a request: first for all addresses of the host, then for each interface by itself. `answer`
+    /// makes those for one of them (`None`: all), with addresses of a format; [`Asked::name_ends`] places an info.
+    pub fn offers(
+        &self,
+        request: &Request<'_>,
+        answer: impl Fn(&Asked, AddrFormat, Option<&Interface>) -> Offers,
+    ) -> Offers {
+        let asked = match self.asked(request) {
+            Ok(asked) => asked,
+            Err(refusal) => return Offers { infos: Vec::new(), refusals: vec![refusal] },
+        };
+        let mut offers = answer(&asked, asked.format, None);
+        for interface in self.interfaces(request, &asked) {
+            offers.infos.extend(answer(&asked, format_of(interface.ip), Some(&interface)).infos);
+        }
+        if !offers.infos.is_empty() {
+            offers.refusals.clear();
+        }
+        offers
+    }
+
+    /// The address that node and service denote, and the format of all addresses.
+    fn asked(&self, request: &Request<'_>) -> Result<Asked, Refusal> {
+        let refusal =
+            |field, wanted: String, offered: String| offer::refusal(self.provider, field, wanted, offered);
+        let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
+        let given =
+            request.hints.and_then(|hints| hints.info.src_addr.as_ref().or(hints.info.dest_addr.as_ref()));
+        let format = match (is_open(hinted), given) {
+            (true, given) => given.map(Address::format),
+            (false, _) => Some(hinted),
+        };
+        if let Some(other) =
+            format.filter(|format| !matches!(format, AddrFormat::SockaddrIn | AddrFormat::SockaddrIn6))
+        {
+            let offered = "FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR, FI_SOCKADDR_IP";
+            return Err(refusal("addr_format", other.to_string(), offered.to_owned()));
+        }
+        let nowhere = request.node.is_none_or(str::is_empty) && request.flags.contains(GetinfoFlags::SOURCE);
+        let named = request.node.is_some() || request.service.is_some();
+        let address = named.then(|| self.resolve(request.node, request.service, format)).transpose();
+        let address = address.map_err(|error| {
+            refusal("node and service", request.node.unwrap_or("").to_string(), error.to_string())
+        })?;
+        // A service of this host, whatever address is requested.
+        let address = match address.as_ref().and_then(Address::to_socket_addr) {
+            Some(mut all) if nowhere => {
+                all.set_ip(any(all.is_ipv6()));
+                Some(Address::from(all))
+            }
+            _ => address,
+        };
+        let format = format.or(address.as_ref().map(Address::format)).unwrap_or(AddrFormat::SockaddrIn);
+        offer::check_formats(self.provider, request, format)?;
+        Ok(Asked { format, address })
+    }
+
+    /// The interfaces with an offer of their own: all if neither end is given, otherwise those that match. A given
+    /// end determines their address family; a source with an address determines the interface.
+    fn interfaces(&self, request: &Request<'_>, asked: &Asked) -> Vec<Interface> {
+        let mut ends = Info::default();
+        offer::name_ends(&mut ends, request, asked.address.as_ref());
+        let placed = ends.src_addr.is_some() || ends.dest_addr.is_some();
+        let hints = request.hints.map(|hints| &hints.info);
+        let chosen =
+            hints.is_some_and(|info| !(info.domain_attr.name.is_empty() && info.fabric_attr.name.is_empty()));
+        if placed && !chosen {
+            return Vec::new();
+        }
+        let any = !placed && is_open(hints.map_or(AddrFormat::Unspec, |info| info.addr_format));
+        let source = ends.src_addr.and_then(|address| address.to_socket_addr()).map(|source| source.ip());
+        let source = source.filter(|ip| !ip.is_unspecified());
+        let mut all = self.usable();
+        all.retain(|interface| any || format_of(interface.ip) == asked.format);
+        all.retain(|interface| source.is_none_or(|ip| ip == interface.ip));
+        all
+    }
+}
+
+impl Asked {
+    /// Gives an info its addresses, and the names of `interface` if it is for one.
+    pub fn name_ends(&self, info: &mut Info, request: &Request<'_>, interface: Option<&Interface>) {
+        offer::name_ends(info, request, self.address.as_ref());
+        if let Some(interface) = interface {
+            info.domain_attr.name.clone_from(&interface.name);
+            info.fabric_attr.name.clone_from(&interface.network);
+            let given = info.src_addr.as_ref().and_then(Address::to_socket_addr);
+            let port = given.map_or(0, |given| given.port());
+            info.src_addr = Some(Address::from(SocketAddr::new(interface.ip, port)));
+        } else if info.src_addr.is_none() {
+            // The interface on the route to the peer.
+            let to = info.dest_addr.as_ref().and_then(Address::to_socket_addr);
+            info.src_addr = to.and_then(route).map(|ip| Address::from(SocketAddr::new(ip, 0)));
+        }
+    }
+}
+
+/// Whether a format leaves the address family open.
+fn is_open(format: AddrFormat) -> bool {
+    matches!(format, AddrFormat::Unspec | AddrFormat::Sockaddr | AddrFormat::SockaddrIp)
+}
+
+fn format_of(ip: IpAddr) -> AddrFormat {
+    if ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn }
+}
