@@ -55,10 +55,14 @@ int main(void)
 	ANSWERS(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &all), -FI_ENODATA);
 	fi_freeinfo(hints);
 
-	/* Without the setting there is no alias. */
+	/* Without the setting the name is the provider's own, and other names are nobody's. */
 	unsetenv("FI_PROVIDER_ALIAS");
 	OK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, NULL, &all));
-	CHECK(!find(all, "tcp", FI_EP_MSG) && !find(all, "tcp", FI_EP_RDM));
+	CHECK((info = find(all, "tcp", FI_EP_RDM)) && info->ep_attr->protocol == FI_PROTO_XNET && opens(info));
+	for (; info; info = info->next)
+		CHECK(!strcmp(info->fabric_attr->prov_name, "tcp"));
+	CHECK((info = find(all, "tcp", FI_EP_MSG)) && info->ep_attr->protocol == FI_PROTO_SOCK_TCP && opens(info));
+	CHECK(!find(all, "sockets", FI_EP_MSG));
 	fi_freeinfo(all);
 	return 0;
 }

@@ -10,9 +10,10 @@ use crate::stock::{NO_HEADERS, Stock, pingpong_pair};
 
 /// Our providers, and their names beside those of C. No name begins with `ofi_`: the host takes such names for utility
 /// layers.
-pub const OURS: [(&str, &str); 4] = [("shm", "rshm"), ("udp", "rudp"), ("verbs", "rverbs"), ("efa", "refa")];
+pub const OURS: [(&str, &str); 5] =
+    [("shm", "rshm"), ("udp", "rudp"), ("tcp", "rtcp"), ("verbs", "rverbs"), ("efa", "refa")];
 /// Those of them that need no device.
-pub const EVERYWHERE: [&str; 2] = ["rshm", "rudp"];
+pub const EVERYWHERE: [&str; 3] = ["rshm", "rudp", "rtcp"];
 
 fn folder_of(path: PathBuf) -> Result<PathBuf, String> {
     std::fs::create_dir_all(&path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -5,9 +5,10 @@ use ofi_api::Refusal;
 use crate::layers;
 
 /// Every provider with a cargo feature of its name, and whether it is built in.
-const FEATURES: [(&str, bool); 4] = [
+const FEATURES: [(&str, bool); 5] = [
     ("shm", cfg!(feature = "shm")),
     ("udp", cfg!(feature = "udp")),
+    ("tcp", cfg!(feature = "tcp")),
     ("verbs", cfg!(feature = "verbs")),
     ("efa", cfg!(feature = "efa")),
 ];
@@ -33,6 +34,7 @@ pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
             match name {
                 "verbs" => "rdma.md",
                 "efa" => "efa.md",
+                "tcp" => "tcp.md",
                 _ => "providers.md",
             }
         ),
@@ -48,7 +50,7 @@ pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
 }
 
 /// Refusals for names in the hints (`wanted`) or in the setting `FI_PROVIDER` that no provider has, as a program has
-/// them that was written for C's `tcp`. `is_known`: whether a name is a provider's or an alias.
+/// them that was written for another of C's providers. `is_known`: whether a name is a provider's or an alias.
 pub fn strangers(wanted: &str, setting: &str, is_known: impl Fn(&str) -> bool) -> Vec<Refusal> {
     let setting = if setting.trim().starts_with('^') { "" } else { setting };
     // Layers of C's library stand behind or before a provider's name: `tcp;ofi_rxm`, `ofi_rxm;tcp`. `layers` refuses
@@ -86,22 +88,22 @@ mod tests {
                 .map(|refusal| (refusal.provider, refusal.field))
                 .collect::<Vec<_>>()
         };
-        assert!(refused("udp", "shm, udp").is_empty() && refused("", "^tcp").is_empty());
+        assert!(refused("udp", "shm, udp").is_empty() && refused("", "^sockets").is_empty());
         assert!(refused("udp;ofi_rxd", "ofi_rxm;udp").is_empty() && refused("shm;off_coll", "").is_empty());
-        assert_eq!(refused("tcp;ofi_rxm", ""), [("tcp".into(), "fabric_attr.prov_name")]);
-        assert_eq!(refused("", "udp,tcp"), [("tcp".into(), "FI_PROVIDER")]);
-        let offered = &strangers("tcp", "", known)[0].offered;
-        assert!(offered.contains("set FI_PROVIDER_ALIAS=tcp=udp"), "{offered}");
+        assert_eq!(refused("sockets;ofi_rxm", ""), [("sockets".into(), "fabric_attr.prov_name")]);
+        assert_eq!(refused("", "udp,sockets"), [("sockets".into(), "FI_PROVIDER")]);
+        let offered = &strangers("sockets", "", known)[0].offered;
+        assert!(offered.contains("set FI_PROVIDER_ALIAS=sockets=udp"), "{offered}");
     }
 
     #[test]
     fn only_what_is_named_and_not_built_in_is_refused() {
-        assert!(refusals("", "").is_empty() && refusals("tcp;ofi_rxm", "sockets").is_empty());
+        assert!(refusals("", "").is_empty() && refusals("psm3;ofi_rxm", "sockets").is_empty());
         for (name, built) in FEATURES {
             for (wanted, setting, field) in [
                 (name.to_uppercase(), String::new(), "fabric_attr.prov_name"),
                 (format!("{name};ofi_rxd"), String::new(), "fabric_attr.prov_name"),
-                (String::new(), format!("tcp, {name}"), "FI_PROVIDER"),
+                (String::new(), format!("sockets, {name}"), "FI_PROVIDER"),
             ] {
                 let found = refusals(&wanted, &setting);
                 assert_eq!(found.len(), usize::from(!built), "{wanted} {setting}");

@@ -41,7 +41,7 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
                 config::register(ofi_udp::SETTINGS);
                 Arc::new(ofi_udp::UdpProvider)
             },
-            // After udp, which shares memory with its neighbours: whoever wants tcp asks for it.
+            // After udp, which shares memory with its neighbours: a program that names no provider gets that.
             #[cfg(feature = "tcp")]
             {
                 config::register(ofi_tcp::SETTINGS);

@@ -13,8 +13,8 @@ impl Kit for Provider {
 }
 
 #[test]
-fn shm_and_udp_refuse_a_dma_buf_by_name() {
-    for name in ["shm", "udp"] {
+fn providers_without_a_device_refuse_a_dma_buf_by_name() {
+    for name in ["shm", "udp", "tcp"] {
         let kit: &dyn Kit = &Provider(name);
         let pair = kit.pair();
         let file = std::fs::File::open("/dev/zero").unwrap();

@@ -135,6 +135,24 @@ fn udp() {
 }
 
 #[test]
+fn tcp() {
+    let from = GetinfoFlags::SOURCE;
+    granted(&Under::new(
+        "tcp",
+        || Some(Address::from(SocketAddr::from(([127, 0, 0, 1], 0)))),
+        vec![
+            named(Some("127.0.0.1"), None, from),
+            named(Some("127.0.0.1"), Some("0"), from | GetinfoFlags::NUMERICHOST),
+            named(None, Some("0"), from),
+            named(Some("::1"), Some("0"), from),
+            named(Some("localhost"), Some("7714"), GetinfoFlags::empty()),
+            named(Some("::1"), Some("7714"), GetinfoFlags::empty()),
+            named(Some("nobody.invalid"), None, GetinfoFlags::NUMERICHOST),
+        ],
+    ));
+}
+
+#[test]
 fn verbs() {
     static ADDED: Once = Once::new();
     ADDED.call_once(|| {

@@ -1,7 +1,5 @@
 //! The conformance suite over provider `tcp`.
 
-use std::sync::Once;
-
 use ofi::raw::{Address, Caps, EpType, Hints};
 use ofi_testkit::Kit;
 
@@ -9,21 +7,11 @@ use ofi_testkit::Kit;
 #[path = "../suites/connected.rs"]
 mod connected;
 
-/// Registers the provider in builds of `ofi` without it.
-fn register() {
-    static ADDED: Once = Once::new();
-    ADDED.call_once(|| {
-        // Refused if the provider is there.
-        let _ = ofi::register_provider(std::sync::Arc::new(ofi_tcp::TcpProvider));
-    });
-}
-
 /// Reliable datagram endpoints on loopback.
 struct TcpPair;
 
 impl Kit for TcpPair {
     fn hints(&self) -> Hints {
-        register();
         let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
         Hints::new().provider("tcp").ep_type(EpType::Rdm).src_addr(loopback)
     }

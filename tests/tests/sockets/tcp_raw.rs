@@ -3,7 +3,6 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Once;
 
 use ofi_tcp::wire::cm::{Kind, Message};
 use ofi_tcp::wire::{Identity, Order, Packet, Pieces, RemotePiece};
@@ -13,10 +12,6 @@ struct Tcp;
 
 impl Kit for Tcp {
     fn hints(&self) -> Hints {
-        static ADDED: Once = Once::new();
-        ADDED.call_once(|| {
-            let _ = ofi::register_provider(std::sync::Arc::new(ofi_tcp::TcpProvider));
-        });
         let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
         Hints::new().provider("tcp").ep_type(EpType::Rdm).src_addr(loopback)
     }

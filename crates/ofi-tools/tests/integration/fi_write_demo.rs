@@ -53,7 +53,7 @@ fn stderr(output: &Output) -> String {
 
 #[test]
 fn every_page_arrives_whatever_announces_it() {
-    for provider in ["shm", "udp"] {
+    for provider in ["shm", "udp", "tcp"] {
         for (arrival, more) in [("last", "--batch=3"), ("counted", "--lazy")] {
             let writing =
                 ["-p", provider, "--nics=2", "--threads=2", "--requests=3", "--json", "--warm-up", more];

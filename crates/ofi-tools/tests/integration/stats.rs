@@ -174,7 +174,7 @@ fn json(output: &Output) -> Value {
 
 #[test]
 fn endpoints_are_shown_in_every_form() {
-    for provider in ["shm", "udp"] {
+    for provider in ["shm", "udp", "tcp"] {
         let running = Running::start(provider, provider, "1");
         let report = json(&running.ofi(&["stats", "--json"]));
         let process = &report["processes"][0];

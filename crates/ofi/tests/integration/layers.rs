@@ -32,8 +32,10 @@ fn a_name_with_layers_is_the_provider_below_them_and_stays() {
         ("UDP;OFI_RXM", Protocol::RXM),
         ("shm;ofi_rxm", Protocol::RXM),
         ("ofi_rxd;shm", Protocol::RXD),
+        ("tcp;ofi_rxm", Protocol::RXM),
     ];
-    for (name, protocol) in stacks {
+    let served = |name: &str| cfg!(feature = "tcp") || name != "tcp;ofi_rxm";
+    for (name, protocol) in stacks.into_iter().filter(|(name, _)| served(name)) {
         for info in named(name).unwrap() {
             assert_eq!(info.fabric_attr.prov_name, name);
             assert_eq!((info.ep_attr.ep_type, info.ep_attr.protocol), (EpType::Rdm, protocol), "{name}");
@@ -70,10 +72,40 @@ fn unknown_layers_and_layers_alone_are_refused_in_words() {
     refused(&named("udp;ofi_mrail").unwrap_err(), "udp alone or with the layers ofi_rxm, ofi_rxd, off_coll");
     refused(&named("udp;ofi_mrail").unwrap_err(), "no layer ofi_mrail");
     refused(&named("ofi_rxm").unwrap_err(), "as in verbs;ofi_rxm, not alone");
-    // Nobody serves the provider below, in builds without it.
-    if !cfg!(feature = "tcp") {
-        refused(&named("tcp;ofi_rxm").unwrap_err(), "tcp;ofi_rxm");
+    // Nobody serves the provider below.
+    refused(&named("sockets;ofi_rxm").unwrap_err(), "sockets;ofi_rxm");
+}
+
+/// No program changes its provider because there is another one.
+#[test]
+#[cfg(feature = "tcp")]
+fn tcp_is_listed_after_the_others_and_is_for_those_who_name_it() {
+    const NAME: &str = "tcp_is_listed_after_the_others_and_is_for_those_who_name_it";
+    let names = |hints: Option<&Hints>| -> Vec<String> {
+        infos(GetinfoFlags::empty(), hints)
+            .unwrap()
+            .into_iter()
+            .map(|info| info.fabric_attr.prov_name)
+            .collect()
+    };
+    if std::env::var("FI_PROVIDER").as_deref() == Ok("tcp") {
+        let all = names(None);
+        assert!(!all.is_empty() && all.iter().all(|name| name == "tcp"), "{all:?}");
+        return;
     }
+    let connected = Hints::new().ep_type(EpType::Msg);
+    for hints in [None, Some(&Hints::new()), Some(&connected)] {
+        let all = names(hints);
+        let first = all.iter().position(|name| name == "tcp").expect("tcp");
+        let others = all.iter().rposition(|name| name == "udp" || name == "shm").expect("udp");
+        assert!(first > others, "{all:?}");
+    }
+    // It speaks C's protocol: an alias of another provider does not.
+    for info in named("tcp").unwrap() {
+        let protocol = if info.ep_attr.ep_type == EpType::Msg { Protocol::SOCK_TCP } else { Protocol::XNET };
+        assert_eq!((info.ep_attr.protocol, info.tx_attr.rma_iov_limit), (protocol, 4));
+    }
+    with_setting(NAME, "tcp");
 }
 
 #[test]

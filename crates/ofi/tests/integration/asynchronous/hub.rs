@@ -67,7 +67,7 @@ fn client(hints: &Hints, server: &Address, number: usize) -> Result<()> {
 
 #[test]
 fn a_task_serves_many_clients_through_one_queue() {
-    for provider in ["shm", "udp"] {
+    for provider in ["shm", "udp", "tcp"] {
         let (hub, hints) = open(provider);
         let name = hub.name().unwrap();
         let clients: Vec<_> = (0..CLIENTS)

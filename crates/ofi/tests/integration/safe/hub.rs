@@ -176,7 +176,7 @@ fn two(hub: &Hub, hints: &Hints) -> [(HubConnection, Connection); 2] {
 
 #[test]
 fn operations_of_a_connection_end_with_it_and_no_others() {
-    for provider in ["shm", "udp"] {
+    for provider in ["shm", "udp", "tcp"] {
         let (hub, hints) = open(provider);
         let [(first, first_client), (second, second_client)] = two(&hub, &hints);
         for _ in 0..3 {

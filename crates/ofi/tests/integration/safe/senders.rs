@@ -27,7 +27,7 @@ fn is_answered(server: &Node, client: &Node) {
 
 #[test]
 fn strangers_are_answered_over_each_provider() {
-    for provider in ["shm", "udp"] {
+    for provider in ["shm", "udp", "tcp"] {
         let hints = Hints::new().provider(provider);
         is_answered(&server(hints.clone(), 9), &Node::open(&hints).unwrap());
         let few = hints.caps(Caps::MSG);
@@ -106,7 +106,7 @@ fn a_domain_without_the_addresses_of_strangers_is_told() {
 /// The message of an unknown sender does not fit: the receive fails, and the server can answer its sender.
 #[test]
 fn the_sender_of_a_message_that_is_too_long_is_inserted() {
-    for provider in ["shm", "udp"] {
+    for provider in ["shm", "udp", "tcp"] {
         let hints = Hints::new().provider(provider);
         let (server, client) = (server(hints.clone(), 1), Node::open(&hints).unwrap());
         let to_server = client.insert(&server.name().unwrap()).unwrap();
@@ -155,7 +155,7 @@ fn written(server: &Node, client: &Node, data: u64) -> Completion {
 
 #[test]
 fn who_writes_with_data_is_inserted() {
-    for provider in ["shm", "udp"] {
+    for provider in ["shm", "udp", "tcp"] {
         let hints = Hints::new().provider(provider);
         let (server, client) = (server(hints.clone(), 1), Node::open(&hints).unwrap());
         for data in 1..=2 {

@@ -42,7 +42,7 @@ fn ticks() -> u64 {
 
 #[test]
 fn waiting_costs_no_processor_unless_asked_to() {
-    for provider in ["shm", "udp"] {
+    for provider in ["shm", "udp", "tcp"] {
         let node = Node::open(&ofi::Hints::new().provider(provider)).unwrap();
         let before = ticks();
         assert!(node.wait(Duration::from_millis(500)).unwrap().is_none());
