@@ -34,6 +34,7 @@ mod speed;
 mod step;
 mod stock;
 mod suite;
+mod tcp;
 mod trixie;
 mod vm;
 
@@ -124,6 +125,8 @@ enum Command {
         #[arg(long)]
         test: bool,
     },
+    /// Runs C programs over provider `tcp` of C's libfabric (Debian's 1.17 and 2.x) against ours, each as the server.
+    Tcp,
     /// Builds a Debian package of libfabric.so.1 and the tools, under target/deb.
     Deb {
         /// A debug build, which takes less time.
@@ -188,6 +191,7 @@ fn main() -> ExitCode {
         Command::Kills { count } => report.add("kills", || checks::kills(count)),
         Command::Capi { test: true, .. } => capi::test(&mut report),
         Command::Capi { debug, .. } => report.add("libfabric.so.1", || capi::build(!debug)),
+        Command::Tcp => tcp::test(&mut report),
         Command::Report(options) => report.add("the performance report", || report::main(&options)),
         Command::Deb { debug } => report.add("the Debian package", || deb::run_deb(!debug)),
         Command::Install(options) => report.add("install", || install::run_install(&options)),
