@@ -131,6 +131,7 @@ impl Rail {
             bandwidth: (speed > 0).then_some(speed as f64 / 8.0),
             wide_data: info.domain_attr.cq_data_size >= 8,
             severs: endpoint.severs(),
+            operations: u32::try_from(info.tx_attr.size).unwrap_or(u32::MAX),
         };
         let mut rail = Self {
             spec,

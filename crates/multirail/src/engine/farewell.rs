@@ -11,7 +11,7 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::session::State;
-use super::{Command, Core, InFlight, OpId, Time, Timer, path};
+use super::{Command, Core, InFlight, OpId, PathId, Time, Timer, path};
 use crate::wire::Message;
 use crate::wire::message::Body;
 
@@ -63,12 +63,14 @@ impl<G> Core<G> {
         farewell.under_way |= 1 << index;
         farewell.last = Some(index);
         let Some(addr) = session.paths[index].addr else { return };
-        session.paths[index].posted(1, 0, now);
+        session.paths[index].sent(now);
         session.operations += 1;
         let (rail, to) = (session.paths[index].rail, session.theirs);
+        self.places.take(rail, 1);
         let op = OpId::message(self.messages.insert(InFlight::Goodbye { session: id, path: index }));
         let bytes = Message { to, body: Body::Goodbye }.encode();
-        self.commands.push_back(Command::Send { op, rail, addr, bytes });
+        let path = PathId { session: id, path: index };
+        self.commands.push_back(Command::Send { path, op, rail, addr, bytes });
         // The path may be mute, so another is tried later.
         self.say_goodbye_at(id, now + self.config.repeat_after);
     }

@@ -35,7 +35,7 @@ use ofi_core::slots::SlotId;
 use super::lost::Lost;
 use super::session::{Outgoing, Session};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
-use super::{Command, Core, OpId, Row, Sink, Time, Timer};
+use super::{Command, Core, OpId, PathId, Row, Sink, Time, Timer};
 use crate::wire::RegionKey;
 use crate::wire::message::{Body, FENCED_KEYS, FENCED_NOTICES, LeasedKey};
 
@@ -392,7 +392,7 @@ impl<G> Core<G> {
         let (mut refused, mut waits) = (None, false);
         for nth in row.in_flight() {
             let op = OpId::access(row_id).nth(nth);
-            if self.stalled.take_access(rail, op) {
+            if self.take_stalled(PathId { session: session_id, path: index }, op) {
                 self.ended(op, Err(Errno::ETIMEDOUT), now);
                 continue;
             }
@@ -461,6 +461,8 @@ impl<G> Core<G> {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.operations -= 1;
         session.paths[path].abandoned_ended(result.err(), now);
+        let rail = session.paths[path].rail;
+        self.left(rail, 1);
         self.wake(id);
         self.settle(id);
     }

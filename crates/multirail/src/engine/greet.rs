@@ -148,20 +148,27 @@ impl<G> Core<G> {
 
     /// The greeting, welcome or rejection that is due.
     pub(super) fn greeting_command(&mut self, id: SlotId, now: Time) -> Option<Command> {
-        let blocked = self.stalled.blocked();
+        let (stalled, places) = (&self.stalled, &self.places);
         let session = self.sessions.get_mut(id)?;
         if !session.due {
             return None;
         }
         let paths = session.paths.len();
-        let open = |path: &path::Path| path.addr.is_some() && blocked >> path.rail & 1 == 0;
+        let is_stranger = session.is_answer();
+        let open = |path: &path::Path| {
+            path.addr.is_some() && !stalled.is_shut(path) && places.takes_greeting(path, is_stranger)
+        };
         let index =
             (0..paths).map(|nth| (session.turn + nth) % paths).find(|&at| open(&session.paths[at]))?;
         session.due = false;
         session.turn = index + 1;
         let (rail, addr) = (session.paths[index].rail, session.paths[index].addr?);
-        session.paths[index].posted(1, 0, now);
+        session.paths[index].sent(now);
         session.operations += 1;
+        self.places.take(rail, 1);
+        if is_stranger {
+            self.places.stranger_began(rail);
+        }
         let (state, tag) = (session.state, session.tag);
         let (to, body) = match state {
             State::Rejecting(reason) => {
@@ -184,8 +191,10 @@ impl<G> Core<G> {
         if matches!(state, State::Greeting | State::Confirming) {
             self.remind(now + self.config.greeting_interval, Timer::Session(id));
         }
-        let op = OpId::message(self.messages.insert(InFlight::Once { session: id, path: index }));
-        Some(Command::Send { op, rail, addr, bytes: Message { to, body }.encode() })
+        let flight = InFlight::Once { session: id, path: index, is_stranger };
+        let op = OpId::message(self.messages.insert(flight));
+        let path = PathId { session: id, path: index };
+        Some(Command::Send { path, op, rail, addr, bytes: Message { to, body }.encode() })
     }
 
     /// Handles the timer of a session that is not open.

@@ -24,6 +24,7 @@ mod lost;
 mod operations;
 mod path;
 mod peers;
+mod places;
 mod posting;
 mod row;
 mod schedule;
@@ -42,6 +43,7 @@ use fence::Abandoned;
 pub use latency::{CLASSES, Histogram, Latencies};
 use operations::{InFlight, Landed};
 use peers::Peer;
+use places::Places;
 use row::Row;
 use session::Session;
 use sink::Stalled;
@@ -89,6 +91,7 @@ pub struct Core<G> {
     last_arrival: Option<SlotId>,
     commands: VecDeque<Command>,
     stalled: Stalled,
+    places: Places,
     events: VecDeque<Event>,
     notifications: VecDeque<Notification>,
     /// Notifications for the code that serves device memory.
@@ -135,6 +138,7 @@ impl<G> Core<G> {
     ) -> Self {
         let incarnation = random();
         let (latencies, stalled) = (vec![Latencies::default(); rails.len()], Stalled::new(rails.len()));
+        let places = Places::new(&rails);
         Self {
             config,
             name: name.into(),
@@ -158,6 +162,7 @@ impl<G> Core<G> {
             last_arrival: None,
             commands: VecDeque::new(),
             stalled,
+            places,
             events: VecDeque::new(),
             notifications: VecDeque::new(),
             orders: VecDeque::new(),
@@ -269,13 +274,6 @@ impl<G> Core<G> {
         {
             session.queued = true;
             self.ready.push_back(id);
-        }
-    }
-
-    /// Examines all sessions again, because a rail has room again.
-    fn wake_all(&mut self) {
-        for id in self.sessions.ids(|session| !session.queued) {
-            self.wake(id);
         }
     }
 }

@@ -36,7 +36,12 @@ pub(super) enum InFlight {
         timer: Option<(Time, u64)>,
     },
     /// A message that a timer repeats, or that is not repeated.
-    Once { session: SlotId, path: usize },
+    Once {
+        session: SlotId,
+        path: usize,
+        /// It answers a greeting.
+        is_stranger: bool,
+    },
     /// The notice that a session has ended.
     Goodbye { session: SlotId, path: usize },
 }
@@ -128,11 +133,17 @@ impl<G> Core<G> {
         let path = &mut session.paths[path as usize];
         let since = since.min(nanos(now));
         path.ended(len, bytes, count, since, now);
-        self.latencies[path.rail].add(len, count, nanos(now) - since);
+        let rail = path.rail;
+        self.latencies[rail].add(len, count, nanos(now) - since);
         transfer.landed(bytes, count);
+        let is_awaited = self.places.give_back(rail, count);
         // The common case in a long transfer: no work waits for this path, and the transfer does not end with these
         // operations.
-        if transfer.in_flight > 0 && session.state == State::Up && session.transfers.is_empty() {
+        let is_common = transfer.in_flight > 0 && session.state == State::Up && session.transfers.is_empty();
+        if is_awaited {
+            self.wake_waiting(rail, count);
+        }
+        if is_common {
             return;
         }
         self.after_progress(id);
@@ -155,7 +166,9 @@ impl<G> Core<G> {
         session.operations -= 1;
         let is_path = is_path_fault(errno);
         session.paths[path].failed(chunk.len, is_path, now);
+        let rail = session.paths[path].rail;
         let is_severed = session.paths[path].severed.is_some_and(|severed| since <= nanos(severed));
+        self.left(rail, 1);
         let fate = match lease {
             Some(key) if is_path && self.lose(id, chunk, (path, key), (errno, is_severed), now) => Fate::Shut,
             // Posted before a key was leased, so it cannot be fenced.
@@ -184,6 +197,7 @@ impl<G> Core<G> {
             return;
         };
         let is_goodbye = matches!(in_flight, InFlight::Goodbye { .. });
+        let is_stranger = matches!(in_flight, InFlight::Once { is_stranger: true, .. });
         let (id, path, outgoing) = match in_flight {
             InFlight::Control { session, path, outgoing, timer } => {
                 if let Some(timer) = timer {
@@ -191,12 +205,15 @@ impl<G> Core<G> {
                 }
                 (session, path, outgoing)
             }
-            InFlight::Once { session, path } | InFlight::Goodbye { session, path } => (session, path, None),
+            InFlight::Once { session, path, .. } | InFlight::Goodbye { session, path } => {
+                (session, path, None)
+            }
         };
         let is_wanted = |id| self.transfers.get(id).is_some_and(|transfer| transfer.outcome.is_none());
         let again = outgoing.filter(|outgoing| outgoing.transfer.is_none_or(is_wanted));
         if let Some(session) = self.sessions.get_mut(id) {
             session.operations -= 1;
+            session.paths[path].messages -= 1;
             match result {
                 Ok(()) => session.paths[path].ended(0, 0, 1, nanos(now), now),
                 Err(_) => session.paths[path].failed(0, true, now),
@@ -205,6 +222,11 @@ impl<G> Core<G> {
             if let (Err(_), Some(outgoing)) = (result, again) {
                 session.outbox.push_front(*outgoing);
             }
+            let rail = session.paths[path].rail;
+            if is_stranger {
+                self.places.stranger_ended(rail);
+            }
+            self.left(rail, 1);
         }
         if is_goodbye {
             self.goodbye_ended(id, path, result.is_ok(), now);
@@ -214,6 +236,13 @@ impl<G> Core<G> {
         }
         self.wake(id);
         self.settle(id);
+    }
+
+    /// Gives back the places of operations that a rail no longer has.
+    pub(super) fn left(&mut self, rail: usize, count: u32) {
+        if self.places.give_back(rail, count) {
+            self.wake_waiting(rail, count);
+        }
     }
 
     /// Ends an open session that has no path left. The peer is told as soon as a path may be used again.

@@ -38,6 +38,10 @@ pub(super) struct Path {
     pub(super) in_flight: u64,
     /// Operations that were posted and have not ended.
     pub(super) operations: u32,
+    /// The messages among them.
+    pub(super) messages: u32,
+    /// The rail has refused work of the path, which waits ([`Stalled`](super::sink::Stalled)).
+    pub(super) is_stalled: bool,
     /// The time when the last operation ended, or the first one of a busy period was posted.
     progress: Time,
     /// Start of the measurement of `gathered` bytes: bytes that end together are one measurement.
@@ -75,6 +79,8 @@ impl Path {
             backoff: BACKOFF.0,
             in_flight: 0,
             operations: 0,
+            messages: 0,
+            is_stalled: false,
             progress: Time::ZERO,
             since: Time::ZERO,
             gathered: 0,
@@ -100,6 +106,18 @@ impl Path {
     /// Whether the path is closed until some event, not until a known time.
     pub(super) fn is_shut(&self) -> bool {
         self.is_fencing || self.stuck > 0
+    }
+
+    /// Operations that the rail has or is to have, including abandoned ones.
+    #[inline]
+    pub(super) fn places(&self) -> u32 {
+        self.operations + self.stuck
+    }
+
+    /// Records that a message was sent.
+    pub(super) fn sent(&mut self, now: Time) {
+        self.messages += 1;
+        self.posted(1, 0, now);
     }
 
     /// Bytes per second.

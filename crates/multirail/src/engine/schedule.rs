@@ -13,7 +13,7 @@ use super::operations::nanos;
 use super::path::Path;
 use super::row::{Found, MAX_ROW_LEN, Row, row_of};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
-use super::{Access, Command, Config, Core, OpId, Refused, Sink, Time, Timer, TransferId};
+use super::{Access, Command, Config, Core, OpId, PathId, Refused, Sink, Time, Timer, TransferId};
 use crate::wire::RegionKey;
 
 /// Minimum time after which a session with full paths is examined again, unless an operation ends.
@@ -66,7 +66,7 @@ impl<G> Core<G> {
                     &session.paths,
                     leased,
                     &self.config,
-                    self.stalled.blocked(),
+                    |path| !self.stalled.is_shut(path) && self.places.share(path) > 0,
                     now,
                 ),
                 Keys::Awaited(until) => Choice::Wait(Some(until)),
@@ -155,6 +155,7 @@ impl<G> Core<G> {
         let room = path.room(self.config.largest_access);
         let longest = if is_only { u64::MAX } else { self.config.striping_threshold };
         let whole = longest.min(self.config.largest_access.saturating_add(1));
+        let most = left.min(self.places.share(path).max(1));
         let mut access = Access {
             op: OpId::from_bits(0),
             rail: path.rail,
@@ -169,13 +170,14 @@ impl<G> Core<G> {
             transfer: TransferId(transfer_id),
         };
         let (mut chunk, mut posted, mut bytes, mut failure) = (first, 0, 0_u64, None);
+        let mut is_refused = false;
         loop {
             let pieces = plan.pieces.get(chunk.piece as usize..)?;
             let piece = pieces.first()?;
             let is_whole = at == (chunk.piece + 1, 0) && chunk.len == piece.len && chunk.number + 1 == chunks;
             let mut found = Found::one(chunk.len);
             if may_follow && is_whole && chunk.len < longest {
-                found = row_of(pieces, MAX_ROW_LEN.min(left - posted), room.saturating_sub(bytes), whole);
+                found = row_of(pieces, MAX_ROW_LEN.min(most - posted), room.saturating_sub(bytes), whole);
                 (at.0, chunks) = (at.0 + found.count - 1, chunks + found.count - 1);
             }
             let count = found.count;
@@ -184,7 +186,7 @@ impl<G> Core<G> {
             let next = plan.pieces.get(at.0 as usize).filter(|next| {
                 let len = (next.len - at.1).min(self.config.largest_access);
                 let fits = bytes.saturating_add(len) <= room;
-                posted < left
+                posted < most
                     && may_follow
                     && next.len < longest
                     && fits
@@ -207,7 +209,12 @@ impl<G> Core<G> {
                 let left_out = pieces[..count as usize].iter().rev().take(left_out as usize);
                 bytes -= left_out.map(|piece| piece.len).sum::<u64>();
                 match refused {
-                    Refused::Full => self.stalled.block(access.rail, Command::Access(access)),
+                    Refused::Full => {
+                        path.is_stalled = true;
+                        let path = PathId { session: session_id, path: index };
+                        self.stalled.refused(access.rail, path, Command::Access(path, access));
+                        is_refused = true;
+                    }
                     Refused::Failed(errno) => failure = Some((access.op, errno)),
                 }
                 break;
@@ -222,6 +229,7 @@ impl<G> Core<G> {
         transfer.in_flight += posted - 1;
         session.operations += posted as usize;
         path.posted(posted, bytes, now);
+        self.places.take(access.rail, posted - u32::from(is_refused));
         let left = left - posted;
         transfer.last = (index, left);
         if left == 0 && session.transfers.len() > 1 {
@@ -262,7 +270,7 @@ fn choose<G>(
     paths: &[Path],
     leased: &[RegionKey],
     config: &Config,
-    blocked: u64,
+    is_free: impl Fn(&Path) -> bool,
     now: Time,
 ) -> Choice {
     let Some(piece) = transfer.plan.pieces.get(chunk.piece as usize) else { return Choice::Nowhere };
@@ -277,8 +285,7 @@ fn choose<G>(
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);
         untried && paths[at].is_up(now)
     };
-    let has_room =
-        |path: &Path| path.has_room(chunk.len, config.largest_access) && blocked >> path.rail & 1 == 0;
+    let has_room = |path: &Path| path.has_room(chunk.len, config.largest_access) && is_free(path);
     // Successive short descriptors stay together, so that the rail can put them into one packet or behind one doorbell.
     let (last, left) = transfer.last;
     if left > 0

@@ -12,7 +12,7 @@ use super::inbox::{Inbox, Taken};
 use super::lost::{Expired, Lost};
 use super::path::Path;
 use super::transfer::Outcome;
-use super::{Command, Core, Event, InFlight, OpId, PeerId, Sink, Time, Timer};
+use super::{Command, Core, Event, InFlight, OpId, PathId, PeerId, Sink, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
 
@@ -97,6 +97,8 @@ pub(super) struct Session {
     pub(super) turn: usize,
     /// The session is in the engine's list.
     pub(super) queued: bool,
+    /// A bit for each rail whose places the session waits for.
+    pub(super) awaited: u64,
     /// The timer for the time when another path may be better than a full one.
     pub(super) full: Option<(Time, u64)>,
     pub(super) outbox: VecDeque<Outgoing>,
@@ -162,6 +164,7 @@ impl Session {
             confirmations: 0,
             turn: 0,
             queued: false,
+            awaited: 0,
             full: None,
             outbox: VecDeque::new(),
             transfers: VecDeque::new(),
@@ -240,9 +243,20 @@ impl Session {
         Some(transfer)
     }
 
-    /// The path for a message: the one expected to deliver it first, other than `last` if possible.
-    pub(super) fn control_path(&self, blocked: u64, last: Option<usize>, now: Time) -> Option<usize> {
-        let open = |path: &Path| path.is_up(now) && blocked >> path.rail & 1 == 0;
+    /// Whether the session only answers the greeting of a stranger.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self.state, State::Offered | State::Rejecting(_))
+    }
+
+    /// The path for a message: the one expected to deliver it first, other than `last` if possible. `has_room` says
+    /// whether a path's rail takes a message.
+    pub(super) fn control_path(
+        &self,
+        has_room: impl Fn(&Path) -> bool,
+        last: Option<usize>,
+        now: Time,
+    ) -> Option<usize> {
+        let open = |path: &Path| path.is_up(now) && has_room(path);
         let paths = (0..self.paths.len()).filter(|&at| open(&self.paths[at]));
         let cost = |at: usize| (last == Some(at), self.paths[at].finish(0, now));
         paths.min_by(|&a, &b| {
@@ -278,7 +292,8 @@ impl<G> Core<G> {
     }
 
     pub(super) fn control_command(&mut self, id: SlotId, now: Time) -> Option<Command> {
-        let blocked = self.stalled.blocked();
+        let (stalled, places) = (&self.stalled, &self.places);
+        let has_room = |path: &Path| !stalled.is_shut(path) && places.takes_message(path);
         let session = self.sessions.get_mut(id)?;
         if !session.acks.is_empty() {
             let count = session.acks.len().min(ACKED);
@@ -289,15 +304,16 @@ impl<G> Core<G> {
             true => None,
             false => session.outbox.front()?.last,
         };
-        let index = session.control_path(blocked, last, now)?;
+        let index = session.control_path(has_room, last, now)?;
         let mut outgoing = match std::mem::take(&mut session.introduces) {
             true => Outgoing::new(Body::Able, None),
             false => session.outbox.pop_front()?,
         };
         let (rail, to) = (session.paths[index].rail, session.theirs);
         let addr = session.paths[index].addr?;
-        session.paths[index].posted(1, 0, now);
+        session.paths[index].sent(now);
         session.operations += 1;
+        self.places.take(rail, 1);
         outgoing.last = Some(index);
         let message = Message { to, body: outgoing.body.clone() };
         let patience = self.config.repeat_after.saturating_mul(1 << outgoing.repeats.min(MAX_DOUBLINGS));
@@ -312,7 +328,8 @@ impl<G> Core<G> {
             }
         }
         self.watch(id, index, now);
-        Some(Command::Send { op: OpId::message(op), rail, addr, bytes: message.encode() })
+        let path = PathId { session: id, path: index };
+        Some(Command::Send { path, op: OpId::message(op), rail, addr, bytes: message.encode() })
     }
 
     /// Sends a message that was not acknowledged for some time on another path too. Receivers recognise the duplicate.

@@ -19,7 +19,7 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::transfer::{Outcome, Way};
-use super::{Core, OpId, Sink, Time};
+use super::{Core, OpId, PathId, Sink, Time};
 
 impl<G> Core<G> {
     /// Ends the connection of a mute path. The accesses on it end with errors of the path.
@@ -31,7 +31,7 @@ impl<G> Core<G> {
         for row_id in self.rows_on(id, index) {
             let Some(row) = self.rows.get(row_id).copied() else { continue };
             for op in row.in_flight().map(|nth| OpId::access(row_id).nth(nth)) {
-                if self.stalled.take_access(rail, op) {
+                if self.take_stalled(PathId { session: id, path: index }, op) {
                     self.ended(op, Err(Errno::ETIMEDOUT), now);
                 }
             }

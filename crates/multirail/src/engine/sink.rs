@@ -1,19 +1,25 @@
 //! The sink that carries out the engine's work, and the loop that hands the work to it.
 //!
 //! Work goes straight from the decision into the sink: a queue between them cost more than the rest of an access. Work
-//! for which a rail has no room waits here, in order, and the rail gets no other work before it.
+//! for which a rail has no room waits here, in order, and its path gets no other work before it. Paths to other peers go
+//! on: a rail may have no room for one peer alone. How much one peer may take of a rail says `places.rs`.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use ofi::Errno;
 
+use super::path::Path;
 use super::session::State;
-use super::{Access, Command, Core, OpId, Piece, Plan, Time};
+use super::{Access, Command, Core, OpId, PathId, Piece, Plan, Time};
 use crate::wire::RegionKey;
 use crate::wire::message::LeasedKey;
 
 /// Approximate limit of commands and accesses in one [`Core::perform`], so that the call ends.
 const MAX_COMMANDS_PER_PERFORM: u64 = 4096;
+
+/// Refusals after which a rail is offered nothing more in one [`Core::perform`]: a rail without any room costs as much
+/// with many peers as with few.
+const MAX_REFUSALS: u32 = 8;
 
 /// The reason why a rail did not take an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,41 +112,95 @@ pub trait Sink<G> {
     fn end_leases(&mut self, _tag: u64) {}
 }
 
-/// Work that waits for room on its rail, and the rails that have refused work.
+/// Work that rails have refused for lack of room, by path: a peer's refused work waits for that peer alone, and takes no
+/// place of its rail.
 #[derive(Default)]
 pub(super) struct Stalled {
-    /// By rail, oldest first.
-    commands: Vec<VecDeque<Command>>,
-    /// A bit for each rail that has refused something in this call of [`Core::perform`].
+    /// Oldest first.
+    queues: HashMap<PathId, VecDeque<Command>>,
+    rails: Vec<Refusing>,
+    /// A bit for each rail that has refused [`MAX_REFUSALS`] pieces of work in this call of [`Core::perform`].
     blocked: u64,
+}
+
+/// A rail that may have refused work.
+#[derive(Default)]
+struct Refusing {
+    /// The paths with refused work, in the order in which they are tried again.
+    turns: VecDeque<PathId>,
+    /// Refusals in this call of [`Core::perform`].
+    refusals: u32,
 }
 
 impl Stalled {
     pub(super) fn new(rails: usize) -> Self {
-        Self { commands: (0..rails).map(|_| VecDeque::new()).collect(), blocked: 0 }
+        let rails = (0..rails).map(|_| Refusing::default()).collect();
+        Self { queues: HashMap::new(), rails, blocked: 0 }
     }
 
     pub(super) fn blocked(&self) -> u64 {
         self.blocked
     }
 
-    pub(super) fn block(&mut self, rail: usize, command: Command) {
-        self.blocked |= 1 << rail;
-        self.commands[rail].push_back(command);
+    /// Whether a path gets no work now: its rail has refused some, or has refused much of others.
+    #[inline]
+    pub(super) fn is_shut(&self, path: &Path) -> bool {
+        path.is_stalled || self.blocked >> path.rail & 1 == 1
     }
 
-    /// Removes an access that waits for room. Returns whether there was one.
-    pub(super) fn take_access(&mut self, rail: usize, op: OpId) -> bool {
-        let is_it = |command: &Command| matches!(command, Command::Access(access) if access.op == op);
-        let found = self.commands[rail].iter().position(is_it);
-        found.and_then(|at| self.commands[rail].remove(at)).is_some()
+    /// Keeps work that a rail has refused. The caller marks the path, and gives back the work's place.
+    pub(super) fn refused(&mut self, rail: usize, path: PathId, command: Command) {
+        let refusing = &mut self.rails[rail];
+        refusing.refusals += 1;
+        if refusing.refusals >= MAX_REFUSALS {
+            self.blocked |= 1 << rail;
+        }
+        self.keep(rail, path, command);
+    }
+
+    /// Keeps work behind the refused work of its path.
+    fn keep(&mut self, rail: usize, path: PathId, command: Command) {
+        let queue = self.queues.entry(path).or_default();
+        if queue.is_empty() {
+            self.rails[rail].turns.push_back(path);
+        }
+        queue.push_back(command);
+    }
+
+    fn next_of(&mut self, path: PathId) -> Option<Command> {
+        self.queues.get_mut(&path)?.pop_front()
     }
 }
 
 impl<G> Core<G> {
     /// Whether work waits for room on a rail.
     pub fn is_stalled(&self) -> bool {
-        self.stalled.commands.iter().any(|commands| !commands.is_empty())
+        !self.stalled.queues.is_empty() || self.places.has_refused()
+    }
+
+    /// Removes an access that waits for room. Returns whether there was one.
+    pub(super) fn take_stalled(&mut self, path: PathId, op: OpId) -> bool {
+        let Some(queue) = self.stalled.queues.get_mut(&path) else { return false };
+        let is_it = |command: &Command| matches!(command, Command::Access(_, access) if access.op == op);
+        let found = queue.iter().position(is_it);
+        let Some(Command::Access(_, access)) = found.and_then(|at| queue.remove(at)) else { return false };
+        let is_empty = queue.is_empty();
+        self.places.take(access.rail, 1); // until its end is handled
+        if is_empty {
+            self.flows_again(path);
+        }
+        true
+    }
+
+    /// Nothing of a path waits for room any more.
+    fn flows_again(&mut self, path: PathId) {
+        self.stalled.queues.remove(&path);
+        let Some(session) = self.sessions.get_mut(path.session) else { return };
+        let Some(found) = session.paths.get_mut(path.path) else { return };
+        found.is_stalled = false;
+        let rail = found.rail;
+        self.stalled.rails[rail].turns.retain(|&other| other != path);
+        self.wake(path.session);
     }
 
     /// Hands the pending work to the rails. Returns whether there was any.
@@ -151,11 +211,17 @@ impl<G> Core<G> {
         while done < MAX_COMMANDS_PER_PERFORM {
             if let Some(command) = self.commands.pop_front() {
                 done += 1;
-                match command.rail() {
-                    Some(rail) if self.stalled.blocked >> rail & 1 == 1 => self.stalled.block(rail, command),
+                match command.needs_room() {
+                    Some((path, rail)) if self.is_shut(path) => {
+                        self.mark_stalled(path);
+                        self.stalled.keep(rail, path, command);
+                        self.left(rail, 1);
+                    }
                     _ => {
-                        if let Some((rail, refused)) = self.carry_out(command, now, sink) {
-                            self.stalled.block(rail, refused);
+                        if let Some((rail, path, refused)) = self.carry_out(command, now, sink) {
+                            self.mark_stalled(path);
+                            self.stalled.refused(rail, path, refused);
+                            self.left(rail, 1);
                         }
                     }
                 }
@@ -173,38 +239,72 @@ impl<G> Core<G> {
             done += posted;
             if posted > 0 || !self.commands.is_empty() {
                 self.wake(id);
+            } else {
+                self.await_places(id);
             }
         }
         done > 0 || was_freed
     }
 
+    fn is_shut(&self, id: PathId) -> bool {
+        let path = self.sessions.get(id.session).and_then(|session| session.paths.get(id.path));
+        path.is_some_and(|path| self.stalled.is_shut(path))
+    }
+
+    fn mark_stalled(&mut self, id: PathId) {
+        let session = self.sessions.get_mut(id.session);
+        if let Some(path) = session.and_then(|session| session.paths.get_mut(id.path)) {
+            path.is_stalled = true;
+        }
+    }
+
     /// Offers the waiting work to the rails that had no room for it. Returns whether a rail has taken any.
     fn retry_stalled(&mut self, now: Time, sink: &mut impl Sink<G>) -> bool {
-        self.stalled.blocked = 0;
         let mut was_freed = false;
-        for rail in 0..self.stalled.commands.len() {
-            while let Some(command) = self.stalled.commands[rail].pop_front() {
-                if let Some((_, refused)) = self.carry_out(command, now, sink) {
-                    self.stalled.commands[rail].push_front(refused);
-                    self.stalled.blocked |= 1 << rail;
+        if !self.is_stalled() {
+            return false;
+        }
+        self.stalled.blocked = 0;
+        for rail in 0..self.stalled.rails.len() {
+            self.stalled.rails[rail].refusals = 0;
+            for _ in 0..self.stalled.rails[rail].turns.len() {
+                // The others get the rest of the refusals.
+                if self.stalled.rails[rail].refusals >= MAX_REFUSALS / 2 {
                     break;
                 }
-                was_freed = true;
+                let Some(path) = self.stalled.rails[rail].turns.pop_front() else { break };
+                was_freed |= self.retry(rail, path, now, sink);
             }
         }
-        if was_freed {
-            self.wake_all();
-        }
+        self.wake_refused(MAX_REFUSALS / 2);
         was_freed
     }
 
-    /// Carries out a command, or returns it with its rail, if the rail has no room.
+    /// Offers the waiting work of a path to its rail. Returns whether the rail has taken any.
+    fn retry(&mut self, rail: usize, path: PathId, now: Time, sink: &mut impl Sink<G>) -> bool {
+        let mut was_freed = false;
+        while let Some(command) = self.stalled.next_of(path) {
+            self.places.take(rail, 1);
+            if let Some((_, _, refused)) = self.carry_out(command, now, sink) {
+                self.places.give_back(rail, 1);
+                self.stalled.rails[rail].refusals += 1;
+                self.stalled.rails[rail].turns.push_back(path);
+                self.stalled.queues.entry(path).or_default().push_front(refused);
+                return was_freed;
+            }
+            was_freed = true;
+        }
+        self.flows_again(path);
+        was_freed
+    }
+
+    /// Carries out a command, or returns it with its rail and path, if the rail has no room.
     fn carry_out(
         &mut self,
         command: Command,
         now: Time,
         sink: &mut impl Sink<G>,
-    ) -> Option<(usize, Command)> {
+    ) -> Option<(usize, PathId, Command)> {
         match command {
             Command::Insert { path, rail, format, address } => {
                 let inserted = sink.insert(rail, format, &address);
@@ -219,19 +319,21 @@ impl<G> Core<G> {
                 self.close_keys(session, serial, &keys, out, sink);
             }
             Command::EndLeases { tag } => sink.end_leases(tag),
-            Command::Send { op, rail, addr, bytes } => match sink.send(op, rail, addr, bytes) {
+            Command::Send { path, op, rail, addr, bytes } => match sink.send(op, rail, addr, bytes) {
                 Ok(()) => {}
-                Err((Refused::Full, bytes)) => return Some((rail, Command::Send { op, rail, addr, bytes })),
+                Err((Refused::Full, bytes)) => {
+                    return Some((rail, path, Command::Send { path, op, rail, addr, bytes }));
+                }
                 Err((Refused::Failed(errno), _)) => self.ended(op, Err(errno), now),
             },
-            Command::Access(access) => {
+            Command::Access(path, access) => {
                 let posted = match self.transfers.get(access.transfer.0) {
                     Some(transfer) => sink.access(&access, &transfer.plan, false),
                     None => Err(Refused::Failed(Errno::ECANCELED)),
                 };
                 match posted {
                     Ok(()) => {}
-                    Err(Refused::Full) => return Some((access.rail, command)),
+                    Err(Refused::Full) => return Some((access.rail, path, command)),
                     Err(Refused::Failed(errno)) => self.ended(access.op, Err(errno), now),
                 }
             }

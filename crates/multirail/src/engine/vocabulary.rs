@@ -88,6 +88,8 @@ pub struct RailSpec {
     pub wide_data: bool,
     /// Whether each peer has a connection of its own, which [`Sink::sever`](super::Sink::sever) ends.
     pub severs: bool,
+    /// Operations that the endpoint takes at a time, to all peers together.
+    pub operations: u32,
 }
 
 /// Names an operation: an access of a row, or a message.
@@ -184,9 +186,9 @@ pub(super) enum Command {
     /// Remove an address.
     Remove { rail: usize, addr: u64 },
     /// Send a message.
-    Send { op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
-    /// A read or write for which the rail had no room.
-    Access(Access),
+    Send { path: PathId, op: OpId, rail: usize, addr: u64, bytes: Vec<u8> },
+    /// A read or write of this path for which the rail had no room.
+    Access(PathId, Access),
     /// Abandon the accesses of a row; reads by this time.
     Abandon { row: SlotId, until: Time },
     /// End the connection of a session's path.
@@ -202,11 +204,11 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// The rail on which the command needs room.
-    pub(super) fn rail(&self) -> Option<usize> {
+    /// The path and the rail on which the command needs room.
+    pub(super) fn needs_room(&self) -> Option<(PathId, usize)> {
         match self {
-            Self::Send { rail, .. } => Some(*rail),
-            Self::Access(access) => Some(access.rail),
+            Self::Send { path, rail, .. } => Some((*path, *rail)),
+            Self::Access(path, access) => Some((*path, access.rail)),
             Self::Insert { .. }
             | Self::Remove { .. }
             | Self::Abandon { .. }

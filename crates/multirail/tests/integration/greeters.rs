@@ -41,7 +41,7 @@ fn hub() -> Core<()> {
 }
 
 fn hub_with(config: Config) -> Core<()> {
-    let rail = RailSpec { info: rail(), bandwidth: None, wide_data: true, severs: false };
+    let rail = RailSpec { info: rail(), bandwidth: None, wide_data: true, severs: false, operations: 1024 };
     let mut state = 0x1234_5678_u64;
     let random = move || {
         // splitmix64

@@ -40,6 +40,7 @@ fn engine(number: u64) -> Core<()> {
         bandwidth: None,
         wide_data: true,
         severs: false,
+        operations: 1024,
     });
     let mut state = number << 20 | 1;
     let random = move || {

@@ -148,6 +148,7 @@ pub fn agent(index: usize, life: u32) -> Agent {
         bandwidth: Some(1e9 * (rail + 1) as f64),
         wide_data: true,
         severs: false,
+        operations: 1024,
     });
     let mut random = Random((index as u64) << 32 | u64::from(life) | 0x5EED_0000);
     let config = Config {

@@ -132,6 +132,7 @@ impl Pair {
                 bandwidth: Some(1.0),
                 wide_data: true,
                 severs,
+                operations: 1024,
             });
             let mut state = index as u64 + 1;
             let random = move || {

@@ -1,0 +1,211 @@
+//! The operations that an endpoint takes at a time, and how the peers of a rail share them.
+//!
+//! An endpoint has one limit for all its peers (`tx_attr.size`). An operation to a peer that does not poll may stay in
+//! it for as long as that peer lives, and nothing else can end it. So a path never takes more than half of what it
+//! leaves free: one path alone may have a third of the places, and each further silent peer a third of the rest. A path
+//! without operations gets a place as long as there is one, and one with few messages under way may send another. All
+//! strangers together, whose greetings this agent answers, have a quarter of the places.
+//!
+//! Work that finds no free place waits in its session. The session is listed here, and looks again when an operation of
+//! any peer on the rail has ended.
+
+use std::collections::VecDeque;
+
+use ofi_core::slots::SlotId;
+
+use super::path::Path;
+use super::{Core, RailSpec};
+
+/// Messages that a path may have under way whatever its share, as long as there is a free place.
+const MESSAGES: u32 = 4;
+
+/// The places of all rails.
+pub(super) struct Places {
+    rails: Vec<Rail>,
+    /// A bit for each rail without a free place.
+    full: u64,
+    /// A bit for each rail on which a session waits because it has refused too much.
+    refusing: u64,
+}
+
+struct Rail {
+    size: u32,
+    used: u32,
+    /// Places used by answers to strangers.
+    strangers: u32,
+    /// Sessions whose work waits for a place.
+    waiting: VecDeque<SlotId>,
+}
+
+impl Places {
+    pub(super) fn new(rails: &[RailSpec]) -> Self {
+        let rail = |spec: &RailSpec| Rail {
+            size: spec.operations.max(1),
+            used: 0,
+            strangers: 0,
+            waiting: VecDeque::new(),
+        };
+        Self { rails: rails.iter().map(rail).collect(), full: 0, refusing: 0 }
+    }
+
+    /// The accesses that a path may have under way in addition.
+    #[inline]
+    pub(super) fn share(&self, path: &Path) -> u32 {
+        let Rail { size, used, .. } = self.rails[path.rail];
+        let (free, own) = (size.saturating_sub(used), path.places());
+        // The largest n with own + n <= (free - n) / 2.
+        let share = free.saturating_sub(own.saturating_mul(2)) / 3;
+        if own == 0 { share.max(free.min(1)) } else { share }
+    }
+
+    /// Whether a path may send another message.
+    pub(super) fn takes_message(&self, path: &Path) -> bool {
+        let Rail { size, used, .. } = self.rails[path.rail];
+        used < size && (path.messages < MESSAGES || self.share(path) > 0)
+    }
+
+    /// Whether a path may send a greeting or, to a stranger, an answer to one.
+    pub(super) fn takes_greeting(&self, path: &Path, is_stranger: bool) -> bool {
+        let Rail { size, used, strangers, .. } = self.rails[path.rail];
+        used < size && path.messages < MESSAGES && !(is_stranger && strangers >= size.div_ceil(4))
+    }
+
+    #[inline]
+    pub(super) fn take(&mut self, rail: usize, count: u32) {
+        let places = &mut self.rails[rail];
+        places.used += count;
+        if places.used >= places.size {
+            self.full |= 1 << rail;
+        }
+    }
+
+    /// Gives back the places of operations that have ended. Returns whether sessions wait for places.
+    #[inline]
+    pub(super) fn give_back(&mut self, rail: usize, count: u32) -> bool {
+        let places = &mut self.rails[rail];
+        places.used -= count;
+        if places.used < places.size {
+            self.full &= !(1 << rail);
+        }
+        !places.waiting.is_empty()
+    }
+
+    /// Whether sessions wait although the end of no operation may wake them.
+    pub(super) fn has_refused(&self) -> bool {
+        self.refusing != 0
+    }
+
+    pub(super) fn stranger_began(&mut self, rail: usize) {
+        self.rails[rail].strangers += 1;
+    }
+
+    pub(super) fn stranger_ended(&mut self, rail: usize) {
+        self.rails[rail].strangers -= 1;
+    }
+}
+
+impl<G> Core<G> {
+    /// Lists a session whose work is not done, on those of its rails that have no place, or that have refused too much.
+    pub(super) fn await_places(&mut self, id: SlotId) {
+        let shut = self.places.full | self.stalled.blocked();
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let is_answer = session.is_answer();
+        let has_work = session.due || !session.outbox.is_empty() || !session.transfers.is_empty();
+        if !has_work || (shut == 0 && !is_answer) {
+            return;
+        }
+        for path in &session.paths {
+            let (rail, bit) = (path.rail, 1 << path.rail);
+            let is_refused = self.stalled.blocked() & bit != 0 && !path.is_stalled;
+            // A path with operations looks again when one of its own ends.
+            let has_none = path.places() == 0 && self.places.full & bit != 0;
+            let is_late = is_answer && !self.places.takes_greeting(path, true);
+            if (is_refused || has_none || is_late) && session.awaited & bit == 0 {
+                session.awaited |= bit;
+                self.places.rails[rail].waiting.push_back(id);
+            }
+            if is_refused {
+                self.places.refusing |= bit;
+            }
+        }
+    }
+
+    /// Lets up to `count` of the sessions that wait for places on a rail look again, those that wait longest first.
+    #[cold]
+    pub(super) fn wake_waiting(&mut self, rail: usize, count: u32) {
+        for _ in 0..count {
+            let Some(id) = self.places.rails[rail].waiting.pop_front() else { return };
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.awaited &= !(1 << rail);
+                self.wake(id);
+            }
+        }
+    }
+
+    /// As [`Core::wake_waiting`], for rails that have refused too much.
+    pub(super) fn wake_refused(&mut self, count: u32) {
+        for rail in 0..self.places.rails.len() {
+            if self.places.refusing >> rail & 1 == 1 {
+                self.wake_waiting(rail, count);
+                if self.places.rails[rail].waiting.is_empty() {
+                    self.places.refusing &= !(1 << rail);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::RailInfo;
+
+    fn places(size: u32) -> Places {
+        let info = RailInfo { provider: "none".into(), format: 0, address: vec![0] };
+        Places::new(&[RailSpec { info, bandwidth: None, wide_data: true, severs: false, operations: size }])
+    }
+
+    /// Takes all that a path may have. Returns the number.
+    fn fill(places: &mut Places) -> u32 {
+        let (mut path, mut all) = (Path::new(0, 0, None), 0);
+        loop {
+            let share = places.share(&path);
+            if share == 0 {
+                return all;
+            }
+            path.posted(share, 0, super::super::Time::ZERO);
+            places.take(0, share);
+            all += share;
+        }
+    }
+
+    #[test]
+    fn a_path_leaves_twice_its_share_to_the_others() {
+        for size in [1, 2, 3, 8, 64, 1024, 1 << 20] {
+            let (mut places, mut free, mut paths) = (places(size), size, 0);
+            while free > 0 {
+                let took = fill(&mut places);
+                assert!(took >= 1, "a path without operations gets a place: {free} are free of {size}");
+                free -= took;
+                assert!(took == 1 || 2 * took <= free, "{took} taken, {free} left of {size}");
+                paths += 1;
+            }
+            assert_eq!(fill(&mut places), 0);
+            println!("{paths} silent paths fill {size} places");
+        }
+    }
+
+    #[test]
+    fn strangers_have_a_quarter_together() {
+        let mut places = places(1024);
+        let path = Path::new(0, 0, None);
+        let mut strangers = 0;
+        while places.takes_greeting(&path, true) {
+            places.take(0, 1);
+            places.stranger_began(0);
+            strangers += 1;
+        }
+        assert_eq!(strangers, 256);
+        assert!(places.takes_greeting(&path, false) && places.takes_message(&path));
+    }
+}
