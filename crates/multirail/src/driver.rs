@@ -10,7 +10,7 @@ use ofi::{Errno, Error};
 
 use crate::engine::{Access, Core, OpId, Plan, Refused, Sink};
 use crate::leases::Leases;
-use crate::rail::Rail;
+use crate::rail::{Rail, Shutting};
 use crate::region::{Guard, Inner as RegionInner, Shares};
 use crate::staging::Staging;
 use crate::waiters::Waiters;
@@ -130,6 +130,10 @@ impl Sink<Guard> for Rails<'_> {
 
     fn abandon(&mut self, rail: usize, op: OpId) -> Result<(), Errno> {
         self.0[rail].abandon(op).map_err(|error| error.errno())
+    }
+
+    fn abandons_alone(&self, rail: usize) -> bool {
+        self.0[rail].shutting() == Shutting::Table
     }
 
     fn lease(&mut self, tag: u64, region: u64) -> Vec<RegionKey> {

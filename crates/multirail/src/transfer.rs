@@ -183,14 +183,19 @@ impl Transfer {
         Ok(quiet.is_some())
     }
 
-    /// Cancels the transfer if it has not ended: no further part is posted. Parts in flight may still be executed; see
-    /// [`Transfer::wait_quiet`].
+    /// Cancels the transfer if it has not ended: no further part is posted, and rails that can give up the parts in
+    /// flight do so at once: the transfer is quiet on return. Other rails keep the memory until the parts have ended; see
+    /// [`Transfer::wait_quiet`]. What was sent of a write may still reach the peer.
     pub fn cancel(&self) {
         let mut driver = self.agent.shared.lock();
         match self.id {
             Id::Moved(id) => driver.core.cancel(id),
             Id::Staged(id) => driver.staging.cancel(id),
         }
+        let now = self.agent.shared.now();
+        let Driver { staging, core, .. } = &mut *driver;
+        staging.advance(core, now);
+        driver.pump(now);
         self.agent.shared.rouse(driver);
     }
 }
@@ -219,5 +224,7 @@ impl Drop for Transfer {
             Id::Moved(id) => driver.core.release(id),
             Id::Staged(id) => driver.staging.release(id),
         }
+        let now = self.agent.shared.now();
+        driver.pump(now);
     }
 }

@@ -48,9 +48,6 @@ const Memory *memory(const nixlBackendMD *md) {
 
 struct Request final : nixlBackendReqH {
     ofi_request *request = nullptr;
-    ~Request() override {
-        ofi_nixl_release(request);
-    }
 };
 
 const ofi_request *request(nixlBackendReqH *handle) {
@@ -190,8 +187,12 @@ public:
     }
 
     nixl_status_t releaseReqH(nixlBackendReqH *handle) const override {
-        delete handle;
-        return NIXL_SUCCESS;
+        // NIXL forgets the handle after a second refusal, when its memory is still in use: then it is never freed.
+        int done = ofi_nixl_release(static_cast<Request *>(handle)->request);
+        if (done == 0) {
+            delete handle;
+        }
+        return status(done);
     }
 
     nixl_status_t getNotifs(notif_list_t &out) override {

@@ -1,6 +1,7 @@
 //! Requests: prepared once, posted any number of times.
 
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -42,7 +43,12 @@ pub struct Request {
     timeout: Duration,
     /// The transfer that was posted last.
     posted: Mutex<Option<Transfer>>,
+    /// NIXL wants to release the request, whose memory is still in use.
+    is_unwanted: AtomicBool,
 }
+
+/// Maximum time for which the second release of a request waits for its memory.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Prepares transfers of `count` descriptors to or from one peer.
 ///
@@ -83,7 +89,8 @@ pub unsafe extern "C" fn ofi_nixl_prepare(
         }
         let way = if is_write { Way::Write } else { Way::Read };
         let plan = engine.agent.prepare(peer, way, &local, &remote)?;
-        let request = Request { plan, timeout: engine.timeout, posted: Mutex::default() };
+        let (posted, is_unwanted) = (Mutex::default(), AtomicBool::new(false));
+        let request = Request { plan, timeout: engine.timeout, posted, is_unwanted };
         // SAFETY: the caller's promise.
         unsafe { put(out, request) };
         Ok(status::SUCCESS)
@@ -100,7 +107,7 @@ pub unsafe extern "C" fn ofi_nixl_post(request: *const Request, has_message: boo
         // SAFETY: the caller's promise.
         let (request, message) = unsafe { (&*request, message.get()) };
         let mut posted = request.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        if posted.as_ref().is_some_and(|transfer| transfer.progress().outcome.is_none()) {
+        if posted.as_ref().is_some_and(|transfer| told(transfer.progress()) == status::IN_PROGRESS) {
             return Ok(status::REPOST_ACTIVE);
         }
         let transfer = if has_message {
@@ -125,22 +132,52 @@ pub unsafe extern "C" fn ofi_nixl_check(request: *const Request) -> c_int {
         let request = unsafe { &*request };
         let posted = request.posted.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(transfer) = &*posted else { return Ok(status::NOT_POSTED) };
-        Ok(told(transfer.poll()?))
+        let progress = transfer.poll()?;
+        Ok(if request.is_unwanted.load(Ordering::Relaxed) { status::CANCELED } else { told(progress) })
     })
 }
 
-/// Cancels a transfer in flight and releases the request. Its memory may be freed after `ofi_nixl_deregister` has
-/// succeeded.
+/// Cancels a transfer in flight and releases the request. After success nothing is written into its memory.
+///
+/// `NIXL_ERR_REPOST_ACTIVE` if a rail cannot give up what it has, and has not ended it: the request stays valid. NIXL
+/// hears this answer once. It ignores that of a second call, so the second call waits, for at most [`RELEASE_TIMEOUT`].
+/// If the memory is in use even then, the request stays, and so does the registration of its memory
+/// (`ofi_nixl_deregister`).
 ///
 /// # Safety
-/// `request` comes from `ofi_nixl_prepare`, is not used by other calls, and is released once.
+/// `request` comes from `ofi_nixl_prepare`, is not used by other calls, and is not used after success.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_release(request: *mut Request) -> c_int {
     call("releasing a transfer", || {
         // SAFETY: the caller's promise.
+        let is_free = unsafe { &*request }.give_back()?;
+        if !is_free {
+            return Ok(status::REPOST_ACTIVE);
+        }
+        // SAFETY: the caller's promise.
         drop(unsafe { Box::from_raw(request) });
         Ok(status::SUCCESS)
     })
+}
+
+impl Request {
+    /// Cancels the transfer. Returns whether nothing is written into its memory any more.
+    fn give_back(&self) -> ofi::Result<bool> {
+        let posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(transfer) = &*posted else { return Ok(true) };
+        transfer.cancel();
+        if told(transfer.progress()) != status::IN_PROGRESS {
+            return Ok(true);
+        }
+        if !self.is_unwanted.swap(true, Ordering::Relaxed) {
+            return Ok(told(transfer.poll()?) != status::IN_PROGRESS);
+        }
+        let is_quiet = transfer.wait_quiet(RELEASE_TIMEOUT)?;
+        if !is_quiet {
+            say("releasing a transfer", "its memory is still in use, and must stay allocated");
+        }
+        Ok(is_quiet)
+    }
 }
 
 /// The estimated duration of a transfer in seconds, from measurements; `NIXL_ERR_NOT_SUPPORTED` before a session is
@@ -159,14 +196,41 @@ pub unsafe extern "C" fn ofi_nixl_estimate(request: *const Request, seconds: *mu
     })
 }
 
+/// The status of a transfer. One that has failed is in progress until nothing is written into its memory any more: NIXL
+/// takes the memory to be the program's again after an error too.
 fn told(progress: Progress) -> c_int {
     match progress.outcome {
         None => status::IN_PROGRESS,
+        Some(Outcome::Cancelled | Outcome::Failed(_)) if !progress.is_quiet => status::IN_PROGRESS,
         Some(Outcome::Done) => status::SUCCESS,
         Some(Outcome::Cancelled) => status::CANCELED,
         Some(Outcome::Failed(errno)) => {
             say("a transfer", &errno.to_string());
             of(errno)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A rail that cannot give up an access keeps its memory beyond the end of the transfer.
+    #[test]
+    fn a_failed_transfer_is_in_progress_while_its_memory_is_in_use() {
+        let progress = |outcome, is_quiet| Progress { outcome, moved: 0, total: 9, is_quiet };
+        let failed = Some(Outcome::Failed(Errno::ETIMEDOUT));
+        for (outcome, is_quiet, wanted) in [
+            (None, false, status::IN_PROGRESS),
+            (failed, false, status::IN_PROGRESS),
+            (failed, true, status::REMOTE_DISCONNECT),
+            (Some(Outcome::Cancelled), false, status::IN_PROGRESS),
+            (Some(Outcome::Cancelled), true, status::CANCELED),
+            // A device may still read what it has written elsewhere.
+            (Some(Outcome::Done), false, status::SUCCESS),
+            (Some(Outcome::Done), true, status::SUCCESS),
+        ] {
+            assert_eq!(told(progress(outcome, is_quiet)), wanted, "{outcome:?}, quiet: {is_quiet}");
         }
     }
 }

@@ -396,3 +396,40 @@ fn memory_that_was_given_back_is_used_no_more() {
     assert!(there.holds(|_| 0));
     there.close();
 }
+
+/// The memory is the program's as soon as the release has succeeded, although the peer has not answered.
+#[test]
+fn nothing_is_read_into_memory_after_its_request_was_released() {
+    for rails in ["shm", "udp"] {
+        let (here, there) =
+            (Side::open_with("here", rails, rails == "shm"), Side::open_with("there", rails, rails == "shm"));
+        let target = here.load(&there);
+        there.load(&here);
+        there.fill(|_| 2);
+        let request = here.prepare(false, &there, target, 0, LEN as u64).unwrap();
+        assert_eq!(run(&here, &there, request, b"first").0, status::SUCCESS);
+        assert!(here.holds(|_| 2));
+        here.fill(|_| 3);
+        // Nobody polls the peer.
+        // SAFETY: the handles are open, and released once.
+        unsafe {
+            let mut state = ofi_nixl_post(request, false, Bytes::of(&[]));
+            for _ in 0..100 {
+                assert_eq!(state, status::IN_PROGRESS);
+                state = ofi_nixl_check(request);
+            }
+            assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+            assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+        }
+        here.fill(|_| 77);
+        for _ in 0..2000 {
+            for side in [&here, &there] {
+                // SAFETY: the engine is open.
+                gathered(|sink, to| unsafe { ofi_nixl_notifications(side.engine, sink, to) });
+            }
+        }
+        assert!(here.holds(|_| 77), "nothing comes late over {rails}");
+        here.close();
+        there.close();
+    }
+}

@@ -44,8 +44,8 @@ use crate::wire::message::{Body, FENCED_KEYS, FENCED_NOTICES, LeasedKey};
 /// keys, but the region's own key is still valid; if it is not, the transfer gets its error.
 const REFUSALS: u8 = 2;
 
-/// Interval at which a rail is asked again to abandon a read.
-const ASK_AGAIN: Time = Time::from_millis(20);
+/// Interval at which a rail is asked again to abandon an access.
+pub(super) const ASK_AGAIN: Time = Time::from_millis(20);
 
 /// A region's lease, on the writing side.
 #[derive(Debug)]
@@ -108,18 +108,36 @@ impl Fence {
 /// Accesses of a row that were abandoned and have not ended.
 #[derive(Clone, Copy)]
 pub(super) struct Abandoned {
-    session: SlotId,
-    path: usize,
+    pub(super) session: SlotId,
+    pub(super) path: usize,
     transfer: SlotId,
     /// A bit for each access.
     accesses: u64,
     /// The accesses whose local memory the rail still reads.
     lent: u64,
+    /// The accesses that were given up because their transfer has ended (`giving_up.rs`).
+    given_up: u64,
 }
 
 impl Abandoned {
+    pub(super) fn new(session: SlotId, path: usize, transfer: SlotId) -> Self {
+        Self { session, path, transfer, accesses: 0, lent: 0, given_up: 0 }
+    }
+
     pub(super) fn count(self) -> usize {
-        self.accesses.count_ones() as usize
+        (self.accesses | self.given_up).count_ones() as usize
+    }
+
+    pub(super) fn give_up(&mut self, nth: u32) {
+        self.given_up |= 1 << nth;
+    }
+
+    /// Ends a given up access. Returns whether it was one.
+    pub(super) fn end_given_up(&mut self, nth: u32) -> bool {
+        let bit = 1_u64 << nth;
+        let was_given_up = self.given_up & bit != 0;
+        self.given_up &= !bit;
+        was_given_up
     }
 }
 
@@ -422,8 +440,7 @@ impl<G> Core<G> {
         if self.rows.get_mut(row_id).and_then(|row| row.end(nth)) == Some(true) {
             self.rows.remove(row_id);
         }
-        let fresh =
-            Abandoned { session: session_id, path: index, transfer: row.transfer, accesses: 0, lent: 0 };
+        let fresh = Abandoned::new(session_id, index, row.transfer);
         let abandoned = self.abandoned.entry(row_id).or_insert(fresh);
         abandoned.accesses |= 1 << nth;
         abandoned.lent |= u64::from(is_lent) << nth;
@@ -442,6 +459,9 @@ impl<G> Core<G> {
     /// Handles the completion of an abandoned access, or of an unknown one.
     #[cold]
     pub(super) fn ended_late(&mut self, row: SlotId, nth: u32, result: Result<(), Errno>, now: Time) {
+        if self.given_up_ended(row, nth, result, now) {
+            return;
+        }
         let bit = 1_u64 << nth;
         let Some(abandoned) = self.abandoned.get_mut(&row).filter(|it| it.accesses & bit != 0) else {
             self.counts.stale += 1;
@@ -450,8 +470,8 @@ impl<G> Core<G> {
         let was_lent = abandoned.lent & bit != 0;
         abandoned.accesses &= !bit;
         abandoned.lent &= !bit;
-        let Abandoned { session: id, path, transfer, accesses, .. } = *abandoned;
-        if accesses == 0 {
+        let Abandoned { session: id, path, transfer, .. } = *abandoned;
+        if abandoned.count() == 0 {
             self.abandoned.remove(&row);
         }
         if was_lent && let Some(found) = self.transfers.get_mut(transfer) {

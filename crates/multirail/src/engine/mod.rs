@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! - A transfer ends once (done, failed or cancelled), by its deadline, whatever the network does.
-//! - No rail uses its memory once it is *quiet*, which may be later: an operation that a rail has not completed stays
-//!   in the table and keeps the transfer's plan.
+//! - No rail uses its memory once it is *quiet*, which may be later: an operation that a rail has neither completed nor
+//!   given up stays in the table and keeps the transfer's plan.
 //! - An id (a slot and its generation) never names a second operation, transfer or session: a late completion matches
 //!   nothing.
 //! - The engine does not wait forever for operations that do not end: it repeats messages on another path, and fences a
@@ -17,6 +17,7 @@
 
 mod farewell;
 mod fence;
+mod giving_up;
 mod greet;
 mod inbox;
 mod latency;
@@ -80,6 +81,8 @@ pub struct Core<G> {
     landed: Option<Landed>,
     /// Accesses that were abandoned and have not ended, by row.
     abandoned: HashMap<SlotId, Abandoned>,
+    /// Transfers whose accesses are to be given up.
+    ending: Vec<SlotId>,
     /// Messages in flight.
     messages: Slots<InFlight>,
     /// Sessions that may have work.
@@ -117,6 +120,8 @@ enum Timer {
     Fence(SlotId, u64),
     /// A rail is asked again to give up the reads of a row, by this time.
     Abandon(SlotId, Time),
+    /// The rails are asked again to give up the accesses of a transfer that has ended.
+    GiveUp(SlotId),
     /// Lost chunks move, whether fenced or not.
     Lost(SlotId),
     /// An ended session tells its peer.
@@ -155,6 +160,7 @@ impl<G> Core<G> {
             rows: Slots::default(),
             landed: None,
             abandoned: HashMap::new(),
+            ending: Vec::new(),
             messages: Slots::default(),
             ready: VecDeque::new(),
             timers: BTreeMap::new(),
@@ -255,6 +261,7 @@ impl<G> Core<G> {
                 Timer::Path(id, index) => self.look_at(id, index, now),
                 Timer::Fence(id, serial) => self.fence_timer(id, serial, now),
                 Timer::Abandon(row, until) => self.commands.push_back(Command::Abandon { row, until }),
+                Timer::GiveUp(id) => self.to_give_up(id),
                 Timer::Lost(id) => self.lost_timer(id, now),
                 Timer::Farewell(id) => self.say_goodbye(id, now),
                 Timer::Full(id) => {

@@ -229,6 +229,24 @@ impl Path {
         self.stuck += 1;
     }
 
+    /// Records that an access of `len` bytes was given up because its transfer has ended.
+    pub(super) fn given_up(&mut self, len: u64) {
+        self.in_flight = self.in_flight.saturating_sub(len);
+    }
+
+    /// Records the end of such an access. That the rail has cancelled it says nothing about the path.
+    pub(super) fn given_up_ended(&mut self, result: Result<(), Errno>, now: Time) {
+        self.left(0, 1, now);
+        match result {
+            Ok(()) => (self.last_ended, self.probed) = (now, false),
+            Err(errno) if errno != Errno::ECANCELED && is_path_fault(errno) => {
+                self.failures += 1;
+                self.rest(now);
+            }
+            Err(_) => {}
+        }
+    }
+
     /// Records the end of an abandoned access. The path works again, unless the access ended with an error of the path.
     pub(super) fn abandoned_ended(&mut self, error: Option<Errno>, now: Time) {
         self.stuck -= 1;

@@ -84,6 +84,12 @@ pub trait Sink<G> {
         Err(Errno::EOPNOTSUPP)
     }
 
+    /// Whether abandoning an access of a rail disturbs no other one. Otherwise the accesses of ended transfers have
+    /// some time to end by themselves.
+    fn abandons_alone(&self, _rail: usize) -> bool {
+        true
+    }
+
     /// Ends a rail's connection to the peer with this number in the rail's address vector. Afterwards the rail's device
     /// touches no local memory of the accesses to this peer, all of which end ([`Core::ended`]), and executes no access
     /// that the peer has posted so far. Later operations connect anew.
@@ -312,6 +318,7 @@ impl<G> Core<G> {
             }
             Command::Remove { rail, addr } => sink.remove(rail, addr),
             Command::Abandon { row, until } => self.abandon(row, until, now, sink),
+            Command::GiveUp => self.give_up(now, sink),
             Command::Sever { session, path } => self.sever(session, path, now, sink),
             Command::Fence { session } => self.fence_lost(session, now),
             Command::Lease { session, region } => self.lease(session, region, sink),

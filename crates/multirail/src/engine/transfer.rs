@@ -153,6 +153,8 @@ pub(super) struct Transfer<G> {
     /// The timer of its deadline.
     pub(super) timer: Option<(Time, u64)>,
     posted: Time,
+    /// When it ended.
+    pub(super) ended: Time,
 }
 
 impl<G> Transfer<G> {
@@ -179,6 +181,7 @@ impl<G> Transfer<G> {
             error: Errno::EIO,
             timer: None,
             posted: now,
+            ended: Time::ZERO,
         }
     }
 
@@ -355,7 +358,9 @@ impl<G> Core<G> {
             return;
         }
         transfer.outcome = Some(outcome);
+        transfer.ended = self.now;
         transfer.retry.clear();
+        let is_in_use = outcome != Outcome::Done && transfer.in_flight > 0;
         if outcome == Outcome::Done {
             let took = self.now.saturating_sub(transfer.posted);
             self.transfer_latencies.add(transfer.plan.total, 1, nanos(took));
@@ -365,6 +370,9 @@ impl<G> Core<G> {
         }
         let notice = std::mem::replace(&mut transfer.notice, Unfinished::Nothing);
         let (session, number) = (transfer.session, transfer.number);
+        if is_in_use {
+            self.to_give_up(id);
+        }
         let Some(found) = self.sessions.get_mut(session) else { return };
         match (outcome, notice) {
             (Outcome::Done, _) => {}

@@ -191,6 +191,8 @@ pub(super) enum Command {
     Access(PathId, Access),
     /// Abandon the accesses of a row; reads by this time.
     Abandon { row: SlotId, until: Time },
+    /// Give up the accesses of transfers that have failed or were cancelled.
+    GiveUp,
     /// End the connection of a session's path.
     Sever { session: SlotId, path: usize },
     /// Ask the peer to fence the lost chunks of a session.
@@ -212,6 +214,7 @@ impl Command {
             Self::Insert { .. }
             | Self::Remove { .. }
             | Self::Abandon { .. }
+            | Self::GiveUp
             | Self::Sever { .. }
             | Self::Fence { .. }
             | Self::Lease { .. }

@@ -277,7 +277,6 @@ impl World {
             };
             while agent.core.perform(self.now, &mut rails) {}
             let (life, taken, abandoned) = (agent.life, rails.taken, rails.abandoned);
-            self.keep(index, &abandoned);
             for taken in taken {
                 let delay = self.delay();
                 let happening = match taken {
@@ -291,6 +290,7 @@ impl World {
                 };
                 self.schedule(delay, happening);
             }
+            self.keep(index, &abandoned);
             self.check(index);
         }
     }
@@ -409,6 +409,9 @@ impl World {
         let is_its =
             |posted: &&Posted| (posted.from, posted.life, posted.id) == (from, life, access.transfer);
         let Some(posted) = self.posted.iter().find(is_its) else { return };
+        let progress = self.agents[from].core.progress(access.transfer);
+        let is_quiet = progress.is_some_and(|progress| progress.is_quiet);
+        assert!(!is_quiet || is_abandoned, "no rail touches the memory of a quiet transfer");
         if access.way == Way::Write || !is_abandoned {
             assert_ne!(
                 posted.ended,
