@@ -2,13 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read as _};
+use std::io::Read as _;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -245,20 +245,35 @@ pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<
     Ok(header)
 }
 
-/// Attempts to take a lock that a prober holds for a moment.
-const LOCK_TRIES: u32 = 100;
+/// Time within which the exclusive lock is expected to end. Its holder deletes the files of a ring, which takes tens of
+/// milliseconds for each GiB, or it checks whether there are writers, which takes microseconds.
+const LOCKED_FOR: Duration = Duration::from_secs(10);
 
-/// Takes the writers' lock. A process that checks whether the flow is alive holds the exclusive lock for a moment; this
-/// function waits for it.
-pub fn lock_shared(file: &OwnedFd, path: &Path) -> Result<(), Error> {
-    for _ in 0..LOCK_TRIES {
+/// Takes the writers' lock. A process that deletes the flow, or checks whether it is alive, holds the exclusive lock
+/// meanwhile; this function waits for it. Returns false if `path` does not name the file any more: it is being deleted.
+pub fn lock_shared(file: &OwnedFd, path: &Path) -> Result<bool, Error> {
+    let begin = Instant::now();
+    loop {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(error) => return Err(Error::os("lock", path, error)),
         }
+        let (_, inode) = size(file, path)?;
+        if !rustix::fs::stat(path).is_ok_and(|named| named.st_ino == inode) {
+            return Ok(false);
+        }
+        if begin.elapsed() > LOCKED_FOR {
+            return Err(Error::file(
+                path,
+                format!(
+                    "another process had the exclusive lock for {LOCKED_FOR:?}: it does not finish deleting the flow, \
+                     or locks a file that it only reads"
+                ),
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
-    Err(Error::os("lock", path, io::Error::from(Errno::WOULDBLOCK)))
 }
 
 /// Takes the exclusive lock, if the file is not locked.

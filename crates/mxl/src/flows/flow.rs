@@ -118,7 +118,9 @@ impl Flow {
     pub fn write(dir: &Path, id: Uuid) -> Result<Self, Refused> {
         let path = dir.join("data");
         let file = file::open(&path, true).map_err(|error| gone(error, id))?;
-        file::lock_shared(&file, &path)?;
+        if !file::lock_shared(&file, &path)? {
+            return Err(Refused::Gone);
+        }
         let flow = Self::locked(file, dir, id)?;
         // Its last writer may have deleted it between our open and our lock.
         if flow.is_current() { Ok(flow) } else { Err(Refused::Gone) }

@@ -5,7 +5,7 @@ use super::common;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::{Folder, camera, file, microphone};
 use mxl::{BatchHints, Domain, Error, FlowDefinition, Rational, Status, Wait};
@@ -322,4 +322,40 @@ fn questions_do_not_disturb_writers() {
         outcome
     });
     outcome.unwrap();
+}
+
+/// Regression test: a writer waited for 100 ms while another process deleted the flow or checked it, and then failed.
+#[test]
+fn a_writer_waits_for_a_flow_that_is_locked_and_replaces_one_that_is_being_deleted() {
+    let (folder, camera) = (Folder::new(), camera());
+    let create = || folder.domain().create_grains(&camera, &BatchHints::default());
+    // A flow without writers: the lock keeps its last one from deleting it.
+    let made = create().unwrap();
+    let lock = std::fs::File::open(file(&folder, &camera, "data")).unwrap();
+    lock.lock_shared().unwrap();
+    drop(made);
+    lock.lock().unwrap();
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let created = scope.spawn(|| create().map(|made| made.created));
+        std::thread::sleep(Duration::from_millis(400));
+        lock.unlock().unwrap();
+        assert!(!created.join().unwrap().unwrap(), "it was there");
+    });
+    assert!(begin.elapsed() >= Duration::from_millis(400));
+    // The only writer is gone, and with it the flow. The next one loses its name while its files are being removed.
+    let made = create().unwrap();
+    assert!(made.created);
+    let lock = std::fs::File::open(file(&folder, &camera, "data")).unwrap();
+    lock.lock_shared().unwrap();
+    drop(made);
+    lock.lock().unwrap();
+    std::thread::scope(|scope| {
+        let created = scope.spawn(|| create().map(|made| made.created));
+        std::thread::sleep(Duration::from_millis(150));
+        let dir = file(&folder, &camera, "data").parent().unwrap().to_path_buf();
+        std::fs::rename(&dir, folder.path().join(".mxl-tmp-aside")).unwrap();
+        assert!(created.join().unwrap().unwrap(), "another one, while the old one is locked");
+    });
+    drop(lock);
 }
