@@ -20,7 +20,7 @@ pub fn run<O: Parser>(name: &str, body: impl FnOnce(&O) -> Result<()>) -> ExitCo
     match body(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{name}: {error}");
+            eprintln!("{name}: {}", mxl::visible(&error.to_string()));
             ExitCode::from(1)
         }
     }

@@ -95,6 +95,8 @@ impl Subscriber for Log {
         }
         let mut line = Line(format!("[mxl] [{}]", event.metadata().level().as_str().to_lowercase()));
         event.record(&mut line);
+        // Names and definitions of others are in it.
+        let mut line = Line(mxl::visible(&line.0).into_owned());
         line.0.push('\n');
         // In one write, so that lines of several threads stay separate. A closed standard error is ignored.
         let _ = std::io::stderr().lock().write_all(line.0.as_bytes());

@@ -51,7 +51,7 @@ impl fmt::Display for Description {
                 Some(_) => "(not a text)",
                 None => "(missing)",
             };
-            writeln!(f, "{name:>12}  {text}")?;
+            writeln!(f, "{name:>12}  {}", mxl::visible(text))?;
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ pub fn main<O: clap::Parser>(program: &str, run: impl FnOnce(&O) -> Result<()>) 
         Ok(options) => match run(&options) {
             Ok(()) | Err(Failure::Closed) => ExitCode::SUCCESS,
             Err(failure) => {
-                eprintln!("{program}: {failure}");
+                eprintln!("{program}: {}", mxl::visible(&failure.to_string()));
                 ExitCode::from(1)
             }
         },

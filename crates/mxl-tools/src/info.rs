@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use mxl::{Domain, Error, FlowInfo, Format, Rational, Runtime, Uri, Uuid, time};
+use mxl::{Domain, Error, FlowInfo, Format, Rational, Runtime, Uri, Uuid, time, visible};
 use serde::{Serialize, Serializer};
 
 use crate::description::Description;
@@ -97,7 +97,7 @@ fn show(domain: &Domain, flows: &[Uuid], options: &Options) -> Result<()> {
             // The flow was deleted while the list was read.
             Err(Failure::Mxl(Error::NotFound(_))) => {}
             // A broken flow does not hide the others.
-            Err(failure) => eprintln!("mxl-info: {failure}"),
+            Err(failure) => eprintln!("mxl-info: {}", visible(&failure.to_string())),
         }
     }
     if options.json { json(&reports) } else { print(&(table(&reports) + &groups(domain, &reports))) }
@@ -176,8 +176,8 @@ impl Report {
             let _ = writeln!(text, "{name:>12}  {value}");
         };
         line("flow", self.id.to_string());
-        line("label", self.label.clone());
-        line("groups", self.groups.join(", "));
+        line("label", visible(&self.label).into());
+        line("groups", visible(&self.groups.join(", ")).into());
         line("uri", self.uri.clone());
         line("format", self.format.clone());
         line("rate", format!("{} {unit} a second", self.rate));
@@ -219,8 +219,9 @@ fn groups(domain: &Domain, reports: &[Report]) -> String {
     for Report { id, group, .. } in reports.iter().filter(|report| !report.group.is_empty()) {
         groups.entry(group).or_default().push(*id);
     }
-    let lines =
-        groups.into_iter().map(|(group, flows)| format!("{group}: {}\n", Uri::new(domain.path(), flows)));
+    let lines = groups
+        .into_iter()
+        .map(|(group, flows)| format!("{}: {}\n", visible(group), Uri::new(domain.path(), flows)));
     lines.fold(String::from(if reports.is_empty() { "" } else { "\n" }), |text, line| text + &line)
 }
 
@@ -235,8 +236,9 @@ fn table(reports: &[Report]) -> String {
         // Writing to a `String` cannot fail.
         let _ = writeln!(
             text,
-            "{id}  {format:26}  {:>10}  {writers:>8}  {latency:>8}  {label}",
-            rate.to_string()
+            "{id}  {format:26}  {:>10}  {writers:>8}  {latency:>8}  {}",
+            rate.to_string(),
+            visible(label)
         );
     }
     text

@@ -13,13 +13,30 @@ pub fn print(text: &str) -> Result<()> {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|_| Failure::Closed)
 }
 
-/// Prints a value as JSON, for programs.
+/// Prints a value as JSON, for programs. Characters that a terminal obeys are escaped, also those that JSON need not
+/// escape.
 ///
 /// # Errors
 /// [`Failure::Closed`] when standard output is closed.
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
     // The call cannot fail: all keys are strings.
-    print(&format!("{}\n", serde_json::to_string_pretty(value).unwrap_or_default()))
+    print(&format!("{}\n", escaped(&serde_json::to_string_pretty(value).unwrap_or_default())))
+}
+
+/// JSON with the escapes that its strings may have. Between its strings there is no character but spaces and line ends
+/// that needs one.
+fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    for char in json.chars() {
+        let mut bytes = [0; 4];
+        if char == '\n' || mxl::visible(char.encode_utf8(&mut bytes)).len() == char.len_utf8() {
+            text.push(char);
+        } else {
+            // All of them are in the first plane.
+            text.push_str(&format!("\\u{:04x}", u32::from(char)));
+        }
+    }
+    text
 }
 
 /// Nanoseconds in readable form.
@@ -34,7 +51,16 @@ pub fn duration(ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::duration;
+    use super::{duration, escaped};
+
+    #[test]
+    fn json_has_nothing_that_a_terminal_obeys_and_means_the_same() {
+        let label = "a\u{1b}[2J\u{9b}1m\u{7f}\u{202e}\n\u{e9}\u{1f3a5}\"";
+        let json = escaped(&serde_json::to_string_pretty(&[label]).unwrap());
+        assert!(json.chars().all(|char| char == '\n' || mxl::visible(&char.to_string()) == char.to_string()));
+        assert!(json.contains("\\u009b1m\\u007f\\u202e") && json.contains('\u{1f3a5}'), "{json}");
+        assert_eq!(serde_json::from_str::<[String; 1]>(&json).unwrap(), [label]);
+    }
 
     #[test]
     fn durations_have_a_unit_of_their_size() {

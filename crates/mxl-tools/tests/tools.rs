@@ -109,6 +109,43 @@ fn a_pattern_is_generated_listed_and_seen() {
     assert_eq!(text(&tool("mxl-info", &folder, &["--json"])).trim(), "[]");
 }
 
+/// Regression test: a label of another user cleared the screen, or showed a flow that does not exist.
+#[test]
+fn labels_and_descriptions_do_not_control_the_terminal() {
+    let folder = Folder::new("terminal");
+    let label = "camera\u{1b}[2J\u{9b}1m\u{202e}\nforged";
+    let size = ["--width", "192", "--height", "108", "--rate", "25"];
+    let _writer = generate(&folder, PICTURE, &[&["--label", label, "video"][..], &size].concat());
+    let domain = serde_json::json!({ "id": "1", "label": label, "description": "\u{7}bell" });
+    std::fs::write(folder.0.join("domain_def.json"), domain.to_string()).unwrap();
+    let flow = folder.0.join(format!("{SOUND}.mxl-flow"));
+    for file in ["data", "channels"] {
+        // A broken flow, whose error is listed.
+        std::fs::create_dir_all(&flow).unwrap();
+        std::fs::write(flow.join(file), "\u{1b}").unwrap();
+    }
+    let info = tool("mxl-info", &folder, &[]);
+    let details = tool("mxl-info", &folder, &["-f", PICTURE]);
+    let json = tool("mxl-info", &folder, &["-f", PICTURE, "--json"]);
+    for output in [&info, &details, &json] {
+        let said = text(output) + &String::from_utf8_lossy(&output.stderr);
+        let obeyed = |char: char| (char.is_control() && char != '\n') || char == '\u{202e}';
+        assert!(!said.contains(obeyed) && !said.contains("\nforged"), "{said:?}");
+        assert!(said.contains("camera"), "{said}");
+    }
+    assert!(text(&info).contains(r"camera\u{1b}[2J\u{9b}1m\u{202e}\u{a}forged"), "{}", text(&info));
+    assert!(text(&details).contains(r"\u{7}bell"), "{}", text(&details));
+    let json: serde_json::Value = serde_json::from_str(&text(&json)).unwrap();
+    assert_eq!(json["label"], label);
+    // An error that quotes what is wrong.
+    let definition = folder.0.join(format!("{PICTURE}.mxl-flow/flow_def.json"));
+    let wrong = std::fs::read_to_string(&definition).unwrap().replace("video/v210", "\u{9b}31m");
+    std::fs::write(&definition, wrong).unwrap();
+    let refused = tool("mxl-view", &folder, &["-f", PICTURE]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains(r"\u{9b}31m"), "{said:?}");
+}
+
 #[test]
 fn a_tone_is_generated_and_its_level_shown() {
     let folder = Folder::new("sound");

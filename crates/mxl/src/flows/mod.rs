@@ -20,6 +20,7 @@ mod sync_group;
 pub mod time;
 mod uri;
 pub mod v210;
+mod visible;
 mod wait;
 mod watcher;
 
@@ -37,4 +38,5 @@ pub use sync_group::SyncGroup;
 pub use time::Rational;
 pub use uri::Uri;
 pub use uuid::Uuid;
+pub use visible::visible;
 pub use wait::{Wait, Watch, wait_any};
