@@ -12,13 +12,21 @@
 //! I4. A reader that copied a payload and then finds `index` unchanged has copied no byte of another grain (CHECK).
 //! I5. A commit of a grain whose slot another grain has taken since publishes nothing. (Writers of two processes that
 //!     take and commit a slot at the same instant break this; writers of one flow agree on its indices.)
+//! I6. A writer whose next samples do not follow the head says so before it writes the first of them (JUMP): a reader
+//!     that copied samples and then finds neither the head nor a jump in their way has copied no byte of others. (A
+//!     jump that is given up without a commit is forgotten at the next commit elsewhere: its writer has overwritten
+//!     samples that it does not replace.)
 //!
 //! Pairs: COMMIT on `slices` and on `head`, publish (Release) to snapshot (Acquire).
 //!        OPEN is `index` (Release), then `fence(Release)`, then payload; CHECK is payload, then `fence(Acquire)`, then
 //!        `index`. `counter`, publish (Release) to the waiting reader (Acquire), which sleeps on it in the kernel.
+//!        JUMP is `from` and `to` (Release), then `fence(Release)`, then samples; its check is samples, then
+//!        `fence(Acquire)`, then `from`, `to` (Acquire) and `head`, in this order.
 //!
 //! A C++ writer keeps I1 and I4 on processors that keep stores in order (x86), and breaks I2 and I3; then a reader may
-//! see an incomplete grain as complete, as a C++ reader would.
+//! see an incomplete grain as complete, as a C++ reader would. It knows nothing of I6: samples after a jump are seen
+//! when its head moves, which is after they were written. What it writes next to its head is the half of the ring that
+//! no reader reads, so only jumps escape.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::ring;
@@ -35,6 +43,16 @@ pub struct FlowWords<'a> {
     pub last_write: &'a AtomicU64,
     /// The word that readers sleep on.
     pub counter: &'a AtomicU32,
+}
+
+/// The words of a flow of samples in which our writers announce a jump, in reserved bytes that are 0 while there is
+/// none: a C++ writer leaves them alone.
+#[derive(Clone, Copy, Debug)]
+pub struct JumpWords<'a> {
+    /// The head before the jump. The words count only while the head has this value.
+    pub from: &'a AtomicU64,
+    /// The first index that is written after the jump; `u64::MAX` for several jumps without a commit in between.
+    pub to: &'a AtomicU64,
 }
 
 /// The words of a grain's slot.
@@ -184,14 +202,42 @@ pub fn unchanged(slot: SlotWords<'_>, index: u64) -> bool {
     slot.index.load(Ordering::Relaxed) == index
 }
 
-/// Must be called before writing samples: orders all earlier stores before those of the samples.
-pub fn open_samples() {
-    fence(Ordering::Release);
+/// Must be called before writing the `count` samples before `index`: orders all earlier stores before those of the
+/// samples, and announces a jump. `is_jumping` tells that an earlier jump was not committed. Returns whether one is
+/// announced now.
+#[must_use]
+pub fn open_samples(
+    flow: FlowWords<'_>,
+    jump: JumpWords<'_>,
+    (index, count): (u64, u64),
+    is_jumping: bool,
+) -> bool {
+    let (head, start) = (flow.head.load(Ordering::Relaxed), index.wrapping_sub(count));
+    // Before the first commit nothing can be read.
+    let jumps = count > 0 && head != 0 && start != head;
+    if jumps {
+        jump.from.store(head, Ordering::Release); // JUMP
+        jump.to.store(if is_jumping { u64::MAX } else { start }, Ordering::Release); // JUMP
+    }
+    fence(Ordering::Release); // JUMP
+    is_jumping || jumps
 }
 
 /// Publishes samples up to `index`; `signal` tells whether readers must be woken, which is the caller's task.
-pub fn publish_samples(flow: FlowWords<'_>, index: u64, signal: bool, now: u64) {
+/// `was_jump` is what [`open_samples`] answered.
+pub fn publish_samples(
+    flow: FlowWords<'_>,
+    jump: JumpWords<'_>,
+    index: u64,
+    (signal, was_jump): (bool, bool),
+    now: u64,
+) {
     flow.head.store(index, Ordering::Release);
+    if was_jump {
+        // Whoever no longer sees the jump sees the head.
+        jump.from.store(0, Ordering::Release);
+        jump.to.store(0, Ordering::Release);
+    }
     flow.last_write.store(now, Ordering::Relaxed);
     if signal {
         flow.counter.fetch_add(1, Ordering::Release);
@@ -211,10 +257,20 @@ pub fn snapshot_samples(flow: FlowWords<'_>, index: u64, count: u64, length: u64
     if index < oldest || index - oldest < count { Err(Miss::Late) } else { Ok(()) }
 }
 
-/// Whether samples that were read from `start` on cannot have been overwritten during the read.
-pub fn samples_unchanged(flow: FlowWords<'_>, start: u64, length: u64) -> bool {
-    fence(Ordering::Acquire);
-    start >= ring::oldest_sample(flow.head.load(Ordering::Relaxed), length)
+/// Whether the samples from `start` to before `end` that were read cannot have been overwritten during the read, by
+/// the writer that continues after its head, nor by a jump that was announced.
+pub fn samples_unchanged(
+    flow: FlowWords<'_>,
+    jump: JumpWords<'_>,
+    (start, end): (u64, u64),
+    length: u64,
+) -> bool {
+    fence(Ordering::Acquire); // JUMP
+    let (from, to) = (jump.from.load(Ordering::Acquire), jump.to.load(Ordering::Acquire));
+    let head = flow.head.load(Ordering::Relaxed);
+    // A head that has moved back is that of a writer which has started again.
+    let are_there = |head| start >= ring::oldest_sample(head, length) && end <= head;
+    are_there(head) && (from == 0 || from != head || are_there(to))
 }
 
 #[cfg(test)]

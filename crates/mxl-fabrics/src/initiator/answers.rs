@@ -41,14 +41,17 @@ impl Initiator {
             return;
         }
         peer.sent.remove(&number);
-        let Sent { index, count, bytes, is_judged, is_flagged, is_given_up, since, .. } = sent;
+        let Sent { index, count, is_published, bytes, is_judged, is_flagged, is_given_up, since, .. } = sent;
         let target = peer.info.id;
         peer.stats.bytes += bytes;
         let is_whole = match &self.source {
             _ if is_given_up => false,
             _ if !is_judged => true,
             Source::Grains(reader) => reader.holds(index),
-            Source::Samples(reader) => reader.holds(index.saturating_sub(count)),
+            Source::Samples(reader) => {
+                let start = index.saturating_sub(count);
+                reader.holds(start, if is_published { index } else { start })
+            }
         };
         if is_judged {
             let worth = if is_given_up { GIVEN_UP } else { u64::from(is_whole && !is_flagged) };

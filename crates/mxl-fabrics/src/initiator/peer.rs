@@ -154,6 +154,8 @@ pub(super) struct Sent {
     pub index: u64,
     /// Samples of the batch; 0 for grains.
     pub count: u64,
+    /// The source's writer had published the data.
+    pub is_published: bool,
     pub bytes: u64,
     /// Posted writes that have not ended.
     pub left: usize,
@@ -175,6 +177,7 @@ impl Sent {
         Self {
             index,
             count,
+            is_published: true,
             bytes: 0,
             left: 0,
             is_posted: false,

@@ -173,7 +173,7 @@ impl Initiator {
             return self.ask(at, addr, start, start);
         }
         let spans = shape::samples(channels, index, count, rings, Rings { length, word: rings.word });
-        let begun = Sent { is_judged: true, ..Sent::new(index, count, job.since) };
+        let begun = Sent { is_judged: true, is_published: published, ..Sent::new(index, count, job.since) };
         let amount = Amount { is_grain: false, index, amount: count as u32, time: count };
         match self.post_part(at, (addr, remote, source), (job, begun, amount), &spans)? {
             Some(true) => self.peers[at].position = Some(index),

@@ -222,6 +222,40 @@ fn slices_are_visible_when_they_arrive_and_invalid_grains_too() {
     }
 }
 
+/// Regression test: samples that the source's writer overwrote after a jump were sent as whole.
+#[test]
+fn samples_that_a_jump_of_the_source_overwrites_are_torn() {
+    for provider in PROVIDERS {
+        let (near, far, sound) = (Folder::new(), Folder::new(), microphone(2));
+        let mut source = near.domain().create_samples(&sound, &BatchHints::default()).unwrap().writer;
+        let mut target = Target::open(&far.domain(), &sound, provider, ANY, None).unwrap();
+        let id = target.info().id;
+        let mut initiator = Initiator::open(&near.domain(), sound.id, provider, ANY).unwrap();
+        initiator.add(target.info()).unwrap();
+        both(&mut initiator, &mut target, |initiator, _| initiator.is_idle());
+        for (index, event) in [
+            (48_000, Transfer::Done { target: id, index: 48_000 }),
+            (48_480, Transfer::Torn { target: id, index: 48_480 }),
+        ] {
+            source.open(index, 480).unwrap().commit().unwrap();
+            initiator.send_samples(index, 480).unwrap();
+            let mut jump = None;
+            if matches!(event, Transfer::Torn { .. }) {
+                let mut open = source.open(90_000, 480).unwrap();
+                open.write_channel(0, &[1.0_f32; 480]).unwrap();
+                jump = Some(open);
+            }
+            let mut events = Vec::new();
+            both(&mut initiator, &mut target, |initiator, _| {
+                events.extend(initiator.event());
+                events.iter().any(|there| matches!(there, Transfer::Done { .. } | Transfer::Torn { .. }))
+            });
+            assert!(events.contains(&event), "{provider}: {events:?}");
+            drop(jump);
+        }
+    }
+}
+
 #[test]
 fn a_target_that_is_gone_stops_nobody_and_is_found_again() {
     for provider in PROVIDERS {

@@ -13,7 +13,7 @@ use super::layout::{self, Config, Data, at};
 use super::sigbus::Note;
 use super::time::{self, Rational};
 use super::{Error, futex, scaffold};
-use crate::protocol::FlowWords;
+use crate::protocol::{FlowWords, JumpWords};
 
 /// A flow's description, as stored in its file.
 #[derive(Clone, Copy, Debug)]
@@ -166,6 +166,11 @@ impl Flow {
             last_write: self.words.u64_at(at::LAST_WRITE),
             counter: self.words.u32_at(at::COUNTER),
         }
+    }
+
+    /// The words that announce a jump.
+    pub fn jump(&self) -> JumpWords<'_> {
+        JumpWords { from: self.words.u64_at(at::JUMP_FROM), to: self.words.u64_at(at::JUMP_TO) }
     }
 
     /// The time of the last read.

@@ -121,7 +121,8 @@ pub struct Info {
     pub config: Config,
     /// The changing part.
     pub runtime: RuntimeInfo,
-    /// 0.
+    /// 0, but for the last 16 bytes of flows of samples while a writer of this implementation
+    /// [jumps](crate::protocol::JumpWords).
     pub reserved: [u8; 1784],
 }
 
@@ -179,6 +180,9 @@ pub(crate) mod at {
     pub const HEAD: usize = RUNTIME + offset_of!(RuntimeInfo, head);
     pub const LAST_WRITE: usize = RUNTIME + offset_of!(RuntimeInfo, last_write);
     pub const LAST_READ: usize = RUNTIME + offset_of!(RuntimeInfo, last_read);
+    /// The last reserved bytes: where a later version of the format is least likely to put something.
+    pub const JUMP_TO: usize = size_of::<Info>() - 8;
+    pub const JUMP_FROM: usize = JUMP_TO - 8;
     pub const INODE: usize = STATE + offset_of!(State, inode);
     pub const COUNTER: usize = STATE + offset_of!(State, counter);
 }
@@ -196,6 +200,7 @@ const _: () = {
     assert!(offset_of!(Info, config) + offset_of!(Config, specific) == 136);
     assert!(offset_of!(DiscreteConfig, grain_count) == 16);
     assert!(at::HEAD == 200 && at::LAST_WRITE == 208 && at::LAST_READ == 216);
+    assert!(at::JUMP_FROM == 2032 && at::JUMP_TO == 2040 && offset_of!(Info, reserved) <= at::JUMP_FROM);
     assert!(at::INODE == 2048 && at::COUNTER == 2056);
     assert!(offset_of!(GrainHeader, index) == 8 && offset_of!(GrainHeader, flags) == 16);
     assert!(offset_of!(GrainHeader, grain_size) == 20 && offset_of!(GrainHeader, total_slices) == 24);

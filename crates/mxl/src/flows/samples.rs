@@ -3,8 +3,8 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::AsFd;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -140,9 +140,14 @@ impl SampleReader {
         Ok(ReadSamples { reader: self, window, first: index.saturating_sub(count) })
     }
 
-    /// Whether none of the samples read from `start` on has been overwritten so far.
-    pub fn holds(&self, start: u64) -> bool {
-        protocol::samples_unchanged(self.flow.words(), start, self.ring.length) && self.intact().is_ok()
+    /// Whether none of the samples read from `start` to before `end` has been overwritten so far. (For samples that
+    /// were read before their commit, give `start` as the `end`.)
+    ///
+    /// It notices a writer that jumps, ahead or back, before that overwrites anything, unless it is one of the C++ SDK:
+    /// then it notices the jump with its commit.
+    pub fn holds(&self, start: u64, end: u64) -> bool {
+        let (words, jump) = (self.flow.words(), self.flow.jump());
+        protocol::samples_unchanged(words, jump, (start, end), self.ring.length) && self.intact().is_ok()
     }
 
     /// Start of the first channel's ring: mapped as long as the reader exists; the channels' rings follow each other.
@@ -234,8 +239,11 @@ impl ReadSamples<'_> {
     }
 
     /// Whether all samples that were read so far are valid, and from the flow's files ([`Error::Truncated`]).
+    ///
+    /// It does not notice a writer of the C++ SDK that jumps, until the commit that follows: see
+    /// [`SampleReader::holds`].
     pub fn still_valid(&self) -> bool {
-        self.reader.holds(self.first)
+        self.reader.holds(self.first, self.first.saturating_add(self.len() as u64))
     }
 }
 
@@ -245,6 +253,8 @@ pub struct SampleWriter {
     flow: Flow,
     ring: Channels,
     batches: Mutex<Batches>,
+    /// A jump was announced and not committed.
+    is_jumping: AtomicBool,
 }
 
 impl SampleWriter {
@@ -277,7 +287,11 @@ impl SampleWriter {
         let window = window.ok_or_else(|| {
             Error::argument(format!("{count} samples: one commit takes at most {}", self.max_write()))
         })?;
-        protocol::open_samples();
+        let (words, jump) = (self.flow.words(), self.flow.jump());
+        let is_jumping = self.is_jumping.load(Ordering::Relaxed);
+        if protocol::open_samples(words, jump, (index, count), is_jumping) != is_jumping {
+            self.is_jumping.store(true, Ordering::Relaxed);
+        }
         Ok((window, self.ring.bytes().as_ptr()))
     }
 
@@ -307,7 +321,12 @@ impl SampleWriter {
         self.intact()?;
         let mut batches = self.batches.lock().unwrap_or_else(PoisonError::into_inner);
         let signal = batches.completes(index);
-        protocol::publish_samples(self.flow.words(), index, signal, time::now());
+        let jumped = self.is_jumping.load(Ordering::Relaxed);
+        let (words, jump) = (self.flow.words(), self.flow.jump());
+        protocol::publish_samples(words, jump, index, (signal, jumped), time::now());
+        if jumped {
+            self.is_jumping.store(false, Ordering::Relaxed);
+        }
         if signal {
             self.flow.wake();
         }
@@ -320,7 +339,7 @@ impl Writer for SampleWriter {
         let ring = Channels::open(&flow, true)?;
         let common = flow.info.config.common;
         let batches = Mutex::new(Batches::new(common.max_commit_batch, common.max_sync_batch));
-        Ok(Self { flow, ring, batches })
+        Ok(Self { flow, ring, batches, is_jumping: AtomicBool::new(false) })
     }
 
     fn shape(&self) -> Shape {

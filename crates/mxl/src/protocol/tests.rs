@@ -1,4 +1,4 @@
-use super::{FlowWords, open_samples, publish_samples, samples_unchanged, snapshot_samples};
+use super::{FlowWords, JumpWords, open_samples, publish_samples, samples_unchanged, snapshot_samples};
 use super::{Grain, Head, Miss, SlotWords, open, publish, snapshot, unchanged};
 use crate::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -7,6 +7,7 @@ struct Ring<const N: usize> {
     head: AtomicU64,
     last_write: AtomicU64,
     counter: AtomicU32,
+    jump: (AtomicU64, AtomicU64),
     slots: [(AtomicU64, AtomicU32, AtomicU32, AtomicU32); N],
     payload: [[AtomicU64; 2]; N],
 }
@@ -18,6 +19,7 @@ impl<const N: usize> Ring<N> {
             head: AtomicU64::new(0),
             last_write: AtomicU64::new(0),
             counter: AtomicU32::new(0),
+            jump: (AtomicU64::new(0), AtomicU64::new(0)),
             slots: std::array::from_fn(slot),
             payload: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
         }
@@ -25,6 +27,10 @@ impl<const N: usize> Ring<N> {
 
     fn flow(&self) -> FlowWords<'_> {
         FlowWords { head: &self.head, last_write: &self.last_write, counter: &self.counter }
+    }
+
+    fn jump(&self) -> JumpWords<'_> {
+        JumpWords { from: &self.jump.0, to: &self.jump.1 }
     }
 
     fn slot(&self, index: u64) -> SlotWords<'_> {
@@ -127,9 +133,9 @@ fn samples_in_the_readable_half_are_whole() {
         // A ring of two samples: one is readable, the other belongs to the writer.
         let ring = std::sync::Arc::new(Ring::<1>::new());
         let write = |ring: &Ring<1>, index: u64| {
-            open_samples();
+            let jumps = open_samples(ring.flow(), ring.jump(), (index, 1), false);
             ring.payload[0][(index as usize - 1) % 2].store(index, Ordering::Relaxed);
-            publish_samples(ring.flow(), index, true, 0);
+            publish_samples(ring.flow(), ring.jump(), index, (true, jumps), 0);
         };
         write(&ring, 1);
         let writer = {
@@ -141,7 +147,35 @@ fn samples_in_the_readable_half_are_whole() {
         };
         if snapshot_samples(ring.flow(), 1, 1, 2).is_ok() {
             let sample = ring.payload[0][0].load(Ordering::Relaxed);
-            assert!(!samples_unchanged(ring.flow(), 0, 2) || sample == 1);
+            assert!(!samples_unchanged(ring.flow(), ring.jump(), (0, 1), 2) || sample == 1);
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// Samples that a jump overwrites before the head moves are not taken for those that were there.
+#[cfg(loom)]
+#[test]
+fn samples_that_a_jump_overwrites_are_noticed() {
+    loom::model(|| {
+        let ring = std::sync::Arc::new(Ring::<1>::new());
+        let write = |ring: &Ring<1>, index: u64| {
+            let jumps = open_samples(ring.flow(), ring.jump(), (index, 1), false);
+            ring.payload[0][(index as usize - 1) % 2].store(index, Ordering::Relaxed);
+            publish_samples(ring.flow(), ring.jump(), index, (true, jumps), 0);
+        };
+        write(&ring, 3);
+        let writer = {
+            let ring = ring.clone();
+            // Into the place of sample 2, twice; the second time back to before it.
+            loom::thread::spawn(move || {
+                write(&ring, 7);
+                write(&ring, 1);
+            })
+        };
+        if snapshot_samples(ring.flow(), 3, 1, 2).is_ok() {
+            let sample = ring.payload[0][0].load(Ordering::Relaxed);
+            assert!(!samples_unchanged(ring.flow(), ring.jump(), (2, 3), 2) || sample == 3);
         }
         writer.join().unwrap();
     });
@@ -230,14 +264,50 @@ mod plain {
     #[test]
     fn samples_are_read_from_the_half_that_is_not_written() {
         let ring = Ring::<1>::new();
-        open_samples();
-        publish_samples(ring.flow(), 100, false, 3);
+        assert!(!open_samples(ring.flow(), ring.jump(), (100, 10), false), "nothing was there before");
+        publish_samples(ring.flow(), ring.jump(), 100, (false, false), 3);
         assert_eq!(ring.counter.load(Ordering::Relaxed), 0);
         assert_eq!(snapshot_samples(ring.flow(), 101, 1, 20), Err(Miss::Early));
         assert_eq!(snapshot_samples(ring.flow(), 100, 10, 20), Ok(()));
         assert_eq!(snapshot_samples(ring.flow(), 100, 11, 20), Err(Miss::Late));
         assert_eq!(snapshot_samples(ring.flow(), 89, 0, 20), Err(Miss::Late));
-        assert!(samples_unchanged(ring.flow(), 90, 20) && !samples_unchanged(ring.flow(), 89, 20));
+        assert!(holds(&ring, 90, 100) && !holds(&ring, 89, 100) && !holds(&ring, 90, 101));
         assert_eq!(ring.last_write.load(Ordering::Relaxed), 3);
+    }
+
+    fn holds(ring: &Ring<1>, start: u64, end: u64) -> bool {
+        samples_unchanged(ring.flow(), ring.jump(), (start, end), 20)
+    }
+
+    /// Regression test: samples that a writer overwrote after a jump counted as valid until the head moved.
+    #[test]
+    fn a_jump_ends_what_it_overwrites_before_the_head_moves() {
+        let ring = Ring::<1>::new();
+        publish_samples(ring.flow(), ring.jump(), 100, (false, false), 0);
+        let open = |index, count, is_jumping| {
+            assert!(open_samples(ring.flow(), ring.jump(), (index, count), is_jumping));
+        };
+        // A small gap: 103 to 107 lie in the places of 83 to 87, which nobody can read.
+        open(107, 4, false);
+        assert!(holds(&ring, 93, 100) && !holds(&ring, 92, 100));
+        publish_samples(ring.flow(), ring.jump(), 107, (false, true), 0);
+        assert_eq!((ring.jump.0.load(Ordering::Relaxed), ring.jump.1.load(Ordering::Relaxed)), (0, 0));
+        assert!(holds(&ring, 97, 107));
+        // Far ahead, and back.
+        open(5000, 10, false);
+        assert!(!holds(&ring, 106, 107));
+        publish_samples(ring.flow(), ring.jump(), 5000, (false, true), 0);
+        open(4995, 1, false);
+        assert!(holds(&ring, 4990, 4994) && !holds(&ring, 4990, 4995) && !holds(&ring, 4995, 5000));
+        // Another one without a commit: nothing is known.
+        open(7000, 10, true);
+        assert!(!holds(&ring, 4990, 4994) && !holds(&ring, 4999, 5000));
+        publish_samples(ring.flow(), ring.jump(), 7000, (false, true), 0);
+        assert!(!open_samples(ring.flow(), ring.jump(), (7010, 10), false), "it follows the head");
+        assert!(holds(&ring, 6990, 7000));
+        // A writer that died in a jump, and one of the C++ SDK that goes on.
+        open(9000, 10, false);
+        ring.head.store(7010, Ordering::Relaxed);
+        assert!(holds(&ring, 7000, 7010));
     }
 }

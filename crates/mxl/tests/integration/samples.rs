@@ -119,6 +119,38 @@ fn what_is_not_there_is_told() {
     assert!(one.read_channel(0, &mut [0.0_f32; 2]).is_err());
 }
 
+/// Regression test: what a writer overwrote after a jump counted as valid, since its head had not moved yet.
+#[test]
+fn samples_that_a_jump_overwrites_are_not_valid_any_more() {
+    let folder = Folder::new();
+    let (mut writer, id) = writer(&folder, 1);
+    let data = file(&folder, &microphone_of(id), "data");
+    let reserved = |data: &std::path::Path| std::fs::read(data).unwrap()[224..2048].to_vec();
+    let reader = folder.domain().read_samples(id).unwrap();
+    for (head, jump) in [(100_000, 200_000), (300_000, 250_000), (400_000, 400_000 + 19_456)] {
+        write(&mut writer, head, 4800);
+        write(&mut writer, head + 480, 480);
+        assert!(reserved(&data).iter().all(|byte| *byte == 0), "the file is the C++ SDK's");
+        let held = reader.read(head + 480, 4800, Wait::Not).unwrap();
+        let mut samples = vec![0.0_f32; 4800];
+        held.read_channel(0, &mut samples).unwrap();
+        assert!(held.still_valid());
+        let mut open = writer.open(jump, 480).unwrap();
+        open.write_channel(0, &[9.0_f32; 480]).unwrap();
+        assert!(!held.still_valid(), "from {head} to {jump}");
+        open.commit().unwrap();
+        assert!(!held.still_valid(), "from {head} to {jump}");
+        let read = reader.read(jump, 480, Wait::Not).unwrap();
+        read.read_channel(0, &mut samples[..480]).unwrap();
+        assert!(read.still_valid() && samples[..480] == [9.0; 480]);
+    }
+}
+
+/// The file names of a flow need its id alone.
+fn microphone_of(id: mxl::Uuid) -> FlowDefinition {
+    FlowDefinition { id, ..microphone(1) }
+}
+
 /// Defect i: the SDK never records when samples were written.
 #[test]
 fn the_time_of_a_commit_is_noted() {
