@@ -236,7 +236,7 @@ fn say(initiator: &mut Initiator, progress: &Progress) {
 }
 
 fn say_one(event: &Transfer, progress: &Progress) {
-    if !matches!(event, Transfer::Done { .. }) {
+    if !matches!(event, Transfer::Done { .. } | Transfer::Published { .. }) {
         progress.aside(|| println!("{event:?}"));
     }
 }

@@ -245,12 +245,23 @@ impl Initiator {
         self.events.pop_front()
     }
 
-    /// Polls until every submitted transfer has arrived or is lost. Returns false if `timeout` expires first.
+    /// Polls until every submitted transfer has arrived or is lost. Returns false if `timeout` expires first. See
+    /// [`confirm`](Self::confirm) for when readers see it.
     ///
     /// # Errors
     /// The errors of [`poll`](Self::poll).
     pub fn flush(&mut self, timeout: Duration) -> Result<bool> {
         self.wait(timeout, |this| this.peers.iter().all(Peer::is_idle))
+    }
+
+    /// Polls until the targets have published every submitted transfer, or it is lost, torn or unconfirmed. Returns false
+    /// if `timeout` expires first: a target of an older build says that it has published only for every sixteenth
+    /// transfer.
+    ///
+    /// # Errors
+    /// The errors of [`poll`](Self::poll).
+    pub fn confirm(&mut self, timeout: Duration) -> Result<bool> {
+        self.wait(timeout, |this| this.peers.iter().all(|peer| peer.is_idle() && peer.arrived.is_empty()))
     }
 
     /// Polls until all targets are connected. Returns false if `timeout` expires first.
@@ -351,6 +362,8 @@ impl Initiator {
         // The rest of a batch that was posted in part is still a job.
         let sent = std::mem::take(&mut peer.sent).into_values().filter(|sent| sent.is_posted);
         let gone: Vec<u64> = sent.map(|sent| sent.index).chain(gone).collect();
+        let unconfirmed = std::mem::take(&mut peer.arrived);
+        peer.stats.unconfirmed += unconfirmed.len() as u64;
         peer.flights.clear();
         peer.grants.clear();
         peer.parts.clear();
@@ -369,6 +382,9 @@ impl Initiator {
             self.link.remove(addr);
         }
         let target = peer.info.id;
+        for index in unconfirmed.into_values() {
+            self.tell(Transfer::Unconfirmed { target, index });
+        }
         gone.into_iter().for_each(|index| self.lose(at, index));
         if was_connected {
             self.tell(Transfer::Disconnected { target });

@@ -30,6 +30,8 @@
 //!     deliver writes in any order.
 //! I4. A commit is published only after its initiator has seen that the source was not overwritten before the last
 //!     write was complete (`VERDICT`): a torn grain is published as invalid, torn samples as silence.
+//!     An arrived commit is [`Transfer::Done`]; it is [`Transfer::Published`] when the target has said so, and
+//!     [`Transfer::Unconfirmed`] if it ends before.
 //! I5. No initiator of a [`Merge`] writes into the merged flow: valid data is copied there from the flows of its paths.
 //!
 //! The protocol is this library's own, so both ends must use it. A sender that can reach a target's endpoint and knows

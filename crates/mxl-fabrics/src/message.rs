@@ -105,7 +105,8 @@ pub enum Message {
         /// that happened before all was sent, and no more follows.
         whole: u64,
     },
-    /// Commits with lower numbers were published: the initiator may begin [`WINDOW`] commits from this number on.
+    /// Commits with lower numbers were published: readers see them, and the initiator may begin [`WINDOW`] commits from
+    /// this number on.
     Published {
         /// The token of the `Welcome`.
         token: u64,

@@ -38,8 +38,16 @@ impl Initiator {
         let samples = all.iter().map(|(id, state, _)| (labels(*id), connected(*state)));
         metric(&mut text, "mxl_initiator_connected", "gauge", "Whether the target is connected.", samples);
         type Count = fn(&crate::PeerStats) -> u64;
-        let counters: [(&str, &str, Count); 7] = [
+        let counters: [(&str, &str, Count); 9] = [
             ("done", "Transfers that arrived.", |stats| stats.done),
+            ("published", "Transfers that arrived, and that the target has published.", |stats| {
+                stats.published
+            }),
+            (
+                "unconfirmed",
+                "Transfers that arrived before the connection ended, published or not.",
+                |stats| stats.unconfirmed,
+            ),
             ("lost", "Transfers that did not arrive.", |stats| stats.lost),
             ("torn", "Transfers whose source was overwritten meanwhile.", |stats| stats.torn),
             ("bytes", "Bytes that arrived.", |stats| stats.bytes),

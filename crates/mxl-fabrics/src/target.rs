@@ -314,7 +314,8 @@ impl Polled for Target {
 
     fn rest(&self) -> Rest {
         let is_full = self.has_dismissals() || self.peer.as_ref().is_some_and(|peer| !peer.outbox.is_empty());
-        if is_full { Rest::Room } else { Rest::Announced }
+        let report = self.peer.as_ref().and_then(Peer::report_due);
+        if is_full { Rest::Room } else { report.map_or(Rest::Announced, Rest::Until) }
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {

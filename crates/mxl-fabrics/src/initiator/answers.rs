@@ -59,6 +59,7 @@ impl Initiator {
         }
         if is_whole {
             peer.stats.done += 1;
+            peer.arrived.insert(number, index);
             peer.latency.record(since.elapsed());
             self.tell(Transfer::Done { target, index });
         } else {
@@ -159,8 +160,16 @@ impl Initiator {
             }
             Message::Published { token, number } => {
                 let Some(peer) = self.by_token(token) else { return };
-                if number <= peer.number {
-                    (peer.published, peer.full) = (peer.published.max(number), None);
+                if number > peer.number {
+                    return;
+                }
+                (peer.published, peer.full) = (peer.published.max(number), None);
+                let later = peer.arrived.split_off(&number);
+                let published = std::mem::replace(&mut peer.arrived, later);
+                peer.stats.published += published.len() as u64;
+                let target = peer.info.id;
+                for index in published.into_values() {
+                    self.tell(Transfer::Published { target, index });
                 }
             }
             // Only initiators send these.

@@ -15,8 +15,26 @@ use crate::{Histogram, TargetInfo};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transfer {
-    /// The transfer is in the target's ring.
+    /// The transfer is in the target's ring, whole. The target publishes it next, unless it ends before that:
+    /// [`Published`](Self::Published) or [`Unconfirmed`](Self::Unconfirmed) follows.
     Done {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// Grain, or the index after the last sample.
+        index: u64,
+    },
+    /// The target said that it has published a transfer that is [`Done`](Self::Done): readers of its flow see it. It
+    /// says so within milliseconds, for several transfers at once if they are frequent; a target of an older build only
+    /// for every sixteenth.
+    Published {
+        /// [`TargetInfo::id`].
+        target: u64,
+        /// Grain, or the index after the last sample.
+        index: u64,
+    },
+    /// The connection ended before the target said that it has published a transfer that is [`Done`](Self::Done): it may
+    /// or may not have.
+    Unconfirmed {
         /// [`TargetInfo::id`].
         target: u64,
         /// Grain, or the index after the last sample.
@@ -76,8 +94,12 @@ pub enum PeerState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerStats {
-    /// Transfers that arrived.
+    /// Transfers that arrived whole.
     pub done: u64,
+    /// Those of them that the target said it has published.
+    pub published: u64,
+    /// Those of them of which the target had not said so when its connection ended.
+    pub unconfirmed: u64,
     /// Transfers that were lost.
     pub lost: u64,
     /// Transfers whose source was overwritten while they were sent.
@@ -230,6 +252,8 @@ pub(super) struct Peer {
     /// Operations in flight, and the commits of their writes; messages have none.
     pub flights: HashMap<OpId, Option<u64>>,
     pub sent: BTreeMap<u64, Sent>,
+    /// Commits that arrived and are not known to be published, and their indices: [`WINDOW`] at most.
+    pub arrived: BTreeMap<u64, u64>,
     /// The condition that its transfers wait for.
     pub rest: Rest,
     /// The number of the next commit.
@@ -264,6 +288,7 @@ impl Peer {
             verdicts: VecDeque::new(),
             flights: HashMap::new(),
             sent: BTreeMap::new(),
+            arrived: BTreeMap::new(),
             rest: Rest::Announced,
             number: 0,
             published: 0,

@@ -66,6 +66,9 @@ pub(super) struct Peer {
     pub(super) granted: VecDeque<u64>,
     /// The number of the next commit.
     pub(super) next: u64,
+    /// The number up to which the initiator was told what is published, and when.
+    pub(super) told: u64,
+    pub(super) told_at: Instant,
     pub(super) pending: BTreeMap<u64, Pending>,
     /// Time of the last publication for it.
     pub(super) published: Option<Instant>,
@@ -231,6 +234,8 @@ impl Target {
             since: self.link.newest(),
             granted: VecDeque::new(),
             next: 0,
+            told: 0,
+            told_at: Instant::now(),
             pending: BTreeMap::new(),
             published: None,
             outbox: VecDeque::new(),
@@ -294,6 +299,7 @@ impl Target {
     pub(super) fn flush(&mut self) {
         self.send_dismissals();
         let Some(peer) = &mut self.peer else { return };
+        peer.report();
         if peer.outbox.len() > UNHEARD {
             tracing::debug!(target: "mxl::fabrics", "an initiator sends requests and reads no answers");
             return self.part(Some(Why::Unheard));

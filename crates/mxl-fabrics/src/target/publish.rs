@@ -1,7 +1,7 @@
 //! Counts arriving parts by their commit, and publishes each commit when it is complete, in the order of
 //! commits.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mxl::{Geometry, GrainInfo};
 use ofi_ring::crash_point;
@@ -12,8 +12,10 @@ use super::{Received, Ring, Target};
 use crate::Result;
 use crate::message::{Commit, Message, WINDOW, widen};
 
-/// Commits after which the target reports its progress to the initiator.
+/// Commits after which the target reports its progress to the initiator at once.
 const TOLD_EVERY: u64 = WINDOW / 4;
+/// Interval of its reports otherwise: a report for each picture, and 200 in a second for the shortest batches of audio.
+const TOLD_WITHIN: Duration = Duration::from_millis(5);
 
 /// A commit of which a part has arrived.
 pub(super) struct Pending {
@@ -36,6 +38,20 @@ impl Pending {
 }
 
 impl Peer {
+    /// Reports what was published to the initiator, if that is due.
+    pub(super) fn report(&mut self) {
+        if self.report_due().is_some_and(|due| Instant::now() >= due) {
+            (self.told, self.told_at) = (self.next, Instant::now());
+            self.outbox.push_back(Message::Published { token: self.token, number: self.next });
+        }
+    }
+
+    /// The time of the next report, if there is something to report.
+    pub(super) fn report_due(&self) -> Option<Instant> {
+        let wait = if self.next - self.told < TOLD_EVERY { TOLD_WITHIN } else { Duration::ZERO };
+        (self.next > self.told).then(|| self.told_at + wait)
+    }
+
     /// The commit to which a part belongs, if it is valid: the commit is near, and its parts agree with each other and
     /// do not exceed their declared number.
     pub(super) fn admit(&mut self, number: u64, part: Pending) -> Option<&mut Pending> {
@@ -113,9 +129,6 @@ impl Target {
                 return Ok(());
             };
             peer.next += 1;
-            if peer.next.is_multiple_of(TOLD_EVERY) {
-                peer.outbox.push_back(Message::Published { token: peer.token, number: peer.next });
-            }
             self.stats.published += 1;
             match &mut self.ring {
                 Ring::Grains(writer) => {

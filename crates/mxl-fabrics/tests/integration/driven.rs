@@ -124,10 +124,16 @@ fn grains_arrive_though_nobody_polls() {
             ends.send(index);
             assert_eq!(grain(ends.target.wait(LONG).unwrap().unwrap()), index, "{provider}");
             ends.check(index);
-            let done = ends.initiator.wait(LONG).unwrap();
+            let event = || ends.initiator.wait(LONG).unwrap();
+            let done = event();
             assert!(
                 matches!(done, Some(Transfer::Done { index: of, .. }) if of == index),
                 "{provider}: {done:?}"
+            );
+            let published = event();
+            assert!(
+                matches!(published, Some(Transfer::Published { index: of, .. }) if of == index),
+                "{provider}: {published:?}"
             );
         }
         assert_eq!(ends.target.wait(Duration::from_millis(1)).unwrap(), None, "{provider}");

@@ -256,6 +256,68 @@ fn samples_that_a_jump_of_the_source_overwrites_are_torn() {
     }
 }
 
+/// Regression test: a transfer counted as done for good when it was in the target's ring, whether or not the target
+/// lived to publish it.
+#[test]
+fn a_transfer_is_published_when_the_target_says_so_and_unconfirmed_if_it_does_not_live_to() {
+    for provider in PROVIDERS {
+        let Ends { near: _near, far, definition, writer, mut target, mut initiator } = Ends::open(provider);
+        let id = target.info().id;
+        let reader = far.domain().read_grains(definition.id).unwrap();
+        both(&mut initiator, &mut target, |initiator, _| initiator.is_idle());
+        let send = |initiator: &mut Initiator, index| {
+            writer.open(index).unwrap().commit().unwrap();
+            initiator.send(index).unwrap();
+        };
+        // Seldom, and more at once than one report covers.
+        for (first, count) in [(100, 1), (101, 1), (102, 40)] {
+            for index in first..first + count {
+                send(&mut initiator, index);
+                both(&mut initiator, &mut target, |_, received| {
+                    matches!(received, Some(Received::Grain { .. }))
+                });
+            }
+            let mut published = Vec::new();
+            both(&mut initiator, &mut target, |initiator, _| {
+                while let Some(event) = initiator.event() {
+                    if let Transfer::Published { index, .. } = event {
+                        assert!(reader.head() >= index, "{provider}: {index}");
+                        published.push(index);
+                    }
+                }
+                published.len() as u64 == count
+            });
+            assert_eq!(published, (first..first + count).collect::<Vec<_>>(), "{provider}");
+            assert!(initiator.confirm(Duration::ZERO).unwrap());
+        }
+        // The target ends between the arrival and the publication.
+        send(&mut initiator, 142);
+        let (begin, mut events) = (Instant::now(), Vec::new());
+        let done = Transfer::Done { target: id, index: 142 };
+        while !events.contains(&done) {
+            initiator.poll().unwrap();
+            events.extend(std::iter::from_fn(|| initiator.event()));
+            if !events.contains(&done) {
+                target.poll().unwrap();
+            }
+            assert!(begin.elapsed() < LONG, "{provider}: {events:?}");
+        }
+        assert_ne!(reader.head(), 142, "{provider}: it is not published yet");
+        assert!(!initiator.confirm(Duration::ZERO).unwrap());
+        drop(target);
+        while initiator.target(id).unwrap().0 == PeerState::Connected {
+            initiator.poll().unwrap();
+            assert!(begin.elapsed() < LONG, "{provider}");
+        }
+        events.extend(std::iter::from_fn(|| initiator.event()));
+        assert!(events.contains(&Transfer::Unconfirmed { target: id, index: 142 }), "{provider}: {events:?}");
+        assert!(!events.contains(&Transfer::Published { target: id, index: 142 }), "{provider}: {events:?}");
+        let (_, stats) = initiator.target(id).unwrap();
+        assert_eq!((stats.done, stats.published, stats.unconfirmed), (43, 42, 1), "{provider}");
+        assert!(initiator.confirm(LONG).unwrap(), "nothing is waited for");
+    }
+}
+
 #[test]
 fn a_target_that_is_gone_stops_nobody_and_is_found_again() {
     for provider in PROVIDERS {
