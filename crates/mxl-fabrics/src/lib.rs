@@ -26,6 +26,7 @@
 //!     that the index is complete or given up (`OPEN` with a higher floor, sent when no write below it is in flight).
 //!     So the rules of `mxl::protocol` hold for readers of the target's flow.
 //! I2. A new initiator gets new keys, and the old keys are revoked before: no data of the old initiator arrives later.
+//!     While an access under an old key is still running, no initiator is accepted.
 //! I3. Commits are published in the order of their numbers, each when all of its parts have arrived: providers may
 //!     deliver writes in any order.
 //! I4. A commit is published only after its initiator has seen that the source was not overwritten before the last

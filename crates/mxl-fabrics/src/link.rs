@@ -75,18 +75,26 @@ unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
 
-/// A registration that peers may write, until it is dropped.
-pub(crate) struct Window(Arc<dyn MemoryRegion>);
+/// A registration that peers may write, until it is closed or dropped.
+pub(crate) struct Window(pub(crate) Arc<dyn MemoryRegion>);
 
 impl Window {
     pub fn remote(&self) -> Remote {
         Remote { addr: self.0.base(), key: self.0.key() }
     }
+
+    /// Withdraws the rights, and waits up to a second until no access of a peer is in flight. The window comes back if
+    /// one still is: it may write until a later call succeeds.
+    pub fn close(self) -> Result<(), Self> {
+        self.0.close().map_err(|error| {
+            tracing::warn!(target: "mxl::fabrics", %error, "a window that peers may write is still written");
+            self
+        })
+    }
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // Waits until no access of a peer is in flight.
         if let Err(error) = self.0.close() {
             tracing::warn!(target: "mxl::fabrics", %error, "a window that peers may write did not close");
         }

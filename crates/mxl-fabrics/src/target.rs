@@ -15,7 +15,7 @@ use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainWriter, SampleWrite
 use ofi::raw::CompletionQueue;
 
 pub use events::{Received, TargetStats, TargetTimes};
-use peer::{Dismissals, Peer};
+use peer::{Dismissals, Peer, Stuck};
 pub(crate) use slots::silence;
 
 use crate::driven::sealed::Polled;
@@ -38,6 +38,8 @@ pub struct Target {
     // Dropped in this order, after the farewell: memory is withdrawn, the endpoint closed, the flow released.
     peer: Option<Peer>,
     link: Link,
+    /// After the endpoint, which ends the accesses to them.
+    stuck: Stuck,
     ring: Ring,
     geometry: Geometry,
     info: TargetInfo,
@@ -128,6 +130,7 @@ impl Target {
         Ok(Self {
             peer: None,
             link,
+            stuck: Stuck::default(),
             ring,
             geometry,
             info,

@@ -29,6 +29,8 @@ const GIVEN_UP: usize = 256;
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// Time that a closing target waits for its farewell to arrive.
 const LINGER: Duration = Duration::from_millis(50);
+/// Shortest and longest pause between attempts to close memory that is still being written.
+const STUCK_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(16));
 /// Maximum queued greetings.
 const GREETINGS: usize = 16;
 /// Maximum replaced attempts whose late greetings are recognised.
@@ -51,6 +53,41 @@ pub(super) struct Dismissals {
     /// Messages in flight that the target no longer awaits. Over shared memory they end when their receiver reads or
     /// dies.
     given_up: HashSet<OpId>,
+}
+
+/// Memory of former initiators in which an access is still running, seconds after it was withdrawn. No initiator is
+/// accepted until it has ended: it could write into what the next one sends (I2).
+#[derive(Default)]
+pub(super) struct Stuck {
+    windows: Vec<Window>,
+    /// The time of the next attempt to close them, and the pause after it: each may take a second.
+    next: Option<(Instant, Duration)>,
+}
+
+impl Stuck {
+    /// Closes windows; keeps those in which an access is running.
+    fn revoke(&mut self, windows: impl IntoIterator<Item = Window>) {
+        self.windows.extend(windows.into_iter().filter_map(|window| window.close().err()));
+    }
+
+    /// Whether all are closed. Tries again, unless it did so just now.
+    fn is_over(&mut self) -> bool {
+        let now = Instant::now();
+        let (due, pause) = self.next.unwrap_or((now, STUCK_PAUSE.0));
+        if !self.windows.is_empty() && now >= due {
+            while let Some(window) = self.windows.pop() {
+                if let Err(window) = window.close() {
+                    self.windows.push(window);
+                    break;
+                }
+            }
+            self.next = Some((Instant::now() + pause, STUCK_PAUSE.1.min(pause * 2)));
+        }
+        if self.windows.is_empty() {
+            self.next = None;
+        }
+        self.windows.is_empty()
+    }
 }
 
 /// The connected initiator.
@@ -95,7 +132,7 @@ impl Target {
                 }
                 None => self.link.remove(peer.addr),
             }
-            drop(peer.windows);
+            self.stuck.revoke(peer.windows.into_values());
             self.tell(Received::Disconnected);
         }
     }
@@ -222,6 +259,12 @@ impl Target {
             let is_other = old.addr != addr;
             self.part(is_other.then_some(Why::Replaced));
         }
+        if !self.stuck.is_over() {
+            // It greets again.
+            self.stats.refused += 1;
+            self.link.remove(addr);
+            return Ok(());
+        }
         // Completions of the old initiator's writes from before its memory was withdrawn do not belong to the new one.
         let mut ended = Vec::new();
         self.drain(&mut ended)?;
@@ -330,17 +373,82 @@ mod folder;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     use mxl::{BatchHints, FlowDefinition, Rational};
     use ofi::Errno;
+    use ofi::raw::{BindFlags, Counter, Desc, Endpoint, Fid, MemoryRegion, Piece};
 
     use super::folder::Folder;
     use super::*;
     use crate::link::{End, Link};
     use crate::message::VERSION;
     use crate::{Initiator, Options, PeerState, Provider};
+
+    /// Memory in which an access does not end.
+    struct Busy(Arc<AtomicBool>);
+
+    impl MemoryRegion for Busy {
+        fn fid(&self) -> Fid {
+            unreachable!("no event names it")
+        }
+        fn key(&self) -> u64 {
+            1
+        }
+        fn desc(&self) -> Desc {
+            unreachable!("no operation uses it")
+        }
+        fn base(&self) -> u64 {
+            0
+        }
+        fn len(&self) -> usize {
+            4096
+        }
+        fn bind_counter(&self, _: &Arc<dyn Counter>, _: BindFlags) -> ofi::Result<()> {
+            Ok(())
+        }
+        fn bind_endpoint(&self, _: &Arc<dyn Endpoint>) -> ofi::Result<()> {
+            Ok(())
+        }
+        fn enable(&self) -> ofi::Result<()> {
+            Ok(())
+        }
+        fn refresh(&self, _: &[Piece]) -> ofi::Result<()> {
+            Ok(())
+        }
+        fn close(&self) -> ofi::Result<()> {
+            if self.0.load(Ordering::Relaxed) { Err(ofi::Error::new(Errno::EBUSY)) } else { Ok(()) }
+        }
+    }
+
+    /// Regression test: memory of an old initiator in which a write was still running was only reported, and the next
+    /// initiator accepted: the late write could land in its data.
+    #[test]
+    fn no_initiator_is_accepted_while_an_access_of_the_last_one_is_running() {
+        let (near, far) = (Folder::new(), Folder::new());
+        let camera = camera();
+        let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
+        let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
+        let id = target.info().id;
+        let _old = connect(&near, &camera, &mut target);
+        let is_busy = Arc::new(AtomicBool::new(true));
+        let window = Window(Arc::new(Busy(is_busy.clone())));
+        target.peer.as_mut().unwrap().windows.insert(7, window);
+        let mut new = Initiator::open(&near.domain(), camera.id, Provider::Shm, ANY).unwrap();
+        new.add(target.info()).unwrap();
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(800) {
+            new.poll().unwrap();
+            target.poll().unwrap();
+        }
+        assert!(!target.is_connected() && target.stats().taken == 1 && target.stats().refused > 0);
+        assert_ne!(new.target(id).unwrap().0, PeerState::Connected);
+        is_busy.store(false, Ordering::Relaxed);
+        until(&mut new, &mut target, |new, _| new.is_idle());
+        assert_eq!(target.stats().taken, 2);
+    }
 
     const ANY: (Option<&str>, Option<&str>) = (None, None);
     /// Enough for one greeting in a build for debugging, and for few that nest.
