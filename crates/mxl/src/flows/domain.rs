@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::definition::{self, FlowDefinition, Format, Geometry};
 use super::flow::{Flow, FlowInfo, Refused, Runtime};
+use super::grain_window::GrainWindow;
 use super::grains::{GrainReader, GrainWriter};
 use super::layout;
 use super::samples::{SampleReader, SampleWriter};
@@ -220,6 +221,16 @@ impl Domain {
     /// [`Error::NotFound`]; [`Error::File`] for a broken flow; [`Error::Argument`] for audio.
     pub fn read_grains(&self, id: Uuid) -> Result<GrainReader, Error> {
         self.read(id, GrainReader::new)
+    }
+
+    /// Opens a flow of grains to read it, such that at most `grains` of them are mapped at a time, for programs that read
+    /// thousands of flows. Three are enough to read each grain once, in order: the page on media flows has the bounds
+    /// and the price.
+    ///
+    /// # Errors
+    /// Those of [`read_grains`](Self::read_grains), and [`Error::Argument`] for a window of 0 grains.
+    pub fn read_grain_window(&self, id: Uuid, grains: usize) -> Result<GrainWindow, Error> {
+        self.read(id, |flow| GrainWindow::new(flow, grains))
     }
 
     /// Opens a flow of samples to read it.

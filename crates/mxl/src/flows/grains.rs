@@ -61,7 +61,7 @@ impl GrainInfo {
 
 /// A mapped slot.
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     file: Mapping,
     /// Mapped bytes of the payload.
     payload: u32,
@@ -70,7 +70,7 @@ struct Slot {
 }
 
 impl Slot {
-    fn words(&self) -> SlotWords<'_> {
+    pub(super) fn words(&self) -> SlotWords<'_> {
         SlotWords {
             index: self.file.u64_at(8),
             flags: self.file.u32_at(16),
@@ -86,42 +86,55 @@ impl Slot {
     fn header(&self) -> Shared {
         self.file.from(0)
     }
+
+    /// Whether another slot may be of the same ring.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        (self.payload, self.slices) == (other.payload, other.slices)
+    }
+}
+
+/// Checks that a flow has grains.
+pub(super) fn check(flow: &Flow) -> Result<(), Error> {
+    if flow.info.is_discrete() {
+        return Ok(());
+    }
+    Err(Error::argument(format!("flow {} is audio: it has samples", flow.info.id())))
 }
 
 /// The slots of a ring, all of the same size.
 fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
-    if !flow.info.is_discrete() {
-        return Err(Error::argument(format!("flow {} is audio: it has samples", flow.info.id())));
-    }
-    let discrete = flow.info.config.discrete();
-    let line = discrete.slice_sizes.iter().fold(0_u32, |sum, &size| sum.saturating_add(size));
+    check(flow)?;
     let folder = Folder::open(flow.dir())?.folder(&flow.dir().join("grains"))?;
-    let open = |index| {
-        let path = scaffold::grain_path(flow.dir(), index);
-        let file = folder.file(&path, write)?;
-        let header: GrainHeader = file::header(&file, &path)?;
-        if header.version != layout::GRAIN_VERSION {
-            let wanted = layout::GRAIN_VERSION;
-            return Err(Error::file(&path, format!("version {}, not {wanted}", header.version)));
-        }
-        let (bytes, _) = file::size(&file, &path)?;
-        let need = PAYLOAD_OFFSET as u64 + u64::from(header.grain_size);
-        if bytes < need {
-            return Err(Error::file(&path, format!("{bytes} bytes; its header says {need}")));
-        }
-        // The sizes in a header may describe a single grain; the slot's capacity follows from the file.
-        let payload = u32::try_from(bytes - PAYLOAD_OFFSET as u64).unwrap_or(u32::MAX);
-        let slices = payload.checked_div(line).unwrap_or(u32::from(header.total_slices));
-        let len = PAYLOAD_OFFSET + payload as usize;
-        let file = Mapping::new(file.as_fd(), &path, len, write, flow.note(index))?;
-        Ok(Slot { file, payload, slices: u16::try_from(slices).unwrap_or(u16::MAX) })
-    };
-    let slots = (0..discrete.grain_count).map(open).collect::<Result<Vec<_>, _>>()?;
-    let same = |slot: &Slot| (slot.payload, slot.slices) == (slots[0].payload, slots[0].slices);
-    if !slots.iter().all(same) {
+    let open = |index| open_slot(flow, &folder, index, write);
+    let slots = (0..flow.info.config.discrete().grain_count).map(open).collect::<Result<Vec<_>, _>>()?;
+    if !slots.iter().all(|slot| slot.is_like(&slots[0])) {
         return Err(Error::file(&flow.dir().join("grains"), "slots of different sizes"));
     }
     Ok(slots)
+}
+
+/// Opens, checks and maps the file of a slot in the flow's folder `grains`.
+pub(super) fn open_slot(flow: &Flow, folder: &Folder, index: u32, write: bool) -> Result<Slot, Error> {
+    let sizes = flow.info.config.discrete().slice_sizes;
+    let line = sizes.iter().fold(0_u32, |sum, &size| sum.saturating_add(size));
+    let path = scaffold::grain_path(flow.dir(), index);
+    let file = folder.file(&path, write)?;
+    let header: GrainHeader = file::header(&file, &path)?;
+    if header.version != layout::GRAIN_VERSION {
+        let wanted = layout::GRAIN_VERSION;
+        return Err(Error::file(&path, format!("version {}, not {wanted}", header.version)));
+    }
+    let (bytes, _) = file::size(&file, &path)?;
+    let need = PAYLOAD_OFFSET as u64 + u64::from(header.grain_size);
+    if bytes < need {
+        return Err(Error::file(&path, format!("{bytes} bytes; its header says {need}")));
+    }
+    // The sizes in a header may describe a single grain; the slot's capacity follows from the file.
+    let payload = u32::try_from(bytes - PAYLOAD_OFFSET as u64).unwrap_or(u32::MAX);
+    let slices = payload.checked_div(line).unwrap_or(u32::from(header.total_slices));
+    let len = PAYLOAD_OFFSET + payload as usize;
+    let file = Mapping::new(file.as_fd(), &path, len, write, flow.note(index))?;
+    Ok(Slot { file, payload, slices: u16::try_from(slices).unwrap_or(u16::MAX) })
 }
 
 /// The slot of a grain. There is at least one, and the count is the flow's.
@@ -179,8 +192,7 @@ impl GrainReader {
         if !said.get() {
             self.touch();
         }
-        let slot = slot(&self.slots, index);
-        Ok(ReadGrain { flow: &self.flow, slot, info: GrainInfo::new(index, grain, slot) })
+        Ok(ReadGrain::new(&self.flow, slot(&self.slots, index), index, grain))
     }
 
     /// The grain that has replaced `index` in its slot, if `index` is the oldest index that clients of the C++ SDK
@@ -209,43 +221,60 @@ impl GrainReader {
         wait: Wait,
         idle: impl Fn() -> Duration,
     ) -> Result<Grain, Error> {
-        let (words, slot) = (self.flow.words(), slot(&self.slots, index).words());
-        let grains = self.grains();
-        let attempt = || protocol::snapshot(words, slot, index, slices, grains);
-        let grain = wait::until(&self.flow, wait, attempt, idle).map_err(|ended| self.error(index, ended))?;
-        self.intact().map(|()| grain)
-    }
-
-    #[cold]
-    fn error(&self, index: u64, ended: Ended) -> Error {
-        let oldest = ring::resume_grain(self.head(), self.grains());
-        match ended {
-            // The data may be missing because a truncation wiped it.
-            _ if self.intact().is_err() => self.flow.invalid(),
-            Ended::Invalid => Error::FlowInvalid,
-            Ended::Missed(Miss::Early) => Error::TooEarly { index },
-            Ended::Missed(Miss::Skipped) => Error::Skipped { index },
-            Ended::Missed(Miss::Late) => Error::TooLate { index, oldest },
-        }
+        let slot = slot(&self.slots, index);
+        available((&self.flow, slot, self.grains()), (index, slices), wait, idle)
     }
 
     /// Records a read, at a limited rate.
     fn touch(&self) {
         let Some(access) = &self.access else { return };
-        let now = time::coarse();
-        if now.wrapping_sub(self.touched.load(Ordering::Relaxed)) < TOUCH_EVERY {
-            return;
-        }
-        self.touched.store(now, Ordering::Relaxed);
-        let times = |modification| Timestamps {
-            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-            last_modification: Timespec { tv_sec: 0, tv_nsec: modification },
-        };
-        // Only the owner of the file may change one of its times. Other users with write access may set both to now,
-        // which the writer notices as well. In a domain that became read-only both fail, and reads are not recorded.
-        if rustix::fs::futimens(access, &times(UTIME_OMIT)) == Err(Errno::PERM) {
-            let _ = rustix::fs::futimens(access, &times(UTIME_NOW));
-        }
+        record(&self.touched, |times| rustix::fs::futimens(access, times));
+    }
+}
+
+/// Waits for `slices` of a grain in its slot of a flow's ring of `grains`. `idle` is that of [`wait::until`].
+#[inline]
+pub(super) fn available(
+    (flow, slot, grains): (&Flow, &Slot, u64),
+    (index, slices): (u64, u16),
+    wait: Wait,
+    idle: impl Fn() -> Duration,
+) -> Result<Grain, Error> {
+    let (words, slot) = (flow.words(), slot.words());
+    let attempt = || protocol::snapshot(words, slot, index, slices, grains);
+    let grain =
+        wait::until(flow, wait, attempt, idle).map_err(|ended| missing(flow, grains, index, ended))?;
+    flow.intact().map(|()| grain)
+}
+
+#[cold]
+fn missing(flow: &Flow, grains: u64, index: u64, ended: Ended) -> Error {
+    let oldest = ring::resume_grain(flow.words().head.load(Ordering::Acquire), grains);
+    match ended {
+        // The data may be missing because a truncation wiped it.
+        _ if flow.intact().is_err() => flow.invalid(),
+        Ended::Invalid => Error::FlowInvalid,
+        Ended::Missed(Miss::Early) => Error::TooEarly { index },
+        Ended::Missed(Miss::Skipped) => Error::Skipped { index },
+        Ended::Missed(Miss::Late) => Error::TooLate { index, oldest },
+    }
+}
+
+/// Records a read, unless one was recorded just before.
+pub(super) fn record(touched: &AtomicU64, set: impl Fn(&Timestamps) -> Result<(), Errno>) {
+    let now = time::coarse();
+    if now.wrapping_sub(touched.load(Ordering::Relaxed)) < TOUCH_EVERY {
+        return;
+    }
+    touched.store(now, Ordering::Relaxed);
+    let times = |modification| Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        last_modification: Timespec { tv_sec: 0, tv_nsec: modification },
+    };
+    // Only the owner of the file may change one of its times. Other users with write access may set both to now,
+    // which the writer notices as well. In a domain that became read-only both fail, and reads are not recorded.
+    if set(&times(UTIME_OMIT)) == Err(Errno::PERM) {
+        let _ = set(&times(UTIME_NOW));
     }
 }
 
@@ -261,6 +290,12 @@ pub struct ReadGrain<'a> {
 impl fmt::Debug for ReadGrain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.info.fmt(f)
+    }
+}
+
+impl<'a> ReadGrain<'a> {
+    pub(super) fn new(flow: &'a Flow, slot: &'a Slot, index: u64, grain: Grain) -> Self {
+        Self { flow, slot, info: GrainInfo::new(index, grain, slot) }
     }
 }
 

@@ -9,6 +9,7 @@ mod file;
 mod flow;
 mod futex;
 mod garbage;
+mod grain_window;
 mod grains;
 pub mod layout;
 mod samples;
@@ -30,6 +31,7 @@ pub use domain::{Created, Domain, is_tmpfs};
 pub use error::{Error, Status};
 pub use flow::{FlowInfo, Runtime};
 pub use garbage::Collected;
+pub use grain_window::GrainWindow;
 pub use grains::{GrainInfo, GrainReader, GrainWriter, OpenGrain, ReadGrain};
 pub use samples::{OpenSamples, ReadSamples, Sample, SampleReader, SampleWriter};
 #[cfg(feature = "stream")]
