@@ -6,6 +6,7 @@ mod cpp_domain;
 mod disk;
 mod domain;
 mod fork;
+mod grain_window;
 mod grains;
 mod limits;
 mod old_kernel;

@@ -1,6 +1,6 @@
 //! Readers that map a few grains of a ring at a time.
 
-mod common;
+use super::common;
 
 use std::fs;
 
