@@ -2,8 +2,6 @@
 //! nothing, but deliver held packets only when they are repaired. By then the transfers have ended over the other rail,
 //! and the memory was rewritten.
 
-use super::support;
-
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
@@ -13,7 +11,8 @@ use multirail::wire::Metadata;
 use multirail::{Agent, Config, Region, Way};
 use ofi::{Errno, Hints};
 use ofi_testkit::{rc, srd};
-use support::{holds, whole};
+
+use super::support::{holds, whole};
 
 const LONG: Duration = Duration::from_secs(60);
 /// A transfer of two rails, in many parts.

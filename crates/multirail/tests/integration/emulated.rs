@@ -3,15 +3,14 @@
 //! memory was rewritten. `cargo xtask efa --test` runs it: with device writes if libefa supports them, and with
 //! emulated writes, which the owner executes.
 
-use super::support;
-
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use multirail::{Agent, Config, Prepared, Region, Remote, Way};
 use ofi::Hints;
 use ofi_testkit::process::{Child, Line};
-use support::{hex, holds, unhex, whole};
+
+use super::support::{hex, holds, unhex, whole};
 
 const LONG: Duration = Duration::from_secs(50);
 /// A transfer of two rails, in many parts.

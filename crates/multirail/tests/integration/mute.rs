@@ -1,14 +1,13 @@
 //! A rail over real sockets that goes mute: its wire is cut without an error. Its held packets arrive when the wire is
 //! repaired, after the transfers have ended over the other rail and the memory was rewritten.
 
-use super::support;
-
 use std::time::{Duration, Instant};
 
 use multirail::{Agent, Config, Way};
 use ofi::Hints;
 use ofi_testkit::process::{Child, Line};
-use support::{holds, ports, shell, whole};
+
+use super::support::{self, holds, ports, shell, whole};
 
 const LONG: Duration = Duration::from_secs(60);
 /// A transfer of two rails, in many parts.

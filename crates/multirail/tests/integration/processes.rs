@@ -1,14 +1,13 @@
 //! Agents in two processes, over shared memory and over sockets: transfers, and a peer that is killed at any moment and
 //! restarts.
 
-use super::support;
-
 use std::time::{Duration, Instant};
 
 use multirail::{Agent, Config, Event, Region, Remote, Way};
 use ofi::{Errno, Hints};
 use ofi_testkit::process::{Child, Line};
-use support::{hex, ports, shell, unhex};
+
+use super::support::{self, hex, ports, shell, unhex};
 
 const LEN: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(30);

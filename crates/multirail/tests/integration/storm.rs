@@ -5,8 +5,6 @@
 //! its data or twice; afterwards the two processes still work together, and the tables are empty. `OFI_RAILS_RUNS` sets
 //! the number of runs, `OFI_RAILS_SEED` the seed of the first; both are printed, with the events.
 
-use super::support;
-
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
@@ -14,7 +12,8 @@ use multirail::{Agent, Config, Local, Region, Remote, Transfer, Way};
 use ofi::{Errno, Hints};
 use ofi_testkit::net::Random;
 use ofi_testkit::process::{Child, Line};
-use support::{hex, ports, shell, unhex};
+
+use super::support::{self, hex, ports, shell, unhex};
 
 /// Bytes that belong to one transfer, at both ends.
 const SLOT: usize = 96 << 10;

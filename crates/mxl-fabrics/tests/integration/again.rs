@@ -1,10 +1,9 @@
 //! Whether removing and adding targets leaks anything. The test is alone in its process, whose files it counts.
 
-use super::common;
-
-use common::{Folder, both, camera, microphone};
 use mxl::{BatchHints, Geometry};
 use mxl_fabrics::{Initiator, PeerState, Provider, Received, Target};
+
+use super::common::{Folder, both, camera, microphone};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 const ANY: (Option<&str>, Option<&str>) = (None, None);

@@ -1,13 +1,12 @@
 //! One thread that drives both ends and waits for either: a wait that drove one end alone would last for its whole
 //! timeout, as the other end's answers would not come.
 
-use super::common;
-
 use std::time::Instant;
 
-use common::{ANY, Ends, Folder, LONG, camera};
 use mxl::BatchHints;
 use mxl_fabrics::{Initiator, Merge, MergePath, Provider, Received};
+
+use super::common::{ANY, Ends, Folder, LONG, camera};
 
 #[test]
 fn a_thread_that_waits_for_one_end_drives_the_other() {

@@ -1,15 +1,14 @@
 //! Options of `mxl-fabrics-demo` that other tests do not give: they reach the library, and wrong values are told.
 
-use super::common;
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use common::{Folder, LONG, byte_of, camera, command, demo};
 use mxl::{BatchHints, Wait};
 use mxl_fabrics::TargetInfo;
+
+use super::common::{Folder, LONG, byte_of, camera, command, demo};
 
 fn file(folder: &Folder, name: &str) -> String {
     folder.path().join(name).to_str().unwrap().to_owned()

@@ -1,8 +1,6 @@
 //! The command lines in the documents: each option exists in its program.
 
-use super::documents;
-
-use documents::{Program, check};
+use super::documents::{Program, check};
 
 const PROGRAMS: [Program; 3] = [
     ("mxl-bench", env!("CARGO_BIN_EXE_mxl-bench")),

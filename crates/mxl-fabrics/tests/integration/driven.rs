@@ -1,7 +1,5 @@
 //! Ends of a flow that are driven by their own threads.
 
-use super::common;
-
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::DirEntry;
@@ -12,9 +10,10 @@ use std::task::{Context, Poll, Wake};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, byte_of, camera};
 use mxl::{BatchHints, FlowDefinition, GrainWriter, Rational, Wait};
 use mxl_fabrics::{Driven, Initiator, Provider, Received, Target, Transfer};
+
+use super::common::{Folder, LONG, byte_of, camera};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 const ANY: (Option<&str>, Option<&str>) = (None, None);

@@ -1,10 +1,9 @@
 //! Target infos from elsewhere: of another provider, or with an address that no endpoint here can send to. They are
 //! refused when they are added, by what is wrong, and disturb nothing.
 
-use super::common;
-
-use common::{ANY, Ends, Folder, both};
 use mxl_fabrics::{Error, PeerState, Provider, Received, Target, TargetInfo};
+
+use super::common::{ANY, Ends, Folder, both};
 
 /// The info under another id, so that it is a new target.
 fn stranger(info: &TargetInfo) -> TargetInfo {

@@ -1,17 +1,16 @@
 //! An initiator that sends arbitrary messages: the target's flow has only valid data, and the rest is counted.
 
-use super::common;
-
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, camera, microphone};
 use mxl::{FlowDefinition, Geometry, Wait};
 use mxl_fabrics::message::{Message, Piece, VERSION};
 use mxl_fabrics::{Options, Provider, Received, Target};
 use ofi::{AddrFormat, Address, CompletionKind, FiAddr, Hints, Node};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+
+use super::common::{Folder, LONG, camera, microphone};
 
 /// An initiator whose messages the test writes one by one.
 struct Hostile {

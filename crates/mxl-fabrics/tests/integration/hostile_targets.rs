@@ -1,17 +1,15 @@
 //! A target that sends arbitrary messages: its initiator survives, sends to its other targets, and counts the rest.
 
-use super::common;
-use super::hostile_target;
-
 use std::time::{Duration, Instant};
 
-use common::{ANY, Folder, LONG, camera, microphone};
-use hostile_target::Hostile;
 use mxl::{BatchHints, FlowDefinition, GrainWriter, SampleWriter};
 use mxl_fabrics::message::{Message, Remote};
 use mxl_fabrics::{Initiator, Provider, Target, Transfer};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+
+use super::common::{ANY, Folder, LONG, camera, microphone};
+use super::hostile_target::Hostile;
 
 /// The source's writer.
 enum Writer {

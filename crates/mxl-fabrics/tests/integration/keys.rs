@@ -1,17 +1,16 @@
 //! Flows with an authorization key: nobody connects without it, and nobody reads them from the network.
 
-use super::common;
-
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{ANY, Folder, LONG, Running, both, camera, command, microphone};
 use mxl::{BatchHints, Wait};
 use mxl_fabrics::{Error, Initiator, Key, Options, Provider, Received, Target};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
 };
+
+use super::common::{ANY, Folder, LONG, Running, both, camera, command, microphone};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 

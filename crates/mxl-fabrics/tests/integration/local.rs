@@ -1,15 +1,14 @@
 //! An initiator and its targets in one process.
 
-use super::common;
-
 use std::time::{Duration, Instant};
 
-use common::{ANY, Ends, Folder, LONG, both, camera, microphone};
 use mxl::{BatchHints, GrainInfo, Wait};
 use mxl_fabrics::message::Why;
 use mxl_fabrics::{
     Error, Initiator, OwnKeys, PeerState, Provider, Received, RegionInfo, Target, TargetInfo, Transfer,
 };
+
+use super::common::{ANY, Ends, Folder, LONG, both, camera, microphone};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 

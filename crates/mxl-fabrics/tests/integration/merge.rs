@@ -1,12 +1,11 @@
 //! One flow by two paths.
 
-use super::common;
-
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, Running, byte_of, camera, demo, microphone};
 use mxl::{BatchHints, FlowDefinition, GrainWriter, Wait};
 use mxl_fabrics::{Error, Initiator, Merge, MergePath, PeerState, Provider, Received};
+
+use super::common::{Folder, LONG, Running, byte_of, camera, demo, microphone};
 
 fn path(provider: Provider) -> MergePath<'static> {
     MergePath { provider, node: None, service: None, id: None, options: None }

@@ -1,12 +1,11 @@
 //! Payloads by remote writes or in messages, whole or cut to a largest message.
 
-use super::common;
-
 use std::time::{Duration, Instant};
 
-use common::{Folder, both, camera, microphone};
 use mxl::{BatchHints, FlowDefinition, Rational, Wait};
 use mxl_fabrics::{Error, Initiator, Options, Pacing, PeerState, Provider, Received, Target, Transfer};
+
+use super::common::{self, Folder, both, camera, microphone};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 const ANY: (Option<&str>, Option<&str>) = (None, None);

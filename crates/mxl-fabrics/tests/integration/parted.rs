@@ -1,23 +1,21 @@
 //! A target that ends the connection of an initiator tells it why: when it closes, when another initiator takes its
 //! place, and when its flow fails.
 
-use super::common;
-use super::hostile_target;
-
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{ANY, Ends, Folder, LONG, Running, both, byte_of, camera, command, microphone};
-use hostile_target::Hostile;
 use mxl::{BatchHints, GrainWriter};
 use mxl_fabrics::message::{Message, Why};
 use mxl_fabrics::{
     Driven, Error, Initiator, Merge, MergePath, OwnKeys, PeerState, Provider, Received, Target, TargetInfo,
     Transfer,
 };
+
+use super::common::{ANY, Ends, Folder, LONG, Running, both, byte_of, camera, command, microphone};
+use super::hostile_target::Hostile;
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 

@@ -1,12 +1,11 @@
 //! Two processes, either of which is killed and restarted.
 
-use super::common;
-
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Folder, LONG, Running, byte_of, camera, demo, demo_until};
 use mxl::{BatchHints, FlowDefinition, GrainReader, GrainWriter, Wait};
+
+use super::common::{Folder, LONG, Running, byte_of, camera, demo, demo_until};
 
 /// Writes a grain, and waits for a moment.
 fn write_one(writer: &GrainWriter, index: u64) {

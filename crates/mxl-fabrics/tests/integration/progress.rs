@@ -1,13 +1,12 @@
 //! Progress of the programs: drawn on a terminal, unless `--quiet` is given.
 
-use super::common;
-
 use std::io::Read as _;
 use std::process::{Command, Output};
 
-use common::{Folder, camera};
 use mxl::BatchHints;
 use rustix::pty::{OpenptFlags, openpt, ptsname, unlockpt};
+
+use super::common::{self, Folder, camera};
 
 /// Runs a program with a terminal for its standard error. Returns what was drawn.
 fn on_a_terminal(mut command: Command) -> (Output, String) {

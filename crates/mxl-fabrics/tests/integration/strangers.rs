@@ -1,14 +1,13 @@
 //! Strangers that greet a target and read none of its answers do not keep initiators from it.
 
-use super::common;
-
 use std::time::Instant;
 
-use common::{Folder, LONG, camera};
 use mxl::BatchHints;
 use mxl_fabrics::message::{Message, VERSION, Why};
 use mxl_fabrics::{Initiator, PeerState, Provider, Target, TargetInfo};
 use ofi::{AddrFormat, Address, Hints, Node};
+
+use super::common::{Folder, LONG, camera};
 
 const ANY: (Option<&str>, Option<&str>) = (None, None);
 /// More than the refusals that a target has in flight.

@@ -1,13 +1,12 @@
 //! Flows whose files are truncated while they are sent or received: errors or lost grains, never a signal or a hang,
 //! and no wrong data is published.
 
-use super::common;
-
 use std::time::{Duration, Instant};
 
-use common::{Folder, both, camera};
 use mxl::{BatchHints, Wait};
 use mxl_fabrics::{Initiator, Options, Provider, Received, Target};
+
+use super::common::{Folder, both, camera};
 
 const ANY: (Option<&str>, Option<&str>) = (None, None);
 

@@ -5,13 +5,12 @@
 //! are in the two rings of grains; byte `i` of each is the index plus `i`. The samples up to 8000 are in the audio
 //! ring; each is its index, and the negative of the index in the second channel.
 
-use super::common;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::Folder;
 use mxl::{BatchHints, Domain, Error, FlowDefinition, GrainInfo, Uuid, Wait};
+
+use super::common::Folder;
 
 const VIDEO: Uuid = Uuid::from_u128(0x11111111_2222_4333_8444_555555555501);
 const DATA: Uuid = Uuid::from_u128(0x11111111_2222_4333_8444_555555555502);

@@ -1,16 +1,15 @@
 //! A domain on a disk: it works, and the log warns of it.
 
-use super::common;
-
 use std::fmt::{Debug, Write as _};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use common::{Folder, camera, microphone, picture};
 use mxl::{BatchHints, Domain, Wait};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+use super::common::{Folder, camera, microphone, picture};
 
 /// Keeps warnings and errors, one line for each.
 #[derive(Clone, Default)]

@@ -1,14 +1,13 @@
 //! Domains: their content, their remains, and invalid files.
 
-use super::common;
-
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{Folder, camera, file, microphone};
 use mxl::{BatchHints, Domain, Error, FlowDefinition, Rational, Status, Wait};
+
+use super::common::{Folder, camera, file, microphone};
 
 fn hints() -> BatchHints {
     BatchHints::default()

@@ -1,12 +1,11 @@
 //! A forked child: what it closes stays as it is for its parent.
 #![allow(unsafe_code)] // fork
 
-use super::common;
-
-use common::{Folder, SOON, camera, microphone};
 use mxl::{BatchHints, Wait};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
+
+use super::common::{self, Folder, SOON, camera, microphone};
 
 /// Runs `body` in a child, which then ends.
 fn in_a_child(body: impl FnOnce()) {

@@ -1,11 +1,10 @@
 //! Readers that map a few grains of a ring at a time.
 
-use super::common;
-
 use std::fs;
 
-use common::{Folder, SOON, camera, file, microphone, picture};
 use mxl::{BatchHints, Error, FlowDefinition, GrainWindow, GrainWriter, Rational, Wait};
+
+use super::common::{Folder, SOON, camera, file, microphone, picture};
 
 fn write(writer: &GrainWriter, index: u64) {
     let mut grain = writer.open(index).unwrap();

@@ -1,13 +1,12 @@
 //! Flows of grains within one process.
 
-use super::common;
-
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Folder, SOON, camera, file, picture};
 use mxl::{BatchHints, Error, FlowDefinition, GrainWriter, Rational, Status, Wait, wait_any};
+
+use super::common::{Folder, SOON, camera, file, picture};
 
 fn writer(folder: &Folder, definition: &FlowDefinition) -> GrainWriter {
     folder.domain().create_grains(definition, &BatchHints::default()).unwrap().writer

@@ -1,15 +1,14 @@
 //! A full disk, a read-only domain, and readers that are killed.
 
-use super::common;
-
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Folder, SOON, camera, file, microphone, other_process, picture, role};
 use mxl::{BatchHints, Domain, Error, FlowDefinition, GrainWriter, Rational, Status, Uuid, Wait};
 use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
+
+use super::common::{self, Folder, SOON, camera, file, microphone, other_process, picture, role};
 
 fn hints() -> BatchHints {
     BatchHints::default()

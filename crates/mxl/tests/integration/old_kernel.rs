@@ -1,12 +1,11 @@
 //! Waiting for several flows where the kernel has no `futex_waitv` (before 5.16), or a container forbids it.
 #![allow(unsafe_code)]
 
-use super::common;
-
 use std::time::Duration;
 
-use common::{Folder, SOON, camera, other_process, role};
 use mxl::{BatchHints, Domain, Wait, wait_any};
+
+use super::common::{Folder, SOON, camera, other_process, role};
 
 /// The system call as a kernel or a filter without it answers: the error.
 fn answer() -> Option<i32> {

@@ -1,11 +1,10 @@
 //! Writers and readers in different processes, and processes that die.
 
-use super::common;
-
 use std::time::Duration;
 
-use common::{Folder, SOON, camera, microphone, other_process, picture, role};
 use mxl::{BatchHints, Domain, Error, FlowDefinition, Wait};
+
+use super::common::{self, Folder, SOON, camera, microphone, other_process, picture, role};
 
 const FRAMES: u64 = 500;
 

@@ -1,12 +1,11 @@
 //! Flows of samples within one process.
 
-use super::common;
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Folder, SOON, camera, file, microphone};
 use mxl::{BatchHints, Error, FlowDefinition, Format, Rational, SampleWriter, Status, SyncGroup, Wait, time};
+
+use super::common::{Folder, SOON, camera, file, microphone};
 
 fn writer(folder: &Folder, channels: u32) -> (SampleWriter, mxl::Uuid) {
     let microphone = microphone(channels);

@@ -1,14 +1,13 @@
 //! What is not a file in place of a flow's files: FIFOs, which block whoever opens them, and links.
 
-use super::common;
-
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::{Folder, camera, microphone};
 use mxl::{BatchHints, Domain, Error, Uuid};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::common::{Folder, camera, microphone};
 
 /// Longer than any call here takes on a loaded machine.
 const LONG: Duration = Duration::from_secs(20);

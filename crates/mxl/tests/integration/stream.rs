@@ -1,7 +1,5 @@
 //! Flows as streams: several of both kinds in one thread, missed data, a flow that is deleted.
 
-use super::common;
-
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,9 +7,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use common::{Folder, camera, microphone};
 use futures_core::Stream;
 use mxl::{Batch, BatchHints, Batches, Error, Grains, SampleWriter, Wait, wait_any};
+
+use super::common::{Folder, camera, microphone};
 
 struct Unpark(Thread);
 

@@ -1,16 +1,15 @@
 //! Files that another process truncates while they are mapped: an error that names the file, and no signal. Any other
 //! `SIGBUS` still ends the process.
 
-use super::common;
-
 use std::fs::OpenOptions;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-use common::{Folder, SOON, camera, file, microphone, other_process, picture, role};
 use mxl::{BatchHints, Domain, Error, FlowDefinition, Status, Uuid, Wait};
+
+use super::common::{self, Folder, SOON, camera, file, microphone, other_process, picture, role};
 
 /// A definition whose id both processes know.
 fn known(mut definition: FlowDefinition, number: u128) -> FlowDefinition {

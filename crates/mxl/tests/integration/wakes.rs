@@ -1,16 +1,15 @@
 //! The system calls of a reader: the test counts those of a traced process.
 #![allow(unsafe_code)]
 
-use super::common;
-
 use std::time::Duration;
 
-use common::{Folder, SOON, camera};
 use mxl::{BatchHints, GrainReader, GrainWriter, Wait};
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork, getppid};
+
+use super::common::{Folder, SOON, camera};
 
 /// System calls of a read that slept.
 #[derive(Debug, PartialEq, Eq)]

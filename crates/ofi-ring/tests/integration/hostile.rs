@@ -5,19 +5,18 @@
 //! so is the producer's of the consumer's word.
 #![cfg(not(loom))]
 
-use super::common;
-
 use std::{
     os::fd::AsFd,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use common::{Mapping, PAGE, memfd};
 use ofi_ring::{
     memory::LINE,
     record::{Consumer, Producer, ReserveError},
 };
 use proptest::{collection::vec, prelude::*};
+
+use super::common::{self, Mapping, PAGE, memfd};
 
 /// Lines of one page.
 const COUNT: usize = PAGE / LINE;

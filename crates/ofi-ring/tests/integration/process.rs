@@ -1,8 +1,6 @@
 //! The record ring and its bell between two processes, each of which can write only its own memory.
 #![cfg(all(not(loom), target_os = "linux"))]
 
-use super::common;
-
 use std::{
     env,
     fs::File,
@@ -14,12 +12,13 @@ use std::{
     time::Duration,
 };
 
-use common::{Mapping, PAGE, Stream, memfd};
 use ofi_ring::{
     doorbell::{Bell, Sleeper, Wake},
     membarrier::{self, Support},
     record::{Consumer, Producer, ReserveError},
 };
+
+use super::common::{Mapping, PAGE, Stream, memfd};
 
 const RECORDS: u64 = 1_000_000;
 const LINES: usize = 256;

@@ -1,16 +1,15 @@
 //! The record ring's guarantees, seen from one thread.
 #![cfg(not(loom))]
 
-use super::common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{Stream, heap_ring};
 use ofi_ring::{
     memory::LINE,
     record::{HEADER, Producer, ReserveError, max_body},
 };
 use proptest::{collection::vec, prelude::*};
+
+use super::common::{self, Stream, heap_ring};
 
 /// The body length of a record of `lines` lines.
 const fn body(lines: usize) -> usize {

@@ -1,8 +1,6 @@
 //! The rings between threads that run at full speed, for a second or so each.
 #![cfg(not(loom))]
 
-use super::common;
-
 use std::{
     sync::{
         Arc, Barrier,
@@ -12,13 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{Random, Ring, Stream, heap_ring};
 use ofi_ring::{
     doorbell::{Bell, Sleeper, Wake, take_hint},
     membarrier::{self, Support},
     mpsc::{self, PushError},
     record::ReserveError,
 };
+
+use super::common::{Random, Ring, Stream, heap_ring};
 
 /// Longer than any sleep that ends properly.
 const LOST: Duration = Duration::from_secs(20);

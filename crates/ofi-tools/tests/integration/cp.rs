@@ -1,7 +1,5 @@
 //! `ofi cp` in two processes: copies, interruptions at either end, keys, and foreign clients and servers.
 
-use super::copies;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -10,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ofi::{Connection, Hints, Listener};
 
-use copies::{Folder, LIMIT, MIB, OFI, Running, below, errors, len, ofi, serve, wait_for};
+use super::copies::{Folder, LIMIT, MIB, OFI, Running, below, errors, len, ofi, serve, wait_for};
 
 fn local(folder: &Folder) -> (Running, String) {
     serve(folder, &["--listen", "127.0.0.1:0"])

@@ -1,16 +1,15 @@
 //! `ofi cp` between two network namespaces joined by a veth pair of 1,500 bytes, as close to two hosts as one
 //! host permits: a long file, a directory of many short ones, and links that go down.
 
-use super::copies;
-
 use std::fs;
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-use copies::{Folder, MIB, Running, below, errors, len, listening, ofi, ofi_under, wait_for};
 use ofi_testkit::network::{Far, shell};
 use ofi_testkit::process::{Child, Line};
 use rustix::process::{Pid, Signal, kill_process};
+
+use super::copies::{Folder, MIB, Running, below, errors, len, listening, ofi, ofi_under, wait_for};
 
 const LARGE: usize = 96 * MIB;
 const FILES: usize = 300;

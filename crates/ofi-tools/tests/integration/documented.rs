@@ -1,8 +1,6 @@
 //! The command lines in the documents use only options that the programs have.
 
-use super::documents;
-
-use documents::{Helps, Program, check, commands};
+use super::documents::{Helps, Program, check, commands};
 
 const PROGRAMS: [Program; 7] = [
     ("ofi", env!("CARGO_BIN_EXE_ofi")),

@@ -1,9 +1,9 @@
 //! The example `echo`: a server and a client as processes.
 
-use super::support;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+
+use super::support;
 
 fn example() -> Command {
     support::example("echo")

@@ -1,10 +1,10 @@
 //! The key-value store between processes that only know an address of the server, as clients on other hosts
 //! do.
 
-use super::support;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+
+use super::support;
 
 fn example() -> Command {
     let mut command = support::example("kv_store");

@@ -1,9 +1,9 @@
 //! The README's example program, as two processes.
 
-use super::support;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+
+use super::support;
 
 fn example() -> Command {
     support::example("two_hosts")
