@@ -35,7 +35,7 @@ mod strangers;
 use limits::{bounded, sized};
 use link::cut;
 use loss::victim;
-use safe::served;
+use safe::{served, waited};
 use strangers::{asker, caller};
 
 #[path = "suites/connected.rs"]
@@ -45,7 +45,7 @@ mod suite;
 #[macro_use]
 mod verbs_suite;
 
-ofi_testkit::roles!(victim, caller, bounded, served, sized, asker, cut);
+ofi_testkit::roles!(victim, caller, bounded, served, waited, sized, asker, cut);
 
 /// Reliable datagram endpoints with IPv4 addresses; every byte goes over the device.
 struct VerbsPair;

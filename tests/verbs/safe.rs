@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ofi::raw::Progress;
 use ofi::{Completion, FiAddr, MrAccess, Node, RemoteWindow};
 use ofi_testkit::Kit;
 use ofi_testkit::process::{Child, Line};
@@ -51,6 +52,26 @@ pub fn served(line: &mut Line, _: &[String]) {
     let statistics = reader.statistics();
     let native = statistics.iter().find(|statistic| statistic.name == "verbs_native_reads").unwrap();
     line.say(native.value);
+}
+
+/// As the example `hello`, with automatic progress: one thread, which waits at one of two nodes for a message of the
+/// other.
+pub fn waited(line: &mut Line, _: &[String]) {
+    let open = || Node::open(&VerbsPair.hints().progress(Progress::Auto)).unwrap();
+    let (alice, bob) = (open(), open());
+    let to_bob = alice.insert(&bob.name().unwrap()).unwrap();
+    bob.recv(vec![0; 64]).unwrap();
+    alice.send(b"hello, Bob".to_vec(), to_bob).unwrap();
+    line.say(String::from_utf8_lossy(next(&bob).bytes()));
+}
+
+/// Both ends of a new connection make progress, each by a thread of its domain. With manual progress the message waits
+/// for a poll of the sender.
+#[test]
+fn with_automatic_progress_a_thread_may_wait_at_one_of_its_endpoints() {
+    let mut child = Child::start_with("waited", &[], &[("FI_VERBS_SHARED_MEMORY", "0")]);
+    child.line.expect("hello, Bob");
+    child.finish();
 }
 
 #[test]

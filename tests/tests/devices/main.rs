@@ -23,11 +23,11 @@ use verbs_datagrams::joins::unanswered;
 use verbs_datagrams::naming::{asks, finds, holds, serves};
 use verbs_many::{hub, server};
 use verbs_simulated::room::room;
-use verbs_simulated::safe::served;
+use verbs_simulated::safe::{served, waited};
 use verbs_simulated::settings::{refused, sized};
 use verbs_simulated::timers::{timed, unusable};
 
 ofi_testkit::roles!(
     asks, efa_sized, finds, holds, hub, refused, room, served, server, serves, sized, timed, unanswered,
-    unusable, victim,
+    unusable, victim, waited,
 );
