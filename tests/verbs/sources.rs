@@ -97,7 +97,7 @@ fn a_device_that_does_not_exist_is_refused_by_its_name() {
     let (mut info, _) = unnamed("sources0", EpType::Rdm, AddrFormat::SockaddrIn);
     info.domain_attr.name = "sources2".into();
     let fabric = ofi::open_fabric(&info).expect("a fabric");
-    let error = fabric.open_domain(&info).err().expect("refused");
+    let error = fabric.open_domain(&info).expect_err("refused");
     assert_eq!(error.errno(), Errno::ENODEV);
     assert!(error.to_string().contains("sources0"), "{error}");
 }

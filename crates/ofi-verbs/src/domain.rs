@@ -126,7 +126,7 @@ impl Domain {
         self.withdrawals.load(Ordering::Acquire)
     }
 
-    /// The local address of an endpoint: the given one, or, where that leaves a choice, one of the device's in `format`.
+    /// The local address of an endpoint: the given one, or, where that leaves a choice, one of its device in `format`.
     ///
     /// # Errors
     /// `FI_EADDRNOTAVAIL` if the device has none in this format; `FI_EINVAL` for an address of another kind.
