@@ -111,7 +111,11 @@ pub fn tcp(input: &[u8]) -> bool {
         let payload = match packet {
             Packet::Message { len, .. } | Packet::ReadAnswer { len } => len,
             Packet::Write { len, .. } | Packet::Data { len, .. } => len,
-            Packet::Ack | Packet::Read { .. } | Packet::Rts { .. } | Packet::Cts { .. } => 0,
+            Packet::Ack
+            | Packet::Read { .. }
+            | Packet::Rts { .. }
+            | Packet::Cts { .. }
+            | Packet::Refusal { .. } => 0,
         };
         stream = &stream[len..];
         stream = stream.get(usize::try_from(payload).expect("checked")..).unwrap_or_default();

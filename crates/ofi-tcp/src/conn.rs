@@ -40,6 +40,8 @@ pub enum To {
     Memory(Vec<RemotePiece>, Option<u64>),
     /// Into the destination of a read.
     Read(SlotId),
+    /// Nowhere, because the write is refused, which its sender learns in place of the acknowledgement.
+    Refused(Errno),
     /// Nowhere.
     Nowhere,
 }
@@ -97,6 +99,8 @@ pub struct Conn {
     pub order: Order,
     /// The peer takes announced messages.
     pub announces: bool,
+    /// The peer takes refusals of its accesses.
+    pub refusals: bool,
     /// The peer's process.
     pub process: u32,
     pub out: Outgoing,
@@ -134,6 +138,7 @@ impl Conn {
             failure: Errno::ETIMEDOUT,
             order: Order::Own,
             announces: false,
+            refusals: false,
             process: 0,
             out: Outgoing::default(),
             acks: VecDeque::new(),

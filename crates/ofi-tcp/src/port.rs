@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 
 use crate::sys::{self, Interest, Ready};
 use crate::wire::Order;
-use crate::wire::cm::{self, Message};
+use crate::wire::cm::{self, Extras, Message};
 use crate::{address, ports, settings};
 
 /// The maximum number of connections whose requests have not arrived.
@@ -27,6 +27,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Caller {
     pub socket: OwnedFd,
     pub order: Order,
+    pub extras: Extras,
 }
 
 impl Caller {
@@ -110,14 +111,14 @@ impl TcpPort {
         &self,
         desk: &mut Desk,
         socket: OwnedFd,
-        order: Order,
+        (order, extras): (Order, Extras),
         data: &[u8],
     ) -> Option<(Address, Vec<u8>)> {
         let from = Address::from(address::canonical(sys::peer_name(socket.as_fd())?));
         self.ready.remove(&socket);
         let cookie = getrandom::u64().ok()?;
         let packet = Packet::new(Kind::Request, cookie, data).encode();
-        let asked = Arc::new(Asked(Mutex::new(Some(Caller { socket, order }))));
+        let asked = Arc::new(Asked(Mutex::new(Some(Caller { socket, order, extras }))));
         desk.requests.retain(|_, (asked, _)| asked.strong_count() > 0);
         desk.requests.insert(cookie, (Arc::downgrade(&asked), Some(asked)));
         Some((from, packet))
@@ -129,7 +130,7 @@ enum Heard {
     /// Not all of it.
     Part,
     /// All of it.
-    Whole(Order, Vec<u8>),
+    Whole((Order, Extras), Vec<u8>),
     /// No request.
     Nothing,
 }
@@ -145,7 +146,7 @@ fn hear(socket: &OwnedFd, bytes: &mut Vec<u8>) -> Heard {
     match Message::parse(bytes) {
         Ok(None) => Heard::Part,
         Ok(Some((message, _))) if message.kind == cm::Kind::Request => {
-            Heard::Whole(message.order, message.payload.to_vec())
+            Heard::Whole((message.order, message.extras), message.payload.to_vec())
         }
         Ok(Some(_)) => Heard::Nothing,
         Err(unreadable) => {
@@ -185,9 +186,9 @@ impl Port for TcpPort {
                 Heard::Part | Heard::Nothing => {
                     desk.called.swap_remove(at);
                 }
-                Heard::Whole(order, data) => {
+                Heard::Whole(of, data) => {
                     let (socket, ..) = desk.called.swap_remove(at);
-                    let request = self.take(desk, socket, order, &data);
+                    let request = self.take(desk, socket, of, &data);
                     if request.is_some() {
                         return request;
                     }

@@ -35,7 +35,7 @@ pub enum Broken {
     Malformed(Malformed),
     /// A packet that is not allowed in this state.
     Unexpected(&'static str),
-    /// A forbidden access: the protocol has no packet that reports it.
+    /// A forbidden access of a peer that takes no refusal: C's protocol has none.
     Access(Errno),
 }
 
@@ -80,14 +80,14 @@ impl<H: Host<Tcp>> At<'_, H> {
         Accessor { auth: &self.common.auth, peer: self.host.address(self.peer) }
     }
 
-    fn check(&self, remote: &[RemotePiece], access: MrAccess) -> Result<usize, Broken> {
+    fn check(&self, remote: &[RemotePiece], access: MrAccess) -> Result<usize, Errno> {
         let regions = &self.common.domain.regions;
-        regions.check_served(self.common.caps, self.who(), remote, Caps::RMA, access).map_err(Broken::Access)
+        regions.check_served(self.common.caps, self.who(), remote, Caps::RMA, access)
     }
 
     /// An operation of this end has ended.
-    pub fn finish(&mut self, id: SlotId) {
-        if self.host.finish(self.peer, id, Ok(())).is_some() {
+    fn finish(&mut self, id: SlotId, result: Result<(), Errno>) {
+        if self.host.finish(self.peer, id, result).is_some() {
             self.lane.outstanding = self.lane.outstanding.saturating_sub(1);
         }
     }
@@ -153,7 +153,16 @@ impl Conn {
             }
             Packet::Ack => {
                 let id = self.acks.pop_front().ok_or(Broken::Unexpected("an acknowledgement of nothing"))?;
-                at.finish(id);
+                at.finish(id, Ok(()));
+                Ok(Step::Took(0))
+            }
+            Packet::Refusal { .. } if !self.refusals => {
+                Err(Broken::Unexpected("a refusal, which was not agreed on"))
+            }
+            Packet::Refusal { of_read, errno } => {
+                let refused = if of_read { &mut self.reads } else { &mut self.acks };
+                let id = refused.pop_front().ok_or(Broken::Unexpected("a refusal of nothing"))?;
+                at.finish(id, Err(Errno::from_raw(errno.into())));
                 Ok(Step::Took(0))
             }
             Packet::Read { remote } => self.take_read(at, remote_pieces(&remote)?),
@@ -171,8 +180,12 @@ impl Conn {
             }
             Packet::Write { remote, data, confirm, len } => {
                 let remote = remote_pieces(&remote)?;
-                at.check(&remote, MrAccess::REMOTE_WRITE)?;
-                self.body = Some(Body { to: To::Memory(remote, data), at: 0, len: len as usize, confirm });
+                let to = match at.check(&remote, MrAccess::REMOTE_WRITE) {
+                    Ok(_) => To::Memory(remote, data),
+                    Err(errno) if self.refusals && confirm => To::Refused(errno),
+                    Err(errno) => return Err(Broken::Access(errno)),
+                };
+                self.body = Some(Body { to, at: 0, len: len as usize, confirm });
                 Ok(Step::Took(0))
             }
             Packet::Rts { number, tag, data, confirm, len } => {
@@ -276,6 +289,13 @@ impl Conn {
         self.dirty = true;
     }
 
+    /// Refuses an access in place of its answer or acknowledgement.
+    fn refuse(&mut self, of_read: bool, errno: Errno) {
+        let errno = u16::try_from(errno.get()).unwrap_or(libc::EIO as u16);
+        self.out.header(&Packet::Refusal { of_read, errno }, self.order);
+        self.dirty = true;
+    }
+
     fn take_read<H: Host<Tcp>>(
         &mut self,
         at: &mut At<'_, H>,
@@ -284,7 +304,14 @@ impl Conn {
         if self.out.reads() > ANSWERS.1 {
             return Ok(Step::Stall);
         }
-        let len = at.check(&remote, MrAccess::REMOTE_READ)?;
+        let len = match at.check(&remote, MrAccess::REMOTE_READ) {
+            Ok(len) => len,
+            Err(errno) if self.refusals => {
+                self.refuse(true, errno);
+                return Ok(Step::Took(0));
+            }
+            Err(errno) => return Err(Broken::Access(errno)),
+        };
         self.out.header(&Packet::ReadAnswer { len: len as u64 }, self.order);
         self.dirty = true;
         if len > COPIED_ANSWER {
@@ -299,6 +326,7 @@ impl Conn {
 
     /// Copies bytes of a payload to their destination. Returns how many belong to it.
     fn place<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
+        let may_refuse = self.refusals;
         let Some(body) = &mut self.body else { return Ok(0) };
         let len = bytes.len().min(body.left());
         let (from, skip) = (bytes.as_ptr(), body.at);
@@ -323,7 +351,11 @@ impl Conn {
             To::Memory(remote, _) if len > 0 => {
                 let who = Accessor { auth: &at.common.auth, peer: at.host.address(at.peer) };
                 let regions = &at.common.domain.regions;
-                regions.write_as(who, remote, skip, len, [&bytes[..len]]).map_err(Broken::Access)?;
+                match regions.write_as(who, remote, skip, len, [&bytes[..len]]) {
+                    Ok(_) => {}
+                    Err(errno) if may_refuse && body.confirm => body.to = To::Refused(errno),
+                    Err(errno) => return Err(Broken::Access(errno)),
+                }
             }
             To::Read(id) => {
                 if let Some(Op::Read { pieces, .. }) = at.host.op(at.peer, *id) {
@@ -331,7 +363,7 @@ impl Conn {
                     unsafe { copy::scatter(from, len, pieces, skip) };
                 }
             }
-            To::Memory(..) | To::Nowhere => {}
+            To::Memory(..) | To::Refused(_) | To::Nowhere => {}
         }
         body.at += len;
         Ok(len)
@@ -351,7 +383,12 @@ impl Conn {
                 }
                 at.host.accessed(&at.common.domain.regions, MrAccess::REMOTE_WRITE, remote);
             }
-            To::Read(id) => at.finish(*id),
+            To::Read(id) => at.finish(*id, Ok(())),
+            &To::Refused(errno) => {
+                self.body = None;
+                self.refuse(false, errno);
+                return true;
+            }
             To::Spool(_) | To::Nowhere => {}
         }
         self.body = None;
@@ -396,7 +433,7 @@ impl Conn {
                 pieces.for_each(|piece| push(piece.addr, piece.len));
                 return held;
             }
-            To::Spool(_) | To::Nowhere => {}
+            To::Spool(_) | To::Refused(_) | To::Nowhere => {}
         }
         Vec::new()
     }

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use ofi_tcp::wire::cm::{Kind, Message};
+use ofi_tcp::wire::cm::{Extras, Kind, Message};
 use ofi_tcp::wire::{Identity, Order, Packet, Pieces, RemotePiece};
 use ofi_testkit::prelude::*;
 
@@ -61,13 +61,22 @@ impl Raw {
     }
 
     fn meet_in(side: &Side, order: Order) -> Self {
+        Self::meet_by(side, order, Extras::default())
+    }
+
+    /// As a peer of this library, which takes refusals.
+    fn meet_as_ours(side: &Side) -> Self {
+        Self::meet_by(side, Order::Own, Extras::OURS)
+    }
+
+    fn meet_by(side: &Side, order: Order, extras: Extras) -> Self {
         let mut raw = Self::dial(side);
         raw.order = order;
         let identity = Identity::new(raw.port(), 77).encode();
-        raw.say(&Message { order, ..Message::new(Kind::Request, &identity) }.encode());
+        raw.say(&Message { order, extras, ..Message::new(Kind::Request, &identity) }.encode());
         let answer = raw.hear(&[side], 40);
         let (message, _) = Message::parse(&answer).expect("an answer").expect("a whole one");
-        assert_eq!(message.kind, Kind::Response);
+        assert_eq!((message.kind, message.extras), (Kind::Response, Extras::OURS));
         let identity = Identity::parse(message.payload).expect("an identity");
         assert_eq!((identity.version, identity.port), (0x81, raw.port()));
         raw
@@ -202,7 +211,7 @@ fn whoever_breaks_the_protocol_loses_its_connection_and_nobody_else_does() {
     };
     let rts = Packet::Rts { number: 1, tag: 5, data: None, confirm: false, len: 10 };
     for (what, bytes) in [
-        ("operation 8", changed(message(0), 1, 8)),
+        ("operation 9", changed(message(0), 1, 9)),
         ("a header of 121 bytes", changed(message(0), 6, 121)),
         ("a header of 15 bytes", changed(message(0), 6, 15)),
         ("a packet of 15 bytes", changed(message(0), 8, 15)),
@@ -231,6 +240,83 @@ fn whoever_breaks_the_protocol_loses_its_connection_and_nobody_else_does() {
     side.receive(&buffer).context(3).post().expect("a receive");
     other.send(&message(8), &[5; 8]);
     wait::drive(&[&side], "a message on the old connection", || side.next_of(3)).done();
+}
+
+/// Between ends of this library an access that is not allowed is refused in its place, and the connection goes on.
+#[test]
+fn a_peer_that_takes_refusals_keeps_its_connection() {
+    let side = side();
+    let memory = Memory::patterned(64, 1);
+    let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).expect("a region");
+    let own = remote(&region);
+    let (broken, lost) = (side.statistic("broken"), side.statistic("connections_lost"));
+    let mut raw = Raw::meet_as_ours(&side);
+    let write =
+        |len, key| Packet::Write { remote: pieces(&[(own.addr, len, key)]), data: None, confirm: true, len };
+    // Of three writes the second is refused, and so is the second of three reads; none waits for another.
+    for (len, key) in [(8, own.key), (20_000, own.key ^ 1), (0, own.key)] {
+        for part in raw.bytes(&write(len, key), &vec![9; len as usize]).chunks(7000) {
+            raw.say(part);
+            side.poll();
+        }
+    }
+    for (addr, key) in [(own.addr, own.key), (own.addr + 60, own.key), (own.addr + 8, own.key)] {
+        raw.send(&Packet::Read { remote: pieces(&[(addr, 8, key)]) }, &[]);
+    }
+    let refused = |packet, of_read| match packet {
+        Packet::Refusal { of_read: found, errno } => assert!(found == of_read && errno > 0, "{packet:?}"),
+        _ => panic!("{packet:?}"),
+    };
+    assert_eq!(raw.hear_packet(&[&side]), Packet::Ack);
+    refused(raw.hear_packet(&[&side]), false);
+    assert_eq!(raw.hear_packet(&[&side]), Packet::Ack);
+    assert_eq!(raw.hear_packet(&[&side]), Packet::ReadAnswer { len: 8 });
+    assert_eq!(raw.hear(&[&side], 8), [9; 8]);
+    refused(raw.hear_packet(&[&side]), true);
+    assert_eq!(raw.hear_packet(&[&side]), Packet::ReadAnswer { len: 8 });
+    assert_eq!(raw.hear(&[&side], 8), memory.bytes()[8..16]);
+    assert_eq!((side.statistic("broken"), side.statistic("connections_lost")), (broken, lost));
+    // A write without an acknowledgement has no place for a refusal.
+    raw.send(
+        &Packet::Write { remote: pieces(&[(own.addr, 1, own.key ^ 1)]), data: None, confirm: false, len: 1 },
+        &[1],
+    );
+    raw.is_closed(&[&side]);
+    serves(&side);
+}
+
+#[test]
+fn a_refusal_is_the_error_of_its_operation_and_nobody_else_sends_one() {
+    let side = side();
+    let mut raw = Raw::meet_as_ours(&side);
+    let peer = side.insert_address(&raw.name());
+    let (payload, into) = (Memory::patterned(64, 1), Memory::new(64));
+    let place = ofi::raw::RemotePiece { addr: 0x10, len: 64, key: 0x20 };
+    side.out(peer, &payload).context(1).write(&[place]).expect("a write");
+    side.out(peer, &into).context(2).read(&[place]).expect("a read");
+    let refusal = |of_read| Packet::Refusal { of_read, errno: Errno::EKEYREJECTED.get() as u16 };
+    raw.send(&refusal(true), &[]);
+    assert_eq!(
+        wait::drive(&[&side], "the read's error", || side.next_of(2)).failed().err,
+        Errno::EKEYREJECTED
+    );
+    assert!(side.next_of(1).is_none(), "the write is not answered");
+    raw.send(&refusal(false), &[]);
+    assert_eq!(
+        wait::drive(&[&side], "the write's error", || side.next_of(1)).failed().err,
+        Errno::EKEYREJECTED
+    );
+    // Nothing is left to refuse.
+    raw.send(&refusal(true), &[]);
+    raw.is_closed(&[&side]);
+    // C's ends send none, and 0 is no error.
+    let mut c = Raw::meet(&side);
+    c.send(&refusal(true), &[]);
+    c.is_closed(&[&side]);
+    let mut ours = Raw::meet_as_ours(&side);
+    ours.send(&Packet::Refusal { of_read: true, errno: 0 }, &[]);
+    ours.is_closed(&[&side]);
+    serves(&side);
 }
 
 #[test]

@@ -109,7 +109,7 @@ impl TcpLanes {
             Kind::Accept => {
                 let id = self.lanes.first().and_then(|lane| lane.conn);
                 let id = id.ok_or_else(|| Error::new(Errno::ECONNREFUSED))?;
-                let answer = Message::new(cm::Kind::Response, packet.data).encode();
+                let answer = Message::ours(cm::Kind::Response, packet.data).encode();
                 let Some(conn) = self.conn(id) else { return Err(Error::new(Errno::ECONNREFUSED)) };
                 let sent = conn.socket.as_ref().map(|socket| answer_on(socket, &answer));
                 let event = match sent {
@@ -132,7 +132,8 @@ impl TcpLanes {
         let caller = held.downcast_ref::<Asked>().and_then(Asked::take).ok_or_else(gone)?;
         let from = sys::peer_name(caller.socket.as_fd()).map(address::canonical).ok_or_else(gone)?;
         let mut conn = Conn::new(Phase::Called, Some(PEER), Instant::now());
-        (conn.socket, conn.order) = (Some(caller.socket), caller.order);
+        (conn.socket, conn.order, conn.refusals) =
+            (Some(caller.socket), caller.order, caller.extras.refusals);
         self.place(&from.into(), conn)?;
         Ok(())
     }

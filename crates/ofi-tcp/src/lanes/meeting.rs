@@ -134,7 +134,7 @@ impl TcpLanes {
     pub(super) fn ask(&mut self, id: SlotId) {
         let identity = || Identity::new(self.bound.port(), std::process::id()).encode().to_vec();
         let payload = self.request().unwrap_or_else(identity);
-        let message = Message::new(Kind::Request, &payload).encode();
+        let message = Message::ours(Kind::Request, &payload).encode();
         let Some(conn) = self.conn(id) else { return };
         let Some(socket) = &conn.socket else { return };
         // A new connection has room for it.
@@ -273,6 +273,7 @@ impl TcpLanes {
         conn.stash = bytes[used..got].to_vec();
         let order = message.order;
         let phase = conn.phase;
+        conn.refusals = message.extras.refusals;
         if self.connected.is_some() {
             let (kind, data) = (message.kind, message.payload.to_vec());
             return match kind {
@@ -354,7 +355,7 @@ impl TcpLanes {
         let verdict = judge(own, from, standing, identity.process);
         let answer = match verdict {
             Verdict::Refuse => Message::new(Kind::Refusal, &identity.encode()).encode(),
-            _ => Message::new(Kind::Response, &identity.answer(std::process::id()).encode()).encode(),
+            _ => Message::ours(Kind::Response, &identity.answer(std::process::id()).encode()).encode(),
         };
         let Some(conn) = self.conn(id) else { return };
         let sent =

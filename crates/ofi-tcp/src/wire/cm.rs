@@ -5,7 +5,9 @@
 //! | 0 | version, 3 |
 //! | 1 | kind |
 //! | 2..4 | bytes of payload, big endian |
-//! | 4..24 | 0 |
+//! | 4..8 | 0 |
+//! | 8..16 | 0; between ends of this library, what the sender takes beyond C's protocol ([`Extras`]) |
+//! | 16..24 | 0 |
 //! | 24..32 | 1, in the sender's byte order; 0 in a refusal |
 
 use super::Order;
@@ -28,6 +30,35 @@ pub enum Kind {
     Refusal,
 }
 
+/// What a sender takes beyond C's protocol. An end of C libfabric writes zeros there and does not look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// Packets that refuse an access ([`super::Packet::Refusal`]), in place of the end of the connection.
+    pub refusals: bool,
+}
+
+impl Extras {
+    /// Those of this library.
+    pub const OURS: Self = Self { refusals: true };
+    /// The first six bytes; a number follows, in network byte order, with a bit for each of them.
+    const MARK: [u8; 6] = *b"ofi-rs";
+    const REFUSALS: u16 = 1;
+
+    fn encode(self) -> [u8; 8] {
+        let bits = if self.refusals { Self::REFUSALS } else { 0 };
+        let [high, low] = bits.to_be_bytes();
+        let [a, b, c, d, e, f] = Self::MARK;
+        if bits == 0 { [0; 8] } else { [a, b, c, d, e, f, high, low] }
+    }
+
+    /// Bits of later versions are passed over.
+    fn parse(bytes: [u8; 8]) -> Self {
+        let [mark @ .., high, low] = bytes;
+        let bits = if mark == Self::MARK { u16::from_be_bytes([high, low]) } else { 0 };
+        Self { refusals: bits & Self::REFUSALS != 0 }
+    }
+}
+
 /// A connection message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
@@ -35,6 +66,8 @@ pub struct Message<'a> {
     pub kind: Kind,
     /// The sender's byte order.
     pub order: Order,
+    /// What it takes beyond C's protocol.
+    pub extras: Extras,
     /// The data that the endpoint or the application attached.
     pub payload: &'a [u8],
 }
@@ -63,9 +96,14 @@ impl std::fmt::Display for Unreadable {
 }
 
 impl<'a> Message<'a> {
-    /// A message of this end.
+    /// A message as C sends it.
     pub const fn new(kind: Kind, payload: &'a [u8]) -> Self {
-        Self { kind, order: Order::Own, payload }
+        Self { kind, order: Order::Own, extras: Extras { refusals: false }, payload }
+    }
+
+    /// A message that also says what this end takes beyond C's protocol.
+    pub const fn ours(kind: Kind, payload: &'a [u8]) -> Self {
+        Self { extras: Extras::OURS, ..Self::new(kind, payload) }
     }
 
     /// As bytes, to be sent by one call. A payload beyond [`MAX_PAYLOAD_LEN`] is cut off.
@@ -80,6 +118,7 @@ impl<'a> Message<'a> {
         let mut bytes = vec![0; HEADER];
         (bytes[0], bytes[1]) = (VERSION, kind);
         bytes[2..4].copy_from_slice(&(payload.len() as u16).to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.extras.encode());
         bytes[24..].copy_from_slice(&self.order.u64(mark).to_ne_bytes());
         bytes.extend(payload);
         bytes
@@ -110,7 +149,8 @@ impl<'a> Message<'a> {
         let mark = u64::from_ne_bytes(std::array::from_fn(|at| header[24 + at]));
         // A refusal says nothing about the order.
         let order = if mark == 1 || kind == Kind::Refusal { Order::Own } else { Order::Swapped };
-        Ok(Some((Self { kind, order, payload }, HEADER + payload.len())))
+        let extras = Extras::parse(std::array::from_fn(|at| header[8 + at]));
+        Ok(Some((Self { kind, order, extras, payload }, HEADER + payload.len())))
     }
 }
 
@@ -145,6 +185,22 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_beyond_c_is_said_where_c_has_zeros() {
+        let ours = Message::ours(Kind::Request, &[7; 8]).encode();
+        assert_eq!(ours[8..16], *b"ofi-rs\0\x01");
+        assert_eq!(Message::parse(&ours).unwrap().unwrap().0.extras, Extras::OURS);
+        let mut plain = Message::new(Kind::Request, &[7; 8]).encode();
+        assert!(plain[4..24].iter().all(|&byte| byte == 0));
+        // A number that C or somebody else puts there, and what a later version may add.
+        for (bytes, expected) in
+            [(b"ofi-rt\0\x01", false), (b"ofi-rs\xFF\xFF", true), (b"\0\0\0\0\0\0\0\x01", false)]
+        {
+            plain[8..16].copy_from_slice(bytes);
+            assert_eq!(Message::parse(&plain).unwrap().unwrap().0.extras.refusals, expected, "{bytes:?}");
+        }
+    }
+
+    #[test]
     fn a_wrong_version_kind_or_length_is_refused_at_its_byte() {
         let good = Message::new(Kind::Request, &[7; 8]).encode();
         let with = |at: usize, value: u8| {
@@ -163,10 +219,11 @@ mod tests {
         fn every_message_comes_back_and_no_part_of_it_does(
             kind in prop::sample::select(vec![Kind::Request, Kind::Response, Kind::Refusal]),
             swapped: bool,
+            refusals: bool,
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_LEN),
         ) {
             let order = if swapped && kind != Kind::Refusal { Order::Swapped } else { Order::Own };
-            let message = Message { kind, order, payload: &payload };
+            let message = Message { kind, order, extras: Extras { refusals }, payload: &payload };
             let mut bytes = message.encode();
             let len = bytes.len();
             for cut in 0..len {

@@ -5,13 +5,14 @@
 //! | 0 | version, 3, which nobody checks |
 //! | 1 | operation |
 //! | 2..4 | flags |
-//! | 4 | 2 in an acknowledgement; the number of an announced message |
+//! | 4 | 2 in an acknowledgement, and in the refusal of one; the number of an announced message |
 //! | 5 | number of remote pieces, in reads and writes |
 //! | 6 | bytes of the whole header |
 //! | 7 | number of the packet, which debug builds of C check |
 //! | 8..16 | bytes of the packet |
 //!
-//! The words are CQ data, tag, length of an announced message, then address, length and key of each remote piece.
+//! The words are CQ data, tag, length of an announced message, then address, length and key of each remote piece. A
+//! refusal, which C does not have, has one word: the error number.
 
 use super::Order;
 
@@ -44,7 +45,12 @@ mod op {
     pub const RTS: u8 = 5;
     pub const CTS: u8 = 6;
     pub const DATA: u8 = 7;
+    /// Only to ends that have said that they take it.
+    pub const REFUSAL: u8 = 8;
 }
+
+/// The greatest error number: those of the kernel end there, and libfabric's are smaller.
+const MAX_ERRNO: u16 = 4095;
 
 /// What byte 4 of a message says if it is an acknowledgement.
 const ACKNOWLEDGES: u8 = 2;
@@ -152,6 +158,13 @@ pub enum Packet {
         /// Bytes of payload.
         len: u64,
     },
+    /// Refuses an access: stands where its acknowledgement or its answer would.
+    Refusal {
+        /// The oldest read, or otherwise the oldest packet of which the sender wanted an acknowledgement.
+        of_read: bool,
+        /// The error number.
+        errno: u16,
+    },
 }
 
 /// Why bytes are no packet.
@@ -170,6 +183,8 @@ pub enum Malformed {
     Length(u64),
     /// No remote pieces, or more than four.
     Pieces(u8),
+    /// A refusal for a reason that is none.
+    Reason(u64),
 }
 
 impl std::fmt::Display for Malformed {
@@ -178,6 +193,7 @@ impl std::fmt::Display for Malformed {
             Self::Operation(op) => write!(f, "operation {op}, which does not exist"),
             Self::Header { op, len } => write!(f, "a header of {len} bytes for operation {op}"),
             Self::Length(len) => write!(f, "a packet of {len} bytes"),
+            Self::Reason(errno) => write!(f, "a refusal with error number {errno}"),
             Self::Pieces(count) => write!(f, "{count} remote pieces, instead of 1 to {PIECES}"),
         }
     }
@@ -226,6 +242,7 @@ impl Packet {
             op::WRITE => BASE + word + pieces,
             op::RTS => BASE + 16 + word,
             op::READ_ANSWER | op::CTS | op::DATA => BASE,
+            op::REFUSAL => BASE + 8,
             other => return Err(Malformed::Operation(other)),
         };
         if usize::from(header_len) != expected {
@@ -233,7 +250,7 @@ impl Packet {
         }
         let len = size.checked_sub(expected as u64).filter(|&len| len <= isize::MAX as u64);
         let len = len.ok_or(Malformed::Length(size))?;
-        if len > 0 && (is_ack || matches!(op, op::READ | op::RTS | op::CTS)) {
+        if len > 0 && (is_ack || matches!(op, op::READ | op::RTS | op::CTS | op::REFUSAL)) {
             return Err(Malformed::Length(size));
         }
         let Some(words) = rest.get(..expected - BASE) else { return Ok(None) };
@@ -263,6 +280,14 @@ impl Packet {
                 Self::Rts { number, tag, data, confirm, len }
             }
             op::CTS => Self::Cts { number },
+            op::REFUSAL => {
+                let errno = words.next();
+                let known = u16::try_from(errno).ok().filter(|errno| (1..=MAX_ERRNO).contains(errno));
+                Self::Refusal {
+                    of_read: number != ACKNOWLEDGES,
+                    errno: known.ok_or(Malformed::Reason(errno))?,
+                }
+            }
             _ => Self::Data { number, len },
         };
         Ok(Some((packet, expected)))
@@ -312,6 +337,11 @@ impl Packet {
             Self::Cts { number: theirs } => {
                 number = theirs;
                 (op::CTS, 0, false)
+            }
+            Self::Refusal { of_read, errno } => {
+                number = if of_read { 0 } else { ACKNOWLEDGES };
+                word(errno.into());
+                (op::REFUSAL, 0, false)
             }
             Self::Data { number: own, len } => {
                 number = own;

@@ -72,7 +72,12 @@ fn packets_that_cannot_be_are_refused() {
     };
     let message = Packet::Message { tag: None, data: None, confirm: false, len: 64 };
     let write = Packet::Write { remote: pieces(&[64]), data: None, confirm: false, len: 64 };
-    assert_eq!(with(message, &[(1, 8)]), Err(Malformed::Operation(8)));
+    let refusal = Packet::Refusal { of_read: true, errno: 13 };
+    assert_eq!(with(message, &[(1, 9)]), Err(Malformed::Operation(9)));
+    assert_eq!(with(message, &[(1, 8)]), Err(Malformed::Header { op: 8, len: 16 }));
+    assert_eq!(with(refusal, &[(16, 0)]), Err(Malformed::Reason(0)));
+    assert_eq!(with(refusal, &[(17, 16)]), Err(Malformed::Reason(4096 + 13)));
+    assert_eq!(with(refusal, &[(8, 25)]), Err(Malformed::Length(25)));
     assert_eq!(with(message, &[(6, 121)]), Err(Malformed::Header { op: 0, len: 121 }));
     assert_eq!(with(message, &[(2, 1)]), Err(Malformed::Header { op: 0, len: 16 }), "no word of CQ data");
     assert_eq!(with(message, &[(8, 15)]), Err(Malformed::Length(15)));
@@ -107,6 +112,7 @@ fn any_packet() -> impl Strategy<Value = Packet> {
         (any::<u8>(), any::<u64>(), data, any::<bool>(), len.clone())
             .prop_map(|(number, tag, data, confirm, len)| Packet::Rts { number, tag, data, confirm, len }),
         any::<u8>().prop_map(|number| Packet::Cts { number }),
+        (any::<bool>(), 1u16..=4095).prop_map(|(of_read, errno)| Packet::Refusal { of_read, errno }),
         (any::<u8>(), len).prop_map(|(number, len)| Packet::Data { number, len }),
     ]
 }
