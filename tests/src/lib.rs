@@ -22,6 +22,8 @@ pub enum Naming {
     Udp,
     /// Provider `udp` with its defaults: it uses shared memory within a host.
     Nearby,
+    /// Provider `tcp` on loopback.
+    Tcp,
 }
 
 impl Naming {
@@ -33,12 +35,13 @@ impl Naming {
             Self::Crossed => "crossed",
             Self::Udp => "udp",
             Self::Nearby => "nearby",
+            Self::Tcp => "tcp",
         }
     }
 
     /// Parses the argument of a child.
     pub fn from_argument(text: &str) -> Self {
-        let all = [Self::Ports, Self::Crossed, Self::Udp, Self::Nearby];
+        let all = [Self::Ports, Self::Crossed, Self::Udp, Self::Nearby, Self::Tcp];
         all.into_iter().find(|naming| naming.as_str() == text).unwrap_or(Self::Names)
     }
 }
@@ -53,6 +56,7 @@ pub fn hints(naming: Naming) -> Hints {
             ("crossed", AddrFormat::Str)
         }
         Naming::Udp | Naming::Nearby => ("udp", AddrFormat::SockaddrIn),
+        Naming::Tcp => ("tcp", AddrFormat::SockaddrIn),
     };
     let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let caps = Caps::MSG
@@ -68,7 +72,7 @@ pub fn hints(naming: Naming) -> Hints {
         .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
         .addr_format(format)
         .progress(Progress::Manual);
-    if provider == "udp" { hints.src_addr(loopback) } else { hints }
+    if matches!(provider, "udp" | "tcp") { hints.src_addr(loopback) } else { hints }
 }
 
 /// Options for an endpoint.
