@@ -16,7 +16,7 @@ ofi_testkit::roles!(member, echo);
 /// The time within which the kernel tells of a death on this host, and the same again for a busy machine.
 const BOUND: Duration = Duration::from_secs(2);
 /// The times of the provider for a request and for an attempt to connect (5 s), with the same grace.
-const PATIENCE: Duration = Duration::from_secs(7);
+const TRY_TIMEOUT: Duration = Duration::from_secs(7);
 /// Larger than the kernel's buffers.
 const LARGE: usize = 32 << 20;
 
@@ -133,7 +133,7 @@ impl Echo {
         side.receive(&back).tag(9).context(900).post().expect("a receive");
         let out = side.out(self.to, &out).tag(9).context(901);
         wait::drive(&[side], "room", || out.send().ok());
-        wait::drive_for(PATIENCE, &[side], "the answer", || side.next_of(900)).done();
+        wait::drive_for(TRY_TIMEOUT, &[side], "the answer", || side.next_of(900)).done();
         wait::drive(&[side], "the send", || side.next_of(901)).done();
         back.check(64, 3);
     }
@@ -193,7 +193,7 @@ fn a_peer_that_is_killed_is_an_error_and_its_successor_on_the_same_port_is_met()
     assert_eq!(error.err, Errno::ECONNRESET);
     // Nobody listens.
     side.out(first.to, &into).tag(9).context(2).send().expect("a send");
-    let error = wait::drive_for(PATIENCE, &[&side], "the end of the send", || side.next_of(2)).failed();
+    let error = wait::drive_for(TRY_TIMEOUT, &[&side], "the end of the send", || side.next_of(2)).failed();
     assert_eq!(error.err, Errno::ECONNREFUSED);
     let mut child = Child::start("echo", &[&port.to_string()]);
     assert_eq!(parse(&child.line.hear()), side.av.lookup(first.to).expect("a name"));
@@ -212,7 +212,7 @@ fn whoever_connects_and_says_nothing_or_half_of_it_is_dropped_in_time() {
     half.say(&Message::new(Kind::Request, &Identity::new(9, 9).encode()).encode()[..37]);
     other.answers(&side);
     for raw in [&mut silent, &mut half] {
-        wait::drive_for(PATIENCE, &[&side], "the end", || raw.is_over().then_some(()));
+        wait::drive_for(TRY_TIMEOUT, &[&side], "the end", || raw.is_over().then_some(()));
     }
     other.answers(&side);
 }
@@ -226,7 +226,7 @@ fn a_peer_that_never_answers_the_request_is_given_up() {
     let peer = side.insert_address(&Address::from(listener.local_addr().expect("an address")));
     side.out(peer, &Memory::new(64)).context(1).send().expect("a send");
     other.answers(&side);
-    let error = wait::drive_for(PATIENCE, &[&side], "the end of the send", || side.next_of(1)).failed();
+    let error = wait::drive_for(TRY_TIMEOUT, &[&side], "the end of the send", || side.next_of(1)).failed();
     assert_eq!(error.err, Errno::ETIMEDOUT);
     other.answers(&side);
 }
@@ -266,7 +266,8 @@ fn a_reset_during_the_connect_or_the_handshake_is_an_error_in_time() {
         }
         raw.reset();
         drop(listener);
-        let error = wait::drive_for(PATIENCE, &[&side], "the end of the send", || side.next_of(1)).failed();
+        let error =
+            wait::drive_for(TRY_TIMEOUT, &[&side], "the end of the send", || side.next_of(1)).failed();
         assert_eq!(error.err, Errno::ECONNREFUSED);
         other.answers(&side);
     }
