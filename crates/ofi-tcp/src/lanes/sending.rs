@@ -79,6 +79,7 @@ impl TcpLanes {
         injected: bool,
         ticket: &Ticket,
     ) -> Posted {
+        let (polls, gathers) = (self.polls, self.gathers);
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return Posted::Done };
         let copied = injected || len <= COPIED;
         if copied {
@@ -87,7 +88,9 @@ impl TcpLanes {
         }
         // Before the connection is established it may still fail: then not even a copy counts as sent.
         let is_open = conn.phase == Phase::Ready;
-        if copied && !confirm && is_open {
+        // What waits for the next poll ends in it: an application that has all its completions may never poll again.
+        let waits = conn.full || (gathers && ticket.signal && conn.wrote == polls);
+        if copied && !confirm && is_open && !waits {
             return Posted::Done;
         }
         let op = if copied {
