@@ -179,11 +179,13 @@ static inline void post_recv(struct end *end, void *buffer, size_t len, uint64_t
 }
 
 /* Sends a message with remote data, unless `data` is 0. */
-static inline void post_send(struct end *end, const void *buffer, size_t len, uint64_t tag, uint64_t data, uint64_t flags)
+static inline void post_send(struct end *end, const void *buffer, size_t len, uint64_t tag, uint64_t data,
+			     uint64_t flags)
 {
 	struct iovec iov = {.iov_base = (void *)buffer, .iov_len = len};
 	struct fi_msg msg = {.msg_iov = &iov, .iov_count = 1, .addr = end->peer, .context = &sending, .data = data};
-	struct fi_msg_tagged tagged = {.msg_iov = &iov, .iov_count = 1, .addr = end->peer, .tag = tag, .context = &sending, .data = data};
+	struct fi_msg_tagged tagged = {.msg_iov = &iov, .iov_count = 1, .addr = end->peer, .context = &sending,
+				       .data = data, .tag = tag};
 	flags |= FI_COMPLETION | (data ? FI_REMOTE_CQ_DATA : 0);
 	if (tag == NO_TAG)
 		POSTED(end, fi_sendmsg(end->ep, &msg, flags));
