@@ -314,7 +314,10 @@ fn open_mpi(folder: &Path) -> StepResult {
         return not_run("Open MPI", NO_OPEN_MPI);
     }
     let program = stress(folder)?;
-    for (provider, ranks) in [("shm", "2"), ("shm", "4"), ("shm", "8"), ("udp", "2"), ("udp", "8")] {
+    let shared = [("shm", "2"), ("shm", "4"), ("shm", "8")];
+    for (provider, ranks) in
+        shared.into_iter().chain([("udp", "2"), ("udp", "8"), ("tcp", "2"), ("tcp", "4")])
+    {
         let mut mpirun = mpirun(ranks, provider);
         run_on(folder, mpirun.env("FI_SHM_REMOTE_COMM", "1").arg(&program))
             .map_err(|why| format!("{provider}, {ranks} ranks: {why}"))?;
