@@ -41,10 +41,11 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// let peer = prefill.load(&decode.metadata()?)?; // metadata may travel over any channel
 /// let remote = Remote { region: cache.id(), offset: 0, len: 1 << 20 };
 /// let plan = prefill.prepare(&peer, Way::Write, &[layer.slice(..)?], &[remote])?;
-/// plan.post_notify(b"layer 7", limit)?.wait()?;
+/// let transfer = plan.post_notify(b"layer 7", limit)?;
 ///
 /// let notification = decode.wait_notification(limit)?.expect("the notification arrives after the bytes");
 /// assert_eq!(notification.bytes[..], *b"layer 7");
+/// transfer.wait()?; // the other program has the notification
 /// let mut last = [0];
 /// cache.read_into((1 << 20) - 1, &mut last)?;
 /// assert_eq!(last, [7]);
@@ -208,9 +209,9 @@ impl Agent {
         Ok(driver.core.regions(id).iter().map(|region| (region.id, region.len)).collect())
     }
 
-    /// The next of the notifications that [`Agent::progress`] has received.
+    /// The next of the notifications that [`Agent::progress`] has received. Its sender is told that this program has it.
     pub fn take_notification(&self) -> Option<Notification> {
-        self.shared.lock().core.take_notification()
+        self.shared.lock().take_notification(self.shared.now())
     }
 
     /// Waits for the next notification of any peer; `None` if none arrives within `timeout`.
@@ -218,7 +219,7 @@ impl Agent {
     /// # Errors
     /// The error of reading a rail's queue.
     pub fn wait_notification(&self, timeout: Duration) -> Result<Option<Notification>> {
-        self.shared.wait_for(timeout, |driver| driver.core.take_notification())
+        self.shared.wait_for(timeout, |driver| driver.take_notification(self.shared.now()))
     }
 
     /// Events of peers since the last call.

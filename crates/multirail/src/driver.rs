@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ofi::raw::{CompletionQueue, Domain};
 use ofi::{Errno, Error};
 
-use crate::engine::{Access, Core, OpId, Plan, Refused, Sink};
+use crate::engine::{Access, Core, Notification, OpId, Plan, Refused, Sink};
 use crate::leases::Leases;
 use crate::rail::{Rail, Shutting};
 use crate::region::{Guard, Inner as RegionInner, Shares};
@@ -84,6 +84,13 @@ impl Driver {
     /// Whether work waits for a change that no descriptor reports: room on a rail, the end of a copy.
     pub(crate) fn is_stalled(&self) -> bool {
         self.core.is_stalled() || self.staging.is_copying() || self.rails.iter().any(Rail::is_short)
+    }
+
+    /// The next notification, which is acknowledged.
+    pub(crate) fn take_notification(&mut self, now: Duration) -> Option<Notification> {
+        let taken = self.core.take_notification()?;
+        self.pump(now);
+        Some(taken)
     }
 
     /// Hands the pending work to the rails. Returns whether there was any.

@@ -35,7 +35,7 @@ impl Future for NextNotification<'_> {
     type Output = Result<Notification>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Notification>> {
-        poll(self.0, context, |driver| driver.core.take_notification())
+        poll(self.0, context, |driver| driver.take_notification(self.0.shared.now()))
     }
 }
 

@@ -67,6 +67,8 @@ impl Options {
             config: Config {
                 striping_threshold: number("striping_threshold", 1, u64::MAX)?,
                 connect_timeout: Duration::from_secs(number("connect_timeout_s", 1, 1_000_000)?),
+                // NIXL ends a transfer without regard to whether its receiver has asked for notifications.
+                acknowledge_taken: false,
                 ..Config::default()
             },
             timeout: Duration::from_secs(number("timeout_s", 1, 1_000_000)?),

@@ -33,7 +33,7 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::lost::Lost;
-use super::session::{Outgoing, Session};
+use super::session::{FENCED, Outgoing, Session};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
 use super::{Command, Core, OpId, PathId, Row, Sink, Time, Timer};
 use crate::wire::RegionKey;
@@ -353,8 +353,9 @@ impl<G> Core<G> {
     /// Handles the peer's request to close keys that were leased to it.
     pub(super) fn asked_to_fence(&mut self, id: SlotId, serial: u64, keys: Vec<LeasedKey>, notices: &[u64]) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        if serial <= session.their_fence {
-            return; // repeated
+        let waiting = session.outbox.iter().filter(|it| matches!(it.body, Body::Fenced { .. })).count();
+        if serial <= session.their_fence || waiting >= FENCED {
+            return; // repeated, or the peer does not read the answers
         }
         session.their_fence = serial;
         // Before the keys are closed, so that no write arriving in between completes a notification.

@@ -5,8 +5,9 @@
 //! carries the number of its transfer and its own number within the transfer, so a write that arrives twice because it
 //! was sent again after a rail failed counts once. Only transfers with a notification count.
 //!
-//! Bounds: ids within [`WINDOW`] of the oldest missing id, [`BYTES`] in unfinished notifications, and the writes of the
-//! last [`NUMBERS`] transfers. The sender's bounds are lower. Input beyond the bounds is dropped and counted.
+//! Bounds: ids within [`WINDOW`] of the oldest missing id; [`WINDOW`] notifications and [`BYTES`] that are unfinished or
+//! that the program has not taken (`unread.rs`); the length of a notification; and the writes of the last [`NUMBERS`]
+//! transfers. The sender's bounds are lower. Input beyond the bounds is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,8 +15,8 @@ use crate::wire::message::{FRAGMENT, Fragment};
 
 /// Maximum distance of a notification's id from the oldest missing one.
 pub(super) const WINDOW: u64 = 1024;
-/// Bytes of unfinished notifications. One notification alone may be longer than the remaining room.
-pub(super) const BYTES: usize = 32 << 20;
+/// Bytes of unfinished notifications, and of those that the program has not taken. One notification alone may be longer than the remaining room.
+pub(super) const BYTES: usize = 8 << 20;
 /// Maximum transfers whose writes are counted at the same time.
 pub(super) const NUMBERS: u16 = 2048;
 
@@ -32,6 +33,8 @@ pub(super) struct Inbox {
     below: u64,
     /// Further ids that were delivered.
     above: BTreeSet<u64>,
+    /// Ids that were delivered and are not to be acknowledged yet.
+    unread: BTreeSet<u64>,
     /// Ids that the sender has put on hold, because counted writes may be sent again.
     held: BTreeSet<u64>,
 }
@@ -51,6 +54,15 @@ struct Partial {
     transfer: u16,
 }
 
+/// What the peer may make this agent keep, as a notification arrives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Maximum length of a notification.
+    pub(super) longest: usize,
+    /// Notifications of the peer that the program has not taken, and their bytes.
+    pub(super) unread: (usize, usize),
+}
+
 /// The result for a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
@@ -58,7 +70,7 @@ pub(super) enum Taken {
     Incomplete,
     /// This notification may be delivered.
     Complete(u64, Vec<u8>),
-    /// The notification was delivered before: its acknowledgement was lost.
+    /// The program had the notification before: its acknowledgement was lost.
     Repeated,
     /// The fragment contradicts the bounds, or earlier fragments.
     Refused,
@@ -111,17 +123,19 @@ impl Inbox {
     }
 
     /// Records an arrived fragment.
-    pub(super) fn take(&mut self, fragment: &Fragment) -> Taken {
+    pub(super) fn take(&mut self, fragment: &Fragment, limits: Limits) -> Taken {
         let Fragment { id, expected, transfer, total, offset, ref bytes } = *fragment;
         if id < self.below || self.above.contains(&id) {
-            return Taken::Repeated;
+            return if self.unread.contains(&id) { Taken::Incomplete } else { Taken::Repeated };
         }
         let total = total as usize;
         if id - self.below >= WINDOW {
             return Taken::Refused;
         }
         if !self.partial.contains_key(&id) {
-            if self.bytes > 0 && self.bytes + total > BYTES {
+            let (count, kept) = (limits.unread.0 + self.partial.len(), limits.unread.1 + self.bytes);
+            let is_too_much = count as u64 >= WINDOW || (kept > 0 && kept + total > BYTES);
+            if total > limits.longest || is_too_much {
                 return Taken::Refused;
             }
             self.bytes += total;
@@ -153,6 +167,16 @@ impl Inbox {
             Some(bytes) => Taken::Complete(id, bytes),
             None => Taken::Refused,
         }
+    }
+
+    /// A notification was delivered, and is acknowledged when the program takes it.
+    pub(super) fn is_unread(&mut self, id: u64) {
+        self.unread.insert(id);
+    }
+
+    /// The program has taken a notification, or its sender has given it up.
+    pub(super) fn was_read(&mut self, id: u64) -> bool {
+        self.unread.remove(&id)
     }
 
     /// Cancels a notification that its sender has given up. Returns `false` for an id beyond the bounds.
@@ -235,6 +259,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// The program has taken everything.
+    const FREE: Limits = Limits { longest: BYTES, unread: (0, 0) };
+
     fn fragments(id: u64, expected: u32, transfer: u16, bytes: &[u8]) -> Vec<Fragment> {
         let count = bytes.len().div_ceil(FRAGMENT).max(1);
         let part = |nth: usize| {
@@ -276,7 +303,7 @@ mod tests {
                         written[usize::from(*transfer)].insert(*chunk);
                         inbox.arrived(*transfer, *chunk).unwrap()
                     }
-                    Input::Part(fragment) => match inbox.take(fragment) {
+                    Input::Part(fragment) => match inbox.take(fragment, FREE) {
                         Taken::Complete(id, bytes) => vec![(id, bytes)],
                         Taken::Refused => return Err(TestCaseError::fail("refused")),
                         _ => Vec::new(),
@@ -305,7 +332,7 @@ mod tests {
         // A number that was used 65,536 transfers ago: writes that arrived then do not count.
         let number = 70_000_u32 as u16;
         let parts = fragments(0, 1, number, b"later");
-        assert_eq!(inbox.take(&parts[0]), Taken::Incomplete);
+        assert_eq!(inbox.take(&parts[0], FREE), Taken::Incomplete);
         assert_eq!(inbox.arrived(number, 0), Some(vec![(0, b"later".to_vec())]));
     }
 
@@ -313,10 +340,13 @@ mod tests {
     fn what_the_sender_gave_up_leaves_nothing_and_blocks_nothing() {
         let mut inbox = Inbox::default();
         let parts = fragments(0, 3, 1, &[1; 2 * FRAGMENT]);
-        assert_eq!((inbox.take(&parts[0]), inbox.take(&parts[1])), (Taken::Incomplete, Taken::Incomplete));
+        assert_eq!(
+            (inbox.take(&parts[0], FREE), inbox.take(&parts[1], FREE)),
+            (Taken::Incomplete, Taken::Incomplete)
+        );
         assert!(inbox.void(0) && inbox.void(0) && !inbox.void(WINDOW + 1));
         assert_eq!((inbox.partial.len(), inbox.bytes, inbox.waiting.len(), inbox.below), (0, 0, 0, 1));
-        assert_eq!(inbox.take(&parts[0]), Taken::Repeated, "a fragment behind it");
+        assert_eq!(inbox.take(&parts[0], FREE), Taken::Repeated, "a fragment behind it");
         for chunk in 0..3 {
             assert_eq!(inbox.arrived(1, chunk), Some(Vec::new()));
         }
@@ -326,7 +356,7 @@ mod tests {
     fn fragments_that_contradict_each_other_or_the_bounds_are_refused() {
         let mut inbox = Inbox::default();
         let parts = fragments(5, 0, 1, &[9; 2 * FRAGMENT]);
-        assert_eq!(inbox.take(&parts[0]), Taken::Incomplete);
+        assert_eq!(inbox.take(&parts[0], FREE), Taken::Incomplete);
         for wrong in [
             Fragment { total: 3 * FRAGMENT as u32, ..parts[1].clone() },
             Fragment { expected: 7, ..parts[1].clone() },
@@ -334,14 +364,39 @@ mod tests {
             Fragment { id: WINDOW, ..parts[1].clone() },
             Fragment { id: u64::MAX, ..parts[1].clone() },
         ] {
-            assert_eq!(inbox.take(&wrong), Taken::Refused, "{:?}", wrong.id);
+            assert_eq!(inbox.take(&wrong, FREE), Taken::Refused, "{:?}", wrong.id);
         }
-        assert_eq!(inbox.take(&parts[0]), Taken::Incomplete);
-        assert_eq!(inbox.take(&parts[1]), Taken::Complete(5, vec![9; 2 * FRAGMENT]));
-        assert_eq!(inbox.take(&parts[1]), Taken::Repeated);
+        assert_eq!(inbox.take(&parts[0], FREE), Taken::Incomplete);
+        assert_eq!(inbox.take(&parts[1], FREE), Taken::Complete(5, vec![9; 2 * FRAGMENT]));
+        assert_eq!(inbox.take(&parts[1], FREE), Taken::Repeated);
         let endless =
             |id, total| Fragment { id, expected: 0, transfer: 0, total, offset: 0, bytes: vec![0; FRAGMENT] };
-        assert_eq!(inbox.take(&endless(6, BYTES as u32)), Taken::Incomplete);
-        assert_eq!(inbox.take(&endless(7, BYTES as u32)), Taken::Refused, "the budget is used up");
+        assert_eq!(inbox.take(&endless(6, BYTES as u32), FREE), Taken::Incomplete);
+        assert_eq!(inbox.take(&endless(7, BYTES as u32), FREE), Taken::Refused, "the budget is used up");
+    }
+
+    /// The length that a fragment announces is not allocated before it has been compared with the limits.
+    #[test]
+    fn announced_lengths_and_what_is_unread_are_bounded() {
+        let mut inbox = Inbox::default();
+        let first =
+            |id, total| Fragment { id, expected: 0, transfer: 0, total, offset: 0, bytes: vec![0; FRAGMENT] };
+        let limits = Limits { longest: 1 << 20, unread: (0, 0) };
+        assert_eq!(inbox.take(&first(0, u32::MAX), limits), Taken::Refused);
+        assert_eq!(inbox.take(&first(0, (1 << 20) + 1), limits), Taken::Refused);
+        assert_eq!(inbox.kept(), (0, 0, 0));
+        assert_eq!(inbox.take(&first(0, 1 << 20), limits), Taken::Incomplete);
+        let full = Limits { unread: (WINDOW as usize - 1, 0), ..limits };
+        assert_eq!(inbox.take(&first(1, 9000), full), Taken::Refused, "one too many");
+        let full = Limits { unread: (1, BYTES - (1 << 20)), ..limits };
+        assert_eq!(inbox.take(&first(1, 9000), full), Taken::Refused, "too many bytes");
+        let parts = fragments(1, 0, 0, &[5; 2 * FRAGMENT]);
+        assert_eq!(inbox.take(&parts[0], limits), Taken::Incomplete);
+        assert_eq!(inbox.take(&parts[1], limits), Taken::Complete(1, vec![5; 2 * FRAGMENT]));
+        // It is acknowledged when the program has it, and again when its acknowledgement was lost.
+        inbox.is_unread(1);
+        assert_eq!(inbox.take(&parts[0], limits), Taken::Incomplete);
+        assert!(inbox.was_read(1) && !inbox.was_read(1));
+        assert_eq!(inbox.take(&parts[0], limits), Taken::Repeated);
     }
 }

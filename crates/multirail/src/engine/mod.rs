@@ -33,6 +33,7 @@ mod session;
 mod sever;
 mod sink;
 mod transfer;
+mod unread;
 mod vocabulary;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -96,7 +97,8 @@ pub struct Core<G> {
     stalled: Stalled,
     places: Places,
     events: VecDeque<Event>,
-    notifications: VecDeque<Notification>,
+    /// Peers with notifications that the program has not taken.
+    unread: VecDeque<SlotId>,
     /// Notifications for the code that serves device memory.
     orders: VecDeque<(PeerId, Vec<u8>)>,
     /// Peers whose open sessions have ended.
@@ -170,7 +172,7 @@ impl<G> Core<G> {
             stalled,
             places,
             events: VecDeque::new(),
-            notifications: VecDeque::new(),
+            unread: VecDeque::new(),
             orders: VecDeque::new(),
             gone: Vec::new(),
             counts: Counts::default(),
@@ -183,11 +185,6 @@ impl<G> Core<G> {
     /// Events of peers.
     pub fn take_events(&mut self) -> Vec<Event> {
         self.events.drain(..).collect()
-    }
-
-    /// The next notification.
-    pub fn take_notification(&mut self) -> Option<Notification> {
-        self.notifications.pop_front()
     }
 
     /// The next notification for [`Audience::Memory`].

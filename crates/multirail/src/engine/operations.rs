@@ -1,14 +1,12 @@
 //! Operations in flight, and the handling of their ends.
 
-use std::sync::Arc;
-
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::latency::{CLASSES, class};
 use super::session::{self, State};
 use super::transfer::{Chunk, Fate};
-use super::{Audience, Core, Named, Notification, OpId, PathId, PeerId, Row, Time};
+use super::{Audience, Core, Named, OpId, PathId, PeerId, Row, Time};
 
 /// Accesses of one row that completed successfully at the same time, and are accounted for together. `len` is the
 /// length of one of them; the others have the same length class.
@@ -293,16 +291,22 @@ impl<G> Core<G> {
 
     /// Delivers a complete notification.
     pub(super) fn hand_out(&mut self, id: SlotId, notification: u64, mut bytes: Vec<u8>) {
-        let Some(session) = self.sessions.get_mut(id) else { return };
-        session.acks.push(notification);
+        let Some(session) = self.sessions.get(id) else { return };
         let audience = Audience::of(bytes.pop());
-        match (audience, session.peer.and_then(|id| Some((id, self.peers.get(id)?)))) {
-            (Some(Audience::Program), Some((_, peer))) => {
-                self.notifications.push_back(Notification { peer: Arc::clone(&peer.name), bytes });
+        let mut is_acknowledged = true;
+        match (audience, session.peer.filter(|&peer| self.peers.get(peer).is_some())) {
+            (Some(Audience::Program), Some(peer)) => {
+                is_acknowledged = self.keep_unread(peer, id, notification, bytes);
             }
-            (Some(Audience::Memory), Some((id, _))) => self.orders.push_back((PeerId(id), bytes)),
+            (Some(Audience::Memory), Some(peer)) => self.orders.push_back((PeerId(peer), bytes)),
             (None, _) => self.counts.refused += 1,
             (Some(_), None) => {}
+        }
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if is_acknowledged {
+            session.acknowledge(notification);
+        } else {
+            session.inbox.is_unread(notification);
         }
         self.wake(id);
     }

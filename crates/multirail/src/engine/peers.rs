@@ -7,6 +7,7 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::session::{Session, State};
+use super::unread::Unread;
 use super::{Core, Event, PathState, PeerId, Time, path};
 use crate::wire::{Metadata, RailInfo, RegionInfo, RegionKey};
 
@@ -19,6 +20,8 @@ pub(super) struct Peer {
     pub(super) current: Option<SlotId>,
     /// A session for a greeting of the peer that was answered but is not confirmed yet.
     pub(super) offered: Option<SlotId>,
+    /// Notifications that the program has not taken.
+    pub(super) unread: Option<Box<Unread>>,
     /// The peer is known by its greeting alone: the program has not loaded its metadata.
     is_greeter: bool,
     /// The peer is in [`Core::idle_greeters`].
@@ -87,6 +90,7 @@ impl<G> Core<G> {
             regions: HashMap::new(),
             current: None,
             offered: None,
+            unread: None,
             is_greeter: false,
             is_listed: false,
         };

@@ -8,10 +8,11 @@ use ofi_core::slots::SlotId;
 
 use super::farewell::Farewell;
 use super::fence::{Fence, Lease};
-use super::inbox::{Inbox, Taken};
+use super::inbox::{Inbox, Limits, Taken};
 use super::lost::{Expired, Lost};
 use super::path::Path;
 use super::transfer::Outcome;
+use super::unread::Unread;
 use super::{Command, Core, Event, InFlight, OpId, PathId, PeerId, Sink, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
@@ -23,6 +24,13 @@ pub(super) const UNACKED_BYTES: usize = 8 << 20;
 
 /// Maximum repetitions of a message.
 const MAX_REPEATS: u32 = 5;
+/// Maximum notifications to acknowledge that a session remembers. A peer has fewer of them unacknowledged; more are
+/// repetitions.
+const ACKS: usize = 2048;
+/// Maximum answers to requests to fence that wait to be sent. A peer has one unanswered request.
+pub(super) const FENCED: usize = 4;
+/// Maximum regions whose keys a peer has asked for and was not told. A session leases no more.
+const ASKED: usize = 4096;
 /// Maximum doublings of the time before the next repetition.
 const MAX_DOUBLINGS: u32 = 4;
 
@@ -107,8 +115,12 @@ pub(super) struct Session {
     /// Transfers whose notifications wait for acknowledgements of others.
     pub(super) held: Vec<SlotId>,
     pub(super) inbox: Inbox,
-    /// Notifications to acknowledge.
-    pub(super) acks: Vec<u64>,
+    /// Notifications to acknowledge: at most [`ACKS`].
+    pub(super) acks: BTreeSet<u64>,
+    /// Regions whose keys the peer has asked for: at most [`ASKED`].
+    pub(super) asked: BTreeSet<u64>,
+    /// [`Body::Ready`] must be sent. As a flag it is sent once, however often the peer confirms.
+    owes_ready: bool,
     pub(super) next_notification: u64,
     pub(super) unacked: BTreeMap<u64, Unacked>,
     pub(super) unacked_bytes: usize,
@@ -170,7 +182,9 @@ impl Session {
             transfers: VecDeque::new(),
             held: Vec::new(),
             inbox: Inbox::default(),
-            acks: Vec::new(),
+            acks: BTreeSet::new(),
+            asked: BTreeSet::new(),
+            owes_ready: false,
             next_notification: 0,
             unacked: BTreeMap::new(),
             unacked_bytes: 0,
@@ -231,6 +245,15 @@ impl Session {
         self.unacked.insert(id, Unacked { len, number, transfer });
         self.unacked_bytes += len;
         Some(id)
+    }
+
+    /// Acknowledges a notification of the peer. Returns whether there was room.
+    pub(super) fn acknowledge(&mut self, id: u64) -> bool {
+        let has_room = self.acks.len() < ACKS;
+        if has_room {
+            self.acks.insert(id);
+        }
+        has_room
     }
 
     /// Records the acknowledgement of a notification. Returns its transfer.
@@ -295,19 +318,28 @@ impl<G> Core<G> {
         let (stalled, places) = (&self.stalled, &self.places);
         let has_room = |path: &Path| !stalled.is_shut(path) && places.takes_message(path);
         let session = self.sessions.get_mut(id)?;
-        if !session.acks.is_empty() {
-            let count = session.acks.len().min(ACKED);
-            let ids = session.acks.drain(..count).collect();
-            session.outbox.push_back(Outgoing::new(Body::Ack(ids), None));
-        }
-        let last = match session.introduces {
-            true => None,
-            false => session.outbox.front()?.last,
+        let owes = session.introduces || session.owes_ready || !session.acks.is_empty();
+        let last = match (owes, session.outbox.front()) {
+            (true, _) => None,
+            (false, Some(outgoing)) => outgoing.last,
+            (false, None) => {
+                // The answer goes into the outbox: so it never has more than one.
+                if let Some(region) = session.asked.pop_first() {
+                    self.commands.push_back(Command::Lease { session: id, region });
+                }
+                return None;
+            }
         };
         let index = session.control_path(has_room, last, now)?;
-        let mut outgoing = match std::mem::take(&mut session.introduces) {
-            true => Outgoing::new(Body::Able, None),
-            false => session.outbox.pop_front()?,
+        let mut outgoing = if std::mem::take(&mut session.introduces) {
+            Outgoing::new(Body::Able, None)
+        } else if std::mem::take(&mut session.owes_ready) {
+            Outgoing::new(Body::Ready, None)
+        } else if !session.acks.is_empty() {
+            let ids = (0..ACKED).map_while(|_| session.acks.pop_first()).collect();
+            Outgoing::new(Body::Ack(ids), None)
+        } else {
+            session.outbox.pop_front()?
         };
         let (rail, to) = (session.paths[index].rail, session.theirs);
         let addr = session.paths[index].addr?;
@@ -448,18 +480,27 @@ impl<G> Core<G> {
     fn said(&mut self, id: SlotId, body: Body, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         match body {
-            Body::Notify(fragment) => match session.inbox.take(&fragment) {
-                Taken::Incomplete => {}
-                Taken::Complete(notification, bytes) => self.hand_out(id, notification, bytes),
-                Taken::Repeated => session.acks.push(fragment.id),
-                Taken::Refused => self.counts.refused += 1,
-            },
-            Body::Void(notification) => {
-                if session.inbox.void(notification) {
-                    session.acks.push(notification);
-                } else {
-                    self.counts.refused += 1;
+            Body::Notify(fragment) => {
+                let unread = session.peer.and_then(|peer| self.peers.get(peer)?.unread.as_deref());
+                // The audience is one byte more.
+                let longest = self.config.longest_notification.saturating_add(1);
+                let limits = Limits { longest, unread: unread.map_or((0, 0), Unread::kept) };
+                match session.inbox.take(&fragment, limits) {
+                    Taken::Incomplete => {}
+                    Taken::Complete(notification, bytes) => self.hand_out(id, notification, bytes),
+                    Taken::Repeated => self.counts.refused += u64::from(!session.acknowledge(fragment.id)),
+                    Taken::Refused => self.counts.refused += 1,
                 }
+            }
+            Body::Void(notification) => {
+                if session.inbox.was_read(notification)
+                    && let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer))
+                    && let Some(unread) = &mut peer.unread
+                {
+                    unread.void(id, notification);
+                }
+                let is_taken = session.inbox.void(notification) && session.acknowledge(notification);
+                self.counts.refused += u64::from(!is_taken);
             }
             Body::Ack(ids) => {
                 let told: Vec<_> = ids.into_iter().filter_map(|id| session.acknowledged(id)).collect();
@@ -475,7 +516,13 @@ impl<G> Core<G> {
                 self.settle(id);
             }
             Body::Able => session.is_able = true,
-            Body::Lease(region) => self.commands.push_back(Command::Lease { session: id, region }),
+            Body::Lease(region) => {
+                if session.asked.len() < ASKED {
+                    session.asked.insert(region);
+                } else {
+                    self.counts.refused += 1;
+                }
+            }
             Body::Leased { region, keys } => self.leased(id, region, keys),
             Body::Fence { serial, keys, notices } => self.asked_to_fence(id, serial, keys, &notices),
             Body::Fenced { serial, out } => self.fenced(id, serial, &out, now),
@@ -485,7 +532,7 @@ impl<G> Core<G> {
                 }
             }
             // Our answer may have been lost.
-            Body::Confirm => session.outbox.push_back(Outgoing::new(Body::Ready, None)),
+            Body::Confirm => session.owes_ready = true,
             // The peer's timer repeats these.
             Body::Ready | Body::Welcome { .. } | Body::Reject(_) | Body::Hello { .. } => {}
         }
@@ -504,6 +551,7 @@ impl<G> Core<G> {
         session.transfers.clear();
         session.held.clear();
         session.inbox = Inbox::default();
+        (session.acks, session.asked) = (BTreeSet::new(), BTreeSet::new());
         session.fence = None;
         (session.lost, session.expired) = (VecDeque::new(), Vec::new());
         session.leases = HashMap::new();
@@ -518,6 +566,9 @@ impl<G> Core<G> {
             self.gone.push(id);
         }
         if let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) {
+            if let Some(unread) = &mut peer.unread {
+                unread.session_ended(id);
+            }
             for slot in [&mut peer.current, &mut peer.offered] {
                 if *slot == Some(id) {
                     *slot = None;

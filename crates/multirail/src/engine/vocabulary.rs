@@ -44,7 +44,7 @@ pub struct Config {
     /// transfers wait for its session; if there is none, the new one is refused. Peers whose metadata was loaded do not
     /// count. Default: 65,536.
     pub most_greeters: usize,
-    /// Maximum length of a notification, in bytes. Default: 16 MiB.
+    /// Maximum length of a notification that is sent or received, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
     /// Maximum bytes that devices register a second time for one peer's writes, so that the writes of a mute rail can
     /// be fenced. For rails of `efa`; other providers need no second registration. Registering takes time and pins the
@@ -55,6 +55,11 @@ pub struct Config {
     /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise
     /// the notification follows when all writes have completed. Default: true.
     pub count_writes: bool,
+    /// Whether a notification is acknowledged when the program takes it, so that its transfer at the sender is done only
+    /// then. Otherwise it is acknowledged when it arrives, as long as the program leaves no more than 256 notifications
+    /// and 4 MiB of the peer unread; what is acknowledged is lost if this agent ends before the program takes it.
+    /// Default: true.
+    pub acknowledge_taken: bool,
 }
 
 impl Default for Config {
@@ -73,6 +78,7 @@ impl Default for Config {
             longest_notification: 16 << 20,
             most_leased: 1 << 30,
             count_writes: true,
+            acknowledge_taken: true,
         }
     }
 }

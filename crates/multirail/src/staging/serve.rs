@@ -21,6 +21,9 @@ use crate::wire::staging::{Order, Through};
 
 /// Maximum windows. Each takes 8 MiB of pinned memory.
 const WINDOWS: usize = 64;
+/// Maximum answers under way to one peer. A peer that has more unanswered has not read them; it has no more orders under
+/// way than its window has places, and asks two questions beside.
+const ANSWERS: usize = 32;
 /// Time limit for delivering an answer to a peer.
 const ANSWER: Duration = Duration::from_secs(30);
 
@@ -40,13 +43,13 @@ pub(super) struct Served {
     numbers: Regions,
     windows: HashMap<PeerId, Arc<Region>>,
     serving: Vec<Serving>,
-    /// Answers in flight.
-    answers: Vec<TransferId>,
+    /// Answers in flight, by peer.
+    answers: HashMap<PeerId, Vec<TransferId>>,
 }
 
 impl Served {
     pub(super) fn new(domains: Arc<[Arc<dyn Domain>]>, regions: Regions, numbers: Regions) -> Self {
-        let (serving, answers) = (Vec::new(), Vec::new());
+        let (serving, answers) = (Vec::new(), HashMap::new());
         Self { domains, regions, numbers, windows: HashMap::new(), serving, answers }
     }
 
@@ -81,22 +84,27 @@ impl Served {
             let done = self.serving.swap_remove(at);
             self.answer(core, done.peer, &Order::Done(done.op, result), now);
         }
-        self.answers.retain(|&id| {
-            let is_over = core.progress(id).is_none_or(|progress| progress.outcome.is_some());
-            if is_over {
-                core.release(id);
-            }
-            !is_over
+        self.answers.retain(|_, answers| {
+            answers.retain(|&id| {
+                let is_over = core.progress(id).is_none_or(|progress| progress.outcome.is_some());
+                if is_over {
+                    core.release(id);
+                }
+                !is_over
+            });
+            !answers.is_empty()
         });
         before != self.serving.len()
     }
 
     pub(super) fn answer(&mut self, core: &mut Core<Guard>, peer: PeerId, order: &Order, now: Time) {
         // A peer without an open session needs no answer.
+        let under_way = self.answers.get(&peer).map_or(0, Vec::len);
         if core.is_up(peer)
+            && under_way < ANSWERS
             && let Ok(id) = tell(core, peer, order, now + ANSWER, now)
         {
-            self.answers.push(id);
+            self.answers.entry(peer).or_default().push(id);
         }
     }
 

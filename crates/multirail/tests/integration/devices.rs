@@ -92,8 +92,8 @@ impl Cut {
     fn written(&self, is_quiet: bool) {
         self.source.write_from(0, &vec![3; LEN]).unwrap();
         let writing = self.write().post_notify(b"written", LONG).unwrap();
-        writing.wait().unwrap();
         assert_eq!(self.bob.wait_notification(LONG).unwrap().unwrap().bytes, b"written");
+        writing.wait().unwrap();
         assert!(holds(&self.target, 3));
         assert!(!is_quiet || writing.wait_quiet(LONG).unwrap(), "no rail uses it");
         // By the other rail, and by the programs.

@@ -25,7 +25,10 @@ const UNDER: &str = "EFA_TEST_UNDER";
 fn agent(name: &str) -> Agent {
     // Refused if the provider is already registered.
     let _ = ofi::register_provider(std::sync::Arc::new(ofi_efa::EfaProvider));
-    let config = Config { stall_timeout: STALL, largest_access: 256 << 10, ..Config::default() };
+    // Alice waits for the end of her write before the test asks bob for the notification.
+    let acknowledge_taken = false;
+    let config =
+        Config { stall_timeout: STALL, largest_access: 256 << 10, acknowledge_taken, ..Config::default() };
     let builder = Agent::builder(name).config(config).shared_memory(false).progress_thread(true);
     let rail = |device: u32| Hints::new().provider("efa").domain(format!("efa_emu{device}-rdm"));
     builder.rail(rail(0)).rail(rail(1)).open().unwrap()

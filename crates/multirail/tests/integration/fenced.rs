@@ -62,6 +62,8 @@ fn the_first_write_of_a_session_has_leased_keys() {
     let [write] = pair.writes()[..] else { panic!("one write, without any delay") };
     assert_ne!(write.key, OWN);
     pair.land(vec![write]);
+    assert_eq!(pair.outcome(transfer), None, "bob's program does not have the notification");
+    assert_eq!(pair.notified(), Some(b"told".to_vec()));
     assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
 }
 

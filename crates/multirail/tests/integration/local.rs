@@ -65,9 +65,13 @@ fn write_and_read_between(rails_of_alice: &[&str], rails_of_bob: &[&str], len: u
     target.write_from(0, &pattern(len, 9)).unwrap();
     let plan = alice.prepare("bob", Way::Read, &local, &[whole(target.id(), len)]).unwrap();
     let transfer = plan.post_notify(b"read", LONG).unwrap();
+    while alice.under_way().0 > 0 || transfer.progress().moved < len as u64 {
+        alice.progress().unwrap();
+    }
+    assert_eq!(transfer.progress().outcome, None, "bob has not taken the notification");
+    assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, b"read");
     transfer.wait().unwrap();
     assert_eq!(contents(&source), pattern(len, 9));
-    assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, b"read");
     let paths = alice.paths("bob").unwrap();
     assert_eq!(paths.iter().map(|path| path.moved).sum::<u64>(), 5 * len as u64);
     if len >= 1 << 20 {
@@ -116,8 +120,9 @@ fn metadata_goes_over_tcp_and_strangers_there_change_nothing() {
     }
     assert_eq!(&*alice.visit(server.address(), LONG).unwrap(), "bob");
     assert_eq!(alice.regions("bob").unwrap(), [(region.id(), 100)]);
-    bob.notify("alice", b"we know each other", LONG).unwrap().wait().unwrap();
+    let transfer = bob.notify("alice", b"we know each other", LONG).unwrap();
     assert_eq!(alice.wait_notification(LONG).unwrap().unwrap().bytes, b"we know each other");
+    transfer.wait().unwrap();
 }
 
 #[test]
@@ -131,9 +136,9 @@ fn an_agent_is_its_own_peer() {
         .unwrap();
     for _ in 0..3 {
         let transfer = plan.post_notify(b"to myself", LONG).unwrap();
-        transfer.wait().unwrap();
         assert_eq!(alice.wait_notification(LONG).unwrap().unwrap().bytes, b"to myself");
         assert_eq!(contents(&target), pattern(70_000, 1));
+        transfer.wait().unwrap();
     }
 }
 
@@ -218,8 +223,9 @@ fn one_bad_transfer_fails_alone() {
     assert_eq!(bob.wait_notification(Duration::from_millis(50)).unwrap(), None);
     // The session takes notifications as before: abandoned ones do not block it.
     for round in 0..2000_u32 {
-        good.post_notify(&round.to_le_bytes(), LONG).unwrap().wait().unwrap();
+        let transfer = good.post_notify(&round.to_le_bytes(), LONG).unwrap();
         assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, round.to_le_bytes());
+        transfer.wait().unwrap();
     }
 }
 
@@ -244,7 +250,10 @@ fn transfers_that_are_dropped_cancelled_or_late_leave_memory_to_be_withdrawn() {
         let late = plan.post(Duration::ZERO).unwrap();
         assert_eq!(errno(late.wait()), Errno::ETIMEDOUT);
     }
-    plan.post_notify(b"last", LONG).unwrap().wait().unwrap();
+    let last = plan.post_notify(b"last", LONG).unwrap();
+    while bob.wait_notification(LONG).unwrap().expect("the last notification").bytes != b"last" {}
+    last.wait().unwrap();
+    drop(last);
     assert_eq!(contents(&target), pattern(len, 1), "and disturb no other");
     drop(plan);
     let began = std::time::Instant::now();
@@ -264,9 +273,10 @@ fn a_disconnected_peer_hears_of_it_and_the_next_transfer_connects_again() {
     let plan =
         alice.prepare("bob", Way::Write, &[source.slice(..).unwrap()], &[whole(target.id(), 100)]).unwrap();
     for _ in 0..5 {
-        plan.post_notify(b"hello", LONG).unwrap().wait().unwrap();
-        assert!(alice.is_connected("bob").unwrap());
+        let transfer = plan.post_notify(b"hello", LONG).unwrap();
         bob.wait_notification(LONG).unwrap().unwrap();
+        transfer.wait().unwrap();
+        assert!(alice.is_connected("bob").unwrap());
         bob.events();
         alice.disconnect("bob").unwrap();
         assert!(!alice.is_connected("bob").unwrap());
@@ -275,8 +285,9 @@ fn a_disconnected_peer_hears_of_it_and_the_next_transfer_connects_again() {
             bob.progress().unwrap();
             assert!(began.elapsed() < LONG, "bob learns of it");
         }
-        bob.notify("alice", b"again", LONG).unwrap().wait().unwrap();
+        let transfer = bob.notify("alice", b"again", LONG).unwrap();
         assert_eq!(alice.wait_notification(LONG).unwrap().unwrap().bytes, b"again");
+        transfer.wait().unwrap();
     }
 }
 

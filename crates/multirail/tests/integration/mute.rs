@@ -47,10 +47,10 @@ pub fn cut(line: &mut Line, _: &[String]) {
         shell(&format!("nft add rule ip cut in udp dport {port} drop")).unwrap();
     }
     let (writing, reading) = (write.post_notify(b"written", LONG).unwrap(), read.post(LONG).unwrap());
+    assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, b"written");
     writing.wait().unwrap();
     reading.wait().unwrap();
     let took = began.elapsed();
-    assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, b"written");
     assert!(holds(&target, 3) && holds(&sink, 4));
     let counts = alice.counts();
     assert!(counts.fenced > 0 && counts.moved > 0, "{counts:?}");

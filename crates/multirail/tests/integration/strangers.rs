@@ -100,8 +100,9 @@ fn strangers_change_nothing(provider: &str) {
         let mut found = [0; 1000];
         target.read_into(0, &mut found).unwrap();
         assert_eq!(found, [round; 1000]);
-        bob.notify("bob", b"to myself", LONG).unwrap().wait().unwrap();
+        let transfer = bob.notify("bob", b"to myself", LONG).unwrap();
         assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, b"to myself");
+        transfer.wait().unwrap();
     };
     works();
     let (metadata, mut counts) = (Metadata::parse(&blob).unwrap(), Counts::default());

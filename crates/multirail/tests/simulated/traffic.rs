@@ -110,9 +110,11 @@ impl World {
         }
     }
 
-    /// Checks the current outcomes and notifications of an agent.
-    pub fn check(&mut self, index: usize) {
+    /// Checks the current outcomes and notifications of an agent. Returns whether there were notifications.
+    pub fn check(&mut self, index: usize) -> bool {
+        let mut was_told = false;
         while let Some(notification) = self.agents[index].core.take_notification() {
+            was_told = true;
             let at: usize = std::str::from_utf8(&notification.bytes[..8]).unwrap().trim().parse().unwrap();
             assert!(notification.bytes.len() == 8 || notification.bytes.len() == 20_000);
             let posted = &self.posted[at];
@@ -152,6 +154,7 @@ impl World {
                 self.scribble(at);
             }
         }
+        was_told
     }
 
     /// A program changes the memory that the end of a transfer, or its notification, has given back.

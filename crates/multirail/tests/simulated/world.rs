@@ -291,7 +291,10 @@ impl World {
                 self.schedule(delay, happening);
             }
             self.keep(index, &abandoned);
-            self.check(index);
+            let was_told = self.check(index);
+            if was_told {
+                return self.pump(); // what was taken is acknowledged
+            }
         }
     }
 

@@ -71,7 +71,9 @@ fn be_agents() {
     let plan = here.prepare("there", multirail::Way::Write, &[local], &[remote]).unwrap();
     let limit = Duration::from_secs(30);
     (1..100).for_each(|_| plan.post(limit).unwrap().wait().unwrap());
-    plan.post_notify(b"last", limit).unwrap().wait().unwrap();
+    let last = plan.post_notify(b"last", limit).unwrap();
+    there.wait_notification(limit).unwrap().expect("a notification");
+    last.wait().unwrap();
     println!("\nready");
     std::io::stdout().flush().unwrap();
     let _ = std::io::stdin().read_line(&mut String::new());

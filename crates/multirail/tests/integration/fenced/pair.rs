@@ -245,6 +245,8 @@ impl Pair {
     }
 
     pub fn notified(&mut self) -> Option<Vec<u8>> {
-        self.cores[1].take_notification().map(|notification| notification.bytes)
+        let taken = self.cores[1].take_notification().map(|notification| notification.bytes);
+        self.run(); // it is acknowledged
+        taken
     }
 }

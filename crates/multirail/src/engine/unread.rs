@@ -1,0 +1,104 @@
+//! Notifications that have arrived and that the program has not taken.
+//!
+//! They lie at their peer, and peers take turns: one that sends much delays no other. A notification is acknowledged when
+//! the program takes it, so what is unread is also unacknowledged, and holds back its sender alone: 512 notifications, or
+//! 8 MiB. A peer that does not keep to that is refused beyond the bounds of the inbox. If the session ends before, the
+//! sender is told a failure, and the notification is dropped.
+//!
+//! With [`Config::acknowledge_taken`](super::Config::acknowledge_taken) off, it is acknowledged as it arrives, as long as
+//! the program has not left too much of the peer's unread.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ofi_core::slots::SlotId;
+
+use super::{Core, Notification};
+
+/// Notifications and bytes of one peer that may be unread and acknowledged: half of what its sender may have
+/// unacknowledged.
+const ACKNOWLEDGED: (usize, usize) = (256, 4 << 20);
+
+/// An unread notification.
+struct Entry {
+    session: SlotId,
+    id: u64,
+    is_acknowledged: bool,
+    bytes: Vec<u8>,
+}
+
+/// The unread notifications of a peer.
+#[derive(Default)]
+pub(super) struct Unread {
+    entries: VecDeque<Entry>,
+    bytes: usize,
+    /// The peer is in [`Core::unread`].
+    is_listed: bool,
+}
+
+impl Unread {
+    /// Their number and bytes.
+    pub(super) fn kept(&self) -> (usize, usize) {
+        (self.entries.len(), self.bytes)
+    }
+
+    /// Drops the notification with this id.
+    pub(super) fn void(&mut self, session: SlotId, id: u64) {
+        let found = self.entries.iter().position(|entry| (entry.session, entry.id) == (session, id));
+        if let Some(entry) = found.and_then(|at| self.entries.remove(at)) {
+            self.bytes -= entry.bytes.len();
+        }
+    }
+
+    /// Drops the notifications of an ended session that were not acknowledged.
+    pub(super) fn session_ended(&mut self, session: SlotId) {
+        self.entries.retain(|entry| entry.session != session || entry.is_acknowledged);
+        self.bytes = self.entries.iter().map(|entry| entry.bytes.len()).sum();
+    }
+}
+
+impl<G> Core<G> {
+    /// Keeps a notification for the program. Returns whether it is acknowledged now.
+    pub(super) fn keep_unread(&mut self, peer_id: SlotId, session: SlotId, id: u64, bytes: Vec<u8>) -> bool {
+        let acknowledge_taken = self.config.acknowledge_taken;
+        let Some(peer) = self.peers.get_mut(peer_id) else { return true };
+        let unread = peer.unread.get_or_insert_default();
+        if !std::mem::replace(&mut unread.is_listed, true) {
+            self.unread.push_back(peer_id);
+        }
+        let (count, kept) = unread.kept();
+        let is_acknowledged =
+            !acknowledge_taken && count < ACKNOWLEDGED.0 && kept + bytes.len() <= ACKNOWLEDGED.1;
+        unread.bytes += bytes.len();
+        unread.entries.push_back(Entry { session, id, is_acknowledged, bytes });
+        is_acknowledged
+    }
+
+    /// The next notification. [`Core::perform`] sends its acknowledgement.
+    pub fn take_notification(&mut self) -> Option<Notification> {
+        loop {
+            let peer_id = self.unread.pop_front()?;
+            let Some(peer) = self.peers.get_mut(peer_id) else { continue };
+            let Some(unread) = &mut peer.unread else { continue };
+            let Some(Entry { session, id, is_acknowledged, bytes }) = unread.entries.pop_front() else {
+                peer.unread = None;
+                continue;
+            };
+            unread.bytes -= bytes.len();
+            if unread.entries.is_empty() {
+                peer.unread = None;
+            } else {
+                self.unread.push_back(peer_id);
+            }
+            let name = Arc::clone(&peer.name);
+            if !is_acknowledged
+                && let Some(found) = self.sessions.get_mut(session)
+                && found.inbox.was_read(id)
+            {
+                found.acks.insert(id);
+                self.wake(session);
+            }
+            return Some(Notification { peer: name, bytes });
+        }
+    }
+}

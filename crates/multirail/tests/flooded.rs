@@ -1,0 +1,197 @@
+//! A peer that has a session and breaks the rules: it sends what it likes and reads nothing. What it makes the engine
+//! keep is bounded, and it holds back nobody else.
+//!
+//! Alone in its file, since it measures the memory of the whole process.
+
+use std::time::Duration;
+
+use multirail::engine::{Access, Config, Core, OpId, Plan, RailSpec, Refused, Sink};
+use multirail::wire::message::{Body, FRAGMENT, Fragment};
+use multirail::wire::{Message, RailInfo, RegionKey};
+use ofi::Errno;
+
+const NOW: Duration = Duration::from_secs(1);
+const LATER: Duration = Duration::from_secs(1000);
+/// Messages of each kind.
+const MANY: u64 = 200_000;
+/// Bytes that the engine may keep for one peer.
+const MOST: usize = 12 << 20;
+
+/// Rails that keep messages for ever, after those of the handshake.
+#[derive(Default)]
+struct Rails {
+    messages: Vec<(OpId, Vec<u8>)>,
+    kept: usize,
+}
+
+impl Sink<()> for Rails {
+    fn access(&mut self, _: &Access, _: &Plan<()>, _: bool) -> Result<(), Refused> {
+        unreachable!("no transfer has data")
+    }
+
+    fn send(&mut self, op: OpId, _: usize, _: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {
+        self.kept += bytes.len();
+        self.messages.push((op, bytes));
+        Ok(())
+    }
+
+    fn insert(&mut self, _: usize, _: u32, _: &[u8]) -> Result<u64, Errno> {
+        Ok(7)
+    }
+
+    fn remove(&mut self, _: usize, _: u64) {}
+
+    fn lease(&mut self, _: u64, _: u64) -> Vec<RegionKey> {
+        vec![RegionKey { rail: 0, key: 1, base: 0 }]
+    }
+
+    fn close_leased(
+        &mut self,
+        _: u64,
+        _: &[multirail::wire::message::LeasedKey],
+        _: &[(usize, u64)],
+    ) -> bool {
+        true
+    }
+}
+
+fn rail() -> RailInfo {
+    RailInfo { provider: "kept".into(), format: 0, address: vec![1; 32] }
+}
+
+fn engine(name: &str, config: Config) -> Core<()> {
+    let rail = RailSpec { info: rail(), bandwidth: None, wide_data: true, severs: false, operations: 1024 };
+    let mut state = name.len() as u64;
+    let random = move || {
+        // splitmix64
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    };
+    Core::new(name, vec![rail], config, Box::new(random))
+}
+
+/// Opens a session of a peer of this name. Returns the engine's tag.
+fn greet(hub: &mut Core<()>, rails: &mut Rails, name: &str) -> u64 {
+    let to = hub.metadata(Vec::new()).incarnation;
+    let hello = Body::Hello { name: name.into(), incarnation: 99, tag: 7 << 32, rails: vec![rail()] };
+    hub.message(&Message { to, body: hello }.encode(), NOW);
+    while hub.perform(NOW, rails) {}
+    let mut tag = None;
+    for (op, bytes) in rails.messages.drain(..) {
+        hub.ended(op, Ok(()), NOW);
+        if let Body::Welcome { tag: told, .. } = Message::parse(&bytes).unwrap().body {
+            tag = Some(told);
+        }
+    }
+    let tag = tag.expect("a welcome");
+    hub.message(&Message { to: tag, body: Body::Confirm }.encode(), NOW);
+    tag
+}
+
+fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+fn fragment(id: u64, len: usize) -> Body {
+    let total = len as u32;
+    Body::Notify(Fragment {
+        id,
+        expected: 0,
+        transfer: 0,
+        total,
+        offset: 0,
+        bytes: vec![0; len.min(FRAGMENT)],
+    })
+}
+
+#[test]
+fn what_one_peer_makes_the_engine_keep_is_bounded() {
+    let kinds: [(&str, &dyn Fn(u64) -> Body); 10] = [
+        ("confirmations", &|_| Body::Confirm),
+        ("requests for keys", &Body::Lease),
+        ("requests for keys of one region", &|_| Body::Lease(1)),
+        ("voids", &Body::Void),
+        ("notifications that nobody takes", &|id| fragment(id, 1000)),
+        ("notifications of many parts", &|id| fragment(id, 2 * FRAGMENT)),
+        ("notifications of any length", &|id| fragment(id, u32::MAX as usize - id as usize)),
+        ("notifications that were taken", &|_| fragment(0, 1000)),
+        ("requests to fence", &|serial| Body::Fence {
+            serial: serial + 1,
+            keys: Vec::new(),
+            notices: (0..256).collect(),
+        }),
+        ("acknowledgements", &|id| Body::Ack((0..512).map(|nth| id + nth).collect())),
+    ];
+    for (what, kind) in kinds {
+        let (mut hub, mut rails) = (engine("hub", Config::default()), Rails::default());
+        let tag = greet(&mut hub, &mut rails, "hostile");
+        if what.ends_with("taken") {
+            hub.message(&Message { to: tag, body: fragment(0, 1000) }.encode(), NOW);
+            hub.take_notification().expect("the first");
+        }
+        let before = resident();
+        for nth in 0..MANY {
+            hub.message(&Message { to: tag, body: kind(nth) }.encode(), NOW);
+            while hub.perform(NOW, &mut rails) {}
+        }
+        let kept = resident().saturating_sub(before);
+        println!("{what}: {kept} bytes, of them {} in {} messages", rails.kept, rails.messages.len());
+        assert!(kept < MOST, "{what}: {kept} bytes are kept");
+    }
+}
+
+/// Notifications of one peer that the program does not take are not acknowledged, and delay those of no other peer.
+#[test]
+fn unread_notifications_hold_back_their_sender_alone() {
+    for acknowledge_taken in [true, false] {
+        let config = Config { acknowledge_taken, ..Config::default() };
+        let (mut hub, mut rails) = (engine("hub", config), Rails::default());
+        let [busy, other] = ["busy", "other"].map(|name| greet(&mut hub, &mut rails, name));
+        let acknowledged = |hub: &mut Core<()>, rails: &mut Rails| {
+            while hub.perform(NOW, rails) {}
+            let mut count = 0;
+            for (op, bytes) in std::mem::take(&mut rails.messages) {
+                hub.ended(op, Ok(()), NOW);
+                if let Body::Ack(ids) = Message::parse(&bytes).unwrap().body {
+                    count += ids.len();
+                }
+            }
+            count
+        };
+        acknowledged(&mut hub, &mut rails);
+        let mut told = 0;
+        for id in 0..500 {
+            hub.message(&Message { to: busy, body: fragment(id, 100) }.encode(), NOW);
+            told += acknowledged(&mut hub, &mut rails);
+        }
+        assert_eq!(told, if acknowledge_taken { 0 } else { 256 });
+        hub.message(&Message { to: other, body: fragment(0, 100) }.encode(), NOW);
+        let first: Vec<_> = (0..2).map(|_| hub.take_notification().unwrap().peer.to_string()).collect();
+        assert_eq!(first, ["busy", "other"], "peers take turns");
+        told += acknowledged(&mut hub, &mut rails);
+        while hub.take_notification().is_some() {
+            told += acknowledged(&mut hub, &mut rails);
+        }
+        assert_eq!(told, 501, "each is acknowledged once");
+        // A repetition of what was taken is acknowledged again.
+        hub.message(&Message { to: busy, body: fragment(3, 100) }.encode(), NOW);
+        assert_eq!(acknowledged(&mut hub, &mut rails), 1);
+        // What its sender has given up, or whose session has ended, is not handed out.
+        for id in 500..503 {
+            hub.message(&Message { to: busy, body: fragment(id, 100) }.encode(), NOW);
+        }
+        if acknowledge_taken {
+            hub.message(&Message { to: busy, body: Body::Void(501) }.encode(), NOW);
+            assert_eq!(acknowledged(&mut hub, &mut rails), 1);
+            assert!(hub.take_notification().is_some() && hub.take_notification().is_some());
+            assert_eq!(hub.take_notification(), None);
+            hub.message(&Message { to: busy, body: fragment(503, 100) }.encode(), NOW);
+        }
+        hub.message(&Message { to: busy, body: Body::Goodbye }.encode(), LATER);
+        let left = std::iter::from_fn(|| hub.take_notification()).count();
+        assert_eq!(left, if acknowledge_taken { 0 } else { 3 });
+    }
+}
