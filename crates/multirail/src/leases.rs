@@ -6,7 +6,7 @@
 //! closes it for all; the others are refused, and request another key. A rail with connections (`engine/sever.rs`)
 //! leases the regions' own keys.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, PoisonError, Weak};
 
 use ofi::Result;
@@ -29,6 +29,8 @@ pub(crate) struct Leases {
     windows: Regions,
     /// The leased regions, by our tag of the session.
     sessions: HashMap<u64, BTreeSet<u64>>,
+    /// Leases of ended sessions that could not be closed: session and region, those that were tried least first.
+    unclosed: VecDeque<(u64, u64)>,
     /// The number of leases, including those that could not be closed when their session ended.
     count: usize,
     /// Maximum bytes that devices pin a second time for one session
@@ -38,14 +40,11 @@ pub(crate) struct Leases {
 
 impl Leases {
     pub(crate) fn new(regions: Regions, windows: Regions, most_pinned: u64) -> Self {
-        Self { regions, windows, sessions: HashMap::new(), count: 0, most_pinned }
+        Self { regions, windows, sessions: HashMap::new(), unclosed: VecDeque::new(), count: 0, most_pinned }
     }
 
     fn region(&self, id: u64) -> Option<Arc<Region>> {
-        let find = |regions: &Regions| {
-            regions.lock().unwrap_or_else(PoisonError::into_inner).get(&id).and_then(Weak::upgrade)
-        };
-        find(&self.regions).or_else(|| find(&self.windows))
+        self.regions_in_use()(id)
     }
 
     /// Bytes that devices have pinned for the session with this tag.
@@ -107,19 +106,72 @@ impl Leases {
         closed.inspect_err(|error| tracing::warn!(target: "multirail", %error, "a key stays open")).is_ok()
     }
 
-    /// Closes all keys of the session with this tag alone. A key that the peer is using stays until its region is
-    /// closed.
+    /// Closes all keys of the session with this tag alone. A key that the peer is using stays; it is tried again when
+    /// another session ends, and it is gone with its region.
     pub(crate) fn end(&mut self, tag: u64) {
-        for id in self.sessions.remove(&tag).into_iter().flatten() {
-            if let Err(error) = self.end_some(id, |of, _| of == Some(tag)) {
-                // The others might take a second each, too.
-                return tracing::warn!(target: "multirail", %error, region = id, "keys stay open");
+        let regions = self.regions_in_use();
+        self.end_with(tag, |tag, id| {
+            let closed = regions(id).map_or(Ok(()), |region| region.end_leases(|of, _| of == Some(tag)));
+            let warned = closed.inspect_err(|error| {
+                tracing::warn!(target: "multirail", %error, region = id, "keys stay open");
+            });
+            warned.is_ok()
+        });
+    }
+
+    /// Closes the leases of a session, and those of earlier ones that stayed open, with `close`.
+    fn end_with(&mut self, tag: u64, mut close: impl FnMut(u64, u64) -> bool) {
+        let leased = self.sessions.remove(&tag).into_iter().flatten();
+        self.unclosed.extend(leased.map(|id| (tag, id)));
+        for _ in 0..self.unclosed.len() {
+            let Some((tag, id)) = self.unclosed.pop_back() else { return };
+            if !close(tag, id) {
+                // The others might take a second each, too. They come first the next time.
+                return self.unclosed.push_front((tag, id));
             }
             self.count -= 1;
         }
     }
 
+    /// Finds regions and windows, without borrowing the table.
+    fn regions_in_use(&self) -> impl Fn(u64) -> Option<Arc<Region>> + use<> {
+        let (regions, windows) = (Arc::clone(&self.regions), Arc::clone(&self.windows));
+        let find = |regions: &Regions, id: u64| {
+            regions.lock().unwrap_or_else(PoisonError::into_inner).get(&id).and_then(Weak::upgrade)
+        };
+        move |id| find(&regions, id).or_else(|| find(&windows, id))
+    }
+
     fn end_some(&self, id: u64, wanted: impl Fn(Option<u64>, &RegionKey) -> bool) -> Result<()> {
         self.region(id).map_or(Ok(()), |region| region.end_leases(wanted))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key that does not close keeps no other one counted.
+    #[test]
+    fn the_leases_of_a_session_end_although_one_stays_open() {
+        let mut leases = Leases::new(Regions::default(), Regions::default(), 0);
+        for tag in 1..=2 {
+            leases.sessions.insert(tag, (0..100).collect());
+            leases.count += 100;
+        }
+        let mut tried = Vec::new();
+        let mut end = |leases: &mut Leases, tag, stuck: Option<u64>| {
+            leases.end_with(tag, |tag, id| {
+                tried.push((tag, id));
+                Some(id) != stuck
+            });
+            (leases.count, leases.unclosed.len())
+        };
+        // One attempt that fails ends the call: it may have taken a second.
+        assert_eq!(end(&mut leases, 1, Some(50)), (151, 51));
+        assert_eq!(end(&mut leases, 3, Some(50)), (101, 1), "the stuck one is the last");
+        assert_eq!(end(&mut leases, 3, Some(50)), (101, 1));
+        assert_eq!(end(&mut leases, 2, Some(50)), (52, 52));
+        assert_eq!(end(&mut leases, 4, None), (0, 0));
     }
 }
