@@ -19,6 +19,8 @@ use crate::region::{Guard, Inner as RegionInner, Library, Region};
 use crate::thread::Thread;
 use crate::wire::{Metadata, RegionInfo};
 
+/// Minimum number of known regions at which those that are gone are forgotten.
+const SWEEP: usize = 64;
 /// Time for which a dropped agent tries to tell its peers.
 const FAREWELL: Duration = Duration::from_millis(200);
 
@@ -69,7 +71,11 @@ impl Agent {
 
     fn keep<B>(&self, region: Region<B>) -> Region<B> {
         let mut regions = self.shared.regions.lock().unwrap_or_else(PoisonError::into_inner);
-        regions.retain(|_, region| region.strong_count() > 0);
+        // Looked at when their number has doubled, so that registering many takes no longer for each.
+        if regions.len() >= self.shared.sweep_at.load(Ordering::Relaxed) {
+            regions.retain(|_, region| region.strong_count() > 0);
+            self.shared.sweep_at.store((2 * regions.len()).max(SWEEP), Ordering::Relaxed);
+        }
         regions.insert(region.id(), Arc::downgrade(region.inner()));
         region
     }

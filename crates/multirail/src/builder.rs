@@ -1,6 +1,6 @@
 //! Opens an agent.
 
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
@@ -160,6 +160,7 @@ impl Builder {
             regions,
             shares,
             next_region: AtomicU64::new(1),
+            sweep_at: AtomicUsize::new(0),
             over: AtomicBool::new(false),
         });
         let counted: Arc<dyn Counted> = Arc::<Shared>::clone(&shared);

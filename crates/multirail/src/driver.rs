@@ -1,7 +1,7 @@
 //! Drives an agent: polls rails, carries out the engine's commands, waits.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) regions: Arc<Mutex<BTreeMap<u64, Weak<RegionInner>>>>,
     pub(crate) shares: Shares,
     pub(crate) next_region: AtomicU64,
+    /// The number of regions at which those that are gone are forgotten.
+    pub(crate) sweep_at: AtomicUsize,
     pub(crate) over: AtomicBool,
 }
 

@@ -1,5 +1,6 @@
 //! Preparation of transfers: checks ranges once, and makes a plan of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use crate::engine::{PeerId, Piece, Plan, Way};
 use crate::region::{Guard, Local};
 use crate::staging;
 use crate::transfer::{Posted, Prepared, Remote, Transfer};
+use crate::wire::RegionInfo;
 
 impl Agent {
     /// Prepares transfers between local ranges and equally long ranges of the peer's regions, pair by pair.
@@ -28,8 +30,8 @@ impl Agent {
                 "give one remote range for each local range",
             ));
         }
-        let driver = self.shared.lock();
-        let peer_id = self.peer(&driver, peer)?;
+        let (peer_id, mut known) = self.remote_regions(peer, remote)?;
+        let (mut ours, mut theirs) = (Numbers::default(), Numbers::default());
         let mut plan = Plan {
             way,
             pieces: Vec::new(),
@@ -40,23 +42,18 @@ impl Agent {
         };
         plan.pieces.reserve(local.len());
         for (nth, (local, remote)) in local.iter().zip(remote).enumerate() {
-            let region = plan.guard.iter().position(|region| Arc::ptr_eq(region, &local.region));
-            let region = region.unwrap_or_else(|| {
+            let region = ours.of(Arc::as_ptr(&local.region) as usize as u64, plan.guard.len() as u32);
+            if region as usize == plan.guard.len() {
                 plan.guard.push(Arc::clone(&local.region));
-                plan.guard.len() - 1
-            });
-            let remote_region = match plan.regions.iter().rposition(|region| region.id == remote.region) {
-                Some(known) => known,
-                None => {
-                    let found = driver.core.region(peer_id, remote.region);
-                    let (found, incarnation) =
-                        found.ok_or_else(|| unknown_region(peer, remote.region, nth))?;
-                    plan.incarnation = incarnation;
-                    plan.regions.push(found);
-                    plan.regions.len() - 1
-                }
-            };
-            let len = plan.regions[remote_region].len;
+            }
+            let remote_region = theirs.of(remote.region, plan.regions.len() as u32);
+            if remote_region as usize == plan.regions.len() {
+                let found = known.next().flatten();
+                let (found, incarnation) = found.ok_or_else(|| unknown_region(peer, remote.region, nth))?;
+                plan.incarnation = incarnation;
+                plan.regions.push(found);
+            }
+            let len = plan.regions[remote_region as usize].len;
             let is_inside = remote.offset.checked_add(remote.len).is_some_and(|end| end <= len);
             if local.len != remote.len || local.len == 0 || !is_inside {
                 return Err(Error::wanted(
@@ -69,9 +66,9 @@ impl Agent {
             }
             plan.total += local.len;
             plan.pieces.push(Piece {
-                region: region as u32,
+                region,
                 local: local.region.address() + local.offset,
-                remote_region: remote_region as u32,
+                remote_region,
                 remote: remote.offset,
                 len: local.len,
             });
@@ -86,6 +83,25 @@ impl Agent {
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
+    /// The peer, and its regions in the order in which the ranges first name them; `None` for an unknown one. The agent's
+    /// lock is held for a moment only: other threads post meanwhile.
+    fn remote_regions(
+        &self,
+        peer: &str,
+        remote: &[Remote],
+    ) -> Result<(PeerId, impl Iterator<Item = Option<(Arc<RegionInfo>, u64)>> + use<>)> {
+        let (mut numbers, mut wanted) = (Numbers::default(), Vec::new());
+        for range in remote {
+            if numbers.of(range.region, wanted.len() as u32) as usize == wanted.len() {
+                wanted.push(range.region);
+            }
+        }
+        let driver = self.shared.lock();
+        let id = self.peer(&driver, peer)?;
+        let found: Vec<_> = wanted.into_iter().map(|region| driver.core.region(id, region)).collect();
+        Ok((id, found.into_iter()))
+    }
+
     /// Sends a notification without data. It is a transfer of its own: [`Transfer::wait`] returns when the peer has
     /// received it.
     ///
@@ -93,6 +109,27 @@ impl Agent {
     /// `FI_ENOENT` for an unknown peer; `FI_EMSGSIZE`.
     pub fn notify(&self, peer: &str, bytes: &[u8], timeout: Duration) -> Result<Transfer> {
         self.prepare(peer, Way::Write, &[], &[])?.post_with(Some(bytes), timeout)
+    }
+}
+
+/// Numbers regions in the order in which they are first named. Descriptors mostly name the region of the one before.
+#[derive(Default)]
+struct Numbers {
+    last: Option<(u64, u32)>,
+    known: HashMap<u64, u32>,
+}
+
+impl Numbers {
+    /// The number of a region, which is `next` if the region is new.
+    fn of(&mut self, region: u64, next: u32) -> u32 {
+        if let Some((last, number)) = self.last
+            && last == region
+        {
+            return number;
+        }
+        let number = *self.known.entry(region).or_insert(next);
+        self.last = Some((region, number));
+        number
     }
 }
 
@@ -118,4 +155,23 @@ fn unknown_region(peer: &str, region: u64, nth: usize) -> Error {
         format!("region {region}"),
         "load the peer's newest metadata",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_are_numbered_in_the_order_in_which_they_are_named() {
+        let mut numbers = Numbers::default();
+        let mut seen = Vec::new();
+        for region in [7, 7, 3, 7, 3, 3, 9, 7, 0, 9] {
+            let number = numbers.of(region, seen.len() as u32) as usize;
+            if number == seen.len() {
+                seen.push(region);
+            }
+            assert_eq!(seen[number], region);
+        }
+        assert_eq!(seen, [7, 3, 9, 0]);
+    }
 }
