@@ -438,8 +438,9 @@ impl<G> Core<G> {
     /// Handles an abandoned access, whose memory is no longer in use.
     fn abandoned_access(&mut self, row_id: SlotId, nth: u32, row: &Row, session_id: SlotId, is_lent: bool) {
         let index = row.path as usize;
-        if self.rows.get_mut(row_id).and_then(|row| row.end(nth)) == Some(true) {
-            self.rows.remove(row_id);
+        // The row keeps its number until the access has ended.
+        if let Some(row) = self.rows.get_mut(row_id) {
+            row.end(nth);
         }
         let fresh = Abandoned::new(session_id, index, row.transfer);
         let abandoned = self.abandoned.entry(row_id).or_insert(fresh);
@@ -454,6 +455,15 @@ impl<G> Core<G> {
         transfer.error = Errno::ETIMEDOUT;
         if self.move_chunk(row.transfer, chunk, index) {
             self.counts.moved += 1;
+        }
+    }
+
+    /// All abandoned accesses of a row have ended: its number may be used again if no other one is in flight. Until then
+    /// it is not, however often the others are: numbers come back after two billion rows.
+    pub(super) fn forget_row(&mut self, id: SlotId) {
+        self.abandoned.remove(&id);
+        if self.rows.get(id).is_some_and(|row| row.under_way() == 0) {
+            self.rows.remove(id);
         }
     }
 
@@ -473,7 +483,7 @@ impl<G> Core<G> {
         abandoned.lent &= !bit;
         let Abandoned { session: id, path, transfer, .. } = *abandoned;
         if abandoned.count() == 0 {
-            self.abandoned.remove(&row);
+            self.forget_row(row);
         }
         if was_lent && let Some(found) = self.transfers.get_mut(transfer) {
             found.lent -= 1;

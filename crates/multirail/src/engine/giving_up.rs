@@ -32,7 +32,7 @@ impl<G> Core<G> {
         ending.dedup();
         let place = |id: SlotId| ending.binary_search_by_key(&id.to_wire(), |id| id.to_wire());
         let mut again: Vec<Option<Time>> = vec![None; ending.len()];
-        for row in self.rows.ids(|row| place(row.transfer).is_ok()) {
+        for row in self.rows.ids(|row| row.under_way() > 0 && place(row.transfer).is_ok()) {
             let Some(at) = self.rows.get(row).and_then(|row| place(row.transfer).ok()) else { continue };
             let next = self.give_up_row(row, now, sink);
             again[at] = again[at].into_iter().chain(next).min();
@@ -78,11 +78,10 @@ impl<G> Core<G> {
     fn given_up(&mut self, row_id: SlotId, nth: u32, session: SlotId) {
         let Some(row) = self.rows.get_mut(row_id) else { return };
         let (path, transfer) = (row.path as usize, row.transfer);
-        let Some(is_last) = row.end(nth) else { return };
-        let row = *row;
-        if is_last {
-            self.rows.remove(row_id);
+        if row.end(nth).is_none() {
+            return;
         }
+        let row = *row;
         let fresh = Abandoned::new(session, path, transfer);
         self.abandoned.entry(row_id).or_insert(fresh).give_up(nth);
         let Some(transfer) = self.transfers.get_mut(transfer) else { return };
@@ -107,7 +106,7 @@ impl<G> Core<G> {
         }
         let (id, path) = (abandoned.session, abandoned.path);
         if abandoned.count() == 0 {
-            self.abandoned.remove(&row);
+            self.forget_row(row);
         }
         let Some(session) = self.sessions.get_mut(id) else { return true };
         session.operations -= 1;

@@ -140,8 +140,8 @@ impl<G> Core<G> {
     }
 
     fn reject(&mut self, reason: Reason, incarnation: u64, theirs: u64, rails: &[RailInfo], now: Time) {
-        let rejecting = |session: &Session| matches!(session.state, State::Rejecting(_));
-        if self.sessions.ids(rejecting).len() < REJECTIONS {
+        if self.rejections < REJECTIONS {
+            self.rejections += 1;
             self.open(incarnation, theirs, State::Rejecting(reason), rails, now);
         }
     }
@@ -174,6 +174,7 @@ impl<G> Core<G> {
             State::Rejecting(reason) => {
                 let to = session.theirs;
                 session.state = State::Over;
+                self.rejections -= 1;
                 self.tags.remove(&((tag >> 32) as u32));
                 (to, Body::Reject(reason))
             }
@@ -300,11 +301,13 @@ impl<G> Core<G> {
         {
             return;
         }
-        for id in self.transfers.ids(|transfer| transfer.session == old && transfer.outcome.is_none()) {
+        for id in self.transfers_of(old) {
+            self.unlink(id);
             if let Some(transfer) = self.transfers.get_mut(id) {
                 transfer.session = new;
                 transfer.queued = false;
             }
+            self.link(id);
             self.queue(id);
         }
     }

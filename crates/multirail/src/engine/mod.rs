@@ -73,6 +73,8 @@ pub struct Core<G> {
     /// been loaded or forgotten since, or have a session.
     idle_greeters: VecDeque<SlotId>,
     sessions: Slots<Session>,
+    /// Sessions in [`State::Rejecting`](session::State).
+    rejections: usize,
     /// Sessions by the upper half of our tag, which writes carry.
     tags: HashMap<u32, SlotId>,
     transfers: Slots<Transfer<G>>,
@@ -157,6 +159,7 @@ impl<G> Core<G> {
             greeters: 0,
             idle_greeters: VecDeque::new(),
             sessions: Slots::default(),
+            rejections: 0,
             tags: HashMap::new(),
             transfers: Slots::default(),
             rows: Slots::default(),

@@ -108,7 +108,8 @@ impl<G> Core<G> {
                 self.access_failed(transfer, chunk, (path as usize, lease, since), errno, now);
             }
         }
-        if is_last {
+        // An abandoned access keeps the row's number: a later row of that number would get its end.
+        if is_last && (self.abandoned.is_empty() || !self.abandoned.contains_key(&id)) {
             self.rows.remove(id);
         }
     }

@@ -89,6 +89,7 @@ impl<G> Core<G> {
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.timer = Some(timer);
         }
+        self.link(id);
         if let Some(session) = self.sessions.get_mut(session) {
             session.transfers.push_back(id);
         }

@@ -110,6 +110,8 @@ pub(super) struct Session {
     /// The timer for the time when another path may be better than a full one.
     pub(super) full: Option<(Time, u64)>,
     pub(super) outbox: VecDeque<Outgoing>,
+    /// The first and the last of the session's transfers that have not ended, in the order of their posts.
+    pub(super) ends: Option<(SlotId, SlotId)>,
     /// Transfers that have accesses to post.
     pub(super) transfers: VecDeque<SlotId>,
     /// Transfers whose notifications wait for acknowledgements of others.
@@ -179,6 +181,7 @@ impl Session {
             awaited: 0,
             full: None,
             outbox: VecDeque::new(),
+            ends: None,
             transfers: VecDeque::new(),
             held: Vec::new(),
             inbox: Inbox::default(),
@@ -546,6 +549,7 @@ impl<G> Core<G> {
             return;
         }
         let (was_up, session_peer) = (session.state == State::Up, session.peer);
+        self.rejections -= usize::from(matches!(session.state, State::Rejecting(_)));
         session.state = State::Over;
         session.outbox.clear();
         session.transfers.clear();
@@ -582,7 +586,7 @@ impl<G> Core<G> {
         if let Some(peer) = session_peer {
             self.list_if_idle(peer);
         }
-        for transfer in self.transfers.ids(|transfer| transfer.session == id && transfer.outcome.is_none()) {
+        for transfer in self.transfers_of(id) {
             self.finish(transfer, Outcome::Failed(errno));
         }
         self.wake(id);

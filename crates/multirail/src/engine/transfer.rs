@@ -121,6 +121,8 @@ pub(super) enum Unfinished {
 pub(super) struct Transfer<G> {
     pub(super) plan: Arc<Plan<G>>,
     pub(super) session: SlotId,
+    /// The transfers of the session before and after this one that have not ended either.
+    next_to: [Option<SlotId>; 2],
     pub(super) outcome: Option<Outcome>,
     pub(super) released: bool,
     /// The transfer is in its session's list.
@@ -162,6 +164,7 @@ impl<G> Transfer<G> {
         Self {
             plan,
             session,
+            next_to: [None; 2],
             outcome: None,
             released: false,
             queued: true,
@@ -238,6 +241,44 @@ impl<G> Transfer<G> {
 }
 
 impl<G> Core<G> {
+    /// Adds a transfer to those of its session that have not ended. They are linked, so that the end of a session looks
+    /// at no transfer of another.
+    pub(super) fn link(&mut self, id: SlotId) {
+        let Some(transfer) = self.transfers.get(id) else { return };
+        let Some(session) = self.sessions.get_mut(transfer.session) else { return };
+        let last = session.ends.map(|(_, last)| last);
+        session.ends = Some((session.ends.map_or(id, |(first, _)| first), id));
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.next_to = [last, None];
+        }
+        if let Some(last) = last.and_then(|last| self.transfers.get_mut(last)) {
+            last.next_to[1] = Some(id);
+        }
+    }
+
+    /// Takes an ended transfer out of those of its session.
+    pub(super) fn unlink(&mut self, id: SlotId) {
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        let ([before, after], session) = (std::mem::take(&mut transfer.next_to), transfer.session);
+        if let Some(before) = before.and_then(|before| self.transfers.get_mut(before)) {
+            before.next_to[1] = after;
+        }
+        if let Some(after) = after.and_then(|after| self.transfers.get_mut(after)) {
+            after.next_to[0] = before;
+        }
+        let Some(session) = self.sessions.get_mut(session) else { return };
+        let Some((first, last)) = session.ends else { return };
+        let first = if first == id { after } else { Some(first) };
+        let last = if last == id { before } else { Some(last) };
+        session.ends = first.zip(last);
+    }
+
+    /// The transfers of a session that have not ended, in the order of their posts.
+    pub(super) fn transfers_of(&self, session: SlotId) -> Vec<SlotId> {
+        let first = self.sessions.get(session).and_then(|session| session.ends).map(|(first, _)| first);
+        std::iter::successors(first, |&id| self.transfers.get(id)?.next_to[1]).collect()
+    }
+
     /// Puts a transfer into its session's list, unless it is there.
     pub(super) fn queue(&mut self, id: SlotId) {
         let Some(transfer) = self.transfers.get_mut(id) else { return };
@@ -368,6 +409,8 @@ impl<G> Core<G> {
         if let Some(timer) = transfer.timer.take() {
             self.timers.remove(&timer);
         }
+        self.unlink(id);
+        let Some(transfer) = self.transfers.get_mut(id) else { return };
         let notice = std::mem::replace(&mut transfer.notice, Unfinished::Nothing);
         let (session, number) = (transfer.session, transfer.number);
         if is_in_use {

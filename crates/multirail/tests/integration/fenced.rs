@@ -67,6 +67,41 @@ fn the_first_write_of_a_session_has_leased_keys() {
     assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
 }
 
+/// The number of an access that was given up is not used again before the access has ended: numbers come back after two
+/// billion rows, and a late end would be another's.
+#[test]
+fn a_number_is_kept_until_its_access_has_ended() {
+    let mut pair = Pair::new();
+    let slot = |write: &multirail::engine::Access| write.op.to_bits() as u32;
+    let given_up = pair.post(3, None);
+    pair.run();
+    let late = pair.writes();
+    assert!(!late.is_empty());
+    pair.cores[0].release(given_up);
+    pair.run();
+    assert_eq!(pair.cores[0].progress(given_up), None, "its memory is free");
+    for _ in 0..10 {
+        let transfer = pair.post(1, None);
+        pair.run();
+        let writes = pair.writes();
+        assert!(writes.iter().all(|write| late.iter().all(|late| slot(late) != slot(write))));
+        pair.land(writes);
+        assert_eq!(pair.outcome(transfer), Some(Outcome::Done));
+        pair.cores[0].release(transfer);
+    }
+    assert_eq!(pair.cores[0].kept().0, late.len());
+    let stale = pair.cores[0].counts().stale;
+    for write in &late {
+        pair.cores[0].ended(write.op, Ok(()), pair.now);
+    }
+    pair.run();
+    assert_eq!((pair.cores[0].kept().0, pair.cores[0].counts().stale), (0, stale), "each has its end");
+    for write in &late {
+        pair.cores[0].ended(write.op, Ok(()), pair.now);
+    }
+    assert_eq!(pair.cores[0].counts().stale, stale + late.len() as u64);
+}
+
 /// An older peer says nothing and leases nothing: writes wait a second after the session has opened, and no more.
 #[test]
 fn an_older_peer_is_written_under_its_own_keys_after_a_second() {

@@ -3,10 +3,12 @@
 //!
 //! Alone in its file, since it measures the memory of the whole process.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use multirail::engine::{Access, Config, Core, OpId, Plan, RailSpec, Refused, Sink};
-use multirail::wire::RailInfo;
+use multirail::wire::message::Body;
+use multirail::wire::{Message, RailInfo};
 use ofi::Errno;
 
 const PEERS: u64 = 65_536;
@@ -69,10 +71,59 @@ fn resident() -> usize {
     pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
+/// The time of a greeting for another incarnation, with its answer.
+fn stale_greetings(hub: &mut Core<()>, now: Duration) -> Duration {
+    const TIMES: u32 = 200;
+    let rail = RailInfo { provider: "kept".into(), format: 0, address: vec![0; 32] };
+    let body = Body::Hello { name: "stranger".into(), incarnation: 9, tag: 7 << 32, rails: vec![rail] };
+    let hello = Message { to: 5, body }.encode();
+    let began = Instant::now();
+    for _ in 0..TIMES {
+        hub.message(&hello, now);
+        let mut kept = Kept::default();
+        while hub.perform(now, &mut kept) {}
+        assert_eq!(kept.0.len(), 1, "a rejection");
+        kept.0.into_iter().for_each(|(op, _)| hub.ended(op, Ok(()), now));
+        hub.perform(now, &mut Kept::default());
+    }
+    began.elapsed() / TIMES
+}
+
+/// The time of the end of a session with ten transfers, while other sessions have transfers too.
+fn end_of_a_session(hub: &mut Core<()>, now: Duration) -> Duration {
+    const TIMES: u32 = 50;
+    let mut spent = Duration::ZERO;
+    for nth in 0..u64::from(TIMES) {
+        let mut peer = engine(1 << 30 | nth);
+        let id = hub.load(&peer.metadata(Vec::new())).unwrap();
+        hub.connect(id, now);
+        while speak(hub, &mut peer, now) || speak(&mut peer, hub, now) {}
+        let nothing = || {
+            let (pieces, regions) = (Vec::new(), Vec::new());
+            let incarnation = peer.metadata(Vec::new()).incarnation;
+            Arc::new(Plan { way: multirail::Way::Write, pieces, regions, incarnation, total: 0, guard: () })
+        };
+        let deadline = now + Duration::from_secs(1000);
+        let posted: Vec<_> =
+            (0..10).map(|_| hub.post(id, nothing(), Some(vec![1]), deadline, now).unwrap()).collect();
+        let began = Instant::now();
+        hub.disconnect(id, now);
+        spent += began.elapsed();
+        for transfer in posted {
+            assert!(hub.progress(transfer).unwrap().outcome.is_some());
+            hub.release(transfer);
+        }
+        while speak(hub, &mut peer, now) {}
+        hub.forget(id, now);
+    }
+    spent / TIMES
+}
+
 #[test]
 fn an_idle_session_costs_little() {
     let now = Duration::from_secs(1);
     let mut hub = engine(0);
+    let few = (stale_greetings(&mut hub, now), end_of_a_session(&mut hub, now));
     let before = resident();
     for number in 1..=PEERS {
         let mut peer = engine(number);
@@ -88,5 +139,9 @@ fn an_idle_session_costs_little() {
     assert_eq!((hub.kept(), hub.next_timeout()), ((0, 0, PEERS as usize), None));
     let each = resident().saturating_sub(before) / PEERS as usize;
     println!("{each} bytes for each idle session");
+    let many = (stale_greetings(&mut hub, later), end_of_a_session(&mut hub, later));
+    println!("a stale greeting and the end of a session: {few:?}, with {PEERS} sessions {many:?}");
+    let slack = Duration::from_micros(50);
+    assert!(many.0 < 2 * few.0 + slack && many.1 < 2 * few.1 + slack, "{few:?}, {many:?}");
     assert!((512..=EACH).contains(&each), "{each} bytes for each idle session");
 }
