@@ -512,7 +512,9 @@ fn borrowed_memory_is_kept_until_copies_have_ended() {
     let remote = [Remote { region: target.id, offset: 0, len: 5000 }];
     let plan = alice.prepare("bob", Way::Write, &[source.slice(..).unwrap()], &remote).unwrap();
     // Opens the session: otherwise the copy would begin later.
-    alice.notify("bob", b"", LONG).unwrap().wait().unwrap();
+    let opens = alice.notify("bob", b"", LONG).unwrap();
+    bob.wait_notification(LONG).unwrap().expect("a notification");
+    opens.wait().unwrap();
     let transfer = plan.post(LONG).unwrap();
     let kept = alice.revoke(&source, Duration::ZERO).map_err(|error| error.errno());
     assert_eq!(kept, Err(Errno::EBUSY), "a copy in flight keeps the memory");

@@ -53,8 +53,9 @@ fn a_rail_that_loses_and_repeats_datagrams_delivers_all() {
         source.write_from(0, &pattern(round)).unwrap();
         target.write_from(0, &pattern(round + 7)).unwrap();
         let plan = alice.prepare("bob", way, &[source.slice(..).unwrap()], &remote).unwrap();
-        plan.post_notify(b"done", LONG).unwrap().wait().unwrap();
+        let transfer = plan.post_notify(b"done", LONG).unwrap();
         assert_eq!(bob.wait_notification(LONG).unwrap().unwrap().bytes, b"done");
+        transfer.wait().unwrap();
         let seed = if way == Way::Write { round } else { round + 7 };
         for region in [&source, &target] {
             let mut bytes = vec![0; LEN];
