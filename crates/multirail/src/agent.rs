@@ -172,8 +172,8 @@ impl Agent {
     ///
     /// # Errors
     /// `FI_EINVAL` for bytes that are not metadata of this version, `FI_EADDRINUSE` for a peer with the name of this
-    /// agent, `FI_EHOSTUNREACH` if none of the peer's rails reaches a rail of this agent, `FI_ENOSPC` for too many
-    /// peers.
+    /// agent, `FI_EHOSTUNREACH` if none of the peer's rails reaches a rail of this agent, `FI_ENOSPC` for too many peers
+    /// or regions, `FI_ECONNRESET` for metadata of an earlier life of a known peer.
     pub fn load(&self, metadata: &[u8]) -> Result<Arc<str>> {
         let parsed = Metadata::parse(metadata).map_err(|malformed| {
             Error::wanted(
@@ -191,6 +191,35 @@ impl Agent {
             .map_err(|(errno, why)| Error::with(errno, format!("{}: {why}", parsed.name)))?;
         self.shared.rouse(driver); // a session may have ended together with the peer's previous incarnation
         Ok(parsed.name.into())
+    }
+
+    /// Loads metadata that must be of the agent `name`.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn load_of(&self, name: &str, metadata: &[u8]) -> Result<Arc<str>> {
+        match Metadata::parse(metadata) {
+            Ok(parsed) if parsed.name != name => Err(Error::wanted(
+                Errno::EINVAL,
+                "the metadata of an agent",
+                format!("that of {name:?}"),
+                format!("that of {:?}", parsed.name),
+                "check who publishes under that name",
+            )),
+            _ => self.load(metadata),
+        }
+    }
+
+    /// Forgets a region of a peer, so that metadata that comes again and again takes no more memory. Plans that were
+    /// prepared with it remain valid.
+    ///
+    /// # Errors
+    /// `FI_ENOENT` for an unknown peer or region.
+    pub fn forget_region(&self, peer: &str, region: u64) -> Result<()> {
+        let mut driver = self.shared.lock();
+        let id = self.peer(&driver, peer)?;
+        match driver.core.forget_region(id, region) {
+            true => Ok(()),
+            false => Err(Error::with(Errno::ENOENT, format!("no region {region} of {peer:?} is known"))),
+        }
     }
 
     pub(crate) fn peer(&self, driver: &Driver, name: &str) -> Result<PeerId> {

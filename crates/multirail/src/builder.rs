@@ -143,7 +143,9 @@ impl Builder {
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
         let domains: Arc<[Arc<dyn Domain>]> = rails.iter().map(|rail| Arc::clone(&rail.domain)).collect();
         let most_leased = self.config.most_leased;
-        let core = Core::new(&self.name, specs, self.config, Box::new(random));
+        let mut core = Core::new(&self.name, specs, self.config, Box::new(random));
+        let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        core.born_at(since.as_secs() as u32);
         let regions = Arc::default();
         let windows = Arc::default();
         let shares = Shares { exports: self.map_devices, memory: self.shared_memory };

@@ -89,7 +89,7 @@ impl Agent {
         &self,
         peer: &str,
         remote: &[Remote],
-    ) -> Result<(PeerId, impl Iterator<Item = Option<(Arc<RegionInfo>, u64)>> + use<>)> {
+    ) -> Result<(PeerId, std::vec::IntoIter<Option<Known>>)> {
         let (mut numbers, mut wanted) = (Numbers::default(), Vec::new());
         for range in remote {
             if numbers.of(range.region, wanted.len() as u32) as usize == wanted.len() {
@@ -111,6 +111,9 @@ impl Agent {
         self.prepare(peer, Way::Write, &[], &[])?.post_with(Some(bytes), timeout)
     }
 }
+
+/// A region of a peer, and the peer's incarnation.
+type Known = (Arc<RegionInfo>, u64);
 
 /// Numbers regions in the order in which they are first named. Descriptors mostly name the region of the one before.
 #[derive(Default)]

@@ -45,7 +45,7 @@ int ofi_nixl_region_info(const ofi_engine *engine, const ofi_region *region, ofi
 int ofi_nixl_load_own(const ofi_engine *engine, const ofi_region *region, ofi_target **out);
 int ofi_nixl_load_region(const ofi_engine *engine, ofi_bytes peer, ofi_bytes info, uint64_t addr, uint64_t len,
                          ofi_target **out);
-int ofi_nixl_unload(ofi_target *target);
+int ofi_nixl_unload(ofi_engine *engine, ofi_target *target);
 
 int ofi_nixl_prepare(const ofi_engine *engine, bool is_write, ofi_bytes peer, const ofi_descriptor *descriptors, size_t count,
                      ofi_request **out);

@@ -116,7 +116,7 @@ public:
     }
 
     nixl_status_t unloadMD(nixlBackendMD *md) override {
-        int done = ofi_nixl_unload(memory(md)->target);
+        int done = ofi_nixl_unload(engine, memory(md)->target);
         delete md;
         return status(done);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use multirail::wire::Metadata;
@@ -24,6 +24,8 @@ pub struct Engine {
     has_thread: bool,
     /// Notifications in flight that belong to no transfer: dropping them would cancel them.
     notes: Mutex<Vec<Transfer>>,
+    /// Targets by peer and region. A region is forgotten with its last target.
+    targets: Mutex<HashMap<(Arc<str>, u64), usize>>,
 }
 
 /// Maximum time for which a new notification drives the agent to open the session.
@@ -47,6 +49,26 @@ impl Engine {
         }
         self.agent.load(bytes)?;
         Ok(metadata)
+    }
+
+    /// Loads a region by `load`, which returns its peer and number, as one target more.
+    pub(crate) fn target(&self, load: impl FnOnce() -> Result<(Arc<str>, u64)>) -> Result<(Arc<str>, u64)> {
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        let target = load()?;
+        *targets.entry(target.clone()).or_default() += 1;
+        Ok(target)
+    }
+
+    /// A target is released.
+    pub(crate) fn unload(&self, target: (Arc<str>, u64)) {
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(count) = targets.get_mut(&target) else { return };
+        *count -= 1;
+        if *count == 0 {
+            // The peer may have been forgotten, or have restarted.
+            let _ = self.agent.forget_region(&target.0, target.1);
+            targets.remove(&target);
+        }
     }
 
     /// Drives the agent so that a new notification leaves. Without a progress thread this also opens the session,
@@ -134,8 +156,13 @@ pub unsafe extern "C" fn ofi_nixl_open(
             by = if progress { "its thread" } else { "polls" },
             "a backend is open"
         );
-        let engine =
-            Engine { agent, timeout: options.timeout, has_thread: progress, notes: Mutex::default() };
+        let engine = Engine {
+            agent,
+            timeout: options.timeout,
+            has_thread: progress,
+            notes: Mutex::default(),
+            targets: Mutex::default(),
+        };
         // SAFETY: the caller's promise.
         unsafe { put(out, engine) };
         Ok(status::SUCCESS)

@@ -180,9 +180,10 @@ pub unsafe extern "C" fn ofi_nixl_load_own(
     call("preparing local transfers", || {
         // SAFETY: the caller's promise.
         let (engine, registered) = unsafe { (&*engine, &*region) };
-        let peer = engine.agent.load(&registered.metadata(&engine.agent)?)?;
+        let load = || Ok((engine.agent.load(&registered.metadata(&engine.agent)?)?, registered.id()));
+        let (peer, region) = engine.target(load)?;
         // SAFETY: the caller's promise.
-        unsafe { put(out, Target { peer, region: registered.id(), addr: registered.addr }) };
+        unsafe { put(out, Target { peer, region, addr: registered.addr }) };
         Ok(status::SUCCESS)
     })
 }
@@ -205,31 +206,38 @@ pub unsafe extern "C" fn ofi_nixl_load_region(
         let (engine, peer, info) = unsafe { (&*engine, peer.text("a peer's name")?, info.get()) };
         // A region's metadata names its agent's rails too; NIXL loads those separately, and first.
         engine.agent.regions(peer)?;
-        let metadata = engine.load(peer, info)?;
-        let [region] = &metadata.regions[..] else {
-            return Err(Error::with(
-                Errno::EINVAL,
-                format!("public data must describe one region, not {}", metadata.regions.len()),
-            ));
-        };
-        if region.len != len {
+        let mut is_as_long = false;
+        let (peer, region) = engine.target(|| {
+            let metadata = engine.load(peer, info)?;
+            let [region] = &metadata.regions[..] else {
+                return Err(Error::with(
+                    Errno::EINVAL,
+                    format!("public data must describe one region, not {}", metadata.regions.len()),
+                ));
+            };
+            is_as_long = region.len == len;
+            Ok((metadata.name.as_str().into(), region.id))
+        })?;
+        if !is_as_long {
+            engine.unload((peer, region));
             return Ok(status::MISMATCH);
         }
         // SAFETY: the caller's promise.
-        unsafe { put(out, Target { peer: metadata.name.as_str().into(), region: region.id, addr }) };
+        unsafe { put(out, Target { peer, region, addr }) };
         Ok(status::SUCCESS)
     })
 }
 
-/// Releases a target. Requests that were prepared with it remain valid.
+/// Releases a target. Requests that were prepared with it remain valid. The region is forgotten with its last target.
 ///
 /// # Safety
-/// `target` comes from `ofi_nixl_load_own` or `ofi_nixl_load_region`, and is released once.
+/// `engine` is open; `target` belongs to it, comes from `ofi_nixl_load_own` or `ofi_nixl_load_region`, and is released once.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ofi_nixl_unload(target: *mut Target) -> c_int {
+pub unsafe extern "C" fn ofi_nixl_unload(engine: *const Engine, target: *mut Target) -> c_int {
     call("unloading a peer's memory", || {
         // SAFETY: the caller's promise.
-        drop(unsafe { Box::from_raw(target) });
+        let (engine, target) = unsafe { (&*engine, Box::from_raw(target)) };
+        engine.unload((target.peer, target.region));
         Ok(status::SUCCESS)
     })
 }

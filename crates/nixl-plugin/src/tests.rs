@@ -177,7 +177,7 @@ fn exchange(rails: &str) {
         assert_eq!(ofi_nixl_disconnect(here.engine, Bytes::of(b"there")), status::SUCCESS);
         assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::NOT_FOUND);
         assert_eq!(ofi_nixl_release(request), status::SUCCESS);
-        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
     }
     here.close();
     there.close();
@@ -215,7 +215,7 @@ fn a_notification_that_was_taken_ends_its_transfer_although_its_receiver_is_not_
             }
             assert_eq!(state, status::SUCCESS);
             assert_eq!(ofi_nixl_release(request), status::SUCCESS);
-            assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+            assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
         }
         here.close();
         there.close();
@@ -253,7 +253,7 @@ fn notifications_leave_although_their_sender_is_not_polled() {
     heard.sort();
     assert_eq!(heard, wanted);
     // SAFETY: released once.
-    assert_eq!(unsafe { ofi_nixl_unload(target) }, status::SUCCESS);
+    assert_eq!(unsafe { ofi_nixl_unload(here.engine, target) }, status::SUCCESS);
     here.close();
     there.close();
 }
@@ -281,7 +281,7 @@ fn an_agent_is_its_own_target() {
     // SAFETY: released once.
     unsafe {
         assert_eq!(ofi_nixl_release(request), status::SUCCESS);
-        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(side.engine, target), status::SUCCESS);
     }
     side.close();
 }
@@ -324,7 +324,7 @@ fn misuse_is_answered_by_a_status_and_changes_nothing() {
         assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::IN_PROGRESS, "no peer answers yet");
         assert_eq!(ofi_nixl_post(request, false, Bytes::of(&[])), status::REPOST_ACTIVE);
         assert_eq!(ofi_nixl_release(request), status::SUCCESS);
-        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
     }
     here.close();
     there.close();
@@ -362,7 +362,7 @@ fn a_request_that_is_released_under_way_disturbs_no_other() {
     // SAFETY: released once.
     unsafe {
         assert_eq!(ofi_nixl_release(kept), status::SUCCESS);
-        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
     }
     here.close();
     there.close();
@@ -389,7 +389,7 @@ fn memory_that_was_given_back_is_used_no_more() {
         }
         assert_eq!(state, status::BACKEND);
         assert_eq!(ofi_nixl_release(request), status::SUCCESS);
-        assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
         ofi_nixl_close(here.engine);
         drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(here.memory, LEN)));
     }
@@ -419,7 +419,7 @@ fn nothing_is_read_into_memory_after_its_request_was_released() {
                 state = ofi_nixl_check(request);
             }
             assert_eq!(ofi_nixl_release(request), status::SUCCESS);
-            assert_eq!(ofi_nixl_unload(target), status::SUCCESS);
+            assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
         }
         here.fill(|_| 77);
         for _ in 0..2000 {
@@ -432,4 +432,28 @@ fn nothing_is_read_into_memory_after_its_request_was_released() {
         here.close();
         there.close();
     }
+}
+
+/// Metadata does not grow: a region is forgotten with its last target, and comes back with the next.
+#[test]
+fn a_region_of_a_peer_is_forgotten_with_its_last_target() {
+    let (here, there) = (Side::open("here", "shm"), Side::open("there", "shm"));
+    // SAFETY: the engine is open.
+    let known = || unsafe { &*here.engine }.agent.regions("there").unwrap().len();
+    for _ in 0..3 {
+        let targets = [here.load(&there), here.load(&there)];
+        assert_eq!(known(), 1);
+        let request = here.prepare(true, &there, targets[0], 0, 64).unwrap();
+        for (target, left) in targets.into_iter().zip([1, 0]) {
+            // SAFETY: released once.
+            assert_eq!(unsafe { ofi_nixl_unload(here.engine, target) }, status::SUCCESS);
+            assert_eq!(known(), left);
+        }
+        // What was prepared remains valid.
+        assert_eq!(run(&here, &there, request, b"still").0, status::SUCCESS);
+        // SAFETY: released once.
+        assert_eq!(unsafe { ofi_nixl_release(request) }, status::SUCCESS);
+    }
+    here.close();
+    there.close();
 }

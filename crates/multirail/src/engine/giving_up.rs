@@ -16,8 +16,8 @@ use super::fence::{ASK_AGAIN, Abandoned};
 use super::{Command, Core, OpId, PathId, Sink, Time, Timer};
 
 impl<G> Core<G> {
-    /// The accesses of an ended transfer are to be given up.
-    pub(super) fn to_give_up(&mut self, id: SlotId) {
+    /// Queues the accesses of an ended transfer to be given up.
+    pub(super) fn plan_to_give_up(&mut self, id: SlotId) {
         if self.ending.is_empty() {
             self.commands.push_back(Command::GiveUp);
         }

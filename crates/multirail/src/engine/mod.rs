@@ -63,6 +63,8 @@ pub struct Core<G> {
     config: Config,
     name: Arc<str>,
     incarnation: u64,
+    /// The time of the start, if incarnations have an order.
+    born: Option<u32>,
     rails: Vec<RailSpec>,
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<Peer>,
@@ -152,6 +154,7 @@ impl<G> Core<G> {
             config,
             name: name.into(),
             incarnation,
+            born: None,
             rails,
             random,
             peers: Slots::default(),
@@ -183,6 +186,13 @@ impl<G> Core<G> {
             transfer_latencies: Latencies::default(),
             now: Time::ZERO,
         }
+    }
+
+    /// Gives incarnations an order: the upper half of this agent's becomes the time of its start, in seconds since 1970.
+    /// Metadata of a peer's earlier life is then known as such ([`Core::load`]). To be called before anything else.
+    pub fn born_at(&mut self, seconds: u32) {
+        self.born = Some(seconds);
+        self.incarnation = u64::from(seconds) << 32 | self.incarnation & 0xFFFF_FFFF;
     }
 
     /// Events of peers.
@@ -261,7 +271,7 @@ impl<G> Core<G> {
                 Timer::Path(id, index) => self.look_at(id, index, now),
                 Timer::Fence(id, serial) => self.fence_timer(id, serial, now),
                 Timer::Abandon(row, until) => self.commands.push_back(Command::Abandon { row, until }),
-                Timer::GiveUp(id) => self.to_give_up(id),
+                Timer::GiveUp(id) => self.plan_to_give_up(id),
                 Timer::Lost(id) => self.lost_timer(id, now),
                 Timer::Farewell(id) => self.say_goodbye(id, now),
                 Timer::Full(id) => {

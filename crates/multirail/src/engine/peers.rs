@@ -11,6 +11,13 @@ use super::unread::Unread;
 use super::{Core, Event, PathState, PeerId, Time, path};
 use crate::wire::{Metadata, RailInfo, RegionInfo, RegionKey};
 
+/// Seconds of a day, by which clocks may differ, and of a year, after which an earlier incarnation is not looked for.
+const DAY: u64 = 86_400;
+const YEAR: u64 = 365 * DAY;
+
+const TOO_MANY_REGIONS: (Errno, &str) =
+    (Errno::ENOSPC, "the limit of a peer's regions is reached (Config::most_regions); forget some first");
+
 /// A peer, as its metadata or its greeting describes it.
 pub(super) struct Peer {
     pub(super) name: Arc<str>,
@@ -39,8 +46,8 @@ impl<G> Core<G> {
     /// ends, and the regions given now replace its regions. Otherwise regions are added.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE` for our own name, `FI_ENOSPC` for too many peers, `FI_EHOSTUNREACH` if none of the peer's rails
-    /// reaches one of ours.
+    /// `FI_EADDRINUSE` for our own name, `FI_ENOSPC` for too many peers or regions, `FI_EHOSTUNREACH` if none of the
+    /// peer's rails reaches one of ours, `FI_ECONNRESET` if the metadata is of an earlier life of the known peer.
     pub fn load(&mut self, metadata: &Metadata) -> Result<PeerId, (Errno, &'static str)> {
         if *metadata.name == *self.name && metadata.incarnation != self.incarnation {
             return Err((Errno::EADDRINUSE, "the name is this agent's own"));
@@ -50,6 +57,26 @@ impl<G> Core<G> {
                 Errno::EHOSTUNREACH,
                 "no rail of the peer has the provider and address format of a rail of this agent",
             ));
+        }
+        if let Some(known) = self.names.get(&*metadata.name).and_then(|&id| self.peers.get(id)) {
+            if self.is_earlier(metadata.incarnation, known.incarnation) {
+                return Err((
+                    Errno::ECONNRESET,
+                    "the metadata is of an earlier life of the peer; load its newest, or forget the peer first",
+                ));
+            }
+            let is_new = |region: &&RegionInfo| !known.regions.contains_key(&region.id);
+            let before = if known.incarnation == metadata.incarnation { known.regions.len() } else { 0 };
+            let more = if before == 0 {
+                metadata.regions.len()
+            } else {
+                metadata.regions.iter().filter(is_new).count()
+            };
+            if before + more > self.config.most_regions {
+                return Err(TOO_MANY_REGIONS);
+            }
+        } else if metadata.regions.len() > self.config.most_regions {
+            return Err(TOO_MANY_REGIONS);
         }
         let id = self.peer(&metadata.name, metadata.incarnation, &metadata.rails)?;
         let Some(peer) = self.peers.get_mut(id) else { return Err((Errno::ENOENT, "no such peer")) };
@@ -67,6 +94,21 @@ impl<G> Core<G> {
             peer.regions.extend(metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone()))));
         }
         Ok(PeerId(id))
+    }
+
+    /// Whether an incarnation is certainly of an earlier life than another: both carry a time ([`Core::born_at`]). Those
+    /// of older versions are random, and mostly carry none that may be.
+    fn is_earlier(&self, one: u64, other: u64) -> bool {
+        let Some(born) = self.born else { return false };
+        let latest = u64::from(born).saturating_add(self.now.as_secs()).saturating_add(DAY);
+        let times = u64::from(born).saturating_sub(YEAR)..latest;
+        let [one, other] = [one, other].map(|incarnation| incarnation >> 32);
+        times.contains(&one) && times.contains(&other) && one < other
+    }
+
+    /// Forgets a region of a peer. Plans that were prepared with it remain valid. Returns whether it was known.
+    pub fn forget_region(&mut self, peer: PeerId, region: u64) -> bool {
+        self.peers.get_mut(peer.0).is_some_and(|peer| peer.regions.remove(&region).is_some())
     }
 
     /// The peer with this name, created if it is unknown.

@@ -414,7 +414,7 @@ impl<G> Core<G> {
         let notice = std::mem::replace(&mut transfer.notice, Unfinished::Nothing);
         let (session, number) = (transfer.session, transfer.number);
         if is_in_use {
-            self.to_give_up(id);
+            self.plan_to_give_up(id);
         }
         let Some(found) = self.sessions.get_mut(session) else { return };
         match (outcome, notice) {

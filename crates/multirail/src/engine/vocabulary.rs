@@ -44,6 +44,8 @@ pub struct Config {
     /// transfers wait for its session; if there is none, the new one is refused. Peers whose metadata was loaded do not
     /// count. Default: 65,536.
     pub most_greeters: usize,
+    /// Maximum known regions of one peer. Default: 262,144.
+    pub most_regions: usize,
     /// Maximum length of a notification that is sent or received, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
     /// Maximum bytes that devices register a second time for one peer's writes, so that the writes of a mute rail can
@@ -75,6 +77,7 @@ impl Default for Config {
             stall_timeout: Duration::from_secs(10),
             most_peers: 1 << 20,
             most_greeters: 1 << 16,
+            most_regions: 1 << 18,
             longest_notification: 16 << 20,
             most_leased: 1 << 30,
             count_writes: true,

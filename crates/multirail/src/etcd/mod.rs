@@ -230,14 +230,21 @@ impl Agent {
     /// unreachable meanwhile, the call waits for it.
     ///
     /// # Errors
-    /// `FI_ENOENT` if the metadata is not published within `timeout`; errors from etcd, or the last error of reaching
+    /// `FI_ENOENT` if the metadata is not published within `timeout`; `FI_EINVAL` if another agent's is there; errors from etcd, or the last error of reaching
     /// it, and those of [`Agent::load`].
     pub fn find(&self, etcd: &Etcd, name: &str, timeout: Duration) -> Result<Arc<str>> {
         let (deadline, key) = (end_of(timeout), etcd.key(name));
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let missing = match etcd.metadata(name, REQUEST_TIMEOUT.min(left.max(SHORTEST))) {
-                Ok((Some(metadata), _)) => return self.load(&metadata),
+                Ok((Some(metadata), revision)) => match self.load_of(name, &metadata) {
+                    // A dead predecessor's, whose lease has not expired: the peer itself is known already.
+                    Err(error) if error == Errno::ECONNRESET => {
+                        etcd.wait_for_change(&key, None, revision.saturating_add(1), deadline);
+                        Some(error)
+                    }
+                    loaded => return loaded,
+                },
                 Ok((None, revision)) => {
                     etcd.wait_for_change(&key, None, revision.saturating_add(1), deadline);
                     None

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use multirail::engine::{Access, Config, Core, OpId, Plan, RailSpec, Refused, Sink};
 use multirail::wire::message::{Body, Reason};
-use multirail::wire::{Message, Metadata, RailInfo};
+use multirail::wire::{Message, Metadata, RailInfo, RegionInfo};
 use ofi::Errno;
 
 /// Maximum peers that are known by their greeting alone.
@@ -55,8 +55,13 @@ fn hub_with(config: Config) -> Core<()> {
 
 /// Greets by a name, and confirms a welcome if `confirm` is set. Returns the answers.
 fn greet(hub: &mut Core<()>, name: &str, confirm: bool, now: Duration) -> Vec<Body> {
+    greet_as(hub, name, 99, confirm, now)
+}
+
+/// As `greet`, from this incarnation.
+fn greet_as(hub: &mut Core<()>, name: &str, incarnation: u64, confirm: bool, now: Duration) -> Vec<Body> {
     let to = hub.metadata(Vec::new()).incarnation;
-    let hello = Body::Hello { name: name.into(), incarnation: 99, tag: 7 << 32, rails: vec![rail()] };
+    let hello = Body::Hello { name: name.into(), incarnation, tag: 7 << 32, rails: vec![rail()] };
     hub.message(&Message { to, body: hello }.encode(), now);
     let mut answers = Vec::new();
     let mut kept = Kept::default();
@@ -168,4 +173,56 @@ fn a_peer_too_many_is_refused_until_another_is_forgotten() {
     assert!(hub.is_up(hub.find("second").unwrap()));
     hub.forget(first, now);
     hub.load(&metadata("third")).unwrap();
+}
+
+/// Metadata of an earlier life comes late, from a store or over a slow channel.
+#[test]
+fn metadata_of_an_earlier_life_ends_no_living_session() {
+    const BORN: u32 = 1_790_000_000;
+    let life = |seconds: u32| u64::from(seconds) << 32 | 0x1234;
+    let (mut hub, now) = (hub(), Duration::from_secs(1));
+    hub.born_at(BORN);
+    assert_eq!(hub.metadata(Vec::new()).incarnation >> 32, u64::from(BORN));
+    let of = |incarnation, regions| Metadata { incarnation, regions, ..metadata("peer") };
+    let region = |id| RegionInfo { id, len: 10, keys: Vec::new(), is_staged: false, export: None };
+    let peer = hub.load(&of(life(BORN - 1000), vec![region(1)])).unwrap();
+    // The peer restarts and greets.
+    greet_as(&mut hub, "peer", life(BORN - 10), true, now);
+    assert!(hub.is_up(peer) && hub.regions(peer).is_empty());
+    hub.take_events();
+    let (errno, why) = hub.load(&of(life(BORN - 1000), vec![region(1)])).unwrap_err();
+    assert_eq!(errno, Errno::ECONNRESET);
+    assert!(why.contains("earlier life"), "{why}");
+    assert!(hub.is_up(peer) && hub.regions(peer).is_empty() && hub.take_events().is_empty());
+    // Its own metadata adds regions, and the program may forget one.
+    hub.load(&of(life(BORN - 10), vec![region(1), region(2)])).unwrap();
+    assert!(hub.is_up(peer) && hub.forget_region(peer, 1) && !hub.forget_region(peer, 1));
+    assert_eq!(hub.regions(peer).iter().map(|region| region.id).collect::<Vec<_>>(), [2]);
+    // That of a later life ends it, and so does that of an older version, whose incarnation is no time.
+    for incarnation in [life(BORN + 60), u64::MAX - 7, life(BORN + 50)] {
+        let peer = hub.load(&of(incarnation, vec![region(3)])).unwrap();
+        assert!(!hub.is_up(peer));
+        greet_as(&mut hub, "peer", incarnation, true, now);
+        assert!(hub.is_up(peer), "{incarnation:#x}");
+    }
+    hub.forget(peer, now);
+    hub.load(&of(life(BORN - 1000), vec![region(1)])).unwrap();
+}
+
+#[test]
+fn the_regions_of_a_peer_are_bounded() {
+    let mut hub = hub_with(Config { most_regions: 3, ..Config::default() });
+    let region = |id| RegionInfo { id, len: 10, keys: Vec::new(), is_staged: false, export: None };
+    let with =
+        |ids: &[u64]| Metadata { regions: ids.iter().map(|&id| region(id)).collect(), ..metadata("peer") };
+    assert_eq!(hub.load(&with(&[1, 2, 3, 4])).unwrap_err().0, Errno::ENOSPC);
+    assert_eq!(hub.find("peer"), None);
+    let peer = hub.load(&with(&[1, 2])).unwrap();
+    hub.load(&with(&[1, 2, 3])).unwrap();
+    let (errno, why) = hub.load(&with(&[3, 4])).unwrap_err();
+    assert_eq!(errno, Errno::ENOSPC);
+    assert!(why.contains("most_regions"), "{why}");
+    assert!(hub.forget_region(peer, 1));
+    hub.load(&with(&[3, 4])).unwrap();
+    assert_eq!(hub.regions(peer).iter().map(|region| region.id).collect::<Vec<_>>(), [2, 3, 4]);
 }
