@@ -102,8 +102,8 @@ impl Agent {
         Ok((id, found.into_iter()))
     }
 
-    /// Sends a notification without data. It is a transfer of its own: [`Transfer::wait`] returns when the peer has
-    /// received it.
+    /// Sends a notification without data. It is a transfer of its own: [`Transfer::wait`] returns when the peer's program
+    /// has taken it ([`Config::acknowledge_taken`](crate::Config)).
     ///
     /// # Errors
     /// `FI_ENOENT` for an unknown peer; `FI_EMSGSIZE`.

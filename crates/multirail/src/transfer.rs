@@ -82,7 +82,8 @@ impl Prepared {
     }
 
     /// Starts a transfer with a notification: the peer's program gets `bytes` when all data of a write has arrived, or
-    /// all data of a read has been read.
+    /// all data of a read has been read. The transfer is done when that program has taken them
+    /// ([`Config::acknowledge_taken`](crate::Config)).
     ///
     /// # Errors
     /// Those of [`Prepared::post`]; `FI_EMSGSIZE` for a notification above
@@ -220,11 +221,14 @@ pub(crate) fn result(outcome: Outcome) -> Result<()> {
 impl Drop for Transfer {
     fn drop(&mut self) {
         let mut driver = self.agent.shared.lock();
+        let has_ended = self.outcome(&driver).is_some();
         match self.id {
             Id::Moved(id) => driver.core.release(id),
             Id::Staged(id) => driver.staging.release(id),
         }
-        let now = self.agent.shared.now();
-        driver.pump(now);
+        if !has_ended {
+            let now = self.agent.shared.now();
+            driver.pump(now); // the rails give up what they have of it
+        }
     }
 }

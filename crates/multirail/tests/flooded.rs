@@ -15,7 +15,7 @@ const LATER: Duration = Duration::from_secs(1000);
 /// Messages of each kind.
 const MANY: u64 = 200_000;
 /// Bytes that the engine may keep for one peer.
-const MOST: usize = 12 << 20;
+const MAX_KEPT: usize = 12 << 20;
 
 /// Rails that keep messages for ever, after those of the handshake.
 #[derive(Default)]
@@ -139,7 +139,7 @@ fn what_one_peer_makes_the_engine_keep_is_bounded() {
         }
         let kept = resident().saturating_sub(before);
         println!("{what}: {kept} bytes, of them {} in {} messages", rails.kept, rails.messages.len());
-        assert!(kept < MOST, "{what}: {kept} bytes are kept");
+        assert!(kept < MAX_KEPT, "{what}: {kept} bytes are kept");
     }
 }
 

@@ -80,7 +80,7 @@ pub enum Body {
     Reject(Reason),
     /// A fragment of a notification.
     Notify(Fragment),
-    /// Acknowledges notifications, which are delivered or in the program's queue.
+    /// Acknowledges notifications: the program has them, or they were cancelled.
     Ack(Vec<u64>),
     /// The session has ended.
     Goodbye,
