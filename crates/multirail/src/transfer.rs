@@ -221,12 +221,14 @@ pub(crate) fn result(outcome: Outcome) -> Result<()> {
 impl Drop for Transfer {
     fn drop(&mut self) {
         let mut driver = self.agent.shared.lock();
-        let has_ended = self.outcome(&driver).is_some();
-        match self.id {
+        let is_under_way = match self.id {
             Id::Moved(id) => driver.core.release(id),
-            Id::Staged(id) => driver.staging.release(id),
-        }
-        if !has_ended {
+            Id::Staged(id) => {
+                driver.staging.release(id);
+                true
+            }
+        };
+        if is_under_way {
             let now = self.agent.shared.now();
             driver.pump(now); // the rails give up what they have of it
         }

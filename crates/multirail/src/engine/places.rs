@@ -48,6 +48,12 @@ impl Places {
         Self { rails: rails.iter().map(rail).collect(), full: 0, refusing: 0 }
     }
 
+    /// A bit for each rail without a free place.
+    #[inline]
+    pub(super) fn full(&self) -> u64 {
+        self.full
+    }
+
     /// The accesses that a path may have under way in addition.
     #[inline]
     pub(super) fn share(&self, path: &Path) -> u32 {

@@ -89,9 +89,13 @@ impl<G> Core<G> {
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.timer = Some(timer);
         }
-        self.link(id);
         if let Some(session) = self.sessions.get_mut(session) {
             session.transfers.push_back(id);
+            if session.ends.is_none() {
+                session.ends = Some((id, id));
+            } else {
+                self.link(id);
+            }
         }
         self.wake(session);
         self.finish_if_done(id);
@@ -113,12 +117,14 @@ impl<G> Core<G> {
         self.finish(id.0, Outcome::Cancelled);
     }
 
-    /// Releases a transfer: cancels it if it has not ended, and forgets it when it is quiet.
-    pub fn release(&mut self, id: TransferId) {
-        self.finish(id.0, Outcome::Cancelled);
-        if let Some(transfer) = self.transfers.get_mut(id.0) {
-            transfer.released = true;
+    /// Releases a transfer: cancels it if it has not ended, and forgets it when it is quiet. Returns whether it is not.
+    pub fn release(&mut self, id: TransferId) -> bool {
+        let Some(transfer) = self.transfers.get_mut(id.0) else { return false };
+        transfer.released = true;
+        if transfer.outcome.is_none() {
+            self.finish(id.0, Outcome::Cancelled);
         }
         self.forget_if_quiet(id.0);
+        self.transfers.get(id.0).is_some()
     }
 }

@@ -236,7 +236,8 @@ impl<G> Core<G> {
             let Some(id) = self.ready.pop_front() else { break };
             let Some(session) = self.sessions.get_mut(id) else { continue };
             session.queued = false;
-            let posted = if session.state == State::Up {
+            let is_up = session.state == State::Up;
+            let posted = if is_up {
                 self.session_work(id, now, sink)
             } else {
                 self.session_command(id, now);
@@ -245,11 +246,17 @@ impl<G> Core<G> {
             done += posted;
             if posted > 0 || !self.commands.is_empty() {
                 self.wake(id);
-            } else {
+            } else if self.has_shut() || !is_up {
                 self.await_places(id);
             }
         }
         done > 0 || was_freed
+    }
+
+    /// Whether a rail has no place, or has refused too much.
+    #[inline]
+    fn has_shut(&self) -> bool {
+        self.places.full() | self.stalled.blocked != 0
     }
 
     fn is_shut(&self, id: PathId) -> bool {

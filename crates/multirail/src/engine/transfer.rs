@@ -409,14 +409,19 @@ impl<G> Core<G> {
         if let Some(timer) = transfer.timer.take() {
             self.timers.remove(&timer);
         }
-        self.unlink(id);
-        let Some(transfer) = self.transfers.get_mut(id) else { return };
         let notice = std::mem::replace(&mut transfer.notice, Unfinished::Nothing);
         let (session, number) = (transfer.session, transfer.number);
+        let is_alone = transfer.next_to == [None; 2];
+        if !is_alone {
+            self.unlink(id);
+        }
         if is_in_use {
             self.plan_to_give_up(id);
         }
         let Some(found) = self.sessions.get_mut(session) else { return };
+        if is_alone {
+            found.ends = None;
+        }
         match (outcome, notice) {
             (Outcome::Done, _) => {}
             // The peer must not wait for the remaining writes.

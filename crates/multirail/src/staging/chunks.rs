@@ -125,7 +125,7 @@ impl Staging {
                 }
                 let progress = core.progress(id);
                 match progress.filter(|progress| !progress.is_quiet) {
-                    None => core.release(id),
+                    None => _ = core.release(id),
                     // A mute rail keeps a write's memory after its bytes have moved to another rail.
                     Some(Progress { outcome: Some(Outcome::Done), .. }) if is_write => chunk.lent = Some(id),
                     Some(_) => return Turn::Waits,

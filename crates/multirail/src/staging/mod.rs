@@ -421,7 +421,7 @@ impl Staging {
         };
         if outcome.is_some() {
             transfer.outcome = outcome;
-            transfer.note.take().into_iter().for_each(|note| core.release(note));
+            transfer.note.take().into_iter().for_each(|note| _ = core.release(note));
         }
     }
 
