@@ -172,8 +172,8 @@ impl Agent {
     ///
     /// # Errors
     /// `FI_EINVAL` for bytes that are not metadata of this version, `FI_EADDRINUSE` for a peer with the name of this
-    /// agent, `FI_EHOSTUNREACH` if none of the peer's rails reaches a rail of this agent, `FI_ENOSPC` for too many peers
-    /// or regions, `FI_ECONNRESET` for metadata of an earlier life of a known peer.
+    /// agent, `FI_EHOSTUNREACH` if none of the peer's rails reaches a rail of this agent, `FI_ENOSPC` for too many
+    /// peers or regions, `FI_ECONNRESET` for metadata of an earlier life of a known peer.
     pub fn load(&self, metadata: &[u8]) -> Result<Arc<str>> {
         let parsed = Metadata::parse(metadata).map_err(|malformed| {
             Error::wanted(
@@ -244,7 +244,8 @@ impl Agent {
         Ok(driver.core.regions(id).iter().map(|region| (region.id, region.len)).collect())
     }
 
-    /// The next of the notifications that [`Agent::progress`] has received. Its sender is told that this program has it.
+    /// The next of the notifications that [`Agent::progress`] has received. Its sender is told that this program has
+    /// it.
     pub fn take_notification(&self) -> Option<Notification> {
         self.shared.lock().take_notification(self.shared.now())
     }

@@ -83,8 +83,8 @@ impl Agent {
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
-    /// The peer, and its regions in the order in which the ranges first name them; `None` for an unknown one. The agent's
-    /// lock is held for a moment only: other threads post meanwhile.
+    /// The peer, and its regions in the order in which the ranges first name them; `None` for an unknown one. The
+    /// agent's lock is held for a moment only: other threads post meanwhile.
     fn remote_regions(
         &self,
         peer: &str,
@@ -102,8 +102,8 @@ impl Agent {
         Ok((id, found.into_iter()))
     }
 
-    /// Sends a notification without data. It is a transfer of its own: [`Transfer::wait`] returns when the peer's program
-    /// has taken it ([`Config::acknowledge_taken`](crate::Config)).
+    /// Sends a notification without data. It is a transfer of its own: [`Transfer::wait`] returns when the peer's
+    /// program has taken it ([`Config::acknowledge_taken`](crate::Config)).
     ///
     /// # Errors
     /// `FI_ENOENT` for an unknown peer; `FI_EMSGSIZE`.

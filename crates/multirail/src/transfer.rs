@@ -185,8 +185,8 @@ impl Transfer {
     }
 
     /// Cancels the transfer if it has not ended: no further part is posted, and rails that can give up the parts in
-    /// flight do so at once: the transfer is quiet on return. Other rails keep the memory until the parts have ended; see
-    /// [`Transfer::wait_quiet`]. What was sent of a write may still reach the peer.
+    /// flight do so at once: the transfer is quiet on return. Other rails keep the memory until the parts have ended;
+    /// see [`Transfer::wait_quiet`]. What was sent of a write may still reach the peer.
     pub fn cancel(&self) {
         let mut driver = self.agent.shared.lock();
         match self.id {

@@ -231,7 +231,8 @@ pub unsafe extern "C" fn ofi_nixl_load_region(
 /// Releases a target. Requests that were prepared with it remain valid. The region is forgotten with its last target.
 ///
 /// # Safety
-/// `engine` is open; `target` belongs to it, comes from `ofi_nixl_load_own` or `ofi_nixl_load_region`, and is released once.
+/// `engine` is open; `target` belongs to it, comes from `ofi_nixl_load_own` or `ofi_nixl_load_region`, and is released
+/// once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_nixl_unload(engine: *const Engine, target: *mut Target) -> c_int {
     call("unloading a peer's memory", || {

@@ -458,8 +458,8 @@ impl<G> Core<G> {
         }
     }
 
-    /// All abandoned accesses of a row have ended: its number may be used again if no other one is in flight. Until then
-    /// it is not, however often the others are: numbers come back after two billion rows.
+    /// All abandoned accesses of a row have ended: its number may be used again if no other one is in flight. Until
+    /// then it is not, however often the others are: numbers come back after two billion rows.
     pub(super) fn forget_row(&mut self, id: SlotId) {
         self.abandoned.remove(&id);
         if self.rows.get(id).is_some_and(|row| row.under_way() == 0) {

@@ -1,10 +1,10 @@
 //! How a session opens: greeting, welcome, confirmation, and the answer to the confirmation.
 //!
-//! Clocks of hosts may differ, so an agent does not trust the times in incarnations here. It replaces nothing before the
-//! other side has answered: a greeting that was delayed beyond its sender's death gets a welcome that is
-//! never confirmed. A restarted peer's greeting ends the session with its predecessor when the greeting is confirmed,
-//! not before. The greeter in turn uses the session only after the other side has sent a message in it: a welcome may
-//! be stale too.
+//! Clocks of hosts may differ, so an agent does not trust the times in incarnations here. It replaces nothing before
+//! the other side has answered: a greeting that was delayed beyond its sender's death gets a welcome that is never
+//! confirmed. A restarted peer's greeting ends the session with its predecessor when the greeting is confirmed, not
+//! before. The greeter in turn uses the session only after the other side has sent a message in it: a welcome may be
+//! stale too.
 //!
 //! If both sides greet at once, the side with the greater incarnation ignores the other's greeting. The other side
 //! gives up its own greeting, and its waiting transfers use the session that the peer opens. So do transfers that are

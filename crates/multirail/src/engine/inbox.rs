@@ -5,9 +5,9 @@
 //! carries the number of its transfer and its own number within the transfer, so a write that arrives twice because it
 //! was sent again after a rail failed counts once. Only transfers with a notification count.
 //!
-//! Bounds: ids within [`WINDOW`] of the oldest missing id; [`WINDOW`] notifications and [`BYTES`] that are unfinished or
-//! that the program has not taken (`unread.rs`); the length of a notification; and the writes of the last [`NUMBERS`]
-//! transfers. The sender's bounds are lower. Input beyond the bounds is dropped and counted.
+//! Bounds: ids within [`WINDOW`] of the oldest missing id; [`WINDOW`] notifications and [`BYTES`] that are unfinished
+//! or that the program has not taken (`unread.rs`); the length of a notification; and the writes of the last
+//! [`NUMBERS`] transfers. The sender's bounds are lower. Input beyond the bounds is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +15,8 @@ use crate::wire::message::{FRAGMENT, Fragment};
 
 /// Maximum distance of a notification's id from the oldest missing one.
 pub(super) const WINDOW: u64 = 1024;
-/// Bytes of unfinished notifications, and of those that the program has not taken. One notification alone may be longer than the remaining room.
+/// Bytes of unfinished notifications, and of those that the program has not taken. One notification alone may be longer
+/// than the remaining room.
 pub(super) const BYTES: usize = 8 << 20;
 /// Maximum transfers whose writes are counted at the same time.
 pub(super) const NUMBERS: u16 = 2048;

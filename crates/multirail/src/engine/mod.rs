@@ -188,8 +188,9 @@ impl<G> Core<G> {
         }
     }
 
-    /// Gives incarnations an order: the upper half of this agent's becomes the time of its start, in seconds since 1970.
-    /// Metadata of a peer's earlier life is then known as such ([`Core::load`]). To be called before anything else.
+    /// Gives incarnations an order: the upper half of this agent's becomes the time of its start, in seconds since
+    /// 1970. Metadata of a peer's earlier life is then known as such ([`Core::load`]). To be called before anything
+    /// else.
     pub fn born_at(&mut self, seconds: u32) {
         self.born = Some(seconds);
         self.incarnation = u64::from(seconds) << 32 | self.incarnation & 0xFFFF_FFFF;

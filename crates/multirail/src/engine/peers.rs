@@ -96,8 +96,8 @@ impl<G> Core<G> {
         Ok(PeerId(id))
     }
 
-    /// Whether an incarnation is certainly of an earlier life than another: both carry a time ([`Core::born_at`]). Those
-    /// of older versions are random, and mostly carry none that may be.
+    /// Whether an incarnation is certainly of an earlier life than another: both carry a time ([`Core::born_at`]).
+    /// Those of older versions are random, and mostly carry none that may be.
     fn is_earlier(&self, one: u64, other: u64) -> bool {
         let Some(born) = self.born else { return false };
         let latest = u64::from(born).saturating_add(self.now.as_secs()).saturating_add(DAY);

@@ -1,8 +1,8 @@
 //! The sink that carries out the engine's work, and the loop that hands the work to it.
 //!
 //! Work goes straight from the decision into the sink: a queue between them cost more than the rest of an access. Work
-//! for which a rail has no room waits here, in order, and its path gets no other work before it. Paths to other peers go
-//! on: a rail may have no room for one peer alone. How much one peer may take of a rail says `places.rs`.
+//! for which a rail has no room waits here, in order, and its path gets no other work before it. Paths to other peers
+//! go on: a rail may have no room for one peer alone. How much one peer may take of a rail says `places.rs`.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -118,8 +118,8 @@ pub trait Sink<G> {
     fn end_leases(&mut self, _tag: u64) {}
 }
 
-/// Work that rails have refused for lack of room, by path: a peer's refused work waits for that peer alone, and takes no
-/// place of its rail.
+/// Work that rails have refused for lack of room, by path: a peer's refused work waits for that peer alone, and takes
+/// no place of its rail.
 #[derive(Default)]
 pub(super) struct Stalled {
     /// Oldest first.

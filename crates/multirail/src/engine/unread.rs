@@ -1,12 +1,12 @@
 //! Notifications that have arrived and that the program has not taken.
 //!
-//! They lie at their peer, and peers take turns: one that sends much delays no other. A notification is acknowledged when
-//! the program takes it, so what is unread is also unacknowledged, and holds back its sender alone: 512 notifications, or
-//! 8 MiB. A peer that does not keep to that is refused beyond the bounds of the inbox. If the session ends before, the
-//! sender is told a failure, and the notification is dropped.
+//! They lie at their peer, and peers take turns: one that sends much delays no other. A notification is acknowledged
+//! when the program takes it, so what is unread is also unacknowledged, and holds back its sender alone: 512
+//! notifications, or 8 MiB. A peer that does not keep to that is refused beyond the bounds of the inbox. If the session
+//! ends before, the sender is told a failure, and the notification is dropped.
 //!
-//! With [`Config::acknowledge_taken`](super::Config::acknowledge_taken) off, it is acknowledged as it arrives, as long as
-//! the program has not left too much of the peer's unread.
+//! With [`Config::acknowledge_taken`](super::Config::acknowledge_taken) off, it is acknowledged as it arrives, as long
+//! as the program has not left too much of the peer's unread.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -57,10 +57,10 @@ pub struct Config {
     /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise
     /// the notification follows when all writes have completed. Default: true.
     pub count_writes: bool,
-    /// Whether a notification is acknowledged when the program takes it, so that its transfer at the sender is done only
-    /// then. Otherwise it is acknowledged when it arrives, as long as the program leaves no more than 256 notifications
-    /// and 4 MiB of the peer unread; what is acknowledged is lost if this agent ends before the program takes it.
-    /// Default: true.
+    /// Whether a notification is acknowledged when the program takes it, so that its transfer at the sender is done
+    /// only then. Otherwise it is acknowledged when it arrives, as long as the program leaves no more than 256
+    /// notifications and 4 MiB of the peer unread; what is acknowledged is lost if this agent ends before the program
+    /// takes it. Default: true.
     pub acknowledge_taken: bool,
 }
 

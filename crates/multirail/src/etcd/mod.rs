@@ -230,8 +230,8 @@ impl Agent {
     /// unreachable meanwhile, the call waits for it.
     ///
     /// # Errors
-    /// `FI_ENOENT` if the metadata is not published within `timeout`; `FI_EINVAL` if another agent's is there; errors from etcd, or the last error of reaching
-    /// it, and those of [`Agent::load`].
+    /// `FI_ENOENT` if the metadata is not published within `timeout`; `FI_EINVAL` if another agent's is there; errors
+    /// from etcd, or the last error of reaching it, and those of [`Agent::load`].
     pub fn find(&self, etcd: &Etcd, name: &str, timeout: Duration) -> Result<Arc<str>> {
         let (deadline, key) = (end_of(timeout), etcd.key(name));
         loop {

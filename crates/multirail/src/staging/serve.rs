@@ -21,8 +21,8 @@ use crate::wire::staging::{Order, Through};
 
 /// Maximum windows. Each takes 8 MiB of pinned memory.
 const WINDOWS: usize = 64;
-/// Maximum answers under way to one peer. A peer that has more unanswered has not read them; it has no more orders under
-/// way than its window has places, and asks two questions beside.
+/// Maximum answers under way to one peer. A peer that has more unanswered has not read them; it has no more orders
+/// under way than its window has places, and asks two questions beside.
 const ANSWERS: usize = 32;
 /// Time limit for delivering an answer to a peer.
 const ANSWER: Duration = Duration::from_secs(30);
