@@ -4,6 +4,8 @@
 //! queues ([`crate::rest`]), also while transfers are in flight: completions and arrivals make them readable, and calls
 //! of the program wake the thread. If commits come at even intervals ([`crate::rhythm`]), it is awake when the next one
 //! is due.
+//!
+//! One thread can drive many ends instead ([`Engine`]): then it sleeps as soon as none of them has anything to do.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,13 +16,17 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::CompletionQueue;
 
-use crate::rest::{self, Rest, Sleeper};
+use crate::engine::{self, Engine, Next, Step};
+use crate::rest::{self, MAX_SLEEP, NAP, Rest, Sleeper};
 use crate::rhythm::Rhythm;
 use crate::{Error, Result};
 
 /// Time for which the thread continues to poll after an event, and after a call that has woken it: about the time of an
 /// answer of the other end.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// Turns of an end on an engine before the next end has its turn.
+const TURNS: usize = 16;
 
 /// The ends that a [`Driven`] drives: a [`Target`](crate::Target), an [`Initiator`](crate::Initiator) or a
 /// [`Merge`](crate::Merge).
@@ -58,6 +64,11 @@ pub(crate) mod sealed {
         /// The condition that the end waits for after a turn without events.
         fn rest(&self) -> Rest;
 
+        /// Whether nothing is under way here, so that only a peer or the program can bring something to do.
+        fn is_quiet(&self) -> bool {
+            false
+        }
+
         /// The queues whose descriptors announce events.
         fn queues(&self) -> Vec<Arc<dyn CompletionQueue>>;
     }
@@ -88,6 +99,8 @@ pub(crate) mod sealed {
 pub struct Driven<T: Drive> {
     shared: Arc<Shared<T>>,
     thread: Option<JoinHandle<()>>,
+    /// In place of a thread: the engine, and the end's number there.
+    engine: Option<(Engine, u64)>,
     /// The process of the thread: a forked child has a copy of this value, but not the thread.
     process: u32,
 }
@@ -108,6 +121,9 @@ struct State<T> {
     is_over: bool,
     failed: Option<Error>,
     wakers: Vec<Waker>,
+    /// On an engine: its sleeps, and the length of the next one if the end is quiet.
+    sleeper: Sleeper,
+    pause: Duration,
 }
 
 impl<T: Drive> Driven<T> {
@@ -116,10 +132,7 @@ impl<T: Drive> Driven<T> {
     /// # Errors
     /// [`Error::Argument`] if the system cannot start a thread.
     pub fn start(end: T) -> Result<Self> {
-        let queues = end.queues();
-        let state = State { end, is_asleep: false, is_over: false, failed: None, wakers: Vec::new() };
-        let state = Mutex::new(state);
-        let shared = Arc::new(Shared { state, news: Condvar::new(), queues, callers: AtomicUsize::new(0) });
+        let shared = Shared::new(end);
         let driven = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("mxl-fabrics".into()).spawn(move || {
             let over = Over(&driven);
@@ -128,7 +141,17 @@ impl<T: Drive> Driven<T> {
         });
         let thread =
             thread.map_err(|error| Error::Argument(format!("start the progress thread: {error}")))?;
-        Ok(Self { shared, thread: Some(thread), process: std::process::id() })
+        Ok(Self { shared, thread: Some(thread), engine: None, process: std::process::id() })
+    }
+
+    /// Drives an end by the thread of an engine, for programs with many ends: see [`Engine`].
+    ///
+    /// # Errors
+    /// [`Error::Argument`] if the system refuses to wait for the end's queues.
+    pub fn start_on(engine: &Engine, end: T) -> Result<Self> {
+        let shared = Shared::new(end);
+        let number = engine.add(shared.clone())?;
+        Ok(Self { shared, thread: None, engine: Some((engine.clone(), number)), process: std::process::id() })
     }
 
     /// Runs `call` on the end, between two turns of the thread: to submit a grain, add a target, or read the
@@ -217,7 +240,8 @@ impl<T: Drive> Driven<T> {
     fn end(&mut self) {
         if self.process != std::process::id() {
             // The parent's thread drives the parent's end, and may have held the lock during the fork.
-            return std::mem::forget(self.thread.take());
+            std::mem::forget(self.thread.take());
+            return std::mem::forget(self.engine.take());
         }
         let mut state = self.shared.enter();
         state.is_over = true;
@@ -225,6 +249,9 @@ impl<T: Drive> Driven<T> {
         if let Some(thread) = self.thread.take() {
             // A panic of the thread was reported when it happened.
             let _ = thread.join();
+        }
+        if let Some((engine, number)) = self.engine.take() {
+            engine.remove(number);
         }
     }
 }
@@ -264,7 +291,81 @@ impl<T: Drive> Drop for Over<'_, T> {
     }
 }
 
+impl<T: Drive> Step for Shared<T> {
+    fn step(&self) -> Next {
+        for _ in 0..TURNS {
+            let mut state = self.lock();
+            if state.is_over {
+                return Next::Over;
+            }
+            state.is_asleep = false;
+            match state.end.turn() {
+                Ok(true) => {
+                    state.pause = MAX_SLEEP;
+                    self.changed(state);
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    (state.failed, state.is_over) = (Some(error), true);
+                    self.changed(state);
+                    return Next::Over;
+                }
+            }
+            if state.sleeper.prepare(&self.queues) {
+                return Next::Sleep(state.sleeps_until(Instant::now()));
+            }
+            if state.sleeper.must_nap() {
+                return Next::Nap(Instant::now() + NAP);
+            }
+        }
+        Next::Busy
+    }
+
+    fn end(&self) {
+        drop(Over(self));
+    }
+
+    fn queues(&self) -> &[Arc<dyn CompletionQueue>] {
+        &self.queues
+    }
+}
+
+impl<T: Drive> State<T> {
+    /// Begins a sleep on an engine. Each is twice as long as the last while nothing happens.
+    fn sleeps_until(&mut self, now: Instant) -> Instant {
+        self.is_asleep = true;
+        let rest = self.end.rest();
+        if rest != Rest::Announced || !self.end.is_quiet() {
+            self.pause = MAX_SLEEP;
+            return now + rest.limit(now);
+        }
+        let pause = self.pause;
+        self.pause = engine::LONGEST.min(pause * 2);
+        now + pause
+    }
+}
+
 impl<T: Drive> Shared<T> {
+    fn new(end: T) -> Arc<Self> {
+        let queues = end.queues();
+        let state = State {
+            end,
+            is_asleep: false,
+            is_over: false,
+            failed: None,
+            wakers: Vec::new(),
+            sleeper: Sleeper::default(),
+            pause: MAX_SLEEP,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            news: Condvar::new(),
+            queues,
+            callers: AtomicUsize::new(0),
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -412,6 +412,10 @@ impl Polled for Initiator {
         self.peers.iter().map(rest).fold(Rest::Announced, Rest::or)
     }
 
+    fn is_quiet(&self) -> bool {
+        !self.link.is_sending() && self.is_idle() && self.peers.iter().all(|peer| peer.arrived.is_empty())
+    }
+
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {
         vec![self.link.queue()]
     }

@@ -8,7 +8,7 @@
 //! reconnects.
 //!
 //! The program drives an end by polling it. Alternatively a thread drives it ([`Driven`]), and then the program can
-//! await its events.
+//! await its events. One thread drives many ends with an [`Engine`].
 //!
 //! A [`Merge`] receives one flow by several paths, and loses no data when one of them fails.
 //!
@@ -46,6 +46,7 @@ pub mod demo;
 #[cfg(feature = "programs")]
 mod disk;
 mod driven;
+mod engine;
 mod error;
 mod histogram;
 mod info;
@@ -68,6 +69,7 @@ mod target;
 
 pub use beside::{Beside, Visit};
 pub use driven::{Drive, Driven};
+pub use engine::Engine;
 pub use error::{Error, Result};
 pub use histogram::Histogram;
 pub use info::{OwnKeys, RegionInfo, TargetInfo};

@@ -252,6 +252,11 @@ impl Link {
         self.endpoint.clone().ok_or_else(|| ofi::Error::new(Errno::EOPBADSTATE))
     }
 
+    /// Whether messages of this end are under way.
+    pub fn is_sending(&self) -> bool {
+        !self.sends.is_empty()
+    }
+
     /// Operations that begin from now on have higher numbers.
     pub fn newest(&self) -> OpId {
         self.next

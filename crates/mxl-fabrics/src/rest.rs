@@ -12,9 +12,9 @@ use ofi::raw::CompletionQueue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Maximum time of one sleep.
-const MAX_SLEEP: Duration = Duration::from_millis(20);
+pub const MAX_SLEEP: Duration = Duration::from_millis(20);
 /// Sleep of an end that waits for room, or whose queues have no descriptor.
-const NAP: Duration = Duration::from_micros(50);
+pub const NAP: Duration = Duration::from_micros(50);
 /// Consecutive sleeps that could not begin, after which the thread naps.
 const MISSES: u32 = 64;
 
@@ -68,9 +68,14 @@ impl Sleeper {
     /// Must be called, without a lock, after [`prepare`](Self::prepare) returned false. Naps if a queue keeps having
     /// something to poll for, however often it is polled.
     pub fn stay_awake(&self) {
-        if self.misses > MISSES {
+        if self.must_nap() {
             std::thread::sleep(NAP);
         }
+    }
+
+    /// Whether a queue keeps having something to poll for.
+    pub fn must_nap(&self) -> bool {
+        self.misses > MISSES
     }
 
     /// Waits until there may be something to poll for, for `left` at most.

@@ -321,6 +321,11 @@ impl Polled for Target {
         if is_full { Rest::Room } else { report.map_or(Rest::Announced, Rest::Until) }
     }
 
+    fn is_quiet(&self) -> bool {
+        let is_quiet = |peer: &Peer| peer.pending.is_empty() && peer.outbox.is_empty();
+        !self.link.is_sending() && self.greetings.is_empty() && self.peer.as_ref().is_none_or(is_quiet)
+    }
+
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {
         vec![self.link.queue()]
     }

@@ -1,0 +1,147 @@
+//! Many ends of flows that one thread drives.
+
+mod common;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use common::{ANY, Folder, LONG, byte_of, camera};
+use mxl::{BatchHints, GrainWriter, Wait};
+use mxl_fabrics::{Driven, Engine, Initiator, Provider, Received, Target, Transfer};
+
+const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
+
+struct Pair {
+    initiator: Driven<Initiator>,
+    target: Driven<Target>,
+    writer: GrainWriter,
+}
+
+impl Pair {
+    fn open((near, far): (&Folder, &Folder), engine: &Engine, provider: Provider) -> Self {
+        let definition = camera();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let target = Target::open(&far.domain(), &definition, provider, ANY, None).unwrap();
+        let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
+        initiator.add(target.info()).unwrap();
+        let target = Driven::start_on(engine, target).unwrap();
+        Self { initiator: Driven::start_on(engine, initiator).unwrap(), target, writer }
+    }
+
+    fn send(&self, index: u64) {
+        let mut grain = self.writer.open(index).unwrap();
+        let bytes = vec![byte_of(index); grain.len()];
+        grain.write(0, &bytes).unwrap();
+        grain.commit().unwrap();
+        self.initiator.with(|initiator| initiator.send(index)).unwrap();
+    }
+
+    /// Waits for the grain at both ends.
+    fn arrived(&self, far: &Folder, index: u64) {
+        let begin = Instant::now();
+        while self.target.wait(LONG).unwrap() != Some(Received::Grain { index, slices: 40, invalid: false }) {
+            assert!(begin.elapsed() < LONG, "grain {index}");
+        }
+        let reader = far.domain().read_grains(self.writer.id()).unwrap();
+        let bytes = reader.read(index, Wait::Not).unwrap().to_vec().unwrap();
+        assert!(bytes.iter().all(|&byte| byte == byte_of(index)), "grain {index}");
+        while !matches!(self.initiator.wait(LONG).unwrap(), Some(Transfer::Published { index: of, .. }) if of == index)
+        {
+            assert!(begin.elapsed() < LONG, "grain {index}");
+        }
+    }
+}
+
+/// The processor time of each thread of this name, in ticks.
+fn threads(name: &str) -> Vec<u64> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats
+        .filter_map(|stat| {
+            let (head, rest) = stat.rsplit_once(')')?;
+            let fields: Vec<&str> = rest.split_whitespace().collect();
+            let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+            head.ends_with(&format!("({name}")).then_some(ticks)
+        })
+        .collect()
+}
+
+#[test]
+fn one_thread_carries_many_flows() {
+    let (near, far) = (Folder::new(), Folder::new());
+    let engine = Engine::start().unwrap();
+    let open = |at: usize| Pair::open((&near, &far), &engine, PROVIDERS[at % 2]);
+    let mut pairs: Vec<_> = (0..12).map(open).collect();
+    for pair in &pairs {
+        assert_eq!(pair.target.wait(LONG).unwrap(), Some(Received::Connected));
+    }
+    for index in 100..110 {
+        pairs.iter().for_each(|pair| pair.send(index));
+        pairs.iter().for_each(|pair| pair.arrived(&far, index));
+    }
+    assert_eq!((threads("mxl-engine").len(), threads("mxl-fabrics").len()), (1, 0));
+    // Ends go away and come back, and the others do not notice.
+    let Pair { initiator, target, writer } = pairs.swap_remove(0);
+    let (mut initiator, target) = (initiator.stop(), target.stop());
+    assert!(initiator.poll().is_ok());
+    let begin = Instant::now();
+    drop(pairs.swap_remove(0));
+    pairs.iter().for_each(|pair| pair.send(110));
+    pairs.iter().for_each(|pair| pair.arrived(&far, 110));
+    let back = Pair {
+        initiator: Driven::start_on(&engine, initiator).unwrap(),
+        target: Driven::start(target).unwrap(),
+        writer,
+    };
+    back.send(111);
+    back.arrived(&far, 111);
+    assert!(begin.elapsed() < LONG);
+    // The thread ends with the last of its ends.
+    drop(engine);
+    pairs.iter().for_each(|pair| pair.send(112));
+    pairs.iter().for_each(|pair| pair.arrived(&far, 112));
+    drop((pairs, back));
+    assert_eq!(threads("mxl-engine").len(), 0);
+}
+
+/// An end that nobody drives otherwise finds its peer, and notices its end.
+#[test]
+fn an_end_that_sleeps_for_long_notices_its_peer() {
+    for provider in PROVIDERS {
+        let (near, far) = (Folder::new(), Folder::new());
+        let engine = Engine::start().unwrap();
+        let Pair { initiator, target, writer } = Pair::open((&near, &far), &engine, provider);
+        assert_eq!(target.wait(LONG).unwrap(), Some(Received::Connected), "{provider}");
+        // Long enough for sleeps of seconds, which an event ends at once.
+        std::thread::sleep(Duration::from_millis(2600));
+        let pair = Pair { initiator, target, writer };
+        let begin = Instant::now();
+        pair.send(7);
+        pair.arrived(&far, 7);
+        let taken = begin.elapsed();
+        assert!(taken < Duration::from_millis(600), "{provider}: {taken:?}");
+        let Pair { initiator, target, .. } = pair;
+        drop(target);
+        while !matches!(initiator.wait(LONG).unwrap().unwrap(), Transfer::Disconnected { .. }) {}
+    }
+}
+
+/// Regression test: each end had a thread of its own that woke up fifty times in a second.
+#[test]
+fn idle_ends_cost_next_to_nothing() {
+    let far = Folder::new();
+    let engine = Engine::start().unwrap();
+    let open = |_| {
+        let target = Target::open(&far.domain(), &camera(), Provider::Shm, ANY, None).unwrap();
+        Driven::start_on(&engine, target).unwrap()
+    };
+    let ends: Vec<_> = (0..100).map(open).collect();
+    // Until their sleeps are long.
+    std::thread::sleep(Duration::from_millis(1300));
+    let before = threads("mxl-engine");
+    std::thread::sleep(Duration::from_secs(4));
+    let after = threads("mxl-engine");
+    // A hundredth of a core, in ticks of 10 ms, where a hundred threads took a tenth and more.
+    assert!(after[0] - before[0] <= 4, "{before:?} {after:?}");
+    assert_eq!(ends.len(), 100);
+}
