@@ -254,8 +254,8 @@ impl Initiator {
         self.wait(timeout, |this| this.peers.iter().all(Peer::is_idle))
     }
 
-    /// Polls until the targets have published every submitted transfer, or it is lost, torn or unconfirmed. Returns false
-    /// if `timeout` expires first: a target of an older build says that it has published only for every sixteenth
+    /// Polls until the targets have published every submitted transfer, or it is lost, torn or unconfirmed. Returns
+    /// false if `timeout` expires first: a target of an older build says that it has published only for every sixteenth
     /// transfer.
     ///
     /// # Errors

@@ -24,16 +24,16 @@ pub enum Transfer {
         index: u64,
     },
     /// The target said that it has published a transfer that is [`Done`](Self::Done): readers of its flow see it. It
-    /// says so within milliseconds, for several transfers at once if they are frequent; a target of an older build only
-    /// for every sixteenth.
+    /// says so within milliseconds, for several transfers at once if they are frequent; a target of an older build
+    /// only for every sixteenth.
     Published {
         /// [`TargetInfo::id`].
         target: u64,
         /// Grain, or the index after the last sample.
         index: u64,
     },
-    /// The connection ended before the target said that it has published a transfer that is [`Done`](Self::Done): it may
-    /// or may not have.
+    /// The connection ended before the target said that it has published a transfer that is [`Done`](Self::Done): it
+    /// may or may not have.
     Unconfirmed {
         /// [`TargetInfo::id`].
         target: u64,

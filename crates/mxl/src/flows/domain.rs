@@ -223,8 +223,8 @@ impl Domain {
         self.read(id, GrainReader::new)
     }
 
-    /// Opens a flow of grains to read it, such that at most `grains` of them are mapped at a time, for programs that read
-    /// thousands of flows. Three are enough to read each grain once, in order: the page on media flows has the bounds
+    /// Opens a flow of grains to read it, such that at most `grains` of them are mapped at a time, for programs that
+    /// read thousands of flows. Three are enough to read each grain once, in order: the page on media flows has the bounds
     /// and the price.
     ///
     /// # Errors

@@ -1,12 +1,12 @@
 //! A reader that maps a few grains of a ring at a time, for programs that read thousands of flows.
 //!
-//! Each file of a flow takes a mapping of its own: the kernel merges neighbouring mappings only if they are of one file,
-//! and the C++ SDK's format has a file for each grain. A process may have 65,530 of them by default
-//! (`vm.max_map_count`), so it can have 5,400 readers of 11 grains, with 12 mappings and a descriptor each. A window of
+//! Each file of a flow takes a mapping of its own: the kernel merges neighbouring mappings only if they are of one
+//! file, and the C++ SDK's format has a file for each grain. A process may have 65,530 of them by default
+//! (`vm.max_map_count`), so it can have 5,455 readers of 11 grains, with 12 mappings and a descriptor each. A window of
 //! `n` grains takes `n + 1` mappings and no descriptor.
 //!
-//! The price is paid at each grain that is not in the window: its file is opened, checked and mapped in place of the one
-//! that was used least recently, and its pages have to be found again.
+//! The price is paid at each grain that is not in the window: its file is opened, checked and mapped in place of the
+//! one that was used least recently, and its pages have to be found again.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU64;

@@ -27,6 +27,8 @@ pub fn visible(text: &str) -> Cow<'_, str> {
 
 /// Whether a character controls the terminal, or how the others are laid out.
 fn is_hidden(char: char) -> bool {
+    // Of format and direction, and separators of lines.
     char.is_control()
-        || matches!(char, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+        || matches!(char, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(char, '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
