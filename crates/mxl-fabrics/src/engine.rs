@@ -2,8 +2,8 @@
 //!
 //! A thread for each end ([`Driven::start`](crate::Driven::start)) has the lowest latency: it polls for a while after
 //! an event, and before one that it expects. It also wakes up fifty times a second when nothing happens, so thousands
-//! of them keep cores busy. An engine has one thread, which sleeps in one `epoll` for all of its ends and never polls in
-//! advance. An end without pending work is looked at ever less often, down to once in [`LONGEST`].
+//! of them keep cores busy. An engine has one thread, which sleeps in one `epoll` for all of its ends and never polls
+//! in advance. An end without pending work is looked at ever less often, down to once in [`LONGEST`].
 //!
 //! # Invariants
 //!

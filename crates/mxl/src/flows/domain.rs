@@ -224,8 +224,8 @@ impl Domain {
     }
 
     /// Opens a flow of grains to read it, such that at most `grains` of them are mapped at a time, for programs that
-    /// read thousands of flows. Three are enough to read each grain once, in order: the page on media flows has the bounds
-    /// and the price.
+    /// read thousands of flows. Three are enough to read each grain once, in order: the page on media flows has the
+    /// bounds and the price.
     ///
     /// # Errors
     /// Those of [`read_grains`](Self::read_grains), and [`Error::Argument`] for a window of 0 grains.
