@@ -341,7 +341,7 @@ impl<T: Drive> State<T> {
             return now + rest.limit(now);
         }
         let pause = self.pause;
-        self.pause = engine::LONGEST.min(pause * 2);
+        self.pause = engine::MAX_PAUSE.min(pause * 2);
         now + pause
     }
 }

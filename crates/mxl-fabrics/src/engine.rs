@@ -3,7 +3,7 @@
 //! A thread for each end ([`Driven::start`](crate::Driven::start)) has the lowest latency: it polls for a while after
 //! an event, and before one that it expects. It also wakes up fifty times a second when nothing happens, so thousands
 //! of them keep cores busy. An engine has one thread, which sleeps in one `epoll` for all of its ends and never polls
-//! in advance. An end without pending work is looked at ever less often, down to once in [`LONGEST`].
+//! in advance. An end without pending work is looked at ever less often, down to once in [`MAX_PAUSE`].
 //!
 //! # Invariants
 //!
@@ -28,7 +28,7 @@ use crate::{Error, Result};
 
 /// The longest time between two looks at an end that nothing announces anything of. No progress depends on a
 /// descriptor alone.
-pub(crate) const LONGEST: Duration = Duration::from_secs(10);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// The number of the descriptor that wakes the thread itself.
 const BELL: u64 = 0;
 /// Events of one system call.
