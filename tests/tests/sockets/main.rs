@@ -3,6 +3,7 @@
 mod rails_etcd;
 mod rails_links;
 mod tcp;
+mod tcp_faults;
 mod tcp_raw;
 mod udp;
 mod udp_addresses;
@@ -20,6 +21,7 @@ mod udp_watched;
 use ofi_tests::mesh::member;
 use ofi_tests::udp::echo;
 use rails_links::{far_end, near_end as rails_near_end};
+use tcp_faults::echo as tcp_echo;
 use udp::{late, sleeper};
 use udp_addresses::kinds::{listener, reflector};
 use udp_addresses::near_end as addresses_near_end;
@@ -36,4 +38,5 @@ ofi_testkit::roles!(
     rails_near_end,
     reflector,
     sleeper,
+    tcp_echo,
 );

@@ -10,6 +10,7 @@ mod documented;
 mod documents;
 mod driven;
 mod elsewhere;
+mod engine;
 mod hostile;
 #[path = "common/hostile_target.rs"]
 mod hostile_target;

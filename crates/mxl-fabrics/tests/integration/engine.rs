@@ -1,13 +1,12 @@
 //! Many ends of flows that one thread drives.
 
-mod common;
-
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::{ANY, Folder, LONG, byte_of, camera};
 use mxl::{BatchHints, GrainWriter, Wait};
 use mxl_fabrics::{Driven, Engine, Initiator, Provider, Received, Target, Transfer};
+
+use super::common::{ANY, Folder, LONG, byte_of, camera};
 
 const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
 

@@ -8,10 +8,8 @@ use ofi_tcp::wire::cm::{HEADER, Kind, Message};
 use ofi_tcp::wire::{Identity, Order, Packet, Pieces};
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
-use ofi_tests::mesh::{Mesh, NAMING, Report, member};
+use ofi_tests::mesh::{Mesh, NAMING, Report};
 use ofi_tests::{Naming, hints, open, parse};
-
-ofi_testkit::roles!(member, echo);
 
 /// The time within which the kernel tells of a death on this host, and the same again for a busy machine.
 const BOUND: Duration = Duration::from_secs(2);
@@ -121,7 +119,7 @@ struct Echo {
 
 impl Echo {
     fn of(side: &Side) -> Self {
-        let mut child = Child::start("echo", &["0"]);
+        let mut child = Child::start("tcp_echo", &["0"]);
         let to = side.insert_address(&parse(&child.line.hear()));
         child.line.say(side.name());
         Self { child, to }
@@ -140,7 +138,7 @@ impl Echo {
 }
 
 /// Answers each message, until the line ends. The argument is its port.
-fn echo(line: &mut Line, arguments: &[String]) {
+pub fn echo(line: &mut Line, arguments: &[String]) {
     let port: u16 = arguments[0].parse().expect("a port");
     let own = Address::from(SocketAddr::from(([127, 0, 0, 1], port)));
     let side = Opening::new(hints(Naming::Tcp).src_addr(own)).open();
@@ -195,7 +193,7 @@ fn a_peer_that_is_killed_is_an_error_and_its_successor_on_the_same_port_is_met()
     side.out(first.to, &into).tag(9).context(2).send().expect("a send");
     let error = wait::drive_for(TRY_TIMEOUT, &[&side], "the end of the send", || side.next_of(2)).failed();
     assert_eq!(error.err, Errno::ECONNREFUSED);
-    let mut child = Child::start("echo", &[&port.to_string()]);
+    let mut child = Child::start("tcp_echo", &[&port.to_string()]);
     assert_eq!(parse(&child.line.hear()), side.av.lookup(first.to).expect("a name"));
     child.line.say(side.name());
     Echo { child, to: first.to }.answers(&side);
