@@ -66,7 +66,7 @@ unsafe extern "C" {
         len: u64,
         out: *mut *mut c_void,
     ) -> c_int;
-    fn ofi_nixl_unload(target: *mut c_void) -> c_int;
+    fn ofi_nixl_unload(engine: *const c_void, target: *mut c_void) -> c_int;
     fn ofi_nixl_prepare(
         engine: *const c_void,
         is_write: bool,
@@ -280,7 +280,7 @@ fn memory_of_a_device_is_written_and_read() {
         let place = ("there", there.memory.addr());
         assert_eq!(here.prepare(true, place, target, (1, LEN as u64)), Err(INVALID_PARAM));
         // SAFETY: released once.
-        assert_eq!(unsafe { ofi_nixl_unload(target) }, SUCCESS);
+        assert_eq!(unsafe { ofi_nixl_unload(here.engine, target) }, SUCCESS);
         here.close();
         there.close();
     }
@@ -310,7 +310,7 @@ fn an_agent_s_own_device_is_its_target() {
     // SAFETY: released once.
     unsafe {
         assert_eq!(ofi_nixl_release(request), SUCCESS);
-        assert_eq!(ofi_nixl_unload(target), SUCCESS);
+        assert_eq!(ofi_nixl_unload(side.engine, target), SUCCESS);
     }
     side.close();
 }

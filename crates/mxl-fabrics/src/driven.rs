@@ -9,7 +9,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -294,7 +294,12 @@ impl<T: Drive> Drop for Over<'_, T> {
 impl<T: Drive> Step for Shared<T> {
     fn step(&self) -> Next {
         for _ in 0..TURNS {
-            let mut state = self.lock();
+            // A call of the program may keep the lock for long, as `flush` does. The other ends go on meanwhile.
+            let mut state = match self.state.try_lock() {
+                Ok(state) => state,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return Next::Nap(Instant::now() + NAP),
+            };
             if state.is_over {
                 return Next::Over;
             }
@@ -303,6 +308,9 @@ impl<T: Drive> Step for Shared<T> {
                 Ok(true) => {
                     state.pause = MAX_SLEEP;
                     self.changed(state);
+                    if self.callers.load(Ordering::Relaxed) > 0 {
+                        std::thread::yield_now();
+                    }
                     continue;
                 }
                 Ok(false) => {}

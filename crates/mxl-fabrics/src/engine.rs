@@ -120,7 +120,14 @@ impl Engine {
     }
 
     /// Drives an end from now on. Returns its number.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an end that cannot be waited for, and in a forked child, which has not the thread.
     pub(crate) fn add(&self, step: Arc<dyn Step>) -> Result<u64> {
+        if self.0.process != std::process::id() {
+            let what = "the thread of this engine is in the parent process: start an engine after the fork";
+            return Err(Error::Argument(what.into()));
+        }
         let core = &self.0.core;
         let number = core.next.fetch_add(1, Ordering::Relaxed);
         for queue in step.queues() {

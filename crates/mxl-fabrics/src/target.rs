@@ -174,7 +174,8 @@ impl Target {
         self.peer.is_some()
     }
 
-    /// Publishes everything that has arrived, and returns the oldest event not returned before. Never blocks.
+    /// Publishes everything that has arrived, and returns the oldest event not returned before. It waits
+    /// for no data; closing the memory of a former initiator may take a second for each slot that is still written.
     ///
     /// # Errors
     /// [`Error::Stack`] when the endpoint is broken.

@@ -23,8 +23,8 @@ pub fn json(value: &impl serde::Serialize) -> Result<()> {
     print(&format!("{}\n", escaped(&serde_json::to_string_pretty(value).unwrap_or_default())))
 }
 
-/// JSON with the escapes that its strings may have. Between its strings there is no character but spaces and line ends
-/// that needs one.
+/// Escapes what a terminal obeys. Such characters are only in strings, where JSON permits the escapes; the line ends
+/// between them stay.
 fn escaped(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for char in json.chars() {
@@ -32,7 +32,7 @@ fn escaped(json: &str) -> String {
         if char == '\n' || mxl::visible(char.encode_utf8(&mut bytes)).len() == char.len_utf8() {
             text.push(char);
         } else {
-            // All of them are in the first plane.
+            // All of them are in the Basic Multilingual Plane, so four digits suffice.
             text.push_str(&format!("\\u{:04x}", u32::from(char)));
         }
     }

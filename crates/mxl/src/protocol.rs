@@ -46,7 +46,7 @@ pub struct FlowWords<'a> {
 }
 
 /// The words of a flow of samples in which our writers announce a jump, in reserved bytes that are 0 while there is
-/// none: a C++ writer leaves them alone.
+/// none, unless a writer died in one: a C++ writer leaves them alone.
 #[derive(Clone, Copy, Debug)]
 pub struct JumpWords<'a> {
     /// The head before the jump. The words count only while the head has this value.
@@ -216,8 +216,10 @@ pub fn open_samples(
     // Before the first commit nothing can be read.
     let jumps = count > 0 && head != 0 && start != head;
     if jumps {
+        // An announced jump from this head was not committed: of this writer, of another one, or of one that died.
+        let again = is_jumping || jump.from.load(Ordering::Relaxed) == head;
         jump.from.store(head, Ordering::Release); // JUMP
-        jump.to.store(if is_jumping { u64::MAX } else { start }, Ordering::Release); // JUMP
+        jump.to.store(if again { u64::MAX } else { start }, Ordering::Release); // JUMP
     }
     fence(Ordering::Release); // JUMP
     is_jumping || jumps

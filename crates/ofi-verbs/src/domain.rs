@@ -162,7 +162,10 @@ impl Domain {
             Error::wanted(
                 Errno::ENODEV,
                 "fi_info.src_addr",
-                format!("an address of RDMA device {}", info.domain_attr.name),
+                match info.domain_attr.name.as_str() {
+                    "" => "an address of an RDMA device".to_owned(),
+                    name => format!("an address of RDMA device {name}"),
+                },
                 wanted.map_or_else(String::new, |ip| ip.to_string()),
                 "use an info that getinfo returned",
             )

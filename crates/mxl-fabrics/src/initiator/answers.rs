@@ -41,17 +41,14 @@ impl Initiator {
             return;
         }
         peer.sent.remove(&number);
-        let Sent { index, count, is_published, bytes, is_judged, is_flagged, is_given_up, since, .. } = sent;
+        let Sent { index, count, committed, bytes, is_judged, is_flagged, is_given_up, since, .. } = sent;
         let target = peer.info.id;
         peer.stats.bytes += bytes;
         let is_whole = match &self.source {
             _ if is_given_up => false,
             _ if !is_judged => true,
             Source::Grains(reader) => reader.holds(index),
-            Source::Samples(reader) => {
-                let start = index.saturating_sub(count);
-                reader.holds(start, if is_published { index } else { start })
-            }
+            Source::Samples(reader) => reader.holds(index.saturating_sub(count), committed),
         };
         if is_judged {
             let worth = if is_given_up { GIVEN_UP } else { u64::from(is_whole && !is_flagged) };
@@ -59,9 +56,18 @@ impl Initiator {
         }
         if is_whole {
             peer.stats.done += 1;
-            peer.arrived.insert(number, index);
+            // The target's report may come before the completion of a message.
+            let is_published = number < peer.published;
+            if is_published {
+                peer.stats.published += 1;
+            } else {
+                peer.arrived.insert(number, index);
+            }
             peer.latency.record(since.elapsed());
             self.tell(Transfer::Done { target, index });
+            if is_published {
+                self.tell(Transfer::Published { target, index });
+            }
         } else {
             peer.stats.torn += 1;
             self.tell(Transfer::Torn { target, index });

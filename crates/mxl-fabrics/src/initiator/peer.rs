@@ -16,7 +16,8 @@ use crate::{Histogram, TargetInfo};
 #[non_exhaustive]
 pub enum Transfer {
     /// The transfer is in the target's ring, whole. The target publishes it next, unless it ends before that:
-    /// [`Published`](Self::Published) or [`Unconfirmed`](Self::Unconfirmed) follows.
+    /// [`Published`](Self::Published) or [`Unconfirmed`](Self::Unconfirmed) follows, unless the program removes the
+    /// target.
     Done {
         /// [`TargetInfo::id`].
         target: u64,
@@ -176,8 +177,8 @@ pub(super) struct Sent {
     pub index: u64,
     /// Samples of the batch; 0 for grains.
     pub count: u64,
-    /// The source's writer had published the data.
-    pub is_published: bool,
+    /// Samples up to this index were committed when the first part was posted: a lower head means that they are gone.
+    pub committed: u64,
     pub bytes: u64,
     /// Posted writes that have not ended.
     pub left: usize,
@@ -199,7 +200,7 @@ impl Sent {
         Self {
             index,
             count,
-            is_published: true,
+            committed: index,
             bytes: 0,
             left: 0,
             is_posted: false,

@@ -154,7 +154,7 @@ impl Initiator {
             return Ok(self.drop_job(at, job));
         }
         let stride = reader.stride();
-        let base = reader.base();
+        let (base, head) = (reader.base(), reader.head());
         let source = Memory { addr: base.cast_mut(), len: stride * reader.channels() as usize };
         let rings = Rings { length: stride as u64 / reader.word(), word: reader.word() };
         let (channels, start) = (reader.channels(), index.saturating_sub(count));
@@ -173,7 +173,8 @@ impl Initiator {
             return self.ask(at, addr, start, start);
         }
         let spans = shape::samples(channels, index, count, rings, Rings { length, word: rings.word });
-        let begun = Sent { is_judged: true, is_published: published, ..Sent::new(index, count, job.since) };
+        let committed = if published { index } else { start.min(head) };
+        let begun = Sent { is_judged: true, committed, ..Sent::new(index, count, job.since) };
         let amount = Amount { is_grain: false, index, amount: count as u32, time: count };
         match self.post_part(at, (addr, remote, source), (job, begun, amount), &spans)? {
             Some(true) => self.peers[at].position = Some(index),

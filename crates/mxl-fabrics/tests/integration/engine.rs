@@ -118,7 +118,7 @@ fn an_end_that_sleeps_for_long_notices_its_peer() {
         pair.send(7);
         pair.arrived(&far, 7);
         let taken = begin.elapsed();
-        assert!(taken < Duration::from_millis(600), "{provider}: {taken:?}");
+        assert!(taken < Duration::from_millis(1500), "{provider}: {taken:?}"); // a lost wake-up takes 2.5 s
         let Pair { initiator, target, .. } = pair;
         drop(target);
         while !matches!(initiator.wait(LONG).unwrap().unwrap(), Transfer::Disconnected { .. }) {}

@@ -113,6 +113,11 @@ impl GrainWindow {
 
     #[cold]
     fn map_anew(&mut self, number: u32) -> Result<usize, Error> {
+        // First, for a process that is short of mappings.
+        if self.mapped.len() == self.most {
+            let oldest = self.mapped.iter().enumerate().min_by_key(|(_, there)| there.used);
+            self.mapped.swap_remove(oldest.map_or(0, |(at, _)| at));
+        }
         let dir = self.flow.dir();
         let folder = Folder::open(dir).and_then(|flow| flow.folder(&dir.join("grains")));
         let opened = folder.and_then(|folder| grains::open_slot(&self.flow, &folder, number, false));
@@ -125,15 +130,8 @@ impl GrainWindow {
             let path = scaffold::grain_path(dir, number);
             return Err(Error::file(&path, "slots of different sizes"));
         }
-        let mapped = Mapped { number, slot, used: 0 };
-        if self.mapped.len() < self.most {
-            self.mapped.push(mapped);
-            return Ok(self.mapped.len() - 1);
-        }
-        let oldest = self.mapped.iter().enumerate().min_by_key(|(_, there)| there.used);
-        let at = oldest.map_or(0, |(at, _)| at);
-        self.mapped[at] = mapped;
-        Ok(at)
+        self.mapped.push(Mapped { number, slot, used: 0 });
+        Ok(self.mapped.len() - 1)
     }
 
     /// Records a read, at a limited rate. By the file's name, since thousands of descriptors are many too.

@@ -141,7 +141,7 @@ impl SampleReader {
     }
 
     /// Whether none of the samples read from `start` to before `end` has been overwritten so far. (For samples that
-    /// were read before their commit, give `start` as the `end`.)
+    /// were read before their commit, give the lower of `start` and the head at that time as the `end`.)
     ///
     /// It notices a writer that jumps, ahead or back, before that overwrites anything, unless it is one of the C++ SDK:
     /// then it notices the jump with its commit.

@@ -63,7 +63,7 @@ fn tokio_server() {
 #[test]
 fn no_example_is_left_out() {
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tested = std::fs::read_to_string(here.join("tests/examples.rs")).expect("this file");
+    let tested = std::fs::read_to_string(here.join("tests/integration/examples.rs")).expect("this file");
     let index = std::fs::read_to_string(here.join("examples/README.md")).expect("the index");
     for entry in std::fs::read_dir(here.join("examples")).expect("examples").flatten() {
         let name = entry.file_name().to_string_lossy().trim_end_matches(".rs").to_string();

@@ -80,7 +80,7 @@ fn unknown_layers_and_layers_alone_are_refused_in_words() {
 #[test]
 #[cfg(feature = "tcp")]
 fn tcp_is_listed_after_the_others_and_is_for_those_who_name_it() {
-    const NAME: &str = "tcp_is_listed_after_the_others_and_is_for_those_who_name_it";
+    const NAME: &str = "layers::tcp_is_listed_after_the_others_and_is_for_those_who_name_it";
     let names = |hints: Option<&Hints>| -> Vec<String> {
         infos(GetinfoFlags::empty(), hints)
             .unwrap()
