@@ -300,6 +300,9 @@ fn atomics(name: &str) -> String {
     let types: Vec<(Datatype, usize)> =
         Datatype::VALUES.iter().map(|&datatype| (datatype, count(datatype))).collect();
     let all: usize = types.iter().map(|(_, count)| count).sum();
+    if all == 0 {
+        return "none".into();
+    }
     let with = types.iter().filter(|(_, count)| *count > 0);
     format!("{} on {}", number(all), code(with.map(|(datatype, _)| datatype.to_string())))
 }

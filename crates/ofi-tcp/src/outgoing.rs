@@ -230,7 +230,9 @@ impl Outgoing {
                     let (regions, who) = lender.regions();
                     let len = (reading.len - reading.at).min(AT_ONCE);
                     let range = (reading.at, len);
-                    let held = regions.grants_as(who, &reading.remote, range, MrAccess::REMOTE_READ)?;
+                    let held = regions.grants_as(who, &reading.remote, range, MrAccess::REMOTE_READ);
+                    // The error of the peer's access, and not of this end's operations.
+                    let held = held.map_err(|_| Errno::ECONNRESET)?;
                     held.iter()
                         .flat_map(Grant::pieces)
                         .for_each(|piece| push(vectors, &mut offered, piece.addr, piece.len));

@@ -214,6 +214,13 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
         if aliases.provider_of(own).is_some() {
             continue;
         }
+        // Whoever wants packets protected does not get a provider in the clear instead, unless it is named.
+        let is_unprotected = |refusal: &Refusal| {
+            refusal.provider == "udp" && matches!(refusal.field, "environment" | "encryption")
+        };
+        if own == "tcp" && wanted.is_empty() && all.refusals.iter().any(is_unprotected) {
+            continue;
+        }
         if request.flags.contains(GetinfoFlags::PROV_ATTR_ONLY) {
             for name in std::iter::once(own).chain(aliases.of(own)) {
                 list(provider.as_ref(), name, wanted, &filter, &mut all);

@@ -225,6 +225,15 @@ fn whoever_breaks_the_protocol_loses_its_connection_and_nobody_else_does() {
         ("two announcements by one number", [plain(rts), plain(rts)].concat()),
         ("data that was not asked for", [plain(rts), plain(Packet::Data { number: 1, len: 10 })].concat()),
         ("an unknown key", plain(write(0, 8, own.key ^ 1))),
+        (
+            "an unknown key of a write that wants an acknowledgement",
+            plain(Packet::Write {
+                remote: pieces(&[(0, 8, own.key ^ 1)]),
+                data: None,
+                confirm: true,
+                len: 8,
+            }),
+        ),
         ("a write to what may be read", plain(write(own.addr, 8, own.key))),
         ("a read beyond the end", plain(Packet::Read { remote: pieces(&[(own.addr + 60, 8, own.key)]) })),
     ] {
@@ -233,6 +242,7 @@ fn whoever_breaks_the_protocol_loses_its_connection_and_nobody_else_does() {
         let mut raw = Raw::meet(&side);
         raw.say(&bytes);
         raw.is_closed(&[&side]);
+        assert!(raw.read.is_empty() || !what.contains("key"), "{what}: it was answered {:?}", raw.read);
         assert_eq!(side.statistic("broken"), broken + 1, "{what}");
     }
     serves(&side);

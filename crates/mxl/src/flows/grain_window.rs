@@ -62,12 +62,11 @@ impl GrainWindow {
         self.grains
     }
 
-    /// A whole grain, as [`GrainReader::read`](crate::GrainReader::read) returns it. Its mapping may end with the next
-    /// read.
+    /// A whole grain, as [`GrainReader::read`](crate::GrainReader::read) returns it. The next read may unmap it.
     ///
     /// # Errors
     /// Those of [`GrainReader::read`](crate::GrainReader::read), and those of the system for a file that cannot be
-    /// mapped.
+    /// mapped, or that the C++ SDK is deleting.
     pub fn read(&mut self, index: u64, wait: Wait) -> Result<ReadGrain<'_>, Error> {
         self.read_slices(index, u16::MAX, wait)
     }

@@ -10,7 +10,7 @@ use crate::offer;
 
 /// The addresses of one getinfo call.
 pub struct Asked {
-    /// Of all addresses in the answer, except where the call leaves the family open.
+    /// The format of all addresses in the answer. Where the call leaves the family open, interfaces have their own.
     pub format: AddrFormat,
     /// The address that node and service denote.
     pub address: Option<Address>,

@@ -224,7 +224,16 @@ impl TcpLanes {
                     return;
                 }
             };
-            if self.pending.len() >= MAX_UNIDENTIFIED {
+            // Attempts of this end are pending too.
+            let is_unidentified = |id: &&SlotId| {
+                self.conns
+                    .get(**id)
+                    .and_then(Option::as_deref)
+                    .is_some_and(|conn| conn.phase == Phase::Called)
+            };
+            if self.pending.len() >= MAX_UNIDENTIFIED
+                && self.pending.iter().filter(is_unidentified).count() >= MAX_UNIDENTIFIED
+            {
                 self.common.counts.refused += 1;
                 continue;
             }

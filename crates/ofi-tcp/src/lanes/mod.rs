@@ -252,7 +252,8 @@ impl TcpLanes {
         if conn.stalled {
             return Ok(());
         }
-        if stashed && !conn.stash.is_empty() {
+        // A payload that is here as a whole may wait for the application's room, with nothing behind it.
+        if stashed && (!conn.stash.is_empty() || conn.body.is_some()) {
             let bytes = std::mem::take(&mut conn.stash);
             let used = self.take(host, id, peer, conn, &bytes)?;
             conn.stash.extend_from_slice(&bytes[used..]);

@@ -57,10 +57,9 @@ impl TcpLanes {
         }
         let packet = Packet::Message { tag, data, confirm, len: out.len as u64 };
         conn.out.header(&packet, conn.order);
-        let injected = out.flags.contains(OpFlags::INJECT);
         // SAFETY: the core lends the pieces of what it posts.
         let posted = unsafe {
-            self.payload(host, id, (out.peer, out.pieces, out.len), confirm, injected, &out.ticket)
+            self.payload(host, id, (out.peer, out.pieces, out.len), confirm, out.flags, &out.ticket)
         };
         self.leave(host, id, &out.ticket, out.flags);
         Ok(posted)
@@ -76,10 +75,11 @@ impl TcpLanes {
         id: SlotId,
         (peer, pieces, len): (u32, &[ofi_api::Piece], usize),
         confirm: bool,
-        injected: bool,
+        flags: OpFlags,
         ticket: &Ticket,
     ) -> Posted {
         let (polls, gathers) = (self.polls, self.gathers);
+        let (injected, more) = (flags.contains(OpFlags::INJECT), flags.contains(OpFlags::MORE));
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return Posted::Done };
         let copied = injected || len <= COPIED;
         if copied {
@@ -89,7 +89,7 @@ impl TcpLanes {
         // Before the connection is established it may still fail: then not even a copy counts as sent.
         let is_open = conn.phase == Phase::Ready;
         // What waits for the next poll ends in it: an application that has all its completions may never poll again.
-        let waits = conn.full || (gathers && ticket.signal && conn.wrote == polls);
+        let waits = conn.full || more || (gathers && ticket.signal && conn.wrote == polls);
         if copied && !confirm && is_open && !waits {
             return Posted::Done;
         }
@@ -139,13 +139,12 @@ impl TcpLanes {
             return Ok(Posted::Pending);
         }
         let data = out.remote_data().map(|data| data.value);
-        let injected = out.flags.contains(OpFlags::INJECT);
         // Only an acknowledgement tells a write from one that the peer refuses, by ending the connection.
         let confirm = true;
         conn.out.header(&Packet::Write { remote, data, confirm, len: out.len as u64 }, conn.order);
         // SAFETY: the core lends the pieces of what it posts.
         let posted = unsafe {
-            self.payload(host, id, (out.peer, out.pieces, out.len), confirm, injected, &out.ticket)
+            self.payload(host, id, (out.peer, out.pieces, out.len), confirm, out.flags, &out.ticket)
         };
         self.leave(host, id, &out.ticket, out.flags);
         Ok(posted)

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use ofi::raw::{AvAttr, BindFlags, CqAttr, EpType};
+use ofi::raw::{AvAttr, BindFlags, Caps, CqAttr, EpType};
 use ofi::{Errno, Error, GetinfoFlags, Hints, Info, Node, Version};
 
 const MISSPELLED: [(&str, &str); 2] = [("FI_UDP_ENCRYPTION", "requierd"), ("FI_UDP_CHECKSUM", "ture")];
@@ -34,6 +34,11 @@ fn a_misspelled_protection_is_refused() {
             in_a_process("protections::a_misspelled_protection_is_refused", variable, value);
         });
     };
+    // Nor does who names no provider get one that sends in the clear.
+    let unnamed = Hints::new().caps(Caps::MSG | Caps::REMOTE_COMM);
+    let found =
+        ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&unnamed)).unwrap_or_default();
+    assert!(found.iter().all(|info| info.fabric_attr.prov_name != "tcp"), "{variable}={value}: {found:?}");
     let error = Node::open(&hints()).map(drop).unwrap_err();
     assert_eq!(error, Errno::ENODATA);
     let text = error.to_string();
