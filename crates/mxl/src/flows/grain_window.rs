@@ -29,6 +29,8 @@ pub struct GrainWindow {
     /// Maximum mapped grains.
     most: usize,
     mapped: Vec<Mapped>,
+    /// [`Slot::shape`] of all slots: that of the first one that was mapped.
+    shape: Option<(u32, u16)>,
     /// Number of reads, by which the mappings know their age.
     reads: u64,
     touched: AtomicU64,
@@ -51,7 +53,7 @@ impl GrainWindow {
         }
         let grains = u64::from(flow.info.config.discrete().grain_count);
         let touched = AtomicU64::new(0);
-        let mut window = Self { flow, grains, most, mapped: Vec::new(), reads: 0, touched };
+        let mut window = Self { flow, grains, most, mapped: Vec::new(), shape: None, reads: 0, touched };
         // A broken flow is an error now.
         window.map(window.flow.runtime().head)?;
         Ok(window)
@@ -125,7 +127,7 @@ impl GrainWindow {
             return Err(self.flow.invalid());
         }
         let slot = opened?;
-        if self.mapped.first().is_some_and(|first| !first.slot.is_like(&slot)) {
+        if *self.shape.get_or_insert(slot.shape()) != slot.shape() {
             let path = scaffold::grain_path(dir, number);
             return Err(Error::file(&path, "slots of different sizes"));
         }

@@ -87,9 +87,9 @@ impl Slot {
         self.file.from(0)
     }
 
-    /// Whether another slot may be of the same ring.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        (self.payload, self.slices) == (other.payload, other.slices)
+    /// Bytes and slices of a whole grain, which all slots of a ring have in common.
+    pub(super) fn shape(&self) -> (u32, u16) {
+        (self.payload, self.slices)
     }
 }
 
@@ -107,7 +107,7 @@ fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
     let folder = Folder::open(flow.dir())?.folder(&flow.dir().join("grains"))?;
     let open = |index| open_slot(flow, &folder, index, write);
     let slots = (0..flow.info.config.discrete().grain_count).map(open).collect::<Result<Vec<_>, _>>()?;
-    if !slots.iter().all(|slot| slot.is_like(&slots[0])) {
+    if !slots.iter().all(|slot| slot.shape() == slots[0].shape()) {
         return Err(Error::file(&flow.dir().join("grains"), "slots of different sizes"));
     }
     Ok(slots)
