@@ -28,6 +28,9 @@ impl<G> Core<G> {
     pub(super) fn give_up(&mut self, now: Time, sink: &mut impl Sink<G>) {
         self.account();
         let mut ending = std::mem::take(&mut self.ending);
+        if ending.is_empty() {
+            return;
+        }
         ending.sort_unstable_by_key(|id| id.to_wire());
         ending.dedup();
         let place = |id: SlotId| ending.binary_search_by_key(&id.to_wire(), |id| id.to_wire());

@@ -138,7 +138,10 @@ impl<G> Core<G> {
         let is_awaited = self.places.give_back(rail, count);
         // The common case in a long transfer: no work waits for this path, and the transfer does not end with these
         // operations.
-        let is_common = transfer.in_flight > 0 && session.state == State::Up && session.transfers.is_empty();
+        let is_common = transfer.in_flight > 0
+            && session.state == State::Up
+            && session.transfers.is_empty()
+            && !session.has_messages();
         if is_awaited {
             self.wake_waiting(rail, count);
         }

@@ -116,8 +116,7 @@ impl<G> Core<G> {
         let shut = self.places.full | self.stalled.blocked();
         let Some(session) = self.sessions.get_mut(id) else { return };
         let is_answer = session.is_answer();
-        let has_work = session.due || !session.outbox.is_empty() || !session.transfers.is_empty();
-        if !has_work || (shut == 0 && !is_answer) {
+        if !session.has_work() || (shut == 0 && !is_answer) {
             return;
         }
         for path in &session.paths {
@@ -137,12 +136,16 @@ impl<G> Core<G> {
     }
 
     /// Lets up to `count` of the sessions that wait for places on a rail look again, those that wait longest first.
+    /// Those that have ended, or that have no work left, do not count: they would use up the turns of those behind them.
     #[cold]
     pub(super) fn wake_waiting(&mut self, rail: usize, count: u32) {
-        for _ in 0..count {
+        let mut left = count;
+        while left > 0 {
             let Some(id) = self.places.rails[rail].waiting.pop_front() else { return };
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.awaited &= !(1 << rail);
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            session.awaited &= !(1 << rail);
+            if session.has_work() {
+                left -= 1;
                 self.wake(id);
             }
         }
@@ -153,7 +156,8 @@ impl<G> Core<G> {
         for rail in 0..self.places.rails.len() {
             if self.places.refusing >> rail & 1 == 1 {
                 self.wake_waiting(rail, count);
-                if self.places.rails[rail].waiting.is_empty() {
+                // The end of an operation wakes those that wait for a place of a full rail.
+                if self.places.rails[rail].waiting.is_empty() || self.places.full >> rail & 1 == 1 {
                     self.places.refusing &= !(1 << rail);
                 }
             }

@@ -211,6 +211,21 @@ impl Session {
         self.state == State::Up
     }
 
+    /// Whether the session, which is open, owes its peer a message.
+    #[inline]
+    pub(super) fn has_messages(&self) -> bool {
+        self.introduces || self.owes_ready || !self.acks.is_empty() || !self.outbox.is_empty()
+    }
+
+    /// Whether the session has work that needs a place on a rail.
+    pub(super) fn has_work(&self) -> bool {
+        match self.state {
+            State::Up => self.has_messages() || !self.transfers.is_empty(),
+            State::Over => false,
+            _ => self.due,
+        }
+    }
+
     /// Introduces this agent's abilities in a new session, and expects the peer's by `able_until`. With one path
     /// neither end needs them.
     pub(super) fn introduce(&mut self, able_until: Time) {

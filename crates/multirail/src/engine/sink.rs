@@ -212,6 +212,9 @@ impl<G> Core<G> {
     /// Hands the pending work to the rails. Returns whether there was any.
     pub fn perform(&mut self, now: Time, sink: &mut impl Sink<G>) -> bool {
         self.account();
+        if !self.ending.is_empty() {
+            self.give_up(now, sink); // before their refused work is offered again
+        }
         let was_freed = self.retry_stalled(now, sink);
         let mut done = 0;
         while done < MAX_COMMANDS_PER_PERFORM {
