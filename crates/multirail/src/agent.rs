@@ -342,7 +342,8 @@ impl Agent {
         Ok(())
     }
 
-    /// Disconnects a peer and forgets its metadata.
+    /// Disconnects a peer and forgets its metadata. Its notifications that the program has not taken are dropped, also
+    /// those that were acknowledged as they arrived ([`Config::acknowledge_taken`](crate::Config) off).
     ///
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.

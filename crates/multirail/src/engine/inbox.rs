@@ -5,19 +5,21 @@
 //! carries the number of its transfer and its own number within the transfer, so a write that arrives twice because it
 //! was sent again after a rail failed counts once. Only transfers with a notification count.
 //!
-//! Bounds: ids within [`WINDOW`] of the oldest missing id; [`WINDOW`] notifications and [`BYTES`] that are unfinished
-//! or that the program has not taken (`unread.rs`); the length of a notification; and the writes of the last
-//! [`NUMBERS`] transfers. The sender's bounds are lower. Input beyond the bounds is dropped and counted.
+//! Bounds: ids within [`WINDOW`] of the oldest missing id; [`WINDOW`] notifications and [`BYTES`] that are unfinished,
+//! or that are neither taken nor acknowledged (`unread.rs`); the length of a notification; and the writes of the last
+//! [`NUMBERS`] transfers. A sender that keeps to its bounds (`session.rs`) stays within them: the bytes are equal, the
+//! numbers lower. Input beyond the bounds is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::session::{ORDER_BYTES, UNACKED_BYTES};
 use crate::wire::message::{FRAGMENT, Fragment};
 
 /// Maximum distance of a notification's id from the oldest missing one.
 pub(super) const WINDOW: u64 = 1024;
-/// Bytes of unfinished notifications, and of those that the program has not taken. One notification alone may be longer
-/// than the remaining room.
-pub(super) const BYTES: usize = 8 << 20;
+/// Bytes of unfinished notifications, and of those that are neither taken nor acknowledged. One of them may be longer,
+/// if the others fit into [`ORDER_BYTES`].
+pub(super) const BYTES: usize = UNACKED_BYTES + ORDER_BYTES;
 /// Maximum transfers whose writes are counted at the same time.
 pub(super) const NUMBERS: u16 = 2048;
 
@@ -60,8 +62,11 @@ struct Partial {
 pub(super) struct Limits {
     /// Maximum length of a notification.
     pub(super) longest: usize,
-    /// Notifications of the peer that the program has not taken, and their bytes.
+    /// Notifications of the peer that are neither taken nor acknowledged, so that their sender counts them too: their
+    /// number and bytes.
     pub(super) unread: (usize, usize),
+    /// The longest of them, if they have more than [`BYTES`] together.
+    pub(super) longest_unread: usize,
 }
 
 /// The result for a fragment.
@@ -135,8 +140,12 @@ impl Inbox {
         }
         if !self.partial.contains_key(&id) {
             let (count, kept) = (limits.unread.0 + self.partial.len(), limits.unread.1 + self.bytes);
-            let is_too_much = count as u64 >= WINDOW || (kept > 0 && kept + total > BYTES);
-            if total > limits.longest || is_too_much {
+            let is_too_much = kept + total > BYTES && {
+                let longest = self.partial.values().map(|partial| partial.bytes.len()).max();
+                let longest = total.max(limits.longest_unread).max(longest.unwrap_or(0));
+                kept + total - longest > ORDER_BYTES
+            };
+            if count as u64 >= WINDOW || total > limits.longest || is_too_much {
                 return Taken::Refused;
             }
             self.bytes += total;
@@ -261,7 +270,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// The program has taken everything.
-    const FREE: Limits = Limits { longest: BYTES, unread: (0, 0) };
+    const FREE: Limits = Limits { longest: BYTES, unread: (0, 0), longest_unread: 0 };
 
     fn fragments(id: u64, expected: u32, transfer: u16, bytes: &[u8]) -> Vec<Fragment> {
         let count = bytes.len().div_ceil(FRAGMENT).max(1);
@@ -376,13 +385,37 @@ mod tests {
         assert_eq!(inbox.take(&endless(7, BYTES as u32), FREE), Taken::Refused, "the budget is used up");
     }
 
+    /// A notification that is longer than the budget stands in nobody's way: the orders beside it are taken.
+    #[test]
+    fn orders_are_taken_beside_a_long_notification() {
+        let longest = 2 * BYTES;
+        let one = |id| fragments(id, 0, 0, &[1; 100]).remove(0);
+        let unread = Limits { longest, unread: (1, longest), longest_unread: longest };
+        assert_eq!(Inbox::default().take(&one(0), unread), Taken::Complete(0, vec![1; 100]));
+        let (mut inbox, free) = (Inbox::default(), Limits { longest, ..FREE });
+        let long = Fragment {
+            id: 0,
+            expected: 0,
+            transfer: 0,
+            total: longest as u32,
+            offset: 0,
+            bytes: vec![0; FRAGMENT],
+        };
+        assert_eq!(inbox.take(&long, free), Taken::Incomplete);
+        assert_eq!(inbox.take(&one(1), free), Taken::Complete(1, vec![1; 100]));
+        // The order arrives first, and waits for writes.
+        let (mut inbox, order) = (Inbox::default(), fragments(1, 1, 1, &[1; 100]).remove(0));
+        assert_eq!(inbox.take(&order, free), Taken::Incomplete);
+        assert_eq!(inbox.take(&long, free), Taken::Incomplete);
+    }
+
     /// The length that a fragment announces is not allocated before it has been compared with the limits.
     #[test]
     fn announced_lengths_and_what_is_unread_are_bounded() {
         let mut inbox = Inbox::default();
         let first =
             |id, total| Fragment { id, expected: 0, transfer: 0, total, offset: 0, bytes: vec![0; FRAGMENT] };
-        let limits = Limits { longest: 1 << 20, unread: (0, 0) };
+        let limits = Limits { longest: 1 << 20, ..FREE };
         assert_eq!(inbox.take(&first(0, u32::MAX), limits), Taken::Refused);
         assert_eq!(inbox.take(&first(0, (1 << 20) + 1), limits), Taken::Refused);
         assert_eq!(inbox.kept(), (0, 0, 0));
@@ -391,6 +424,8 @@ mod tests {
         assert_eq!(inbox.take(&first(1, 9000), full), Taken::Refused, "one too many");
         let full = Limits { unread: (1, BYTES - (1 << 20)), ..limits };
         assert_eq!(inbox.take(&first(1, 9000), full), Taken::Refused, "too many bytes");
+        let long = Limits { unread: (1, 2 * BYTES), longest_unread: 2 * BYTES, ..limits };
+        assert_eq!(inbox.take(&first(1, 9000), long), Taken::Refused, "too many beside a long one");
         let parts = fragments(1, 0, 0, &[5; 2 * FRAGMENT]);
         assert_eq!(inbox.take(&parts[0], limits), Taken::Incomplete);
         assert_eq!(inbox.take(&parts[1], limits), Taken::Complete(1, vec![5; 2 * FRAGMENT]));

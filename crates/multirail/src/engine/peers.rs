@@ -168,7 +168,8 @@ impl<G> Core<G> {
         Ok(id)
     }
 
-    /// Forgets the greeter that has been without an open session for longest, unless transfers wait for its session.
+    /// Forgets the greeter that has been without an open session for longest, unless transfers wait for its session, or
+    /// the program has not taken its notifications.
     fn forget_greeter(&mut self) {
         while let Some(id) = self.idle_greeters.pop_front() {
             let Some(peer) = self.peers.get_mut(id) else { continue };
@@ -177,6 +178,9 @@ impl<G> Core<G> {
             let is_awaited = |id| self.sessions.get(id).is_some_and(|session| !session.transfers.is_empty());
             if !peer.is_greeter || peer.current.is_some() || offered.is_some_and(is_awaited) {
                 continue; // listed again when its session ends
+            }
+            if peer.unread.as_ref().is_some_and(|unread| !unread.is_empty()) {
+                continue; // they are acknowledged: listed again when the program has taken them
             }
             if let Some(peer) = self.peers.remove(id) {
                 self.names.remove(&peer.name);

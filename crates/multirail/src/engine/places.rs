@@ -73,7 +73,9 @@ impl Places {
     /// Whether a path may send a greeting or, to a stranger, an answer to one.
     pub(super) fn takes_greeting(&self, path: &Path, is_stranger: bool) -> bool {
         let Rail { size, used, strangers, .. } = self.rails[path.rail];
-        used < size && path.messages < MESSAGES && !(is_stranger && strangers >= size.div_ceil(4))
+        // A stranger that has not read one answer gets no other.
+        let most = if is_stranger { 1 } else { MESSAGES };
+        used < size && path.messages < most && !(is_stranger && strangers >= size.div_ceil(4))
     }
 
     #[inline]
@@ -124,7 +126,7 @@ impl<G> Core<G> {
             let is_refused = self.stalled.blocked() & bit != 0 && !path.is_stalled;
             // A path with operations looks again when one of its own ends.
             let has_none = path.places() == 0 && self.places.full & bit != 0;
-            let is_late = is_answer && !self.places.takes_greeting(path, true);
+            let is_late = is_answer && path.places() == 0 && !self.places.takes_greeting(path, true);
             if (is_refused || has_none || is_late) && session.awaited & bit == 0 {
                 session.awaited |= bit;
                 self.places.rails[rail].waiting.push_back(id);

@@ -8,12 +8,11 @@ use ofi_core::slots::SlotId;
 
 use super::farewell::Farewell;
 use super::fence::{Fence, Lease};
-use super::inbox::{Inbox, Limits, Taken};
+use super::inbox::{self, Inbox, Limits, Taken};
 use super::lost::{Expired, Lost};
 use super::path::Path;
 use super::transfer::Outcome;
-use super::unread::Unread;
-use super::{Command, Core, Event, InFlight, OpId, PathId, PeerId, Sink, Time, Timer};
+use super::{Audience, Command, Core, Event, InFlight, OpId, PathId, PeerId, Sink, Time, Timer};
 use crate::wire::message::{ACKED, Body, Reason};
 use crate::wire::{Message, RailInfo};
 
@@ -21,6 +20,10 @@ use crate::wire::{Message, RailInfo};
 pub(super) const UNACKED: u64 = 512;
 /// Maximum bytes of unacknowledged notifications. A single notification may be longer.
 pub(super) const UNACKED_BYTES: usize = 8 << 20;
+/// Ids that orders for device memory may have beyond [`UNACKED`], and their bytes beyond [`UNACKED_BYTES`]: programs
+/// that take no notifications while they wait for device memory need the orders to go on.
+const ORDERS: u64 = 256;
+pub(super) const ORDER_BYTES: usize = 64 << 10;
 
 /// Maximum repetitions of a message.
 const MAX_REPEATS: u32 = 5;
@@ -73,6 +76,7 @@ impl Outgoing {
 #[derive(Debug)]
 pub(super) struct Unacked {
     len: usize,
+    is_order: bool,
     /// The number of its transfer, if the peer counts writes.
     number: Option<u64>,
     transfer: SlotId,
@@ -126,6 +130,8 @@ pub(super) struct Session {
     pub(super) next_notification: u64,
     pub(super) unacked: BTreeMap<u64, Unacked>,
     pub(super) unacked_bytes: usize,
+    /// Those of orders for device memory among them.
+    order_bytes: usize,
     /// The next number for a transfer whose writes the peer counts; 16 bits of it travel over the wire.
     pub(super) next_number: u64,
     pub(super) numbers: BTreeSet<u64>,
@@ -191,6 +197,7 @@ impl Session {
             next_notification: 0,
             unacked: BTreeMap::new(),
             unacked_bytes: 0,
+            order_bytes: 0,
             next_number: 0,
             numbers: BTreeSet::new(),
             introduces: false,
@@ -248,20 +255,24 @@ impl Session {
     /// Takes an id for a notification, if the peer's window has room.
     pub(super) fn take_notification(
         &mut self,
-        len: usize,
+        bytes: &[u8],
         number: Option<u64>,
         transfer: SlotId,
     ) -> Option<u64> {
+        let (len, is_order) = (bytes.len(), bytes.last() == Some(&Audience::Memory.byte()));
         let oldest = self.unacked.first_key_value().map_or(self.next_notification, |(&id, _)| id);
-        let is_full = self.next_notification - oldest >= UNACKED
-            || (self.unacked_bytes > 0 && self.unacked_bytes + len > UNACKED_BYTES);
-        if is_full {
+        let most = if is_order { UNACKED + ORDERS } else { UNACKED };
+        let has_bytes = self.unacked_bytes == 0
+            || self.unacked_bytes + len <= UNACKED_BYTES
+            || (is_order && self.order_bytes + len <= ORDER_BYTES);
+        if self.next_notification - oldest >= most || !has_bytes {
             return None;
         }
         let id = self.next_notification;
         self.next_notification += 1;
-        self.unacked.insert(id, Unacked { len, number, transfer });
+        self.unacked.insert(id, Unacked { len, is_order, number, transfer });
         self.unacked_bytes += len;
+        self.order_bytes += if is_order { len } else { 0 };
         Some(id)
     }
 
@@ -276,8 +287,9 @@ impl Session {
 
     /// Records the acknowledgement of a notification. Returns its transfer.
     fn acknowledged(&mut self, id: u64) -> Option<SlotId> {
-        let Unacked { len, number, transfer } = self.unacked.remove(&id)?;
+        let Unacked { len, is_order, number, transfer } = self.unacked.remove(&id)?;
         self.unacked_bytes -= len;
+        self.order_bytes -= if is_order { len } else { 0 };
         if let Some(number) = number {
             self.numbers.remove(&number);
         }
@@ -502,7 +514,9 @@ impl<G> Core<G> {
                 let unread = session.peer.and_then(|peer| self.peers.get(peer)?.unread.as_deref());
                 // The audience is one byte more.
                 let longest = self.config.longest_notification.saturating_add(1);
-                let limits = Limits { longest, unread: unread.map_or((0, 0), Unread::kept) };
+                let (unread, longest_unread) =
+                    unread.map_or(((0, 0), 0), |unread| unread.unacknowledged(inbox::BYTES));
+                let limits = Limits { longest, unread, longest_unread };
                 match session.inbox.take(&fragment, limits) {
                     Taken::Incomplete => {}
                     Taken::Complete(notification, bytes) => self.hand_out(id, notification, bytes),

@@ -458,7 +458,7 @@ impl<G> Core<G> {
             return;
         }
         let Some(session) = self.sessions.get_mut(transfer.session) else { return };
-        let Some(notification) = session.take_notification(bytes.len(), transfer.number, id) else {
+        let Some(notification) = session.take_notification(bytes, transfer.number, id) else {
             session.held.push(id);
             return;
         };

@@ -6,7 +6,8 @@
 //! ends before, the sender is told a failure, and the notification is dropped.
 //!
 //! With [`Config::acknowledge_taken`](super::Config::acknowledge_taken) off, it is acknowledged as it arrives, as long
-//! as the program has not left too much of the peer's unread.
+//! as the program has not left too much of the peer's unread. The sender does not count it any more, and the inbox does
+//! not either.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,28 +33,53 @@ struct Entry {
 pub(super) struct Unread {
     entries: VecDeque<Entry>,
     bytes: usize,
+    /// The number and bytes of those that are not acknowledged.
+    open: (usize, usize),
     /// The peer is in [`Core::unread`].
     is_listed: bool,
 }
 
 impl Unread {
-    /// Their number and bytes.
-    pub(super) fn kept(&self) -> (usize, usize) {
-        (self.entries.len(), self.bytes)
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The number and bytes of those that are not acknowledged, and, if they have more than `bytes`, the longest.
+    pub(super) fn unacknowledged(&self, bytes: usize) -> ((usize, usize), usize) {
+        let open = || self.entries.iter().filter(|entry| !entry.is_acknowledged);
+        let longest = (self.open.1 > bytes).then(|| open().map(|entry| entry.bytes.len()).max());
+        (self.open, longest.flatten().unwrap_or(0))
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.bytes += entry.bytes.len();
+        if !entry.is_acknowledged {
+            self.open = (self.open.0 + 1, self.open.1 + entry.bytes.len());
+        }
+        self.entries.push_back(entry);
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Entry> {
+        let entry = self.entries.remove(at)?;
+        self.bytes -= entry.bytes.len();
+        if !entry.is_acknowledged {
+            self.open = (self.open.0 - 1, self.open.1 - entry.bytes.len());
+        }
+        Some(entry)
     }
 
     /// Drops the notification with this id.
     pub(super) fn void(&mut self, session: SlotId, id: u64) {
         let found = self.entries.iter().position(|entry| (entry.session, entry.id) == (session, id));
-        if let Some(entry) = found.and_then(|at| self.entries.remove(at)) {
-            self.bytes -= entry.bytes.len();
-        }
+        found.and_then(|at| self.remove(at));
     }
 
     /// Drops the notifications of an ended session that were not acknowledged.
     pub(super) fn session_ended(&mut self, session: SlotId) {
         self.entries.retain(|entry| entry.session != session || entry.is_acknowledged);
         self.bytes = self.entries.iter().map(|entry| entry.bytes.len()).sum();
+        let open = self.entries.iter().filter(|entry| !entry.is_acknowledged);
+        self.open = open.fold((0, 0), |(count, bytes), entry| (count + 1, bytes + entry.bytes.len()));
     }
 }
 
@@ -66,11 +92,10 @@ impl<G> Core<G> {
         if !std::mem::replace(&mut unread.is_listed, true) {
             self.unread.push_back(peer_id);
         }
-        let (count, kept) = unread.kept();
+        let (count, kept) = (unread.entries.len(), unread.bytes);
         let is_acknowledged =
             !acknowledge_taken && count < ACKNOWLEDGED.0 && kept + bytes.len() <= ACKNOWLEDGED.1;
-        unread.bytes += bytes.len();
-        unread.entries.push_back(Entry { session, id, is_acknowledged, bytes });
+        unread.push(Entry { session, id, is_acknowledged, bytes });
         is_acknowledged
     }
 
@@ -80,17 +105,17 @@ impl<G> Core<G> {
             let peer_id = self.unread.pop_front()?;
             let Some(peer) = self.peers.get_mut(peer_id) else { continue };
             let Some(unread) = &mut peer.unread else { continue };
-            let Some(Entry { session, id, is_acknowledged, bytes }) = unread.entries.pop_front() else {
+            let Some(Entry { session, id, is_acknowledged, bytes }) = unread.remove(0) else {
                 peer.unread = None;
                 continue;
             };
-            unread.bytes -= bytes.len();
-            if unread.entries.is_empty() {
+            let name = Arc::clone(&peer.name);
+            if unread.is_empty() {
                 peer.unread = None;
+                self.list_if_idle(peer_id);
             } else {
                 self.unread.push_back(peer_id);
             }
-            let name = Arc::clone(&peer.name);
             if !is_acknowledged
                 && let Some(found) = self.sessions.get_mut(session)
                 && found.inbox.was_read(id)

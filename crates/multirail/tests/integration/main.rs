@@ -21,6 +21,7 @@ mod silent;
 mod storm;
 mod strangers;
 mod support;
+mod unread;
 mod waits;
 
 use emulated::{alice, bob};

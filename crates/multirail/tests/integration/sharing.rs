@@ -163,6 +163,41 @@ impl Hub {
         ended.into_iter().for_each(|(op, _)| self.core.ended(op, Ok(()), NOW));
     }
 
+    /// Silent peers, numbered from 1, take all places, the last of them one. Returns their number.
+    fn fill(&mut self) -> u64 {
+        let mut silent = 0;
+        while self.rail.accesses.len() < OPERATIONS as usize {
+            silent += 1;
+            self.post(silent, MANY);
+            self.perform();
+        }
+        silent
+    }
+
+    /// A peer notifies the hub, whose program takes the notification.
+    fn notified_by(&mut self, number: u64) {
+        let peer = self.peers.get_mut(&number).unwrap();
+        let hub = peer.find("agent-0").unwrap();
+        let incarnation = self.core.metadata(Vec::new()).incarnation;
+        let plan = Plan {
+            way: Way::Write,
+            pieces: Vec::new(),
+            regions: Vec::new(),
+            incarnation,
+            total: 0,
+            guard: (),
+        };
+        peer.post(hub, Arc::new(plan), Some(b"new".to_vec()), LONG, NOW).unwrap();
+        let mut rail = Rail::default();
+        while peer.perform(NOW, &mut rail) {
+            for (op, _, bytes) in rail.messages.drain(..) {
+                peer.ended(op, Ok(()), NOW);
+                self.core.message(&bytes, NOW);
+            }
+        }
+        assert_eq!(self.core.take_notification().unwrap().bytes, b"new");
+    }
+
     fn is_done(&self, id: TransferId) -> bool {
         self.core.progress(id).unwrap().outcome.is_some()
     }
@@ -256,12 +291,7 @@ fn refusals_cost_the_same_with_many_peers() {
 fn those_without_a_place_get_the_next_one() {
     const PEERS: u64 = 60;
     let mut hub = Hub::new(PEERS);
-    let mut silent = 0;
-    while hub.rail.accesses.len() < OPERATIONS as usize {
-        silent += 1;
-        hub.post(silent, MANY);
-        hub.perform();
-    }
+    let silent = hub.fill();
     assert_eq!(hub.rail.accesses_to(silent), 1, "the last place");
     let waiting = [silent + 1, silent + 2].map(|number| hub.post(number, 1));
     hub.perform();
@@ -275,4 +305,66 @@ fn those_without_a_place_get_the_next_one() {
     hub.perform();
     assert!(waiting.iter().all(|&id| hub.is_done(id)));
     assert_eq!(hub.rail.refusals, 0);
+}
+
+/// A session that owes its peer no more than an acknowledgement waits for a place too.
+#[test]
+fn an_acknowledgement_gets_the_next_place() {
+    let mut hub = Hub::new(60);
+    let silent = hub.fill();
+    hub.notified_by(silent + 1);
+    hub.perform();
+    assert!(hub.rail.messages.is_empty(), "there is no place");
+    hub.end(silent);
+    hub.perform();
+    let to: Vec<_> = hub.rail.messages.iter().map(|message| message.1).collect();
+    assert_eq!(to, [silent + 1]);
+    assert_eq!(hub.rail.refusals, 0);
+}
+
+/// The place of a session's own access, too, although none of its transfers has anything left to post.
+#[test]
+fn an_acknowledgement_gets_the_place_of_its_session() {
+    let mut hub = Hub::new(60);
+    hub.post(60, 2);
+    hub.fill();
+    hub.notified_by(60);
+    hub.perform();
+    assert!(hub.rail.messages.is_empty(), "there is no place");
+    let own = hub.rail.accesses.iter().position(|access| access.1 == 60).unwrap();
+    let (op, _) = hub.rail.accesses.remove(own);
+    hub.core.ended(op, Ok(()), NOW);
+    hub.perform();
+    let to: Vec<_> = hub.rail.messages.iter().map(|message| message.1).collect();
+    assert_eq!(to, [60]);
+}
+
+#[test]
+fn those_with_nothing_left_to_do_use_up_no_turn() {
+    let mut hub = Hub::new(60);
+    let silent = hub.fill();
+    let [cancelled, other] = [silent + 1, silent + 2].map(|number| hub.post(number, 1));
+    hub.perform();
+    hub.core.cancel(cancelled);
+    hub.perform();
+    hub.end(silent);
+    hub.perform();
+    assert_eq!((hub.rail.accesses_to(silent + 1), hub.rail.accesses_to(silent + 2)), (0, 1));
+    hub.end(silent + 2);
+    hub.perform();
+    assert!(hub.is_done(other));
+}
+
+#[test]
+fn refused_work_of_an_ended_transfer_is_not_posted() {
+    let mut hub = Hub::new(1);
+    hub.rail.refuses = vec![1];
+    let id = hub.post(1, 10);
+    hub.perform();
+    assert!(hub.core.is_stalled());
+    hub.rail.refuses.clear();
+    hub.core.cancel(id);
+    hub.perform();
+    assert_eq!(hub.rail.accesses_to(1), 0);
+    assert!(hub.core.progress(id).unwrap().is_quiet && !hub.core.is_stalled());
 }
