@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use multirail::wire::Metadata;
+use multirail::wire::{Metadata, RegionInfo};
 use multirail::{Agent, Transfer};
 use ofi::{Errno, Error, Result};
 
@@ -33,7 +33,13 @@ const GREETING: Duration = Duration::from_millis(10);
 
 impl Engine {
     /// Loads metadata that must belong to the peer of this name.
-    pub(crate) fn load(&self, peer: &str, bytes: &[u8]) -> Result<Metadata> {
+    pub(crate) fn load(&self, peer: &str, bytes: &[u8]) -> Result<()> {
+        Self::parse(peer, bytes)?;
+        self.agent.load(bytes).map(drop)
+    }
+
+    /// Parses a peer's metadata, and checks that it is the peer's.
+    fn parse(peer: &str, bytes: &[u8]) -> Result<Metadata> {
         let metadata = Metadata::parse(bytes).map_err(|malformed| {
             Error::with(Errno::EINVAL, format!("the metadata of {peer} is invalid: {malformed}"))
         })?;
@@ -47,8 +53,20 @@ impl Engine {
                 "pass that agent's metadata",
             ));
         }
-        self.agent.load(bytes)?;
         Ok(metadata)
+    }
+
+    /// Loads a peer's metadata that describes one region. Returns the region; others are refused before they are loaded.
+    pub(crate) fn load_one(&self, peer: &str, bytes: &[u8]) -> Result<RegionInfo> {
+        let metadata = Self::parse(peer, bytes)?;
+        let [region] = &metadata.regions[..] else {
+            return Err(Error::with(
+                Errno::EINVAL,
+                format!("public data must describe one region, not {}", metadata.regions.len()),
+            ));
+        };
+        self.agent.load(bytes)?;
+        Ok(region.clone())
     }
 
     /// Loads a region by `load`, which returns its peer and number, as one target more.

@@ -208,15 +208,9 @@ pub unsafe extern "C" fn ofi_nixl_load_region(
         engine.agent.regions(peer)?;
         let mut is_as_long = false;
         let (peer, region) = engine.target(|| {
-            let metadata = engine.load(peer, info)?;
-            let [region] = &metadata.regions[..] else {
-                return Err(Error::with(
-                    Errno::EINVAL,
-                    format!("public data must describe one region, not {}", metadata.regions.len()),
-                ));
-            };
+            let region = engine.load_one(peer, info)?;
             is_as_long = region.len == len;
-            Ok((metadata.name.as_str().into(), region.id))
+            Ok((peer.into(), region.id))
         })?;
         if !is_as_long {
             engine.unload((peer, region));

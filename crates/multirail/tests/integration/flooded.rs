@@ -1,7 +1,7 @@
 //! A peer that has a session and breaks the rules: it sends what it likes and reads nothing. What it makes the engine
 //! keep is bounded, and it holds back nobody else.
 //!
-//! Alone in its file, since it measures the memory of the whole process.
+//! It measures the memory of the whole process: run it with nextest, which gives each test one of its own.
 
 use std::time::Duration;
 
