@@ -430,8 +430,12 @@ impl World {
     /// Keeps what the given up writes of an agent were to write: their memory may change now.
     fn keep(&mut self, index: usize, abandoned: &[OpId]) {
         for op in abandoned {
+            // An earlier life of the agent may have used the number too.
+            let is_its = |from: usize, life: u32| (from, life) == (index, self.agents[index].life);
             let access = self.happenings.values().find_map(|happening| match happening {
-                Happening::Access { from, access, .. } if *from == index && access.op == *op => Some(*access),
+                Happening::Access { from, life, access } if is_its(*from, *life) && access.op == *op => {
+                    Some(*access)
+                }
                 _ => None,
             });
             // An access that took place already has no use of the memory any more.
