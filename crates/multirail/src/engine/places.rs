@@ -138,7 +138,8 @@ impl<G> Core<G> {
     }
 
     /// Lets up to `count` of the sessions that wait for places on a rail look again, those that wait longest first.
-    /// Those that have ended, or that have no work left, do not count: they would use up the turns of those behind them.
+    /// Those that have ended, or that have no work left, do not count: they would use up the turns of those behind
+    /// them.
     #[cold]
     pub(super) fn wake_waiting(&mut self, rail: usize, count: u32) {
         let mut left = count;
