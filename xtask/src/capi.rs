@@ -58,14 +58,17 @@ pub fn linked(built: &Path) -> Result<PathBuf, String> {
     let sources = root().join("crates/ofi-capi/link");
     // rustc would give GNU ld a version script of its own, and ld accepts only one: so the static library is linked
     // here.
+    // Programs may load the library meanwhile: they find the old one or the new one, never a part of it.
+    let new = folder.join(format!("{SONAME}.{}", std::process::id()));
     let mut cc = command("cc");
-    cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(folder.join(SONAME));
+    cc.args(["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&new);
     cc.arg(format!("-Wl,-soname,{SONAME}"));
     cc.arg(format!("-Wl,--version-script={}", sources.join("libfabric.map").display()));
     cc.arg(sources.join("exports.c")).arg(built.join("libofi_capi.a"));
     // A helper thread may run when a program closes the library: its code must stay loaded.
     cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,--gc-sections", "-lgcc_s", "-lpthread", "-ldl", "-lm"]);
     run(&mut cc)?;
+    std::fs::rename(&new, folder.join(SONAME)).map_err(|error| format!("{}: {error}", new.display()))?;
     symlink(SONAME, &folder.join("libfabric.so"))?;
     Ok(folder)
 }

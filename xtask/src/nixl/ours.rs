@@ -229,7 +229,7 @@ fn hosts(linked: &Path) -> StepResult {
         ),
         (&newer, "serve", "rails=efa/nothing", &[], "NIXL_OFI_RAILS"),
         (&newer, "serve", "rails=efa/nothing", &[("NIXL_LOG_LEVEL", "ERROR")], "NIXL_OFI_RAILS"),
-        (&newer, "serve", "rails=tcp", &[], "FI_PROVIDER_ALIAS=tcp=udp"),
+        (&newer, "serve", "rails=sockets", &[], "FI_PROVIDER_ALIAS=sockets=udp"),
         (
             &newer,
             "serve",
