@@ -6,35 +6,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use multirail::engine::{Access, Config, Core, OpId, Plan, RailSpec, Refused, Sink};
+use multirail::engine::{Config, Core, Plan, RailSpec};
 use multirail::wire::message::Body;
 use multirail::wire::{Message, RailInfo};
-use ofi::Errno;
+
+use super::support::kept::{Kept, random};
 
 const PEERS: u64 = 65_536;
 /// Bytes that a session with two rails may take, including its peer, as `docs/multirail.md` states.
 const EACH: usize = 3072;
-
-/// Rails that keep the messages they are given.
-#[derive(Default)]
-struct Kept(Vec<(OpId, Vec<u8>)>);
-
-impl Sink<()> for Kept {
-    fn access(&mut self, _: &Access, _: &Plan<()>, _: bool) -> Result<(), Refused> {
-        unreachable!("no transfer was posted")
-    }
-
-    fn send(&mut self, op: OpId, _: usize, _: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {
-        self.0.push((op, bytes));
-        Ok(())
-    }
-
-    fn insert(&mut self, _: usize, _: u32, _: &[u8]) -> Result<u64, Errno> {
-        Ok(7)
-    }
-
-    fn remove(&mut self, _: usize, _: u64) {}
-}
 
 fn engine(number: u64) -> Core<()> {
     let rails = (0..2).map(|rail| RailSpec {
@@ -44,15 +24,12 @@ fn engine(number: u64) -> Core<()> {
         severs: false,
         operations: 1024,
     });
-    let mut state = number << 20 | 1;
-    let random = move || {
-        // splitmix64
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    };
-    Core::new(&format!("agent-{number}"), rails.collect(), Config::default(), Box::new(random))
+    Core::new(
+        &format!("agent-{number}"),
+        rails.collect(),
+        Config::default(),
+        Box::new(random(number << 20 | 1)),
+    )
 }
 
 /// Delivers the messages of `from`. Returns whether there were any.

@@ -4,48 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use multirail::Way;
-use multirail::engine::{
-    Access, Audience, Config, Core, OpId, PeerId, Plan, RailSpec, Refused, Sink, TransferId,
-};
+use multirail::engine::{Audience, Config, Core, PeerId, Plan, RailSpec, TransferId};
 use multirail::wire::RailInfo;
-use ofi::Errno;
+
+use super::support::kept::{Kept, random};
 
 const NOW: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(1000);
 
-/// Rails that keep the messages they are given.
-#[derive(Default)]
-struct Kept(Vec<(OpId, Vec<u8>)>);
-
-impl Sink<()> for Kept {
-    fn access(&mut self, _: &Access, _: &Plan<()>, _: bool) -> Result<(), Refused> {
-        unreachable!("no transfer has data")
-    }
-
-    fn send(&mut self, op: OpId, _: usize, _: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {
-        self.0.push((op, bytes));
-        Ok(())
-    }
-
-    fn insert(&mut self, _: usize, _: u32, _: &[u8]) -> Result<u64, Errno> {
-        Ok(7)
-    }
-
-    fn remove(&mut self, _: usize, _: u64) {}
-}
-
 fn engine(name: &str, seed: u64, config: Config) -> Core<()> {
     let info = RailInfo { provider: "kept".into(), format: 0, address: vec![1; 32] };
     let rail = RailSpec { info, bandwidth: None, wide_data: true, severs: false, operations: 1024 };
-    let mut state = seed;
-    let random = move || {
-        // splitmix64
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    };
-    Core::new(name, vec![rail], config, Box::new(random))
+    Core::new(name, vec![rail], config, Box::new(random(seed)))
 }
 
 /// Delivers messages until there are none.

@@ -1,6 +1,8 @@
 //! Shared by the tests.
 #![allow(dead_code, reason = "not every test program uses all of it")]
 
+pub mod kept;
+
 use std::process::{Command, Stdio};
 
 use multirail::{Local, Region, Remote};
