@@ -11,6 +11,7 @@ mod part;
 mod payload;
 mod port;
 pub mod record;
+pub mod served;
 
 use std::sync::Arc;
 

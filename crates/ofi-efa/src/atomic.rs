@@ -1,14 +1,15 @@
 //! Atomic operations. The memory's owner executes them in order with the peer's messages. The device delivers a packet
 //! once, and each message id is processed once, so an operation is executed once.
 
-use ofi_api::{AtomicKind, Caps, Datatype, Errno, FiOp, Result};
+use ofi_api::{AtomicKind, Datatype, Errno, FiOp, Result};
 use ofi_core::atomic::{Executor, Sent};
 use ofi_core::copy;
+use ofi_core::transport::served::total_len;
 use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::common::{Common, accessor};
+use crate::common::Common;
 use crate::lane::{Broken, Flow, Lane};
 use crate::moving::{iovs, pieces};
 use crate::op::{Op, Work};
@@ -136,16 +137,14 @@ fn execute<H: Host<Efa>>(
     };
     let named = FiOp::from_c(request.op).zip(Datatype::from_c(request.datatype)).ok_or(Errno::EINVAL)?;
     let executor = Executor::find(kind, named.0, named.1).map_err(|_| Errno::EOPNOTSUPP)?;
-    let len = common.check(accessor(host, peer), remote, Caps::ATOMIC, executor.rights())?;
+    let len = total_len(remote).map_err(|_| Errno::EINVAL)?;
     let taken = executor.sent_len(len);
     // C's endpoints send operands with an atomic read, too. They are ignored.
     let fits = request.payload.len() == taken || (taken == 0 && request.payload.len() == len);
     if !executor.divides(len) || !fits {
         return Err(Errno::EINVAL);
     }
-    let regions = &common.domain.regions;
-    let mut sent = Sent::default();
-    let old = sent.execute(&executor, regions, accessor(host, peer), remote, &request.payload[..taken])?;
-    host.accessed(regions, executor.rights(), remote);
+    let (mut sent, operands) = (Sent::default(), &request.payload[..taken]);
+    let old = common.owner().atomic(host, peer, &executor, (remote, operands), &mut sent)?;
     Ok(old.to_vec())
 }

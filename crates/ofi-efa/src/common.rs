@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
+use ofi_api::{Caps, MrAccess};
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::served::Owner;
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
@@ -53,15 +54,9 @@ pub struct Common {
 }
 
 impl Common {
-    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), for accesses through this endpoint.
-    pub fn check(
-        &self,
-        who: Accessor<'_>,
-        remote: &[RemotePiece],
-        kind: Caps,
-        access: MrAccess,
-    ) -> Result<usize, Errno> {
-        self.domain.regions.check_served(self.caps, who, remote, kind, access)
+    /// The registered memory, as peers access it through this endpoint. Its peers need no key.
+    pub fn owner(&self) -> Owner<'_> {
+        Owner { regions: &self.domain.regions, caps: self.caps, auth: &AuthKey::NONE }
     }
 
     /// Schedules a lane for the next poll.

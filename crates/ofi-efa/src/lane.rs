@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{Errno, Error, OpFlags, Result};
 use ofi_core::log::{Limit, Told};
 use ofi_core::slots::SlotId;
+pub use ofi_core::transport::record::Broken;
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
@@ -47,10 +48,6 @@ pub enum Flow {
     /// The core had no room for the message: it must be offered again before any later message.
     Stop,
 }
-
-/// The peer has violated the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Broken;
 
 /// Whether the device accesses a peer's memory.
 #[derive(Clone, Copy, Debug, Default)]

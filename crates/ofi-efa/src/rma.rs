@@ -1,12 +1,14 @@
 //! Remote reads and writes that the memory's owner executes. The owner checks key, bounds and rights on every copy.
 
 use ofi_api::{Caps, Errno, MrAccess, Piece, Result};
+use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
+use ofi_core::transport::served::Progress;
 use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
 use crate::adapter::Mark;
-use crate::common::{Common, Entry, accessor};
+use crate::common::{Common, Entry};
 use crate::lane::{Broken, Flow, Lane, Stream};
 use crate::moving::{Answering, Incoming, Target, iovs, pieces};
 use crate::op::{Op, Work};
@@ -157,46 +159,38 @@ impl Lane {
         if remote.is_empty() && write.data.is_none() && !write.confirm {
             return Ok(Flow::Next); // such a write only requests a handshake
         }
-        let who = accessor(host, peer);
-        if let Err(errno) = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+        let rx = RxName::from_wire(write.own.rx);
+        let data = write.data.map(|value| RemoteData { value, rx });
+        if let WriteForm::Eager(bytes) = write.form {
+            let (owner, regions) = (common.owner(), &common.domain.regions);
+            let copy = |who: Accessor<'_>| regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
+            let Progress::Ended(result) = owner.write(host, peer, (&remote, data), bytes.len(), copy)? else {
+                return Ok(Flow::Stop);
+            };
+            match (result, receipt) {
+                (Ok(()), Some(msg_id)) => self.control(common, peer, Control::Receipt { send_id, msg_id }),
+                (Ok(()), None) => {}
+                (Err(errno), _) => self.refuse(common, peer, send_id, errno),
+            }
+            return Ok(Flow::Next);
+        }
+        let allowed = common.owner().check(host, peer, &remote, Caps::RMA, MrAccess::REMOTE_WRITE);
+        if let Err(errno) = allowed {
             self.refuse(common, peer, send_id, errno);
             return Ok(Flow::Next);
         }
-        let rx = RxName::from_wire(write.own.rx);
-        let data = write.data.map(|value| RemoteData { value, rx });
+        let target = Target::Region { remote, data };
         match write.form {
-            WriteForm::Eager(bytes) => {
-                // The report comes first, because it may have to wait; the application cannot see it before the bytes.
-                if let Some(data) = data
-                    && !host.remote_write(peer, data, bytes.len())
-                {
-                    return Ok(Flow::Stop);
-                }
-                let written =
-                    common.domain.regions.write_as(accessor(host, peer), &remote, 0, bytes.len(), [bytes]);
-                match written {
-                    Ok(()) => {
-                        host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
-                        if let Some(msg_id) = receipt {
-                            self.control(common, peer, Control::Receipt { send_id, msg_id });
-                        }
-                    }
-                    Err(errno) => self.refuse(common, peer, send_id, errno),
-                }
-                Ok(Flow::Next)
-            }
+            WriteForm::Eager(_) => {} // executed above
             WriteForm::LongCts { len, payload, .. } => {
-                let target = Target::Region { remote, data };
                 let incoming = Incoming { target, receipt, ..Incoming::new(peer, len, send_id) };
                 self.begin(common, host, incoming, payload);
-                Ok(Flow::Next)
             }
             WriteForm::LongRead { len, from } => {
-                let target = Target::Region { remote, data };
                 self.fetch(common, host, Incoming { target, ..Incoming::new(peer, len, send_id) }, &from);
-                Ok(Flow::Next)
             }
         }
+        Ok(Flow::Next)
     }
 
     /// Starts to answer a read of the peer.
@@ -209,8 +203,8 @@ impl Lane {
     ) -> Result<(), Broken> {
         let remote = pieces(&read.remote);
         let (len, recv_id) = (read.len, read.recv_id);
-        let who = accessor(host, peer);
-        if let Err(errno) = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+        let allowed = common.owner().check(host, peer, &remote, Caps::RMA, MrAccess::REMOTE_READ);
+        if let Err(errno) = allowed {
             self.refuse(common, peer, recv_id, errno);
             return Ok(());
         }

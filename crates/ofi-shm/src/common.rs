@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ofi_api::{Errno, Error};
 use ofi_core::keys::Accessor;
+use ofi_core::transport::served::Owner;
 use ofi_core::transport::{Host, Peer};
 use ofi_ring::record::ReserveError;
 
@@ -30,6 +31,15 @@ pub struct Common {
     /// Whether long payloads are written by streaming stores.
     pub streaming: StreamingStores,
     pub counts: Counts,
+}
+
+impl Common {
+    /// The registered memory, as peers access it through this endpoint.
+    #[inline]
+    pub fn owner(&self) -> Owner<'_> {
+        let shared = &*self.shared;
+        Owner { regions: &shared.domain.regions, caps: shared.caps, auth: &shared.auth }
+    }
 }
 
 /// The maximum length of a payload inside a command, in bytes, behind up to three words.

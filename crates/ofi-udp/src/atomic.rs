@@ -1,17 +1,18 @@
 //! Atomic operations. The memory's owner executes them, in order with the remote accesses of `rma.rs`. A record is
 //! processed once, so an operation is executed once even if its packets are resent.
 
-use ofi_api::{Caps, Error, OpFlags, Result};
+use ofi_api::{Error, OpFlags, Result};
 use ofi_core::atomic::{Executor, MAX_PACKET_ATOMIC_LEN, Sent};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
+use ofi_core::transport::served::total_len;
 use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
 use crate::command::{STREAM_LIMIT, kind};
 use crate::lane::Lane;
-use crate::lane::common::{Common, accessor};
+use crate::lane::common::Common;
 use crate::message::full;
 use crate::op::Op;
 
@@ -63,23 +64,12 @@ impl Lane {
         let (op, what) = (words.word()?, words.word()?);
         let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
         let remote = words.pieces()?;
-        let len = match common.check(accessor(common, host, peer), &remote, Caps::ATOMIC, executor.rights()) {
-            Ok(len) => len,
-            Err(errno) => {
-                Self::done(sender, 0, op, Err(errno));
-                return Ok(Flow::Next);
-            }
-        };
+        let len = total_len(&remote)?;
         if len == 0 || len > MAX_PACKET_ATOMIC_LEN || words.0.len() != executor.sent_len(len) {
             return Err(Broken);
         }
-        let regions = &common.domain.regions;
         let mut sent = Sent::default();
-        let executed = sent.execute(&executor, regions, accessor(common, host, peer), &remote, words.0);
-        if executed.is_ok() {
-            host.accessed(regions, executor.rights(), &remote);
-        }
-        let old = match executed {
+        let old = match common.owner().atomic(host, peer, &executor, (&remote, words.0), &mut sent) {
             Ok(old) if executor.fetches() => old,
             executed => {
                 Self::done(sender, 0, op, executed.map(drop));

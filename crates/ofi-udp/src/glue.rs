@@ -14,7 +14,7 @@ use crate::answer::is_answer;
 use crate::coming::{Coming, Next};
 use crate::command::kind;
 use crate::connected::CONNECTION;
-use crate::lane::common::{Common, accessor};
+use crate::lane::common::Common;
 use crate::lane::loose::introduce;
 use crate::lane::{DETACHED, Lane, errno_of};
 use crate::message::{fill, leave};
@@ -97,10 +97,7 @@ impl<'a, H: Host<Udp>> Glue<'a, H> {
                     return Ok((parts.count(), Flow::Next));
                 }
                 kind::WRITE => lane.take_write(common, sender, host, peer, flags, body),
-                kind::WRITE_LONG => {
-                    let who = accessor(common, host, peer);
-                    lane.take_long_write(common, who, flags, body)
-                }
+                kind::WRITE_LONG => lane.take_long_write(common, host, peer, flags, body),
                 kind::WRITE_PART => {
                     let parts = Parts::of(records, placed)?;
                     let flow = lane.take_write_parts(common, sender, host, peer, &parts)?;

@@ -173,14 +173,14 @@ impl UdpLanes {
         part: usize,
     ) -> Option<(Missing, Grant<RegionData>)> {
         let long = self.lanes.get(peer as usize)?.long.as_deref()?;
-        let write = long.write.as_deref().filter(|write| write.op == id && write.failed.is_none())?;
-        let (at, left) = (write.got, write.len - write.got);
+        let write = long.write.as_deref().filter(|write| write.op == id && write.refusal().is_none())?;
+        let (at, left) = (write.got(), write.left());
         if left < LEAST_GAP.min(part) {
             return None;
         }
         let (who, regions) = (accessor(&self.common, host, peer), &self.common.domain.regions);
         let span = (at, left.min(Place::MAX_LEN));
-        let grants = regions.grants_as(who, &write.remote, span, MrAccess::REMOTE_WRITE).ok()?;
+        let grants = regions.grants_as(who, write.remote(), span, MrAccess::REMOTE_WRITE).ok()?;
         let grant = grants.into_iter().next()?;
         let (base, len) = contiguous(grant.pieces(), 0)?;
         Some((Missing { at, left, base, len }, grant))

@@ -1,70 +1,67 @@
 //! Remote reads and writes. The memory's owner executes them, and checks key, bounds and rights at each copy.
 
-use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, Result};
+use std::sync::Arc;
+
+use ofi_api::{Errno, Error, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words};
-use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted};
+use ofi_core::transport::served::{Owner, Progress, ReadInParts, WriteInParts};
+use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, Regions};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
-use crate::answer::{Answers, CHUNK, COPIED, READ_AHEAD};
+use crate::answer::{Answers, CHUNK, COPIED, READ_AHEAD, Spare};
 use crate::command::{STREAM_LIMIT, kind};
-use crate::lane::common::{Common, accessor};
-use crate::lane::served::{ServedRead, ServedWrite};
+use crate::lane::common::Common;
 use crate::lane::{Lane, Long};
 use crate::lent::Lent;
 use crate::op::Op;
 use crate::parts::Parts;
 
-impl ServedRead {
-    /// Sends the next `part` bytes directly from their memory.
-    fn lend<H: Host<Udp>>(
-        &self,
-        common: &Common,
-        host: &H,
-        peer: Peer,
-        sender: &mut Sender,
-        answers: &mut Answers,
-        part: usize,
-    ) -> Result<(), Errno> {
-        let who = accessor(common, host, peer);
-        let lent = Lent::new(&common.domain.regions, who, &self.remote, (self.done, part))?;
-        let at = self.done as u64;
-        let token = answers.lend(lent, at);
-        sender.bulk.part_of_payload(kind::READ_PART, 0, self.op, token, at..at + part as u64);
-        Ok(())
-    }
+/// Sends the next `part` bytes of a read directly from their memory.
+fn lend_part(
+    regions: &Arc<Regions>,
+    sender: &mut Sender,
+    answers: &mut Answers,
+    who: Accessor<'_>,
+    (op, remote, at): (u64, &[RemotePiece], usize),
+    part: usize,
+) -> Result<(), Errno> {
+    let lent = Lent::new(regions, who, remote, (at, part))?;
+    let at = at as u64;
+    let token = answers.lend(lent, at);
+    sender.bulk.part_of_payload(kind::READ_PART, 0, op, token, at..at + part as u64);
+    Ok(())
+}
 
-    /// Copies the next `part` bytes.
-    fn copy<H: Host<Udp>>(
-        &self,
-        common: &mut Common,
-        host: &H,
-        peer: Peer,
-        sender: &mut Sender,
-        answers: &mut Answers,
-        part: usize,
-    ) -> Result<(), Errno> {
-        let mut bytes = common.spare.take(part);
-        let who = accessor(common, host, peer);
-        let read = common.domain.regions.read_as(who, &self.remote, self.done, &mut bytes);
-        let at = self.done as u64;
-        if read.is_ok() && part > SHORT_ANSWER {
-            let token = answers.keep(bytes, at);
-            sender.bulk.part_of_payload(kind::READ_PART, 0, self.op, token, at..at + part as u64);
-            return Ok(());
-        }
-        if read.is_ok() {
-            let mut fields = Fields::new();
-            fields.word(self.op).word(at);
-            let body = sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None);
-            body.copy_from_slice(&bytes);
-        }
-        common.spare.give_back(bytes);
-        read.map(|_| ())
+/// Copies the next `part` bytes of a read. `spare` has memory for the copy.
+fn copy_part(
+    regions: &Regions,
+    spare: &mut Spare,
+    sender: &mut Sender,
+    answers: &mut Answers,
+    who: Accessor<'_>,
+    (op, remote, at): (u64, &[RemotePiece], usize),
+    part: usize,
+) -> Result<(), Errno> {
+    let mut bytes = spare.take(part);
+    let read = regions.read_as(who, remote, at, &mut bytes);
+    let at = at as u64;
+    if read.is_ok() && part > SHORT_ANSWER {
+        let token = answers.keep(bytes, at);
+        sender.bulk.part_of_payload(kind::READ_PART, 0, op, token, at..at + part as u64);
+        return Ok(());
     }
+    if read.is_ok() {
+        let mut fields = Fields::new();
+        fields.word(op).word(at);
+        let body = sender.bulk.record(kind::READ_PART, 0, fields.bytes(), part, None);
+        body.copy_from_slice(&bytes);
+    }
+    spare.give_back(bytes);
+    read.map(|_| ())
 }
 
 /// Length of the next answer to a read with `left` missing bytes, at most `most`. The answer ends with a whole packet,
@@ -140,47 +137,32 @@ impl Lane {
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let bytes = words.0;
-        let result =
-            match common.check(accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
-                Ok(total) if total != bytes.len() => return Err(Broken),
-                Ok(_) => {
-                    // The report comes first, because it may have to wait. The application cannot see it before the
-                    // bytes.
-                    if let Some(data) = data
-                        && !host.remote_write(peer, data, bytes.len())
-                    {
-                        return Ok(Flow::Stop);
-                    }
-                    let who = accessor(common, host, peer);
-                    let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
-                    if written.is_ok() {
-                        host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
-                    }
-                    written
-                }
-                Err(errno) => Err(errno),
-            };
-        Self::done(sender, 0, op, result);
+        let (owner, regions) = (common.owner(), &common.domain.regions);
+        let copy = |who: Accessor<'_>| regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
+        match owner.write(host, peer, (&remote, data), bytes.len(), copy)? {
+            Progress::Ended(result) => Self::done(sender, 0, op, result),
+            Progress::Part | Progress::Wait => return Ok(Flow::Stop),
+        }
         Ok(Flow::Next)
     }
 
     /// Starts a long write of the peer.
-    pub fn take_long_write(
+    pub fn take_long_write<H: Host<Udp>>(
         &mut self,
         common: &Common,
-        who: Accessor<'_>,
+        host: &H,
+        peer: Peer,
         flags: u8,
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
-        let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
-        if len == 0 || self.is_written() {
+        if self.is_written() {
             return Err(Broken);
         }
-        let failed = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
-        self.long().write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
+        let write = WriteInParts::begin(common.owner(), host, peer, (op, remote.into(), data))?;
+        self.long().write = Some(Box::new(write));
         Ok(Flow::Next)
     }
 
@@ -194,34 +176,20 @@ impl Lane {
         parts: &Parts<'_>,
     ) -> Result<Flow, Broken> {
         let write = self.long().write.as_mut().ok_or(Broken)?;
-        if parts.id != write.op || parts.at != write.got as u64 || parts.len > write.len - write.got {
+        if parts.id != write.op || parts.at != write.got() as u64 {
             return Err(Broken);
         }
-        let last = write.got + parts.len == write.len;
-        if last
-            && write.failed.is_none()
-            && let Some(data) = write.data
-        {
-            // Check first whether the last bytes may be written: a reported write must have happened.
-            let who = accessor(common, host, peer);
-            if let Err(errno) = common.check(who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
-                write.failed = Some(errno);
-            } else if !host.remote_write(peer, data, write.len) {
-                return Ok(Flow::Stop);
+        let (owner, regions) = (common.owner(), &common.domain.regions);
+        let progress = write.part(owner, host, peer, parts.len, |who, remote, skip| {
+            regions.write_as(who, remote, skip, parts.len, parts.bytes())
+        })?;
+        match progress {
+            Progress::Wait => return Ok(Flow::Stop),
+            Progress::Part => {}
+            Progress::Ended(result) => {
+                self.long().write = None;
+                Self::done(sender, 0, parts.id, result);
             }
-        }
-        if write.failed.is_none() {
-            let who = accessor(common, host, peer);
-            let written =
-                common.domain.regions.write_as(who, &write.remote, write.got, parts.len, parts.bytes());
-            write.failed = written.err();
-        }
-        write.got += parts.len;
-        if last && let Some(write) = self.long().write.take() {
-            if write.failed.is_none() {
-                host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
-            }
-            Self::done(sender, 0, parts.id, write.failed.map_or(Ok(()), Err));
         }
         Ok(Flow::Next)
     }
@@ -237,14 +205,11 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
-        match common.check(accessor(common, host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+        match ReadInParts::begin(common.owner(), host, peer, (op, remote)) {
             Err(errno) => Self::done(sender, 0, op, Err(errno)),
-            Ok(0) => {
-                host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
-                Self::done(sender, 0, op, Ok(()));
-            }
-            Ok(len) => {
-                self.long().reads.push_back(ServedRead { op, remote, done: 0, len });
+            Ok(None) => Self::done(sender, 0, op, Ok(())),
+            Ok(Some(read)) => {
+                self.long().reads.push_back(read);
                 self.serve_reads(common, sender, host, peer);
                 if self.is_read() {
                     self.await_service(common, peer);
@@ -269,23 +234,22 @@ impl Lane {
             if answers.bytes() + sender.bulk.records() > READ_AHEAD {
                 return;
             }
-            let left = read.len - read.done;
+            let left = read.left();
             let lends =
-                lends && CHUNK.min(left) > SHORT_ANSWER && common.domain.regions.may_lend(&read.remote);
+                lends && CHUNK.min(left) > SHORT_ANSWER && common.domain.regions.may_lend(read.remote());
             let part = piece(left, if lends { CHUNK } else { COPIED }, |most| sender.bulk.whole_parts(most));
-            // The whole range is checked before anything is sent: a region may have been closed since the read began.
-            let who = accessor(common, host, peer);
-            let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
-            let result = allowed.and_then(|_| match lends {
-                true => read.lend(common, host, peer, sender, answers, part),
-                false => read.copy(common, host, peer, sender, answers, part),
+            let op = read.op;
+            // Not `common.owner()`, because the copy takes memory from `common`.
+            let Common { domain, caps, auth, spare, .. } = &mut *common;
+            let owner = Owner { regions: &domain.regions, caps: *caps, auth };
+            let ended = read.part(owner, host, peer, part, |who, remote, at| match lends {
+                true => lend_part(&domain.regions, sender, answers, who, (op, remote, at), part),
+                false => copy_part(&domain.regions, spare, sender, answers, who, (op, remote, at), part),
             });
-            read.done += part;
-            if let Err(errno) = result {
-                Self::done(sender, 0, read.op, Err(errno));
-                reads.pop_front();
-            } else if read.done == read.len {
-                host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &read.remote);
+            if let Err(errno) = ended {
+                Self::done(sender, 0, op, Err(errno));
+            }
+            if ended != Ok(false) {
                 reads.pop_front();
             }
         }

@@ -1,16 +1,16 @@
 //! Atomic operations. The memory's owner executes them in order with the remote accesses of `rma.rs`. The device
 //! delivers a record once, so an operation is executed once.
 
-use ofi_api::{Caps, Result};
+use ofi_api::Result;
 use ofi_core::atomic::{Executor, MAX_PACKET_ATOMIC_LEN, Sent};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
+use ofi_core::transport::served::total_len;
 use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
 
 use crate::Verbs;
 use crate::lane::{Common, Flow, Lane};
 use crate::op::Op;
-use crate::rma::accessor;
 use crate::wire::kind;
 
 impl Lane {
@@ -57,23 +57,12 @@ impl Lane {
         let (op, what) = (words.word()?, words.word()?);
         let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
         let remote = words.pieces()?;
-        let len = match common.check(accessor(host, peer), &remote, Caps::ATOMIC, executor.rights()) {
-            Ok(len) => len,
-            Err(errno) => {
-                self.done(common, peer, 0, op, Err(errno));
-                return Ok(Flow::Next);
-            }
-        };
+        let len = total_len(&remote)?;
         if len == 0 || len > MAX_PACKET_ATOMIC_LEN || words.0.len() != executor.sent_len(len) {
             return Err(Broken);
         }
-        let regions = &common.domain.regions;
         let mut sent = Sent::default();
-        let executed = sent.execute(&executor, regions, accessor(host, peer), &remote, words.0);
-        if executed.is_ok() {
-            host.accessed(regions, executor.rights(), &remote);
-        }
-        let old = match executed {
+        let old = match common.owner().atomic(host, peer, &executor, (&remote, words.0), &mut sent) {
             Ok(old) if executor.fetches() => old,
             executed => {
                 self.done(common, peer, 0, op, executed.map(drop));

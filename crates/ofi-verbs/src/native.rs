@@ -29,7 +29,6 @@ use crate::Verbs;
 use crate::lane::{Common, Flow, Key, Lane, READ, WRITE};
 use crate::op::{Native, Op, Place};
 use crate::rc::{Remote, Segment};
-use crate::rma::accessor;
 use crate::transfer::{End, Transfer};
 use crate::wire::{PAYLOAD, kind};
 
@@ -127,8 +126,8 @@ impl Lane {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?.ok_or(Broken)?;
-        let who = accessor(host, peer);
-        let result = match common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
+        let checked = common.owner().check(host, peer, &remote, Caps::RMA, MrAccess::REMOTE_WRITE);
+        let result = match checked {
             Ok(total) if !host.remote_write(peer, data, total) => return Ok(Flow::Stop),
             result => result.map(|_| ()),
         };

@@ -1,15 +1,15 @@
 //! Remote reads and writes that the memory's owner executes. The owner checks key, bounds and rights on every copy.
 
-use ofi_api::{Caps, MrAccess, RemotePiece, Result};
-use ofi_core::auth::AuthKey;
+use ofi_api::{RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words};
+use ofi_core::transport::served::{Progress, ReadInParts, WriteInParts};
 use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData};
 
 use crate::Verbs;
-use crate::lane::{Common, Flow, Lane, ServedRead, ServedWrite};
+use crate::lane::{Common, Flow, Lane};
 use crate::op::Op;
 use crate::wire::{PAYLOAD, kind};
 
@@ -93,23 +93,10 @@ impl Lane {
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
         let bytes = words.0;
-        let result = match common.check(accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
-            Ok(total) if total != bytes.len() => return Err(Broken),
-            Ok(_) => {
-                // The report comes first, because it may have to wait; the application cannot see it before the bytes.
-                if let Some(data) = data
-                    && !host.remote_write(peer, data, bytes.len())
-                {
-                    return Ok(Flow::Stop);
-                }
-                let who = accessor(host, peer);
-                let written = common.domain.regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
-                if written.is_ok() {
-                    host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &remote);
-                }
-                written
-            }
-            Err(errno) => Err(errno),
+        let (owner, regions) = (common.owner(), &common.domain.regions);
+        let copy = |who: Accessor<'_>| regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
+        let Progress::Ended(result) = owner.write(host, peer, (&remote, data), bytes.len(), copy)? else {
+            return Ok(Flow::Stop);
         };
         self.done(common, peer, 0, op, result);
         if result.is_ok() {
@@ -130,13 +117,11 @@ impl Lane {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
-        let len = remote.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Broken)?;
-        if len == 0 || self.write.is_some() {
+        if self.write.is_some() {
             return Err(Broken);
         }
-        let who = accessor(host, peer);
-        let failed = common.check(who, &remote, Caps::RMA, MrAccess::REMOTE_WRITE).err();
-        self.write = Some(Box::new(ServedWrite { op, remote, got: 0, len, data, failed }));
+        let write = WriteInParts::begin(common.owner(), host, peer, (op, remote.into(), data))?;
+        self.write = Some(Box::new(write));
         Ok(Flow::Next)
     }
 
@@ -152,35 +137,22 @@ impl Lane {
         let op = words.word()?;
         let bytes = words.0;
         let write = self.write.as_mut().ok_or(Broken)?;
-        if op != write.op || bytes.is_empty() || bytes.len() > write.len - write.got {
+        if op != write.op || bytes.is_empty() {
             return Err(Broken);
         }
-        let last = write.got + bytes.len() == write.len;
-        if last
-            && write.failed.is_none()
-            && let Some(data) = write.data
-        {
-            // The rights to the last bytes are checked first, because only an executed write may be reported.
-            let who = accessor(host, peer);
-            if let Err(errno) = common.check(who, &write.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
-                write.failed = Some(errno);
-            } else if !host.remote_write(peer, data, write.len) {
-                return Ok(Flow::Stop);
-            }
-        }
-        if write.failed.is_none() {
-            let who = accessor(host, peer);
-            let regions = &common.domain.regions;
-            write.failed = regions.write_as(who, &write.remote, write.got, bytes.len(), [bytes]).err();
-        }
-        write.got += bytes.len();
-        if last && let Some(write) = self.write.take() {
-            if write.failed.is_none() {
-                host.accessed(&common.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
-            }
-            self.done(common, peer, 0, op, write.failed.map_or(Ok(()), Err));
-            if write.failed.is_none() {
-                self.give_keys(common, peer, &write.remote);
+        let (owner, regions) = (common.owner(), &common.domain.regions);
+        let progress = write.part(owner, host, peer, bytes.len(), |who, remote, skip| {
+            regions.write_as(who, remote, skip, bytes.len(), [bytes])
+        })?;
+        match progress {
+            Progress::Wait => return Ok(Flow::Stop),
+            Progress::Part => {}
+            Progress::Ended(result) => {
+                let write = self.write.take();
+                self.done(common, peer, 0, op, result);
+                if let Some(write) = write.filter(|_| result.is_ok()) {
+                    self.give_keys(common, peer, write.remote());
+                }
             }
         }
         Ok(Flow::Next)
@@ -196,14 +168,11 @@ impl Lane {
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
-        match common.check(accessor(host, peer), &remote, Caps::RMA, MrAccess::REMOTE_READ) {
+        match ReadInParts::begin(common.owner(), host, peer, (op, remote)) {
             Err(errno) => self.done(common, peer, 0, op, Err(errno)),
-            Ok(0) => {
-                host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &remote);
-                self.done(common, peer, 0, op, Ok(()));
-            }
-            Ok(len) => {
-                self.reads.push_back(ServedRead { op, remote, done: 0, len });
+            Ok(None) => self.done(common, peer, 0, op, Ok(())),
+            Ok(Some(read)) => {
+                self.reads.push_back(read);
                 common.hold(&mut self.is_dirty, peer);
             }
         }
@@ -214,26 +183,24 @@ impl Lane {
     /// the memory, wait until all reads are answered.
     pub fn serve_reads<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
         let Some(mut read) = self.reads.pop_front() else { return };
-        let part = PAYLOAD.min(read.len - read.done);
-        // Checked before the answer is started, because a region may have been closed meanwhile.
-        let who = accessor(host, peer);
+        let part = PAYLOAD.min(read.left());
         let mut bytes = vec![0u8; part];
-        let allowed = common.check(who, &read.remote, Caps::RMA, MrAccess::REMOTE_READ);
-        let result =
-            allowed.and_then(|_| common.domain.regions.read_as(who, &read.remote, read.done, &mut bytes));
-        if let Err(errno) = result {
-            return self.done(common, peer, 0, read.op, Err(errno));
-        }
+        let (owner, regions) = (common.owner(), &common.domain.regions);
+        let ended = read.part(owner, host, peer, part, |who, remote, skip| {
+            regions.read_as(who, remote, skip, &mut bytes).map(drop)
+        });
+        let is_over = match ended {
+            Ok(is_over) => is_over,
+            Err(errno) => return self.done(common, peer, 0, read.op, Err(errno)),
+        };
         let mut fields = Fields::new();
         fields.word(read.op);
         self.record(common, peer, (kind::READ_PART, 0), fields.bytes(), part, None, |body| {
             // SAFETY: both have `part` bytes.
             unsafe { copy::bytes(bytes.as_ptr(), body, part) };
         });
-        read.done += part;
-        if read.done == read.len {
-            host.accessed(&common.domain.regions, MrAccess::REMOTE_READ, &read.remote);
-            self.give_keys(common, peer, &read.remote);
+        if is_over {
+            self.give_keys(common, peer, read.remote());
         } else {
             self.reads.push_front(read);
         }
@@ -261,9 +228,4 @@ impl Lane {
         }
         Ok(())
     }
-}
-
-/// A peer of the endpoint as an accessor of local memory.
-pub fn accessor<H: Host<Verbs>>(host: &H, peer: Peer) -> Accessor<'_> {
-    Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
 }

@@ -66,6 +66,7 @@ connected!($name: $kit, skip = [
     without_directed_receive_the_source_argument_is_ignored: "has tags",
     wrong_searches_of_a_shared_context_are_refused: "has tags",
     a_closed_region_is_not_touched_any_more: "a request that a device refuses ends the connection: verbs/connected.rs",
+    a_write_is_reported_only_if_it_happened: "a request that a device refuses ends the connection: verbs/connected.rs",
     a_shared_receive_reports_as_its_endpoint_is_bound: "a request that a device refuses ends the connection: verbs/connected.rs",
     an_access_outside_the_region_is_refused: "a request that a device refuses ends the connection: verbs/connected.rs",
     an_access_without_the_right_is_refused: "a request that a device refuses ends the connection: verbs/connected.rs",

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ofi_api::{AddrFormat, Errno, Error, Result};
 use ofi_core::log::{Limit, Told};
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::transport::Peer;
+use ofi_core::transport::{Peer, record};
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::{Bell, Wake};
 use ofi_ring::membarrier::Support;
@@ -112,6 +112,12 @@ pub struct Lane {
 
 /// The peer broke the protocol: the lane must be given up.
 pub struct Broken;
+
+impl From<record::Broken> for Broken {
+    fn from(_: record::Broken) -> Self {
+        Self
+    }
+}
 
 impl From<Corrupt> for Broken {
     fn from(_: Corrupt) -> Self {

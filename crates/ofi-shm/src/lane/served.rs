@@ -1,21 +1,16 @@
 //! Operations of the peer that this end serves.
 
-use ofi_api::{Errno, RemotePiece};
+use ofi_api::RemotePiece;
 use ofi_core::slots::Slots;
-use ofi_core::transport::RemoteData;
+use ofi_core::transport::served::WriteInParts;
 
 use crate::lend::Lend;
 
 /// A long write of the peer, being executed here.
 pub struct ServedWrite {
-    pub op: u64,
-    pub remote: Box<[RemotePiece]>,
-    pub got: usize,
-    pub len: usize,
-    pub data: Option<RemoteData>,
-    pub failed: Option<Errno>,
+    pub write: WriteInParts,
     /// Its duration is measured (`single/`).
-    pub measured: bool,
+    pub is_measured: bool,
 }
 
 /// A read for which the peer chooses the path.

@@ -53,7 +53,7 @@ impl Lane {
             Sink::Receive(into) => into,
             Sink::Write(id) => {
                 if let Some(write) = self.served.writes.get_mut(id) {
-                    write.measured = measured;
+                    write.is_measured = measured;
                 }
                 return self.reply(common, kind::SEND, [token.op, id.to_wire(), len as u64]);
             }

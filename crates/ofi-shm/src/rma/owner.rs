@@ -4,6 +4,7 @@ use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 use ofi_core::copy::Stores;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
+use ofi_core::transport::served::{Progress, WriteInParts};
 use ofi_core::transport::{Host, RemoteData};
 use ofi_ring::crash_point;
 
@@ -46,43 +47,6 @@ impl Targets {
         }
         Ok(Self { all, count })
     }
-
-    /// Total bytes, unless the sum overflows.
-    #[inline]
-    fn len(&self) -> Option<usize> {
-        self.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len))
-    }
-
-    /// Total bytes, if this access to each range is permitted.
-    fn check(
-        &self,
-        common: &Common,
-        who: Accessor<'_>,
-        kind: Caps,
-        access: MrAccess,
-    ) -> Result<usize, Errno> {
-        serves(common, kind, access)?;
-        let regions = &common.shared.domain.regions;
-        for piece in self.iter() {
-            let checked = regions.check_as(who, piece.key, piece.addr, piece.len as u64, access);
-            checked.map_err(|violation| violation.errno())?;
-        }
-        self.len().ok_or(Errno::EINVAL)
-    }
-}
-
-impl Lane {
-    /// The peer, as one that accesses memory here.
-    #[inline]
-    pub fn accessor<'a, H: Host<Shm>>(&self, common: &'a Common, host: &'a H) -> Accessor<'a> {
-        accessor(common, host, self.peer)
-    }
-}
-
-/// Whether the endpoint was opened for this operation; otherwise it is refused like a right that the region lacks.
-#[inline]
-fn serves(common: &Common, kind: Caps, access: MrAccess) -> Result<(), Errno> {
-    if common.shared.caps.serves(kind, access) { Ok(()) } else { Err(Errno::EACCES) }
 }
 
 /// The remote CQ data of a command, if it carries any.
@@ -120,7 +84,7 @@ impl Lane {
     ) -> Result<(u64, Result<(Targets, usize), Errno>), Broken> {
         let op = words.next().ok_or(Broken)?;
         let remote = Targets::parse(words)?;
-        let total = remote.check(common, self.accessor(common, host), kind, access);
+        let total = common.owner().check(host, self.peer, &remote, kind, access);
         Ok((op, total.map(|total| (remote, total))))
     }
 
@@ -136,33 +100,14 @@ impl Lane {
         let remote = Targets::parse(&mut words)?;
         let data = remote_data(high, &mut words)?;
         let (_, len) = words.payload();
-        if remote.len() != Some(len) {
-            return Err(Broken);
-        }
-        // Pieces are checked when they are copied. All of them are checked before anything is reported and before the
-        // first of several pieces is written.
-        let allowed = if data.is_none() && remote.count == 1 {
-            serves(common, Caps::RMA, MrAccess::REMOTE_WRITE)
-        } else {
-            let who = self.accessor(common, host);
-            remote.check(common, who, Caps::RMA, MrAccess::REMOTE_WRITE).map(drop)
+        let copy = |who: Accessor<'_>| {
+            let written = write_here(common, who, &remote, 0, words);
+            crash_point!("write.executed");
+            written
         };
-        let result = match allowed {
-            Ok(()) => {
-                // Report first, because that may have to wait. The application cannot see the report before the bytes.
-                if let Some(data) = data
-                    && !host.remote_write(self.peer, data, len)
-                {
-                    return Ok(Flow::Stop);
-                }
-                let written = write_here(common, self.accessor(common, host), &remote, 0, words);
-                crash_point!("write.executed");
-                if written.is_ok() {
-                    host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &remote);
-                }
-                written
-            }
-            Err(errno) => Err(errno),
+        let Progress::Ended(result) = common.owner().write(host, self.peer, (&remote, data), len, copy)?
+        else {
+            return Ok(Flow::Stop);
         };
         self.done(common, op, result);
         Ok(Flow::Next)
@@ -176,26 +121,27 @@ impl Lane {
         high: u32,
         mut words: Words,
     ) -> Result<Flow, Broken> {
-        let (op, checked) = self.parse_access(common, host, &mut words, Caps::RMA, MrAccess::REMOTE_WRITE)?;
+        let op = words.next().ok_or(Broken)?;
+        let remote = Targets::parse(&mut words)?;
         let data = remote_data(high, &mut words)?;
         let lent = high & flag::LENT != 0;
         let mut next = || if lent { words.next().ok_or(Broken) } else { Ok(0) };
         let token = Token { op, high: high & (flag::LENT | flag::WRITES), key: next()?, offset: next()? };
-        match checked {
-            Ok((_, 0)) => return Err(Broken), // an empty one
-            Ok((remote, len)) => {
-                let (remote, whole) = ((*remote).into(), remote.count == 1);
-                let write = ServedWrite { op, remote, got: 0, len, data, failed: None, measured: false };
-                let sink = Sink::Write(self.served.writes.insert(write));
-                (self.served.serving, self.busy) = (self.served.serving + 1, true);
-                crash_point!("write_long.taken");
-                if whole {
-                    self.start_transfer(common, host, token, sink, len);
-                } else {
-                    self.ask(common, host, token, sink, len, false);
-                }
-            }
-            Err(errno) => self.done(common, op, Err(errno)),
+        let whole = remote.count == 1;
+        let write = WriteInParts::begin(common.owner(), host, self.peer, (op, (*remote).into(), data));
+        let write = write?;
+        if let Some(errno) = write.refusal() {
+            self.done(common, op, Err(errno));
+            return Ok(Flow::Next);
+        }
+        let len = write.left();
+        let sink = Sink::Write(self.served.writes.insert(ServedWrite { write, is_measured: false }));
+        (self.served.serving, self.busy) = (self.served.serving + 1, true);
+        crash_point!("write_long.taken");
+        if whole {
+            self.start_transfer(common, host, token, sink, len);
+        } else {
+            self.ask(common, host, token, sink, len, false);
         }
         Ok(Flow::Next)
     }
@@ -210,35 +156,36 @@ impl Lane {
     ) -> Result<bool, Broken> {
         let (_, part) = words.rest();
         let id = SlotId::from_wire(id);
-        let write = self.served.writes.get_mut(id).ok_or(Broken)?;
-        if offset != write.got as u64 || part > write.len - write.got {
+        let served = self.served.writes.get_mut(id).ok_or(Broken)?;
+        if offset != served.write.got() as u64 {
             return Err(Broken);
         }
-        let last = write.got + part == write.len;
-        if last
-            && write.failed.is_none()
-            && let Some(data) = write.data
-            && !host.remote_write(self.peer, data, write.len)
-        {
-            return Ok(false);
-        }
-        if write.failed.is_none() {
-            let who = accessor(common, host, self.peer);
-            write.failed = write_here(common, who, &write.remote, write.got, words).err();
-        }
-        write.got += part;
-        crash_point!("write_long.part");
-        if last {
-            let (result, measured, len) = (write.failed.map_or(Ok(()), Err), write.measured, write.len);
-            self.written(common, host, id, result);
-            if measured {
-                self.transfer_completed(common, host, Sink::Write(id), len);
+        let progress = served.write.part(common.owner(), host, self.peer, part, |who, remote, skip| {
+            write_here(common, who, remote, skip, words)
+        });
+        match progress? {
+            Progress::Wait => return Ok(false),
+            Progress::Part => crash_point!("write_long.part"),
+            Progress::Ended(result) => {
+                crash_point!("write_long.part");
+                let (is_measured, len) = (served.is_measured, served.write.got());
+                self.end_write(common, id, result);
+                if is_measured {
+                    self.transfer_completed(common, host, Sink::Write(id), len);
+                }
             }
         }
         Ok(true)
     }
 
-    /// A long write of the peer has ended.
+    /// Answers a long write of the peer, which has ended.
+    fn end_write(&mut self, common: &mut Common, id: SlotId, result: Result<(), Errno>) {
+        let Some(served) = self.served.writes.remove(id) else { return };
+        self.served.serving -= 1;
+        self.done(common, served.write.op, result);
+    }
+
+    /// A long write of the peer has ended, whose bytes were copied from process to process.
     pub fn written<H: Host<Shm>>(
         &mut self,
         common: &mut Common,
@@ -246,12 +193,12 @@ impl Lane {
         id: SlotId,
         result: Result<(), Errno>,
     ) {
-        let Some(write) = self.served.writes.remove(id) else { return };
-        self.served.serving -= 1;
+        let Some(served) = self.served.writes.get(id) else { return };
         if result.is_ok() {
-            host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_WRITE, &write.remote);
+            let regions = &common.shared.domain.regions;
+            host.accessed(regions, MrAccess::REMOTE_WRITE, served.write.remote());
         }
-        self.done(common, write.op, result);
+        self.end_write(common, id, result);
     }
 
     /// Executes a read of the peer, or starts to.

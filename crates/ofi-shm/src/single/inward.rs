@@ -285,13 +285,13 @@ impl Lane {
                     unsafe { process.read(there, copy::runs(pieces, inward.front, size)) }
                 }
                 Sink::Write(id) => {
-                    let Some(write) = self.served.writes.get(id) else { return CopyStatus::Unwanted };
+                    let Some(served) = self.served.writes.get(id) else { return CopyStatus::Unwanted };
                     let who = accessor(common, host, self.peer);
                     let part = (inward.front, size);
                     match Registered::find(
                         &common.shared.domain,
                         who,
-                        write.remote[0],
+                        served.write.remote()[0],
                         part,
                         MrAccess::REMOTE_WRITE,
                     ) {
@@ -338,7 +338,7 @@ impl Lane {
         match (refused, inward.sink) {
             (Some(errno), _) => CopyStatus::Refused(errno),
             (None, Sink::Write(id)) if whole => {
-                let data = self.served.writes.get(id).and_then(|write| write.data);
+                let data = self.served.writes.get(id).and_then(|served| served.write.data);
                 match data {
                     Some(data) if !host.remote_write(self.peer, data, len) => CopyStatus::Busy,
                     _ => CopyStatus::Whole,
@@ -387,9 +387,9 @@ impl Lane {
                 _ => return Ok(false),
             },
             Sink::Write(id) => {
-                let Some(write) = self.served.writes.get(id) else { return Ok(false) };
+                let Some(served) = self.served.writes.get(id) else { return Ok(false) };
                 let who = accessor(common, host, self.peer);
-                let (piece, all) = (write.remote[0], (0, inward.len));
+                let (piece, all) = (served.write.remote()[0], (0, inward.len));
                 match Registered::find(&common.shared.domain, who, piece, all, MrAccess::REMOTE_WRITE)? {
                     Some(found) => {
                         one = [Piece::new(found.addr, inward.len)];

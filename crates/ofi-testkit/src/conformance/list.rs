@@ -267,6 +267,7 @@ macro_rules! for_each_case {
                 one_bad_piece_fails_the_access
                 a_closed_region_is_not_touched_any_more
                 closing_in_the_middle_of_an_access_stops_it
+                a_write_is_reported_only_if_it_happened
                 closing_while_the_target_is_asked_for_its_memory_stops_the_access
                 a_read_takes_neither_inject_nor_remote_data
                 many_accesses_at_once

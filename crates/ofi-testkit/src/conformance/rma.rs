@@ -317,6 +317,45 @@ pub fn closing_in_the_middle_of_an_access_stops_it(kit: &dyn Kit) {
     pair.warm_up();
 }
 
+/// The target reports a write with data if and only if the initiator's operation succeeds, whenever the region closes.
+pub fn a_write_is_reported_only_if_it_happened(kit: &dyn Kit) {
+    let pair = kit.pair_with(|opening| opening.hints(|hints| hints.cq_data_size(4)));
+    pair.warm_up();
+    // With one of these lengths the last poll of the target finds only the last part, of up to 16 KiB.
+    for len in (32..=64).map(|parts| parts * (16 << 10)) {
+        // Each round closes the region one poll later, until the write has ended before.
+        for polls in 0..300 {
+            if closed_after(&pair, len, polls) {
+                break;
+            }
+        }
+    }
+}
+
+/// Writes `len` bytes into a region that closes after `polls` polls. Returns whether the write had ended by then.
+fn closed_after(pair: &Pair, len: usize, polls: u64) -> bool {
+    let (_memory, region) = target(pair, len, false);
+    let local = Memory::patterned(len, 3);
+    pair.post(|| pair.a.out(pair.to_b, &local).context(1).data(polls).write(&[remote(&region)]));
+    let mut end = None;
+    for _ in 0..polls {
+        pair.poll();
+        end = end.or_else(|| pair.a.next_of(1));
+    }
+    let was_over = end.is_some();
+    region.close().unwrap();
+    match end.unwrap_or_else(|| pair.drive("the end of the write", || pair.a.next_of(1))) {
+        Event::Done(..) => assert_eq!(pair.drive("the data", || pair.b.next()).done().data, polls),
+        Event::Failed(error) => {
+            assert!([KEY, ACCESS].concat().contains(&error.err), "{error:?}");
+            // The target would report the write before what follows it.
+            pair.warm_up();
+            assert!(pair.b.next().is_none(), "closed after {polls} polls: reported, and failed");
+        }
+    }
+    was_over
+}
+
 /// On the first access to a key, the target is asked for the memory, by a thread of its own if there is one.
 pub fn closing_while_the_target_is_asked_for_its_memory_stops_the_access(kit: &dyn Kit) {
     const LEN: usize = 64;

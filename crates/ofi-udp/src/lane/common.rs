@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
+use ofi_api::Caps;
 use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
+use ofi_core::transport::served::Owner;
 use ofi_core::transport::{Host, Peer};
 use ofi_rdm::Stream;
 
@@ -81,15 +82,9 @@ impl Common {
         self.next = Some(next);
     }
 
-    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), through this endpoint.
-    pub fn check(
-        &self,
-        who: Accessor<'_>,
-        remote: &[RemotePiece],
-        kind: Caps,
-        access: MrAccess,
-    ) -> Result<usize, Errno> {
-        self.domain.regions.check_served(self.caps, who, remote, kind, access)
+    /// The registered memory, as peers access it through this endpoint.
+    pub fn owner(&self) -> Owner<'_> {
+        Owner { regions: &self.domain.regions, caps: self.caps, auth: &self.auth }
     }
 }
 

@@ -5,7 +5,6 @@ pub mod asked;
 pub mod common;
 pub mod loose;
 pub mod pull;
-pub mod served;
 
 use std::collections::VecDeque;
 
@@ -13,6 +12,7 @@ use ofi_api::Errno;
 use ofi_core::log::Told;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::record::Fields;
+use ofi_core::transport::served::{ReadInParts, WriteInParts};
 use ofi_core::transport::{Host, Peer};
 use ofi_rdm::{Lost, Sender};
 use rustc_hash::FxHashMap;
@@ -20,7 +20,6 @@ use rustc_hash::FxHashMap;
 use self::asked::Asked;
 use self::common::Common;
 use self::pull::Pull;
-use self::served::{ServedRead, ServedWrite};
 use crate::Udp;
 use crate::answer::{Answers, Spare};
 use crate::command::kind;
@@ -36,11 +35,11 @@ pub struct Long {
     /// Payloads that are being pulled, by their receives.
     pub pulls: FxHashMap<u64, Pull>,
     /// The peer's reads in progress. Its later commands wait.
-    pub reads: VecDeque<ServedRead>,
+    pub reads: VecDeque<ReadInParts>,
     /// Unacknowledged answers to these reads.
     pub answers: Answers,
     /// The peer's long write in progress.
-    pub write: Option<Box<ServedWrite>>,
+    pub write: Option<Box<WriteInParts>>,
     /// The peer's message whose payload arrives ahead of a request.
     pub ahead: Option<ahead::Ahead>,
     /// Short messages that were reported as sent and wait for the peer's request.

@@ -11,7 +11,6 @@
 mod key;
 mod link;
 mod queue;
-mod served;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,18 +18,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ibv::transfer::Source;
-use ofi_api::{Caps, Errno, Error, MrAccess, OpFlags, RemotePiece, Result};
+use ofi_api::{Caps, Errno, Error, OpFlags, Result};
+use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
-use ofi_core::keys::Accessor;
 use ofi_core::log::Told;
 use ofi_core::slots::{SlotId, Slots};
+use ofi_core::transport::served::{Owner, ReadInParts, WriteInParts};
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
 pub use self::key::{Key, READ, WRITE};
 pub use self::link::{Link, Retiring};
 pub use self::queue::{Frame, Item};
-pub use self::served::{ServedRead, ServedWrite};
 use crate::Verbs;
 use crate::adapter::{Adapter, Posted};
 use crate::op::{Exposed, Op};
@@ -96,15 +95,9 @@ pub struct Counts {
 }
 
 impl Common {
-    /// As [`check_served`](ofi_core::keys::RegionTable::check_served), for accesses through this endpoint.
-    pub fn check(
-        &self,
-        who: Accessor<'_>,
-        remote: &[RemotePiece],
-        kind: Caps,
-        access: MrAccess,
-    ) -> Result<usize, Errno> {
-        self.domain.regions.check_served(self.caps, who, remote, kind, access)
+    /// The registered memory, as peers access it through this endpoint. Its peers need no key.
+    pub fn owner(&self) -> Owner<'_> {
+        Owner { regions: &self.domain.regions, caps: self.caps, auth: &AuthKey::NONE }
     }
 
     /// Schedules a lane for the next poll.
@@ -175,9 +168,9 @@ pub struct Lane {
     /// Unprocessed records.
     pub stalled: VecDeque<Part>,
     /// The peer's reads in progress. Its later commands wait.
-    pub reads: VecDeque<ServedRead>,
+    pub reads: VecDeque<ReadInParts>,
     /// The peer's long write in progress.
-    pub write: Option<Box<ServedWrite>>,
+    pub write: Option<Box<WriteInParts>>,
     /// Short messages that were reported as sent, and wait for the peer's request.
     pub kept: Slots<(Exposed, usize)>,
     /// Announced messages of the peer that have not ended: their lengths, and the current addresses of their payloads
