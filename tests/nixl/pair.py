@@ -6,6 +6,11 @@ import socket
 import numpy
 from nixl_cu12._api import nixl_agent, nixl_agent_config
 
+try:
+    import ofi_nixl
+except ImportError:
+    ofi_nixl = None
+
 # With this as its first argument, a program is the target; the second argument is its end of the link.
 TARGET = "--target"
 
@@ -35,15 +40,21 @@ class Link:
 class End:
     """One agent and the memory that it exposes to the other: an array, or a `device.DeviceMemory`."""
 
-    def __init__(self, name, link, memory, backend, driven):
+    def __init__(self, name, link, memory, backend, driven, **options):
         config = nixl_agent_config(backends=[], enable_prog_thread=driven == "thread")
         self.agent = nixl_agent(name, config)
-        self.agent.create_backend(backend, {})
+        if ofi_nixl and backend == "LIBFABRIC":
+            ofi_nixl.load_libfabric()
+        self.agent.create_backend(backend, options)
         self.memory = memory
         is_host = isinstance(memory, numpy.ndarray)
         self.address, self.kind = (memory.ctypes.data, "DRAM") if is_host else (memory.address, "VRAM")
         whole = self.agent.get_reg_descs([(self.address, memory.nbytes, 0, "whole")], self.kind)
         self.agent.register_memory(whole, backends=[backend])
+        self.meet(link)
+
+    def meet(self, link):
+        """Exchanges metadata with the agent at the other end of the link."""
         link.tell((self.agent.get_agent_metadata(), self.address))
         metadata, self.there = link.hear()
         peer = self.agent.add_remote_agent(metadata)

@@ -37,6 +37,7 @@ mod suite;
 mod tcp;
 mod trixie;
 mod vm;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -133,6 +134,8 @@ enum Command {
         #[arg(long)]
         debug: bool,
     },
+    /// Builds the wheel ofi-nixl, which brings NIXL our backend and libfabric.so.1, under target/wheel.
+    Wheel,
     /// Installs libfabric.so.1, the media layer's libraries, NIXL's plug-in and all programs, or the parts that
     /// switches name.
     Install(install::Options),
@@ -194,6 +197,7 @@ fn main() -> ExitCode {
         Command::Tcp => tcp::test(&mut report),
         Command::Report(options) => report.add("the performance report", || report::main(&options)),
         Command::Deb { debug } => report.add("the Debian package", || deb::run_deb(!debug)),
+        Command::Wheel => report.add("the wheel", wheel::run_wheel),
         Command::Install(options) => report.add("install", || install::run_install(&options)),
         Command::Installed(options) => installed::run_installed(&mut report, &options),
         Command::Nixl { runs } => nixl::test(&mut report, runs),

@@ -3,6 +3,7 @@
 //! also runs on our own backend, `libplugin_OFI.so` ([`ours`]).
 
 pub mod ours;
+pub mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -56,6 +57,7 @@ pub fn test(report: &mut Report, runs: Option<usize>) {
         }
     }
     ours::test(report, &python, &libraries, runs.is_some());
+    wheel::test(report);
 }
 
 /// One run on NIXL's own plug-in for libfabric, which ends itself after less than a minute.
@@ -145,8 +147,13 @@ fn older(python: &Path) -> Result<PathBuf, String> {
     Ok(home)
 }
 
-/// Builds a stub of libcuda. Returns the library path: the stub, our library, and the wheels' own.
+/// The library path of NIXL's own plug-in for libfabric: our library, and what it needs of CUDA.
 fn libraries(python: &Path, ours: &Path) -> Result<String, String> {
+    Ok(format!("{}:{}", ours.display(), cuda(python)?))
+}
+
+/// Builds a stub of libcuda. Returns the library path of the stub and of the wheels' CUDA.
+fn cuda(python: &Path) -> Result<String, String> {
     let stub = target_dir("nixl").join("cuda");
     std::fs::create_dir_all(&stub).map_err(|error| format!("{}: {error}", stub.display()))?;
     let mut cc = command("cc");
@@ -154,5 +161,5 @@ fn libraries(python: &Path, ours: &Path) -> Result<String, String> {
     run(cc.arg(stub.join("libcuda.so.1")).arg("tests/nixl/cuda.c"))?;
     let site = output(command(python).args(["-c", SITE]))?;
     let runtime = Path::new(site.trim()).join("nvidia/cuda_runtime/lib");
-    Ok(format!("{}:{}:{}", ours.display(), stub.display(), runtime.display()))
+    Ok(format!("{}:{}", stub.display(), runtime.display()))
 }

@@ -10,7 +10,7 @@ use crate::step::{Outcome, Report, cargo, command, not_run, output, root, run, t
 use crate::{StepResult, capi, efa};
 
 /// The part that CI runs: blocks that are not striped, driven by polls, and striped blocks, driven by the thread.
-const SOME: [[usize; 3]; 2] = [[4_096, 1_024, 3], [1 << 20, 32, 3]];
+pub const SOME: [[usize; 3]; 2] = [[4_096, 1_024, 3], [1 << 20, 32, 3]];
 /// Over emulated devices, whose threads take the processor from the agents.
 const EMULATED: [usize; 3] = [1 << 20, 16, 3];
 
@@ -112,7 +112,7 @@ fn devices(report: &mut Report, program: &impl Fn(&[&str]) -> Command, libraries
     }
 }
 
-fn way(shared_memory: &str) -> &'static str {
+pub fn way(shared_memory: &str) -> &'static str {
     if shared_memory == "1" { "shared memory" } else { "sockets" }
 }
 
@@ -147,11 +147,18 @@ pub fn exchange_over_efa(plugin: &Path, libfabric: &Path) -> StepResult {
         Err(why) => return not_run(NAME, &why),
     };
     let libraries = libraries(&python, libfabric)?;
+    over_efa(&|script: &[&str]| in_wheel(&python, &libraries, plugin, script))
+}
+
+/// The same, of this program in an environment that has NIXL.
+///
+/// # Errors
+/// As above.
+pub fn over_efa(program: &impl Fn(&[&str]) -> Command) -> StepResult {
     let (emulator, logs) = (efa::build()?, target_dir("nixl").join("rails"));
     let dir = efa::folder().with_extension(format!("nixl-{}", std::process::id()));
     let domains = [0, 1].map(|device| format!("efa_emu{device}-rdm"));
-    let mut agents =
-        exchange(&|script: &[&str]| in_wheel(&python, &libraries, plugin, script), EMULATED, &["thread"]);
+    let mut agents = exchange(program, EMULATED, &["thread"]);
     agents.env("NIXL_OFI_RAILS", domains.each_ref().map(|domain| format!("efa/{domain}")).join(","));
     efa::on(&mut agents, &emulator, &dir).env("EFA_EMULATOR_DEVICES", "2");
     // A folder has a file for each agent.
