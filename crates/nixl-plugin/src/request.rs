@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use multirail::{Outcome, Prepared, Progress, Remote, Transfer, Way};
 use ofi::{Errno, Error};
@@ -42,9 +42,18 @@ pub struct Request {
     plan: Prepared,
     timeout: Duration,
     /// The transfer that was posted last.
-    posted: Mutex<Option<Transfer>>,
+    posted: Mutex<Option<Posted>>,
     /// NIXL wants to release the request, whose memory is still in use.
     is_unwanted: AtomicBool,
+}
+
+/// A transfer that was posted.
+struct Posted {
+    transfer: Transfer,
+    /// When `timeout_s` is over.
+    deadline: Instant,
+    /// How it ended, once that was told.
+    ended: Option<c_int>,
 }
 
 /// Maximum time for which the second release of a request waits for its memory.
@@ -107,17 +116,17 @@ pub unsafe extern "C" fn ofi_nixl_post(request: *const Request, has_message: boo
         // SAFETY: the caller's promise.
         let (request, message) = unsafe { (&*request, message.get()) };
         let mut posted = request.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        if posted.as_ref().is_some_and(|transfer| told(transfer.progress()) == status::IN_PROGRESS) {
+        if posted.as_mut().is_some_and(|last| last.told(last.transfer.progress()) == status::IN_PROGRESS) {
             return Ok(status::REPOST_ACTIVE);
         }
+        let deadline = Instant::now() + request.timeout;
         let transfer = if has_message {
             request.plan.post_notify(message, request.timeout)?
         } else {
             request.plan.post(request.timeout)?
         };
         let progress = transfer.poll()?;
-        *posted = Some(transfer);
-        Ok(told(progress))
+        Ok(posted.insert(Posted { transfer, deadline, ended: None }).told(progress))
     })
 }
 
@@ -130,10 +139,10 @@ pub unsafe extern "C" fn ofi_nixl_check(request: *const Request) -> c_int {
     call("a transfer", || {
         // SAFETY: the caller's promise.
         let request = unsafe { &*request };
-        let posted = request.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(transfer) = &*posted else { return Ok(status::NOT_POSTED) };
-        let progress = transfer.poll()?;
-        Ok(if request.is_unwanted.load(Ordering::Relaxed) { status::CANCELED } else { told(progress) })
+        let mut posted = request.posted.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(posted) = &mut *posted else { return Ok(status::NOT_POSTED) };
+        let progress = posted.transfer.poll()?;
+        Ok(if request.is_unwanted.load(Ordering::Relaxed) { status::CANCELED } else { posted.told(progress) })
     })
 }
 
@@ -163,16 +172,17 @@ pub unsafe extern "C" fn ofi_nixl_release(request: *mut Request) -> c_int {
 impl Request {
     /// Cancels the transfer. Returns whether nothing is written into its memory any more.
     fn give_back(&self) -> ofi::Result<bool> {
-        let posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(transfer) = &*posted else { return Ok(true) };
-        transfer.cancel();
-        if told(transfer.progress()) != status::IN_PROGRESS {
+        let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(posted) = &mut *posted else { return Ok(true) };
+        posted.transfer.cancel();
+        if posted.told(posted.transfer.progress()) != status::IN_PROGRESS {
             return Ok(true);
         }
         if !self.is_unwanted.swap(true, Ordering::Relaxed) {
-            return Ok(told(transfer.poll()?) != status::IN_PROGRESS);
+            let progress = posted.transfer.poll()?;
+            return Ok(posted.told(progress) != status::IN_PROGRESS);
         }
-        let is_quiet = transfer.wait_quiet(RELEASE_TIMEOUT)?;
+        let is_quiet = posted.transfer.wait_quiet(RELEASE_TIMEOUT)?;
         if !is_quiet {
             say("releasing a transfer", "its memory is still in use, and must stay allocated");
         }
@@ -196,18 +206,40 @@ pub unsafe extern "C" fn ofi_nixl_estimate(request: *const Request, seconds: *mu
     })
 }
 
+impl Posted {
+    /// The status of the transfer. Its failure is logged once.
+    fn told(&mut self, progress: Progress) -> c_int {
+        if let Some(ended) = self.ended {
+            return ended;
+        }
+        let is_late = progress.outcome == Some(LATE) && Instant::now() >= self.deadline;
+        let state = state(&progress, is_late);
+        if state != status::IN_PROGRESS {
+            self.ended = Some(state);
+            match progress.outcome {
+                Some(Outcome::Failed(_)) if is_late => say("a transfer", "it was not done within timeout_s"),
+                Some(Outcome::Failed(errno)) => say("a transfer", &errno.to_string()),
+                _ => {}
+            }
+        }
+        state
+    }
+}
+
+/// The outcome after the time limit, and that of a peer that no rail reaches any more.
+const LATE: Outcome = Outcome::Failed(Errno::ETIMEDOUT);
+
 /// The status of a transfer. One that has failed is in progress until nothing is written into its memory any more: NIXL
-/// takes the memory to be the program's again after an error too.
-fn told(progress: Progress) -> c_int {
+/// takes the memory to be the program's again after an error too. NIXL has no status for a time limit, and forgets a
+/// peer that is disconnected, so that of a transfer which `is_late` is another: the peer may serve the next one.
+fn state(progress: &Progress, is_late: bool) -> c_int {
     match progress.outcome {
         None => status::IN_PROGRESS,
         Some(Outcome::Cancelled | Outcome::Failed(_)) if !progress.is_quiet => status::IN_PROGRESS,
         Some(Outcome::Done) => status::SUCCESS,
         Some(Outcome::Cancelled) => status::CANCELED,
-        Some(Outcome::Failed(errno)) => {
-            say("a transfer", &errno.to_string());
-            of(errno)
-        }
+        Some(Outcome::Failed(_)) if is_late => status::BACKEND,
+        Some(Outcome::Failed(errno)) => of(errno),
     }
 }
 
@@ -219,7 +251,7 @@ mod tests {
     #[test]
     fn a_failed_transfer_is_in_progress_while_its_memory_is_in_use() {
         let progress = |outcome, is_quiet| Progress { outcome, moved: 0, total: 9, is_quiet };
-        let failed = Some(Outcome::Failed(Errno::ETIMEDOUT));
+        let failed = Some(LATE);
         for (outcome, is_quiet, wanted) in [
             (None, false, status::IN_PROGRESS),
             (failed, false, status::IN_PROGRESS),
@@ -230,7 +262,9 @@ mod tests {
             (Some(Outcome::Done), false, status::SUCCESS),
             (Some(Outcome::Done), true, status::SUCCESS),
         ] {
-            assert_eq!(told(progress(outcome, is_quiet)), wanted, "{outcome:?}, quiet: {is_quiet}");
+            assert_eq!(state(&progress(outcome, is_quiet), false), wanted, "{outcome:?}, quiet: {is_quiet}");
         }
+        assert_eq!(state(&progress(failed, false), true), status::IN_PROGRESS);
+        assert_eq!(state(&progress(failed, true), true), status::BACKEND);
     }
 }
