@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::{EXEC, RUNS, SITE, SIZES, libraries, older, python};
 use crate::nixl_plugin as plugin;
-use crate::step::{Outcome, Report, cargo, command, not_run, output, root, run, target_dir};
+use crate::step::{Outcome, Report, answers, cargo, command, not_run, output, root, run, target_dir};
 use crate::{StepResult, capi, efa};
 
 /// The part that CI runs: blocks that are not striped, driven by polls, and striped blocks, driven by the thread.
@@ -27,6 +27,7 @@ pub fn test(report: &mut Report, python: &Path, libraries: &str, all: bool) {
     let Some(linked) = linked else { return };
     let Some(folder) = linked.parent() else { return };
     report.add("hosts that OFI does not know, and its log", || hosts(&linked));
+    report.add("the virtual tables of NIXL's own plug-ins and of OFI", || tables(python, &linked));
     let program = |script: &[&str]| in_wheel(python, libraries, folder, script);
     report.add("NIXL's example of its wheel on OFI", || {
         let site = output(command(python).args(["-c", SITE]))?;
@@ -186,6 +187,21 @@ fn carried(log: &str, domain: &str) -> u64 {
     let lines = log.lines().filter(|line| line.contains(closed) && line.contains(&domain));
     let bytes = lines.filter_map(|line| line.split_once(" bytes=")?.1.split(' ').next()?.parse::<u64>().ok());
     bytes.sum()
+}
+
+/// The declaration of NIXL's interface, against plug-ins that were built with NIXL's own, of both versions.
+fn tables(python: &Path, linked: &Path) -> StepResult {
+    if !answers("nm", &["--version"]) {
+        return not_run("virtual tables", "no nm (apt-get install binutils)");
+    }
+    let site = output(command(python).args(["-c", SITE]))?;
+    for home in [PathBuf::from(site.trim()), older(python)?] {
+        for name in ["POSIX", "UCX", "LIBFABRIC"] {
+            let plugin = home.join(format!(".nixl_cu12.mesonpy.libs/plugins/libplugin_{name}.so"));
+            run(command(python).arg("tests/nixl/table.py").arg(plugin).arg(linked))?;
+        }
+    }
+    Ok(Outcome::Passed)
 }
 
 /// Hosts without NIXL: one with another layout, one that appears older, and the log at each level.
