@@ -108,6 +108,13 @@ pub struct Built {
     parts: Vec<Part>,
 }
 
+impl Built {
+    /// The folder of cargo's output, with the linked libraries.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
 /// The destination folders.
 pub struct Places {
     /// Programs.

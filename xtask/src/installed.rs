@@ -149,6 +149,8 @@ pub fn run_installed(report: &mut Report, options: &Options) {
         report.add_retried("NIXL's wheel on the installed backend, over two efa devices", || {
             nixl::ours::exchange_over_efa(&at.lib().join(NIXL), &at.lib())
         });
+        report
+            .add_retried("NIXL and ofi-nixl, installed by pip", || nixl::wheel::installed(at.built.folder()));
     }
     let _ = fs::remove_dir_all(&dir);
 }

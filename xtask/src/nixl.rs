@@ -3,6 +3,7 @@
 //! also runs on our own backend, `libplugin_OFI.so` ([`ours`]).
 
 pub mod ours;
+mod theirs;
 pub mod wheel;
 
 use std::path::{Path, PathBuf};

@@ -1,12 +1,12 @@
 //! NIXL in one command: pip installs NIXL's wheel, and ours from a local index, into an empty environment. Two agents
-//! use the backend there without a setting; a transfer is cancelled, late, or loses its peer; and NIXL's own backend for
-//! libfabric runs on the `libfabric.so.1` of our wheel.
+//! use the backend there without a setting; a transfer is cancelled, late, or loses its peer; NIXL's own backend for
+//! libfabric runs on the `libfabric.so.1` of our wheel; and NIXL's own tests run on both.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::ours::{SOME, over_efa, way};
-use super::{SITE, WHEELS, cuda};
+use super::{SITE, WHEELS, cuda, python, theirs};
 use crate::nixl_plugin as plugin;
 use crate::step::{Outcome, Report, command, not_run, output, run, target_dir};
 use crate::{StepResult, wheel};
@@ -50,6 +50,26 @@ impl Environment {
             return Err(format!("NIXL does not find the backend:\n{text}"));
         }
         Ok(environment)
+    }
+
+    /// Installs packages besides.
+    ///
+    /// # Errors
+    /// pip fails.
+    pub fn add(&self, packages: &[String]) -> Result<(), String> {
+        for package in packages {
+            let mut pip = command(&self.python);
+            pip.args(["-m", "pip", "install", "-qq", "--disable-pip-version-check"]);
+            // The package nixl requires the wheels of all versions of CUDA.
+            let alone = package.starts_with("nixl").then_some("--no-deps");
+            run(pip.args(alone).arg(package))?;
+        }
+        Ok(())
+    }
+
+    /// The interpreter.
+    pub fn python(&self) -> &Path {
+        &self.python
     }
 
     /// A program of NIXL's without any setting, for at most a minute.
@@ -103,6 +123,42 @@ impl Environment {
     }
 }
 
+/// Our wheel in another folder than NIXL's: its program says so, and how NIXL finds the backend; and it does.
+fn elsewhere(environment: &Environment, wheel: &Path) -> StepResult {
+    let other = target_dir("nixl").join("elsewhere");
+    let _ = std::fs::remove_dir_all(&other);
+    let mut pip = command(environment.python());
+    pip.args(["-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps", "--no-index"]);
+    run(pip.arg("--target").arg(&other).arg(wheel))?;
+    let mut asked = environment.program(&["-m", "ofi_nixl"]);
+    let told = asked.env("PYTHONPATH", &other).output().map_err(|error| format!("python: {error}"))?;
+    let text = String::from_utf8_lossy(&told.stdout);
+    let folder = text.trim().rsplit_once("NIXL_PLUGIN_DIR=").map(|(_, folder)| folder);
+    let Some(folder) = folder.filter(|_| told.status.code() == Some(1) && text.contains("does not find"))
+    else {
+        return Err(format!("python -m ofi_nixl ended with {}, and printed\n{text}", told.status));
+    };
+    let mut options = environment.program(&["tests/nixl/options.py"]);
+    let text = output(options.env("NIXL_PLUGIN_DIR", folder))?;
+    let missing = plugin::OPTIONS.iter().find(|name| !text.contains(*name));
+    missing.map_or(Ok(Outcome::Passed), |name| Err(format!("{name} is not in {text}")))
+}
+
+/// Packs the libraries of this build, and runs two agents in an environment that has the wheel.
+///
+/// # Errors
+/// pip fails, an agent fails, or bytes differ.
+pub fn installed(built: &Path) -> StepResult {
+    const NAME: &str = "NIXL and ofi-nixl, installed by pip";
+    if let Some(why) = wheel::lacking() {
+        return not_run(NAME, why);
+    }
+    if let Err(why) = python() {
+        return not_run(NAME, &why);
+    }
+    Environment::install(&wheel::pack(built)?)?.exchange(None, "polls")
+}
+
 /// Builds the wheel, and runs everything in an environment that has it.
 pub fn test(report: &mut Report) {
     if let Some(why) = wheel::lacking() {
@@ -110,10 +166,11 @@ pub fn test(report: &mut Report) {
     }
     let mut installed = None;
     report.add("pip installs NIXL and ofi-nixl", || {
-        installed = Some(Environment::install(&wheel::build()?)?);
+        let wheel = wheel::build()?;
+        installed = Some((Environment::install(&wheel)?, wheel));
         Ok(Outcome::Passed)
     });
-    let Some(installed) = installed else { return };
+    let Some((installed, wheel)) = installed else { return };
     for (rails, driven) in [(None, "polls"), (None, "thread"), (Some("shm"), "thread")] {
         let over = rails.unwrap_or("the rails that it chooses");
         report.add(&format!("two agents on OFI of the wheel by {driven}, over {over}"), || {
@@ -138,5 +195,7 @@ pub fn test(report: &mut Report) {
             || installed.stock(alias),
         );
     }
+    theirs::test(report, &installed);
     report.add("pip removes ofi-nixl", || installed.uninstall());
+    report.add("ofi-nixl in another folder than NIXL", || elsewhere(&installed, &wheel));
 }
