@@ -1,5 +1,5 @@
-//! `cargo xtask wheel`: the Python wheel `ofi-nixl`, which brings NIXL our backend and `libfabric.so.1`. It is built and
-//! tested here, and published nowhere.
+//! `cargo xtask wheel`: the Python wheel `ofi-nixl`, which brings NIXL our backend and `libfabric.so.1`. It is built
+//! and tested here, and published nowhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
