@@ -5,17 +5,20 @@
 //! carries the number of its transfer and its own number within the transfer, so a write that arrives twice because it
 //! was sent again after a rail failed counts once. Only transfers with a notification count.
 //!
-//! Bounds: ids within [`WINDOW`] of the oldest missing id; [`WINDOW`] notifications and [`BYTES`] that are unfinished,
-//! or that are neither taken nor acknowledged (`unread.rs`); the length of a notification; and the writes of the last
-//! [`NUMBERS`] transfers. A sender that keeps to its bounds (`session.rs`) stays within them: the bytes are equal, the
-//! numbers lower. Input beyond the bounds is dropped and counted.
+//! Bounds: [`WINDOW`] notifications and [`BYTES`] that are unfinished, or that are neither taken nor acknowledged
+//! (`unread.rs`); [`WINDOW`] gaps between the ids that were delivered; the length of a notification; and the writes of
+//! the last [`NUMBERS`] transfers. How far ids lie apart does not matter: while a program takes no notifications, the
+//! orders behind them go on. A sender that keeps to its bounds (`session.rs`) stays within them: the bytes are equal,
+//! the numbers lower. Input beyond the bounds is dropped and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::delivered::Delivered;
 
 use super::session::{ORDER_BYTES, UNACKED_BYTES};
 use crate::wire::message::{FRAGMENT, Fragment};
 
-/// Maximum distance of a notification's id from the oldest missing one.
+/// Maximum notifications that are unfinished or not acknowledged, and maximum gaps between delivered ids.
 pub(super) const WINDOW: u64 = 1024;
 /// Bytes of unfinished notifications, and of those that are neither taken nor acknowledged. One of them may be longer,
 /// if the others fit into [`ORDER_BYTES`].
@@ -32,10 +35,8 @@ pub(super) struct Inbox {
     /// Complete notifications that wait for writes, by the transfer's number.
     waiting: HashMap<u16, Vec<u64>>,
     bytes: usize,
-    /// All ids below this one were delivered.
-    below: u64,
-    /// Further ids that were delivered.
-    above: BTreeSet<u64>,
+    /// Ids that were delivered or cancelled.
+    delivered: Delivered,
     /// Ids that were delivered and are not to be acknowledged yet.
     unread: BTreeSet<u64>,
     /// Ids that the sender has put on hold, because counted writes may be sent again.
@@ -131,14 +132,14 @@ impl Inbox {
     /// Records an arrived fragment.
     pub(super) fn take(&mut self, fragment: &Fragment, limits: Limits) -> Taken {
         let Fragment { id, expected, transfer, total, offset, ref bytes } = *fragment;
-        if id < self.below || self.above.contains(&id) {
+        if self.delivered.contains(id) {
             return if self.unread.contains(&id) { Taken::Incomplete } else { Taken::Repeated };
         }
         let total = total as usize;
-        if id - self.below >= WINDOW {
-            return Taken::Refused;
-        }
         if !self.partial.contains_key(&id) {
+            if !self.has_gaps() {
+                return Taken::Refused;
+            }
             let (count, kept) = (limits.unread.0 + self.partial.len(), limits.unread.1 + self.bytes);
             let is_too_much = kept + total > BYTES && {
                 let longest = self.partial.values().map(|partial| partial.bytes.len()).max();
@@ -191,10 +192,10 @@ impl Inbox {
 
     /// Cancels a notification that its sender has given up. Returns `false` for an id beyond the bounds.
     pub(super) fn void(&mut self, id: u64) -> bool {
-        if id < self.below || self.above.contains(&id) {
+        if self.delivered.contains(id) {
             return true;
         }
-        if id - self.below >= WINDOW {
+        if !self.partial.contains_key(&id) && !self.has_gaps() {
             return false;
         }
         if let Some(partial) = self.partial.remove(&id) {
@@ -202,14 +203,14 @@ impl Inbox {
             self.unlist(partial.transfer, id);
         }
         self.held.remove(&id);
-        self.is_out(id);
+        self.delivered.insert(id);
         true
     }
 
     /// Holds a notification until it is released. Returns whether it is too late: the notification was delivered or
     /// cancelled.
     pub(super) fn hold(&mut self, id: u64) -> bool {
-        if id < self.below || self.above.contains(&id) || id - self.below >= WINDOW {
+        if self.delivered.contains(id) || self.held.len() as u64 >= WINDOW {
             return true;
         }
         self.held.insert(id);
@@ -240,11 +241,9 @@ impl Inbox {
         }
     }
 
-    fn is_out(&mut self, id: u64) {
-        self.above.insert(id);
-        while self.above.remove(&self.below) {
-            self.below += 1;
-        }
+    /// Whether another id may be unfinished, or cancelled: each that is delivered may leave a gap before it.
+    fn has_gaps(&self) -> bool {
+        ((self.delivered.gaps() + self.partial.len()) as u64) < WINDOW
     }
 
     fn finish(&mut self, id: u64) -> Option<Vec<u8>> {
@@ -253,7 +252,7 @@ impl Inbox {
         if partial.expected > 0 {
             self.arrivals.remove(&partial.transfer);
         }
-        self.is_out(id);
+        self.delivered.insert(id);
         Some(partial.bytes)
     }
 
@@ -354,8 +353,9 @@ mod tests {
             (inbox.take(&parts[0], FREE), inbox.take(&parts[1], FREE)),
             (Taken::Incomplete, Taken::Incomplete)
         );
-        assert!(inbox.void(0) && inbox.void(0) && !inbox.void(WINDOW + 1));
-        assert_eq!((inbox.partial.len(), inbox.bytes, inbox.waiting.len(), inbox.below), (0, 0, 0, 1));
+        assert!(inbox.void(0) && inbox.void(0));
+        assert_eq!((inbox.partial.len(), inbox.bytes, inbox.waiting.len()), (0, 0, 0));
+        assert!(inbox.delivered.contains(0) && inbox.delivered.gaps() == 0);
         assert_eq!(inbox.take(&parts[0], FREE), Taken::Repeated, "a fragment behind it");
         for chunk in 0..3 {
             assert_eq!(inbox.arrived(1, chunk), Some(Vec::new()));
@@ -371,8 +371,6 @@ mod tests {
             Fragment { total: 3 * FRAGMENT as u32, ..parts[1].clone() },
             Fragment { expected: 7, ..parts[1].clone() },
             Fragment { transfer: 2, ..parts[1].clone() },
-            Fragment { id: WINDOW, ..parts[1].clone() },
-            Fragment { id: u64::MAX, ..parts[1].clone() },
         ] {
             assert_eq!(inbox.take(&wrong, FREE), Taken::Refused, "{:?}", wrong.id);
         }
@@ -383,6 +381,27 @@ mod tests {
             |id, total| Fragment { id, expected: 0, transfer: 0, total, offset: 0, bytes: vec![0; FRAGMENT] };
         assert_eq!(inbox.take(&endless(6, BYTES as u32), FREE), Taken::Incomplete);
         assert_eq!(inbox.take(&endless(7, BYTES as u32), FREE), Taken::Refused, "the budget is used up");
+    }
+
+    /// Ids may lie as far apart as they like, but each gap between them is kept.
+    #[test]
+    fn gaps_between_ids_are_bounded() {
+        for voids in [false, true] {
+            let mut inbox = Inbox::default();
+            let took = (0..2 * WINDOW).filter(|nth| {
+                let id = nth * 1_000_000 + 7;
+                if voids {
+                    inbox.void(id)
+                } else {
+                    inbox.take(&fragments(id, 0, 0, b"x")[0], FREE) != Taken::Refused
+                }
+            });
+            assert_eq!(took.count() as u64, WINDOW);
+            assert_eq!(inbox.delivered.gaps() as u64, WINDOW);
+        }
+        let mut inbox = Inbox::default();
+        let held = (0..2 * WINDOW).filter(|nth| !inbox.hold(nth * 1000)).count();
+        assert_eq!(held as u64, WINDOW);
     }
 
     /// A notification that is longer than the budget stands in nobody's way: the orders beside it are taken.

@@ -20,8 +20,8 @@ use crate::wire::{Message, RailInfo};
 pub(super) const UNACKED: u64 = 512;
 /// Maximum bytes of unacknowledged notifications. A single notification may be longer.
 pub(super) const UNACKED_BYTES: usize = 8 << 20;
-/// Ids that orders for device memory may have beyond [`UNACKED`], and their bytes beyond [`UNACKED_BYTES`]: programs
-/// that take no notifications while they wait for device memory need the orders to go on.
+/// Maximum unacknowledged orders for device memory beside [`UNACKED`] notifications, and their bytes beside
+/// [`UNACKED_BYTES`]: programs that take no notifications while they wait for device memory need the orders to go on.
 const ORDERS: u64 = 256;
 pub(super) const ORDER_BYTES: usize = 64 << 10;
 
@@ -130,7 +130,8 @@ pub(super) struct Session {
     pub(super) next_notification: u64,
     pub(super) unacked: BTreeMap<u64, Unacked>,
     pub(super) unacked_bytes: usize,
-    /// Those of orders for device memory among them.
+    /// The number and bytes of orders for device memory among them.
+    orders: u64,
     order_bytes: usize,
     /// The next number for a transfer whose writes the peer counts; 16 bits of it travel over the wire.
     pub(super) next_number: u64,
@@ -197,6 +198,7 @@ impl Session {
             next_notification: 0,
             unacked: BTreeMap::new(),
             unacked_bytes: 0,
+            orders: 0,
             order_bytes: 0,
             next_number: 0,
             numbers: BTreeSet::new(),
@@ -260,18 +262,19 @@ impl Session {
         transfer: SlotId,
     ) -> Option<u64> {
         let (len, is_order) = (bytes.len(), bytes.last() == Some(&Audience::Memory.byte()));
-        let oldest = self.unacked.first_key_value().map_or(self.next_notification, |(&id, _)| id);
-        let most = if is_order { UNACKED + ORDERS } else { UNACKED };
+        let others = self.unacked.len() as u64 - self.orders;
+        let has_room = if is_order { self.orders < ORDERS } else { others < UNACKED };
         let has_bytes = self.unacked_bytes == 0
             || self.unacked_bytes + len <= UNACKED_BYTES
             || (is_order && self.order_bytes + len <= ORDER_BYTES);
-        if self.next_notification - oldest >= most || !has_bytes {
+        if !has_room || !has_bytes {
             return None;
         }
         let id = self.next_notification;
         self.next_notification += 1;
         self.unacked.insert(id, Unacked { len, is_order, number, transfer });
         self.unacked_bytes += len;
+        self.orders += u64::from(is_order);
         self.order_bytes += if is_order { len } else { 0 };
         Some(id)
     }
@@ -289,6 +292,7 @@ impl Session {
     fn acknowledged(&mut self, id: u64) -> Option<SlotId> {
         let Unacked { len, is_order, number, transfer } = self.unacked.remove(&id)?;
         self.unacked_bytes -= len;
+        self.orders -= u64::from(is_order);
         self.order_bytes -= if is_order { len } else { 0 };
         if let Some(number) = number {
             self.numbers.remove(&number);

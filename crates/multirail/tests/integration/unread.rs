@@ -89,10 +89,12 @@ fn orders_go_on(unread: impl IntoIterator<Item = usize>) {
         pair.notify(Audience::Program, vec![1; len]);
     }
     pair.speak();
-    for nth in 0..100 {
-        let id = pair.notify(Audience::Memory, vec![nth; 41]);
+    // Far more than may be unacknowledged at a time.
+    for nth in 0..3000_usize {
+        let bytes = vec![nth as u8; 41];
+        let id = pair.notify(Audience::Memory, bytes.clone());
         pair.speak();
-        assert_eq!(pair.receiver.take_order().map(|order| order.1), Some(vec![nth; 41]));
+        assert_eq!(pair.receiver.take_order().map(|order| order.1), Some(bytes), "order {nth}");
         assert!(pair.is_done(id), "it is acknowledged as it arrives");
     }
     assert_eq!(pair.receiver.counts().refused, 0);
