@@ -35,6 +35,26 @@ struct Rail {
     strangers: u32,
     /// Sessions whose work waits for a place.
     waiting: VecDeque<SlotId>,
+    /// Answers to strangers that wait for a place. They have a list of their own: no place is of use to them while the
+    /// strangers have their quarter.
+    answers: VecDeque<SlotId>,
+    /// The next place is offered to the answers first.
+    answers_first: bool,
+}
+
+impl Rail {
+    /// The session that waits longest and may use a free place; the two lists take turns.
+    fn next_waiting(&mut self) -> Option<SlotId> {
+        let may_answer = self.takes_strangers();
+        self.answers_first = !self.answers_first;
+        let answer = if may_answer && self.answers_first { self.answers.pop_front() } else { None };
+        let next = answer.or_else(|| self.waiting.pop_front());
+        if may_answer { next.or_else(|| self.answers.pop_front()) } else { next }
+    }
+
+    fn takes_strangers(&self) -> bool {
+        self.strangers < self.size.div_ceil(4)
+    }
 }
 
 impl Places {
@@ -44,6 +64,8 @@ impl Places {
             used: 0,
             strangers: 0,
             waiting: VecDeque::new(),
+            answers: VecDeque::new(),
+            answers_first: false,
         };
         Self { rails: rails.iter().map(rail).collect(), full: 0, refusing: 0 }
     }
@@ -72,10 +94,10 @@ impl Places {
 
     /// Whether a path may send a greeting or, to a stranger, an answer to one.
     pub(super) fn takes_greeting(&self, path: &Path, is_stranger: bool) -> bool {
-        let Rail { size, used, strangers, .. } = self.rails[path.rail];
+        let rail = &self.rails[path.rail];
         // A stranger that has not read one answer gets no other.
         let most = if is_stranger { 1 } else { MESSAGES };
-        used < size && path.messages < most && !(is_stranger && strangers >= size.div_ceil(4))
+        rail.used < rail.size && path.messages < most && (!is_stranger || rail.takes_strangers())
     }
 
     #[inline]
@@ -95,7 +117,7 @@ impl Places {
         if places.used < places.size {
             self.full &= !(1 << rail);
         }
-        !places.waiting.is_empty()
+        !places.waiting.is_empty() || !places.answers.is_empty()
     }
 
     /// Whether sessions wait although the end of no operation may wake them.
@@ -129,7 +151,8 @@ impl<G> Core<G> {
             let is_late = is_answer && path.places() == 0 && !self.places.takes_greeting(path, true);
             if (is_refused || has_none || is_late) && session.awaited & bit == 0 {
                 session.awaited |= bit;
-                self.places.rails[rail].waiting.push_back(id);
+                let places = &mut self.places.rails[rail];
+                if is_answer { places.answers.push_back(id) } else { places.waiting.push_back(id) }
             }
             if is_refused {
                 self.places.refusing |= bit;
@@ -144,13 +167,34 @@ impl<G> Core<G> {
     pub(super) fn wake_waiting(&mut self, rail: usize, count: u32) {
         let mut left = count;
         while left > 0 {
-            let Some(id) = self.places.rails[rail].waiting.pop_front() else { return };
+            let Some(id) = self.places.rails[rail].next_waiting() else { return };
             let Some(session) = self.sessions.get_mut(id) else { continue };
             session.awaited &= !(1 << rail);
             if session.has_work() {
                 left -= 1;
+                session.woken |= 1 << rail;
                 self.wake(id);
             }
+        }
+    }
+
+    /// As [`Core::pass_on`], for a session that may still exist.
+    #[cold]
+    pub(super) fn was_woken(&mut self, id: SlotId, woken: u64) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.woken = 0;
+        }
+        self.pass_on(woken);
+    }
+
+    /// A session that was woken for places on these rails has done what it can: where a place is still free, the next
+    /// one that waits looks. This ends, because a session is listed again only on a rail that is full or has refused
+    /// too much.
+    #[cold]
+    pub(super) fn pass_on(&mut self, woken: u64) {
+        let open = woken & !self.places.full & !self.stalled.blocked();
+        for rail in (0..self.places.rails.len()).filter(|rail| open >> rail & 1 == 1) {
+            self.wake_waiting(rail, 1);
         }
     }
 
@@ -160,7 +204,10 @@ impl<G> Core<G> {
             if self.places.refusing >> rail & 1 == 1 {
                 self.wake_waiting(rail, count);
                 // The end of an operation wakes those that wait for a place of a full rail.
-                if self.places.rails[rail].waiting.is_empty() || self.places.full >> rail & 1 == 1 {
+                let places = &self.places.rails[rail];
+                let has_waiting =
+                    !places.waiting.is_empty() || (places.takes_strangers() && !places.answers.is_empty());
+                if !has_waiting || self.places.full >> rail & 1 == 1 {
                     self.places.refusing &= !(1 << rail);
                 }
             }

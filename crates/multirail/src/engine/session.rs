@@ -111,6 +111,8 @@ pub(super) struct Session {
     pub(super) queued: bool,
     /// A bit for each rail whose places the session waits for.
     pub(super) awaited: u64,
+    /// A bit for each rail for whose places the session was woken, until it has done what it can.
+    pub(super) woken: u64,
     /// The timer for the time when another path may be better than a full one.
     pub(super) full: Option<(Time, u64)>,
     pub(super) outbox: VecDeque<Outgoing>,
@@ -186,6 +188,7 @@ impl Session {
             turn: 0,
             queued: false,
             awaited: 0,
+            woken: 0,
             full: None,
             outbox: VecDeque::new(),
             ends: None,
@@ -595,6 +598,7 @@ impl<G> Core<G> {
         if session.has_leased {
             self.commands.push_back(Command::EndLeases { tag: session.tag });
         }
+        let woken = std::mem::take(&mut session.woken);
         if let Some(timer) = session.full.take() {
             self.timers.remove(&timer);
         }
@@ -623,6 +627,9 @@ impl<G> Core<G> {
             self.finish(transfer, Outcome::Failed(errno));
         }
         self.wake(id);
+        if woken != 0 {
+            self.pass_on(woken);
+        }
     }
 
     /// Forgets an ended session once none of its operations is in flight and the peer needs no farewell.

@@ -240,6 +240,7 @@ impl<G> Core<G> {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             session.queued = false;
             let is_up = session.state == State::Up;
+            let woken = session.woken;
             let posted = if is_up {
                 self.session_work(id, now, sink)
             } else {
@@ -249,8 +250,13 @@ impl<G> Core<G> {
             done += posted;
             if posted > 0 || !self.commands.is_empty() {
                 self.wake(id);
-            } else if self.has_shut() || !is_up {
-                self.await_places(id);
+            } else {
+                if self.has_shut() || !is_up {
+                    self.await_places(id);
+                }
+                if woken != 0 {
+                    self.was_woken(id, woken);
+                }
             }
         }
         done > 0 || was_freed

@@ -9,7 +9,8 @@ use multirail::Way;
 use multirail::engine::{
     Access, Config, Core, OpId, PeerId, Piece, Plan, RailSpec, Refused, Sink, TransferId,
 };
-use multirail::wire::{RailInfo, RegionInfo, RegionKey};
+use multirail::wire::message::Body;
+use multirail::wire::{Message, RailInfo, RegionInfo, RegionKey};
 use ofi::Errno;
 
 /// Operations that the rail takes.
@@ -353,6 +354,42 @@ fn those_with_nothing_left_to_do_use_up_no_turn() {
     hub.end(silent + 2);
     hub.perform();
     assert!(hub.is_done(other));
+}
+
+/// Strangers that read no answers have their quarter of the places. One more that waits cannot use a place that is
+/// free, and is not offered it.
+#[test]
+fn a_stranger_that_may_not_be_answered_takes_nobodys_turn() {
+    let mut hub = Hub::new(60);
+    let to = hub.core.metadata(Vec::new()).incarnation;
+    let strangers = 1000..1000 + u64::from(OPERATIONS / 4) + 1;
+    for number in strangers {
+        let rail = RailInfo { provider: "shared".into(), format: 0, address: number.to_le_bytes().to_vec() };
+        let (name, tag) = (format!("stranger-{number}"), number << 32);
+        let hello = Body::Hello { name, incarnation: number, tag, rails: vec![rail] };
+        hub.core.message(&Message { to, body: hello }.encode(), NOW);
+    }
+    hub.perform();
+    assert_eq!(hub.rail.messages.len(), OPERATIONS as usize / 4, "one waits");
+    let mut silent = 0;
+    while hub.rail.accesses.len() + hub.rail.messages.len() < OPERATIONS as usize {
+        silent += 1;
+        hub.post(silent, MANY);
+        hub.perform();
+    }
+    let other = hub.post(silent + 1, 1);
+    hub.perform();
+    hub.end(silent);
+    hub.perform();
+    assert_eq!(hub.rail.accesses_to(silent + 1), 1);
+    hub.end(silent + 1);
+    hub.perform();
+    assert!(hub.is_done(other));
+    // Once a stranger has read its answer, the one that waits gets its own.
+    let (op, ..) = hub.rail.messages.remove(0);
+    hub.core.ended(op, Ok(()), NOW);
+    hub.perform();
+    assert_eq!(hub.rail.messages.last().map(|message| message.1), Some(1000 + u64::from(OPERATIONS / 4)));
 }
 
 #[test]
