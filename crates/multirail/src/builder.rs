@@ -9,6 +9,7 @@ use ofi::{Errno, Error, Hints, Info, Result};
 use ofi_core::export::Counted;
 
 use crate::agent::Agent;
+use crate::discovery::{Found, RailList};
 use crate::driver::{Driver, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::leases::Leases;
@@ -43,6 +44,7 @@ pub struct Builder {
 enum Wanted {
     Hints(Box<Hints>),
     Info(Box<Info>),
+    List(RailList),
 }
 
 /// The hints for a rail given as `PROVIDER` or `PROVIDER/DOMAIN`.
@@ -91,6 +93,12 @@ impl Builder {
         self
     }
 
+    /// Adds the rails of a list of names and patterns. An agent without any rail added has those of `auto`.
+    pub fn rails(mut self, list: RailList) -> Self {
+        self.rails.push(Wanted::List(list));
+        self
+    }
+
     /// Replaces the default limits and timeouts.
     pub fn config(self, config: Config) -> Self {
         Self { config, ..self }
@@ -114,32 +122,17 @@ impl Builder {
         Self { map_devices: wanted, ..self }
     }
 
-    /// Opens the agent.
+    /// Opens the agent. Without rails added, it has one on each NIC of the best provider ([`RailList`], `auto`).
     ///
     /// # Errors
-    /// `FI_EINVAL` for an invalid name, and without rails; the errors of [`ofi::getinfo`] and of opening the rails.
-    pub fn open(self) -> Result<Agent> {
+    /// `FI_EINVAL` for an invalid name, and for too many rails; `FI_ENODATA` for a list of rails that names no device
+    /// here; the errors of [`ofi::getinfo`] and of opening the rails.
+    pub fn open(mut self) -> Result<Agent> {
         check_name(&self.name)?;
-        if self.rails.is_empty() || self.rails.len() > MAX_RAILS {
-            return Err(Error::wanted(
-                Errno::EINVAL,
-                "the rails of an agent",
-                format!("1 to {MAX_RAILS}"),
-                self.rails.len().to_string(),
-                "add rails with Builder::rail",
-            ));
+        if self.rails.is_empty() {
+            self.rails.push(Wanted::List(RailList::default()));
         }
-        let open = |wanted: &Wanted| {
-            let (info, opened) = match wanted {
-                Wanted::Hints(hints) => (&hints.info, Rail::open(hints, self.shared_memory)),
-                Wanted::Info(info) => (&**info, Rail::of_info(info, self.shared_memory)),
-            };
-            opened.inspect_err(|error| {
-                let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
-                tracing::info!(target: "multirail", provider, domain, %error, "a rail is refused");
-            })
-        };
-        let rails = self.rails.iter().map(open).collect::<Result<Vec<Rail>>>()?;
+        let rails = self.open_rails()?;
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
         let domains: Arc<[Arc<dyn Domain>]> = rails.iter().map(|rail| Arc::clone(&rail.domain)).collect();
         let most_leased = self.config.most_leased;
@@ -172,6 +165,81 @@ impl Builder {
     }
 }
 
+impl Builder {
+    fn open_rails(&self) -> Result<Vec<Rail>> {
+        let mut rails = Vec::new();
+        for wanted in &self.rails {
+            match wanted {
+                Wanted::Hints(hints) => rails.push(self.named(hints)?),
+                Wanted::Info(info) => rails.push(self.of_info(info)?),
+                Wanted::List(list) => {
+                    for found in list.find()? {
+                        match found {
+                            Found::Named(hints) => rails.push(self.named(&hints)?),
+                            Found::Devices(infos) => rails.extend(self.those_that_open(&[infos])?),
+                            Found::BestOf(choices) => rails.extend(self.those_that_open(&choices)?),
+                        }
+                    }
+                }
+            }
+            if rails.len() > MAX_RAILS {
+                return Err(Error::wanted(
+                    Errno::EINVAL,
+                    "the rails of an agent",
+                    format!("at most {MAX_RAILS}"),
+                    rails.len().to_string(),
+                    "leave some out",
+                ));
+            }
+        }
+        Ok(rails)
+    }
+
+    fn named(&self, hints: &Hints) -> Result<Rail> {
+        told(&hints.info, Rail::open(hints, self.shared_memory))
+    }
+
+    fn of_info(&self, info: &Info) -> Result<Rail> {
+        told(info, Rail::of_info(info, self.shared_memory))
+    }
+
+    /// The rails of the first list of which one opens.
+    ///
+    /// # Errors
+    /// The first error, if none opens.
+    fn those_that_open(&self, choices: &[Vec<Info>]) -> Result<Vec<Rail>> {
+        let mut first = None;
+        for infos in choices {
+            let mut rails = Vec::new();
+            for info in infos.iter().take(MAX_RAILS) {
+                match Rail::of_info(info, self.shared_memory) {
+                    Ok(rail) => rails.push(rail),
+                    Err(error) => {
+                        let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
+                        tracing::warn!(target: "multirail", provider, domain, %error, "a rail is left out");
+                        first.get_or_insert(error);
+                    }
+                }
+            }
+            if let Some(left) = infos.len().checked_sub(MAX_RAILS).filter(|&left| left > 0) {
+                tracing::warn!(target: "multirail", left, most = MAX_RAILS, "NICs beyond the most rails are left out");
+            }
+            if !rails.is_empty() {
+                return Ok(rails);
+            }
+        }
+        Err(first.unwrap_or_else(|| Error::new(Errno::ENODATA)))
+    }
+}
+
+/// Logs that a rail is refused.
+fn told(info: &Info, opened: Result<Rail>) -> Result<Rail> {
+    opened.inspect_err(|error| {
+        let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
+        tracing::info!(target: "multirail", provider, domain, %error, "a rail is refused");
+    })
+}
+
 /// 64 random bits from the system.
 fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| {
@@ -180,4 +248,28 @@ fn random() -> u64 {
         let here = &raw const since as usize as u64;
         (since.as_nanos() as u64).rotate_left(17) ^ here ^ u64::from(std::process::id()) << 40
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn infos() -> Vec<Info> {
+        let infos = crate::rail::infos(&Hints::new().provider("udp")).unwrap();
+        let mut gone = infos[0].clone();
+        gone.fabric_attr.prov_name = "gone".into();
+        vec![gone, infos[0].clone()]
+    }
+
+    #[test]
+    fn of_the_rails_that_were_found_those_that_open_are_used() {
+        let builder = Agent::builder("a");
+        let [gone, good] = &infos()[..] else { panic!("two infos") };
+        let count = |choices: &[Vec<Info>]| builder.those_that_open(choices).map(|rails| rails.len());
+        assert_eq!(count(&[vec![gone.clone(), good.clone(), gone.clone()]]).unwrap(), 1);
+        assert_eq!(count(&[vec![gone.clone()], vec![good.clone(); 2], vec![good.clone()]]).unwrap(), 2);
+        let error = count(&[vec![gone.clone()], vec![gone.clone()]]).unwrap_err();
+        assert_eq!(error.errno(), builder.of_info(gone).err().unwrap().errno());
+        assert_eq!(count(&[]).unwrap_err().errno(), Errno::ENODATA);
+    }
 }

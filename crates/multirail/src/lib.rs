@@ -12,6 +12,7 @@
 mod agent;
 mod builder;
 mod deadline;
+mod discovery;
 mod driver;
 pub mod engine;
 #[cfg(feature = "etcd")]
@@ -35,6 +36,7 @@ pub mod wire;
 
 pub use agent::Agent;
 pub use builder::{Builder, rail_hints};
+pub use discovery::RailList;
 pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way};
 #[cfg(feature = "etcd")]
 pub use etcd::{Etcd, Members, Published};

@@ -72,20 +72,23 @@ pub(crate) struct Rail {
     sends: Slots<(OpId, RawBuffer)>,
 }
 
+/// The infos that can be rails, of those that getinfo returns for `hints`.
+pub(crate) fn infos(hints: &Hints) -> Result<Vec<Info>> {
+    let mut hints = hints.clone();
+    let wanted = &mut hints.info;
+    wanted.ep_attr.ep_type = EpType::Rdm;
+    if wanted.caps.is_empty() {
+        wanted.caps = Caps::MSG | Caps::RMA;
+    }
+    wanted.domain_attr.threading = Threading::Safe;
+    wanted.domain_attr.mr_mode |= MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL;
+    ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))
+}
+
 impl Rail {
     /// Opens the rail of the first info that getinfo returns for `hints`.
     pub(crate) fn open(hints: &Hints, shared_memory: bool) -> Result<Self> {
-        let mut hints = hints.clone();
-        let wanted = &mut hints.info;
-        wanted.ep_attr.ep_type = EpType::Rdm;
-        if wanted.caps.is_empty() {
-            wanted.caps = Caps::MSG | Caps::RMA;
-        }
-        wanted.domain_attr.threading = Threading::Safe;
-        wanted.domain_attr.mr_mode |=
-            MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL;
-        let infos = ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&hints))?;
-        let info = infos.into_iter().next().ok_or_else(|| Error::new(Errno::ENODATA))?;
+        let info = infos(hints)?.into_iter().next().ok_or_else(|| Error::new(Errno::ENODATA))?;
         Self::of_info(&info, shared_memory)
     }
 

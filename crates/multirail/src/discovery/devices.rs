@@ -1,0 +1,141 @@
+//! The devices of this host that can be rails, from the infos of getinfo and from sysfs.
+
+use std::path::Path;
+
+use ofi::Info;
+use ofi::raw::LinkState;
+
+use crate::topology::PciAddress;
+
+/// Maximum number of interfaces between the one with the address and a device: a VLAN on a bond on ports.
+const MAX_DEPTH: usize = 4;
+
+/// A device, as one provider offers it.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    pub(super) info: Info,
+    pub(super) reach: Reach,
+    /// What it sends through. Two devices with a port in common are one NIC.
+    ports: Vec<Port>,
+}
+
+/// How far a device reaches. The least of a provider's devices are the ones to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reach {
+    /// Over a network: hardware, or an interface on top of hardware.
+    Network,
+    /// An interface without hardware that this process sees: a container's, a tunnel, a bridge of virtual machines.
+    Virtual,
+    /// The processes that share the loopback interface.
+    Loopback,
+    /// Nothing now: its link is down.
+    Down,
+    /// A domain that is not of one device.
+    Any,
+}
+
+/// An identity of a NIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Port {
+    Pci(PciAddress),
+    Named(String),
+}
+
+/// Providers in the order in which `auto` tries them; unknown ones come after `verbs`.
+pub(super) fn rank(provider: &str) -> u8 {
+    match provider {
+        "efa" => 0,
+        "verbs" => 1,
+        "udp" => 3,
+        "tcp" => 4,
+        "shm" => 5,
+        _ => 2,
+    }
+}
+
+impl Device {
+    /// The device of an info. `sys` is the directory of sysfs.
+    fn of(info: &Info, sys: &Path) -> Self {
+        let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
+        let nic = info.nic.as_ref();
+        let pci = nic.and_then(|nic| PciAddress::of(nic.bus_attr));
+        let interface = sys.join("class/net").join(domain);
+        let is_interface = !domain.contains('/') && interface.is_dir();
+        let mut ports: Vec<Port> = pci.map(Port::Pci).into_iter().collect();
+        if ports.is_empty() && is_interface {
+            hardware(&interface, MAX_DEPTH, &mut ports);
+        }
+        let is_down = nic.is_some_and(|nic| nic.link_attr.state == LinkState::Down);
+        let has_hardware = !ports.is_empty() || nic.is_some() && !is_interface;
+        let reach = match (is_interface, domain == provider) {
+            _ if is_down => Reach::Down,
+            _ if has_hardware => Reach::Network,
+            (true, _) if is_loopback(&interface) => Reach::Loopback,
+            (true, _) => Reach::Virtual,
+            (false, true) => Reach::Any,
+            (false, false) => Reach::Network,
+        };
+        if ports.is_empty() {
+            ports.push(Port::Named(domain.clone()));
+        }
+        Self { info: info.clone(), reach, ports }
+    }
+
+    /// The names by which a pattern may call the device.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        let device = self.info.nic.as_ref().map(|nic| nic.device_attr.name.as_str());
+        std::iter::once(self.info.domain_attr.name.as_str()).chain(device.filter(|name| !name.is_empty()))
+    }
+
+    /// Whether both are the same NIC.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.ports.iter().any(|port| other.ports.contains(port))
+    }
+
+    /// Hosts of the same make have their NICs in the same order.
+    fn key(&self) -> (u8, Reach, bool, Option<PciAddress>) {
+        let pci = self.ports.iter().find_map(|port| match port {
+            Port::Pci(pci) => Some(*pci),
+            Port::Named(_) => None,
+        });
+        (rank(&self.info.fabric_attr.prov_name), self.reach, pci.is_none(), pci)
+    }
+}
+
+/// The devices of these infos, the best provider first, and of each provider one for each NIC, by PCI address.
+pub(super) fn all(infos: &[Info], sys: &Path) -> Vec<Device> {
+    let mut found: Vec<Device> = Vec::new();
+    for device in infos.iter().map(|info| Device::of(info, sys)) {
+        let provider = &device.info.fabric_attr.prov_name;
+        let is_known =
+            |known: &Device| known.info.fabric_attr.prov_name == *provider && known.is_same(&device);
+        if !found.iter().any(is_known) {
+            found.push(device);
+        }
+    }
+    found.sort_by_key(Device::key);
+    found
+}
+
+/// The hardware below an interface: the interface's own, or that of the interfaces that it is made of.
+fn hardware(interface: &Path, depth: usize, ports: &mut Vec<Port>) {
+    if let Ok(device) = interface.join("device").canonicalize() {
+        let pci = device.ancestors().find_map(|dir| dir.file_name()?.to_str()?.parse().ok());
+        let named = || Port::Named(device.to_string_lossy().into_owned());
+        ports.push(pci.map_or_else(named, Port::Pci));
+        return;
+    }
+    let Ok(entries) = interface.read_dir() else { return };
+    let mut lower: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    lower.sort();
+    for name in lower.iter().filter_map(|name| name.to_str()?.strip_prefix("lower_")) {
+        if let (true, Some(beside)) = (depth > 0, interface.parent()) {
+            hardware(&beside.join(name), depth - 1, ports);
+        }
+    }
+}
+
+/// `ARPHRD_LOOPBACK` of `linux/if_arp.h`.
+fn is_loopback(interface: &Path) -> bool {
+    std::fs::read_to_string(interface.join("type")).is_ok_and(|kind| kind.trim() == "772")
+}

@@ -1,0 +1,259 @@
+//! Finds the devices that an agent's rails use.
+//!
+//! A [`RailList`] names them: `auto`, single rails, patterns, and exceptions. One NIC becomes one rail, whatever the
+//! number of addresses, ports of a bond, or providers by which it could be used.
+
+mod devices;
+mod pattern;
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+
+use ofi::{Errno, Error, Hints, Info, Result};
+
+use crate::builder::rail_hints;
+use crate::rail;
+use devices::{Device, Reach};
+use pattern::Pattern;
+
+/// The rails of an agent, by name: terms separated by commas.
+///
+/// | term | rails |
+/// |---|---|
+/// | `auto` | a rail on each NIC of the first of these providers that has one which opens: `efa`, `verbs`, any provider that is registered besides, `udp`, `tcp`, `shm` |
+/// | `PROVIDER` | one rail: the provider's first device |
+/// | `PROVIDER/DEVICE` | one rail on this device, or domain; the same twice makes two rails |
+/// | `PROVIDER/PATTERN`, `PATTERN` | a rail on each matching NIC: `*` stands for any characters, `?` for one |
+/// | `!PATTERN` | no rail on these devices, for `auto` and for patterns; alone it is `auto` without them |
+///
+/// Names are those of domains (`rdmap0s6-rdm`), devices (`rdmap0s6`, `mlx5_0`) or interfaces (`eth0`). Interfaces that
+/// have hardware come before virtual ones, and these before loopback and those whose link is down: a provider's
+/// devices of the best kind are used, unless a pattern matches the others alone. Within a host, `efa`, `verbs` and
+/// `udp` use shared memory ([`Builder::shared_memory`](crate::Builder::shared_memory)), so peers there need no rail of
+/// their own. A device of `auto` or of a pattern that does not open is logged and left out.
+///
+/// ```
+/// use multirail::{Agent, RailList};
+/// let agent = Agent::builder("decode-0").rails("udp/*".parse()?).open()?;
+/// assert!("efa/*,!rdmap1*".parse::<RailList>().is_ok());
+/// assert!("efa/".parse::<RailList>().is_err());
+/// # Ok::<(), ofi::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RailList(Vec<Term>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Term {
+    Auto,
+    One(String),
+    Every(Pattern),
+    Not(Pattern),
+}
+
+/// Rails to open.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// One rail. If it does not open, nor does the agent.
+    Named(Box<Hints>),
+    /// Rails of which those that open are used.
+    Devices(Vec<Info>),
+    /// Likewise, the first of these lists of which a rail opens.
+    BestOf(Vec<Vec<Info>>),
+}
+
+impl Default for RailList {
+    /// `auto`.
+    fn default() -> Self {
+        Self(vec![Term::Auto])
+    }
+}
+
+impl FromStr for RailList {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = |term: &str| {
+            Error::wanted(
+                Errno::EINVAL,
+                "rails",
+                "auto, PROVIDER, PROVIDER/DEVICE, patterns such as efa/* or verbs/mlx5_*, and exceptions such as \
+                 !eth0, separated by commas",
+                format!("{term:?} in {text:?}"),
+                "see what fi_info lists",
+            )
+        };
+        let term = |word: &str| {
+            let word = word.trim();
+            Ok(match word.strip_prefix('!') {
+                Some(not) => Term::Not(Pattern::parse(not).ok_or_else(|| wrong(word))?),
+                None if word == "auto" => Term::Auto,
+                None if Pattern::has_wildcards(word) => {
+                    Term::Every(Pattern::parse(word).ok_or_else(|| wrong(word))?)
+                }
+                None => {
+                    let _ = rail_hints(word).map_err(|_| wrong(word))?;
+                    Term::One(word.to_string())
+                }
+            })
+        };
+        let mut terms = text.split(',').map(term).collect::<Result<Vec<Term>>>()?;
+        if terms.iter().all(|term| matches!(term, Term::Not(_))) {
+            terms.insert(0, Term::Auto);
+        }
+        Ok(Self(terms))
+    }
+}
+
+impl fmt::Display for RailList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (nth, term) in self.0.iter().enumerate() {
+            let comma = if nth > 0 { "," } else { "" };
+            match term {
+                Term::Auto => write!(f, "{comma}auto")?,
+                Term::One(name) => write!(f, "{comma}{name}")?,
+                Term::Every(pattern) => write!(f, "{comma}{pattern}")?,
+                Term::Not(pattern) => write!(f, "{comma}!{pattern}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl RailList {
+    /// The infos of this host's devices that the list names, in the order in which rails are opened. Of `auto` they are
+    /// those of the first provider that has any.
+    ///
+    /// # Errors
+    /// `FI_ENODATA` if a term names no device here; the errors of getinfo.
+    pub fn infos(&self) -> Result<Vec<Info>> {
+        let mut infos = Vec::new();
+        for found in self.find()? {
+            match found {
+                Found::Named(hints) => infos.extend(rail::infos(&hints)?.into_iter().next()),
+                Found::Devices(devices) => infos.extend(devices),
+                Found::BestOf(choices) => infos.extend(choices.into_iter().next().unwrap_or_default()),
+            }
+        }
+        Ok(infos)
+    }
+
+    /// The rails to open on this host.
+    pub(crate) fn find(&self) -> Result<Vec<Found>> {
+        let is_named = self.0.iter().all(|term| matches!(term, Term::One(_)));
+        // A list of names asks no provider for its devices.
+        let devices = if is_named { Vec::new() } else { devices_of_host()? };
+        self.choose(&devices)
+    }
+
+    /// The rails to open, out of these devices.
+    fn choose(&self, devices: &[Device]) -> Result<Vec<Found>> {
+        let mut left: Vec<&Device> = devices.iter().collect();
+        for term in &self.0 {
+            let Term::Not(pattern) = term else { continue };
+            if !devices.iter().any(|device| pattern.matches(device)) {
+                return Err(nothing(&format!("!{pattern}"), devices));
+            }
+            // A NIC that is left out by one name is left out by all.
+            let out: Vec<&Device> = devices.iter().filter(|device| pattern.matches(device)).collect();
+            left.retain(|device| !out.iter().any(|gone| gone.is_same(device)));
+        }
+        let mut taken: Vec<&Device> = Vec::new();
+        let mut found = Vec::new();
+        for term in &self.0 {
+            match term {
+                Term::Not(_) => {}
+                Term::One(name) => {
+                    let hints = rail_hints(name)?;
+                    let (provider, domain) =
+                        (&hints.info.fabric_attr.prov_name, &hints.info.domain_attr.name);
+                    taken.extend(left.iter().filter(|device| {
+                        device.info.fabric_attr.prov_name == *provider
+                            && device.names().any(|it| it == domain)
+                    }));
+                    found.push(Found::Named(Box::new(hints)));
+                }
+                Term::Every(pattern) => {
+                    let mut matching: Vec<&Device> =
+                        left.iter().copied().filter(|device| pattern.matches(device)).collect();
+                    if matching.is_empty() {
+                        return Err(nothing(&pattern.to_string(), devices));
+                    }
+                    let is_nic = |device: &&Device| device.reach != Reach::Any;
+                    if !pattern.has_provider() && matching.iter().any(is_nic) {
+                        matching.retain(is_nic);
+                    }
+                    let chosen = free(best(&matching), &taken);
+                    found.push(Found::Devices(infos(&chosen)));
+                    taken.extend(chosen);
+                }
+                Term::Auto => {
+                    let mut ranks: Vec<u8> = left.iter().map(|device| rank(device)).collect();
+                    ranks.dedup();
+                    let of = |of: u8| left.iter().copied().filter(move |device| rank(device) == of);
+                    let choices = ranks.into_iter().map(|rank| best(&of(rank).collect::<Vec<_>>()));
+                    let mut choices: Vec<Vec<&Device>> =
+                        choices.map(|devices| free(devices, &taken)).collect();
+                    choices.retain(|devices| !devices.is_empty());
+                    let Some(first) = choices.first() else { return Err(nothing("auto", devices)) };
+                    taken.extend(first);
+                    found.push(Found::BestOf(choices.iter().map(|devices| infos(devices)).collect()));
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn rank(device: &Device) -> u8 {
+    devices::rank(&device.info.fabric_attr.prov_name)
+}
+
+/// The devices of the best kind, for each provider.
+fn best<'a>(devices: &[&'a Device]) -> Vec<&'a Device> {
+    let provider = |device: &Device| device.info.fabric_attr.prov_name.clone();
+    let least = |of: &Device| -> Option<Reach> {
+        devices.iter().filter(|device| provider(device) == provider(of)).map(|device| device.reach).min()
+    };
+    devices.iter().copied().filter(|device| Some(device.reach) == least(device)).collect()
+}
+
+/// The devices whose NICs are not taken, one for each NIC.
+fn free<'a>(devices: Vec<&'a Device>, taken: &[&Device]) -> Vec<&'a Device> {
+    let mut free: Vec<&Device> = Vec::new();
+    for device in devices {
+        if !taken.iter().chain(&free).any(|other| other.is_same(device)) {
+            free.push(device);
+        }
+    }
+    free
+}
+
+fn infos(devices: &[&Device]) -> Vec<Info> {
+    devices.iter().map(|device| device.info.clone()).collect()
+}
+
+fn devices_of_host() -> Result<Vec<Device>> {
+    let infos = match rail::infos(&Hints::new()) {
+        Err(error) if error == Errno::ENODATA => Vec::new(),
+        infos => infos?,
+    };
+    Ok(devices::all(&infos, Path::new("/sys")))
+}
+
+fn nothing(term: &str, devices: &[Device]) -> Error {
+    let name =
+        |device: &Device| format!("{}/{}", device.info.fabric_attr.prov_name, device.info.domain_attr.name);
+    let names: Vec<String> = devices.iter().map(name).collect();
+    let here = if names.is_empty() { "no device".to_string() } else { names.join(", ") };
+    Error::wanted(
+        Errno::ENODATA,
+        "rails",
+        format!("a device for {term:?}"),
+        format!("{here} on this host"),
+        "correct the list of rails, or see with fi_info --explain why a provider finds no device",
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,226 @@
+//! Devices as getinfo lists them on some hosts, and a directory in the place of `/sys`.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use ofi::raw::{BusAttr, LinkState, Nic, PciAttr};
+
+use super::*;
+
+/// A directory that is laid out as `/sys`. It is removed on drop.
+struct Sys(PathBuf);
+
+impl Sys {
+    fn new() -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("multirail-found-{}-{nth}", std::process::id()));
+        fs::create_dir_all(root.join("class/net")).unwrap();
+        Self(root)
+    }
+
+    /// An interface of this type, on the PCI device, made of others.
+    fn interface(&self, name: &str, kind: &str, pci: Option<&str>, lower: &[&str]) {
+        let at = self.0.join("class/net").join(name);
+        fs::create_dir_all(&at).unwrap();
+        fs::write(at.join("type"), format!("{kind}\n")).unwrap();
+        if let Some(pci) = pci {
+            let device = self.0.join("devices").join(pci);
+            fs::create_dir_all(&device).unwrap();
+            symlink(device, at.join("device")).unwrap();
+        }
+        for lower in lower {
+            fs::create_dir_all(at.join(format!("lower_{lower}"))).unwrap();
+        }
+    }
+
+    fn devices(&self, infos: &[Info]) -> Vec<Device> {
+        devices::all(infos, &self.0)
+    }
+}
+
+impl Drop for Sys {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn info(provider: &str, domain: &str) -> Info {
+    let mut info = Info::default();
+    (info.fabric_attr.prov_name, info.domain_attr.name) = (provider.into(), domain.into());
+    info
+}
+
+/// An info with a NIC of this name, on this bus.
+fn nic(provider: &str, domain: &str, name: &str, bus: u8) -> Info {
+    let mut nic = Nic::default();
+    nic.device_attr.name = name.into();
+    nic.bus_attr = BusAttr::Pci(PciAttr { domain_id: 0, bus_id: bus, device_id: 0, function_id: 0 });
+    Info { nic: Some(nic), ..info(provider, domain) }
+}
+
+/// What a list finds: a rail that must open is `=PROVIDER/DOMAIN`, and choices are separated by `|`.
+fn found(list: &str, devices: &[Device]) -> String {
+    let list: RailList = list.parse().unwrap();
+    let text = |infos: &Vec<Info>| {
+        let names: Vec<String> = infos
+            .iter()
+            .map(|info| format!("{}/{}", info.fabric_attr.prov_name, info.domain_attr.name))
+            .collect();
+        names.join(" ")
+    };
+    let found = list.choose(devices).unwrap();
+    let text = |found: &Found| match found {
+        Found::Named(hints) => {
+            format!("={}/{}", hints.info.fabric_attr.prov_name, hints.info.domain_attr.name)
+        }
+        Found::Devices(infos) => text(infos),
+        Found::BestOf(choices) => choices.iter().map(text).collect::<Vec<_>>().join(" | "),
+    };
+    found.iter().map(text).collect::<Vec<_>>().join(" + ")
+}
+
+fn refused(list: &str, devices: &[Device]) -> String {
+    let list: RailList = list.parse().unwrap();
+    let error = list.choose(devices).unwrap_err();
+    assert_eq!(error.errno(), Errno::ENODATA);
+    error.to_string()
+}
+
+/// A host of AWS: three EFAs, each in two fabrics, and two interfaces with two addresses each.
+fn cloud() -> (Sys, Vec<Device>) {
+    let sys = Sys::new();
+    sys.interface("enp71s0", "1", Some("0000:47:00.0"), &[]);
+    sys.interface("enp72s0", "1", Some("0000:48:00.0"), &[]);
+    sys.interface("docker0", "1", None, &[]);
+    sys.interface("lo", "772", None, &[]);
+    let mut infos = vec![info("shm", "shm"), info("udp", "udp")];
+    for _ in 0..2 {
+        infos.extend(["enp72s0", "enp71s0", "docker0", "lo"].map(|name| info("udp", name)));
+        infos.extend(
+            [0x50, 0x4F, 0x51]
+                .map(|bus| nic("efa", &format!("rdmap{bus}s0-rdm"), &format!("rdmap{bus}s0"), bus)),
+        );
+    }
+    let devices = sys.devices(&infos);
+    (sys, devices)
+}
+
+/// A host with two ports of a ConnectX, whose interfaces are a bond with a VLAN on it, and one more interface.
+fn connectx() -> (Sys, Vec<Device>) {
+    let sys = Sys::new();
+    sys.interface("enp3s0", "1", Some("0000:03:00.0"), &[]);
+    sys.interface("enp4s0", "1", Some("0000:04:00.0"), &[]);
+    sys.interface("bond0", "1", None, &["enp3s0", "enp4s0"]);
+    sys.interface("bond0.7", "1", None, &["bond0"]);
+    sys.interface("eno1", "1", Some("0000:01:00.0"), &[]);
+    sys.interface("lo", "772", None, &[]);
+    let verbs = [nic("verbs", "mlx5_1", "mlx5_1", 4), nic("verbs", "mlx5_0", "mlx5_0", 3)];
+    let udp = ["bond0", "bond0.7", "eno1", "lo"].map(|name| info("udp", name));
+    let tcp = ["bond0", "bond0.7", "eno1", "lo"].map(|name| info("tcp", name));
+    let infos = [&verbs[..], &udp, &tcp, &[info("tcp", "tcp"), info("shm", "shm")]].concat();
+    let devices = sys.devices(&infos);
+    (sys, devices)
+}
+
+#[test]
+fn auto_takes_each_nic_of_the_best_provider_once_in_the_order_of_its_place() {
+    let (_sys, devices) = cloud();
+    assert_eq!(
+        found("auto", &devices),
+        "efa/rdmap79s0-rdm efa/rdmap80s0-rdm efa/rdmap81s0-rdm | udp/enp71s0 udp/enp72s0 | shm/shm"
+    );
+    let (_sys, devices) = connectx();
+    assert_eq!(
+        found("auto", &devices),
+        "verbs/mlx5_0 verbs/mlx5_1 | udp/eno1 udp/bond0 | tcp/eno1 tcp/bond0 | shm/shm",
+        "a VLAN on a bond is no NIC of its own"
+    );
+}
+
+#[test]
+fn without_hardware_virtual_interfaces_serve_and_loopback_without_these() {
+    let sys = Sys::new();
+    sys.interface("lo", "772", None, &[]);
+    let only = [info("udp", "udp"), info("udp", "lo"), info("shm", "shm")];
+    assert_eq!(found("auto", &sys.devices(&only)), "udp/lo | shm/shm");
+    sys.interface("eth0", "1", None, &[]); // the end of a pair in a container
+    let both = [&only[..], &[info("udp", "eth0")]].concat();
+    assert_eq!(found("auto", &sys.devices(&both)), "udp/eth0 | shm/shm");
+    assert_eq!(found("udp/lo*", &sys.devices(&both)), "udp/lo", "a pattern that matches nothing better");
+    assert_eq!(found("udp/*", &sys.devices(&both)), "udp/eth0");
+    assert_eq!(found("auto", &sys.devices(&[info("shm", "shm")])), "shm/shm");
+    let mut down = nic("verbs", "mlx5_0", "mlx5_0", 3);
+    if let Some(nic) = &mut down.nic {
+        nic.link_attr.state = LinkState::Down;
+    }
+    let up = nic("verbs", "mlx5_1", "mlx5_1", 4);
+    assert_eq!(found("verbs/*", &sys.devices(&[down.clone(), up])), "verbs/mlx5_1");
+    assert_eq!(found("verbs/*", &sys.devices(&[down])), "verbs/mlx5_0", "it may come up");
+}
+
+#[test]
+fn patterns_name_domains_devices_and_interfaces() {
+    let (_sys, devices) = cloud();
+    assert_eq!(found("efa/rdmap8?s0", &devices), "efa/rdmap80s0-rdm efa/rdmap81s0-rdm", "without the suffix");
+    assert_eq!(found("efa/*,!rdmap80s0", &devices), "efa/rdmap79s0-rdm efa/rdmap81s0-rdm");
+    assert_eq!(found("!efa", &devices), "udp/enp71s0 udp/enp72s0 | shm/shm", "an exception alone is of auto");
+    assert_eq!(found("auto, !enp71s0, !efa/*", &devices), "udp/enp72s0 | shm/shm");
+    assert_eq!(found("udp,udp/enp71s0", &devices), "=udp/ + =udp/enp71s0", "names are taken as they are");
+    let (_sys, devices) = connectx();
+    assert_eq!(found("*/mlx5_*", &devices), "verbs/mlx5_0 verbs/mlx5_1");
+    assert_eq!(found("mlx5_1,udp", &devices), "=mlx5_1/ + =udp/");
+    assert_eq!(
+        found("auto,!mlx5_0", &devices),
+        "verbs/mlx5_1 | udp/eno1 | tcp/eno1 | shm/shm",
+        "nor by its bond"
+    );
+}
+
+#[test]
+fn no_nic_is_used_twice() {
+    let (_sys, devices) = connectx();
+    assert_eq!(
+        found("verbs/*,udp/*", &devices),
+        "verbs/mlx5_0 verbs/mlx5_1 + udp/eno1",
+        "the bond is of both ports"
+    );
+    assert_eq!(found("verbs/mlx5_*,*", &devices), "verbs/mlx5_0 verbs/mlx5_1 + udp/eno1");
+    assert_eq!(found("verbs/mlx5_0,verbs/*", &devices), "=verbs/mlx5_0 + verbs/mlx5_1");
+    assert_eq!(
+        found("auto,udp/*", &devices),
+        "verbs/mlx5_0 verbs/mlx5_1 | udp/eno1 udp/bond0 | tcp/eno1 tcp/bond0 | shm/shm + udp/eno1"
+    );
+}
+
+#[test]
+fn what_names_nothing_is_an_error_that_says_what_is_here() {
+    let (_sys, devices) = connectx();
+    for (list, term) in [
+        ("efa/*", "efa/*"),
+        ("verbs/mlx4_*", "verbs/mlx4_*"),
+        ("auto,!eth7", "!eth7"),
+        ("verbs/*,!verbs/*", "verbs/*"),
+        ("!*", "auto"),
+    ] {
+        let text = refused(list, &devices);
+        assert!(text.contains(&format!("{term:?}")) && text.contains("verbs/mlx5_0"), "{text}");
+    }
+    assert!(refused("auto", &[]).contains("no device on this host"));
+}
+
+#[test]
+fn lists_are_parsed_and_printed_alike_and_what_is_none_is_refused() {
+    for list in ["auto", "udp,udp", "efa/*,!rdmap0*", "shm,verbs/mlx5_?", "*"] {
+        assert_eq!(list.parse::<RailList>().unwrap().to_string(), list);
+    }
+    assert_eq!("!eth0".parse::<RailList>().unwrap().to_string(), "auto,!eth0");
+    assert_eq!(" udp , ! eth0".parse::<RailList>().unwrap().to_string(), "udp,!eth0");
+    assert_eq!(RailList::default().to_string(), "auto");
+    for wrong in ["", ",", "udp,", "udp/", "/x", "!", "!/", "efa/*,,auto"] {
+        let error = wrong.parse::<RailList>().unwrap_err();
+        assert_eq!(error.errno(), Errno::EINVAL, "{wrong}");
+    }
+}
