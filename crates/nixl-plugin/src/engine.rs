@@ -161,16 +161,16 @@ pub unsafe extern "C" fn ofi_nixl_open(
         log::start();
         let options = Options::parse(&given, |name| std::env::var(name).ok())?;
         let builder = Agent::builder(name).config(options.config).progress_thread(progress);
-        let builder = builder.shared_memory(options.shared_memory);
-        let agent = options.rails.into_iter().fold(builder, multirail::Builder::rail).open();
+        let named = options.rails.to_string();
+        let agent = builder.shared_memory(options.shared_memory).rails(options.rails).open();
         let agent = agent.map_err(|error| {
-            let named = format!("the rails {:?} (option rails, or NIXL_OFI_RAILS)", options.named);
+            let named = format!("the rails {named:?} (option rails, or NIXL_OFI_RAILS)");
             Error::with(error.errno(), format!("{named} cannot be opened: {error}"))
         })?;
         tracing::info!(
             target: "ofi::nixl::core",
             agent = name,
-            rails = options.named,
+            rails = named,
             shared_memory = options.shared_memory,
             by = if progress { "its thread" } else { "polls" },
             "a backend is open"

@@ -4,12 +4,16 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use multirail::Config;
-use ofi::{Errno, Error, Hints, Result};
+use multirail::{Config, RailList};
+use ofi::{Errno, Error, Result};
 
 /// Name, default and description. An empty default leaves the choice to the engine.
 pub(crate) const ALL: [(&str, &str, &str); 5] = [
-    ("rails", "udp", "rails, separated by commas: PROVIDER or PROVIDER/DOMAIN; udp,udp is two rails"),
+    (
+        "rails",
+        "auto",
+        "auto, or rails separated by commas: PROVIDER, PROVIDER/DEVICE, patterns (efa/*), !PATTERN",
+    ),
     ("shared_memory", "1", "1 or 0: whether rails may reach peers of this host through shared memory"),
     ("striping_threshold", "131072", "shortest descriptor, in bytes, that is cut over the rails"),
     ("timeout_s", "600", "seconds after which a transfer fails; 1 to 1000000"),
@@ -19,9 +23,7 @@ pub(crate) const ALL: [(&str, &str, &str); 5] = [
 /// The chosen options.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// The option `rails`.
-    pub(crate) named: String,
-    pub(crate) rails: Vec<Hints>,
+    pub(crate) rails: RailList,
     pub(crate) shared_memory: bool,
     pub(crate) config: Config,
     pub(crate) timeout: Duration,
@@ -56,13 +58,9 @@ impl Options {
             number.ok_or_else(|| wrong(name, format!("{least} to {most}"), &text))
         };
         let text = value("rails");
-        let rails = text.split(',').map(|rail| {
-            multirail::rail_hints(rail)
-                .map_err(|_| wrong("rails", "providers separated by commas, as in udp,udp".into(), &text))
-        });
+        let wanted = "auto, providers and patterns separated by commas, as in efa/* or udp,udp";
         Ok(Self {
-            rails: rails.collect::<Result<_>>()?,
-            named: text.clone(),
+            rails: text.parse().map_err(|_| wrong("rails", wanted.into(), &text))?,
             shared_memory: number("shared_memory", 0, 1)? == 1,
             config: Config {
                 striping_threshold: number("striping_threshold", 1, u64::MAX)?,
@@ -100,13 +98,13 @@ mod tests {
     #[test]
     fn defaults_are_values_and_the_environment_stands_behind_what_is_given() {
         let options = parse(&[], &[]).unwrap();
-        assert_eq!((options.rails.len(), options.shared_memory), (1, true));
+        assert_eq!((options.rails.to_string(), options.shared_memory), ("auto".to_string(), true));
         assert_eq!(options.config.striping_threshold, 128 << 10);
         let all: Vec<_> = ALL.iter().map(|&(name, default, _)| (name, default)).collect();
         let options = parse(&all, &[("NIXL_OFI_RAILS", "udp, shm")]).unwrap();
-        assert_eq!(options.rails.len(), 2, "the defaults that NIXL hands back choose nothing");
-        let options = parse(&[("rails", "shm,udp,udp/lo")], &[("NIXL_OFI_RAILS", "udp")]).unwrap();
-        assert_eq!(options.rails.len(), 3);
+        assert_eq!(options.rails.to_string(), "udp,shm", "the defaults that NIXL hands back choose nothing");
+        let options = parse(&[("rails", "efa/*,!rdmap0*")], &[("NIXL_OFI_RAILS", "udp")]).unwrap();
+        assert_eq!(options.rails.to_string(), "efa/*,!rdmap0*");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::Parser;
-use multirail::{Agent, Members, rail_hints};
+use multirail::{Agent, Members, RailList};
 
 use self::listed::List;
 use self::memory::Kind;
@@ -54,8 +54,9 @@ pub(crate) struct Options {
     /// if there are several.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     pairs: Option<u64>,
-    /// Rails, each PROVIDER or PROVIDER/DOMAIN: `udp,udp` are two rails, and so are `udp/eth0,udp/eth1`.
-    #[arg(long, value_delimiter = ',', default_value = "shm")]
+    /// Rails of each end: auto (one on each NIC of the best provider there), or names and patterns: `udp,udp` are two
+    /// rails, and so are `udp/eth0,udp/eth1`; `efa/*` is one on each EFA device, `!eth0` is auto without eth0.
+    #[arg(long, value_delimiter = ',', default_value = "auto")]
     rails: Vec<String>,
     /// What to do with the target's memory.
     #[arg(long, value_delimiter = ',', default_value = "write,read")]
@@ -217,10 +218,8 @@ impl Drop for Targets {
     }
 }
 
-/// Opens an agent with a rail for each provider.
+/// Opens an agent with these rails.
 fn agent(name: &str, rails: &[String]) -> Result<Agent> {
-    let hints = rails.iter().map(|rail| rail_hints(rail)).collect::<ofi::Result<Vec<_>>>();
-    let hints = hints.map_err(|error| Failure::Usage(error.to_string()))?;
-    let builder = hints.into_iter().fold(Agent::builder(name), multirail::Builder::rail);
-    builder.open().map_err(Failure::stack("opening the rails"))
+    let list = rails.join(",").parse::<RailList>().map_err(|error| Failure::Usage(error.to_string()))?;
+    Agent::builder(name).rails(list).open().map_err(Failure::stack("opening the rails"))
 }
