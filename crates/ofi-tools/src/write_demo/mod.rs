@@ -43,6 +43,7 @@ fn start(options: &mut Options) -> Result<()> {
         output::tell(&format!("fi_write_demo: provider {}: {}", choice.provider, choice.why));
     }
     options.provider = choice.provider;
+    options.nics = nics::count(options)?;
     let steps = Steps::new(options.verbose);
     steps.step("configuration", || configuration(options, &choice.why));
     match &options.address {

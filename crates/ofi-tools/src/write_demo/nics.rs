@@ -1,8 +1,10 @@
 //! One endpoint for each NIC, and the text form of their addresses.
 
+use multirail::RailList;
 use ofi::raw::{GetinfoFlags, Version};
 use ofi::{AddrFormat, Address, Caps, Errno, Hints, Info, MrAccess, Node, OpFlags};
 
+use super::options::{MOST_NICS, Options};
 use super::steps::Steps;
 use crate::failure::{Failure, Result};
 
@@ -11,12 +13,28 @@ const CAPS: Caps = Caps::MSG.union(Caps::RMA);
 /// The rights of the reader's regions.
 pub const RIGHTS: MrAccess = MrAccess::REMOTE_WRITE;
 
-/// Opens `count` endpoints, in the provider's domains in turn.
+/// The number of NICs to use: what the command line says, or what the writer's address says, or all.
+///
+/// # Errors
+/// The provider offers no endpoint that the demo can use.
+pub fn count(options: &Options) -> Result<u64> {
+    let of_writer = options.address.as_ref().map(|address| address.split(',').count());
+    match (options.asked_nics, of_writer) {
+        (Some(asked), _) => Ok(asked),
+        (None, Some(count)) if count as u64 > MOST_NICS => {
+            Err(Failure::Usage(format!("the writer has {count} NICs; the most is {MOST_NICS}")))
+        }
+        (None, Some(count)) => Ok(count as u64),
+        (None, None) => Ok((devices(&options.provider)?.len() as u64).min(MOST_NICS)),
+    }
+}
+
+/// Opens `count` endpoints, on the provider's NICs in turn.
 ///
 /// # Errors
 /// The error of the provider.
 pub fn open(provider: &str, count: u64, steps: Steps) -> Result<Vec<Node>> {
-    let infos = domains(provider)?;
+    let infos = devices(provider)?;
     let open = |nth: usize| {
         let info = &infos[nth % infos.len()];
         let hints = hints(provider).domain(&*info.domain_attr.name).tx_op_flags(info.tx_attr.op_flags);
@@ -50,6 +68,20 @@ fn opened(node: &Node, info: &Info) -> String {
 /// The provider offers no endpoint that the demo can use.
 pub fn names(provider: &str) -> Result<Vec<String>> {
     Ok(domains(provider)?.iter().map(|info| info.domain_attr.name.to_string()).collect())
+}
+
+/// The provider's domains that are NICs, one for each NIC; all of them if none is.
+fn devices(provider: &str) -> Result<Vec<Info>> {
+    let mut infos = domains(provider)?;
+    let list: RailList = format!("{provider}/*").parse().map_err(Failure::stack("looking for NICs"))?;
+    let found = list.infos().unwrap_or_default();
+    let place = |info: &Info| found.iter().position(|nic| nic.domain_attr.name == info.domain_attr.name);
+    if infos.iter().any(|info| place(info).is_some()) {
+        infos.retain(|info| place(info).is_some());
+        infos.sort_by_key(place);
+        infos.dedup_by(|next, one| next.domain_attr.name == one.domain_attr.name);
+    }
+    Ok(infos)
 }
 
 fn hints(provider: &str) -> Hints {
@@ -135,6 +167,24 @@ pub fn is_again(error: &ofi::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_nics_are_used_as_are_asked_for_or_as_the_writer_has_or_as_there_are() {
+        use clap::Parser;
+        let counted = |arguments: &[&str]| {
+            let mut options = Options::try_parse_from([&["fi_write_demo"], arguments].concat()).unwrap();
+            options.provider = options.asked.clone().unwrap_or_default();
+            count(&options)
+        };
+        assert_eq!(counted(&["-p", "udp", "--nics=3"]).unwrap(), 3);
+        assert_eq!(counted(&["-p", "udp", "a,b"]).unwrap(), 2);
+        assert_eq!(counted(&["-p", "udp", "--nics=5", "a,b"]).unwrap(), 5);
+        assert_eq!(counted(&["-p", "shm"]).unwrap(), 1);
+        let of_udp = "udp/*".parse::<RailList>().unwrap().infos().unwrap();
+        assert_eq!(counted(&["-p", "udp"]).unwrap(), of_udp.len() as u64);
+        assert!(counted(&[&*"a,".repeat(64)]).is_err());
+        assert!(counted(&["-p", "nothing"]).is_err());
+    }
 
     #[test]
     fn addresses_are_read_as_they_are_printed() {

@@ -8,6 +8,9 @@ use clap::{ArgAction, Args, Parser, ValueEnum};
 use super::message::Arrival;
 use crate::pingpong::sizes;
 
+/// Maximum number of NICs.
+pub const MOST_NICS: u64 = 64;
+
 /// Writes random pages into another process's memory, and checks them there.
 ///
 /// Without an address: the writer, which prints its address and serves requests. With an address: the reader, which
@@ -37,8 +40,12 @@ pub struct Options {
     /// The provider that was taken.
     #[arg(skip)]
     pub provider: String,
-    /// NICs to use at once: the provider's domains in turn, an endpoint on each
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
+    /// NICs to use at once, with an endpoint on each; beyond those of the host they are taken in turn. Default: all of
+    /// the provider; with an address, as many as it has. The C++ demo knows one
+    #[arg(long = "nics", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MOST_NICS))]
+    pub asked_nics: Option<u64>,
+    /// The number that was taken.
+    #[arg(skip = 1_u64)]
     pub nics: u64,
     /// Threads that drive the NICs; each NIC belongs to one of them
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]

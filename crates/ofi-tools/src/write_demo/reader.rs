@@ -67,7 +67,7 @@ pub fn ask(options: &Options, address: &str, steps: Steps) -> Result<Seen> {
     let addresses = nics::parse(address)?;
     if addresses.len() as u64 != options.nics {
         let text = format!("the writer has {} NICs, this end {}", addresses.len(), options.nics);
-        return Err(Failure::Usage(format!("{text}; give both the same --nics")));
+        return Err(Failure::Usage(format!("{text}; leave --nics out here, or give both the same")));
     }
     let format = addresses.first().map(|address| address.format());
     let nodes = nics::open(&options.provider, options.nics, steps)?;

@@ -59,7 +59,7 @@ fn every_page_arrives_whatever_announces_it() {
                 ["-p", provider, "--nics=2", "--threads=2", "--requests=3", "--json", "--warm-up", more];
             let (writer, address) = Writer::start(&writing);
             let arrival = ["--arrival", arrival, "--rounds=4", "--repeat=3", "--region=1M", "--json"];
-            let reading = [&["-p", provider, "--nics=2", "--threads=2", &address, "32K", "9"][..], &arrival];
+            let reading = [&["-p", provider, "--threads=2", &address, "32K", "9"][..], &arrival];
             let output = demo(&reading.concat());
             assert!(output.status.success(), "{provider} {arrival:?}: {}", stderr(&output));
             let seen: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
