@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use multirail::Topology;
+use multirail::topology::{Because, DramLimit, Near, Place};
 use ofi::raw::{GetinfoFlags, Version};
 use serde_json::json;
 
@@ -50,9 +51,13 @@ fn run(options: &Options) -> Result<()> {
             topology
         }
     };
-    let grouping = topology.group(&topology.usual_nics());
+    let nics = topology.usual_nics();
+    let grouping = topology.group(&nics);
+    let near = near(&topology, &nics);
     if options.json {
-        let value = json!({ "topology": topology, "grouping": grouping });
+        let near: Vec<_> =
+            near.iter().map(|(place, near)| json!({ "memory": place, "uses": near })).collect();
+        let value = json!({ "topology": topology, "grouping": grouping, "near": near });
         return output::print_json(&value);
     }
     match &options.svg {
@@ -60,6 +65,30 @@ fn run(options: &Options) -> Result<()> {
             let doing = || format!("writing {}", file.display());
             std::fs::write(file, topology.to_svg(&grouping)).map_err(|error| Failure::system(doing(), error))
         }
-        None => output::print(&topology.to_text(&grouping)),
+        None => output::print(&format!("{}{}", topology.to_text(&grouping), reasons(&topology, &near))),
     }
+}
+
+/// The NICs for the memory of each accelerator and NUMA node.
+fn near(topology: &Topology, nics: &[usize]) -> Vec<(Place, Near)> {
+    let accelerators = topology.accelerators().iter().map(|found| Place::Accelerator(found.pci));
+    let nodes = topology.numa().iter().map(|node| Place::Numa(node.id));
+    let places = accelerators.chain(nodes);
+    places.map(|place| (place, topology.near(nics, place, DramLimit::Measured, 0))).collect()
+}
+
+/// A line for each place, which names the rails of a region there and the reason. Without a choice there is none.
+fn reasons(topology: &Topology, near: &[(Place, Near)]) -> String {
+    let has_choice = near.iter().any(|(_, near)| near.because != Because::OnlyNic);
+    let line = |(place, near): &(Place, Near)| {
+        let names: Vec<&str> = near.nics.iter().map(|&nic| topology.nics()[nic].name.as_str()).collect();
+        let names = if names.is_empty() { "no NIC".to_string() } else { names.join(", ") };
+        match place {
+            Place::Accelerator(pci) => {
+                format!("memory of the accelerator {pci} uses {names}: {}\n", near.because)
+            }
+            Place::Numa(node) => format!("memory of NUMA node {node} uses {names}: {}\n", near.because),
+        }
+    };
+    if has_choice { near.iter().map(line).collect() } else { String::new() }
 }

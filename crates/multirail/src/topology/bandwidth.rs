@@ -58,6 +58,11 @@ impl Topology {
         chosen
     }
 
+    /// The number of NICs that suffice for a NUMA node's memory; `None` if links are unknown.
+    pub(super) fn sufficient(&self, nics: &[usize], limit: DramLimit) -> Option<usize> {
+        self.wanted(nics, limit).map(|(count, _)| count)
+    }
+
     /// The number of rails, and the average link of a NIC; `None` for all NICs, if the links are unknown.
     fn wanted(&self, nics: &[usize], limit: DramLimit) -> Option<(usize, Rate)> {
         let of = |rate: fn(&super::Nic) -> Option<Rate>| {

@@ -12,6 +12,7 @@ mod group;
 #[cfg(feature = "hwloc")]
 mod hwloc;
 mod link;
+mod near;
 mod render;
 mod svg;
 mod sysfs;
@@ -23,6 +24,7 @@ use serde::Serialize;
 pub use bandwidth::DramLimit;
 pub use group::Grouping;
 pub use link::{Link, Rate};
+pub use near::{Because, Near, Place};
 pub use sysfs::PciAddress;
 
 /// NICs, accelerators, PCI bridges and NUMA nodes of one machine, and how they are connected.
@@ -235,6 +237,16 @@ impl Topology {
             }
         }
         self.sort();
+    }
+
+    /// The NIC of an info: by PCI address, device or domain.
+    pub fn nic_of(&self, info: &ofi::Info) -> Option<usize> {
+        let pci = info.nic.as_ref().and_then(|nic| PciAddress::of(nic.bus_attr));
+        let device = info.nic.as_ref().map_or("", |nic| nic.device_attr.name.as_str());
+        let by_pci = || self.nics.iter().position(|nic| nic.pci == pci);
+        let named = |name: &str| self.nics.iter().position(|nic| nic.name == name);
+        let by_name = || named(device).or_else(|| named(&info.domain_attr.name));
+        pci.and_then(|_| by_pci()).or_else(by_name)
     }
 
     fn sort(&mut self) {

@@ -4,6 +4,7 @@
 mod fake;
 #[cfg(feature = "hwloc")]
 mod hwloc;
+mod near;
 
 use std::collections::BTreeSet;
 

@@ -41,6 +41,44 @@ fn a_machine_is_a_tree_a_picture_and_json() {
 }
 
 #[test]
+fn the_rails_of_memory_are_told_with_the_reason() {
+    let root = std::env::temp_dir().join(format!("mr-topo-{}-near", std::process::id()));
+    fs::create_dir_all(root.join("devices/system/node/node0")).unwrap();
+    fs::create_dir_all(root.join("bus/pci/devices")).unwrap();
+    for (bus, name) in [("10", "mlx5_0"), ("20", "mlx5_1")] {
+        let host = root.join(format!("devices/pci0000:{bus}"));
+        let [nic, gpu] = [0, 1].map(|device| host.join(format!("0000:{bus}:0{device}.0")));
+        for (at, class, vendor, product) in
+            [(&nic, "0x020000", "0x15b3", "0x101b"), (&gpu, "0x030200", "0x10de", "0x20b0")]
+        {
+            fs::create_dir_all(at).unwrap();
+            for (file, text) in
+                [("class", class), ("vendor", vendor), ("device", product), ("numa_node", "0")]
+            {
+                fs::write(at.join(file), text).unwrap();
+            }
+            let name = at.file_name().unwrap();
+            std::os::unix::fs::symlink(at, root.join("bus/pci/devices").join(name)).unwrap();
+        }
+        let class = root.join("class/infiniband").join(name);
+        fs::create_dir_all(&class).unwrap();
+        std::os::unix::fs::symlink(&nic, class.join("device")).unwrap();
+    }
+    let sys = root.to_str().unwrap();
+    let text = String::from_utf8(mr_topo(&["--sys", sys]).stdout).unwrap();
+    let wanted = "\
+        memory of the accelerator 0000:10:01.0 uses mlx5_0: they are the nearest, and no other accelerator has them\n\
+        memory of the accelerator 0000:20:01.0 uses mlx5_1: they are the nearest, and no other accelerator has them\n\
+        memory of NUMA node 0 uses mlx5_0, mlx5_1: the system does not tell the links and NUMA nodes of all\n";
+    assert!(text.ends_with(wanted), "{text}");
+    let json: serde_json::Value = serde_json::from_slice(&mr_topo(&["--sys", sys, "--json"]).stdout).unwrap();
+    assert_eq!(json["near"][1]["memory"]["accelerator"], "0000:20:01.0");
+    assert_eq!(json["near"][1]["uses"]["nics"], serde_json::json!([1]));
+    assert_eq!(json["near"][1]["uses"]["because"], "nearest");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
 fn a_directory_that_is_none_and_a_wrong_option_are_errors_with_a_reason() {
     let missing = mr_topo(&["--sys", "/nonexistent"]);
     assert_eq!(missing.status.code(), Some(2));
