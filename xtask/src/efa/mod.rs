@@ -262,7 +262,8 @@ fn mute(emulator: &Path, dir: &Path, newer: Option<&Stock>) -> StepResult {
     if let Some(words) = newer.and_then(Stock::loading) {
         test.env("EFA_TEST_UNDER", words.join("\n"));
     }
-    run(on(test.args(["--include-ignored", "on_a_mute_device"]).arg("for_a_mute_device"), emulator, dir))
+    let tests = ["on_a_mute_device", "for_a_mute_device", "four_devices_without_a_list"];
+    run(on(test.arg("--include-ignored").args(tests), emulator, dir))
 }
 
 /// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a

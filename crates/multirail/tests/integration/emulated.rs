@@ -22,7 +22,10 @@ const MUTE: &str = "1";
 /// A program that starts the agents with other libraries than the system's, and its arguments, one a line.
 const UNDER: &str = "EFA_TEST_UNDER";
 
-fn agent(name: &str) -> Agent {
+/// The first argument of an agent that finds its rails.
+const FOUND: &str = "found";
+
+fn agent(name: &str, arguments: &[String]) -> Agent {
     // Refused if the provider is already registered.
     let _ = ofi::register_provider(std::sync::Arc::new(ofi_efa::EfaProvider));
     // Alice waits for the end of her write before the test asks bob for the notification.
@@ -30,6 +33,9 @@ fn agent(name: &str) -> Agent {
     let config =
         Config { stall_timeout: STALL, largest_access: 256 << 10, acknowledge_taken, ..Config::default() };
     let builder = Agent::builder(name).config(config).shared_memory(false).progress_thread(true);
+    if arguments.first().is_some_and(|argument| argument == FOUND) {
+        return builder.open().unwrap();
+    }
     let rail = |device: u32| Hints::new().provider("efa").domain(format!("efa_emu{device}-rdm"));
     builder.rail(rail(0)).rail(rail(1)).open().unwrap()
 }
@@ -52,8 +58,8 @@ fn obey(line: &mut Line, regions: &[(&str, &Region<Vec<u8>>)], others: impl Fn(&
 }
 
 /// The peer: its regions are written and read.
-pub fn bob(line: &mut Line, _: &[String]) {
-    let bob = agent("bob");
+pub fn bob(line: &mut Line, arguments: &[String]) {
+    let bob = agent("bob", arguments);
     let [target, origin] = [0, 2].map(|byte| bob.register(vec![byte; LEN]).unwrap());
     line.say(format!("{} {} {}", hex(&bob.metadata().unwrap()), target.id(), origin.id()));
     obey(line, &[("target", &target), ("origin", &origin)], |words| match *words {
@@ -66,8 +72,8 @@ pub fn bob(line: &mut Line, _: &[String]) {
 }
 
 /// Writes to bob's memory and reads it.
-pub fn alice(line: &mut Line, _: &[String]) {
-    let alice = agent("alice");
+pub fn alice(line: &mut Line, arguments: &[String]) {
+    let alice = agent("alice", arguments);
     let [source, sink] = [1, 0].map(|byte| alice.register(vec![byte; LEN]).unwrap());
     let told = line.hear();
     let words: Vec<&str> = told.split(' ').collect();
@@ -84,6 +90,16 @@ pub fn alice(line: &mut Line, _: &[String]) {
             None => plan.post(LONG).unwrap(),
         };
         transfer.wait().map_or_else(|error| error.to_string(), |()| "ok".into())
+    };
+    let last = std::cell::RefCell::new(Vec::new());
+    let write_all = |count: usize, cut: Option<&str>| {
+        let posted: Vec<_> = (0..count).map(|_| write.post(LONG).unwrap()).collect();
+        if let Some(cut) = cut {
+            posted[0].wait().unwrap();
+            std::fs::write(cut, "").unwrap();
+        }
+        let ended = posted.iter().map(|transfer| transfer.wait());
+        ended.collect::<ofi::Result<Vec<()>>>().map_or_else(|error| error.to_string(), |_| "ok".into())
     };
     line.say("ok");
     obey(line, &[("source", &source), ("sink", &sink)], |words| match *words {
@@ -108,6 +124,22 @@ pub fn alice(line: &mut Line, _: &[String]) {
             let counts = alice.counts();
             format!("{} {}", counts.fenced, counts.moved)
         }
+        // The bytes of each path that may be used, in the order of the rails, since the last call.
+        ["shares"] => {
+            let mut last = last.borrow_mut();
+            let paths = alice.paths("bob").unwrap();
+            last.resize(paths.len(), 0);
+            let before: Vec<u64> = paths
+                .iter()
+                .zip(last.iter_mut())
+                .map(|(path, last)| path.moved - std::mem::replace(last, path.moved))
+                .collect();
+            let up = paths.iter().zip(before).filter(|(path, _)| path.up);
+            up.map(|(_, moved)| moved.to_string()).collect::<Vec<_>>().join(" ")
+        }
+        // Many writes, with a file that makes the device mute after the first.
+        ["writes", count] => write_all(count.parse().unwrap(), None),
+        ["writes", count, cut] => write_all(count.parse().unwrap(), Some(cut)),
         ["left"] => alice.under_way().0.to_string(),
         // Every operation of the mute device has ended.
         ["settled"] => {
@@ -139,19 +171,23 @@ struct Scene {
 
 impl Scene {
     fn new(mute: &str) -> Self {
+        Self::with(mute, "2", &[])
+    }
+
+    fn with(mute: &str, devices: &str, arguments: &[&str]) -> Self {
         let folder = Folder(std::env::temp_dir().join(format!("mute-{mute}-{}", std::process::id())));
         std::fs::create_dir_all(&folder.0).unwrap();
         let under = std::env::var(UNDER).unwrap_or_default();
         let under: Vec<&str> = under.split('\n').filter(|word| !word.is_empty()).collect();
         let start = |role: &str| {
             let dir = folder.0.display().to_string();
-            let mut set = vec![("EFA_EMULATOR_DIR", dir.as_str()), ("EFA_EMULATOR_DEVICES", "2")];
+            let mut set = vec![("EFA_EMULATOR_DIR", dir.as_str()), ("EFA_EMULATOR_DEVICES", devices)];
             // The devices themselves wait for ever.
             set.push(("EFA_EMULATOR_TIMEOUT_MS", "3600000"));
             if role == mute {
                 set.push(("EFA_EMULATOR_MUTE", MUTE));
             }
-            Child::start_under(&under, role, &[], &set)
+            Child::start_under(&under, role, arguments, &set)
         };
         let (mut alice, mut bob) = (start("alice"), start("bob"));
         alice.line.say(bob.line.hear());
@@ -186,6 +222,28 @@ impl Scene {
         let text = self.alice.line.hear();
         let (fenced, moved) = text.split_once(' ').unwrap();
         [fenced, moved].map(|count| count.parse().unwrap())
+    }
+
+    /// The bytes that each usable path has moved since the last call.
+    fn shares(&mut self) -> Vec<u64> {
+        self.alice.line.say("shares");
+        self.alice.line.hear().split_whitespace().map(|bytes| bytes.parse().unwrap()).collect()
+    }
+
+    /// Writes until each of four devices has moved a twentieth of the bytes of a round.
+    #[track_caller]
+    fn all_four_move(&mut self, when: &str) {
+        let began = Instant::now();
+        loop {
+            self.alice("writes 100", "ok");
+            let shares = self.shares();
+            let total: u64 = shares.iter().sum();
+            eprintln!("{when}: {shares:?}");
+            if shares.len() == 4 && shares.iter().all(|&share| share * 20 > total) {
+                return;
+            }
+            assert!(began.elapsed() < LONG, "{when}: {shares:?}");
+        }
     }
 
     /// Operations that alice's rails have not ended.
@@ -247,4 +305,30 @@ fn the_parts_on_a_mute_device_of_the_writer_move_and_come_to_nothing_late() {
 #[ignore = "needs EFA devices: cargo xtask efa --test"]
 fn the_parts_for_a_mute_device_of_the_owner_move_and_come_to_nothing_late() {
     over_a_mute_device("bob");
+}
+
+/// Agents that find their rails use all four devices; one that goes mute in the middle of transfers is left out, and
+/// used again when it is repaired.
+#[test]
+#[ignore = "needs EFA devices: cargo xtask efa --test"]
+fn four_devices_without_a_list_are_used_also_after_one_was_gone() {
+    let mut scene = Scene::with("alice", "4", &[FOUND]);
+    scene.all_four_move("at first");
+
+    scene.alice("fill source 3", "ok");
+    let cut = scene.folder.0.join("mute").display().to_string();
+    scene.alice(&format!("writes 60 {cut}"), "ok");
+    scene.bob("holds target 3", "true");
+    scene.alice("fill source 5", "ok");
+    scene.alice("writes 20", "ok");
+    scene.bob("holds target 5", "true");
+    let shares = scene.shares();
+    assert!(shares.len() == 3 && shares.iter().all(|&share| share > 0), "{shares:?}");
+    scene.bob("fill target 7", "ok");
+
+    scene.mend();
+    scene.alice("settled", "0");
+    scene.bob("holds target 7", "true");
+    scene.all_four_move("after the repair");
+    scene.bob("holds target 5", "true");
 }
