@@ -248,6 +248,44 @@ fn a_peer_that_stops_reading_holds_up_nobody_else() {
     other.answers(&side);
 }
 
+/// The peer's host acknowledges bytes that are answered late (40 ms and more), and the end of a connection as well. So a
+/// closing endpoint does not wait for the former before it says the latter, and a peer that hears it ends the wait.
+#[test]
+fn a_peer_hears_of_a_close_before_its_host_has_acknowledged_the_last_message() {
+    let round = || {
+        let side = open(Naming::Tcp);
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
+        let peer = side.insert_address(&Address::from(listener.local_addr().expect("an address")));
+        let (payload, answered) = (Memory::patterned(64, 3), Memory::new(64));
+        side.out(peer, &payload).context(1).send().expect("a send");
+        let mut raw = Raw::be_called(&side, listener);
+        wait::drive(&[&side], "the send", || side.next_of(1)).done();
+        let head = encoded(&Packet::Message { tag: None, data: None, confirm: false, len: 64 });
+        let len = head.len() + 64;
+        let message = raw.hear(&side, len);
+        // Answers make the conversation an interactive one, whose acknowledgements are delayed.
+        for _ in 0..20 {
+            side.receive(&answered).context(2).post().expect("a receive");
+            raw.say(&message);
+            wait::drive(&[&side], "an answer", || side.next_of(2)).done();
+            side.out(peer, &payload).context(1).send().expect("a send");
+            wait::drive(&[&side], "the send", || side.next_of(1)).done();
+            raw.hear(&side, len);
+        }
+        let hears = std::thread::spawn(move || {
+            let got = raw.stream.read(&mut [0; 1]).expect("the end");
+            assert_eq!(got, 0, "bytes after the last message");
+        });
+        let start = Instant::now();
+        drop(side);
+        let took = start.elapsed();
+        hears.join().expect("the peer");
+        took
+    };
+    let best = (0..8).map(|_| round()).min().expect("rounds");
+    assert!(best < Duration::from_millis(20), "closing took {best:?} at best");
+}
+
 #[test]
 fn a_reset_during_the_connect_or_the_handshake_is_an_error_in_time() {
     for answers_partly in [false, true] {
