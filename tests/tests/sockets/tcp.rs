@@ -2,6 +2,7 @@
 
 use ofi::raw::{Address, Caps, EpType, Hints};
 use ofi_testkit::Kit;
+use ofi_testkit::prelude::{Event, Memory, Opening, wait};
 
 #[macro_use]
 #[path = "../suites/connected.rs"]
@@ -95,3 +96,27 @@ ofi_testkit::conformance!(tcp: TcpPair, skip = [
     closing_in_the_middle_of_an_access_stops_it: "a read whose answer is under way ends with the connection (docs/tcp.md)",
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
 ]);
+
+/// The peer knows it by that name: as the source of the message, and for its own operations.
+#[test]
+fn an_endpoint_of_all_addresses_calls_a_peer_at_loopback_from_the_address_of_its_name() {
+    let caps = Caps::MSG | Caps::SOURCE;
+    let hints = || Hints::new().provider("tcp").ep_type(EpType::Rdm).caps(caps);
+    let mut info = Opening::new(hints()).first_info().expect("an info");
+    info.src_addr = None;
+    let everywhere = Opening::new(hints()).info(info).open();
+    let at_loopback = Opening::new(TcpPair.hints().caps(caps)).open();
+    let (there, back) = (everywhere.insert(&at_loopback), at_loopback.insert(&everywhere));
+    for (from, to, at, source) in
+        [(&everywhere, there, &at_loopback, back), (&at_loopback, back, &everywhere, there)]
+    {
+        let (sent, got) = (Memory::patterned(64, 3), Memory::new(64));
+        at.receive(&got).context(1).post().expect("a receive");
+        from.out(to, &sent).context(2).send().expect("a send");
+        let event = wait::drive(&[from, at], "the message", || at.next_of(1));
+        let Event::Done(_, named) = event else { panic!("a failure: {event:?}") };
+        assert_eq!(named, source);
+        wait::drive(&[from, at], "the send", || from.next_of(2)).done();
+        got.check(64, 3);
+    }
+}

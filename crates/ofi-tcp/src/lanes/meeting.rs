@@ -105,10 +105,10 @@ impl TcpLanes {
         let is_bound = own.is_some();
         let socket = own.map_or_else(|| sys::stream(to.is_ipv6()), Ok).map_err(|error| error.errno())?;
         sys::prepare(socket.as_fd(), self.peer_timeout);
-        // The peer identifies this end by its source address. An endpoint of all addresses is named by one of them,
-        // from which loopback is not reached on every host.
+        // The peer identifies this end by its source address. An endpoint of all addresses is named by one of them: by
+        // loopback on a host without a network, from which no other host is reached.
         let source = self.name.ip();
-        let is_named = !self.bound.ip().is_unspecified() || to.ip().is_loopback() == source.is_loopback();
+        let is_named = !self.bound.ip().is_unspecified() || to.ip().is_loopback() || !source.is_loopback();
         if !is_bound && is_named {
             let _ = sys::bind_source(socket.as_fd(), source);
         }
