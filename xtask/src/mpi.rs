@@ -188,8 +188,9 @@ fn sources() -> Result<PathBuf, String> {
     }
     let archive = home.join(format!("{}.tar.gz", BINDINGS.replace("==", "-")));
     let mut pip = command("python3");
-    pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary"]);
-    run(pip.args([":all:", "--dest"]).arg(&home).arg(BINDINGS))
+    pip.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    // With `:all:`, pip would compile Cython, only to look at the sources.
+    run(pip.args(["--no-binary", "mpi4py", "--dest"]).arg(&home).arg(BINDINGS))
         .map_err(|why| format!("the sources of mpi4py could not be fetched ({why}); is PyPI reachable?"))?;
     output(command("tar").arg("-xzf").arg(&archive).arg("-C").arg(&home))?;
     Ok(sources)
