@@ -1,12 +1,15 @@
 //! The address of a target: JSON that the C++ SDK's tools read and write, with additional keys of ours that they
 //! ignore.
 
+use std::fmt;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use mxl::Geometry;
 use serde_json::{Map, Value, json};
 
 use crate::message::{MAX_ADDRESS_LEN, VERSION};
+use crate::sdk::{plant, wire};
 use crate::{Error, Provider, Result, shape};
 
 /// Maximum regions of one target. No ring has so many slots.
@@ -25,19 +28,20 @@ pub struct TargetInfo {
     /// The address of its endpoint.
     pub address: Vec<u8>,
     /// Writable memory, as the C++ SDK lists it: each slot of a ring of grains, header and payload, or each entry of a
-    /// bounce buffer. Our targets list their slots, or all rings of samples as one region, with addresses and keys of
-    /// 0. These entries only state the sizes and grant nothing, as memory is granted for each write. Our initiators
-    /// ignore them.
+    /// bounce buffer. Our targets lend such memory to initiators of the C++ SDK where the provider carries its protocol.
+    /// Otherwise they list their slots, or all rings of samples as one region, with addresses and keys of 0: these
+    /// entries only state the sizes and grant nothing. Initiators of this library do not use the entries of our targets,
+    /// as memory is granted to them for each write.
     pub regions: Vec<RegionInfo>,
     /// Bounce buffer into which the C++ SDK's initiators write samples: number of entries, and bytes of each. Ours
-    /// write into the rings.
+    /// write into the rings of our targets.
     pub bounce: Option<(u64, u64)>,
     /// Properties of a target of this library; `None` for one of the C++ SDK.
     pub ours: Option<OwnKeys>,
 }
 
 /// The part of an info that only this library writes: key `ofi`, which the C++ SDK ignores.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnKeys {
     /// The target's protocol version.
     pub version: u16,
@@ -50,6 +54,27 @@ pub struct OwnKeys {
     /// When the target was set up, in nanoseconds of TAI: of two infos with the same id, the newer is valid.
     /// 0 if unknown.
     pub epoch: u64,
+    /// Where this library's protocol is spoken, if that is not the address for the C++ SDK's: format, and address.
+    pub address: Option<(u32, Vec<u8>)>,
+}
+
+/// The protocol of a pair of ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// This library's own, with credits, verdicts and reports.
+    Own,
+    /// The C++ SDK's: plain writes.
+    Sdk,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "ofi",
+            Self::Sdk => "mxl-sdk",
+        })
+    }
 }
 
 /// The capability of [`OwnKeys::has_writes`]. Every target takes messages.
@@ -82,10 +107,14 @@ impl OwnKeys {
         };
         let epoch = if ours.contains_key("epoch") { number(ours, "epoch")? } else { 0 };
         let version = version.ok_or_else(|| bad("ofi.version is not a version number"))?;
-        Ok(Self { version, geometry, has_writes, epoch })
+        let address = match ours.contains_key("fabricAddress") {
+            false => None,
+            true => Some(address_of(ours)?),
+        };
+        Ok(Self { version, geometry, has_writes, epoch, address })
     }
 
-    fn to_json(self) -> Value {
+    fn to_json(&self) -> Value {
         let capabilities: &[&str] = if self.has_writes { &["messages", WRITES] } else { &["messages"] };
         let mut ours = json!({
             "capabilities": capabilities,
@@ -94,6 +123,10 @@ impl OwnKeys {
         });
         if let Some(geometry) = self.geometry {
             ours["geometry"] = json!(geometry);
+        }
+        if let Some((format, address)) = &self.address {
+            ours["addressFormat"] = json!(format);
+            ours["fabricAddress"] = json!(STANDARD.encode(address));
         }
         ours
     }
@@ -129,6 +162,19 @@ fn number(object: &Map<String, Value>, name: &str) -> Result<u64> {
     text.parse().map_err(|_| bad(format!("{name} is \"{text}\", not a number of 64 bits")))
 }
 
+/// The address in an object.
+fn address_of(object: &Map<String, Value>) -> Result<(u32, Vec<u8>)> {
+    let format = field(object, "addressFormat")?.as_u64().and_then(|format| u32::try_from(format).ok());
+    let format = format.ok_or_else(|| bad("addressFormat is not a format number"))?;
+    let address = STANDARD
+        .decode(text(object, "fabricAddress")?)
+        .map_err(|error| bad(format!("fabricAddress is not base64: {error}")))?;
+    if address.is_empty() || address.len() > MAX_ADDRESS_LEN {
+        return Err(bad(format!("an address of {} bytes", address.len())));
+    }
+    Ok((format, address))
+}
+
 impl TargetInfo {
     /// Parses JSON. Unknown keys are ignored.
     ///
@@ -138,13 +184,7 @@ impl TargetInfo {
         let root: Value =
             serde_json::from_str(text_of).map_err(|error| bad(format!("malformed JSON: {error}")))?;
         let root = root.as_object().ok_or_else(|| bad("the JSON is not an object"))?;
-        let format = field(root, "addressFormat")?.as_u64().and_then(|format| u32::try_from(format).ok());
-        let address = STANDARD
-            .decode(text(root, "fabricAddress")?)
-            .map_err(|error| bad(format!("fabricAddress is not base64: {error}")))?;
-        if address.is_empty() || address.len() > MAX_ADDRESS_LEN {
-            return Err(bad(format!("an address of {} bytes", address.len())));
-        }
+        let (format, address) = address_of(root)?;
         let regions = field(root, "regions")?.as_array().ok_or_else(|| bad("regions is not a list"))?;
         if regions.len() > MAX_REGIONS {
             return Err(bad(format!("{} regions, at most {MAX_REGIONS}", regions.len())));
@@ -168,7 +208,7 @@ impl TargetInfo {
             bounce,
             id: number(root, "id")?,
             provider: text(root, "provider")?.parse().map_err(|error: Error| bad(error.to_string()))?,
-            format: format.ok_or_else(|| bad("addressFormat is not a format number"))?,
+            format,
             address,
             regions: regions.iter().map(region).collect::<Result<_>>()?,
             ours,
@@ -189,24 +229,31 @@ impl TargetInfo {
             root["bounceBufferInfo"] =
                 json!({ "entryCount": count.to_string(), "entrySize": size.to_string() });
         }
-        if let Some(ours) = self.ours {
+        if let Some(ours) = &self.ours {
             root["ofi"] = ours.to_json();
         }
         root.to_string()
     }
 
-    /// Checks that a flow can be sent to the target.
+    /// The protocol that an initiator of this library speaks to the target.
+    pub fn protocol(&self) -> Protocol {
+        if self.ours.is_some() { Protocol::Own } else { Protocol::Sdk }
+    }
+
+    /// The address at which this library's protocol is spoken.
+    pub(crate) fn own_address(&self) -> (u32, &[u8]) {
+        match self.ours.as_ref().and_then(|ours| ours.address.as_ref()) {
+            Some((format, address)) => (*format, address),
+            None => (self.format, &self.address),
+        }
+    }
+
+    /// Checks that a flow can be sent to the target by this library's protocol.
     ///
     /// # Errors
     /// [`Error::Info`] otherwise.
     pub(crate) fn check(&self, flow: &Geometry) -> Result<()> {
-        let Some(ours) = self.ours else {
-            return Err(bad(format!(
-                "the target belongs to the C++ SDK, whose {} protocol this library does not support: run a \
-                 target of this library instead",
-                self.provider
-            )));
-        };
+        let Some(ours) = &self.ours else { return Err(bad("the target is the C++ SDK's")) };
         if ours.version != VERSION {
             return Err(bad(format!("the target has protocol version {}, not {VERSION}", ours.version)));
         }
@@ -216,9 +263,59 @@ impl TargetInfo {
         }
     }
 
+    /// Checks that a flow can be sent to the target by the C++ SDK's protocol: its regions must be what such a flow has.
+    ///
+    /// # Errors
+    /// [`Error::Info`] otherwise.
+    pub(crate) fn check_sdk(&self, flow: &Geometry) -> Result<()> {
+        if !plant::carries(self.provider) {
+            return Err(bad(format!(
+                "the target belongs to the C++ SDK, whose protocol this library speaks over tcp, not over {}",
+                self.provider
+            )));
+        }
+        plant::address(self.format, &self.address).map_err(|error| {
+            bad(format!("the address ({} bytes) cannot be reached: {error}", self.address.len()))
+        })?;
+        let count = self.regions.len();
+        if count == 0 {
+            return Err(bad("the target has no regions"));
+        }
+        if self.regions.iter().any(|region| region.addr.checked_add(region.len).is_none()) {
+            return Err(bad("a region is longer than memory"));
+        }
+        let wanted = match (flow, self.bounce) {
+            (Geometry::Grains { payload, .. }, None) => wire::GRAIN_HEADER as u64 + u64::from(*payload),
+            (Geometry::Samples { channels, word, .. }, Some((entries, bytes))) => {
+                if entries != count as u64 {
+                    return Err(bad(format!("{entries} entries in {count} regions")));
+                }
+                if wire::samples_of(bytes, *channels, u64::from(*word)) == 0 {
+                    return Err(bad(format!(
+                        "entries of {bytes} bytes have no room for {channels} channels"
+                    )));
+                }
+                bytes
+            }
+            (Geometry::Grains { .. }, Some(_)) => {
+                return Err(bad("the target's flow differs: samples there, grains here"));
+            }
+            (Geometry::Samples { .. }, None) => {
+                return Err(bad("the target has no bounceBufferInfo: grains there, samples here"));
+            }
+        };
+        match self.regions.iter().find(|region| region.len != wanted) {
+            None => Ok(()),
+            Some(other) => Err(bad(format!(
+                "the target's flow differs: regions of {} bytes there, {wanted} here",
+                other.len
+            ))),
+        }
+    }
+
     /// Whether this info is from a later setup of the same target than the other.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
-        let epoch = |info: &Self| info.ours.map_or(0, |ours| ours.epoch);
+        let epoch = |info: &Self| info.ours.as_ref().map_or(0, |ours| ours.epoch);
         self.id == other.id && epoch(self) > epoch(other)
     }
 }
@@ -262,7 +359,7 @@ mod tests {
 
     fn of_ours() -> TargetInfo {
         let geometry = Some(shape::numbers(&GRAINS));
-        let ours = OwnKeys { version: VERSION, geometry, has_writes: true, epoch: 1 << 60 };
+        let ours = OwnKeys { version: VERSION, geometry, has_writes: true, epoch: 1 << 60, address: None };
         TargetInfo { ours: Some(ours), ..TargetInfo::parse(OF_CPP).unwrap() }
     }
 
@@ -281,7 +378,10 @@ mod tests {
         // The older format, with only the version.
         let text = OF_CPP.replacen('}', r#","old":1}"#, 1).replacen("]}", r#"],"ofi":{"version":3}}"#, 1);
         let old = TargetInfo::parse(&text).unwrap();
-        assert_eq!(old.ours, Some(OwnKeys { version: 3, geometry: None, has_writes: true, epoch: 0 }));
+        assert_eq!(
+            old.ours,
+            Some(OwnKeys { version: 3, geometry: None, has_writes: true, epoch: 0, address: None })
+        );
         assert!(of_ours().is_newer_than(&old) && !old.is_newer_than(&of_ours()));
         assert!(!of_ours().is_newer_than(&of_ours()));
         assert!(!of_ours().is_newer_than(&TargetInfo { id: 1, ..old }));

@@ -1,6 +1,7 @@
 //! The sending end: a queue for each target, which is emptied as credits and room allow.
 
 mod answers;
+mod foreign;
 mod pace;
 mod peer;
 mod post;
@@ -18,8 +19,11 @@ use crate::driven::sealed::Polled;
 use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION};
 use crate::rest::Rest;
-use crate::{Beside, Error, Histogram, Options, Provider, Result, TargetInfo, beside, shape};
+use crate::sdk::egress::{Called, Egress};
+use crate::sdk::plant::{self, Plant};
+use crate::{Beside, Error, Histogram, Options, Protocol, Provider, Result, TargetInfo, beside, shape};
 use pace::Pace;
+pub(crate) use peer::Job;
 use peer::Peer;
 pub use peer::{PeerState, PeerStats, Transfer};
 
@@ -42,6 +46,8 @@ enum Source {
 pub struct Initiator {
     // Dropped in this order: the endpoint is closed before the rings that it reads from are unmapped.
     link: Link,
+    /// Targets of the C++ SDK.
+    foreign: Option<Egress>,
     source: Source,
     geometry: Geometry,
     provider: Provider,
@@ -95,8 +101,14 @@ impl Initiator {
             }
         }
         let pace = options.pacing.as_ref().map(Pace::new).transpose()?;
+        let foreign = if plant::carries(provider) && options.key.is_none() && !options.messages_only {
+            let plant = Plant::open(provider, (place.0, None), options)?;
+            Some(Egress { called: Vec::new(), plant })
+        } else {
+            None
+        };
         let (peers, events) = (Vec::new(), VecDeque::new());
-        Ok(Self { link, source, geometry, provider, peers, events, nonsense: 0, pace })
+        Ok(Self { link, foreign, source, geometry, provider, peers, events, nonsense: 0, pace })
     }
 
     /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever the connection is lost. If a target
@@ -108,6 +120,9 @@ impl Initiator {
     /// [`Error::Info`] for a target that this library or provider cannot reach, or with another kind of flow;
     /// [`Error::Exists`].
     pub fn add(&mut self, info: &TargetInfo) -> Result<()> {
+        if info.protocol() == Protocol::Sdk {
+            return self.add_foreign(info);
+        }
         info.check(&self.geometry)?;
         if info.provider.of_stack() != self.provider.of_stack() {
             let what = format!("the target is reached over {}, not {}", info.provider, self.provider);
@@ -138,11 +153,12 @@ impl Initiator {
 
     /// The endpoint's number for a target's address. `None` if there is no room now; the next greeting tries again.
     fn reach(&self, info: &TargetInfo) -> Result<Option<FiAddr>> {
-        match self.link.insert(info.format, &info.address) {
+        let (format, address) = info.own_address();
+        match self.link.insert(format, address) {
             Ok(addr) => Ok(Some(addr)),
             // Repetition would not help.
             Err(error) if error == Errno::EINVAL || error == Errno::EADDRNOTAVAIL => {
-                let (len, format, provider) = (info.address.len(), info.format, self.provider);
+                let (len, provider) = (address.len(), self.provider);
                 Err(Error::Info(format!(
                     "the address ({len} bytes of format {format}) cannot be reached over {provider}: {error}"
                 )))
@@ -156,6 +172,9 @@ impl Initiator {
     /// # Errors
     /// [`Error::NotFound`].
     pub fn remove(&mut self, id: u64) -> Result<()> {
+        if self.remove_foreign(id) {
+            return Ok(());
+        }
         let at = self.peers.iter().position(|peer| peer.info.id == id).ok_or(Error::NotFound(id))?;
         let peer = self.peers.swap_remove(at);
         if let Some(addr) = peer.addr {
@@ -170,7 +189,15 @@ impl Initiator {
 
     /// Each target's id, state and statistics.
     pub fn targets(&self) -> impl Iterator<Item = (u64, PeerState, PeerStats)> {
-        self.peers.iter().map(|peer| (peer.info.id, peer.state, peer.stats))
+        let own = self.peers.iter().map(|peer| (peer.info.id, peer.state, peer.stats));
+        own.chain(self.foreign_targets().map(|there| (there.info.id, there.state(), there.stats)))
+    }
+
+    /// The protocol that this initiator speaks to a target; `None` for a target that was not added.
+    pub fn protocol(&self, id: u64) -> Option<Protocol> {
+        let is_own = self.peers.iter().any(|peer| peer.info.id == id);
+        let is_foreign = self.foreign_targets().any(|there| there.info.id == id);
+        if is_own { Some(Protocol::Own) } else { is_foreign.then_some(Protocol::Sdk) }
     }
 
     /// A target's state and statistics.
@@ -184,7 +211,11 @@ impl Initiator {
     /// [`Error::Replaced`] if there are targets, and another initiator has replaced this one at all of them.
     pub fn check(&self) -> Result<()> {
         match self.peers.first() {
-            Some(first) if self.peers.iter().all(Peer::is_replaced) => Err(Error::Replaced(first.info.id)),
+            Some(first)
+                if self.foreign_targets().next().is_none() && self.peers.iter().all(Peer::is_replaced) =>
+            {
+                Err(Error::Replaced(first.info.id))
+            }
             _ => Ok(()),
         }
     }
@@ -204,7 +235,8 @@ impl Initiator {
 
     /// Latencies of transfers to a target, from submission to arrival in its ring.
     pub fn latency(&self, id: u64) -> Option<&Histogram> {
-        self.peers.iter().find(|peer| peer.info.id == id).map(|peer| &peer.latency)
+        let own = self.peers.iter().find(|peer| peer.info.id == id).map(|peer| &peer.latency);
+        own.or_else(|| self.foreign_targets().find(|there| there.info.id == id).map(|there| &there.latency))
     }
 
     /// Drives all targets. Never blocks. Returns whether an event occurred.
@@ -230,7 +262,8 @@ impl Initiator {
             self.greet(at);
             self.pump(at);
         }
-        Ok(was_busy)
+        let was_served = self.serve_foreign()?;
+        Ok(was_busy || was_served)
     }
 
     /// Whether all targets are connected and nothing is queued or in flight. Targets where another initiator has
@@ -238,6 +271,7 @@ impl Initiator {
     pub fn is_idle(&self) -> bool {
         let is_idle = |peer: &Peer| peer.state == PeerState::Connected && peer.is_idle();
         self.peers.iter().all(|peer| peer.is_replaced() || is_idle(peer))
+            && self.foreign_targets().all(|there| there.is_connected() && there.is_idle())
     }
 
     /// The oldest unread event.
@@ -251,7 +285,9 @@ impl Initiator {
     /// # Errors
     /// The errors of [`poll`](Self::poll).
     pub fn flush(&mut self, timeout: Duration) -> Result<bool> {
-        self.wait(timeout, |this| this.peers.iter().all(Peer::is_idle))
+        self.wait(timeout, |this| {
+            this.peers.iter().all(Peer::is_idle) && this.foreign_targets().all(Called::is_idle)
+        })
     }
 
     /// Polls until the targets have published every submitted transfer, or it is lost, torn or unconfirmed. Returns
@@ -261,7 +297,10 @@ impl Initiator {
     /// # Errors
     /// The errors of [`poll`](Self::poll).
     pub fn confirm(&mut self, timeout: Duration) -> Result<bool> {
-        self.wait(timeout, |this| this.peers.iter().all(|peer| peer.is_idle() && peer.arrived.is_empty()))
+        self.wait(timeout, |this| {
+            this.peers.iter().all(|peer| peer.is_idle() && peer.arrived.is_empty())
+                && this.foreign_targets().all(Called::is_idle)
+        })
     }
 
     /// Polls until all targets are connected. Returns false if `timeout` expires first.
@@ -272,7 +311,7 @@ impl Initiator {
     pub fn connect(&mut self, timeout: Duration) -> Result<bool> {
         let replaced =
             |this: &Self| this.peers.iter().find(|peer| peer.is_replaced()).map(|peer| peer.info.id);
-        let are_connected = |this: &Self| this.peers.iter().all(|peer| peer.state == PeerState::Connected);
+        let are_connected = |this: &Self| this.targets().all(|(_, state, _)| state == PeerState::Connected);
         self.wait(timeout, |this| are_connected(this) || replaced(this).is_some())?;
         replaced(self).map_or_else(|| Ok(are_connected(self)), |id| Err(Error::Replaced(id)))
     }
@@ -330,10 +369,12 @@ impl Initiator {
             peer.nonce = nonce.max(1);
         }
         let (nonce, geometry) = (peer.nonce, shape::numbers(&self.geometry));
-        let (format, address) = link.name.clone();
+        let (format, address) = peer.info.own_address();
+        let (format, address) = link.name_for(format, address);
         let messages = u8::from(!link.writes);
         if peer.addr.is_none() {
-            peer.addr = link.insert(peer.info.format, &peer.info.address).ok();
+            let (format, address) = peer.info.own_address();
+            peer.addr = link.insert(format, address).ok();
         }
         let Some(addr) = peer.addr else { return };
         let hello = Message::Hello {
@@ -409,7 +450,8 @@ impl Polled for Initiator {
             _ if peer.is_replaced() => Rest::Announced,
             _ => Rest::Until(peer.greet),
         };
-        self.peers.iter().map(rest).fold(Rest::Announced, Rest::or)
+        let foreign = self.foreign_targets().map(Called::due);
+        self.peers.iter().map(rest).chain(foreign).fold(Rest::Announced, Rest::or)
     }
 
     fn is_quiet(&self) -> bool {
@@ -417,6 +459,7 @@ impl Polled for Initiator {
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {
-        vec![self.link.queue()]
+        let foreign = self.foreign.as_ref().map(|foreign| Arc::clone(&foreign.plant.cq));
+        std::iter::once(self.link.queue()).chain(foreign).collect()
     }
 }

@@ -64,6 +64,7 @@ mod program;
 mod provider;
 mod rest;
 mod rhythm;
+pub mod sdk;
 mod shape;
 mod target;
 
@@ -72,7 +73,7 @@ pub use driven::{Drive, Driven};
 pub use engine::Engine;
 pub use error::{Error, Result};
 pub use histogram::Histogram;
-pub use info::{OwnKeys, RegionInfo, TargetInfo};
+pub use info::{OwnKeys, Protocol, RegionInfo, TargetInfo};
 pub use initiator::{Initiator, PeerState, PeerStats, Transfer};
 pub use merge::{Merge, MergePath, MergeStats};
 pub use options::{Key, Options, Pacing};

@@ -72,7 +72,7 @@ impl Initiator {
 type TargetCount = fn(&TargetStats) -> u64;
 
 /// The counters of a target.
-const OF_TARGET: [(&str, &str, TargetCount); 8] = [
+const OF_TARGET: [(&str, &str, TargetCount); 9] = [
     ("published", "Commits that were published.", |stats| stats.published),
     ("lost", "Grains or samples that did not arrive.", |stats| stats.lost),
     ("invalid", "Grains without a valid payload.", |stats| stats.invalid),
@@ -80,6 +80,7 @@ const OF_TARGET: [(&str, &str, TargetCount); 8] = [
     ("refused", "Initiators that were refused.", |stats| stats.refused),
     ("parted", "Initiators whose connection the target ended.", |stats| stats.parted),
     ("nonsense", "Messages and writes that were invalid.", |stats| stats.nonsense),
+    ("overwritten", "Writes that the initiator overwrote before they were read.", |stats| stats.overwritten),
     ("missed", "Events that the program did not read.", |stats| stats.missed),
 ];
 

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Provider {
-    /// The C++ SDK's name for reliable transfers over IP: our `udp`.
+    /// TCP, as the C++ SDK's. It has no authorization keys.
     Tcp,
     /// RDMA devices.
     Verbs,
@@ -39,7 +39,8 @@ impl Provider {
     /// The provider of `ofi` that implements it.
     pub(crate) const fn of_stack(self) -> &'static str {
         match self {
-            Self::Tcp | Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
             Self::Verbs => "verbs",
             Self::Efa => "efa",
             Self::Shm => "shm",

@@ -1,6 +1,7 @@
 //! The receiving end: creates the flow, opens slots for its initiator, and publishes arriving data.
 
 mod events;
+mod foreign;
 mod peer;
 mod pieces;
 mod publish;
@@ -23,7 +24,11 @@ use crate::info::MAX_REGIONS;
 use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION, Why};
 use crate::rest::Rest;
-use crate::{Beside, Error, Options, OwnKeys, Provider, RegionInfo, Result, TargetInfo, beside, shape};
+use crate::sdk::ingress::Ingress;
+use crate::sdk::{plant, wire};
+use crate::{
+    Beside, Error, Options, OwnKeys, Protocol, Provider, RegionInfo, Result, TargetInfo, beside, shape,
+};
 
 /// Maximum unread events.
 pub(crate) const EVENTS: usize = 4096;
@@ -38,6 +43,8 @@ pub struct Target {
     // Dropped in this order, after the farewell: memory is withdrawn, the endpoint closed, the flow released.
     peer: Option<Peer>,
     link: Link,
+    /// For initiators of the C++ SDK.
+    ingress: Option<Ingress>,
     /// After the endpoint, which ends the accesses to them.
     stuck: Stuck,
     ring: Ring,
@@ -64,8 +71,8 @@ fn random() -> Result<u64> {
     getrandom::u64().map_err(|error| Error::Argument(format!("no random numbers: {error}")))
 }
 
-/// The writable memory, as the C++ SDK lists it: each slot, or all rings of samples. The keys are 0, as memory is
-/// granted only to a connected initiator. Initiators of the C++ SDK divide by the number of slots.
+/// The regions of a target without memory for the C++ SDK's initiators: their sizes alone. Initiators of the C++ SDK
+/// divide by their number.
 fn regions(ring: &Ring, geometry: &Geometry) -> Vec<RegionInfo> {
     let (count, len) = match (ring, geometry) {
         (Ring::Grains(writer), Geometry::Grains { payload, .. }) => {
@@ -75,6 +82,30 @@ fn regions(ring: &Ring, geometry: &Geometry) -> Vec<RegionInfo> {
         _ => (0, 0),
     };
     (0..count).map(|_| RegionInfo { addr: 0, len, rkey: 0 }).collect()
+}
+
+/// The number and length of the regions for the C++ SDK's initiators: a slot for each grain, or entries for samples.
+/// `None` if its protocol has no room for the ring.
+fn lent(ring: &Ring, geometry: &Geometry) -> Option<(usize, usize)> {
+    let (count, len) = match (ring, geometry) {
+        (Ring::Grains(writer), Geometry::Grains { payload, .. }) => {
+            (writer.grains(), PAYLOAD_OFFSET as u64 + u64::from(*payload))
+        }
+        (Ring::Samples(writer), Geometry::Samples { channels, word, .. }) => {
+            let (word, length) = (u64::from(*word), writer.max_write() * 2);
+            let batch = u64::from(writer.info().config.common.max_sync_batch);
+            wire::entries(length, batch, *channels, word)?
+        }
+        _ => return None,
+    };
+    let is_fine = count <= MAX_REGIONS as u64;
+    is_fine.then_some((usize::try_from(count).ok()?, usize::try_from(len).ok()?))
+}
+
+/// The service after one that is given, for the endpoint of this library's protocol beside that of the C++ SDK's.
+fn next_service(service: Option<&str>) -> Option<String> {
+    let port: u16 = service?.parse().ok()?;
+    port.checked_add(1).filter(|_| port > 0).map(|port| port.to_string())
 }
 
 impl Target {
@@ -116,20 +147,29 @@ impl Target {
                 Ring::Samples(Box::new(domain.create_samples(definition, &hints)?.writer))
             }
         };
-        let link = Link::open(provider, place, End::Target, options)?;
-        let (format, address) = link.name.clone();
+        let (link, ingress) = Self::ends(provider, place, options, lent(&ring, &geometry))?;
         let id = id.map_or_else(random, Ok)?;
-        let regions = regions(&ring, &geometry);
+        let own = link.name.clone();
+        let ((format, address), own, lent) = match &ingress {
+            Some(ingress) => (ingress.name.clone(), Some(own), ingress.regions()),
+            None => (own, None, regions(&ring, &geometry)),
+        };
+        let bounce = match (&ingress, &ring) {
+            (Some(ingress), Ring::Samples(_)) => Some((ingress.count() as u64, ingress.len())),
+            _ => None,
+        };
         let ours = OwnKeys {
             version: VERSION,
             geometry: Some(shape::numbers(&geometry)),
             has_writes: link.writes,
             epoch: mxl::time::now(),
+            address: own,
         };
-        let info = TargetInfo { id, provider, format, address, regions, bounce: None, ours: Some(ours) };
+        let info = TargetInfo { id, provider, format, address, regions: lent, bounce, ours: Some(ours) };
         Ok(Self {
             peer: None,
             link,
+            ingress,
             stuck: Stuck::default(),
             ring,
             geometry,
@@ -144,6 +184,36 @@ impl Target {
             stats: TargetStats::default(),
             times: TargetTimes::default(),
         })
+    }
+
+    /// The endpoint of this library's protocol, and that of the C++ SDK's if the provider carries it: at the given
+    /// service, and the former at the next one.
+    fn ends(
+        provider: Provider,
+        (node, service): (Option<&str>, Option<&str>),
+        options: &Options,
+        lent: Option<(usize, usize)>,
+    ) -> Result<(Link, Option<Ingress>)> {
+        let Some(lent) =
+            lent.filter(|_| plant::carries(provider) && !options.messages_only && options.key.is_none())
+        else {
+            return Ok((Link::open(provider, (node, service), End::Target, options)?, None));
+        };
+        let ingress = Ingress::open(provider, (node, service), options, lent)?;
+        let link = match next_service(service) {
+            None => Link::open(provider, (node, None), End::Target, options)?,
+            Some(next) => Link::open(provider, (node, Some(&next)), End::Target, options)?,
+        };
+        Ok((link, Some(ingress)))
+    }
+
+    /// The protocol of the connected initiator; `None` without one.
+    pub fn protocol(&self) -> Option<Protocol> {
+        let is_foreign = self.ingress.as_ref().is_some_and(Ingress::is_connected);
+        match &self.peer {
+            Some(_) => Some(Protocol::Own),
+            None => is_foreign.then_some(Protocol::Sdk),
+        }
     }
 
     /// The target's address and identity, for [`Initiator::add`](crate::Initiator::add).
@@ -171,7 +241,7 @@ impl Target {
 
     /// Whether an initiator is connected, as far as the target knows.
     pub fn is_connected(&self) -> bool {
-        self.peer.is_some()
+        self.protocol().is_some()
     }
 
     /// Publishes everything that has arrived, and returns the oldest event not returned before. It waits
@@ -228,8 +298,9 @@ impl Target {
                 self.said(greeting)?;
             }
         }
+        let was_served = self.serve_foreign()?;
         self.flush();
-        Ok(was_busy || waiting > 0)
+        Ok(was_busy || was_served || waiting > 0)
     }
 
     fn tell(&mut self, event: Received) {
@@ -328,6 +399,7 @@ impl Polled for Target {
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {
-        vec![self.link.queue()]
+        let foreign = self.ingress.as_ref().map(|ingress| Arc::clone(&ingress.plant.cq));
+        std::iter::once(self.link.queue()).chain(foreign).collect()
     }
 }

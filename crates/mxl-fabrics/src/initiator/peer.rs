@@ -117,7 +117,7 @@ pub struct PeerStats {
 
 /// The payload's description in the source's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Payload {
+pub(crate) enum Payload {
     Valid,
     /// The payload is sent, and flagged invalid at the target as well.
     Flagged,
@@ -126,7 +126,7 @@ pub(super) enum Payload {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(crate) enum What {
     Grain { start: u16, end: u16, payload: Payload },
     Samples { count: u64, published: bool },
 }
@@ -143,7 +143,7 @@ pub(super) const GIVEN_UP: u64 = 2;
 
 /// A transfer that waits or is posted in part.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Job {
+pub(crate) struct Job {
     pub index: u64,
     pub what: What,
     /// Number of posted writes or messages.
@@ -156,7 +156,7 @@ pub(super) struct Job {
 
 impl Job {
     /// Appends slices that follow its own. Returns false if a part has been posted already.
-    fn extend(&mut self, next: &Self) -> bool {
+    pub(super) fn extend(&mut self, next: &Self) -> bool {
         let untouched = self.posted == 0 && self.number.is_none() && self.index == next.index;
         match (&mut self.what, next.what) {
             (

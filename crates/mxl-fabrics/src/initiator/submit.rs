@@ -156,5 +156,6 @@ impl Initiator {
         for at in 0..self.peers.len() {
             self.pump(at);
         }
+        self.queue_foreign(job, QUEUED);
     }
 }

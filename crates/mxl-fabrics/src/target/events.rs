@@ -55,6 +55,8 @@ pub struct TargetStats {
     pub parted: u64,
     /// Messages and writes that were invalid.
     pub nonsense: u64,
+    /// Writes of the C++ SDK's protocol whose data the initiator overwrote before this target had read it.
+    pub overwritten: u64,
     /// Events that were dropped because the program did not read them.
     pub missed: u64,
 }

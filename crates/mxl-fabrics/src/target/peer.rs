@@ -259,6 +259,7 @@ impl Target {
             let is_other = old.addr != addr;
             self.part(is_other.then_some(Why::Replaced));
         }
+        self.leave_foreign();
         if !self.stuck.is_over() {
             // It greets again.
             self.stats.refused += 1;

@@ -148,14 +148,7 @@ impl Target {
                             grant(peer, writer, &self.link, &self.geometry, next)?;
                         }
                     }
-                    self.stats.invalid += u64::from(invalid);
-                    let first = self.expected.filter(|expected| *expected < index);
-                    if let Some(first) = first {
-                        self.lost(first, index - first);
-                    }
-                    let after = index.saturating_add(u64::from(is_whole));
-                    self.expected = Some(self.expected.map_or(after, |expected| expected.max(after)));
-                    self.tell(Received::Grain { index, slices, invalid });
+                    self.told_grain(index, slices, info.total_slices, invalid);
                 }
                 Ring::Samples(writer) => {
                     if invalid {
@@ -184,6 +177,17 @@ impl Target {
             }
         }
         Ok(())
+    }
+
+    /// Counts slices of a grain that were published, and tells the program of them.
+    pub(super) fn told_grain(&mut self, index: u64, slices: u16, total: u16, invalid: bool) {
+        self.stats.invalid += u64::from(invalid);
+        if let Some(first) = self.expected.filter(|expected| *expected < index) {
+            self.lost(first, index - first);
+        }
+        let after = index.saturating_add(u64::from(slices == total));
+        self.expected = Some(self.expected.map_or(after, |expected| expected.max(after)));
+        self.tell(Received::Grain { index, slices, invalid });
     }
 
     pub(super) fn lost(&mut self, first: u64, count: u64) {

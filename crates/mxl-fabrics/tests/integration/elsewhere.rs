@@ -12,7 +12,7 @@ fn stranger(info: &TargetInfo) -> TargetInfo {
 
 #[test]
 fn infos_that_lead_nowhere_are_refused_by_their_reason() {
-    for (provider, other) in [(Provider::Shm, Provider::Tcp), (Provider::Tcp, Provider::Shm)] {
+    for (provider, other) in [(Provider::Shm, Provider::Udp), (Provider::Udp, Provider::Shm)] {
         let Ends { near: _near, far: _far, definition, writer, mut target, mut initiator } =
             Ends::open(provider);
         let elsewhere = Folder::new();
@@ -29,7 +29,7 @@ fn infos_that_lead_nowhere_are_refused_by_their_reason() {
                 "cannot be reached over",
             ),
         ];
-        if provider == Provider::Tcp {
+        if provider == Provider::Udp {
             let cut = TargetInfo { address: own.address[..3].to_vec(), ..stranger(&own) };
             wrong.push(("an address that was cut", cut, "(3 bytes of format"));
             let mut nowhere = stranger(&own);

@@ -112,7 +112,7 @@ fn open(far: &Folder, definition: &FlowDefinition, provider: Provider) -> Target
 
 #[test]
 fn grains_that_make_no_sense_are_counted_and_the_right_one_is_published() {
-    for (provider, name) in [(Provider::Shm, "shm"), (Provider::Tcp, "udp")] {
+    for (provider, name) in [(Provider::Shm, "shm"), (Provider::Udp, "udp")] {
         let far = Folder::new();
         let definition = camera();
         let Geometry::Grains { payload, slices, .. } = definition.geometry() else { panic!("no grains") };
@@ -188,7 +188,7 @@ fn grains_that_make_no_sense_are_counted_and_the_right_one_is_published() {
 
 #[test]
 fn samples_that_make_no_sense_are_counted_and_the_right_ones_are_published() {
-    for (provider, name) in [(Provider::Shm, "shm"), (Provider::Tcp, "udp")] {
+    for (provider, name) in [(Provider::Shm, "shm"), (Provider::Udp, "udp")] {
         let far = Folder::new();
         let definition = microphone(3);
         let mut target = open(&far, &definition, provider);

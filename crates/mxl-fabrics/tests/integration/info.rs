@@ -31,7 +31,7 @@ fn the_program_lists_chooses_and_says_what_is_wrong() {
     let mut refused = Command::new(env!("CARGO_BIN_EXE_mxl-fabrics-info"));
     let refused = refused.args(["-p", "tcp"]).env("FI_PROVIDER", "shm").output().unwrap();
     let why = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(1) && why.contains("udp: FI_PROVIDER"), "{refused:?}");
+    assert!(refused.status.code() == Some(1) && why.contains("tcp: FI_PROVIDER"), "{refused:?}");
 
     for (wrong, why) in [(["-p", "pigeon"], "pigeon"), (["-d", "/no/such/domain"], "not a directory")] {
         let refused = info(&wrong);

@@ -12,12 +12,25 @@ use nix::sys::socket::{
 
 use super::common::{ANY, Folder, LONG, Running, both, camera, command, microphone};
 
-const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
+const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Udp];
 
 fn with_key(key: Option<&str>) -> Options {
     let mut options = Options::default();
     options.key = key.map(Key::new);
     options
+}
+
+/// The C++ SDK's protocol and the one below have none.
+#[test]
+fn a_key_over_tcp_is_refused_in_words() {
+    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
+    let _source = near.domain().create_grains(&picture, &BatchHints::default()).unwrap();
+    let key = with_key(Some("a key"));
+    let target = Target::open_with(&far.domain(), &picture, Provider::Tcp, ANY, None, &key).err().unwrap();
+    let initiator = Initiator::open_with(&near.domain(), picture.id, Provider::Tcp, ANY, &key).err().unwrap();
+    for error in [target, initiator] {
+        assert!(error.to_string().contains("use udp"), "{error}");
+    }
 }
 
 #[test]

@@ -381,8 +381,10 @@ fn strangers_are_refused_and_the_newest_initiator_writes() {
     let refused = wrong.add(&info).unwrap_err().to_string();
     assert!(refused.contains("grains there, samples here"), "{refused}");
     // The target refuses as well, if the info does not show the difference.
-    let ours = info.ours.unwrap();
-    wrong.add(&TargetInfo { ours: Some(OwnKeys { geometry: None, ..ours }), ..info.clone() }).unwrap();
+    let ours = info.ours.clone().unwrap();
+    wrong
+        .add(&TargetInfo { ours: Some(OwnKeys { geometry: None, ..ours.clone() }), ..info.clone() })
+        .unwrap();
     both(&mut wrong, &mut target, |wrong, _| {
         matches!(wrong.target(info.id).unwrap().0, PeerState::Refused(_))
     });
@@ -390,7 +392,7 @@ fn strangers_are_refused_and_the_newest_initiator_writes() {
     let mut lost = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
     lost.add(&other).unwrap();
     both(&mut lost, &mut target, |lost, _| matches!(lost.target(other.id).unwrap().0, PeerState::Refused(_)));
-    let other = OwnKeys { version: 9, ..ours };
+    let other = OwnKeys { version: 9, ..ours.clone() };
     assert!(lost.add(&TargetInfo { ours: Some(other), ..info.clone() }).is_err());
     assert!(lost.add(&TargetInfo { ours: None, ..info.clone() }).is_err());
 

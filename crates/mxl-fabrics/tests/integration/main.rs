@@ -23,5 +23,6 @@ mod messages;
 mod parted;
 mod processes;
 mod progress;
+mod sdk;
 mod strangers;
 mod truncated;

@@ -17,7 +17,7 @@ use mxl_fabrics::{
 use super::common::{ANY, Ends, Folder, LONG, Running, both, byte_of, camera, command, microphone};
 use super::hostile_target::Hostile;
 
-const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Tcp];
+const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Udp];
 
 /// Polls an initiator whose target does not run.
 fn alone(initiator: &mut Initiator, what: &str, is_done: impl Fn(&Initiator) -> bool) {
@@ -165,8 +165,8 @@ fn replaces(provider: Provider) {
     assert!(old.settle(LONG).unwrap(), "{provider}");
     assert!(matches!(old.connect(LONG), Err(Error::Replaced(id)) if id == info.id), "{provider}");
     // An info that is as new takes the place back; an older one does not count.
-    let ours = info.ours.unwrap();
-    let older = TargetInfo { ours: Some(OwnKeys { epoch: ours.epoch - 1, ..ours }), ..info.clone() };
+    let ours = info.ours.clone().unwrap();
+    let older = TargetInfo { ours: Some(OwnKeys { epoch: ours.epoch - 1, ..ours.clone() }), ..info.clone() };
     assert!(matches!(old.add(&older), Err(Error::Exists(_))), "{provider}");
     old.add(&info).unwrap();
     connected(&mut old, &mut target);
@@ -268,7 +268,7 @@ fn a_target_whose_flow_fails_tells_its_initiator() {
 
 #[test]
 fn farewells_that_make_no_sense_are_counted_and_dropped() {
-    for provider in [(Provider::Shm, "shm"), (Provider::Tcp, "udp")] {
+    for provider in [(Provider::Shm, "shm"), (Provider::Udp, "udp")] {
         let near = Folder::new();
         let definition = camera();
         let _writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
@@ -326,7 +326,7 @@ fn farewells_that_make_no_sense_are_counted_and_dropped() {
 /// and would greet the target again and take the place back.
 #[test]
 fn a_farewell_that_comes_after_the_connection_was_lost_counts_until_the_next_greeting() {
-    for provider in [(Provider::Shm, "shm"), (Provider::Tcp, "udp")] {
+    for provider in [(Provider::Shm, "shm"), (Provider::Udp, "udp")] {
         let near = Folder::new();
         let definition = camera();
         let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;

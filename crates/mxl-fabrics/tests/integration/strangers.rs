@@ -43,7 +43,7 @@ fn greet(target: &mut Target, provider: &str, nonce: u64) -> Node {
 /// Regression test: sixteen strangers that lived kept a target of shared memory from taking any greeting.
 #[test]
 fn strangers_that_read_no_refusal_do_not_keep_an_initiator_out() {
-    for (provider, name) in [(Provider::Shm, "shm"), (Provider::Tcp, "udp")] {
+    for (provider, name) in [(Provider::Shm, "shm"), (Provider::Udp, "udp")] {
         let (near, far) = (Folder::new(), Folder::new());
         let definition = camera();
         let _writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;

@@ -274,6 +274,20 @@ impl Shared {
         Some(unsafe { to.assume_init_mut() })
     }
 
+    /// Copies `len` bytes in from memory that others may write meanwhile. Returns whether the range was inside.
+    ///
+    /// # Safety
+    /// `from` is mapped for that many bytes, outside of this range.
+    #[must_use]
+    pub unsafe fn write_from(&self, offset: usize, from: *const u8, len: usize) -> bool {
+        if !self.fits(offset, len) {
+            return false;
+        }
+        // SAFETY: inside the mapping, as just checked; the rest is the caller's promise.
+        unsafe { bytes(from, self.as_ptr().wrapping_add(offset), len) };
+        true
+    }
+
     /// Copies in; the range must be mapped for writing. Returns whether it was inside.
     #[must_use]
     pub fn write(&self, offset: usize, from: &[u8]) -> bool {

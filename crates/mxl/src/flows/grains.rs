@@ -453,6 +453,32 @@ impl GrainWriter {
         Err(outside(offset, from.len(), size))
     }
 
+    /// Writes bytes of a grain's payload from memory that others may write meanwhile: the raw layer, like
+    /// [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// Those of [`write_slot`](Self::write_slot).
+    ///
+    /// # Safety
+    /// `from` is mapped for `len` bytes, outside of this flow's files.
+    #[allow(unsafe_code)]
+    pub unsafe fn write_slot_from(
+        &self,
+        index: u64,
+        offset: usize,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(), Error> {
+        let slot = slot(&self.slots, index);
+        let size = slot.payload as usize;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= size);
+        // SAFETY: the caller's promise.
+        if inside && unsafe { slot.payload().write_from(offset, from, len) } {
+            return self.intact();
+        }
+        Err(outside(offset, len, size))
+    }
+
     /// Publishes the content of a grain's slot and makes it the head: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors

@@ -306,6 +306,23 @@ impl SampleWriter {
         Err(Error::argument(format!("{} bytes at {offset} are not inside the rings", from.len())))
     }
 
+    /// Writes bytes of the channels' rings from memory that others may write meanwhile: the raw layer, like
+    /// [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// Those of [`write_rings`](Self::write_rings).
+    ///
+    /// # Safety
+    /// `from` is mapped for `len` bytes, outside of this flow's files.
+    #[allow(unsafe_code)]
+    pub unsafe fn write_rings_from(&self, offset: usize, from: *const u8, len: usize) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        if unsafe { self.ring.bytes().write_from(offset, from, len) } {
+            return self.intact();
+        }
+        Err(Error::argument(format!("{len} bytes at {offset} are not inside the rings")))
+    }
+
     /// Bytes of a sample, and bytes from a channel's ring to the next.
     pub fn strides(&self) -> (usize, usize) {
         (self.ring.word as usize, (self.ring.length * self.ring.word) as usize)

@@ -31,7 +31,7 @@ impl Hostile {
             address: name.bytes().to_vec(),
             regions: Vec::new(),
             bounce: None,
-            ours: Some(OwnKeys { version, geometry, has_writes: false, epoch: 1 }),
+            ours: Some(OwnKeys { version, geometry, has_writes: false, epoch: 1, address: None }),
         };
         Self { node, info, initiator: None, nonce: 0 }
     }

@@ -3,6 +3,7 @@
 
 #[path = "../../../../mxl/tests/common/folder.rs"]
 mod folder;
+pub mod sdk;
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};

@@ -1,0 +1,297 @@
+//! What both roles of the C++ SDK's protocol need of a provider: a domain of connected endpoints with its queues, and
+//! one connection ([`Line`]).
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ofi::raw::{
+    BindFlags, Call, Caps, CompletionFlags, CompletionQueue, Context, CqAttr, CqBuffer, CqFormat,
+    CqTaggedEntry, Domain, Endpoint, EpType, EqAttr, EqErrorEntry, Event, EventQueue, Fabric, Fid,
+    GetinfoFlags, Info, Lent, MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, Piece, RemotePiece, RmaOp,
+    Threading, Version, WaitObj,
+};
+use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
+
+use crate::link::{MR_MODE, Memory, OpId, Window, pieces_of};
+use crate::message::Remote;
+use crate::shape::{Limits, PIECES, Span};
+use crate::{Error, Options, Provider, Result};
+
+/// Entries of one queue read.
+const BATCH: usize = 16;
+
+/// Whether the provider has the connected endpoints that this protocol uses.
+pub(crate) const fn carries(provider: Provider) -> bool {
+    matches!(provider, Provider::Tcp)
+}
+
+/// A domain for connected endpoints of one end of a flow.
+pub(crate) struct Plant {
+    pub info: Info,
+    pub cq: Arc<dyn CompletionQueue>,
+    pub eq: Arc<dyn EventQueue>,
+    pub domain: Arc<dyn Domain>,
+    pub fabric: Arc<dyn Fabric>,
+    needs_desc: bool,
+    limits: Limits,
+    /// Registrations of source memory, if the provider needs them.
+    local: HashMap<usize, Arc<dyn MemoryRegion>>,
+    next: OpId,
+}
+
+/// What a poll found.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Operations of this end, and whether they succeeded.
+    pub ended: Vec<(OpId, bool)>,
+    /// CQ data of a peer's writes, in order.
+    pub data: Vec<u64>,
+    /// Events of connections, or their errors.
+    pub events: Vec<Result<Event, EqErrorEntry>>,
+}
+
+impl Plant {
+    /// Opens the provider's connected endpoints at a node and a service of this host.
+    pub fn open(provider: Provider, place: (Option<&str>, Option<&str>), options: &Options) -> Result<Self> {
+        let (node, service) = place;
+        let mut hints = Hints::default();
+        hints.info.fabric_attr.prov_name = provider.of_stack().into();
+        hints.info.ep_attr.ep_type = EpType::Msg;
+        hints.info.domain_attr.threading = Threading::Safe;
+        hints.info.domain_attr.mr_mode = MR_MODE;
+        hints.info.caps = Caps::MSG | Caps::RMA;
+        let is_bound = node.is_some() || service.is_some();
+        let flags = if is_bound { GetinfoFlags::SOURCE } else { GetinfoFlags::empty() };
+        let infos = ofi::getinfo(Version::API, node, service, flags, Some(&hints));
+        let mut info =
+            infos.map_err(Error::stack("getinfo for connected endpoints"))?.into_iter().next().ok_or_else(
+                || Error::Argument(format!("provider {provider} offers no connected endpoints here")),
+            )?;
+        let longest = info.ep_attr.max_msg_size.min(options.max_message.unwrap_or(usize::MAX));
+        info.ep_attr.max_msg_size = longest;
+        info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
+        let limits = Limits { pieces: info.tx_attr.iov_limit.clamp(1, PIECES), bytes: longest as u64 };
+        let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
+        let domain = fabric.open_domain(&info).map_err(Error::stack("open the domain"))?;
+        let attr = EqAttr { wait_obj: WaitObj::Fd, ..EqAttr::default() };
+        let eq = fabric.open_eq(&attr).map_err(Error::stack("open the event queue"))?;
+        let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Fd, wait_set: None };
+        let cq = domain.open_cq(&attr).map_err(Error::stack("open the queue"))?;
+        let needs_desc = info.domain_attr.mr_mode.contains(MrMode::LOCAL);
+        Ok(Self { info, cq, eq, domain, fabric, needs_desc, limits, local: HashMap::new(), next: 0 })
+    }
+
+    /// The limits of one write.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Lets peers write memory, until the window is dropped.
+    ///
+    /// # Safety
+    /// The memory stays mapped as long as the window, and this program has no references to it.
+    pub unsafe fn open_window(&self, memory: Memory) -> Result<Window> {
+        let pieces = [Piece::new(memory.addr, memory.len)];
+        // SAFETY: the caller's promise.
+        let mut attr = unsafe { MrAttr::new(&pieces, MrAccess::REMOTE_WRITE) };
+        attr.requested_key = getrandom::u64().unwrap_or(0);
+        let region = self.domain.register(&attr).map_err(Error::stack("register memory for a peer"))?;
+        Ok(Window(region))
+    }
+
+    /// An endpoint for a connection: of a request, or one that will connect.
+    pub fn line(&self, request: Option<&Info>) -> Result<Line, ofi::Error> {
+        let endpoint = self.domain.open_endpoint(request.unwrap_or(&self.info))?;
+        endpoint.bind_eq(&self.eq)?;
+        endpoint.bind_cq(&self.cq, BindFlags::TRANSMIT | BindFlags::RECV)?;
+        Ok(Line {
+            fid: endpoint.fid(),
+            endpoint: Some(endpoint),
+            sends: HashMap::new(),
+            since: Instant::now(),
+        })
+    }
+
+    /// Reads both queues. Returns whether there was anything.
+    pub fn poll(&self, found: &mut Found) -> Result<bool> {
+        let mut was_busy = false;
+        loop {
+            match self.eq.read() {
+                Ok(event) => found.events.push(Ok(event)),
+                Err(error) if error == Errno::EAVAIL => match self.eq.read_error() {
+                    Ok(entry) => found.events.push(Err(entry)),
+                    Err(_) => break,
+                },
+                Err(error) if error.is_again() => break,
+                Err(error) => return Err(Error::stack("read the event queue")(error)),
+            }
+            was_busy = true;
+        }
+        let mut entries = [CqTaggedEntry::EMPTY; BATCH];
+        match self.cq.read(&mut CqBuffer::new(&mut entries)) {
+            Ok(count) => {
+                was_busy |= count > 0;
+                for entry in &entries[..count] {
+                    take(found, entry.op_context, entry.flags, Ok(entry.data));
+                }
+            }
+            Err(error) if error.is_again() => {}
+            Err(error) if error == Errno::EAVAIL => {
+                let error = self.cq.read_error().map_err(Error::stack("read an error"))?;
+                take(found, error.op_context, error.flags, Err(error.err));
+                was_busy = true;
+            }
+            Err(error) => return Err(Error::stack("read the queue")(error)),
+        }
+        Ok(was_busy)
+    }
+
+    fn register(&mut self, source: Memory) -> Result<Arc<dyn MemoryRegion>, ofi::Error> {
+        if let Some(there) = self.local.get(&(source.addr as usize)) {
+            return Ok(there.clone());
+        }
+        let pieces = [Piece::new(source.addr, source.len)];
+        // SAFETY: the memory is mapped as long as the flow is open, which is longer than this; no peer may touch it.
+        let attr = unsafe { MrAttr::new(&pieces, MrAccess::WRITE) };
+        let region = self.domain.register(&attr)?;
+        self.local.insert(source.addr as usize, region.clone());
+        Ok(region)
+    }
+}
+
+fn take(found: &mut Found, context: Context, flags: CompletionFlags, result: Result<u64, Errno>) {
+    if context.is_null() || flags.contains(CompletionFlags::REMOTE_WRITE) {
+        if let Ok(data) = result
+            && flags.contains(CompletionFlags::REMOTE_CQ_DATA)
+        {
+            found.data.push(data);
+        }
+    } else {
+        found.ended.push((context.0 as OpId, result.is_ok()));
+    }
+}
+
+/// An address of an info, for this provider.
+pub(crate) fn address(format: u32, bytes: &[u8]) -> Result<Address, ofi::Error> {
+    let format = AddrFormat::from_c(format).ok_or_else(|| ofi::Error::new(Errno::EINVAL))?;
+    let address = Address::new(format, bytes);
+    let socket: Option<SocketAddr> = address.to_socket_addr();
+    let usable = socket.is_some_and(|socket| socket.port() != 0 && !socket.ip().is_unspecified());
+    if usable { Ok(address) } else { Err(ofi::Error::new(Errno::EINVAL)) }
+}
+
+/// A connection. Dropping it ends it, and all of its operations.
+pub(crate) struct Line {
+    /// There until the line is dropped.
+    endpoint: Option<Arc<dyn Endpoint>>,
+    pub fid: Fid,
+    /// Headers in flight.
+    sends: HashMap<OpId, RawBuffer>,
+    /// When it was opened.
+    pub since: Instant,
+}
+
+/// One write of this end.
+pub(crate) struct Write<'a> {
+    /// Bytes before the pieces of the source.
+    pub header: &'a [u8],
+    pub source: Memory,
+    pub spans: &'a [Span],
+    /// The place of the header, or of the first piece.
+    pub to: Remote,
+    pub data: Option<u32>,
+}
+
+impl Line {
+    fn endpoint(&self) -> Result<&Arc<dyn Endpoint>, ofi::Error> {
+        self.endpoint.as_ref().ok_or_else(|| ofi::Error::new(Errno::EOPBADSTATE))
+    }
+
+    pub fn connect(&self, to: &Address) -> Result<(), ofi::Error> {
+        self.endpoint()?.connect(to, &[])
+    }
+
+    /// Accepts as the C++ SDK does: with one byte.
+    pub fn accept(&self) -> Result<(), ofi::Error> {
+        self.endpoint()?.accept(&[0])
+    }
+
+    /// Writes to the peer's memory. `None` if there is no room now.
+    ///
+    /// # Safety
+    /// The source stays mapped until the write has ended or the line is dropped. Other processes may change it.
+    pub unsafe fn write(&mut self, plant: &mut Plant, write: Write<'_>) -> Result<Option<OpId>, ofi::Error> {
+        let Write { header, source, spans, to, data } = write;
+        let endpoint = Arc::clone(self.endpoint()?);
+        let mut pieces = pieces_of(source, spans)?;
+        let raw = header.to_vec().into_raw();
+        if !raw.is_empty() {
+            pieces.insert(0, Piece::new(raw.addr(), raw.len()));
+        }
+        let len: usize = raw.len() + spans.iter().map(|span| span.len as usize).sum::<usize>();
+        // The header's memory needs a registration of its own there: such providers are not carried yet.
+        let descs = match plant.needs_desc {
+            true => plant.register(source).map(|region| vec![region.desc(); pieces.len()]),
+            false => Ok(Vec::new()),
+        };
+        plant.next += 1;
+        let id = plant.next;
+        let posted = descs.and_then(|descs| {
+            // SAFETY: the header belongs to the table until its write has ended, or the endpoint is closed; on an error
+            // it was not lent. The rest is the caller's promise.
+            let buf = unsafe { Lent::new(&pieces, &descs) };
+            let remote = [RemotePiece { addr: to.addr, len, key: to.key }];
+            let mut flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
+            if data.is_some() {
+                flags |= OpFlags::REMOTE_CQ_DATA;
+            }
+            let op = RmaOp {
+                buf,
+                remote: &remote,
+                peer: FiAddr(0),
+                context: Context(id as usize),
+                data: data.unwrap_or(0).into(),
+                flags,
+                call: Call::Msg,
+            };
+            endpoint.write(&op)
+        });
+        match posted {
+            Ok(()) => {
+                self.sends.insert(id, raw);
+                Ok(Some(id))
+            }
+            Err(error) => {
+                // SAFETY: taken apart above, and not posted.
+                drop(unsafe { Vec::<u8>::from_raw(raw) });
+                if error.is_again() { Ok(None) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Frees what an operation of this line used. Returns whether it was one.
+    pub fn ended(&mut self, op: OpId) -> bool {
+        let Some(raw) = self.sends.remove(&op) else { return false };
+        // SAFETY: the write has ended.
+        drop(unsafe { Vec::<u8>::from_raw(raw) });
+        true
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if let Some(endpoint) = self.endpoint.take()
+            && let Err(error) = endpoint.shutdown()
+        {
+            tracing::trace!(target: "mxl::fabrics", %error, "there was no connection to end");
+        }
+        // The endpoint is closed, which ends all operations; only then is their memory freed.
+        for (_, raw) in self.sends.drain() {
+            // SAFETY: the parts are those of a vector, from when it was posted; the endpoint is closed.
+            drop(unsafe { Vec::<u8>::from_raw(raw) });
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! Pairs of one end of ours and one of the C++ SDK, which is played by its calls of libfabric
+//! (`common/sdk.rs`).
+#![allow(unsafe_code, reason = "the stand-in lends memory to libfabric")]
+
+use std::time::Instant;
+
+use mxl::{BatchHints, FlowDefinition, GrainWriter, Wait};
+use mxl_fabrics::{Initiator, PeerState, Protocol, Provider, Received, Target, TargetInfo};
+
+use crate::common::sdk::{HEADER, Room, SdkInitiator, SdkTarget, Stands};
+use crate::common::{Folder, LONG, camera, microphone};
+
+const LOCAL: (Option<&str>, Option<&str>) = (Some("127.0.0.1"), None);
+
+/// Runs both ends until `is_done`.
+#[track_caller]
+fn until(mut turn: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !turn() {
+        assert!(begin.elapsed() < LONG, "timeout");
+    }
+}
+
+/// A byte of a grain: all differ between neighbours in space and time.
+fn byte(index: u64, at: usize) -> u8 {
+    (index.wrapping_mul(31) as usize + at * 7 + at / 251) as u8
+}
+
+fn payload(index: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| byte(index, at)).collect()
+}
+
+/// A slot of a source of the C++ SDK: a header as its writer leaves it, and the payload.
+fn slot(index: u64, len: usize, (total, valid): (u16, u16), flags: u32) -> Room {
+    let room = Room::new(HEADER + len);
+    room.put(0, &1_u32.to_le_bytes());
+    room.put(4, &4096_u32.to_le_bytes());
+    room.put(8, &index.to_le_bytes());
+    room.put(16, &flags.to_le_bytes());
+    room.put(20, &(len as u32).to_le_bytes());
+    room.put(24, &total.to_le_bytes());
+    room.put(26, &valid.to_le_bytes());
+    room.put(HEADER, &payload(index, len));
+    room
+}
+
+fn connect(initiator: &mut SdkInitiator, target: &mut Target) {
+    until(|| {
+        initiator.progress();
+        target.poll().unwrap();
+        initiator.stands == Stands::Connected && target.is_connected()
+    });
+    assert_eq!(target.protocol(), Some(Protocol::Sdk));
+}
+
+/// The next event of the target that is about data.
+fn next(initiator: &mut SdkInitiator, target: &mut Target) -> Received {
+    let mut found = None;
+    until(|| {
+        initiator.progress();
+        found = target.poll().unwrap();
+        matches!(found, Some(Received::Grain { .. } | Received::Samples { .. } | Received::Lost { .. }))
+    });
+    found.unwrap()
+}
+
+fn alpha() -> FlowDefinition {
+    let text = camera().to_json().replace("video/v210", "video/v210a");
+    FlowDefinition::parse(&text).unwrap()
+}
+
+#[test]
+fn an_initiator_of_the_sdk_sends_grains_and_slices_to_a_target_of_ours() {
+    for (definition, planes) in [(camera(), vec![512]), (alpha(), vec![512, 256])] {
+        let far = Folder::new();
+        let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+        let info = target.info().to_json();
+        let mut initiator = SdkInitiator::connect(&info);
+        assert_eq!(initiator.slots(), 10);
+        connect(&mut initiator, &mut target);
+        let reader = far.domain().read_grains(definition.id).unwrap();
+        let len = planes.iter().sum::<usize>() * 40;
+        for index in 1000..1030 {
+            initiator.transfer_grain(slot(index, len, (40, 40), 0), index, (0, 40), 40, &planes);
+            let received = next(&mut initiator, &mut target);
+            assert_eq!(received, Received::Grain { index, slices: 40, invalid: false });
+            assert!(reader.read(index, Wait::Not).unwrap().to_vec().unwrap() == payload(index, len));
+        }
+        // Slices, which readers see as they arrive.
+        for index in 1030..1045 {
+            let source = slot(index, len, (40, 0), 0);
+            for (start, end) in [(0_u16, 7_u16), (7, 8), (8, 33), (33, 40)] {
+                source.put(26, &end.to_le_bytes());
+                initiator.transfer_grain(source, index, (start, end), 40, &planes);
+                let received = next(&mut initiator, &mut target);
+                assert_eq!(received, Received::Grain { index, slices: end, invalid: false });
+                assert_eq!(reader.read_slices(index, end, Wait::Not).unwrap().info().valid_slices, end);
+            }
+            assert!(reader.read(index, Wait::Not).unwrap().to_vec().unwrap() == payload(index, len));
+        }
+        // An invalid one is a header alone.
+        initiator.transfer_grain(slot(1045, len, (40, 0), 1), 1045, (0, 0), 40, &planes);
+        let received = next(&mut initiator, &mut target);
+        assert_eq!(received, Received::Grain { index: 1045, slices: 40, invalid: true });
+        assert!(reader.read(1045, Wait::Not).unwrap().info().is_invalid());
+        // A gap is told.
+        initiator.transfer_grain(slot(1049, len, (40, 40), 0), 1049, (0, 40), 40, &planes);
+        assert_eq!(next(&mut initiator, &mut target), Received::Lost { first: 1046, count: 3 });
+        let stats = target.stats();
+        assert_eq!((stats.nonsense, stats.overwritten, stats.taken), (0, 0, 1), "{stats:?}");
+        until(|| {
+            initiator.progress();
+            target.poll().unwrap();
+            initiator.pending == 0
+        });
+    }
+}
+
+/// A source of ours with a grain.
+fn commit(writer: &GrainWriter, index: u64) -> Vec<u8> {
+    let mut grain = writer.open(index).unwrap();
+    let bytes = payload(index, grain.len());
+    grain.write(0, &bytes).unwrap();
+    grain.commit().unwrap();
+    bytes
+}
+
+#[test]
+fn an_initiator_of_ours_sends_grains_and_slices_to_a_target_of_the_sdk() {
+    for definition in [camera(), alpha()] {
+        let near = Folder::new();
+        let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+        let len = writer.open(0).unwrap().len();
+        // Its ring has another length.
+        let mut target = SdkTarget::open(77, None, 7, HEADER + len, false);
+        let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Tcp, LOCAL).unwrap();
+        initiator.add(&TargetInfo::parse(&target.info()).unwrap()).unwrap();
+        assert_eq!(initiator.protocol(77), Some(Protocol::Sdk));
+        until(|| {
+            target.read();
+            initiator.poll().unwrap();
+            initiator.is_idle() && target.is_connected()
+        });
+        for index in 1000..1030 {
+            let bytes = commit(&writer, index);
+            initiator.send(index).unwrap();
+            let mut read = None;
+            until(|| {
+                initiator.poll().unwrap();
+                read = target.read_grain();
+                read.is_some()
+            });
+            assert_eq!(read, Some((index, 40)));
+            let room = target.rooms[(index % 7) as usize];
+            assert!(room.get(HEADER, len) == bytes, "grain {index}");
+            // The header that its program commits.
+            assert_eq!(room.get(0, 28), slot(index, len, (40, 40), 0).get(0, 28));
+        }
+        for index in 1030..1040 {
+            let bytes = payload(index, len);
+            let mut grain = writer.open(index).unwrap();
+            grain.write(0, &bytes).unwrap();
+            let mut start = 0;
+            drop(grain);
+            for end in [9_u16, 10, 40] {
+                let mut grain = writer.open(index).unwrap();
+                if end < 40 {
+                    grain.commit_slices(end).unwrap()
+                } else {
+                    grain.commit().unwrap()
+                }
+                initiator.send_slices(index, start, end).unwrap();
+                let mut read = None;
+                until(|| {
+                    initiator.poll().unwrap();
+                    read = target.read_grain();
+                    read.is_some()
+                });
+                assert_eq!(read, Some((index, end)));
+                start = end;
+            }
+            assert!(target.rooms[(index % 7) as usize].get(HEADER, len) == bytes, "grain {index}");
+        }
+        // An invalid one.
+        writer.open(1040).unwrap().commit_invalid().unwrap();
+        initiator.send(1040).unwrap();
+        let mut read = None;
+        until(|| {
+            initiator.poll().unwrap();
+            read = target.read_grain();
+            read.is_some()
+        });
+        assert_eq!(read, Some((1040, 0)));
+        assert_eq!(target.rooms[1040 % 7].get(16, 4), [1, 0, 0, 0]);
+        until(|| {
+            target.read();
+            initiator.poll().unwrap();
+            initiator.is_idle()
+        });
+        let (state, stats) = initiator.target(77).unwrap();
+        assert_eq!(
+            (state, stats.done, stats.lost, stats.torn),
+            (PeerState::Connected, 61, 0, 0),
+            "{stats:?}"
+        );
+    }
+}
+
+/// A channel's sample as bytes.
+fn sample(channel: u32, at: u64) -> [u8; 4] {
+    (channel as f32 * 1000.0 + (at % 977) as f32).to_le_bytes()
+}
+
+/// Samples `index - count` to `index`.
+fn samples(channel: u32, index: u64, count: u64) -> Vec<u8> {
+    (index - count..index).flat_map(|at| sample(channel, at)).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|word| f32::from_le_bytes(word.try_into().unwrap())).collect()
+}
+
+#[test]
+fn an_initiator_of_the_sdk_sends_samples_to_a_target_of_ours() {
+    for channels in [2, 16] {
+        let (far, definition) = (Folder::new(), microphone(channels));
+        let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+        let mut initiator = SdkInitiator::connect(&target.info().to_json());
+        // What the SDK's targets of 48 kHz have.
+        assert_eq!((initiator.slots(), initiator.entry_size), (41, Some(16 + 480 * 4 * channels as usize)));
+        connect(&mut initiator, &mut target);
+        let reader = far.domain().read_samples(definition.id).unwrap();
+        let mut index = 1_000_000;
+        // Batches of any length; the source's ring wraps in some of them.
+        for count in (0..120).map(|at| [48, 480, 1, 100][at % 4]) {
+            index += count;
+            let split = if count > 10 { count / 3 } else { count };
+            let pieces: Vec<(Room, usize, usize)> = (0..channels)
+                .flat_map(|channel| {
+                    let room = Room::new(count as usize * 4);
+                    room.put(0, &samples(channel, index, count));
+                    let (first, all) = (split as usize * 4, count as usize * 4);
+                    [(room, 0, first), (room, first, all - first)].into_iter().filter(|(.., len)| *len > 0)
+                })
+                .collect();
+            initiator.transfer_samples(index, count, &pieces);
+            assert_eq!(next(&mut initiator, &mut target), Received::Samples { index, count });
+            let read = reader.read(index, count, Wait::Not).unwrap();
+            for channel in 0..channels {
+                let mut there = vec![0.0; count as usize];
+                read.read_channel(channel, &mut there).unwrap();
+                assert_eq!(
+                    there,
+                    floats(&samples(channel, index, count)),
+                    "channel {channel} before {index}"
+                );
+            }
+        }
+        let stats = target.stats();
+        assert_eq!((stats.nonsense, stats.overwritten, stats.lost), (0, 0, 0), "{stats:?}");
+        // A gap is told, and silent.
+        index += 500;
+        let room = Room::new(200 * 4 * channels as usize);
+        let pieces: Vec<_> = (0..channels as usize).map(|channel| (room, channel * 800, 800)).collect();
+        initiator.transfer_samples(index, 200, &pieces);
+        assert_eq!(next(&mut initiator, &mut target), Received::Lost { first: index - 500, count: 300 });
+        assert_eq!(next(&mut initiator, &mut target), Received::Samples { index, count: 200 });
+        let mut silent = vec![1.0_f32; 300];
+        reader.read(index - 200, 300, Wait::Not).unwrap().read_channel(1, &mut silent).unwrap();
+        assert_eq!(silent, vec![0.0; 300]);
+        until(|| {
+            initiator.progress();
+            target.poll().unwrap();
+            initiator.pending == 0
+        });
+    }
+}
+
+#[test]
+fn an_initiator_of_ours_sends_samples_to_a_target_of_the_sdk() {
+    for channels in [2, 16] {
+        let (near, definition) = (Folder::new(), microphone(channels));
+        let mut writer = near.domain().create_samples(&definition, &BatchHints::default()).unwrap().writer;
+        // Entries for fewer samples than the longest batch.
+        let mut target = SdkTarget::open(7, None, 41, 16 + 480 * 4 * channels as usize, true);
+        let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Tcp, LOCAL).unwrap();
+        initiator.add(&TargetInfo::parse(&target.info()).unwrap()).unwrap();
+        until(|| {
+            target.read();
+            initiator.poll().unwrap();
+            initiator.is_idle() && target.is_connected()
+        });
+        let (mut index, mut batches) = (1_000_000, 0);
+        for count in (0..120).map(|at| [48_u64, 480, 1, 1500][at % 4]) {
+            index += count;
+            batches += 1;
+            let mut open = writer.open(index, count).unwrap();
+            for channel in 0..channels {
+                open.write_channel(channel, &floats(&samples(channel, index, count))).unwrap();
+            }
+            open.commit().unwrap();
+            initiator.send_samples(index, count).unwrap();
+            let mut at = index - count;
+            while at < index {
+                let mut read = None;
+                until(|| {
+                    initiator.poll().unwrap();
+                    read = target.read_samples(channels as usize);
+                    read.is_some()
+                });
+                let (end, part, there) = read.unwrap();
+                assert_eq!(end - part, at, "the next samples");
+                for (channel, bytes) in there.iter().enumerate() {
+                    assert!(*bytes == samples(channel as u32, end, part), "channel {channel} before {end}");
+                }
+                at = end;
+            }
+        }
+        until(|| {
+            target.read();
+            initiator.poll().unwrap();
+            initiator.is_idle()
+        });
+        let (_, stats) = initiator.target(7).unwrap();
+        assert_eq!((stats.done, stats.lost, stats.torn), (batches, 0, 0), "{stats:?}");
+    }
+}
