@@ -438,4 +438,92 @@ mod tests {
             assert!(TargetInfo::parse(text).is_err());
         }
     }
+
+    const SOUND: Geometry = Geometry::Samples { rate: Rational::new(48_000, 1), channels: 2, word: 4 };
+
+    /// Infos of the C++ SDK, over provider tcp.
+    fn of_cpp(bounce: bool) -> String {
+        let (count, len) = if bounce { (41, 3856) } else { (5, 8192 + 2560) };
+        let region = format!(r#"{{"addr":"0","len":"{len}","rkey":"10160052299842048269"}}"#);
+        let regions = vec![region; count].join(",");
+        let bounce =
+            if bounce { r#""bounceBufferInfo":{"entryCount":"41","entrySize":"3856"},"# } else { "" };
+        // 127.0.0.1, port 39289.
+        format!(
+            r#"{{"addressFormat":2,{bounce}"fabricAddress":"AgCZeX8AAAEAAAAAAAAAAA==","id":"7","provider":"tcp","regions":[{regions}]}}"#
+        )
+    }
+
+    #[test]
+    fn a_target_of_cpp_is_taken_if_its_regions_are_those_of_the_flow() {
+        let (grains, sound) = (of_cpp(false), of_cpp(true));
+        for (text, flow) in [(&grains, GRAINS), (&sound, SOUND)] {
+            let info = TargetInfo::parse(text).unwrap();
+            assert_eq!((info.to_json(), info.protocol()), (text.clone(), Protocol::Sdk));
+            info.check_sdk(&flow).unwrap();
+        }
+        let cases = [
+            (&grains, SOUND, "", "", "no bounceBufferInfo"),
+            (&sound, GRAINS, "", "", "samples there, grains here"),
+            (&grains, GRAINS, "10752", "10753", "regions of 10753 bytes"),
+            (&grains, GRAINS, r#""addr":"0""#, r#""addr":"18446744073709551615""#, "longer than memory"),
+            (&grains, GRAINS, "AgCZeX8AAAEAAAAAAAAAAA==", "AgCZ", "cannot be reached"),
+            (&grains, GRAINS, "AgCZeX8AAAEAAAAAAAAAAA==", "AgAAAH8AAAEAAAAAAAAAAA==", "cannot be reached"),
+            (&grains, GRAINS, r#""addressFormat":2"#, r#""addressFormat":4294967295"#, "cannot be reached"),
+            (&grains, GRAINS, r#""provider":"tcp""#, r#""provider":"verbs""#, "not over verbs"),
+            (
+                &sound,
+                SOUND,
+                r#""entryCount":"41""#,
+                r#""entryCount":"18446744073709551615""#,
+                "in 41 regions",
+            ),
+            (&sound, SOUND, r#""entrySize":"3856""#, r#""entrySize":"23""#, "no room for 2 channels"),
+            (&sound, SOUND, r#""entrySize":"3856""#, r#""entrySize":"4000""#, "regions of 3856 bytes there"),
+        ];
+        for (text, flow, from, to, why) in cases {
+            let text = text.replacen(from, to, 1);
+            let error = TargetInfo::parse(&text).unwrap().check_sdk(&flow).unwrap_err().to_string();
+            assert!(error.contains(why), "{why}: {error}");
+        }
+        let none = TargetInfo { regions: Vec::new(), ..TargetInfo::parse(&grains).unwrap() };
+        assert!(none.check_sdk(&GRAINS).unwrap_err().to_string().contains("no regions"));
+    }
+
+    #[test]
+    fn the_address_of_our_protocol_is_beside_that_of_the_sdk_s() {
+        let mut info = of_ours();
+        info.ours.as_mut().unwrap().address = Some((2, vec![2, 0, 1, 1, 127, 0, 0, 1]));
+        let text = info.to_json();
+        assert_eq!(TargetInfo::parse(&text).unwrap(), info);
+        assert_eq!(info.own_address(), (2, &[2, 0, 1, 1, 127, 0, 0, 1][..]));
+        assert_eq!(of_ours().own_address().1, info.address);
+        let broken = text.replacen("AgABAX8AAAE=", "?", 1);
+        assert!(TargetInfo::parse(&broken).unwrap_err().to_string().contains("base64"));
+    }
+
+    proptest::proptest! {
+        /// Whatever is done to an info, it is an info or an error, and what is taken is written as it was read.
+        #[test]
+        fn a_mangled_info_is_an_info_or_an_error(
+            kind in 0_usize..3, cuts in proptest::collection::vec((0_usize..9000, proptest::prelude::any::<u8>()), 0..6),
+        ) {
+            let text = vec![of_cpp(false), of_cpp(true), of_ours().to_json()].swap_remove(kind);
+            let mut bytes = text.into_bytes();
+            for (at, byte) in cuts {
+                let at = at % bytes.len();
+                if byte < 64 {
+                    bytes.remove(at);
+                } else {
+                    bytes[at] = byte;
+                }
+            }
+            if let Ok(info) = TargetInfo::parse(&String::from_utf8_lossy(&bytes)) {
+                proptest::prop_assert_eq!(&TargetInfo::parse(&info.to_json()).unwrap(), &info);
+                for flow in [GRAINS, SOUND] {
+                    let _ = (info.check(&flow), info.check_sdk(&flow));
+                }
+            }
+        }
+    }
 }

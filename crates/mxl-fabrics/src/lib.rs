@@ -35,8 +35,9 @@
 //!     [`Transfer::Unconfirmed`] if it ends before.
 //! I5. No initiator of a [`Merge`] writes into the merged flow: valid data is copied there from the flows of its paths.
 //!
-//! The protocol is this library's own, so both ends must use it. A sender that can reach a target's endpoint and knows
-//! the numbers in its info can write its flow; use keys of `udp` on untrusted networks (`docs/threat-model.md`).
+//! That protocol is this library's own. Over provider `tcp` either end may be the C++ SDK's instead, which has a simpler
+//! one: see [`sdk`]. A sender that can reach a target's endpoint and knows the numbers in its info can write its flow;
+//! use keys of `udp` on untrusted networks (`docs/threat-model.md`).
 
 #[cfg(feature = "programs")]
 pub mod bench;

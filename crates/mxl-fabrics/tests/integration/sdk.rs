@@ -325,3 +325,212 @@ fn an_initiator_of_ours_sends_samples_to_a_target_of_the_sdk() {
         assert_eq!((stats.done, stats.lost, stats.torn), (batches, 0, 0), "{stats:?}");
     }
 }
+
+/// A target that reads late notices what was overwritten meanwhile, and publishes nothing that is torn or old.
+#[test]
+fn slots_that_an_initiator_of_the_sdk_overwrites_are_noticed() {
+    let (far, definition, planes) = (Folder::new(), camera(), [512]);
+    let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+    let mut initiator = SdkInitiator::connect(&target.info().to_json());
+    connect(&mut initiator, &mut target);
+    let reader = far.domain().read_grains(definition.id).unwrap();
+    initiator.transfer_grain(slot(999, 512 * 40, (40, 40), 0), 999, (0, 40), 40, &planes);
+    assert_eq!(next(&mut initiator, &mut target), Received::Grain { index: 999, slices: 40, invalid: false });
+    // Two and a half rings in one go.
+    for index in 1000..1025 {
+        initiator.transfer_grain(slot(index, 512 * 40, (40, 40), 0), index, (0, 40), 40, &planes);
+    }
+    let mut published = Vec::new();
+    until(|| {
+        initiator.progress();
+        if let Some(Received::Grain { index, slices, invalid }) = target.poll().unwrap() {
+            assert_eq!((slices, invalid), (40, false), "grain {index}");
+            published.push(index);
+            let there = reader.read(index, Wait::Not).unwrap().to_vec();
+            // A later turn may have published more of the ring than is kept.
+            assert!(there.is_err() || there.unwrap() == payload(index, 512 * 40), "grain {index}");
+        }
+        published.last() == Some(&1024)
+    });
+    assert!(published.is_sorted(), "{published:?}");
+    let stats = target.stats();
+    assert_eq!(stats.published + stats.overwritten, 26, "{stats:?}");
+    assert_eq!((stats.lost, stats.nonsense), (stats.overwritten, 0), "{stats:?}");
+}
+
+/// Whatever an initiator writes and marks, nothing of it is believed unchecked.
+#[test]
+fn nonsense_of_an_initiator_of_the_sdk_is_counted() {
+    let (far, definition, planes) = (Folder::new(), camera(), [512]);
+    let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+    let mut initiator = SdkInitiator::connect(&target.info().to_json());
+    connect(&mut initiator, &mut target);
+    let (len, some) = (512 * 40, Room::new(64));
+    let wrong_slot = slot(1001, len, (40, 40), 0);
+    let wrong_size = slot(1000, len, (40, 40), 0);
+    wrong_size.put(20, &u32::MAX.to_le_bytes());
+    let wrong_total = slot(1000, len, (u16::MAX, 40), 0);
+    let wrong_version = slot(1000, len, (40, 40), 0);
+    wrong_version.put(0, &[9]);
+    let mut expected = 0;
+    for header in [wrong_slot, wrong_size, wrong_total, wrong_version] {
+        initiator.transfer_grain(header, 1000, (0, 40), 40, &planes);
+        expected += 1;
+    }
+    // Slots that are not there, more slices than there are, CQ data of more than 32 bits.
+    for data in [10 | 40 << 16, 0xffff | 40 << 16, 41 << 16, 0xffff_ffff, 1 << 32 | 40 << 16, u64::MAX] {
+        initiator.write(0, 8000, &[some.all()], Some(data));
+        expected += 1;
+    }
+    until(|| {
+        initiator.progress();
+        target.poll().unwrap();
+        let stats = target.stats();
+        stats.nonsense + stats.overwritten == expected
+    });
+    assert_eq!(target.stats().published, 0);
+    initiator.transfer_grain(slot(1010, len, (40, 40), 0), 1010, (0, 40), 40, &planes);
+    let received = next(&mut initiator, &mut target);
+    assert_eq!(received, Received::Grain { index: 1010, slices: 40, invalid: false });
+
+    let (far, definition) = (Folder::new(), microphone(2));
+    let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+    let mut initiator = SdkInitiator::connect(&target.info().to_json());
+    connect(&mut initiator, &mut target);
+    let header = Room::new(16);
+    for (index, count) in [(1000, 0), (1000, 481), (1000, u64::MAX), (10, 11), (u64::MAX, u64::MAX)] {
+        header.put(0, &u64::to_le_bytes(index));
+        header.put(8, &u64::to_le_bytes(count));
+        let before = target.stats().nonsense;
+        initiator.write(0, 0, &[header.all()], Some(0));
+        until(|| {
+            initiator.progress();
+            target.poll().unwrap();
+            target.stats().nonsense > before
+        });
+    }
+    for entry in [41, u64::from(u32::MAX), u64::MAX] {
+        let before = target.stats().nonsense;
+        initiator.write(0, 0, &[header.all()], Some(entry));
+        until(|| {
+            initiator.progress();
+            target.poll().unwrap();
+            target.stats().nonsense > before
+        });
+    }
+    assert_eq!(target.stats().published, 0);
+}
+
+/// Initiators of the SDK come and go at one target of ours, whose port stays.
+#[test]
+fn a_target_of_ours_serves_one_initiator_of_the_sdk_after_the_other() {
+    let (far, definition, planes) = (Folder::new(), camera(), [512]);
+    let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+    let info = target.info().to_json();
+    for round in 0..4 {
+        let mut initiator = SdkInitiator::connect(&info);
+        connect(&mut initiator, &mut target);
+        let index = 1000 + round * 10;
+        initiator.transfer_grain(slot(index, 512 * 40, (40, 40), 0), index, (0, 40), 40, &planes);
+        until(|| {
+            initiator.progress();
+            matches!(target.poll().unwrap(), Some(Received::Grain { index: of, .. }) if of == index)
+        });
+        // One that writes keeps its place.
+        let mut second = SdkInitiator::connect(&info);
+        until(|| {
+            second.progress();
+            target.poll().unwrap();
+            second.stands != Stands::Connecting
+        });
+        assert_eq!((second.stands, target.protocol()), (Stands::Refused, Some(Protocol::Sdk)));
+        drop(initiator);
+        until(|| {
+            target.poll().unwrap();
+            !target.is_connected()
+        });
+    }
+    assert_eq!((target.stats().taken, target.stats().refused), (4, 4));
+    // One of ours, which knows the id, takes its place at once.
+    let near = Folder::new();
+    let _source = near.domain().create_grains(&definition, &BatchHints::default()).unwrap();
+    let mut initiator = SdkInitiator::connect(&info);
+    connect(&mut initiator, &mut target);
+    let mut own = Initiator::open(&near.domain(), definition.id, Provider::Tcp, LOCAL).unwrap();
+    own.add(target.info()).unwrap();
+    until(|| {
+        initiator.progress();
+        target.poll().unwrap();
+        own.poll().unwrap();
+        own.is_idle() && initiator.stands == Stands::Gone
+    });
+    assert_eq!(
+        (target.protocol(), own.protocol(target.info().id)),
+        (Some(Protocol::Own), Some(Protocol::Own))
+    );
+}
+
+/// A target of the SDK is restarted: at its port it is found again; elsewhere by its new info.
+#[test]
+fn an_initiator_of_ours_finds_a_target_of_the_sdk_again() {
+    let (near, definition) = (Folder::new(), camera());
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let len = HEADER + 512 * 40;
+    let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Tcp, LOCAL).unwrap();
+    let mut index = 1000;
+    for round in 0..3 {
+        // Its port, and so its info, is another one each time.
+        let mut target = SdkTarget::open(77, None, 7, len, false);
+        initiator.add(&TargetInfo::parse(&target.info()).unwrap()).unwrap();
+        until(|| {
+            target.read();
+            initiator.poll().unwrap();
+            initiator.is_idle() && target.is_connected()
+        });
+        for _ in 0..5 {
+            index += 1;
+            commit(&writer, index);
+            initiator.send(index).unwrap();
+            until(|| {
+                initiator.poll().unwrap();
+                target.read_grain() == Some((index, 40))
+            });
+        }
+        drop(target);
+        until(|| {
+            initiator.poll().unwrap();
+            initiator.target(77).unwrap().0 == PeerState::Connecting
+        });
+        // What is sent meanwhile is lost.
+        index += 1;
+        commit(&writer, index);
+        initiator.send(index).unwrap();
+        let stats = initiator.target(77).unwrap().1;
+        assert!(stats.lost > round && stats.connected == round + 1, "{stats:?}");
+    }
+}
+
+/// A target of the SDK whose program hangs takes no writes. It is dropped within a bound, and called again.
+#[test]
+fn a_stuck_target_of_the_sdk_is_dropped_and_called_again() {
+    let (near, definition) = (Folder::new(), camera());
+    let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
+    let mut target = SdkTarget::open(77, None, 7, HEADER + 512 * 40, false);
+    let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Tcp, LOCAL).unwrap();
+    initiator.add(&TargetInfo::parse(&target.info()).unwrap()).unwrap();
+    until(|| {
+        target.read();
+        initiator.poll().unwrap();
+        initiator.is_idle() && target.is_connected()
+    });
+    commit(&writer, 1000);
+    initiator.send(1000).unwrap();
+    let begin = Instant::now();
+    until(|| {
+        initiator.poll().unwrap();
+        initiator.target(77).unwrap().0 == PeerState::Connecting
+    });
+    let waited = begin.elapsed().as_secs();
+    assert!((5..15).contains(&waited), "dropped after {waited} s");
+    assert_eq!(initiator.target(77).unwrap().1.lost, 1);
+}

@@ -85,6 +85,10 @@ impl Room {
         u64::from_le_bytes(self.get(at, 8).try_into().unwrap())
     }
 
+    pub fn all(&self) -> Piece {
+        self.piece(0, self.len)
+    }
+
     fn piece(&self, at: usize, len: usize) -> Piece {
         assert!(at + len <= self.len);
         Piece::new(self.addr.wrapping_add(at), len)
