@@ -87,6 +87,7 @@ mod tests {
             "flowinfo",
             "mxl",
             "ofi_merge",
+            "ofi_protocol",
             "platform",
             "rational",
             "time",

@@ -5,7 +5,7 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mxl::{Domain, Status};
-use mxl_fabrics::{Driven, Error, Provider, Visit};
+use mxl_fabrics::{Driven, Error, Protocol, Provider, Visit};
 use mxl_ffi::border::{Failure, Outcome, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
 
@@ -138,6 +138,11 @@ impl Kind for Initiator {
 fn with<T>(handle: *const Object<Initiator>, body: impl FnOnce(&mut Ready) -> Outcome<T>) -> Outcome<T> {
     let initiator: &Initiator = Object::get(handle).ok_or(Status::InvalidArg)?;
     body(initiator.ready().as_mut().ok_or(Failure::silent(INVALID_STATE))?)
+}
+
+/// The protocol that an initiator speaks to the target with this id.
+pub(crate) fn protocol_to(handle: *const Object<Initiator>, id: u64) -> Outcome<Option<Protocol>> {
+    with(handle, |ready| Ok(ready.initiator.with(|initiator| initiator.protocol(id))))
 }
 
 /// `mxlFabricsInitiatorSetup`. An initiator that is set up again has no targets.

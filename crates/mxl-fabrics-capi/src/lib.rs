@@ -1,6 +1,6 @@
 //! The C interface of MXL between hosts over crate `mxl-fabrics`: the 25 functions of `libmxl-fabrics.so.1`, with the
-//! structures and numbers of the C++ SDK's header, and an extension with a prefix and a header of its own: a hitless
-//! merge (`mxl/ofi_merge.h`).
+//! structures and numbers of the C++ SDK's header, and extensions with a prefix and headers of their own: a hitless merge
+//! (`mxl/ofi_merge.h`), and the protocol of a pair (`mxl/ofi_protocol.h`).
 //!
 //! Readers and writers come from `libmxl.so.1`, which must be ours too: their objects contain the name of their flow
 //! ([`mxl_ffi::object::Place`]). This library opens the flow once more, by its domain.
@@ -10,12 +10,12 @@
 //!
 //! # What differs from the C++ SDK
 //!
-//! * Both ends must use this library: a target info of the C++ SDK can be read and written, but an initiator refuses
-//!   it.
+//! * Pairs of this library speak a protocol of their own. Over TCP either end may be the C++ SDK's; an initiator refuses
+//!   infos of its targets over other providers.
 //! * A target publishes arriving data by itself. A program that also opens and commits the grain, as the C++ SDK
 //!   requires, does no harm.
 //! * A transfer is never refused for lack of room, and a target that fails does not stop the others.
-//! * `MXL_FABRICS_PROVIDER_TCP` is reliable transfer over UDP; `MXL_FABRICS_PROVIDER_UDP`, an addition, is the same.
+//! * `MXL_FABRICS_PROVIDER_UDP`, an addition, is reliable transfer over UDP.
 //! * A call that waits for one end also drives the ends of this process that it waits for, if they have no progress
 //!   thread and no call uses them: one thread may drive both ends of a flow.
 //! * A target can be added once: a second call returns `MXL_ERR_EXISTS` over every provider.
@@ -27,6 +27,7 @@ mod instance;
 mod interfaces;
 mod meetings;
 mod merge;
+mod protocol;
 mod status;
 mod target;
 mod types;

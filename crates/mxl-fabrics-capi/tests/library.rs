@@ -12,15 +12,18 @@ use folder::Folder;
 use program::program;
 
 #[test]
-fn the_library_has_the_sdks_functions_and_the_extension_s_and_hides_the_rest() {
+fn the_library_has_the_sdks_functions_and_the_extensions_and_hides_the_rest() {
     let Some(names) = exported("libmxl_fabrics_capi.so") else { return };
     let sdks: Vec<&str> = include_str!("functions.txt").lines().collect();
-    let merge: Vec<&str> = include_str!("merge_functions.txt").lines().collect();
-    assert_eq!((sdks.len(), merge.len()), (25, 3));
-    // The extension has a prefix that the SDK does not use, and its header declares all of it.
-    let header = include_str!("../include/mxl/ofi_merge.h");
-    assert!(merge.iter().all(|name| name.starts_with("ofiMxl") && header.contains(&format!("{name}("))));
-    assert_eq!(names, [sdks, merge].concat());
+    let extensions: Vec<&str> = include_str!("extension_functions.txt").lines().collect();
+    assert_eq!((sdks.len(), extensions.len()), (25, 5));
+    // The extensions have a prefix that the SDK does not use, and their headers declare all of them.
+    let headers =
+        [include_str!("../include/mxl/ofi_merge.h"), include_str!("../include/mxl/ofi_protocol.h")].concat();
+    assert!(
+        extensions.iter().all(|name| name.starts_with("ofiMxl") && headers.contains(&format!("{name}(")))
+    );
+    assert_eq!(names, [sdks, extensions].concat());
 }
 
 #[test]

@@ -77,10 +77,12 @@ impl Route<'_> {
     }
 }
 
-/// A target info without the time of its setup.
+/// A target info without the time of its setup, and without the keys of memory that it lends.
 fn without_epoch(info: &str) -> String {
     let (before, rest) = info.split_once(r#""epoch":""#).expect("an epoch");
-    format!("{before}{}", rest.split_once('"').expect("the end of the epoch").1)
+    let rest = rest.split_once('"').expect("the end of the epoch").1;
+    let (between, regions) = rest.split_once(r#""regions":["#).expect("regions");
+    format!("{before}{between}{}", regions.split_once(']').expect("the end of the regions").1)
 }
 
 /// Waits for twenty arrivals after `last`, each newer than the previous one. Returns the newest.

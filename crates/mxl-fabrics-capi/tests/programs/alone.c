@@ -4,6 +4,8 @@
  */
 #include <time.h>
 
+#include <mxl/ofi_protocol.h>
+
 #include "common.h"
 
 /* Much longer than any transfer takes on a loaded machine. */
@@ -92,6 +94,7 @@ static void alone(mxlInstance from, mxlInstance to, mxlFabricsProvider provider,
 	mxlFlowWriter source, sink;
 	mxlFlowReader reader;
 	uint64_t index, at = 1000;
+	int protocol = -1;
 
 	OK(mxlFabricsCreateInstance(from, NULL, &fabrics));
 	OK(mxlCreateFlowWriter(from, video_definition, NULL, &source, NULL, NULL));
@@ -109,6 +112,11 @@ static void alone(mxlInstance from, mxlInstance to, mxlFabricsProvider provider,
 	OK(mxlFabricsInitiatorAddTarget(initiator, info));
 	/* It connects, although nothing else drives the target. */
 	OK(mxlFabricsInitiatorMakeProgressBlocking(initiator, LONG_MS));
+	OK(ofiMxlInitiatorGetProtocol(initiator, info, &protocol));
+	CHECK(protocol == OFI_MXL_PROTOCOL_OWN);
+	OK(ofiMxlTargetGetProtocol(target, &protocol));
+	CHECK(protocol == OFI_MXL_PROTOCOL_OWN);
+	CHECK(ofiMxlTargetGetProtocol(target, NULL) == MXL_ERR_INVALID_ARG);
 	for (; at < 1010; at++) {
 		send_grain(source, initiator, at);
 		OK(mxlFabricsInitiatorMakeProgressBlocking(initiator, LONG_MS));
@@ -124,6 +132,8 @@ static void alone(mxlInstance from, mxlInstance to, mxlFabricsProvider provider,
 	/* A call that cannot succeed waits for its time. */
 	CHECK(mxlFabricsTargetReadGrain(target, 20, &index) == MXL_ERR_NOT_READY);
 	OK(mxlFabricsInitiatorRemoveTarget(initiator, info));
+	OK(ofiMxlInitiatorGetProtocol(initiator, info, &protocol));
+	CHECK(protocol == OFI_MXL_PROTOCOL_NONE);
 	OK(mxlFabricsInitiatorMakeProgressNonBlocking(initiator));
 	removals(initiator, info, provider, 0);
 	removals(initiator, info, provider, 1);

@@ -100,7 +100,7 @@ static int has_samples(mxlFlowReader reader, uint64_t head, size_t count)
 /* Writes the info under another name first, so that the final file is always complete. */
 static void publish(mxlFabricsTargetInfo info, const char *file)
 {
-	char text[4096], name[4096];
+	char text[16384], name[4096];
 	size_t size = sizeof(text);
 	FILE *out;
 
@@ -139,7 +139,7 @@ static void run_target(mxlInstance domain, mxlFabricsInstance fabrics, char **ar
 
 static mxlFabricsTargetInfo read_info(const char *file)
 {
-	char text[4096];
+	char text[16384];
 	mxlFabricsTargetInfo info;
 	FILE *in = fopen(file, "r");
 

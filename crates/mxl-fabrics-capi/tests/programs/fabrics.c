@@ -51,7 +51,7 @@ static mxlFabricsInterfaceConfig interface_of(mxlFabricsProvider provider, const
 /* Converts an info to text and back, as on its way to an initiator. */
 static mxlFabricsTargetInfo carried(mxlFabricsTargetInfo info)
 {
-	char text[1024], again[1024];
+	char text[16384], again[16384];
 	size_t size = 0;
 	mxlFabricsTargetInfo made;
 

@@ -51,7 +51,7 @@ static int run_sender(char **argv)
 	mxlFlowRuntimeInfo runtime;
 	mxlGrainInfo grain;
 	uint8_t *payload;
-	char text[4096];
+	char text[16384];
 	mxlInstance domain = mxlCreateInstance(argv[2], NULL);
 	FILE *in = fopen(argv[4], "r");
 
@@ -218,7 +218,7 @@ static void stop(pid_t *sender)
 
 static void publish(mxlFabricsTargetInfo info, const char *file)
 {
-	char text[4096];
+	char text[16384];
 	size_t size = sizeof(text);
 	FILE *out = fopen(file, "w");
 
