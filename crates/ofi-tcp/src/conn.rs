@@ -12,7 +12,8 @@ use rustc_hash::FxHashMap;
 
 use crate::outgoing::Outgoing;
 use crate::sys::Interest;
-use crate::wire::Order;
+use crate::wire::cm::Extras;
+use crate::wire::{Order, Packet};
 
 /// The progress of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +84,16 @@ pub struct Asked {
     pub to: Option<To>,
 }
 
+/// An atomic operation of this end.
+pub struct Atomic {
+    pub op: SlotId,
+    pub packet: Packet,
+    /// It is answered like a read, otherwise acknowledged.
+    pub fetches: bool,
+    /// Operands, then comparands.
+    pub payload: Vec<u8>,
+}
+
 /// The state of one connection.
 pub struct Conn {
     /// `None` between two attempts.
@@ -99,8 +110,11 @@ pub struct Conn {
     pub order: Order,
     /// The peer takes announced messages.
     pub announces: bool,
-    /// The peer takes refusals of its accesses.
-    pub refusals: bool,
+    /// What the peer takes beyond C's protocol.
+    pub extras: Extras,
+    /// Atomic operations that wait for the connection, because only then it is known whether the peer takes them. No
+    /// other operation passes them.
+    pub atomics: Vec<Atomic>,
     /// The peer's process.
     pub process: u32,
     pub out: Outgoing,
@@ -138,7 +152,8 @@ impl Conn {
             failure: Errno::ETIMEDOUT,
             order: Order::Own,
             announces: false,
-            refusals: false,
+            extras: Extras::NONE,
+            atomics: Vec::new(),
             process: 0,
             out: Outgoing::default(),
             acks: VecDeque::new(),
@@ -224,6 +239,6 @@ impl Conn {
     /// Takes over the operations that wait for another connection to the same peer, which was never established.
     pub fn inherit(&mut self, other: Self) {
         (self.out, self.order) = (other.out, other.order);
-        (self.acks, self.reads) = (other.acks, other.reads);
+        (self.acks, self.reads, self.atomics) = (other.acks, other.reads, other.atomics);
     }
 }

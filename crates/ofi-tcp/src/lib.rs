@@ -23,7 +23,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-use ofi_api::{Address, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{Address, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, Transport};
 
@@ -67,6 +67,14 @@ unsafe impl Transport for Tcp {
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {
         ofi_core::pages::alloc(len, placement)
+    }
+
+    fn atomic_size(_ep: EpType) -> usize {
+        ofi_core::atomic::MAX_PACKET_ATOMIC_LEN
+    }
+
+    fn note_size() -> usize {
+        wire::MAX_SHORT_LEN
     }
 
     fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address> {

@@ -28,11 +28,11 @@ pub struct TcpProvider;
 /// The types of endpoints, and how each changes an offer.
 const TYPES: [(EpType, Narrow); 2] = [(EpType::Rdm, narrow), (EpType::Msg, connected)];
 
-/// What the protocol has no packets for is not offered: atomics, notes between cores, receive contexts by name, keys. A
-/// read is answered after packets that the peer has sent before it: nothing may rely on writes and messages waiting for
-/// earlier reads.
+/// What the protocol has no packets for is not offered: receive contexts by name, keys. Atomics and collectives are,
+/// between ends of this library. A read is answered after packets that the peer has sent before it: nothing may rely on
+/// writes and messages waiting for earlier reads. Atomic operations are executed in the order in which they come.
 fn narrow(mut info: Info) -> Info {
-    info.caps -= Caps::ATOMIC | Caps::COLLECTIVE | Caps::NAMED_RX_CTX;
+    info.caps -= Caps::NAMED_RX_CTX;
     (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
     info.domain_attr.max_ep_auth_key = 0;
     (info.domain_attr.max_ep_tx_ctx, info.domain_attr.max_ep_rx_ctx) = (1, 1);
@@ -46,7 +46,11 @@ fn narrow(mut info: Info) -> Info {
         | MsgOrder::WAW
         | MsgOrder::RMA_RAR
         | MsgOrder::RMA_RAW
-        | MsgOrder::RMA_WAW;
+        | MsgOrder::RMA_WAW
+        | MsgOrder::ATOMIC_RAR
+        | MsgOrder::ATOMIC_RAW
+        | MsgOrder::ATOMIC_WAR
+        | MsgOrder::ATOMIC_WAW;
     for kept in [&mut info.tx_attr.msg_order, &mut info.rx_attr.msg_order] {
         *kept &= order;
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ofi_api::{Address, Errno, Error, Info, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Held, Host, Lanes, OutMessage, OutRma, Peer, Posted};
+use ofi_core::transport::{Arm, Held, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
 
 use crate::Tcp;
 use crate::lanes::TcpLanes;
@@ -58,6 +58,20 @@ unsafe impl Lanes<Tcp> for State {
 
     fn rma<H: Host<Tcp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         self.open()?.rma(host, out)
+    }
+
+    fn atomic<H: Host<Tcp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+        self.open()?.atomic(host, out)
+    }
+
+    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
+        self.open()?.note(out)
+    }
+
+    fn await_note(&mut self, peer: Peer) {
+        if let Ok(lanes) = self.open() {
+            lanes.await_note(peer);
+        }
     }
 
     fn pull<H: Host<Tcp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {

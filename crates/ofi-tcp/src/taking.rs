@@ -76,7 +76,7 @@ enum Step {
 }
 
 impl<H: Host<Tcp>> At<'_, H> {
-    fn who(&self) -> Accessor<'_> {
+    pub fn who(&self) -> Accessor<'_> {
         Accessor { auth: &self.common.auth, peer: self.host.address(self.peer) }
     }
 
@@ -156,7 +156,7 @@ impl Conn {
                 at.finish(id, Ok(()));
                 Ok(Step::Took(0))
             }
-            Packet::Refusal { .. } if !self.refusals => {
+            Packet::Refusal { .. } if !self.extras.refusals => {
                 Err(Broken::Unexpected("a refusal, which was not agreed on"))
             }
             Packet::Refusal { of_read, errno } => {
@@ -164,6 +164,22 @@ impl Conn {
                 let id = refused.pop_front().ok_or(Broken::Unexpected("a refusal of nothing"))?;
                 at.finish(id, Err(Errno::from_raw(errno.into())));
                 Ok(Step::Took(0))
+            }
+            Packet::Atomic { .. } | Packet::Note { .. } if !self.extras.atomics => {
+                Err(Broken::Unexpected("a packet of this library alone, which was not agreed on"))
+            }
+            Packet::Atomic { len, .. } | Packet::Note { len, .. } if (payload.len() as u64) < len => {
+                Ok(Step::Wait)
+            }
+            Packet::Atomic { what, remote, len } => {
+                self.take_atomic(at, what, &remote_pieces(&remote)?, &payload[..len as usize])?;
+                Ok(Step::Took(len as usize))
+            }
+            Packet::Note { words, len } => {
+                // SAFETY: so many bytes are there, as was just checked.
+                let taken = unsafe { at.host.noted(at.peer, words, payload.as_ptr(), len as usize) };
+                taken.map_err(|_| Broken::Unexpected("a note that is none"))?;
+                Ok(Step::Took(len as usize))
             }
             Packet::Read { remote } => self.take_read(at, remote_pieces(&remote)?),
             Packet::ReadAnswer { len } => {
@@ -182,7 +198,7 @@ impl Conn {
                 let remote = remote_pieces(&remote)?;
                 let to = match at.check(&remote, MrAccess::REMOTE_WRITE) {
                     Ok(_) => To::Memory(remote, data),
-                    Err(errno) if self.refusals && confirm => To::Refused(errno),
+                    Err(errno) if self.extras.refusals && confirm => To::Refused(errno),
                     Err(errno) => return Err(Broken::Access(errno)),
                 };
                 self.body = Some(Body { to, at: 0, len: len as usize, confirm });
@@ -284,13 +300,13 @@ impl Conn {
         }
     }
 
-    fn acknowledge(&mut self) {
+    pub(crate) fn acknowledge(&mut self) {
         self.out.header(&Packet::Ack, self.order);
         self.dirty = true;
     }
 
     /// Refuses an access in place of its answer or acknowledgement.
-    fn refuse(&mut self, of_read: bool, errno: Errno) {
+    pub(crate) fn refuse(&mut self, of_read: bool, errno: Errno) {
         let errno = u16::try_from(errno.get()).unwrap_or(libc::EIO as u16);
         self.out.header(&Packet::Refusal { of_read, errno }, self.order);
         self.dirty = true;
@@ -306,7 +322,7 @@ impl Conn {
         }
         let len = match at.check(&remote, MrAccess::REMOTE_READ) {
             Ok(len) => len,
-            Err(errno) if self.refusals => {
+            Err(errno) if self.extras.refusals => {
                 self.refuse(true, errno);
                 return Ok(Step::Took(0));
             }
@@ -326,7 +342,7 @@ impl Conn {
 
     /// Copies bytes of a payload to their destination. Returns how many belong to it.
     fn place<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
-        let may_refuse = self.refusals;
+        let may_refuse = self.extras.refusals;
         let Some(body) = &mut self.body else { return Ok(0) };
         let len = bytes.len().min(body.left());
         let (from, skip) = (bytes.as_ptr(), body.at);

@@ -4,6 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
+use ofi_core::atomic::Executor;
 use ofi_tcp::wire::cm::{Extras, Kind, Message};
 use ofi_tcp::wire::{Identity, Order, Packet, Pieces, RemotePiece};
 use ofi_testkit::prelude::*;
@@ -14,6 +15,10 @@ impl Kit for Tcp {
     fn hints(&self) -> Hints {
         let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
         Hints::new().provider("tcp").ep_type(EpType::Rdm).src_addr(loopback)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        Caps::MSG | Caps::TAGGED | Caps::RMA | Caps::ATOMIC | Caps::SOURCE
     }
 
     fn shared_memory(&self) -> bool {
@@ -146,6 +151,15 @@ fn message(len: u64) -> Packet {
     Packet::Message { tag: None, data: None, confirm: false, len }
 }
 
+/// Adds a number of 8 bytes to remote memory, and fetches the old one.
+fn sum() -> Executor {
+    Executor::find(AtomicKind::Fetch, FiOp::Sum, Datatype::Uint64).expect("an operation")
+}
+
+fn atomic(addr: u64, key: u64, len: u64) -> Packet {
+    Packet::Atomic { what: sum().to_wire(), remote: pieces(&[(addr, 8, key)]), len }
+}
+
 fn pieces(all: &[(u64, u64, u64)]) -> Pieces {
     Pieces::new(all.iter().map(|&(addr, len, key)| RemotePiece { addr, len, key })).expect("pieces")
 }
@@ -211,7 +225,12 @@ fn whoever_breaks_the_protocol_loses_its_connection_and_nobody_else_does() {
     };
     let rts = Packet::Rts { number: 1, tag: 5, data: None, confirm: false, len: 10 };
     for (what, bytes) in [
-        ("operation 9", changed(message(0), 1, 9)),
+        ("operation 11", changed(message(0), 1, 11)),
+        (
+            "an atomic operation, which was not agreed on",
+            [plain(atomic(own.addr, own.key, 8)), vec![0; 8]].concat(),
+        ),
+        ("a note, which was not agreed on", plain(Packet::Note { words: [0; 4], len: 0 })),
         ("a header of 121 bytes", changed(message(0), 6, 121)),
         ("a header of 15 bytes", changed(message(0), 6, 15)),
         ("a packet of 15 bytes", changed(message(0), 8, 15)),
@@ -327,6 +346,74 @@ fn a_refusal_is_the_error_of_its_operation_and_nobody_else_sends_one() {
     ours.send(&Packet::Refusal { of_read: true, errno: 0 }, &[]);
     ours.is_closed(&[&side]);
     serves(&side);
+}
+
+/// Atomic operations of a peer are executed, answered in their order, and refused in their place.
+#[test]
+fn a_peer_of_this_library_changes_memory_atomically() {
+    let side = side();
+    let memory = Memory::new(64);
+    let region = side.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).expect("a region");
+    let (own, what) = (remote(&region), sum().to_wire());
+    let mut raw = Raw::meet_as_ours(&side);
+    for part in raw.bytes(&atomic(own.addr, own.key, 8), &5u64.to_ne_bytes()).chunks(3) {
+        raw.say(part);
+        side.poll();
+    }
+    let unknown = Packet::Atomic { what: !0, remote: pieces(&[(own.addr, 8, own.key)]), len: 0 };
+    raw.send(&atomic(own.addr, own.key ^ 1, 8), &[0; 8]);
+    raw.send(&atomic(own.addr + 60, own.key, 8), &[0; 8]);
+    raw.send(&atomic(own.addr, own.key, 16), &[0; 16]);
+    raw.send(&unknown, &[]);
+    raw.send(&atomic(own.addr, own.key, 8), &2u64.to_ne_bytes());
+    assert_eq!(raw.hear_packet(&[&side]), Packet::ReadAnswer { len: 8 });
+    assert_eq!(raw.hear(&[&side], 8), 0u64.to_ne_bytes());
+    for what in ["a wrong key", "beyond the end", "too many operands", "no such operation"] {
+        let answer = raw.hear_packet(&[&side]);
+        assert!(matches!(answer, Packet::Refusal { of_read: true, .. }), "{what}: {answer:?}");
+    }
+    assert_eq!(raw.hear_packet(&[&side]), Packet::ReadAnswer { len: 8 });
+    assert_eq!(raw.hear(&[&side], 8), 5u64.to_ne_bytes());
+    assert_eq!(memory.bytes()[..8], 7u64.to_ne_bytes());
+    // More than one operation can have.
+    let pieces = pieces(&[(own.addr, 5000, own.key)]);
+    let mut bytes = raw.bytes(&Packet::Atomic { what, remote: pieces, len: 8 << 10 }, &[]);
+    bytes[9] += 1;
+    raw.say(&bytes);
+    raw.is_closed(&[&side]);
+    serves(&side);
+}
+
+/// C's end takes no atomic operations: they fail, before the connection is there and afterwards, and nothing else does.
+#[test]
+fn an_atomic_operation_for_an_end_of_c_fails_alone() {
+    let side = side();
+    let listener = loopback("127.0.0.1");
+    listener.set_nonblocking(true).expect("a listener that does not block");
+    let peer = side.insert_address(&Address::from(listener.local_addr().expect("an address")));
+    let (payload, result) = (Memory::patterned(8, 1), Memory::new(8));
+    let there = [ofi::raw::RemotePiece { addr: 0x10, len: 8, key: 0x20 }];
+    let out = |context| side.out(peer, &payload).context(context);
+    out(1).atomic(FiOp::Sum, Datatype::Uint64, &there).expect("an atomic operation that waits");
+    out(2).fetch(FiOp::Sum, Datatype::Uint64, &result, &there).expect("another");
+    let again = out(3).send().expect_err("a message does not pass them");
+    assert!(again.is_again(), "{again}");
+    let stream = wait::drive(&[&side], "a connection", || listener.accept().ok()).0;
+    let mut raw = Raw::of(stream, listener);
+    let asked = raw.hear(&[&side], 40);
+    let (request, _) = Message::parse(&asked).expect("a request").expect("a whole one");
+    assert!(request.extras.atomics);
+    let identity = Identity::parse(request.payload).expect("an identity");
+    raw.say(&Message::new(Kind::Response, &identity.answer(5).encode()).encode());
+    for context in [1, 2] {
+        let failed = wait::drive(&[&side], "its error", || side.next_of(context)).failed();
+        assert_eq!(failed.err, Errno::EOPNOTSUPP);
+    }
+    let refused = out(4).atomic(FiOp::Sum, Datatype::Uint64, &there).expect_err("C takes none");
+    assert!(refused.errno() == Errno::EOPNOTSUPP && refused.to_string().contains("C libfabric"), "{refused}");
+    out(5).send().expect("a message");
+    assert_eq!(raw.hear_packet(&[&side]), message(8));
+    assert_eq!(side.statistic("connections_lost"), 0);
 }
 
 #[test]

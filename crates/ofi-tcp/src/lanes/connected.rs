@@ -132,8 +132,7 @@ impl TcpLanes {
         let caller = held.downcast_ref::<Asked>().and_then(Asked::take).ok_or_else(gone)?;
         let from = sys::peer_name(caller.socket.as_fd()).map(address::canonical).ok_or_else(gone)?;
         let mut conn = Conn::new(Phase::Called, Some(PEER), Instant::now());
-        (conn.socket, conn.order, conn.refusals) =
-            (Some(caller.socket), caller.order, caller.extras.refusals);
+        (conn.socket, conn.order, conn.extras) = (Some(caller.socket), caller.order, caller.extras);
         self.place(&from.into(), conn)?;
         Ok(())
     }
@@ -231,6 +230,7 @@ impl TcpLanes {
         }
         self.common.counts.connections += 1;
         self.pending.retain(|&other| other != id);
+        self.begin_atomics(host, id);
         self.flush(host, id);
         self.read(host, id, true);
     }

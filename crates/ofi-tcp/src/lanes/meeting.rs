@@ -282,7 +282,7 @@ impl TcpLanes {
         conn.stash = bytes[used..got].to_vec();
         let order = message.order;
         let phase = conn.phase;
-        conn.refusals = message.extras.refusals;
+        conn.extras = message.extras;
         if self.connected.is_some() {
             let (kind, data) = (message.kind, message.payload.to_vec());
             return match kind {
@@ -418,6 +418,7 @@ impl TcpLanes {
         tracing::info!(target: "ofi::tcp::ep_ctrl", peer = address, announces, "a connection is established");
         self.common.counts.connections += 1;
         self.pending.retain(|&other| other != id);
+        self.begin_atomics(host, id);
         self.flush(host, id);
         self.read(host, id, true);
     }

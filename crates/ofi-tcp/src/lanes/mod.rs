@@ -4,6 +4,7 @@
 //! there are many, so that one call sends them and one receives them. An operation whose completion the application
 //! does not read is also sent at once, because no other call may follow soon.
 
+mod atomic;
 mod closing;
 mod connected;
 mod meeting;
@@ -66,6 +67,8 @@ pub struct TcpLanes {
     pub(crate) dirty: Vec<SlotId>,
     /// Connections whose last received bytes wait for room at the application.
     stalled: Vec<SlotId>,
+    /// Peers of C libfabric for whose notes a collective waits.
+    silent: Vec<Peer>,
     /// Peers without a connection, whose numbers may be used again.
     idle: std::collections::VecDeque<Peer>,
     polls: u64,
@@ -129,6 +132,7 @@ impl TcpLanes {
             pending: Vec::new(),
             dirty: Vec::new(),
             stalled: Vec::new(),
+            silent: Vec::new(),
             idle: Default::default(),
             polls: 1,
             gathers: info.domain_attr.progress == Progress::Manual,
@@ -178,13 +182,19 @@ impl TcpLanes {
         if !self.pending.is_empty() {
             self.move_pending(host);
         }
+        if !self.silent.is_empty() {
+            self.report_silent(host);
+        }
         self.look_for_silence(host);
         self.flush_dirty(host);
     }
 
     /// Prepares for blocking.
     pub(crate) fn arm(&mut self) -> Arm {
-        let waits = !self.dirty.is_empty() || !self.stalled.is_empty() || self.has_events();
+        let waits = !self.dirty.is_empty()
+            || !self.stalled.is_empty()
+            || !self.silent.is_empty()
+            || self.has_events();
         if waits || is_readable(self.fd()) {
             return Arm::Ready;
         }

@@ -24,10 +24,10 @@ const CONFIRMED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_CO
 
 impl TcpLanes {
     /// Whether an operation may be posted: a fence waits for operations in flight.
-    fn may_post(&self, peer: u32, flags: OpFlags, id: SlotId) -> bool {
+    pub(super) fn may_post(&self, peer: u32, flags: OpFlags, id: SlotId) -> bool {
         let fenced = flags.contains(OpFlags::FENCE) && self.lanes[peer as usize].outstanding > 0;
         let conn = self.conns.get(id).and_then(Option::as_deref);
-        !fenced && conn.is_some_and(|conn| conn.out.copied() < WAITING)
+        !fenced && conn.is_some_and(|conn| conn.out.copied() < WAITING && conn.atomics.is_empty())
     }
 
     /// See [`ofi_core::transport::Lanes::send`].
@@ -151,7 +151,7 @@ impl TcpLanes {
     }
 
     /// Sends queued data now, or leaves it to the batch.
-    fn leave<H: Host<Tcp>>(&mut self, host: &mut H, id: SlotId, ticket: &Ticket, flags: OpFlags) {
+    pub(super) fn leave<H: Host<Tcp>>(&mut self, host: &mut H, id: SlotId, ticket: &Ticket, flags: OpFlags) {
         let (polls, gathers) = (self.polls, self.gathers);
         let Some(conn) = self.conn(id) else { return };
         if conn.full || conn.phase != Phase::Ready {

@@ -35,17 +35,23 @@ pub enum Kind {
 pub struct Extras {
     /// Packets that refuse an access ([`super::Packet::Refusal`]), in place of the end of the connection.
     pub refusals: bool,
+    /// Atomic operations ([`super::Packet::Atomic`]) and notes ([`super::Packet::Note`]).
+    pub atomics: bool,
 }
 
 impl Extras {
     /// Those of this library.
-    pub const OURS: Self = Self { refusals: true };
+    pub const OURS: Self = Self { refusals: true, atomics: true };
+    /// Those of C.
+    pub const NONE: Self = Self { refusals: false, atomics: false };
     /// The first six bytes; a number follows, in network byte order, with a bit for each of them.
     const MARK: [u8; 6] = *b"ofi-rs";
     const REFUSALS: u16 = 1;
+    const ATOMICS: u16 = 2;
 
     fn encode(self) -> [u8; 8] {
-        let bits = if self.refusals { Self::REFUSALS } else { 0 };
+        let bit = |is_taken, bit| if is_taken { bit } else { 0 };
+        let bits = bit(self.refusals, Self::REFUSALS) | bit(self.atomics, Self::ATOMICS);
         let [high, low] = bits.to_be_bytes();
         let [a, b, c, d, e, f] = Self::MARK;
         if bits == 0 { [0; 8] } else { [a, b, c, d, e, f, high, low] }
@@ -55,7 +61,7 @@ impl Extras {
     fn parse(bytes: [u8; 8]) -> Self {
         let [mark @ .., high, low] = bytes;
         let bits = if mark == Self::MARK { u16::from_be_bytes([high, low]) } else { 0 };
-        Self { refusals: bits & Self::REFUSALS != 0 }
+        Self { refusals: bits & Self::REFUSALS != 0, atomics: bits & Self::ATOMICS != 0 }
     }
 }
 
@@ -98,7 +104,7 @@ impl std::fmt::Display for Unreadable {
 impl<'a> Message<'a> {
     /// A message as C sends it.
     pub const fn new(kind: Kind, payload: &'a [u8]) -> Self {
-        Self { kind, order: Order::Own, extras: Extras { refusals: false }, payload }
+        Self { kind, order: Order::Own, extras: Extras::NONE, payload }
     }
 
     /// A message that also says what this end takes beyond C's protocol.
@@ -187,16 +193,19 @@ mod tests {
     #[test]
     fn what_goes_beyond_c_is_said_where_c_has_zeros() {
         let ours = Message::ours(Kind::Request, &[7; 8]).encode();
-        assert_eq!(ours[8..16], *b"ofi-rs\0\x01");
+        assert_eq!(ours[8..16], *b"ofi-rs\0\x03");
         assert_eq!(Message::parse(&ours).unwrap().unwrap().0.extras, Extras::OURS);
         let mut plain = Message::new(Kind::Request, &[7; 8]).encode();
         assert!(plain[4..24].iter().all(|&byte| byte == 0));
         // A number that C or somebody else puts there, and what a later version may add.
-        for (bytes, expected) in
-            [(b"ofi-rt\0\x01", false), (b"ofi-rs\xFF\xFF", true), (b"\0\0\0\0\0\0\0\x01", false)]
-        {
+        for (bytes, expected) in [
+            (b"ofi-rt\0\x03", Extras::NONE),
+            (b"ofi-rs\0\x01", Extras { refusals: true, atomics: false }),
+            (b"ofi-rs\xFF\xFF", Extras::OURS),
+            (b"\0\0\0\0\0\0\0\x03", Extras::NONE),
+        ] {
             plain[8..16].copy_from_slice(bytes);
-            assert_eq!(Message::parse(&plain).unwrap().unwrap().0.extras.refusals, expected, "{bytes:?}");
+            assert_eq!(Message::parse(&plain).unwrap().unwrap().0.extras, expected, "{bytes:?}");
         }
     }
 
@@ -219,11 +228,11 @@ mod tests {
         fn every_message_comes_back_and_no_part_of_it_does(
             kind in prop::sample::select(vec![Kind::Request, Kind::Response, Kind::Refusal]),
             swapped: bool,
-            refusals: bool,
+            (refusals, atomics) in any::<(bool, bool)>(),
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_LEN),
         ) {
             let order = if swapped && kind != Kind::Refusal { Order::Swapped } else { Order::Own };
-            let message = Message { kind, order, extras: Extras { refusals }, payload: &payload };
+            let message = Message { kind, order, extras: Extras { refusals, atomics }, payload: &payload };
             let mut bytes = message.encode();
             let len = bytes.len();
             for cut in 0..len {

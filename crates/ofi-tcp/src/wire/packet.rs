@@ -6,18 +6,22 @@
 //! | 1 | operation |
 //! | 2..4 | flags |
 //! | 4 | 2 in an acknowledgement, and in the refusal of one; the number of an announced message |
-//! | 5 | number of remote pieces, in reads and writes |
+//! | 5 | number of remote pieces, in reads, writes and atomic operations |
 //! | 6 | bytes of the whole header |
 //! | 7 | number of the packet, which debug builds of C check |
 //! | 8..16 | bytes of the packet |
 //!
-//! The words are CQ data, tag, length of an announced message, then address, length and key of each remote piece. A
-//! refusal, which C does not have, has one word: the error number.
+//! The words are CQ data, tag, length of an announced message, then address, length and key of each remote piece.
+//!
+//! C does not have the last three operations. A refusal has one word, the error number. An atomic operation has a word
+//! for what is done, before its remote pieces; its operands and comparands follow. A note has four words.
 
 use super::Order;
 
 /// The maximum length of a header, in bytes.
 pub const MAX_HEADER_LEN: usize = 120;
+/// The maximum length of the payload of an atomic operation or a note, in bytes.
+pub const MAX_SHORT_LEN: usize = 8 << 10;
 /// Bytes of the base header.
 const BASE: usize = 16;
 /// Bytes of a remote piece.
@@ -45,8 +49,10 @@ mod op {
     pub const RTS: u8 = 5;
     pub const CTS: u8 = 6;
     pub const DATA: u8 = 7;
-    /// Only to ends that have said that they take it.
+    // Only to ends that have said that they take them.
     pub const REFUSAL: u8 = 8;
+    pub const ATOMIC: u8 = 9;
+    pub const NOTE: u8 = 10;
 }
 
 /// The greatest error number: those of the kernel end there, and libfabric's are smaller.
@@ -165,6 +171,22 @@ pub enum Packet {
         /// The error number.
         errno: u16,
     },
+    /// Changes remote memory atomically. It is acknowledged, or answered like a read if it fetches.
+    Atomic {
+        /// What is done with each element, by the core's numbers.
+        what: u16,
+        /// The elements.
+        remote: Pieces,
+        /// Bytes of payload: operands, then comparands. At most [`MAX_SHORT_LEN`].
+        len: u64,
+    },
+    /// What the core of an endpoint says to the core of another.
+    Note {
+        /// Its content.
+        words: [u64; 4],
+        /// Bytes of payload. At most [`MAX_SHORT_LEN`].
+        len: u64,
+    },
 }
 
 /// Why bytes are no packet.
@@ -185,6 +207,8 @@ pub enum Malformed {
     Pieces(u8),
     /// A refusal for a reason that is none.
     Reason(u64),
+    /// A number of an atomic operation that is none.
+    Atomic(u64),
 }
 
 impl std::fmt::Display for Malformed {
@@ -194,6 +218,7 @@ impl std::fmt::Display for Malformed {
             Self::Header { op, len } => write!(f, "a header of {len} bytes for operation {op}"),
             Self::Length(len) => write!(f, "a packet of {len} bytes"),
             Self::Reason(errno) => write!(f, "a refusal with error number {errno}"),
+            Self::Atomic(what) => write!(f, "an atomic operation with number {what}"),
             Self::Pieces(count) => write!(f, "{count} remote pieces, instead of 1 to {PIECES}"),
         }
     }
@@ -230,7 +255,7 @@ impl Packet {
         let confirm = flags & (flag::DELIVERED | flag::COMMITTED) != 0;
         let word = if has_data { 8 } else { 0 };
         let pieces = usize::from(count) * PIECE;
-        if matches!(op, op::READ | op::WRITE) && !(1..=PIECES).contains(&usize::from(count)) {
+        if matches!(op, op::READ | op::WRITE | op::ATOMIC) && !(1..=PIECES).contains(&usize::from(count)) {
             return Err(Malformed::Pieces(count));
         }
         let is_ack = op == op::MESSAGE && number == ACKNOWLEDGES;
@@ -243,6 +268,8 @@ impl Packet {
             op::RTS => BASE + 16 + word,
             op::READ_ANSWER | op::CTS | op::DATA => BASE,
             op::REFUSAL => BASE + 8,
+            op::ATOMIC => BASE + 8 + pieces,
+            op::NOTE => BASE + 32,
             other => return Err(Malformed::Operation(other)),
         };
         if usize::from(header_len) != expected {
@@ -250,6 +277,9 @@ impl Packet {
         }
         let len = size.checked_sub(expected as u64).filter(|&len| len <= isize::MAX as u64);
         let len = len.ok_or(Malformed::Length(size))?;
+        if len > MAX_SHORT_LEN as u64 && matches!(op, op::ATOMIC | op::NOTE) {
+            return Err(Malformed::Length(size));
+        }
         if len > 0 && (is_ack || matches!(op, op::READ | op::RTS | op::CTS | op::REFUSAL)) {
             return Err(Malformed::Length(size));
         }
@@ -288,6 +318,12 @@ impl Packet {
                     errno: known.ok_or(Malformed::Reason(errno))?,
                 }
             }
+            op::ATOMIC => {
+                let what = words.next();
+                let what = u16::try_from(what).map_err(|_| Malformed::Atomic(what))?;
+                Self::Atomic { what, remote: remote_pieces(&mut words, count), len }
+            }
+            op::NOTE => Self::Note { words: std::array::from_fn(|_| words.next()), len },
             _ => Self::Data { number, len },
         };
         Ok(Some((packet, expected)))
@@ -342,6 +378,16 @@ impl Packet {
                 number = if of_read { 0 } else { ACKNOWLEDGES };
                 word(errno.into());
                 (op::REFUSAL, 0, false)
+            }
+            Self::Atomic { what, remote, len } => {
+                pieces = remote.count;
+                word(what.into());
+                remote.as_slice().iter().flat_map(|p| [p.addr, p.len, p.key]).for_each(&mut word);
+                (op::ATOMIC, len, false)
+            }
+            Self::Note { words, len } => {
+                words.into_iter().for_each(&mut word);
+                (op::NOTE, len, false)
             }
             Self::Data { number: own, len } => {
                 number = own;

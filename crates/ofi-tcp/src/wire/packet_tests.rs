@@ -73,7 +73,12 @@ fn packets_that_cannot_be_are_refused() {
     let message = Packet::Message { tag: None, data: None, confirm: false, len: 64 };
     let write = Packet::Write { remote: pieces(&[64]), data: None, confirm: false, len: 64 };
     let refusal = Packet::Refusal { of_read: true, errno: 13 };
-    assert_eq!(with(message, &[(1, 9)]), Err(Malformed::Operation(9)));
+    let atomic = Packet::Atomic { what: 7, remote: pieces(&[8]), len: 16 };
+    assert_eq!(with(message, &[(1, 11)]), Err(Malformed::Operation(11)));
+    assert_eq!(with(message, &[(1, 9)]), Err(Malformed::Pieces(0)));
+    assert_eq!(with(message, &[(1, 10)]), Err(Malformed::Header { op: 10, len: 16 }));
+    assert_eq!(with(atomic, &[(18, 1)]), Err(Malformed::Atomic(0x1_0007)));
+    assert_eq!(with(atomic, &[(9, 0x21)]), Err(Malformed::Length(0x2140)), "more than 8 KiB");
     assert_eq!(with(message, &[(1, 8)]), Err(Malformed::Header { op: 8, len: 16 }));
     assert_eq!(with(refusal, &[(16, 0)]), Err(Malformed::Reason(0)));
     assert_eq!(with(refusal, &[(17, 16)]), Err(Malformed::Reason(4096 + 13)));
@@ -106,7 +111,7 @@ fn any_packet() -> impl Strategy<Value = Packet> {
         Just(Packet::Ack),
         remote.clone().prop_map(|remote| Packet::Read { remote }),
         len.clone().prop_map(|len| Packet::ReadAnswer { len }),
-        (remote, data.clone(), any::<bool>()).prop_map(|(remote, data, confirm)| {
+        (remote.clone(), data.clone(), any::<bool>()).prop_map(|(remote, data, confirm)| {
             Packet::Write { remote, data, confirm, len: remote.total().unwrap() }
         }),
         (any::<u8>(), any::<u64>(), data, any::<bool>(), len.clone())
@@ -114,6 +119,12 @@ fn any_packet() -> impl Strategy<Value = Packet> {
         any::<u8>().prop_map(|number| Packet::Cts { number }),
         (any::<bool>(), 1u16..=4095).prop_map(|(of_read, errno)| Packet::Refusal { of_read, errno }),
         (any::<u8>(), len).prop_map(|(number, len)| Packet::Data { number, len }),
+        (any::<u16>(), remote, 0..=MAX_SHORT_LEN as u64).prop_map(|(what, remote, len)| Packet::Atomic {
+            what,
+            remote,
+            len
+        }),
+        (any::<[u64; 4]>(), 0..=MAX_SHORT_LEN as u64).prop_map(|(words, len)| Packet::Note { words, len }),
     ]
 }
 
