@@ -46,6 +46,15 @@ impl Naming {
     }
 }
 
+/// Lets provider `tcp` offer what only ends of this library have, in this process and its children.
+pub fn tcp_atomics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: whoever reads the environment in these tests does it by `std::env`, which takes a lock.
+        unsafe { std::env::set_var("FI_TCP_ATOMICS", "1") };
+    });
+}
+
 /// Hints with everything that these tests use.
 pub fn hints(naming: Naming) -> Hints {
     let (provider, format) = match naming {
@@ -56,7 +65,10 @@ pub fn hints(naming: Naming) -> Hints {
             ("crossed", AddrFormat::Str)
         }
         Naming::Udp | Naming::Nearby => ("udp", AddrFormat::SockaddrIn),
-        Naming::Tcp => ("tcp", AddrFormat::SockaddrIn),
+        Naming::Tcp => {
+            tcp_atomics();
+            ("tcp", AddrFormat::SockaddrIn)
+        }
     };
     let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
     let caps = Caps::MSG

@@ -13,6 +13,7 @@ use ofi_core::offer::{self, Base, Narrow};
 
 use crate::Tcp;
 use crate::address::IP;
+use crate::settings::ATOMICS;
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "tcp";
@@ -28,8 +29,8 @@ pub struct TcpProvider;
 /// The types of endpoints, and how each changes an offer.
 const TYPES: [(EpType, Narrow); 2] = [(EpType::Rdm, narrow), (EpType::Msg, connected)];
 
-/// What the protocol has no packets for is not offered: receive contexts by name, keys. Atomics and collectives are,
-/// between ends of this library. A read is answered after packets that the peer has sent before it: nothing may rely on
+/// What the protocol has no packets for is not offered: receive contexts by name, keys. Atomics and collectives are on
+/// request ([`ATOMICS`]), between ends of this library. A read is answered after packets that the peer has sent before it: nothing may rely on
 /// writes and messages waiting for earlier reads. Atomic operations are executed in the order in which they come.
 fn narrow(mut info: Info) -> Info {
     info.caps -= Caps::NAMED_RX_CTX;
@@ -73,7 +74,9 @@ fn answer(request: &Request<'_>, asked: &Asked, format: AddrFormat, interface: O
     }
     let base = Base { name: NAME, protocol: PROTOCOL, reach, format, rma_iov_limit: RMA_IOV_LIMIT };
     let mut variants = base.variants();
+    let lacks = if ATOMICS.get() { Caps::empty() } else { Caps::ATOMIC | Caps::COLLECTIVE };
     for info in &mut variants {
+        info.caps -= lacks;
         asked.name_ends(info, request, interface);
     }
     offer::answer(&TYPES, &variants, request)

@@ -63,6 +63,22 @@ pub static LINGER_MS: Setting<usize> = Setting::new(
 )
 .range(0, 60_000);
 
+/// Whether getinfo offers what only ends of this library have.
+pub static ATOMICS: Setting<bool> = Setting::new(
+    "tcp",
+    "atomics",
+    false,
+    "Offer atomic operations and collectives: C libfabric's ends have none, and a program that uses them if they are offered must find them on all of its hosts",
+);
+
 /// All settings of this provider.
-pub static SETTINGS: &[&dyn AnySetting] =
-    &[&INTERFACE, &PORT_LOW, &PORT_HIGH, &MAX_SAVED_SIZE, &CONNECT_TIMEOUT_MS, &PEER_TIMEOUT_MS, &LINGER_MS];
+pub static SETTINGS: &[&dyn AnySetting] = &[
+    &INTERFACE,
+    &PORT_LOW,
+    &PORT_HIGH,
+    &MAX_SAVED_SIZE,
+    &CONNECT_TIMEOUT_MS,
+    &PEER_TIMEOUT_MS,
+    &LINGER_MS,
+    &ATOMICS,
+];

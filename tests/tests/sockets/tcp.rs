@@ -13,6 +13,7 @@ struct TcpPair;
 
 impl Kit for TcpPair {
     fn hints(&self) -> Hints {
+        ofi_tests::tcp_atomics();
         let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
         Hints::new().provider("tcp").ep_type(EpType::Rdm).src_addr(loopback)
     }

@@ -56,7 +56,7 @@ impl Load {
                 let (region, data) = (self.random(2), self.random(4) == 0);
                 self.access(at, region, data);
             }
-            12..15 if self.adds => self.add(at),
+            12..15 => self.add(at),
             12..15 => self.send(at),
             _ => self.lend(at),
         }

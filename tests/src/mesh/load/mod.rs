@@ -142,8 +142,6 @@ pub struct Load {
     lazy: Vec<(usize, u64)>,
     spare: [Vec<Memory>; 2],
     leased: Memory,
-    /// Whether atomic operations are among those that it does.
-    adds: bool,
     searching: bool,
     quiet: bool,
     steps: u64,
@@ -162,9 +160,7 @@ impl Load {
     /// An endpoint with everything that others may use. `stripe`: its own part of the others' regions, below
     /// [`STRIPES`].
     pub fn open(index: usize, stripe: usize, naming: Naming) -> Self {
-        // C's protocol has no atomic operations.
-        let atomic = if naming == Naming::Tcp { Caps::empty() } else { Caps::ATOMIC };
-        let caps = hints(naming).info.caps | atomic;
+        let caps = hints(naming).info.caps | Caps::ATOMIC;
         let side = opening(naming).hints(|hints| hints.caps(caps)).wait_obj(WaitObj::Fd).open();
         let memory = [Memory::new(STRIPES * STRIPE), Memory::library(&side.domain, STRIPES * STRIPE)];
         let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
@@ -188,7 +184,6 @@ impl Load {
             lazy: Vec::new(),
             spare,
             leased,
-            adds: !atomic.is_empty(),
             searching: false,
             quiet: false,
             steps: 0,
