@@ -57,7 +57,6 @@ impl Load {
                 self.access(at, region, data);
             }
             12..15 => self.add(at),
-            12..15 => self.send(at),
             _ => self.lend(at),
         }
     }
