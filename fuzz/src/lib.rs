@@ -111,6 +111,7 @@ pub fn tcp(input: &[u8]) -> bool {
         let payload = match packet {
             Packet::Message { len, .. } | Packet::ReadAnswer { len } => len,
             Packet::Write { len, .. } | Packet::Data { len, .. } => len,
+            Packet::Atomic { len, .. } | Packet::Note { len, .. } => len,
             Packet::Ack
             | Packet::Read { .. }
             | Packet::Rts { .. }
