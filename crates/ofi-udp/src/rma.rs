@@ -141,7 +141,7 @@ impl Lane {
         let copy = |who: Accessor<'_>| regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
         match owner.write(host, peer, (&remote, data), bytes.len(), copy)? {
             Progress::Ended(result) => Self::done(sender, 0, op, result),
-            Progress::Part | Progress::Wait => return Ok(Flow::Stop),
+            Progress::More | Progress::Wait => return Ok(Flow::Stop),
         }
         Ok(Flow::Next)
     }
@@ -185,7 +185,7 @@ impl Lane {
         })?;
         match progress {
             Progress::Wait => return Ok(Flow::Stop),
-            Progress::Part => {}
+            Progress::More => {}
             Progress::Ended(result) => {
                 self.long().write = None;
                 Self::done(sender, 0, parts.id, result);

@@ -146,7 +146,7 @@ impl Lane {
         })?;
         match progress {
             Progress::Wait => return Ok(Flow::Stop),
-            Progress::Part => {}
+            Progress::More => {}
             Progress::Ended(result) => {
                 let write = self.write.take();
                 self.done(common, peer, 0, op, result);

@@ -28,7 +28,7 @@ pub struct Owner<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The bytes are in place, and more follow.
-    Part,
+    More,
     /// There is no room for the report: offer the same bytes again.
     Wait,
     /// The write has ended.
@@ -211,7 +211,7 @@ impl WriteInParts {
         }
         self.got += part;
         if !is_last {
-            return Ok(Progress::Part);
+            return Ok(Progress::More);
         }
         let Some(errno) = self.failed else {
             host.accessed(owner.regions, MrAccess::REMOTE_WRITE, &self.remote);

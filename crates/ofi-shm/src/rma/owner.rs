@@ -165,7 +165,7 @@ impl Lane {
         });
         match progress? {
             Progress::Wait => return Ok(false),
-            Progress::Part => crash_point!("write_long.part"),
+            Progress::More => crash_point!("write_long.part"),
             Progress::Ended(result) => {
                 crash_point!("write_long.part");
                 let (is_measured, len) = (served.is_measured, served.write.got());
