@@ -3,7 +3,7 @@
 use ofi_api::{Caps, Errno, MrAccess, Piece, Result};
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::served::Progress;
+use ofi_core::transport::served::{Progress, total_len};
 use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
 
 use crate::Efa;
@@ -162,6 +162,11 @@ impl Lane {
         let rx = RxName::from_wire(write.own.rx);
         let data = write.data.map(|value| RemoteData { value, rx });
         if let WriteForm::Eager(bytes) = write.form {
+            // C's endpoints check this at neither end.
+            if total_len(&remote)? != bytes.len() {
+                self.refuse(common, peer, send_id, Errno::EINVAL);
+                return Ok(Flow::Next);
+            }
             let (owner, regions) = (common.owner(), &common.domain.regions);
             let copy = |who: Accessor<'_>| regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
             let Progress::Ended(result) = owner.write(host, peer, (&remote, data), bytes.len(), copy)? else {

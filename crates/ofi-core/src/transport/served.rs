@@ -1,5 +1,6 @@
-//! Accesses to this end's memory that it executes for a peer, in the same order on every transport: check, report,
-//! copy, count.
+//! Accesses to this end's memory that it executes for a peer, whose bytes come and go in packets or records. The order
+//! is the same on every transport: check, report, copy, count. Where a device or another process moves the bytes, the
+//! report follows the copy, and the transport has its own steps.
 //!
 //! A write is reported (remote CQ data) before its last bytes are copied, because the queue may have no room; then the
 //! transport offers the same bytes again later. The application cannot see the report before the bytes: both happen in
