@@ -369,8 +369,7 @@ impl Initiator {
             peer.nonce = nonce.max(1);
         }
         let (nonce, geometry) = (peer.nonce, shape::numbers(&self.geometry));
-        let (format, address) = peer.info.own_address();
-        let (format, address) = link.name_for(format, address);
+        let (format, address) = link.name.clone();
         let messages = u8::from(!link.writes);
         if peer.addr.is_none() {
             let (format, address) = peer.info.own_address();

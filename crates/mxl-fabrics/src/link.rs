@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ofi::raw::{
@@ -171,8 +171,6 @@ pub(crate) struct Link {
     _fabric: Arc<dyn Fabric>,
     /// The format of its address, and the address.
     pub name: (u32, Vec<u8>),
-    /// Its connections from loopback to loopback have that address, whatever its name is.
-    is_unbound: bool,
     needs_desc: bool,
     /// Whether remote writes are available; otherwise messages carry payloads.
     pub writes: bool,
@@ -229,7 +227,6 @@ impl Link {
         }
         let mut link = Self {
             name: (name.format().as_c(), name.bytes().to_vec()),
-            is_unbound: provider == Provider::Tcp && node.is_none(),
             needs_desc: info.domain_attr.mr_mode.contains(MrMode::LOCAL),
             endpoint: Some(endpoint),
             cq,
@@ -295,21 +292,6 @@ impl Link {
             }
         }
         Ok(())
-    }
-
-    /// The address by which a peer reaches this end. An endpoint of all addresses that calls a peer over loopback is
-    /// seen there as one of loopback, and over `tcp` a peer that is bound to loopback reaches no other address.
-    pub fn name_for(&self, format: u32, peer: &[u8]) -> (u32, Vec<u8>) {
-        let socket =
-            |format: u32, bytes: &[u8]| Address::new(AddrFormat::from_c(format)?, bytes).to_socket_addr();
-        let ends = socket(format, peer).zip(socket(self.name.0, &self.name.1));
-        match ends.filter(|(peer, _)| self.is_unbound && peer.ip().is_loopback()) {
-            Some((peer, own)) => {
-                let name = Address::from(SocketAddr::new(peer.ip(), own.port()));
-                (name.format().as_c(), name.bytes().to_vec())
-            }
-            None => self.name.clone(),
-        }
     }
 
     /// Inserts a peer's address.
