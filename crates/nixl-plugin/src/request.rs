@@ -42,13 +42,13 @@ pub struct Request {
     plan: Prepared,
     timeout: Duration,
     /// The transfer that was posted last.
-    posted: Mutex<Option<Posted>>,
+    posted: Mutex<Option<PostedTransfer>>,
     /// NIXL wants to release the request, whose memory is still in use.
     is_unwanted: AtomicBool,
 }
 
 /// A transfer that was posted.
-struct Posted {
+struct PostedTransfer {
     transfer: Transfer,
     /// When `timeout_s` is over.
     deadline: Instant,
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn ofi_nixl_post(request: *const Request, has_message: boo
             request.plan.post(request.timeout)?
         };
         let progress = transfer.poll()?;
-        Ok(posted.insert(Posted { transfer, deadline, ended: None }).told(progress))
+        Ok(posted.insert(PostedTransfer { transfer, deadline, ended: None }).told(progress))
     })
 }
 
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn ofi_nixl_estimate(request: *const Request, seconds: *mu
     })
 }
 
-impl Posted {
+impl PostedTransfer {
     /// The status of the transfer. Its failure is logged once.
     fn told(&mut self, progress: Progress) -> c_int {
         if let Some(ended) = self.ended {

@@ -163,16 +163,16 @@ impl Lane {
         let progress = served.write.part(common.owner(), host, self.peer, part, |who, remote, skip| {
             write_here(common, who, remote, skip, words)
         });
-        match progress? {
-            Progress::Wait => return Ok(false),
-            Progress::More => crash_point!("write_long.part"),
-            Progress::Ended(result) => {
-                crash_point!("write_long.part");
-                let (is_measured, len) = (served.is_measured, served.write.got());
-                self.end_write(common, id, result);
-                if is_measured {
-                    self.transfer_completed(common, host, Sink::Write(id), len);
-                }
+        let progress = progress?;
+        if progress == Progress::Wait {
+            return Ok(false);
+        }
+        crash_point!("write_long.part");
+        if let Progress::Ended(result) = progress {
+            let (is_measured, len) = (served.is_measured, served.write.got());
+            self.end_write(common, id, result);
+            if is_measured {
+                self.transfer_completed(common, host, Sink::Write(id), len);
             }
         }
         Ok(true)
