@@ -7,6 +7,7 @@ libplugin_OFI.so, which was built with shim/include/nixl_backend.h: a slot that 
 function. Prints the number of slots.
 """
 
+import os
 import re
 import subprocess
 import sys
@@ -19,7 +20,8 @@ HEAD = 16
 
 
 def lines(*words):
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    english = os.environ | {"LC_ALL": "C"}
+    return subprocess.run(words, check=True, capture_output=True, text=True, env=english).stdout.splitlines()
 
 
 def tables(library):

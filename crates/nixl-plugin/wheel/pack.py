@@ -8,6 +8,7 @@ glibc and libstdc++ that they need. Times and order are fixed, so equal content 
 
 import base64
 import hashlib
+import os
 import platform
 import re
 import subprocess
@@ -31,7 +32,9 @@ def platform_of(tree):
     for path in tree.rglob("*"):
         if path.is_file() and path.read_bytes()[:4] == b"\x7fELF":
             read = ["readelf", "--version-info", "--wide", str(path)]
-            text = subprocess.run(read, check=True, capture_output=True, text=True).stdout
+            # In another language, readelf names its columns otherwise.
+            english = os.environ | {"LC_ALL": "C"}
+            text = subprocess.run(read, check=True, capture_output=True, text=True, env=english).stdout
             glibc, cxx = max(glibc, newest(text, "GLIBC_2")), max(cxx, newest(text, r"GLIBCXX_3\.4"))
     enough = [version for version, symbols in LIBSTDCXX if symbols >= cxx]
     if not enough:
