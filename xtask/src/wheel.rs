@@ -94,22 +94,3 @@ fn stub(lib: &Path, way: &str, to: &Path) -> Result<(), String> {
     cc.arg("-L").arg(lib).arg(format!("-l:{BACKEND}")).arg(format!("-Wl,-rpath,$ORIGIN/{way}"));
     run(&mut cc).map(drop)
 }
-
-/// An index of packages as pip reads it (PEP 503), with this wheel alone. Returns its address.
-///
-/// # Errors
-/// A file cannot be written.
-pub fn index(wheel: &Path) -> Result<String, String> {
-    let index = target_dir("wheel").join("simple");
-    let folder = index.join(PACKAGE);
-    make(&folder)?;
-    let name = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    copy(wheel, &folder.join(&name))?;
-    for (page, link) in
-        [(index.join("index.html"), format!("{PACKAGE}/")), (folder.join("index.html"), name.clone())]
-    {
-        let text = format!("<!DOCTYPE html>\n<html><body><a href=\"{link}\">{link}</a></body></html>\n");
-        fs::write(&page, text).map_err(|error| format!("{}: {error}", page.display()))?;
-    }
-    Ok(format!("file://{}/", index.display()))
-}

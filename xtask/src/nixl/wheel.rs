@@ -1,4 +1,4 @@
-//! NIXL in one command: pip installs NIXL's wheel, and ours from a local index, into an empty environment. Two agents
+//! NIXL in one command: pip installs NIXL's wheel, and ours from its file, into an empty environment. Two agents
 //! use the backend there without a setting; a transfer is cancelled, late, or loses its peer; NIXL's own backend for
 //! libfabric runs on the `libfabric.so.1` of our wheel; and NIXL's own tests run on both.
 
@@ -40,11 +40,14 @@ impl Environment {
         let home = target_dir("nixl").join("empty");
         run(command("python3").args(["-m", "venv", "--clear"]).arg(&home))?;
         let environment = Self { python: home.join("bin/python") };
-        let mut pip = command(&environment.python);
-        // Twice quiet: pip warns of each package that the local index does not have.
-        pip.args(["-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-deps"]);
-        pip.args(["--extra-index-url", &wheel::index(wheel)?]).args(WHEELS).arg(wheel::PACKAGE);
-        run(&mut pip)?;
+        let pip = || {
+            let mut pip = command(&environment.python);
+            pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+            pip
+        };
+        run(pip().args(WHEELS))?;
+        // No index is asked for our wheel: anyone may publish something under its name.
+        run(pip().arg("--no-index").arg(wheel))?;
         let text = output(&mut environment.program(&["-m", "ofi_nixl"]))?;
         if !text.contains("nixl_cu12: finds ") {
             return Err(format!("NIXL does not find the backend:\n{text}"));
