@@ -1,25 +1,42 @@
 //! NIXL's own tests and examples in Python, on our backend. NIXL's wheels do not have them: they come from a checkout,
 //! or from GitHub, at the version of the wheel.
 
-use std::path::{Path, PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 use super::wheel::Environment;
 use super::{WHEELS, cuda};
-use crate::step::{Report, answers, command, not_run, output, run, target_dir};
+use crate::step::{Outcome, Report, answers, command, not_run, output, run, target_dir};
 
 /// A folder with NIXL's sources. Without it they are fetched.
 const SETTING: &str = "OFI_NIXL_SOURCES";
 const REPOSITORY: &str = "https://github.com/ai-dynamo/nixl";
+/// Seconds for fetching them.
+const FETCH_S: &str = "30";
 /// What `tests/nixl/theirs.py` runs.
 const CASES: [&str; 4] = ["tests", "basic", "expanded", "partial"];
 const NAME: &str = "NIXL's own tests in Python";
 
+/// Where NIXL's sources are.
+#[derive(Debug, PartialEq, Eq)]
+enum Sources {
+    At(PathBuf),
+    /// They cannot be fetched, for this reason.
+    NotFetched(String),
+}
+
 /// Runs all on OFI, and those that take the name of a backend on NIXL's own LIBFABRIC over our library.
 pub fn test(report: &mut Report, installed: &Environment) {
-    let sources = match sources().and_then(|sources| installed.add(&packages()).map(|()| sources)) {
-        Ok(sources) => sources,
-        Err(why) => return report.add(NAME, || not_run(NAME, &why)),
-    };
+    let mut found = None;
+    report.add("NIXL's sources, and the packages that its tests need", || {
+        match sources(std::env::var_os(SETTING), fetched)? {
+            Sources::At(folder) => found = Some(folder),
+            Sources::NotFetched(why) => return not_run(NAME, &why),
+        }
+        installed.add(&packages()).inspect_err(|_| found = None)?;
+        Ok(Outcome::Passed)
+    });
+    let Some(sources) = found else { return };
     let sources = &sources.to_string_lossy();
     let etcd = if answers("etcd", &["--version"]) {
         Some("partial-etcd")
@@ -50,27 +67,72 @@ fn version() -> &'static str {
     WHEELS[0].split_once("==").map_or("", |(_, version)| version)
 }
 
-/// The folder with NIXL's sources.
+/// The sources in a given folder, or else those that can be fetched.
 ///
 /// # Errors
-/// The reason why there is none.
-fn sources() -> Result<PathBuf, String> {
-    let (folder, is_given) = match std::env::var_os(SETTING) {
-        Some(folder) => (PathBuf::from(folder), true),
-        None => (target_dir("nixl").join(format!("sources-{}", version())), false),
+/// The folder has no such sources.
+fn sources(
+    given: Option<OsString>,
+    fetch: impl FnOnce() -> Result<PathBuf, String>,
+) -> Result<Sources, String> {
+    let folder = match given {
+        Some(given) => {
+            std::path::absolute(&given).map_err(|error| format!("{SETTING}={}: {error}", given.display()))?
+        }
+        None => match fetch() {
+            Ok(folder) => folder,
+            Err(why) => return Ok(Sources::NotFetched(why)),
+        },
     };
-    let has_tests = |folder: &Path| folder.join("test/python/test_nixl_api.py").is_file();
-    if !is_given && !has_tests(&folder) {
-        let _ = std::fs::remove_dir_all(&folder);
-        let mut git = command("timeout");
-        git.args(["--kill-after=5", "120", "git", "clone", "--quiet", "--depth", "1"]);
-        git.args(["--branch", &format!("v{}", version()), REPOSITORY]).arg(&folder);
-        run(&mut git).map_err(|why| {
-            format!("{REPOSITORY} cannot be fetched ({why}); {SETTING} may name a folder with these sources")
-        })?;
-    }
-    if !has_tests(&folder) {
+    if !folder.join("test/python/test_nixl_api.py").is_file() {
         return Err(format!("{} has no test/python/test_nixl_api.py", folder.display()));
     }
+    Ok(Sources::At(folder))
+}
+
+/// Fetches the sources once, complete or not at all. Returns their folder.
+///
+/// # Errors
+/// The reason why they cannot be fetched.
+fn fetched() -> Result<PathBuf, String> {
+    let folder = target_dir("nixl").join(format!("sources-{}", version()));
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let part = target_dir("nixl").join("sources.part");
+    let _ = std::fs::remove_dir_all(&part);
+    let mut git = command("timeout");
+    git.args(["--kill-after=5", FETCH_S, "git", "-c", "advice.detachedHead=false"]);
+    git.args(["clone", "--quiet", "--depth", "1", "--branch", &format!("v{}", version()), REPOSITORY])
+        .arg(&part);
+    // It would ask for a name and a password where GitHub knows no such repository.
+    run(git.env("GIT_TERMINAL_PROMPT", "0")).map_err(|why| {
+        format!("{REPOSITORY} cannot be fetched ({why}); {SETTING} may name a folder with these sources")
+    })?;
+    std::fs::rename(&part, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+
+    #[test]
+    fn only_sources_that_cannot_be_fetched_are_no_failure() {
+        let unfetched = || Err("no network".to_string());
+        assert_eq!(sources(None, unfetched), Ok(Sources::NotFetched("no network".into())));
+        let folder = std::env::temp_dir().join(format!("xtask-theirs-{}", std::process::id()));
+        for wrong in [folder.as_os_str(), OsStr::new("")] {
+            let error = sources(Some(wrong.into()), unfetched).unwrap_err();
+            assert!(error.contains(SETTING) || error.contains("has no test/python/"), "{error}");
+        }
+        assert!(sources(None, || Ok(folder.clone())).is_err());
+        let tests = folder.join("test/python");
+        std::fs::create_dir_all(&tests).unwrap();
+        std::fs::write(tests.join("test_nixl_api.py"), "").unwrap();
+        assert_eq!(sources(Some(folder.clone().into()), unfetched), Ok(Sources::At(folder.clone())));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }
