@@ -70,7 +70,7 @@ unsafe impl Transport for Tcp {
     }
 
     fn atomic_size(_ep: EpType) -> usize {
-        ofi_core::atomic::MAX_PACKET_ATOMIC_LEN
+        if settings::ATOMICS.get() { ofi_core::atomic::MAX_PACKET_ATOMIC_LEN } else { 0 }
     }
 
     fn note_size() -> usize {

@@ -26,6 +26,10 @@ const RMA_IOV_LIMIT: usize = 4;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TcpProvider;
 
+/// Orders among atomic operations.
+const OF_ATOMICS: MsgOrder =
+    MsgOrder::ATOMIC_RAR.union(MsgOrder::ATOMIC_RAW).union(MsgOrder::ATOMIC_WAR).union(MsgOrder::ATOMIC_WAW);
+
 /// The types of endpoints, and how each changes an offer.
 const TYPES: [(EpType, Narrow); 2] = [(EpType::Rdm, narrow), (EpType::Msg, connected)];
 
@@ -49,10 +53,7 @@ fn narrow(mut info: Info) -> Info {
         | MsgOrder::RMA_RAR
         | MsgOrder::RMA_RAW
         | MsgOrder::RMA_WAW
-        | MsgOrder::ATOMIC_RAR
-        | MsgOrder::ATOMIC_RAW
-        | MsgOrder::ATOMIC_WAR
-        | MsgOrder::ATOMIC_WAW;
+        | OF_ATOMICS;
     for kept in [&mut info.tx_attr.msg_order, &mut info.rx_attr.msg_order] {
         *kept &= order;
     }
@@ -75,9 +76,12 @@ fn answer(request: &Request<'_>, asked: &Asked, format: AddrFormat, interface: O
     }
     let base = Base { name: NAME, protocol: PROTOCOL, reach, format, rma_iov_limit: RMA_IOV_LIMIT };
     let mut variants = base.variants();
-    let lacks = if ATOMICS.get() { Caps::empty() } else { Caps::ATOMIC | Caps::COLLECTIVE };
     for info in &mut variants {
-        info.caps -= lacks;
+        if !ATOMICS.get() {
+            info.caps -= Caps::ATOMIC | Caps::COLLECTIVE;
+            info.tx_attr.msg_order -= OF_ATOMICS;
+            info.rx_attr.msg_order -= OF_ATOMICS;
+        }
         asked.name_ends(info, request, interface);
     }
     offer::answer(&TYPES, &variants, request)
