@@ -24,6 +24,8 @@ const ESTABLISHED_WITHIN: Duration = Duration::from_secs(5);
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
 /// Queue reads of one turn.
 const READS: usize = 16;
+/// Reads of what an ended connection has left in the queues: more than these hold.
+const MOST_READS: usize = 65_536;
 /// Bytes at which regions begin.
 const ALIGNED: usize = 4096;
 
@@ -168,9 +170,34 @@ impl Ingress {
 
     /// Ends the connection. Returns whether there was one.
     pub fn hang_up(&mut self) -> bool {
+        let was_connected = self.end_caller();
         self.request = None;
         self.marks.clear();
-        self.caller.take().is_some_and(|caller| caller.is_established)
+        was_connected
+    }
+
+    /// Drops the connection. Returns whether there was one. What it marked and nobody has read is dropped, as none of
+    /// it may be taken for the next initiator's: its endpoint is closed later, on another thread, and it is in the queue
+    /// until then.
+    fn end_caller(&mut self) -> bool {
+        let Some(caller) = self.caller.take() else { return false };
+        let was_connected = caller.is_established;
+        drop(caller);
+        // Nothing arrives any more, so this ends.
+        for _ in 0..MOST_READS {
+            let mut found = Found::default();
+            if !self.plant.poll(&mut found).unwrap_or(false) {
+                break;
+            }
+            self.keep_request(found);
+        }
+        was_connected
+    }
+
+    /// Events of a connection that has ended say nothing new; a request among them is kept.
+    fn keep_request(&mut self, found: Found) {
+        let newest = found.events.into_iter().flatten().filter_map(|event| event.info).next_back();
+        self.request = newest.or(self.request.take());
     }
 
     /// Drives the connection. What has arrived is in `marks` afterwards; [`Change::Disconnected`] is about what comes
@@ -194,7 +221,7 @@ impl Ingress {
         let is_late =
             |caller: &Caller| !caller.is_established && caller.line.since.elapsed() > ESTABLISHED_WITHIN;
         if self.caller.as_ref().is_some_and(is_late) {
-            self.caller = None;
+            self.end_caller();
         }
         Ok(was_busy)
     }
@@ -231,15 +258,13 @@ impl Ingress {
         for _ in 0..READS {
             let mut found = Found::default();
             let was_busy = self.plant.poll(&mut found)?;
-            self.marks.extend(found.data);
-            // Events of the ended connection; a request is asked again.
-            self.request =
-                found.events.into_iter().flatten().find_map(|event| event.info).or(self.request.take());
+            self.marks.extend(std::mem::take(&mut found.data));
+            self.keep_request(found);
             if !was_busy {
                 break;
             }
         }
-        if self.caller.take().is_some_and(|caller| caller.is_established) {
+        if self.end_caller() {
             changes.push(Change::Disconnected);
         }
         Ok(())
@@ -261,8 +286,14 @@ impl Ingress {
             }
             return true;
         }
-        if self.caller.take().is_some_and(|caller| caller.is_established) {
-            changes.push(Change::Disconnected);
+        if self.caller.is_some() {
+            // The next turn accepts it, after the program was told of the end.
+            if self.end_caller() {
+                changes.push(Change::Disconnected);
+            }
+            // One that came meanwhile takes its place.
+            self.request.get_or_insert(request);
+            return true;
         }
         // Headers of the last initiator must not be taken for those of the next.
         for start in (0..self.memory.count).filter_map(|at| self.memory.start(at)) {

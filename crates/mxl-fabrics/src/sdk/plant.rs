@@ -5,13 +5,14 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use ofi::raw::{
     BindFlags, Call, Caps, CompletionFlags, CompletionQueue, Context, CqAttr, CqBuffer, CqFormat,
     CqTaggedEntry, Domain, Endpoint, EpType, EqAttr, EqErrorEntry, Event, EventQueue, Fabric, Fid,
-    GetinfoFlags, Info, Lent, MemoryRegion, MrAccess, MrAttr, MrMode, OpFlags, Piece, RemotePiece, RmaOp,
-    Threading, Version, WaitObj,
+    GetinfoFlags, Info, Lent, MrAccess, MrAttr, OpFlags, Piece, RemotePiece, RmaOp, Threading, Version,
+    WaitObj,
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 
@@ -35,10 +36,7 @@ pub(crate) struct Plant {
     pub eq: Arc<dyn EventQueue>,
     pub domain: Arc<dyn Domain>,
     pub fabric: Arc<dyn Fabric>,
-    needs_desc: bool,
     limits: Limits,
-    /// Registrations of source memory, if the provider needs them.
-    local: HashMap<usize, Arc<dyn MemoryRegion>>,
     next: OpId,
 }
 
@@ -80,8 +78,7 @@ impl Plant {
         let eq = fabric.open_eq(&attr).map_err(Error::stack("open the event queue"))?;
         let attr = CqAttr { size: 0, format: CqFormat::Tagged, wait_obj: WaitObj::Fd, wait_set: None };
         let cq = domain.open_cq(&attr).map_err(Error::stack("open the queue"))?;
-        let needs_desc = info.domain_attr.mr_mode.contains(MrMode::LOCAL);
-        Ok(Self { info, cq, eq, domain, fabric, needs_desc, limits, local: HashMap::new(), next: 0 })
+        Ok(Self { info, cq, eq, domain, fabric, limits, next: 0 })
     }
 
     /// The limits of one write.
@@ -147,18 +144,6 @@ impl Plant {
             Err(error) => return Err(Error::stack("read the queue")(error)),
         }
         Ok(was_busy)
-    }
-
-    fn register(&mut self, source: Memory) -> Result<Arc<dyn MemoryRegion>, ofi::Error> {
-        if let Some(there) = self.local.get(&(source.addr as usize)) {
-            return Ok(there.clone());
-        }
-        let pieces = [Piece::new(source.addr, source.len)];
-        // SAFETY: the memory is mapped as long as the flow is open, which is longer than this; no peer may touch it.
-        let attr = unsafe { MrAttr::new(&pieces, MrAccess::WRITE) };
-        let region = self.domain.register(&attr)?;
-        self.local.insert(source.addr as usize, region.clone());
-        Ok(region)
     }
 }
 
@@ -232,34 +217,27 @@ impl Line {
             pieces.insert(0, Piece::new(raw.addr(), raw.len()));
         }
         let len: usize = raw.len() + spans.iter().map(|span| span.len as usize).sum::<usize>();
-        // The header's memory needs a registration of its own there: such providers are not carried yet.
-        let descs = match plant.needs_desc {
-            true => plant.register(source).map(|region| vec![region.desc(); pieces.len()]),
-            false => Ok(Vec::new()),
-        };
         plant.next += 1;
         let id = plant.next;
-        let posted = descs.and_then(|descs| {
-            // SAFETY: the header belongs to the table until its write has ended, or the endpoint is closed; on an error
-            // it was not lent. The rest is the caller's promise.
-            let buf = unsafe { Lent::new(&pieces, &descs) };
-            let remote = [RemotePiece { addr: to.addr, len, key: to.key }];
-            let mut flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
-            if data.is_some() {
-                flags |= OpFlags::REMOTE_CQ_DATA;
-            }
-            let op = RmaOp {
-                buf,
-                remote: &remote,
-                peer: FiAddr(0),
-                context: Context(id as usize),
-                data: data.unwrap_or(0).into(),
-                flags,
-                call: Call::Msg,
-            };
-            endpoint.write(&op)
-        });
-        match posted {
+        // The providers that `carries` names need no registration of local memory.
+        // SAFETY: the header belongs to the table until its write has ended, or the endpoint is closed; on an error it
+        // was not lent. The rest is the caller's promise.
+        let buf = unsafe { Lent::new(&pieces, &[]) };
+        let remote = [RemotePiece { addr: to.addr, len, key: to.key }];
+        let mut flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
+        if data.is_some() {
+            flags |= OpFlags::REMOTE_CQ_DATA;
+        }
+        let op = RmaOp {
+            buf,
+            remote: &remote,
+            peer: FiAddr(0),
+            context: Context(id as usize),
+            data: data.unwrap_or(0).into(),
+            flags,
+            call: Call::Msg,
+        };
+        match endpoint.write(&op) {
             Ok(()) => {
                 self.sends.insert(id, raw);
                 Ok(Some(id))
@@ -283,12 +261,55 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        if let Some(endpoint) = self.endpoint.take()
-            && let Err(error) = endpoint.shutdown()
-        {
-            tracing::trace!(target: "mxl::fabrics", %error, "there was no connection to end");
+        let Some(endpoint) = self.endpoint.take() else { return };
+        // This ends the connection and all of its operations: nothing is read from the source or placed here any more.
+        let ended = endpoint.shutdown();
+        let closing = Closing { endpoint: Some(endpoint), sends: std::mem::take(&mut self.sends) };
+        match ended {
+            Ok(()) => closing.elsewhere(),
+            // Not connected, so nothing is left to send; or it could not be ended, and closing it does that.
+            Err(error) => tracing::trace!(target: "mxl::fabrics", %error, "there was no connection to end"),
         }
-        // The endpoint is closed, which ends all operations; only then is their memory freed.
+    }
+}
+
+/// An endpoint whose connection has ended. Closing it waits until the peer's host has its last bytes: for a second
+/// with a peer that reads nothing.
+struct Closing {
+    /// There until this is dropped.
+    endpoint: Option<Arc<dyn Endpoint>>,
+    sends: HashMap<OpId, RawBuffer>,
+}
+
+/// Endpoints that are being closed by threads.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+/// The most of them.
+const MAX_CLOSING: usize = 16;
+
+impl Closing {
+    /// Closes the endpoint on a thread, so that the caller, who drives other connections, does not wait.
+    fn elsewhere(self) {
+        if CLOSING.fetch_add(1, Ordering::Relaxed) >= MAX_CLOSING {
+            CLOSING.fetch_sub(1, Ordering::Relaxed);
+            tracing::debug!(target: "mxl::fabrics", "many endpoints are being closed: this thread waits for one");
+            return;
+        }
+        let close = move || {
+            drop(self);
+            CLOSING.fetch_sub(1, Ordering::Relaxed);
+        };
+        // Without a thread the closure is dropped here, and the endpoint with it.
+        if let Err(error) = std::thread::Builder::new().name("mxl-close".into()).spawn(close) {
+            CLOSING.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!(target: "mxl::fabrics", %error, "no thread to close an endpoint: this one waited for it");
+        }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        // Closing it ends all operations that are left; only then is their memory freed.
+        self.endpoint = None;
         for (_, raw) in self.sends.drain() {
             // SAFETY: the parts are those of a vector, from when it was posted; the endpoint is closed.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
