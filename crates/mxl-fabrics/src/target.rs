@@ -114,6 +114,10 @@ impl Target {
     /// `node` and `service` are its address. A target that must be found again after a restart needs a fixed service
     /// and the `id` of its old [`TargetInfo`].
     ///
+    /// Over [`Provider::Tcp`] it listens at two ports: `service` for initiators of the C++ SDK, and the next one for those
+    /// of this library. Without a service, both are any ports. With [`Options::messages_only`] or [`Options::key`] it
+    /// serves this library's alone, at `service`.
+    ///
     /// # Errors
     /// [`Error::Flow`] if the flow cannot be created; [`Error::Stack`] and [`Error::Argument`] if the provider is not
     /// available there.
@@ -395,7 +399,12 @@ impl Polled for Target {
 
     fn is_quiet(&self) -> bool {
         let is_quiet = |peer: &Peer| peer.pending.is_empty() && peer.outbox.is_empty();
-        !self.link.is_sending() && self.greetings.is_empty() && self.peer.as_ref().is_none_or(is_quiet)
+        // No descriptor announces a request for a connection.
+        let is_called = self.ingress.is_some() && self.peer.is_none();
+        !is_called
+            && !self.link.is_sending()
+            && self.greetings.is_empty()
+            && self.peer.as_ref().is_none_or(is_quiet)
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {

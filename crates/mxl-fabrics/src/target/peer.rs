@@ -259,13 +259,13 @@ impl Target {
             let is_other = old.addr != addr;
             self.part(is_other.then_some(Why::Replaced));
         }
-        self.leave_foreign();
         if !self.stuck.is_over() {
             // It greets again.
             self.stats.refused += 1;
             self.link.remove(addr);
             return Ok(());
         }
+        self.leave_foreign();
         // Completions of the old initiator's writes from before its memory was withdrawn do not belong to the new one.
         let mut ended = Vec::new();
         self.drain(&mut ended)?;
