@@ -13,7 +13,7 @@ pub use crate::shape::{Span, numbers as geometry};
 /// Maximum length of a message without a payload, in bytes.
 pub const MAX_MESSAGE_LEN: usize = 512;
 /// The protocol version of this library. Other versions are refused.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// The number of commits by which an initiator may be ahead of its target's publications. The lowest eight bits of its
 /// number identify a commit.
 pub const WINDOW: u64 = 64;
