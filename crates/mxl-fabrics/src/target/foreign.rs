@@ -79,6 +79,10 @@ impl Target {
             self.stats.overwritten += 1;
             return Ok(());
         }
+        if info.is_invalid() && info.valid_slices == slices {
+            // It is published, as invalid: slices that follow change nothing.
+            return Ok(());
+        }
         for span in shape::slices(&self.geometry, info.valid_slices, mark.end) {
             let (offset, len) = (span.from as usize, span.len as usize);
             let Some(from) = ingress.at(mark.slot.into(), GRAIN_HEADER + offset, len) else { return Ok(()) };
