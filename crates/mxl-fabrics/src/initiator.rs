@@ -23,8 +23,8 @@ use crate::sdk::egress::{Called, Egress};
 use crate::sdk::plant::{self, Plant};
 use crate::{Beside, Error, Histogram, Options, Protocol, Provider, Result, TargetInfo, beside, shape};
 use pace::Pace;
-pub(crate) use peer::Job;
 use peer::Peer;
+pub(crate) use peer::{Job, Payload, What};
 pub use peer::{PeerState, PeerStats, Transfer};
 
 /// Interval of greetings to a silent target.
@@ -118,7 +118,8 @@ impl Initiator {
     ///
     /// # Errors
     /// [`Error::Info`] for a target that this library or provider cannot reach, or with another kind of flow;
-    /// [`Error::Exists`].
+    /// [`Error::Exists`]; [`Error::Argument`] for a target of the C++ SDK if [`Options::max_message`] leaves no room for a
+    /// header and a byte of payload.
     pub fn add(&mut self, info: &TargetInfo) -> Result<()> {
         if info.protocol() == Protocol::Sdk {
             return self.add_foreign(info);
@@ -136,6 +137,8 @@ impl Initiator {
             }
         }
         let addr = self.reach(info)?;
+        // The C++ SDK's target of this id has made way for one of this library.
+        self.replace_foreign(info.id);
         let Some(at) = there else {
             self.peers.push(Peer { addr, ..Peer::new(info.clone()) });
             return Ok(());

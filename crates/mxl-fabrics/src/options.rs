@@ -15,7 +15,7 @@ pub struct Options {
     /// provider has none does so automatically, and then the other end does too.
     pub messages_only: bool,
     /// The longest write or message in bytes, at least 512; longer transfers are split. By default the provider's own
-    /// limit.
+    /// limit. Writes to targets of the C++ SDK must be longer than a grain's header of 8192 bytes.
     pub max_message: Option<usize>,
     /// Initiators only: spreads each transfer over its period instead of sending it at once. Off by default.
     pub pacing: Option<Pacing>,

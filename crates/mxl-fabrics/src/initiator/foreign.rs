@@ -28,6 +28,19 @@ impl Initiator {
         let foreign = self.foreign.as_mut().ok_or_else(|| {
             Error::Info("this initiator does not speak the C++ SDK's protocol: open it without a key, and with writes".into())
         })?;
+        if self.peers.iter().any(|peer| peer.info.id == info.id) {
+            return Err(Error::Exists(info.id));
+        }
+        let header = match self.geometry {
+            Geometry::Grains { .. } => GRAIN_HEADER,
+            Geometry::Samples { .. } => ENTRY_HEADER,
+        };
+        let bytes = foreign.plant.limits().bytes;
+        if bytes <= header as u64 {
+            return Err(Error::Argument(format!(
+                "the C++ SDK's targets need writes of more than {header} bytes, and {bytes} is the most: raise max_message"
+            )));
+        }
         let new = Called::new(info.clone())?;
         let Some(at) = foreign.called.iter().position(|there| there.info.id == info.id) else {
             foreign.called.push(new);
@@ -131,13 +144,7 @@ impl Initiator {
             there.stats.failed += 1;
             return self.hang_up(at);
         }
-        let posting = there.posting.as_mut().map(|posting| &mut posting.sent);
-        for sent in there.sent.iter_mut().chain(posting) {
-            sent.ops.retain(|other| *other != op);
-        }
-        if let Some(sent) = there.sent.front_mut() {
-            sent.moved = Instant::now();
-        }
+        there.ended(op);
         self.judge_foreign(at);
     }
 
@@ -148,15 +155,21 @@ impl Initiator {
             let Some(sent) = there.sent.pop_front_if(|sent| sent.ops.is_empty()) else { return };
             let target = there.info.id;
             there.stats.bytes += sent.bytes;
-            if sent.is_partial {
-                continue;
-            }
             let index = sent.index;
             let is_whole = match &self.source {
                 _ if !sent.is_judged => true,
                 Source::Grains(reader) => reader.holds(index),
                 Source::Samples(reader) => reader.holds(index.saturating_sub(sent.count), sent.committed),
             };
+            if sent.is_partial {
+                // The end of the batch tells. The rest of a grain that is gone was told already.
+                if sent.count > 0 && !is_whole {
+                    there.torn = Some(sent.of);
+                }
+                continue;
+            }
+            let is_whole = is_whole && there.torn != Some(sent.of);
+            there.torn = None;
             if is_whole {
                 there.stats.done += 1;
                 there.latency.record(sent.since.elapsed());
@@ -165,10 +178,7 @@ impl Initiator {
             }
             there.stats.torn += 1;
             if sent.count == 0 {
-                // The target may have published it: this flags it there.
-                let what = What::Grain { start: 0, end: 0, payload: Payload::Left };
-                let since = Instant::now();
-                there.jobs.push_front(Job { index, what, posted: 0, number: None, since });
+                there.flag(index);
             }
             self.tell(Transfer::Torn { target, index });
         }
@@ -243,11 +253,11 @@ impl Initiator {
         let regions = &there.info.regions;
         let sent = |index, count| Sent {
             index,
+            of: job.index,
             count,
             committed: index,
             bytes: 0,
             ops: Vec::new(),
-            is_posted: false,
             is_judged: true,
             is_partial: false,
             since: job.since,
@@ -283,9 +293,8 @@ impl Initiator {
                     return None;
                 }
                 let ring = Rings { length: reader.stride() as u64 / reader.word(), word: reader.word() };
-                // Entries have the samples of a channel side by side: a ring that no batch wraps.
-                let flat = Rings { length: u64::MAX / 2 / ring.word / 65_536, word: ring.word };
-                let spans = shape::samples(reader.channels(), index, now, ring, flat);
+                // They lie side by side in an entry: their places in a ring do not count.
+                let spans = shape::samples(reader.channels(), index, now, ring, ring);
                 let write = wire::Write { to: 0, header: true, spans };
                 let writes = wire::cut(vec![write], ENTRY_HEADER as u64, plant.limits()).into();
                 let header = EntryHeader { index, count: now }.encode().to_vec();
@@ -338,6 +347,7 @@ impl Initiator {
             if !posting.sent.ops.is_empty() {
                 there.sent.push_back(Sent { is_partial: true, ..posting.sent });
             }
+            there.flag(index);
             self.tell(Transfer::Torn { target, index });
             return Ok(true);
         }
@@ -356,9 +366,8 @@ impl Initiator {
         posting.sent.ops.push(op);
         (posting.sent.bytes, posting.sent.moved) = (posting.sent.bytes + len, Instant::now());
         if posting.writes.is_empty()
-            && let Some(mut posting) = there.posting.take()
+            && let Some(posting) = there.posting.take()
         {
-            posting.sent.is_posted = true;
             there.sent.push_back(posting.sent);
         }
         Ok(true)
@@ -367,6 +376,14 @@ impl Initiator {
     /// These targets.
     pub(super) fn foreign_targets(&self) -> impl Iterator<Item = &Called> {
         self.foreign.iter().flat_map(|foreign| &foreign.called)
+    }
+
+    /// Removes such a target, because one of this library takes its place.
+    pub(super) fn replace_foreign(&mut self, id: u64) {
+        let Some(foreign) = &mut self.foreign else { return };
+        let Some(at) = foreign.called.iter().position(|there| there.info.id == id) else { return };
+        self.hang_up(at);
+        self.remove_foreign(id);
     }
 
     /// Removes such a target. Returns whether it was there.

@@ -8,7 +8,7 @@ use ofi::Address;
 
 use super::plant::{self, Line, Plant};
 use super::wire::Write;
-use crate::initiator::{Job, PeerState, PeerStats};
+use crate::initiator::{Job, Payload, PeerState, PeerStats, What};
 use crate::link::OpId;
 use crate::message::Remote;
 use crate::rest::Rest;
@@ -46,7 +46,10 @@ pub(crate) struct Posting {
 /// A transfer with writes in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
+    /// The grain, or the end of these samples.
     pub index: u64,
+    /// The index that the program submitted: another one for parts of a batch.
+    pub of: u64,
     /// Samples of the transfer; 0 for grains.
     pub count: u64,
     /// Samples up to this index were committed when the first write was posted.
@@ -54,13 +57,12 @@ pub(crate) struct Sent {
     pub bytes: u64,
     /// Its writes in flight.
     pub ops: Vec<OpId>,
-    pub is_posted: bool,
     /// It had a payload, which may be overwritten at the source.
     pub is_judged: bool,
-    /// The part of a batch that is not its last.
+    /// The part of a batch that is not its last, or of a grain whose rest is gone: not the end of a transfer.
     pub is_partial: bool,
     pub since: Instant,
-    /// When something of it was posted or ended last.
+    /// When it was posted, or any write to the target ended, whichever is later.
     pub moved: Instant,
 }
 
@@ -73,6 +75,8 @@ pub(crate) struct Called {
     pub jobs: VecDeque<Job>,
     pub posting: Option<Posting>,
     pub sent: VecDeque<Sent>,
+    /// The batch of which a part was overwritten at the source.
+    pub torn: Option<u64>,
     /// The next entry of the bounce buffer.
     pub entry: usize,
     pub rest: Rest,
@@ -92,6 +96,7 @@ impl Called {
             jobs: VecDeque::new(),
             posting: None,
             sent: VecDeque::new(),
+            torn: None,
             entry: 0,
             rest: Rest::Announced,
             stats: PeerStats::default(),
@@ -129,8 +134,11 @@ impl Called {
         self.pause = PAUSE.1.min(self.pause * 2);
         let sent = self.sent.drain(..).filter(|sent| !sent.is_partial).map(|sent| sent.index);
         let mut lost: Vec<u64> = sent.collect();
-        lost.extend(self.posting.take().map(|posting| posting.job.index));
+        // The rest of a batch is a job.
+        let posting = self.posting.take().filter(|posting| !posting.sent.is_partial);
+        lost.extend(posting.map(|posting| posting.job.index));
         lost.extend(self.jobs.drain(..).map(|job| job.index));
+        self.torn = None;
         lost
     }
 
@@ -140,6 +148,22 @@ impl Called {
             Call::Idle(_) => None,
             Call::Calling(line) | Call::Connected(line) => Some(line),
         }
+    }
+
+    /// Notes that a write has ended: the target takes something.
+    pub fn ended(&mut self, op: OpId) {
+        let posting = self.posting.as_mut().map(|posting| &mut posting.sent);
+        let now = Instant::now();
+        for sent in self.sent.iter_mut().chain(posting) {
+            sent.ops.retain(|other| *other != op);
+            sent.moved = now;
+        }
+    }
+
+    /// Announces a grain again, as invalid: it was overwritten at the source, and the target may have published it.
+    pub fn flag(&mut self, index: u64) {
+        let what = What::Grain { start: 0, end: 0, payload: Payload::Left };
+        self.jobs.push_front(Job { index, what, posted: 0, number: None, since: Instant::now() });
     }
 
     /// The time of the next thing to do.
@@ -156,7 +180,10 @@ impl Called {
         match &self.call {
             Call::Idle(_) => false,
             Call::Calling(line) => line.since.elapsed() > ACCEPTED_WITHIN,
-            Call::Connected(_) => self.sent.front().is_some_and(|sent| sent.moved.elapsed() > STUCK_AFTER),
+            Call::Connected(_) => {
+                let oldest = self.sent.front().or(self.posting.as_ref().map(|posting| &posting.sent));
+                oldest.is_some_and(|sent| sent.moved.elapsed() > STUCK_AFTER)
+            }
         }
     }
 }
@@ -166,4 +193,82 @@ pub(crate) struct Egress {
     // Dropped before what its connections use.
     pub called: Vec<Called>,
     pub plant: Plant,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, Provider};
+
+    /// A target that is connected, as far as this end knows. Its connection is one that was never made.
+    fn connected(plant: &Plant) -> Called {
+        let line = plant.line(None).unwrap();
+        let address = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 9)));
+        let (format, address) = (address.format().as_c(), address.bytes().to_vec());
+        let provider = Provider::Tcp;
+        let info = TargetInfo { id: 7, provider, format, address, regions: vec![], bounce: None, ours: None };
+        let mut there = Called::new(info).unwrap();
+        there.call = Call::Calling(line);
+        there.established();
+        there
+    }
+
+    fn job(index: u64) -> Job {
+        let what = What::Samples { count: 48, published: true };
+        Job { index, what, posted: 0, number: None, since: Instant::now() }
+    }
+
+    fn sent(index: u64, of: u64, op: OpId, is_partial: bool) -> Sent {
+        let long_ago = Instant::now().checked_sub(2 * STUCK_AFTER).unwrap();
+        let (ops, since) = (vec![op], long_ago);
+        let (count, committed, bytes) = (48, index, 0);
+        let is_judged = true;
+        Sent { index, of, count, committed, bytes, ops, is_judged, is_partial, since, moved: long_ago }
+    }
+
+    fn posting(sent: Sent) -> Posting {
+        let (header, remote) = (Vec::new(), Remote::default());
+        Posting { job: job(sent.of), header, remote, mark: 0, writes: VecDeque::new(), sent }
+    }
+
+    fn plant() -> Plant {
+        Plant::open(Provider::Tcp, (Some("127.0.0.1"), None), &Options::default()).unwrap()
+    }
+
+    /// Regression test: a target that took a part of the first transfer, and then nothing, was never dropped.
+    #[test]
+    fn a_target_that_takes_a_part_of_a_transfer_and_no_more_is_stuck() {
+        let plant = plant();
+        let mut there = connected(&plant);
+        assert!(!there.is_stuck());
+        there.posting = Some(posting(sent(1048, 1048, 1, false)));
+        assert!(there.is_stuck());
+    }
+
+    /// Regression test: only the oldest transfer had the time of the last write that ended, so the next one was taken
+    /// for stuck as soon as that was over.
+    #[test]
+    fn a_target_that_takes_a_long_transfer_is_not_stuck_at_the_next_one() {
+        let plant = plant();
+        let mut there = connected(&plant);
+        there.sent.extend([sent(1048, 1048, 1, false), sent(1096, 1096, 2, false)]);
+        there.posting = Some(posting(sent(1144, 1144, 3, false)));
+        assert!(there.is_stuck());
+        there.ended(1);
+        assert!(there.sent[0].ops.is_empty() && !there.is_stuck());
+        there.sent.clear();
+        assert!(!there.is_stuck());
+    }
+
+    /// Regression test: the end of a batch whose first part was being posted was told twice.
+    #[test]
+    fn a_batch_in_parts_is_lost_once() {
+        let plant = plant();
+        let mut there = connected(&plant);
+        there.sent.push_back(sent(1048, 1144, 1, true));
+        there.posting = Some(posting(sent(1096, 1144, 2, true)));
+        there.jobs.push_back(job(1144));
+        assert_eq!(there.hang_up(), [1144]);
+        assert!(there.is_idle());
+    }
 }

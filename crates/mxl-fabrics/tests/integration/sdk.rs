@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use mxl::{BatchHints, FlowDefinition, GrainWriter, Wait};
-use mxl_fabrics::{Initiator, PeerState, Protocol, Provider, Received, Target, TargetInfo};
+use mxl_fabrics::{Error, Initiator, Options, PeerState, Protocol, Provider, Received, Target, TargetInfo};
 
 use crate::common::sdk::{HEADER, Room, SdkInitiator, SdkTarget, Stands};
 use crate::common::{Folder, LONG, camera, microphone};
@@ -533,4 +533,89 @@ fn a_stuck_target_of_the_sdk_is_dropped_and_called_again() {
     let waited = begin.elapsed().as_secs();
     assert!((5..15).contains(&waited), "dropped after {waited} s");
     assert_eq!(initiator.target(77).unwrap().1.lost, 1);
+}
+
+/// Slices of a flagged grain: it is published once, as invalid.
+#[test]
+fn a_flagged_grain_of_the_sdk_is_published_once() {
+    let (far, definition, planes) = (Folder::new(), camera(), [512]);
+    let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+    let mut initiator = SdkInitiator::connect(&target.info().to_json());
+    connect(&mut initiator, &mut target);
+    for (start, end) in [(0, 7), (7, 20), (20, 40)] {
+        initiator.transfer_grain(slot(1000, 512 * 40, (40, end), 1), 1000, (start, end), 40, &planes);
+    }
+    initiator.transfer_grain(slot(1001, 512 * 40, (40, 40), 0), 1001, (0, 40), 40, &planes);
+    let received = [next(&mut initiator, &mut target), next(&mut initiator, &mut target)];
+    let wanted = [(1000, true), (1001, false)];
+    assert_eq!(received, wanted.map(|(index, invalid)| Received::Grain { index, slices: 40, invalid }));
+    let stats = target.stats();
+    assert_eq!(
+        (stats.published, stats.invalid, stats.overwritten, stats.nonsense),
+        (2, 1, 0, 0),
+        "{stats:?}"
+    );
+}
+
+/// The program is told of the end of a silent initiator before it is told of the one in its place.
+#[test]
+fn an_initiator_that_takes_the_place_of_a_silent_one_is_told_after_its_end() {
+    let (far, definition) = (Folder::new(), camera());
+    let mut target = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, None).unwrap();
+    let info = target.info().to_json();
+    let mut silent = SdkInitiator::connect(&info);
+    let mut told = Vec::new();
+    until(|| {
+        silent.progress();
+        told.extend(target.poll().unwrap());
+        silent.stands == Stands::Connected && target.is_connected()
+    });
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    let mut second = SdkInitiator::connect(&info);
+    until(|| {
+        second.progress();
+        silent.progress();
+        told.extend(target.poll().unwrap());
+        second.stands != Stands::Connecting && target.stats().taken == 2 && silent.stands == Stands::Gone
+    });
+    told.extend(std::iter::from_fn(|| target.poll().unwrap()));
+    assert_eq!(told, [Received::Connected, Received::Disconnected, Received::Connected]);
+    assert_eq!((second.stands, target.is_connected()), (Stands::Connected, true));
+}
+
+/// An id is that of one target, whichever protocol it speaks.
+#[test]
+fn a_target_of_ours_takes_the_place_of_one_of_the_sdk() {
+    let (near, far, definition) = (Folder::new(), Folder::new(), camera());
+    let _source = near.domain().create_grains(&definition, &BatchHints::default()).unwrap();
+    let theirs = SdkTarget::open(77, None, 7, HEADER + 512 * 40, false);
+    let theirs = TargetInfo::parse(&theirs.info()).unwrap();
+    let ours = Target::open(&far.domain(), &definition, Provider::Tcp, LOCAL, Some(77)).unwrap();
+    let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Tcp, LOCAL).unwrap();
+    initiator.add(&theirs).unwrap();
+    initiator.add(ours.info()).unwrap();
+    assert_eq!((initiator.targets().count(), initiator.protocol(77)), (1, Some(Protocol::Own)));
+    assert!(matches!(initiator.add(&theirs), Err(Error::Exists(77))));
+    initiator.remove(77).unwrap();
+    initiator.add(&theirs).unwrap();
+    assert_eq!((initiator.targets().count(), initiator.protocol(77)), (1, Some(Protocol::Sdk)));
+}
+
+/// A header of the SDK is one write.
+#[test]
+fn targets_of_the_sdk_are_refused_where_a_header_is_longer_than_a_write() {
+    let (near, definition) = (Folder::new(), camera());
+    let _source = near.domain().create_grains(&definition, &BatchHints::default()).unwrap();
+    let target = SdkTarget::open(77, None, 7, HEADER + 512 * 40, false);
+    let info = TargetInfo::parse(&target.info()).unwrap();
+    for (max_message, is_enough) in [(HEADER, false), (HEADER + 1, true)] {
+        let mut options = Options::default();
+        options.max_message = Some(max_message);
+        let mut initiator =
+            Initiator::open_with(&near.domain(), definition.id, Provider::Tcp, LOCAL, &options).unwrap();
+        match initiator.add(&info) {
+            Err(Error::Argument(why)) => assert!(!is_enough && why.contains("raise max_message"), "{why}"),
+            added => assert!(is_enough && added.is_ok(), "{added:?}"),
+        }
+    }
 }
