@@ -1,8 +1,8 @@
 /*
  * Flows between hosts: an initiator writes a flow into the rings of targets.
  *
- * Both ends must use this library. Several threads may use the objects of one instance; each call locks its
- * object.
+ * Both ends use this library; over TCP either end may be the C++ SDK's. Several threads may use the objects of one
+ * instance; each call locks its object.
  */
 #ifndef MXL_FABRICS_H
 #define MXL_FABRICS_H
@@ -27,13 +27,13 @@ typedef struct mxlFabricsInitiator_t *mxlFabricsInitiator;
 typedef enum mxlFabricsProvider_t {
 	/* In queries only. */
 	MXL_FABRICS_PROVIDER_ANY = 0,
-	/* Reliable transfer over IP: UDP datagrams. */
+	/* TCP connections, as in the C++ SDK. They have no authorization keys. */
 	MXL_FABRICS_PROVIDER_TCP = 1,
 	MXL_FABRICS_PROVIDER_VERBS = 2,
 	MXL_FABRICS_PROVIDER_EFA = 3,
 	/* Processes of one host. */
 	MXL_FABRICS_PROVIDER_SHM = 4,
-	/* The same as TCP; not in the C++ SDK. */
+	/* Reliable transfer over UDP datagrams; not in the C++ SDK. */
 	MXL_FABRICS_PROVIDER_UDP = 5,
 } mxlFabricsProvider;
 
