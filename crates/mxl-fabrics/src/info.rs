@@ -424,8 +424,8 @@ mod tests {
         }
         let text = of_ours().to_json();
         for (from, to, why) in [
-            (r#""version":3"#, r#""version":-3"#, "ofi.version"),
-            (r#""version":3"#, r#""versio":3"#, "version is missing"),
+            (r#""version":4"#, r#""version":-4"#, "ofi.version"),
+            (r#""version":4"#, r#""versio":4"#, "version is missing"),
             (r#""epoch":"1"#, r#""epoch":"x"#, "epoch"),
             (r#"["messages","writes"]"#, "7", "ofi.capabilities"),
             (r#""geometry":[1,"#, r#""geometry":["#, "7 numbers"),
