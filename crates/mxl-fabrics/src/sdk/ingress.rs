@@ -63,6 +63,8 @@ pub(crate) struct Ingress {
 /// Regions of equal length, side by side.
 struct Staging {
     raw: Option<RawBuffer>,
+    /// Bytes before the first region.
+    pad: usize,
     len: usize,
     stride: usize,
     count: usize,
@@ -70,17 +72,19 @@ struct Staging {
 
 impl Staging {
     fn new(count: usize, len: usize) -> Result<Self> {
-        let stride = len.next_multiple_of(ALIGNED);
         let too_long = || Error::Argument(format!("{count} regions of {len} bytes do not fit into memory"));
-        let bytes = stride.checked_mul(count).filter(|bytes| isize::try_from(*bytes).is_ok());
+        let stride = len.checked_next_multiple_of(ALIGNED).ok_or_else(too_long)?;
+        let bytes = stride.checked_mul(count).and_then(|bytes| bytes.checked_add(ALIGNED));
+        let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok()).ok_or_else(too_long)?;
         // Pages that no peer writes are never touched.
-        let memory = vec![0_u8; bytes.ok_or_else(too_long)?];
-        Ok(Self { raw: Some(memory.into_raw()), len, stride, count })
+        let raw = vec![0_u8; bytes].into_raw();
+        let pad = raw.addr().addr().wrapping_neg() % ALIGNED;
+        Ok(Self { raw: Some(raw), pad, len, stride, count })
     }
 
     fn start(&self, at: usize) -> Option<*mut u8> {
         let raw = self.raw.as_ref().filter(|_| at < self.count)?;
-        Some(raw.addr().wrapping_add(at * self.stride))
+        Some(raw.addr().wrapping_add(self.pad + at * self.stride))
     }
 }
 
@@ -309,5 +313,25 @@ impl Ingress {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_begin_at_pages_and_are_apart() {
+        for (count, len) in [(1, 1), (3, 4096), (7, 5000)] {
+            let memory = Staging::new(count, len).unwrap();
+            let starts: Vec<usize> =
+                (0..count).filter_map(|at| memory.start(at)).map(|start| start.addr()).collect();
+            assert!(starts.len() == count && starts.iter().all(|start| start % ALIGNED == 0), "{starts:?}");
+            assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= len), "{starts:?}");
+            let raw = memory.raw.as_ref().unwrap();
+            assert!(starts[count - 1] + len <= raw.addr().addr() + raw.len());
+            assert!(starts[0] >= raw.addr().addr() && memory.start(count).is_none());
+        }
+        assert!(Staging::new(usize::MAX, 2).is_err() && Staging::new(1, usize::MAX).is_err());
     }
 }

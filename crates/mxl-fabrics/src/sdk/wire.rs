@@ -1,8 +1,10 @@
 //! Formats of the C++ SDK's fabrics protocol: CQ data, headers of grains, entries of samples. All numbers are
 //! little-endian.
 
+use std::mem::offset_of;
+
 use mxl::Geometry;
-use mxl::layout::PAYLOAD_OFFSET;
+use mxl::layout::{GRAIN_VERSION, GrainHeader, PAYLOAD_OFFSET};
 
 use crate::shape::{self, Span};
 
@@ -10,8 +12,8 @@ use crate::shape::{self, Span};
 pub const GRAIN_HEADER: usize = PAYLOAD_OFFSET;
 /// Bytes before the samples in an entry: the index after them, and their count.
 pub const ENTRY_HEADER: usize = 16;
-/// Bytes of a grain's header that are not 0.
-const HEADER_USED: usize = 28;
+/// Bytes that a grain's header says it has.
+const STRUCTURE: u32 = size_of::<GrainHeader>() as u32;
 /// The flag of a grain without a valid payload.
 pub const INVALID: u32 = 1;
 /// Maximum entries of a bounce buffer. The C++ SDK's have a few dozen.
@@ -59,13 +61,13 @@ impl Header {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; GRAIN_HEADER];
         let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-        put(0, &1_u32.to_le_bytes()); // version
-        put(4, &4096_u32.to_le_bytes()); // size of the structure
-        put(8, &self.index.to_le_bytes());
-        put(16, &self.flags.to_le_bytes());
-        put(20, &self.size.to_le_bytes());
-        put(24, &self.total.to_le_bytes());
-        put(26, &self.valid.to_le_bytes());
+        put(offset_of!(GrainHeader, version), &GRAIN_VERSION.to_le_bytes());
+        put(offset_of!(GrainHeader, size), &STRUCTURE.to_le_bytes());
+        put(offset_of!(GrainHeader, index), &self.index.to_le_bytes());
+        put(offset_of!(GrainHeader, flags), &self.flags.to_le_bytes());
+        put(offset_of!(GrainHeader, grain_size), &self.size.to_le_bytes());
+        put(offset_of!(GrainHeader, total_slices), &self.total.to_le_bytes());
+        put(offset_of!(GrainHeader, valid_slices), &self.valid.to_le_bytes());
         bytes
     }
 
@@ -73,17 +75,19 @@ impl Header {
     pub fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
         let u16_at = |at: usize| u16::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-        ((u32_at(0), u32_at(4)) == (1, 4096)).then(|| Self {
-            index: u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 + byte])),
-            flags: u32_at(16),
-            size: u32_at(20),
-            total: u16_at(24),
-            valid: u16_at(26),
+        let what = (u32_at(offset_of!(GrainHeader, version)), u32_at(offset_of!(GrainHeader, size)));
+        let index = offset_of!(GrainHeader, index);
+        (what == (GRAIN_VERSION, STRUCTURE)).then(|| Self {
+            index: u64::from_le_bytes(std::array::from_fn(|byte| bytes[index + byte])),
+            flags: u32_at(offset_of!(GrainHeader, flags)),
+            size: u32_at(offset_of!(GrainHeader, grain_size)),
+            total: u16_at(offset_of!(GrainHeader, total_slices)),
+            valid: u16_at(offset_of!(GrainHeader, valid_slices)),
         })
     }
 
     /// Bytes that [`parse`](Self::parse) reads.
-    pub const LEN: usize = HEADER_USED;
+    pub const LEN: usize = offset_of!(GrainHeader, reserved);
 }
 
 /// The header of an entry.
