@@ -189,6 +189,9 @@ impl<G> Core<G> {
                 (session.incarnation, Body::Hello { name, incarnation, tag, rails })
             }
         };
+        if matches!(state, State::Rejecting(_)) {
+            self.await_no_places(id);
+        }
         if matches!(state, State::Greeting | State::Confirming) {
             self.remind(now + self.config.greeting_interval, Timer::Session(id));
         }
@@ -265,6 +268,7 @@ impl<G> Core<G> {
 
     /// Handles the confirmation of a session that this agent offered. It replaces the previous session.
     pub(super) fn confirmed(&mut self, id: SlotId) {
+        self.await_no_places(id);
         let able_until = self.now + self.patience();
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;

@@ -160,6 +160,19 @@ impl<G> Core<G> {
         }
     }
 
+    /// Removes a session from the lists of those that wait: it ends, or is no answer to a stranger any more. What it
+    /// still has to do is listed again where it belongs, and no list has more entries than there are sessions.
+    pub(super) fn await_no_places(&mut self, id: SlotId) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        let mut awaited = std::mem::take(&mut session.awaited);
+        while awaited != 0 {
+            let rail = &mut self.places.rails[awaited.trailing_zeros() as usize];
+            rail.answers.retain(|&other| other != id);
+            rail.waiting.retain(|&other| other != id);
+            awaited &= awaited - 1;
+        }
+    }
+
     /// Lets up to `count` of the sessions that wait for places on a rail look again, those that wait longest first.
     /// Those that have ended, or that have no work left, do not count: they would use up the turns of those behind
     /// them.
@@ -217,12 +230,102 @@ impl<G> Core<G> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use ofi::Errno;
+
+    use super::super::{Access, Config, OpId, Plan, Refused, Sink};
     use super::*;
-    use crate::wire::RailInfo;
+    use crate::wire::message::Body;
+    use crate::wire::{Message, RailInfo};
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    fn spec(size: u32) -> RailSpec {
+        let info = RailInfo { provider: "none".into(), format: 0, address: vec![0] };
+        RailSpec { info, bandwidth: None, wide_data: true, severs: false, operations: size }
+    }
 
     fn places(size: u32) -> Places {
-        let info = RailInfo { provider: "none".into(), format: 0, address: vec![0] };
-        Places::new(&[RailSpec { info, bandwidth: None, wide_data: true, severs: false, operations: size }])
+        Places::new(&[spec(size)])
+    }
+
+    /// A rail that takes everything: its messages, with the tags of the welcomes among them.
+    #[derive(Default)]
+    struct Rail(Vec<(OpId, u64)>);
+
+    impl Sink<()> for Rail {
+        fn access(&mut self, _: &Access, _: &Plan<()>, _: bool) -> Result<(), Refused> {
+            Ok(())
+        }
+
+        fn send(&mut self, op: OpId, _: usize, _: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {
+            let tag = match Message::parse(&bytes).unwrap().body {
+                Body::Welcome { tag, .. } => tag,
+                _ => 0,
+            };
+            self.0.push((op, tag));
+            Ok(())
+        }
+
+        fn insert(&mut self, _: usize, _: u32, address: &[u8]) -> Result<u64, Errno> {
+            Ok(u64::from(address[0]))
+        }
+
+        fn remove(&mut self, _: usize, _: u64) {}
+    }
+
+    /// An agent whose rail takes four operations, so that one stranger alone is answered.
+    fn agent() -> (Core<()>, Rail) {
+        let mut next = 0_u64;
+        let random = move || {
+            next += 1;
+            next << 32 | 1
+        };
+        (Core::new("agent", vec![spec(4)], Config::default(), Box::new(random)), Rail::default())
+    }
+
+    /// A greeting arrives.
+    fn greet(core: &mut Core<()>, rail: &mut Rail, name: &str, tag: u64) {
+        let to = core.metadata(Vec::new()).incarnation;
+        let rails = vec![RailInfo { provider: "none".into(), format: 0, address: vec![1] }];
+        let hello = Body::Hello { name: name.into(), incarnation: 7, tag, rails };
+        core.message(&Message { to, body: hello }.encode(), NOW);
+        while core.perform(NOW, rail) {}
+    }
+
+    #[test]
+    fn a_peer_that_greets_again_and_again_waits_once() {
+        let (mut core, mut rail) = agent();
+        greet(&mut core, &mut rail, "silent", 1 << 32);
+        assert_eq!(rail.0.len(), 1, "the answers' quarter is taken");
+        for nth in 0..10_000 {
+            greet(&mut core, &mut rail, "eager", nth << 32 | 2);
+            let (waiting, sessions) = (core.places.rails[0].answers.len(), core.sessions.len());
+            assert!(waiting == 1 && sessions <= 3, "{waiting} of {sessions} sessions wait");
+        }
+    }
+
+    #[test]
+    fn a_session_that_opens_while_its_answer_waits_is_listed_anew() {
+        let (mut core, mut rail) = agent();
+        greet(&mut core, &mut rail, "bob", 1 << 32);
+        let (op, tag) = rail.0.remove(0);
+        core.ended(op, Ok(()), NOW);
+        greet(&mut core, &mut rail, "silent", 2 << 32);
+        greet(&mut core, &mut rail, "bob", 1 << 32); // the welcome was late
+        assert_eq!((rail.0.len(), core.places.rails[0].answers.len()), (1, 1));
+        // The other places are taken too, and the session owes its peer an answer.
+        core.places.take(0, 3);
+        core.message(&Message { to: tag, body: Body::Confirm }.encode(), NOW);
+        while core.perform(NOW, &mut rail) {}
+        let places = &core.places.rails[0];
+        assert_eq!((rail.0.len(), places.answers.len(), places.waiting.len()), (1, 0, 1));
+        if core.places.give_back(0, 1) {
+            core.wake_waiting(0, 1);
+        }
+        while core.perform(NOW, &mut rail) {}
+        assert_eq!(rail.0.len(), 2, "it has the first place, although the strangers have their quarter");
     }
 
     /// Takes all that a path may have. Returns the number.

@@ -584,6 +584,8 @@ impl<G> Core<G> {
         if session.state == State::Over {
             return;
         }
+        self.await_no_places(id);
+        let Some(session) = self.sessions.get_mut(id) else { return };
         let (was_up, session_peer) = (session.state == State::Up, session.peer);
         self.rejections -= usize::from(matches!(session.state, State::Rejecting(_)));
         session.state = State::Over;
