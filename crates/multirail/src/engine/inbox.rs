@@ -6,8 +6,9 @@
 //! was sent again after a rail failed counts once. Only transfers with a notification count.
 //!
 //! Bounds: [`WINDOW`] notifications and [`BYTES`] that are unfinished, or that are neither taken nor acknowledged
-//! (`unread.rs`); [`WINDOW`] gaps between the ids that were delivered; the length of a notification; and the writes of
-//! the last [`NUMBERS`] transfers. How far ids lie apart does not matter: while a program takes no notifications, the
+//! (`unread.rs`); [`WINDOW`] gaps between the ids that were delivered, beyond which no id is taken that might leave one
+//! more (what is unfinished by then may add as many); the length of a notification; and the writes of the last
+//! [`NUMBERS`] transfers. How far ids lie apart does not matter: while a program takes no notifications, the
 //! orders behind them go on. A sender that keeps to its bounds (`session.rs`) stays within them: the bytes are equal,
 //! the numbers lower. Input beyond the bounds is dropped and counted.
 
@@ -241,9 +242,9 @@ impl Inbox {
         }
     }
 
-    /// Whether another id may be unfinished, or cancelled: each that is delivered may leave a gap before it.
+    /// Whether another id may be delivered or cancelled, which may leave a gap before it.
     fn has_gaps(&self) -> bool {
-        ((self.delivered.gaps() + self.partial.len()) as u64) < WINDOW
+        (self.delivered.gaps() as u64) < WINDOW
     }
 
     fn finish(&mut self, id: u64) -> Option<Vec<u8>> {
@@ -402,6 +403,28 @@ mod tests {
         let mut inbox = Inbox::default();
         let held = (0..2 * WINDOW).filter(|nth| !inbox.hold(nth * 1000)).count();
         assert_eq!(held as u64, WINDOW);
+    }
+
+    /// An unfinished notification counts once, although each order that is delivered behind one leaves a gap: a sender
+    /// with all its notifications unfinished may go on with its orders.
+    #[test]
+    fn orders_are_taken_between_unfinished_notifications() {
+        let mut inbox = Inbox::default();
+        let order = |id| fragments(id, 0, 0, b"order").remove(0);
+        for nth in 0..super::super::session::UNACKED {
+            let late = fragments(2 * nth, 1, nth as u16, b"after a write").remove(0);
+            assert_eq!(inbox.take(&late, FREE), Taken::Incomplete);
+            let id = 2 * nth + 1;
+            assert_eq!(inbox.take(&order(id), FREE), Taken::Complete(id, b"order".to_vec()));
+        }
+        let next = 2 * super::super::session::UNACKED;
+        for id in next..next + WINDOW {
+            assert_eq!(inbox.take(&order(id), FREE), Taken::Complete(id, b"order".to_vec()));
+        }
+        for nth in 0..super::super::session::UNACKED {
+            assert_eq!(inbox.arrived(nth as u16, 0), Some(vec![(2 * nth, b"after a write".to_vec())]));
+        }
+        assert_eq!((inbox.kept().0, inbox.delivered.gaps()), (0, 0));
     }
 
     /// A notification that is longer than the budget stands in nobody's way: the orders beside it are taken.
