@@ -15,6 +15,8 @@ const MAX_DEPTH: usize = 4;
 pub(super) struct Device {
     pub(super) info: Info,
     pub(super) reach: Reach,
+    /// It is the one that the provider's name alone stands for: the first in the order of getinfo.
+    pub(super) is_first: bool,
     /// What it sends through. Two devices with a port in common are one NIC.
     ports: Vec<Port>,
 }
@@ -37,8 +39,21 @@ pub(super) enum Reach {
 /// An identity of a NIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Port {
-    Pci(PciAddress),
+    /// A PCI function. Of an interface, also its port there: some functions have two.
+    Pci(PciAddress, Option<u32>),
     Named(String),
+}
+
+impl Port {
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            // An RDMA device is all of its function.
+            (Self::Pci(one, port), Self::Pci(other, beside)) => {
+                one == other && (port.is_none() || beside.is_none() || port == beside)
+            }
+            _ => self == other,
+        }
+    }
 }
 
 /// Providers in the order in which `auto` tries them; unknown ones come after `verbs`.
@@ -61,7 +76,8 @@ impl Device {
         let pci = nic.and_then(|nic| PciAddress::of(nic.bus_attr));
         let interface = sys.join("class/net").join(domain);
         let is_interface = !domain.contains('/') && interface.is_dir();
-        let mut ports: Vec<Port> = pci.map(Port::Pci).into_iter().collect();
+        let port = if is_interface { port_of(&interface) } else { None };
+        let mut ports: Vec<Port> = pci.map(|pci| Port::Pci(pci, port)).into_iter().collect();
         if ports.is_empty() && is_interface {
             hardware(&interface, MAX_DEPTH, &mut ports);
         }
@@ -78,7 +94,7 @@ impl Device {
         if ports.is_empty() {
             ports.push(Port::Named(domain.clone()));
         }
-        Self { info: info.clone(), reach, ports }
+        Self { info: info.clone(), reach, is_first: false, ports }
     }
 
     /// The names by which a pattern may call the device.
@@ -89,13 +105,13 @@ impl Device {
 
     /// Whether both are the same NIC.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.ports.iter().any(|port| other.ports.contains(port))
+        self.ports.iter().any(|port| other.ports.iter().any(|beside| port.is_same(beside)))
     }
 
     /// Hosts of the same make have their NICs in the same order.
-    fn key(&self) -> (u8, Reach, bool, Option<PciAddress>) {
+    fn key(&self) -> (u8, Reach, bool, Option<(PciAddress, Option<u32>)>) {
         let pci = self.ports.iter().find_map(|port| match port {
-            Port::Pci(pci) => Some(*pci),
+            Port::Pci(pci, port) => Some((*pci, *port)),
             Port::Named(_) => None,
         });
         (rank(&self.info.fabric_attr.prov_name), self.reach, pci.is_none(), pci)
@@ -105,11 +121,12 @@ impl Device {
 /// The devices of these infos, the best provider first, and of each provider one for each NIC, by PCI address.
 pub(super) fn all(infos: &[Info], sys: &Path) -> Vec<Device> {
     let mut found: Vec<Device> = Vec::new();
-    for device in infos.iter().map(|info| Device::of(info, sys)) {
+    for mut device in infos.iter().map(|info| Device::of(info, sys)) {
         let provider = &device.info.fabric_attr.prov_name;
-        let is_known =
-            |known: &Device| known.info.fabric_attr.prov_name == *provider && known.is_same(&device);
-        if !found.iter().any(is_known) {
+        let mut known = found.iter().filter(|known| known.info.fabric_attr.prov_name == *provider).peekable();
+        let is_first = known.peek().is_none();
+        if !known.any(|known| known.is_same(&device)) {
+            device.is_first = is_first;
             found.push(device);
         }
     }
@@ -120,9 +137,11 @@ pub(super) fn all(infos: &[Info], sys: &Path) -> Vec<Device> {
 /// The hardware below an interface: the interface's own, or that of the interfaces that it is made of.
 fn hardware(interface: &Path, depth: usize, ports: &mut Vec<Port>) {
     if let Ok(device) = interface.join("device").canonicalize() {
-        let pci = device.ancestors().find_map(|dir| dir.file_name()?.to_str()?.parse().ok());
+        // The function itself, or that of a virtio or auxiliary device. Further up are bridges, and the controllers of
+        // USB, which serve many.
+        let pci = device.ancestors().take(2).find_map(|dir| dir.file_name()?.to_str()?.parse().ok());
         let named = || Port::Named(device.to_string_lossy().into_owned());
-        ports.push(pci.map_or_else(named, Port::Pci));
+        ports.push(pci.map_or_else(named, |pci| Port::Pci(pci, port_of(interface))));
         return;
     }
     let Ok(entries) = interface.read_dir() else { return };
@@ -133,6 +152,11 @@ fn hardware(interface: &Path, depth: usize, ports: &mut Vec<Port>) {
             hardware(&beside.join(name), depth - 1, ports);
         }
     }
+}
+
+/// The number of an interface's port, of those that its function has.
+fn port_of(interface: &Path) -> Option<u32> {
+    std::fs::read_to_string(interface.join("dev_port")).ok()?.trim().parse().ok()
 }
 
 /// `ARPHRD_LOOPBACK` of `linux/if_arp.h`.

@@ -1,7 +1,9 @@
 //! Finds the devices that an agent's rails use.
 //!
 //! A [`RailList`] names them: `auto`, single rails, patterns, and exceptions. One NIC becomes one rail, whatever the
-//! number of addresses, ports of a bond, or providers by which it could be used.
+//! number of addresses, ports of a bond, or providers by which it could be used. Sockets are the exception: `auto` has
+//! one rail of all addresses there. Rails are paired by their order, and endpoints that are bound to interfaces of
+//! different networks do not reach each other, while the kernel finds a route.
 
 mod devices;
 mod pattern;
@@ -21,17 +23,19 @@ use pattern::Pattern;
 ///
 /// | term | rails |
 /// |---|---|
-/// | `auto` | a rail on each NIC of the first of these providers that has one which opens: `efa`, `verbs`, any provider that is registered besides, `udp`, `tcp`, `shm` |
+/// | `auto` | a rail on each NIC of the first of these providers that has one which opens: `efa`, `verbs`, any provider that is registered besides, `udp`, `tcp`, `shm`; of `udp` and `tcp` one rail of all addresses, whose routes the kernel chooses |
 /// | `PROVIDER` | one rail: the provider's first device |
 /// | `PROVIDER/DEVICE` | one rail on this device, or domain; the same twice makes two rails |
 /// | `PROVIDER/PATTERN`, `PATTERN` | a rail on each matching NIC: `*` stands for any characters, `?` for one |
-/// | `!PATTERN` | no rail on these devices, for `auto` and for patterns; alone it is `auto` without them |
+/// | `!PATTERN` | no rail on these devices, for `auto` and for patterns; alone it is `auto` without them. `!eth0` holds for all providers of the NIC, `!udp` and `!udp/eth0` for this provider; what is not here is no error |
 ///
 /// Names are those of domains (`rdmap0s6-rdm`), devices (`rdmap0s6`, `mlx5_0`) or interfaces (`eth0`). Interfaces that
 /// have hardware come before virtual ones, and these before loopback and those whose link is down: a provider's
-/// devices of the best kind are used, unless a pattern matches the others alone. Within a host, `efa`, `verbs` and
+/// devices of the best kind are used, unless a pattern matches the others alone. If an exception names an interface of
+/// `udp` or `tcp`, `auto` has a rail on each of the others there. Within a host, `efa`, `verbs` and
 /// `udp` use shared memory ([`Builder::shared_memory`](crate::Builder::shared_memory)), so peers there need no rail of
-/// their own. A device of `auto` or of a pattern that does not open is logged and left out.
+/// their own. A device of `auto` or of a pattern that does not open is logged and left out. A NIC that a term uses is not
+/// used by later patterns, with one exception: they do not know to which provider `auto` falls back.
 ///
 /// ```
 /// use multirail::{Agent, RailList};
@@ -151,12 +155,17 @@ impl RailList {
         let mut left: Vec<&Device> = devices.iter().collect();
         for term in &self.0 {
             let Term::Not(pattern) = term else { continue };
-            if !devices.iter().any(|device| pattern.matches(device)) {
-                return Err(nothing(&format!("!{pattern}"), devices));
-            }
-            // A NIC that is left out by one name is left out by all.
             let out: Vec<&Device> = devices.iter().filter(|device| pattern.matches(device)).collect();
-            left.retain(|device| !out.iter().any(|gone| gone.is_same(device)));
+            if out.is_empty() {
+                // One list serves many hosts.
+                tracing::info!(target: "multirail", %pattern, "an exception names no device of this host");
+            }
+            // A NIC that is left out by its own name is left out for all providers.
+            let is_out = |device: &Device, gone: &Device| {
+                gone.is_same(device)
+                    && (!pattern.names_provider_of(gone) || provider(gone) == provider(device))
+            };
+            left.retain(|device| !out.iter().any(|gone| is_out(device, gone)));
         }
         let mut taken: Vec<&Device> = Vec::new();
         let mut found = Vec::new();
@@ -165,11 +174,14 @@ impl RailList {
                 Term::Not(_) => {}
                 Term::One(name) => {
                     let hints = rail_hints(name)?;
-                    let (provider, domain) =
-                        (&hints.info.fabric_attr.prov_name, &hints.info.domain_attr.name);
+                    let (of, domain) = (&hints.info.fabric_attr.prov_name, &hints.info.domain_attr.name);
                     taken.extend(left.iter().filter(|device| {
-                        device.info.fabric_attr.prov_name == *provider
-                            && device.names().any(|it| it == domain)
+                        let is_it = if domain.is_empty() {
+                            device.is_first
+                        } else {
+                            device.names().any(|it| it == domain)
+                        };
+                        is_it && *provider(device) == **of
                     }));
                     found.push(Found::Named(Box::new(hints)));
                 }
@@ -184,14 +196,17 @@ impl RailList {
                         matching.retain(is_nic);
                     }
                     let chosen = free(best(&matching), &taken);
-                    found.push(Found::Devices(infos(&chosen)));
+                    if !chosen.is_empty() {
+                        found.push(Found::Devices(infos(&chosen)));
+                    }
                     taken.extend(chosen);
                 }
                 Term::Auto => {
                     let mut ranks: Vec<u8> = left.iter().map(|device| rank(device)).collect();
                     ranks.dedup();
                     let of = |of: u8| left.iter().copied().filter(move |device| rank(device) == of);
-                    let choices = ranks.into_iter().map(|rank| best(&of(rank).collect::<Vec<_>>()));
+                    let choices =
+                        ranks.into_iter().map(|rank| of_auto(&of(rank).collect::<Vec<_>>(), devices));
                     let mut choices: Vec<Vec<&Device>> =
                         choices.map(|devices| free(devices, &taken)).collect();
                     choices.retain(|devices| !devices.is_empty());
@@ -206,12 +221,28 @@ impl RailList {
 }
 
 fn rank(device: &Device) -> u8 {
-    devices::rank(&device.info.fabric_attr.prov_name)
+    devices::rank(provider(device))
+}
+
+fn provider(device: &Device) -> &str {
+    &device.info.fabric_attr.prov_name
+}
+
+/// The devices of `auto` among those that are left of one rank: the best, or the rail of all addresses of sockets,
+/// unless the list leaves out one of their interfaces.
+fn of_auto<'a>(left: &[&'a Device], devices: &[Device]) -> Vec<&'a Device> {
+    let all_addresses = left.iter().copied().find(|device| {
+        let interfaces = |device: &&&Device| device.reach != Reach::Any;
+        let before = devices.iter().filter(|other| provider(other) == provider(device));
+        matches!(provider(device), "udp" | "tcp")
+            && device.reach == Reach::Any
+            && before.filter(|device| interfaces(&device)).count() == left.iter().filter(interfaces).count()
+    });
+    all_addresses.map_or_else(|| best(left), |device| vec![device])
 }
 
 /// The devices of the best kind, for each provider.
 fn best<'a>(devices: &[&'a Device]) -> Vec<&'a Device> {
-    let provider = |device: &Device| device.info.fabric_attr.prov_name.clone();
     let least = |of: &Device| -> Option<Reach> {
         devices.iter().filter(|device| provider(device) == provider(of)).map(|device| device.reach).min()
     };

@@ -36,6 +36,11 @@ impl Pattern {
             None => fits(&self.name, provider) || device.names().any(|name| fits(&self.name, name)),
         }
     }
+
+    /// Whether a pattern that matches a device does so by its provider, not by the NIC's own name alone.
+    pub(super) fn names_provider_of(&self, device: &Device) -> bool {
+        self.provider.is_some() || fits(&self.name, &device.info.fabric_attr.prov_name)
+    }
 }
 
 impl std::fmt::Display for Pattern {

@@ -21,7 +21,7 @@ impl Sys {
         Self(root)
     }
 
-    /// An interface of this type, on the PCI device, made of others.
+    /// An interface of this type, on the device (the PCI function, or a path below `devices`), made of others.
     fn interface(&self, name: &str, kind: &str, pci: Option<&str>, lower: &[&str]) {
         let at = self.0.join("class/net").join(name);
         fs::create_dir_all(&at).unwrap();
@@ -118,7 +118,7 @@ fn connectx() -> (Sys, Vec<Device>) {
     sys.interface("eno1", "1", Some("0000:01:00.0"), &[]);
     sys.interface("lo", "772", None, &[]);
     let verbs = [nic("verbs", "mlx5_1", "mlx5_1", 4), nic("verbs", "mlx5_0", "mlx5_0", 3)];
-    let udp = ["bond0", "bond0.7", "eno1", "lo"].map(|name| info("udp", name));
+    let udp = ["udp", "bond0", "bond0.7", "eno1", "lo"].map(|name| info("udp", name));
     let tcp = ["bond0", "bond0.7", "eno1", "lo"].map(|name| info("tcp", name));
     let infos = [&verbs[..], &udp, &tcp, &[info("tcp", "tcp"), info("shm", "shm")]].concat();
     let devices = sys.devices(&infos);
@@ -130,25 +130,23 @@ fn auto_takes_each_nic_of_the_best_provider_once_in_the_order_of_its_place() {
     let (_sys, devices) = cloud();
     assert_eq!(
         found("auto", &devices),
-        "efa/rdmap79s0-rdm efa/rdmap80s0-rdm efa/rdmap81s0-rdm | udp/enp71s0 udp/enp72s0 | shm/shm"
+        "efa/rdmap79s0-rdm efa/rdmap80s0-rdm efa/rdmap81s0-rdm | udp/udp | shm/shm",
+        "the kernel chooses the routes of sockets"
     );
     let (_sys, devices) = connectx();
-    assert_eq!(
-        found("auto", &devices),
-        "verbs/mlx5_0 verbs/mlx5_1 | udp/eno1 udp/bond0 | tcp/eno1 tcp/bond0 | shm/shm",
-        "a VLAN on a bond is no NIC of its own"
-    );
+    assert_eq!(found("auto", &devices), "verbs/mlx5_0 verbs/mlx5_1 | udp/udp | tcp/tcp | shm/shm");
+    assert_eq!(found("udp/*", &devices), "udp/eno1 udp/bond0", "a VLAN on a bond is no NIC of its own");
 }
 
 #[test]
 fn without_hardware_virtual_interfaces_serve_and_loopback_without_these() {
     let sys = Sys::new();
     sys.interface("lo", "772", None, &[]);
-    let only = [info("udp", "udp"), info("udp", "lo"), info("shm", "shm")];
+    let only = [info("udp", "lo"), info("shm", "shm")];
     assert_eq!(found("auto", &sys.devices(&only)), "udp/lo | shm/shm");
     sys.interface("eth0", "1", None, &[]); // the end of a pair in a container
     let both = [&only[..], &[info("udp", "eth0")]].concat();
-    assert_eq!(found("auto", &sys.devices(&both)), "udp/eth0 | shm/shm");
+    assert_eq!(found("auto", &sys.devices(&both)), "udp/eth0 | shm/shm", "without a rail of all addresses");
     assert_eq!(found("udp/lo*", &sys.devices(&both)), "udp/lo", "a pattern that matches nothing better");
     assert_eq!(found("udp/*", &sys.devices(&both)), "udp/eth0");
     assert_eq!(found("auto", &sys.devices(&[info("shm", "shm")])), "shm/shm");
@@ -166,8 +164,10 @@ fn patterns_name_domains_devices_and_interfaces() {
     let (_sys, devices) = cloud();
     assert_eq!(found("efa/rdmap8?s0", &devices), "efa/rdmap80s0-rdm efa/rdmap81s0-rdm", "without the suffix");
     assert_eq!(found("efa/*,!rdmap80s0", &devices), "efa/rdmap79s0-rdm efa/rdmap81s0-rdm");
-    assert_eq!(found("!efa", &devices), "udp/enp71s0 udp/enp72s0 | shm/shm", "an exception alone is of auto");
+    assert_eq!(found("!efa", &devices), "udp/udp | shm/shm", "an exception alone is of auto");
     assert_eq!(found("auto, !enp71s0, !efa/*", &devices), "udp/enp72s0 | shm/shm");
+    assert_eq!(found("!efa,!docker0", &devices), "udp/enp71s0 udp/enp72s0 | shm/shm");
+    assert_eq!(found("!efa,!eth7", &devices), found("!efa", &devices), "what is not here needs no exception");
     assert_eq!(found("udp,udp/enp71s0", &devices), "=udp/ + =udp/enp71s0", "names are taken as they are");
     let (_sys, devices) = connectx();
     assert_eq!(found("*/mlx5_*", &devices), "verbs/mlx5_0 verbs/mlx5_1");
@@ -176,6 +176,41 @@ fn patterns_name_domains_devices_and_interfaces() {
         found("auto,!mlx5_0", &devices),
         "verbs/mlx5_1 | udp/eno1 | tcp/eno1 | shm/shm",
         "nor by its bond"
+    );
+}
+
+#[test]
+fn exceptions_of_a_provider_leave_its_nics_to_the_others() {
+    let (_sys, devices) = connectx();
+    for list in ["auto,!udp", "auto,!udp/*", "auto,!ud?"] {
+        assert_eq!(found(list, &devices), "verbs/mlx5_0 verbs/mlx5_1 | tcp/tcp | shm/shm", "{list}");
+    }
+    assert_eq!(found("verbs/*,!udp/*", &devices), "verbs/mlx5_0 verbs/mlx5_1");
+    assert_eq!(found("*,!tcp,!udp/bond*", &devices), "verbs/mlx5_0 verbs/mlx5_1 udp/eno1");
+    assert_eq!(found("*,!verbs/mlx5_0", &devices), "verbs/mlx5_1 udp/eno1");
+    assert_eq!(found("udp/*,!verbs", &devices), "udp/eno1 udp/bond0");
+    assert_eq!(found("*,!bond0", &devices), "udp/eno1", "a NIC's own name is for all its providers");
+}
+
+#[test]
+fn nics_of_one_controller_and_ports_of_one_function_are_several() {
+    let sys = Sys::new();
+    sys.interface("usb0", "1", Some("0000:00:14.0/usb1/1-1/1-1:1.0"), &[]);
+    sys.interface("usb1", "1", Some("0000:00:14.0/usb1/1-2/1-2:1.0"), &[]);
+    sys.interface("ens3", "1", Some("0000:00:03.0/virtio2"), &[]);
+    for port in [0, 1] {
+        let name = format!("mlx{port}");
+        sys.interface(&name, "1", Some("0000:05:00.0"), &[]);
+        fs::write(sys.0.join("class/net").join(name).join("dev_port"), format!("{port}\n")).unwrap();
+    }
+    let mut infos = ["usb1", "usb0", "mlx1", "mlx0", "ens3"].map(|name| info("udp", name)).to_vec();
+    infos.push(nic("verbs", "mlx4_0", "mlx4_0", 5));
+    let devices = sys.devices(&infos);
+    assert_eq!(found("udp/*", &devices), "udp/ens3 udp/mlx0 udp/mlx1 udp/usb1 udp/usb0");
+    assert_eq!(
+        found("verbs/mlx4_0,udp/*", &devices),
+        "=verbs/mlx4_0 + udp/ens3 udp/usb1 udp/usb0",
+        "the RDMA device is of both ports"
     );
 }
 
@@ -191,8 +226,10 @@ fn no_nic_is_used_twice() {
     assert_eq!(found("verbs/mlx5_0,verbs/*", &devices), "=verbs/mlx5_0 + verbs/mlx5_1");
     assert_eq!(
         found("auto,udp/*", &devices),
-        "verbs/mlx5_0 verbs/mlx5_1 | udp/eno1 udp/bond0 | tcp/eno1 tcp/bond0 | shm/shm + udp/eno1"
+        "verbs/mlx5_0 verbs/mlx5_1 | udp/udp | tcp/tcp | shm/shm + udp/eno1"
     );
+    assert_eq!(found("verbs,verbs/mlx5_1*", &devices), "=verbs/", "a NIC that is taken is not missing");
+    assert_eq!(found("verbs,verbs/*", &devices), "=verbs/ + verbs/mlx5_0", "the first of getinfo is mlx5_1");
 }
 
 #[test]
@@ -201,7 +238,6 @@ fn what_names_nothing_is_an_error_that_says_what_is_here() {
     for (list, term) in [
         ("efa/*", "efa/*"),
         ("verbs/mlx4_*", "verbs/mlx4_*"),
-        ("auto,!eth7", "!eth7"),
         ("verbs/*,!verbs/*", "verbs/*"),
         ("!*", "auto"),
     ] {
