@@ -175,7 +175,8 @@ impl Scene {
     }
 
     fn with(mute: &str, devices: &str, arguments: &[&str]) -> Self {
-        let folder = Folder(std::env::temp_dir().join(format!("mute-{mute}-{}", std::process::id())));
+        let folder =
+            Folder(std::env::temp_dir().join(format!("mute-{mute}-{devices}-{}", std::process::id())));
         std::fs::create_dir_all(&folder.0).unwrap();
         let under = std::env::var(UNDER).unwrap_or_default();
         let under: Vec<&str> = under.split('\n').filter(|word| !word.is_empty()).collect();
