@@ -118,7 +118,7 @@ impl Initiator {
     ///
     /// # Errors
     /// [`Error::Info`] for a target that this library or provider cannot reach, or with another kind of flow;
-    /// [`Error::Exists`]; [`Error::Argument`] for a target of the C++ SDK if [`Options::max_message`] leaves no room for a
+    /// [`Error::Exists`]; [`Error::Argument`] for a target of the C++ SDK if [`Options::max_message`] has no room for a
     /// header and a byte of payload.
     pub fn add(&mut self, info: &TargetInfo) -> Result<()> {
         if info.protocol() == Protocol::Sdk {

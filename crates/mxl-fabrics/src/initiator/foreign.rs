@@ -38,7 +38,8 @@ impl Initiator {
         let bytes = foreign.plant.limits().bytes;
         if bytes <= header as u64 {
             return Err(Error::Argument(format!(
-                "the C++ SDK's targets need writes of more than {header} bytes, and {bytes} is the most: raise max_message"
+                "targets of the C++ SDK need writes of more than {header} bytes, and {bytes} is the most: \
+                 raise max_message"
             )));
         }
         let new = Called::new(info.clone())?;

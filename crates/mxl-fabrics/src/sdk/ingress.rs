@@ -181,8 +181,8 @@ impl Ingress {
     }
 
     /// Drops the connection. Returns whether there was one. What it marked and nobody has read is dropped, as none of
-    /// it may be taken for the next initiator's: its endpoint is closed later, on another thread, and it is in the queue
-    /// until then.
+    /// it may be taken for the next initiator's: its endpoint is closed later, on another thread, and it stays in the
+    /// queue until then.
     fn end_caller(&mut self) -> bool {
         let Some(caller) = self.caller.take() else { return false };
         let was_connected = caller.is_established;
