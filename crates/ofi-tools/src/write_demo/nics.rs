@@ -13,7 +13,8 @@ const CAPS: Caps = Caps::MSG.union(Caps::RMA);
 /// The rights of the reader's regions.
 pub const RIGHTS: MrAccess = MrAccess::REMOTE_WRITE;
 
-/// The number of NICs to use: what the command line says, or what the writer's address says, or all.
+/// The number of NICs to use: what the command line says, or what the writer's address says, or all. Of sockets it is
+/// one: endpoints that are bound to interfaces of different networks do not reach each other.
 ///
 /// # Errors
 /// The provider offers no endpoint that the demo can use.
@@ -25,16 +26,21 @@ pub fn count(options: &Options) -> Result<u64> {
             Err(Failure::Usage(format!("the writer has {count} NICs; the most is {MOST_NICS}")))
         }
         (None, Some(count)) => Ok(count as u64),
+        (None, None) if is_sockets(&options.provider) => Ok(1),
         (None, None) => Ok((devices(&options.provider)?.len() as u64).min(MOST_NICS)),
     }
 }
 
-/// Opens `count` endpoints, on the provider's NICs in turn.
+fn is_sockets(provider: &str) -> bool {
+    matches!(provider, "udp" | "tcp")
+}
+
+/// Opens `count` endpoints, on the provider's NICs in turn. One alone of sockets has all addresses.
 ///
 /// # Errors
 /// The error of the provider.
 pub fn open(provider: &str, count: u64, steps: Steps) -> Result<Vec<Node>> {
-    let infos = devices(provider)?;
+    let infos = if count == 1 && is_sockets(provider) { domains(provider)? } else { devices(provider)? };
     let open = |nth: usize| {
         let info = &infos[nth % infos.len()];
         let hints = hints(provider).domain(&*info.domain_attr.name).tx_op_flags(info.tx_attr.op_flags);
@@ -180,8 +186,8 @@ mod tests {
         assert_eq!(counted(&["-p", "udp", "a,b"]).unwrap(), 2);
         assert_eq!(counted(&["-p", "udp", "--nics=5", "a,b"]).unwrap(), 5);
         assert_eq!(counted(&["-p", "shm"]).unwrap(), 1);
-        let of_udp = "udp/*".parse::<RailList>().unwrap().infos().unwrap();
-        assert_eq!(counted(&["-p", "udp"]).unwrap(), of_udp.len() as u64);
+        assert_eq!(counted(&["-p", "udp"]).unwrap(), 1, "whatever the number of interfaces");
+        assert_eq!(domains("udp").unwrap()[0].domain_attr.name, "udp", "it has all addresses");
         assert!(counted(&[&*"a,".repeat(64)]).is_err());
         assert!(counted(&["-p", "nothing"]).is_err());
     }
