@@ -1,6 +1,7 @@
 //! The sending end: a queue for each target, which is emptied as credits and room allow.
 
 mod answers;
+pub(crate) mod egress;
 mod foreign;
 mod pace;
 mod peer;
@@ -16,10 +17,10 @@ use ofi::raw::CompletionQueue;
 use ofi::{Errno, FiAddr};
 
 use crate::driven::sealed::Polled;
+use crate::initiator::egress::{Called, Egress};
 use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION};
 use crate::rest::Rest;
-use crate::sdk::egress::{Called, Egress};
 use crate::sdk::plant::{self, Plant};
 use crate::{Beside, Error, Histogram, Options, Protocol, Provider, Result, TargetInfo, beside, shape};
 use pace::Pace;

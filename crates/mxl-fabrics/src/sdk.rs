@@ -15,7 +15,5 @@
 //!
 //! Both share what a provider needs for it: [`plant::Plant`].
 
-pub(crate) mod egress;
-pub(crate) mod ingress;
 pub(crate) mod plant;
 pub mod wire;

@@ -2,6 +2,7 @@
 
 mod events;
 mod foreign;
+pub(crate) mod ingress;
 mod peer;
 mod pieces;
 mod publish;
@@ -24,8 +25,8 @@ use crate::info::MAX_REGIONS;
 use crate::link::{End, Happened, Link};
 use crate::message::{Message, VERSION, Why};
 use crate::rest::Rest;
-use crate::sdk::ingress::Ingress;
 use crate::sdk::{plant, wire};
+use crate::target::ingress::Ingress;
 use crate::{
     Beside, Error, Options, OwnKeys, Protocol, Provider, RegionInfo, Result, TargetInfo, beside, shape,
 };

@@ -8,10 +8,10 @@ use ofi::raw::EventKind;
 
 use super::peer::{Job, Payload, Transfer, What};
 use super::{Initiator, Source};
+use crate::initiator::egress::{Call, Called, Egress, IN_FLIGHT, Posting, TransferInFlight};
 use crate::link::Memory;
 use crate::message::Remote;
 use crate::rest::Rest;
-use crate::sdk::egress::{Call, Called, Egress, IN_FLIGHT, Posting, Sent};
 use crate::sdk::plant::{self, Found};
 use crate::sdk::wire::{self, ENTRY_HEADER, EntryHeader, GRAIN_HEADER, Header, INVALID, Mark};
 use crate::shape::{self, Rings};
@@ -252,7 +252,7 @@ impl Initiator {
         let Egress { called, plant } = self.foreign.as_mut()?;
         let there = &mut called[at];
         let regions = &there.info.regions;
-        let sent = |index, count| Sent {
+        let sent = |index, count| TransferInFlight {
             index,
             of: job.index,
             count,
@@ -281,7 +281,7 @@ impl Initiator {
                 let writes = wire::cut(writes, GRAIN_HEADER as u64, plant.limits()).into();
                 let (addr, key) = (regions[slot].addr, regions[slot].rkey);
                 let mark = Mark { slot: slot as u16, end }.encode();
-                let sent = Sent { is_judged: payload != Payload::Left, ..sent(job.index, 0) };
+                let sent = TransferInFlight { is_judged: payload != Payload::Left, ..sent(job.index, 0) };
                 Some((Posting { job, header, remote: Remote { addr, key }, mark, writes, sent }, None))
             }
             (What::Samples { count, published }, Source::Samples(reader), _) => {
@@ -301,7 +301,7 @@ impl Initiator {
                 let header = EntryHeader { index, count: now }.encode().to_vec();
                 let (addr, key) = (regions[entry].addr, regions[entry].rkey);
                 let committed = if published { index } else { index.saturating_sub(now).min(reader.head()) };
-                let sent = Sent { committed, is_partial: now < count, ..sent(index, now) };
+                let sent = TransferInFlight { committed, is_partial: now < count, ..sent(index, now) };
                 there.entry = (entry + 1) % regions.len();
                 let rest = (now < count)
                     .then_some(Job { what: What::Samples { count: count - now, published }, ..job });
@@ -346,7 +346,7 @@ impl Initiator {
             there.stats.torn += 1;
             let (target, index) = (there.info.id, posting.job.index);
             if !posting.sent.ops.is_empty() {
-                there.sent.push_back(Sent { is_partial: true, ..posting.sent });
+                there.sent.push_back(TransferInFlight { is_partial: true, ..posting.sent });
             }
             there.flag(index);
             self.tell(Transfer::Torn { target, index });

@@ -8,9 +8,9 @@ use ofi_ring::crash_point;
 use super::slots::silence;
 use super::{Received, Ring, Target};
 use crate::Result;
-use crate::sdk::ingress::{Change, Ingress};
 use crate::sdk::wire::{self, EntryHeader, GRAIN_HEADER, Header, INVALID, Mark};
 use crate::shape;
+use crate::target::ingress::{Change, Ingress};
 
 impl Target {
     /// Drives the connection of such an initiator. Returns whether anything happened.

@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use ofi::Address;
 
-use super::plant::{self, Line, Plant};
-use super::wire::Write;
-use crate::initiator::{Job, Payload, PeerState, PeerStats, What};
+use super::{Job, Payload, PeerState, PeerStats, What};
 use crate::link::OpId;
 use crate::message::Remote;
 use crate::rest::Rest;
+use crate::sdk::plant::{self, Line, Plant};
+use crate::sdk::wire::Write;
 use crate::{Error, Histogram, Result, TargetInfo};
 
 /// A target that takes none of the writes to it for this long is dropped, and called again.
@@ -40,12 +40,12 @@ pub(crate) struct Posting {
     pub remote: Remote,
     pub mark: u32,
     pub writes: VecDeque<Write>,
-    pub sent: Sent,
+    pub sent: TransferInFlight,
 }
 
 /// A transfer with writes in flight.
 #[derive(Clone, Debug)]
-pub(crate) struct Sent {
+pub(crate) struct TransferInFlight {
     /// The grain, or the end of these samples.
     pub index: u64,
     /// The index that the program submitted: another one for parts of a batch.
@@ -74,7 +74,7 @@ pub(crate) struct Called {
     pub pause: Duration,
     pub jobs: VecDeque<Job>,
     pub posting: Option<Posting>,
-    pub sent: VecDeque<Sent>,
+    pub sent: VecDeque<TransferInFlight>,
     /// The batch of which a part was overwritten at the source.
     pub torn: Option<u64>,
     /// The next entry of the bounce buffer.
@@ -218,15 +218,26 @@ mod tests {
         Job { index, what, posted: 0, number: None, since: Instant::now() }
     }
 
-    fn sent(index: u64, of: u64, op: OpId, is_partial: bool) -> Sent {
+    fn sent(index: u64, of: u64, op: OpId, is_partial: bool) -> TransferInFlight {
         let long_ago = Instant::now().checked_sub(2 * STUCK_AFTER).unwrap();
         let (ops, since) = (vec![op], long_ago);
         let (count, committed, bytes) = (48, index, 0);
         let is_judged = true;
-        Sent { index, of, count, committed, bytes, ops, is_judged, is_partial, since, moved: long_ago }
+        TransferInFlight {
+            index,
+            of,
+            count,
+            committed,
+            bytes,
+            ops,
+            is_judged,
+            is_partial,
+            since,
+            moved: long_ago,
+        }
     }
 
-    fn posting(sent: Sent) -> Posting {
+    fn posting(sent: TransferInFlight) -> Posting {
         let (header, remote) = (Vec::new(), Remote::default());
         Posting { job: job(sent.of), header, remote, mark: 0, writes: VecDeque::new(), sent }
     }

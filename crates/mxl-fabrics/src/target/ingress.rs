@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use ofi::raw::{EventKind, Info, PassiveEndpoint};
 use ofi::{Buffer, RawBuffer};
 
-use super::plant::{Found, Line, Plant};
-use super::wire::{ENTRY_HEADER, EntryHeader, Header};
 use crate::link::{Memory, Window};
 use crate::message::Remote;
+use crate::sdk::plant::{Found, Line, Plant};
+use crate::sdk::wire::{ENTRY_HEADER, EntryHeader, Header};
 use crate::{Error, Options, Provider, RegionInfo, Result};
 
 /// Time in which an initiator that was accepted must be connected.
@@ -44,7 +44,7 @@ struct Caller {
     heard: Instant,
 }
 
-/// See the module.
+/// The end of a target that initiators of the C++ SDK write to: its memory, and the connection of one of them.
 pub(crate) struct Ingress {
     // Dropped in this order: the connection, then the right to write, then the memory.
     caller: Option<Caller>,
