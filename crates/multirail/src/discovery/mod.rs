@@ -34,8 +34,8 @@ use pattern::Pattern;
 /// devices of the best kind are used, unless a pattern matches the others alone. If an exception names an interface of
 /// `udp` or `tcp`, `auto` has a rail on each of the others there. Within a host, `efa`, `verbs` and
 /// `udp` use shared memory ([`Builder::shared_memory`](crate::Builder::shared_memory)), so peers there need no rail of
-/// their own. A device of `auto` or of a pattern that does not open is logged and left out. A NIC that a term uses is not
-/// used by later patterns, with one exception: they do not know to which provider `auto` falls back.
+/// their own. A device of `auto` or of a pattern that does not open is logged and left out. A NIC that a term uses is
+/// not used by later patterns, with one exception: they do not know to which provider `auto` falls back.
 ///
 /// ```
 /// use multirail::{Agent, RailList};

@@ -41,7 +41,7 @@ pub struct Options {
     #[arg(skip)]
     pub provider: String,
     /// NICs to use at once, with an endpoint on each; beyond those of the host they are taken in turn. Default: all of
-    /// the provider; with an address, as many as it has. The C++ demo knows one
+    /// the provider, of udp and tcp one for all addresses; with an address, as many as it has. The C++ demo knows one
     #[arg(long = "nics", value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=MOST_NICS))]
     pub asked_nics: Option<u64>,
     /// The number that was taken.
