@@ -35,8 +35,8 @@ mod waiters;
 pub mod wire;
 
 pub use agent::Agent;
-pub use builder::{Builder, rail_hints};
-pub use discovery::RailList;
+pub use builder::Builder;
+pub use discovery::{RailList, rail_hints};
 pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way};
 #[cfg(feature = "etcd")]
 pub use etcd::{Etcd, Members, Published};

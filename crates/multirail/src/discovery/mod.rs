@@ -6,6 +6,7 @@
 //! different networks do not reach each other, while the kernel finds a route.
 
 mod devices;
+mod names;
 mod pattern;
 
 use std::fmt;
@@ -14,7 +15,7 @@ use std::str::FromStr;
 
 use ofi::{Errno, Error, Hints, Info, Result};
 
-use crate::builder::rail_hints;
+pub use self::names::rail_hints;
 use crate::rail;
 use devices::{Device, Reach};
 use pattern::Pattern;
