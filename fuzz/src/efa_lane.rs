@@ -8,7 +8,7 @@ use ofi::raw::{EpType, Hints, Info, MrMode};
 use ofi_efa::srd::{Access, Action, Completion, Device, QueuePair, Region, Segment, Sizes, To, WorkRequest};
 use ofi_efa::wire::{Origin, Packet, RawAddress, parse};
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
-use ofi_testkit::{Kit, Side};
+use ofi_testkit::{Kit, TestEndpoint};
 
 use super::Input;
 use super::two::{self, MAX_OP_LEN, POLLS, STEPS, Two};
@@ -47,7 +47,7 @@ fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
     (Arc::clone(device), alone)
 }
 
-fn open() -> Side {
+fn open() -> TestEndpoint {
     static INFO: OnceLock<Info> = OnceLock::new();
     two::open(&Driven, &INFO)
 }

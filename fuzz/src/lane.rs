@@ -8,7 +8,7 @@ use ofi::raw::{
     CqTaggedEntry, Endpoint, FiAddr, GetinfoFlags, Hints, Lent, MemoryRegion, MrAccess, MrAttr, MrMode,
     OpFlags, Piece, ReceiveOp, RemotePiece, RmaOp, SendOp, TagMatch, Version,
 };
-use ofi_shm::fuzz::{Hostile, KINDS, Place, Ring};
+use ofi_shm::fuzz::{Hostile, HostileTarget, KINDS, Ring};
 
 use super::Input;
 
@@ -129,7 +129,7 @@ fn attack(victim: &mut Victim, mut input: Input<'_>) {
             }
             // Anywhere that it may write, including the victim's doorbell.
             2 => {
-                let place = Place::ALL[usize::from(input.byte()) % Place::ALL.len()];
+                let place = HostileTarget::ALL[usize::from(input.byte()) % HostileTarget::ALL.len()];
                 let (offset, len) = (input.short(), input.byte());
                 victim.hostile.deface(place, offset, input.bytes(len.into()));
             }

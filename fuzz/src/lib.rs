@@ -89,13 +89,13 @@ pub fn efa(input: &[u8]) -> bool {
 /// A connection of provider `tcp`: a connection message, or a stream of packets that may be cut at any byte. Whatever
 /// is taken is encoded again, and parses to the same value. Returns whether something was taken.
 pub fn tcp(input: &[u8]) -> bool {
-    use ofi_tcp::wire::{Order, Packet, cm::Message};
+    use ofi_tcp::wire::{Order, Packet, cm::CmMessage};
     let Some((&choice, mut stream)) = input.split_first() else { return false };
     if choice & 2 != 0 {
-        let Ok(Some((message, len))) = Message::parse(stream) else { return false };
-        assert!(Message::parse(&stream[..len - 1]).is_ok_and(|parsed| parsed.is_none()));
+        let Ok(Some((message, len))) = CmMessage::parse(stream) else { return false };
+        assert!(CmMessage::parse(&stream[..len - 1]).is_ok_and(|parsed| parsed.is_none()));
         let again = message.encode();
-        assert_eq!(Message::parse(&again), Ok(Some((message, len))));
+        assert_eq!(CmMessage::parse(&again), Ok(Some((message, len))));
         return true;
     }
     let order = if choice & 1 == 0 { Order::Own } else { Order::Swapped };

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use ofi::raw::{Caps, FiAddr, Info, MrAccess};
 use ofi_testkit::side::remote_at;
-use ofi_testkit::{Kit, Memory, Side};
+use ofi_testkit::{Kit, Memory, TestEndpoint};
 
 /// Maximum length of an operation in bytes.
 pub const MAX_OP_LEN: usize = 200_000;
@@ -16,7 +16,7 @@ pub const POLLS: usize = 50_000;
 const OPEN: usize = 16;
 
 /// An endpoint of the kit's device. `info` keeps the answer to the first getinfo.
-pub fn open(kit: &dyn Kit, info: &OnceLock<Info>) -> Side {
+pub fn open(kit: &dyn Kit, info: &OnceLock<Info>) -> TestEndpoint {
     let opening = kit.opening().hints(|hints| hints.caps(kit.usual_caps() | Caps::DIRECTED_RECV));
     // Asking all providers would take longer than the rest of the run.
     let info = info.get_or_init(|| opening.first_info().expect("an endpoint of the device"));
@@ -35,8 +35,8 @@ pub enum Op {
 
 /// The two endpoints.
 pub struct Two {
-    pub a: Side,
-    pub b: Side,
+    pub a: TestEndpoint,
+    pub b: TestEndpoint,
     to_b: FiAddr,
     to_a: FiAddr,
     /// Operations in flight: number, outstanding completions, and memory.
@@ -54,7 +54,7 @@ fn byte_of(number: usize) -> u8 {
 
 impl Two {
     /// Opens the two endpoints and exchanges their addresses and keys.
-    pub fn new(a: Side, b: Side) -> Self {
+    pub fn new(a: TestEndpoint, b: TestEndpoint) -> Self {
         let (to_b, to_a) = (a.insert(&b), b.insert(&a));
         let memory = [Memory::new(MAX_OP_LEN), Memory::patterned(MAX_OP_LEN, 3)];
         let rights = [MrAccess::REMOTE_WRITE, MrAccess::REMOTE_READ];

@@ -14,7 +14,7 @@ use ofi::raw::{
 use ofi_testkit::connect::{Listener, connect, try_outcome};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
 use ofi_testkit::side::remote_at;
-use ofi_testkit::{Event, Kit, Memory, Opening, Side};
+use ofi_testkit::{Event, Kit, Memory, Opening, TestEndpoint};
 use ofi_verbs::rc::msg::{Channel, Completions, Connects, Identifier, PairAttr, Receives};
 use ofi_verbs::rc::{
     Access, CmEventKind, ConnParam, Device, Post, Region, Remote, Segment, Work, WorkCompletion,
@@ -68,7 +68,7 @@ fn opening() -> Opening {
 
 /// An endpoint whose peer is the stranger. Fields drop in order.
 struct Victim {
-    side: Side,
+    side: TestEndpoint,
     /// The region that a peer may write, and the one that it may read.
     regions: [Arc<dyn MemoryRegion>; 2],
     memory: [Memory; 2],
@@ -78,7 +78,7 @@ struct Victim {
 }
 
 impl Victim {
-    fn new(side: Side) -> Self {
+    fn new(side: TestEndpoint) -> Self {
         let memory = [4, 5].map(|seed| Memory::patterned(SHARED, seed));
         let rights = [MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE, MrAccess::REMOTE_READ];
         let third = SHARED / 3;
@@ -260,8 +260,8 @@ fn param(private_data: &[u8]) -> ConnParam<'_> {
 
 /// Two endpoints that the stranger never contacts.
 struct Friends {
-    a: Side,
-    b: Side,
+    a: TestEndpoint,
+    b: TestEndpoint,
     /// Messages in flight, and their receives.
     sent: VecDeque<(usize, Memory, Memory)>,
     begun: usize,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ofi::raw::{AddrFormat, EpType, Hints, Info, MrMode};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
-use ofi_testkit::{Kit, Side};
+use ofi_testkit::{Kit, TestEndpoint};
 use ofi_verbs::rc::{
     Access, CmEventKind, ConnParam, Connection, Device, Post, Queues, Region, Remote, Segment, Sizes,
     WorkCompletion,
@@ -57,7 +57,7 @@ pub fn device() -> (Arc<SimulatedDevice>, MutexGuard<'static, ()>) {
     (Arc::clone(device), alone)
 }
 
-fn open() -> Side {
+fn open() -> TestEndpoint {
     static INFO: OnceLock<Info> = OnceLock::new();
     two::open(&Driven, &INFO)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ofi::raw::{Address, FiAddr, MemoryRegion, MrAccess, RemotePiece};
 use ofi_testkit::side::remote_at;
-use ofi_testkit::{Memory, Side};
+use ofi_testkit::{Memory, TestEndpoint};
 
 use super::TAGS;
 use super::op::pattern;
@@ -23,7 +23,7 @@ const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 /// One life of an endpoint, with its memory. Fields drop in order.
 pub struct Life {
     regions: [Arc<dyn MemoryRegion>; 3],
-    pub side: Option<Side>,
+    pub side: Option<TestEndpoint>,
     pub name: Address,
     number: usize,
     /// The memory that others write to, read from, and add to.
@@ -42,7 +42,7 @@ pub struct Life {
 
 impl Life {
     /// The state of a newly opened endpoint.
-    pub fn new(side: Side, number: usize) -> Self {
+    pub fn new(side: TestEndpoint, number: usize) -> Self {
         let memory = [TARGET, MAX_OP_LEN, 8].map(Memory::new);
         memory[1].slice(..).put(&pattern(SOURCE + number, MAX_OP_LEN));
         let regions = [0, 1, 2].map(|at: usize| side.register(&memory[at], RIGHTS).expect("a registration"));
@@ -63,7 +63,7 @@ impl Life {
     }
 
     /// Its endpoint.
-    pub fn side(&self) -> &Side {
+    pub fn side(&self) -> &TestEndpoint {
         self.side.as_ref().expect("an endpoint that is open")
     }
 

@@ -10,7 +10,7 @@ mod op;
 
 use ofi::raw::{Address, Datatype, Errno, FiOp, MsgOrder, OpFlags};
 use ofi_testkit::net::Random;
-use ofi_testkit::{Event, Memory, Side};
+use ofi_testkit::{Event, Memory, TestEndpoint};
 
 use life::{Life, MAX_OP_LEN};
 use op::{Access, Kind, Op, pattern};
@@ -35,7 +35,7 @@ pub trait Fabric {
     fn begin(&self, random: &mut Random, seed: u64);
 
     /// Opens an endpoint. One that follows a closed endpoint may get its resources.
-    fn open(&self, after: Option<&Address>) -> Side;
+    fn open(&self, after: Option<&Address>) -> TestEndpoint;
 
     /// Makes an endpoint unusable.
     fn stop(&self, random: &mut Random, name: &Address);
@@ -55,7 +55,7 @@ pub trait Fabric {
 
     /// State that an endpoint should have released; `None` if it has released all. `is_good`: no trouble has occurred
     /// anywhere.
-    fn left(&self, side: &Side, is_good: bool) -> Option<String>;
+    fn left(&self, side: &TestEndpoint, is_good: bool) -> Option<String>;
 
     /// Whether nothing is in progress.
     fn is_still(&self) -> bool;

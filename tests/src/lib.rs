@@ -94,7 +94,7 @@ pub fn opening(naming: Naming) -> Opening {
 }
 
 /// Opens an endpoint of this process.
-pub fn open(naming: Naming) -> Side {
+pub fn open(naming: Naming) -> TestEndpoint {
     opening(naming).open()
 }
 

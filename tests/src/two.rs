@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::Once;
 
 use ofi::raw::{Address, Fabric, Hints, Info, Offers, Provider, Request, Result, Version};
-use ofi_core::composite::{Both, Pairing};
+use ofi_core::composite::{Composite, CompositeSpec};
 use ofi_core::fabric::FabricCore;
 use ofi_core::transport::Transport;
 use ofi_shm::{Shm, ShmProvider};
@@ -51,7 +51,7 @@ impl Division for Halves {
 /// The pairing.
 pub struct Two<D>(PhantomData<D>);
 
-impl<D: Division> Pairing for Two<D> {
+impl<D: Division> CompositeSpec for Two<D> {
     type Near = Shm;
     type Far = Shm;
     type Meeting = Address;
@@ -63,7 +63,7 @@ impl<D: Division> Pairing for Two<D> {
         Some(Info { src_addr: None, dest_addr: None, ..info.clone() })
     }
 
-    fn own_near(_lanes: &<Shm as Transport>::Lanes, far: &Address) -> Option<Address> {
+    fn own_near(_lanes: &<Shm as Transport>::Endpoint, far: &Address) -> Option<Address> {
         Some(Address::from_text(&format!("{}~", far.text()?)))
     }
 
@@ -107,7 +107,7 @@ unsafe impl<D: Division> Provider for TwoProvider<D> {
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
-        Ok(FabricCore::<Both<Two<D>>>::open(info))
+        Ok(FabricCore::<Composite<Two<D>>>::open(info))
     }
 }
 

@@ -15,7 +15,7 @@ fn opening() -> Opening {
     kit.opening_for(kit.usual().caps(CAPS))
 }
 
-fn pair() -> (Side, Side) {
+fn pair() -> (TestEndpoint, TestEndpoint) {
     let a = opening().open_disabled().unwrap();
     let b = connect(&a, opening()).unwrap();
     (a, b)
@@ -33,7 +33,7 @@ fn value_of(memory: &Memory) -> u64 {
 
 /// The outcome of an operation.
 #[track_caller]
-fn end(a: &Side, b: &Side) -> Event {
+fn end(a: &TestEndpoint, b: &TestEndpoint) -> Event {
     wait::drive(&[a, b], "the end of an operation", || a.next())
 }
 

@@ -13,11 +13,11 @@ fn kit() -> &'static dyn Kit {
     &ConnectedPair
 }
 
-pub fn closed() -> Side {
+pub fn closed() -> TestEndpoint {
     kit().opening().open_disabled().unwrap()
 }
 
-fn pair() -> (Side, Side) {
+fn pair() -> (TestEndpoint, TestEndpoint) {
     let a = closed();
     let b = connect(&a, kit().opening()).unwrap();
     (a, b)
@@ -25,7 +25,7 @@ fn pair() -> (Side, Side) {
 
 /// The outcome of the operation `context` of `side`.
 #[track_caller]
-pub fn end(sides: &[&Side], side: &Side, context: usize) -> Event {
+pub fn end(sides: &[&TestEndpoint], side: &TestEndpoint, context: usize) -> Event {
     wait::drive(sides, "the end of an operation", || side.next_of(context))
 }
 

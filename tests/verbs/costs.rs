@@ -23,7 +23,7 @@ struct Costs {
 
 /// The costs at both ends of running `run` this number of times.
 fn costs(pair: &Pair, len: usize, mut run: impl FnMut()) -> Costs {
-    let take = |side: &Side| DEVICE.take_log(side.name().to_socket_addr().unwrap());
+    let take = |side: &TestEndpoint| DEVICE.take_log(side.name().to_socket_addr().unwrap());
     pair.quiet(Duration::from_millis(5));
     let _before = [&pair.a, &pair.b].map(take);
     let before = copy::counted();

@@ -11,7 +11,7 @@ impl ofi_testkit::Kit for Datagrams {
     }
 }
 
-fn open() -> Side {
+fn open() -> TestEndpoint {
     let kit: &dyn ofi_testkit::Kit = &Datagrams;
     let caps = Caps::MSG | Caps::SOURCE;
     kit.opening_for(kit.usual().ep_type(EpType::Dgram).caps(caps)).open()

@@ -14,7 +14,7 @@ const COUNT: usize = 100;
 /// copies each payload.
 fn cost(pair: &Pair, len: usize, injected: bool) -> (Counted, usize) {
     let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
-    let take = |side: &Side| DEVICE.take_datagram_log(qp(side));
+    let take = |side: &TestEndpoint| DEVICE.take_datagram_log(qp(side));
     pair.quiet(Duration::from_millis(5));
     let _before = [&pair.a, &pair.b].map(take);
     let before = copy::counted();
@@ -57,7 +57,7 @@ fn a_poll_that_finds_no_datagram_posts_nothing() {
     let kit: &dyn Kit = &Quick;
     let pair = kit.pair();
     pair.warm_up();
-    let take = |side: &Side| DEVICE.take_datagram_log(qp(side));
+    let take = |side: &TestEndpoint| DEVICE.take_datagram_log(qp(side));
     pair.quiet(Duration::from_millis(5));
     let _before = [&pair.a, &pair.b].map(take);
     (0..COUNT).for_each(|_| pair.poll());

@@ -59,7 +59,7 @@ fn nothing_is_sent_after_the_queue_pair_or_the_device_was_reported_as_failed() {
         } else {
             own.1.break_datagrams(qp(&pair.a));
         }
-        let failures = |side: &Side| side.statistic("verbs_device_failures");
+        let failures = |side: &TestEndpoint| side.statistic("verbs_device_failures");
         wait::drive(&[&pair.a, &pair.b], "the event", || (failures(&pair.a) == 1).then_some(()));
         let error = pair.a.out(pair.to_b, ()).context(1).send().unwrap_err();
         assert_eq!(error.errno(), if dies { Errno::ENODEV } else { Errno::EIO }, "{error}");

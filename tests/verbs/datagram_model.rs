@@ -28,7 +28,7 @@ struct Sent {
 }
 
 struct Model {
-    sides: Vec<Option<Side>>,
+    sides: Vec<Option<TestEndpoint>>,
     /// `numbers[a][b]` is the number of `b` at `a`.
     numbers: Vec<Vec<FiAddr>>,
     sent: Vec<Sent>,
@@ -115,8 +115,8 @@ fn run(device: &SimulatedDevice, kit: &dyn Kit, seed: u64) -> u64 {
     let mut random = Random(seed);
     let lost = [0, 0, 10, 60][random.below(4) as usize];
     device.begin(Plan { seed, lost, routes: [1, 2, 64][random.below(3) as usize], ..Plan::default() });
-    let sides: Vec<Side> = (0..3).map(|_| kit.side()).collect();
-    let of = |a: &Side| sides.iter().map(|b| a.insert(b)).collect::<Vec<_>>();
+    let sides: Vec<TestEndpoint> = (0..3).map(|_| kit.side()).collect();
+    let of = |a: &TestEndpoint| sides.iter().map(|b| a.insert(b)).collect::<Vec<_>>();
     let numbers = sides.iter().map(of).collect();
     let sides = sides.into_iter().map(Some).collect();
     let (sent, receives, last) = (Vec::new(), Vec::new(), [[None; 3]; 3]);
@@ -150,7 +150,7 @@ fn run(device: &SimulatedDevice, kit: &dyn Kit, seed: u64) -> u64 {
         assert_eq!(total, count("verbs_tx_datagrams"), "{fates:?}");
         assert_eq!(total + count("tx_dropped"), model.sent.len() as u64, "what found no room is counted");
         assert_eq!(fates.stray, 0);
-        let reports: Vec<String> = model.sides.iter().flatten().map(Side::report).collect();
+        let reports: Vec<String> = model.sides.iter().flatten().map(TestEndpoint::report).collect();
         let here = model.delivered + count("rx_dropped") + count("rx_unexpected_now");
         assert_eq!(here, fates.arrived, "{fates:?} {reports:#?}");
         assert_eq!(count("verbs_rx_datagrams"), fates.arrived);

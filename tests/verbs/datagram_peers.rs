@@ -8,12 +8,12 @@ use super::{Driven, driven, qp};
 /// Maximum number of peers that an endpoint remembers.
 const REMEMBERED: u64 = 1 << 14;
 
-fn gid(of: &Side) -> [u8; 16] {
+fn gid(of: &TestEndpoint) -> [u8; 16] {
     of.name().bytes()[..16].try_into().unwrap()
 }
 
 /// The address of a queue pair that may not exist.
-fn address(of: &Side, qp: u32) -> Address {
+fn address(of: &TestEndpoint, qp: u32) -> Address {
     let mut bytes = of.name().bytes().to_vec();
     bytes[16..20].copy_from_slice(&qp.to_ne_bytes());
     Address::new(AddrFormat::IbUd, &bytes)
@@ -78,9 +78,9 @@ fn a_device_with_few_address_handles_serves_many_peers() {
     device.begin(Plan { routes: 3, ..Plan::default() });
     let kit: &dyn Kit = &Driven;
     let hub = kit.side();
-    let peers: Vec<Side> = (0..8).map(|_| kit.side()).collect();
+    let peers: Vec<TestEndpoint> = (0..8).map(|_| kit.side()).collect();
     let numbers: Vec<FiAddr> = peers.iter().map(|peer| hub.insert(peer)).collect();
-    let all: Vec<&Side> = peers.iter().chain([&hub]).collect();
+    let all: Vec<&TestEndpoint> = peers.iter().chain([&hub]).collect();
     for round in 0..20u8 {
         let (from, into) = (Memory::patterned(100, round), [0; 8].map(|_| Memory::new(100)));
         for ((peer, into), &to) in peers.iter().zip(&into).zip(&numbers) {

@@ -19,7 +19,7 @@ fn info(hints: &Hints) -> Info {
 }
 
 /// An endpoint, and its prefix.
-fn open(prefixed: bool) -> (Side, usize) {
+fn open(prefixed: bool) -> (TestEndpoint, usize) {
     let kit: &dyn Kit = &Quick;
     let hints = if prefixed { hints().mode(Mode::MSG_PREFIX) } else { hints() };
     (kit.opening_for(hints).open(), if prefixed { PREFIX } else { 0 })

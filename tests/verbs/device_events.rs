@@ -48,11 +48,11 @@ impl Kit for OwnConnected<'_> {
     }
 }
 
-fn socket(side: &Side) -> std::net::SocketAddr {
+fn socket(side: &TestEndpoint) -> std::net::SocketAddr {
     side.name().to_socket_addr().unwrap()
 }
 
-fn connected(kit: &Own) -> (Side, Side) {
+fn connected(kit: &Own) -> (TestEndpoint, TestEndpoint) {
     let kit: &dyn Kit = &OwnConnected(kit);
     let a = kit.opening().open_disabled().unwrap();
     let b = connect(&a, kit.opening()).unwrap();
@@ -60,7 +60,7 @@ fn connected(kit: &Own) -> (Side, Side) {
 }
 
 #[track_caller]
-fn fails(sides: &[&Side], side: &Side, context: usize, errno: Errno) {
+fn fails(sides: &[&TestEndpoint], side: &TestEndpoint, context: usize, errno: Errno) {
     let error = wait::drive(sides, "an operation over what has failed", || side.next_of(context)).failed();
     assert_eq!(error.err, errno, "{context}: {error:?}");
 }
@@ -170,7 +170,7 @@ fn a_queue_pair_that_fails_ends_its_connection_alone() {
     let other = kit.side();
     let to_other = pair.a.insert(&other);
     let into = Memory::new(64);
-    let says = |from: &Side, to: FiAddr, side: &Side, context: usize| {
+    let says = |from: &TestEndpoint, to: FiAddr, side: &TestEndpoint, context: usize| {
         side.receive(&into).context(context).post().unwrap();
         wait::drive(&[from, side], "room", || from.out(to, &into).context(context).send().ok());
         wait::drive(&[from, side], "a message", || side.next_of(context)).done();

@@ -14,7 +14,7 @@ const CAPS: Caps = Caps::MSG.union(Caps::SOURCE).union(Caps::MULTICAST);
 
 /// An endpoint on one of the two devices, with an event queue.
 struct Member {
-    side: Side,
+    side: TestEndpoint,
     eq: Arc<dyn EventQueue>,
 }
 

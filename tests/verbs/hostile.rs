@@ -33,7 +33,7 @@ impl Numbers {
     }
 }
 
-/// A greeting (`crates/ofi-verbs/src/lanes/meeting.rs`).
+/// A greeting (`crates/ofi-verbs/src/endpoint/meeting.rs`).
 fn greeting(numbers: &mut Numbers, address: SocketAddr, incarnation: u64) -> Vec<u8> {
     let SocketAddr::V4(v4) = address else { panic!("{address}") };
     let mut bytes = b"ofv1".to_vec();
@@ -130,7 +130,7 @@ impl Attacker {
     }
 
     /// Connects with this greeting, unless it is refused.
-    fn connect(&self, side: &Side, greeting: &[u8]) -> Option<CmId> {
+    fn connect(&self, side: &TestEndpoint, greeting: &[u8]) -> Option<CmId> {
         let to = side.name().to_socket_addr().unwrap();
         let mut id = CmId::new(&self.channel).unwrap();
         let limit = Duration::from_secs(5);
@@ -146,7 +146,7 @@ impl Attacker {
     }
 
     /// Whether the connection still exists after the completion of a request.
-    fn goes_on(&self, side: &Side) -> bool {
+    fn goes_on(&self, side: &TestEndpoint) -> bool {
         // The event of a disconnect comes long before the device gives up retrying.
         wait::drive(&[side], "the end of a send", || {
             let is_over = self.channel.next().unwrap().is_some();
@@ -157,7 +157,7 @@ impl Attacker {
     /// Connects, and sends records until one breaks the connection, `count` at most.
     fn attack(
         &self,
-        side: &Side,
+        side: &TestEndpoint,
         numbers: &mut Numbers,
         greeting: &[u8],
         count: usize,
@@ -181,7 +181,7 @@ impl Attacker {
     }
 
     /// Outstanding completions and events are read before the next attempt.
-    fn leave(&self, side: &Side, id: CmId) {
+    fn leave(&self, side: &TestEndpoint, id: CmId) {
         drop(id);
         for _ in 0..20 {
             side.poll();

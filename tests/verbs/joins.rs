@@ -48,7 +48,7 @@ impl Silent {
 
 /// An endpoint with an event queue.
 struct Member {
-    side: Side,
+    side: TestEndpoint,
     eq: Arc<dyn EventQueue>,
 }
 
@@ -313,7 +313,7 @@ fn a_group_that_is_joined_in_two_ways_is_sent_to_until_both_are_left() {
     a.joined(GROUP, &sends);
     drop(both);
     a.tells(sends.addr(), &b, 2);
-    let received = |side: &Side| side.statistic("verbs_rx_datagrams");
+    let received = |side: &TestEndpoint| side.statistic("verbs_rx_datagrams");
     let before = received(&a.side);
     b.tells(also.addr(), &b, 3); // to itself: the simulated network returns what a member sends
     wait::drive_through(Duration::from_millis(20), &[&a.side]);

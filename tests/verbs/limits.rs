@@ -12,10 +12,10 @@ const PEERS: usize = 4;
 pub fn bounded(line: &mut Line, _: &[String]) {
     let kit: &dyn Kit = &VerbsPair;
     let hub = kit.side();
-    let peers: [Side; PEERS] = std::array::from_fn(|_| kit.side());
+    let peers: [TestEndpoint; PEERS] = std::array::from_fn(|_| kit.side());
     let to = peers.each_ref().map(|peer| (hub.insert(peer), peer.insert(&hub)));
-    let sides: Vec<&Side> = std::iter::once(&hub).chain(&peers).collect();
-    let exchange = |from: &Side, to: FiAddr, into: &Side, seed| {
+    let sides: Vec<&TestEndpoint> = std::iter::once(&hub).chain(&peers).collect();
+    let exchange = |from: &TestEndpoint, to: FiAddr, into: &TestEndpoint, seed| {
         let (sent, got) = (Memory::patterned(3000, seed), Memory::new(3000));
         into.receive(&got).context(1).tag(5).post().unwrap();
         wait::drive(&sides, "room", || from.out(to, &sent).context(2).tag(5).send().ok());

@@ -63,7 +63,7 @@ fn pair() -> Pair {
     pair
 }
 
-fn connected() -> (Side, Side) {
+fn connected() -> (TestEndpoint, TestEndpoint) {
     let a = at(&ConnectedPair, HERE).open_disabled().unwrap();
     let b = connect(&a, at(&ConnectedPair, THERE)).unwrap();
     (a, b)
@@ -80,7 +80,7 @@ impl Traffic {
     const COUNT: usize = 24;
 
     /// Creates the traffic, and posts receives for all messages.
-    fn to(side: &Side) -> Self {
+    fn to(side: &TestEndpoint) -> Self {
         let len = |index| Self::LENS[index % 4];
         let sent = (0..Self::COUNT).map(|index| Memory::patterned(len(index), index as u8)).collect();
         let received: Vec<_> = (0..Self::COUNT).map(|index| Memory::new(len(index))).collect();
@@ -90,14 +90,14 @@ impl Traffic {
         Self { sent, received }
     }
 
-    fn send(&self, sides: &[&Side], to: FiAddr, range: std::ops::Range<usize>) {
+    fn send(&self, sides: &[&TestEndpoint], to: FiAddr, range: std::ops::Range<usize>) {
         for index in range {
             wait::drive(sides, "room", || sides[0].out(to, &self.sent[index]).context(index).send().ok());
         }
     }
 
     /// Checks that all messages arrive, each in its receive.
-    fn arrives(&self, sides: &[&Side; 2]) {
+    fn arrives(&self, sides: &[&TestEndpoint; 2]) {
         for (index, into) in self.received.iter().enumerate() {
             wait::drive_for(BOUND, sides, "a message", || sides[1].next_of(index)).done();
             into.check(into.len(), index as u8);

@@ -10,7 +10,7 @@ use super::VerbsPair;
 /// emulated guest is slow relative to its clock.
 const BOUND: Duration = Duration::from_secs(30);
 
-fn open() -> Side {
+fn open() -> TestEndpoint {
     let kit: &dyn ofi_testkit::Kit = &VerbsPair;
     kit.side()
 }
@@ -37,7 +37,7 @@ pub fn victim(line: &mut Line, arguments: &[String]) {
 }
 
 /// Starts such a peer, and receives its message.
-fn start(side: &Side, name: &str) -> (Child, FiAddr, RemotePiece, String) {
+fn start(side: &TestEndpoint, name: &str) -> (Child, FiAddr, RemotePiece, String) {
     let mut child = Child::start("victim", &[name]);
     let name = child.line.hear();
     let to = side.insert_address(&parse(&name));
@@ -49,7 +49,7 @@ fn start(side: &Side, name: &str) -> (Child, FiAddr, RemotePiece, String) {
 }
 
 /// Drives `side` until the operation `context` has failed.
-fn failed(side: &Side, context: usize) {
+fn failed(side: &TestEndpoint, context: usize) {
     let end =
         wait::drive_for(BOUND, &[side], "an operation to a peer that is gone", || side.next_of(context));
     assert!(matches!(end, Event::Failed(_)), "{end:?}");

@@ -36,7 +36,7 @@ fn info(service: Option<&str>, flags: GetinfoFlags) -> Result<Info> {
     Ok(ofi::getinfo(Version::API, Some(&node), service, flags, Some(&hints))?.remove(0))
 }
 
-fn open(service: &str) -> Side {
+fn open(service: &str) -> TestEndpoint {
     let kit: &dyn Kit = &Quick;
     kit.opening().info(info(Some(service), GetinfoFlags::SOURCE).unwrap()).open()
 }

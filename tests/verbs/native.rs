@@ -41,7 +41,7 @@ fn a_dma_buf_is_refused_by_name() {
 }
 
 /// The cost of an operation at `side`: numbers of write requests, read requests and records.
-fn cost(side: &Side, run: impl FnOnce()) -> [u64; 3] {
+fn cost(side: &TestEndpoint, run: impl FnOnce()) -> [u64; 3] {
     let count =
         || ["verbs_native_writes", "verbs_native_reads", "verbs_sent"].map(|name| side.statistic(name));
     let before = count();

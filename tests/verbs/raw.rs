@@ -52,19 +52,19 @@ pub struct Raw {
 
 impl Raw {
     /// Its connections to an endpoint are numbered: an earlier number is ignored.
-    pub fn to(side: &Side, attempt: u8) -> Self {
+    pub fn to(side: &TestEndpoint, attempt: u8) -> Self {
         Self::over(&DEVICE, side, attempt, Access::RemoteRead)
     }
 
     /// Opens it on another device, with these access rights of others to its memory.
-    pub fn over(device: &Arc<SimulatedDevice>, side: &Side, attempt: u8, access: Access) -> Self {
+    pub fn over(device: &Arc<SimulatedDevice>, side: &TestEndpoint, attempt: u8, access: Access) -> Self {
         Self::try_over(device, side, attempt, access).unwrap_or_else(|reason| panic!("refused: {reason}"))
     }
 
     /// The same, or the endpoint's reason of a refusal.
     pub fn try_over(
         device: &Arc<SimulatedDevice>,
-        side: &Side,
+        side: &TestEndpoint,
         attempt: u8,
         access: Access,
     ) -> std::result::Result<Self, String> {
@@ -129,7 +129,7 @@ impl Raw {
     }
 
     /// Sends an endpoint the key [`KEY`] of its memory.
-    pub fn give(&mut self, to: &Side, rights: u64) {
+    pub fn give(&mut self, to: &TestEndpoint, rights: u64) {
         let (at, len) = (self.memory.as_ptr().expose_provenance() as u64, MAX_RECORD_LEN as u64);
         let rkey = self.region.rkey().into();
         let before = to.statistic("verbs_received");

@@ -15,9 +15,9 @@ fn kit() -> &'static dyn Kit {
 
 /// A context, its endpoints, and the peer of each.
 struct Group {
-    members: Vec<Side>,
-    callers: Vec<Side>,
-    srx: Side,
+    members: Vec<TestEndpoint>,
+    callers: Vec<TestEndpoint>,
+    srx: TestEndpoint,
 }
 
 impl Group {
@@ -35,7 +35,7 @@ impl Group {
         Self { members, callers, srx }
     }
 
-    fn sides(&self) -> Vec<&Side> {
+    fn sides(&self) -> Vec<&TestEndpoint> {
         self.members.iter().chain(&self.callers).collect()
     }
 

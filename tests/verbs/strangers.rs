@@ -34,7 +34,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    fn new(side: &Side) -> Self {
+    fn new(side: &TestEndpoint) -> Self {
         side.ep.enable().unwrap();
         let mut address = side.name().to_socket_addr().unwrap();
         address.set_port(0);
@@ -50,7 +50,7 @@ impl Stranger {
     }
 
     #[track_caller]
-    fn event(&self, sides: &[&Side], kind: CmEventKind) -> CmEvent {
+    fn event(&self, sides: &[&TestEndpoint], kind: CmEventKind) -> CmEvent {
         let event = wait::drive(sides, "an event", || self.channel.next().unwrap());
         assert_eq!(event.kind, kind);
         event
@@ -214,7 +214,7 @@ fn a_peer_that_is_killed_is_a_shutdown_and_ends_what_is_outstanding() {
     assert!(outcome_is_empty(&side), "FI_SHUTDOWN comes once");
 }
 
-fn outcome_is_empty(side: &Side) -> bool {
+fn outcome_is_empty(side: &TestEndpoint) -> bool {
     wait::drive_through(Duration::from_millis(50), &[side]);
     try_outcome(side.eq()).is_none()
 }

@@ -52,7 +52,7 @@ pub fn timed(line: &mut Line, arguments: &[String]) {
     let b = connect(&a, connected.opening()).unwrap();
     let pair = Pair::of(datagrams.opening().open(), datagrams.opening().open());
     pair.warm_up();
-    let at = |side: &Side| {
+    let at = |side: &TestEndpoint| {
         let all = device.timers(side.name().to_socket_addr().unwrap());
         let [one] = all[..] else { panic!("{all:?}") };
         [one.ack_timeout, one.retries, one.rnr_retries, one.rnr_timer]

@@ -42,11 +42,11 @@ fn a_burst_to_many_peers_fits_into_the_completion_queue() {
     const EACH: usize = 20;
     let kit: &dyn Kit = &VerbsPair;
     let sender = kit.side();
-    let peers: Vec<Side> = (0..50).map(|_| kit.side()).collect();
+    let peers: Vec<TestEndpoint> = (0..50).map(|_| kit.side()).collect();
     let from = Memory::patterned(64, 1);
     let into: Vec<Memory> = peers.iter().map(|_| Memory::new(64)).collect();
     let to: Vec<FiAddr> = peers.iter().map(|peer| sender.insert(peer)).collect();
-    let all: Vec<&Side> = peers.iter().chain([&sender]).collect();
+    let all: Vec<&TestEndpoint> = peers.iter().chain([&sender]).collect();
     for (at, &to) in to.iter().enumerate() {
         peers[at].receive(&into[at]).context(1).post().unwrap();
         sender.out(to, &from).context(0).send().unwrap();
@@ -57,7 +57,7 @@ fn a_burst_to_many_peers_fits_into_the_completion_queue() {
     for &to in &to {
         (0..EACH).for_each(|_| sender.out(to, &from).context(2).send().unwrap());
     }
-    let others: Vec<&Side> = peers.iter().collect();
+    let others: Vec<&TestEndpoint> = peers.iter().collect();
     wait::drive_through(Duration::from_millis(100), &others);
     for _ in 0..EACH {
         for (peer, into) in peers.iter().zip(&into) {
@@ -261,7 +261,7 @@ fn what_was_injected_to_many_peers_arrives_after_the_sender_has_closed() {
     const LEN: usize = 200;
     let kit: &dyn Kit = &VerbsPair;
     let sender = kit.side();
-    let peers: Vec<Side> = (0..20).map(|_| kit.side()).collect();
+    let peers: Vec<TestEndpoint> = (0..20).map(|_| kit.side()).collect();
     let from = Memory::patterned(LEN, 1);
     let into: Vec<Memory> = peers.iter().map(|_| Memory::new(LEN)).collect();
     let to: Vec<FiAddr> = peers.iter().map(|peer| sender.insert(peer)).collect();
@@ -276,7 +276,7 @@ fn what_was_injected_to_many_peers_arrives_after_the_sender_has_closed() {
     }
     assert!(sender.statistic("verbs_waiting_now") > 0, "more than there are slots");
     drop(sender);
-    let all: Vec<&Side> = peers.iter().collect();
+    let all: Vec<&TestEndpoint> = peers.iter().collect();
     for peer in &peers {
         (0..EACH).for_each(|_| {
             wait::drive(&all, "a message", || peer.next_of(1)).done();
@@ -369,7 +369,7 @@ fn an_endpoint_has_more_peers_than_its_device_holds_connections() {
         std::env::var("OFI_VERBS_PEERS").map_or(40, |count| count.parse().expect("a number of peers"));
     let kit: &dyn Kit = &Few;
     let hub = kit.side();
-    let peers: Vec<Side> = (0..count).map(|_| kit.side()).collect();
+    let peers: Vec<TestEndpoint> = (0..count).map(|_| kit.side()).collect();
     let to: Vec<FiAddr> = peers.iter().map(|peer| hub.insert(peer)).collect();
     let (from, into) = (Memory::patterned(64, 1), Memory::new(64));
     for round in 1..=2 {
@@ -386,7 +386,7 @@ fn an_endpoint_has_more_peers_than_its_device_holds_connections() {
             wait::drive(&both, "an answer", || peer.next_of(3)).done();
             wait::drive(&both, "its end", || hub.next_of(4)).done();
         }
-        let all: Vec<&Side> = peers.iter().chain([&hub]).collect();
+        let all: Vec<&TestEndpoint> = peers.iter().chain([&hub]).collect();
         wait::drive(&all, "no more connections than the device holds", || {
             (hub.statistic("verbs_lanes") <= HELD).then_some(())
         });

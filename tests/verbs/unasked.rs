@@ -43,7 +43,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    fn to(side: &Side, attempt: u8) -> Self {
+    fn to(side: &TestEndpoint, attempt: u8) -> Self {
         let device = Handle(Arc::clone(&DEVICE));
         let memory = Memory::new(2 * (HEAD + LEN));
         // SAFETY: the region goes before the memory.
@@ -77,7 +77,7 @@ impl Stranger {
     }
 
     /// Posts a request of `len` bytes, and waits for its completion.
-    fn post(&self, side: &Side, work: Work, len: usize) {
+    fn post(&self, side: &TestEndpoint, work: Work, len: usize) {
         let from = Segment { addr: self.memory.as_ptr(), len: len as u32, lkey: self.region.lkey() };
         // SAFETY: registered, and used by nothing else.
         unsafe { self.id.pair().unwrap().work(1, &[from], work, Post::default()) }.unwrap();
@@ -100,7 +100,7 @@ impl Stranger {
     }
 }
 
-/// A greeting (`crates/ofi-verbs/src/lanes/meeting.rs`).
+/// A greeting (`crates/ofi-verbs/src/endpoint/meeting.rs`).
 fn greeting(own: SocketAddr, attempt: u8) -> Vec<u8> {
     let SocketAddr::V4(v4) = own else { panic!("{own}") };
     let mut bytes = b"ofv1".to_vec();

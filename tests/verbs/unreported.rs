@@ -31,18 +31,18 @@ fn unbound() -> Hints {
     hints("unbound0")
 }
 
-fn pair() -> (Side, Side) {
+fn pair() -> (TestEndpoint, TestEndpoint) {
     pair_of(&ConnectedPair)
 }
 
-fn pair_of(kit: &dyn Kit) -> (Side, Side) {
+fn pair_of(kit: &dyn Kit) -> (TestEndpoint, TestEndpoint) {
     let a = kit.opening().open_disabled().unwrap();
     let b = connect(&a, kit.opening()).unwrap();
     (a, b)
 }
 
 /// Injects messages of `len` bytes that arrive, and returns the number of unreported requests.
-fn inject(a: &Side, b: &Side, len: usize, count: usize) -> u64 {
+fn inject(a: &TestEndpoint, b: &TestEndpoint, len: usize, count: usize) -> u64 {
     let (from, into) = (Memory::patterned(len, 5), Memory::new(len));
     let before = a.statistic("verbs_quiet");
     for _ in 0..count {

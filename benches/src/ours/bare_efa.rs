@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use ofi::raw::{Errno, Error, Nic, Result};
 use ofi_efa::srd::{
-    Access, Action, Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Sizes, Status, To,
-    WorkRequest,
+    Access, Action, Completion, Device, DeviceLimits, From, Gid, QueuePair, Region, Segment, Sizes, Status,
+    To, WorkRequest,
 };
 
 /// The name of the device and of its domain.
@@ -61,8 +61,8 @@ unsafe impl Device for Bare {
         GID
     }
 
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> DeviceLimits {
+        DeviceLimits {
             mtu: 8760,
             sends: 1024,
             receives: 1024,

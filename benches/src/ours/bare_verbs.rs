@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ofi_verbs::rc::{
-    Access, AsyncEvent, CmEventKind, ConnParam, Connection, Device, Error, Event, Events, Limits, Opcode,
-    Post, Queues, Region, Remote, Result, Segment, Sizes, Status, WorkCompletion, msg, ud,
+    Access, AsyncEvent, CmEventKind, ConnParam, Connection, Device, DeviceLimits, Error, Event, Events,
+    Opcode, Post, Queues, Region, Remote, Result, Segment, Sizes, Status, WorkCompletion, msg, ud,
 };
 
 /// The name of the device and of its domain.
@@ -94,8 +94,8 @@ unsafe impl Device for Bare {
         vec![IP.into()]
     }
 
-    fn limits(&self) -> Result<Limits> {
-        Ok(Limits { connections: 1 << 16, requests: 1024, receives: 4096, completions: 1 << 16 })
+    fn limits(&self) -> Result<DeviceLimits> {
+        Ok(DeviceLimits { connections: 1 << 16, requests: 1024, receives: 4096, completions: 1 << 16 })
     }
 
     unsafe fn register(&self, _addr: *mut u8, _len: usize, _access: Access) -> Result<Box<dyn Region>> {

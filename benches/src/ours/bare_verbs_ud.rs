@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use ofi_verbs::rc::ud::{Datagrams, GroupAddress, Membership, Route, UdPort, UdQueues, UdSizes, UdTarget};
+use ofi_verbs::rc::ud::{Datagrams, GroupAddress, Membership, UdPort, UdQueues, UdRoute, UdSizes, UdTarget};
 use ofi_verbs::rc::{Opcode, Result, Segment, WorkCompletion};
 
 use super::bare_verbs::{Bare, completion, error, silent};
@@ -67,7 +67,7 @@ unsafe impl UdQueues for Opened {
         self.number as u32
     }
 
-    fn route(&self, _gid: Option<[u8; 16]>, _lid: u16) -> Result<Route> {
+    fn route(&self, _gid: Option<[u8; 16]>, _lid: u16) -> Result<UdRoute> {
         Ok(Arc::new(()))
     }
 

@@ -22,7 +22,7 @@ const NOT_SUPPORTED: c_int = 801;
 
 /// `CUipcMemHandle`.
 #[repr(C)]
-struct Handle([u8; HANDLE]);
+struct IpcHandle([u8; HANDLE]);
 
 thread_local! {
     /// Contexts of this thread, the current one last. A context is the number of its device plus 1.
@@ -220,7 +220,7 @@ unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut [u8; HANDLE], at: u64) -> c_
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuIpcOpenMemHandle_v2(at: *mut u64, handle: Handle, _flags: c_uint) -> c_int {
+unsafe extern "C" fn cuIpcOpenMemHandle_v2(at: *mut u64, handle: IpcHandle, _flags: c_uint) -> c_int {
     may_fail!("cuIpcOpenMemHandle_v2");
     let Some(device) = current() else { return INVALID_CONTEXT };
     if memory::device_of(&handle.0) != Some(device) && !settings::are_peers() {
@@ -239,10 +239,10 @@ extern "C" fn cuIpcCloseMemHandle(at: u64) -> c_int {
 }
 
 /// A stream: the copies that are queued but not executed.
-type Stream = Mutex<Vec<(usize, usize, usize)>>;
+type CuStream = Mutex<Vec<(usize, usize, usize)>>;
 
 /// Executes the pending copies of a stream.
-fn run(stream: &Stream) -> c_int {
+fn run(stream: &CuStream) -> c_int {
     let copies = std::mem::take(&mut *stream.lock().unwrap_or_else(PoisonError::into_inner));
     // SAFETY: cuda.h requires of the caller that queued a copy that the memory stays until it is executed.
     let all = copies.into_iter().all(|(to, from, len)| unsafe { memory::copy(to, from, len) });
@@ -250,31 +250,31 @@ fn run(stream: &Stream) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreate(stream: *mut *mut Stream, _flags: c_uint) -> c_int {
+unsafe extern "C" fn cuStreamCreate(stream: *mut *mut CuStream, _flags: c_uint) -> c_int {
     may_fail!("cuStreamCreate");
     if current().is_none() {
         return INVALID_CONTEXT;
     }
     // SAFETY: the caller's place.
-    unsafe { put(stream, Box::into_raw(Box::new(Stream::default()))) }
+    unsafe { put(stream, Box::into_raw(Box::new(CuStream::default()))) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut Stream) -> c_int {
+unsafe extern "C" fn cuStreamDestroy_v2(stream: *mut CuStream) -> c_int {
     // SAFETY: of `cuStreamCreate`, and not used again.
     let stream = unsafe { Box::from_raw(stream) };
     run(&stream)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamSynchronize(stream: *mut Stream) -> c_int {
+unsafe extern "C" fn cuStreamSynchronize(stream: *mut CuStream) -> c_int {
     may_fail!("cuStreamSynchronize");
     // SAFETY: of `cuStreamCreate`.
     unsafe { stream.as_ref() }.map_or(INVALID_VALUE, run)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: *mut Stream) -> c_int {
+unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: *mut CuStream) -> c_int {
     may_fail!("cuMemcpyAsync");
     if current().is_none() {
         return INVALID_CONTEXT;
@@ -289,27 +289,27 @@ unsafe extern "C" fn cuMemcpyAsync(to: u64, from: u64, len: usize, stream: *mut 
 }
 
 /// An event: the number of further queries that it is not ready for, and its stream.
-struct Event {
+struct CuEvent {
     left: u64,
-    stream: *const Stream,
+    stream: *const CuStream,
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventCreate(event: *mut *mut Event, _flags: c_uint) -> c_int {
+unsafe extern "C" fn cuEventCreate(event: *mut *mut CuEvent, _flags: c_uint) -> c_int {
     may_fail!("cuEventCreate");
     // SAFETY: the caller's place.
-    unsafe { put(event, Box::into_raw(Box::new(Event { left: 0, stream: ptr::null() }))) }
+    unsafe { put(event, Box::into_raw(Box::new(CuEvent { left: 0, stream: ptr::null() }))) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecord(event: *mut Event, stream: *const Stream) -> c_int {
+unsafe extern "C" fn cuEventRecord(event: *mut CuEvent, stream: *const CuStream) -> c_int {
     may_fail!("cuEventRecord");
     // SAFETY: an event of `cuEventCreate`.
-    unsafe { put(event, Event { left: settings::polls(), stream }) }
+    unsafe { put(event, CuEvent { left: settings::polls(), stream }) }
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventQuery(event: *mut Event) -> c_int {
+unsafe extern "C" fn cuEventQuery(event: *mut CuEvent) -> c_int {
     may_fail!("cuEventQuery");
     // SAFETY: an event of `cuEventCreate`, which one thread uses at a time here.
     let Some(event) = (unsafe { event.as_mut() }) else { return INVALID_VALUE };
@@ -322,7 +322,7 @@ unsafe extern "C" fn cuEventQuery(event: *mut Event) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventDestroy_v2(event: *mut Event) -> c_int {
+unsafe extern "C" fn cuEventDestroy_v2(event: *mut CuEvent) -> c_int {
     // SAFETY: of `cuEventCreate`, and not used again.
     drop(unsafe { Box::from_raw(event) });
     SUCCESS

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use crate::device::{
-    Channel, CompletionQueue, Device, Handle, QUEUE_PAIRS, QueuePair, RECEIVE_DOORBELL, Region, Ring,
-    SEND_DOORBELL, State,
+    Channel, CompletionQueue, Device, DeviceRegion, PeerHandle, QUEUE_PAIRS, QueuePair, RECEIVE_DOORBELL,
+    Ring, SEND_DOORBELL, State,
 };
 use crate::formats::{INLINE, LONG_REQUEST, RECEIVE, REQUEST};
 use crate::memory::poke;
@@ -205,7 +205,7 @@ impl Device {
         });
         let number = number.ok_or(libc::ENOMEM)?;
         let handle = self.number();
-        self.handles.insert(handle, Handle { domain, gid, number });
+        self.handles.insert(handle, PeerHandle { domain, gid, number });
         Ok(Output::default().u32s(&[handle, 0]).u16s(&[number, 0]))
     }
 
@@ -218,7 +218,7 @@ impl Device {
         if !present(start, len) {
             return Err(libc::EFAULT);
         }
-        let key = self.add_region(Region { domain, start, len, named, access })?;
+        let key = self.add_region(DeviceRegion { domain, start, len, named, access })?;
         Ok(Output::default().u32s(&[key, key, key]))
     }
 
@@ -226,7 +226,7 @@ impl Device {
     ///
     /// # Errors
     /// `ENOMEM` if there are too many, `EOPNOTSUPP` for rights that the device does not have.
-    pub fn add_region(&mut self, region: Region) -> Result<u32, i32> {
+    pub fn add_region(&mut self, region: DeviceRegion) -> Result<u32, i32> {
         // Local and remote writes, remote reads, and optional flags that a device may ignore; the device has no atomics
         // and no windows.
         let known = 0b111 | 0x3ff0_0000;

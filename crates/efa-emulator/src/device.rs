@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::formats::{Completion, Gid, RECEIVE, Receive, Request};
+use crate::formats::{Completion, Gid, RECEIVE, Receive, SendRequest};
 use crate::mapping::Mapping;
-use crate::memory::Shared;
+use crate::memory::SharedMapping;
 use crate::packet::Packet;
 use crate::random::Random;
 use crate::settings::Settings;
@@ -28,7 +28,7 @@ pub struct Device {
     pub open: Vec<RawFd>,
     /// Domains, and the descriptor that each belongs to.
     pub domains: HashMap<u32, RawFd>,
-    pub regions: HashMap<u32, Region>,
+    pub regions: HashMap<u32, DeviceRegion>,
     /// The mappings of registered dma-bufs, by key.
     pub mapped: HashMap<u32, Mapping>,
     pub channels: HashMap<RawFd, Channel>,
@@ -36,9 +36,9 @@ pub struct Device {
     pub reports: Vec<RawFd>,
     pub queues: HashMap<u32, CompletionQueue>,
     pub pairs: HashMap<u16, QueuePair>,
-    pub handles: HashMap<u32, Handle>,
+    pub handles: HashMap<u32, PeerHandle>,
     /// Mappable memory, by offset in the device's file.
-    pub maps: HashMap<u64, Arc<Shared>>,
+    pub maps: HashMap<u64, Arc<SharedMapping>>,
     /// The last assigned number of an object or offset.
     pub next: u32,
     /// Requests that the peer has not answered, by number.
@@ -62,7 +62,7 @@ pub struct Device {
 
 /// Registered memory.
 #[derive(Clone, Copy)]
-pub struct Region {
+pub struct DeviceRegion {
     pub domain: u32,
     pub start: u64,
     pub len: u64,
@@ -80,8 +80,8 @@ pub struct Channel {
 /// A completion queue.
 pub struct CompletionQueue {
     pub owner: RawFd,
-    pub ring: Arc<Shared>,
-    pub doorbell: Arc<Shared>,
+    pub ring: Arc<SharedMapping>,
+    pub doorbell: Arc<SharedMapping>,
     pub entries: u32,
     pub entry: usize,
     pub written: u32,
@@ -106,7 +106,7 @@ pub struct QueuePair {
     pub unsolicited: bool,
     /// Whether it sends and receives unreliable datagrams (UD), and not messages (SRD).
     pub datagrams: bool,
-    pub doorbell: Arc<Shared>,
+    pub doorbell: Arc<SharedMapping>,
     pub sends: Ring,
     pub receives: Ring,
     /// The limits that were returned to the program.
@@ -115,7 +115,7 @@ pub struct QueuePair {
 
 /// A queue of descriptors in shared memory.
 pub struct Ring {
-    pub shared: Option<Arc<Shared>>,
+    pub shared: Option<Arc<SharedMapping>>,
     pub entries: u32,
     /// Bytes of a descriptor.
     pub entry: usize,
@@ -139,7 +139,7 @@ pub enum State {
 }
 
 /// An address handle. All handles of one domain for one peer have the same number.
-pub struct Handle {
+pub struct PeerHandle {
     pub domain: u32,
     pub gid: Gid,
     pub number: u16,
@@ -149,7 +149,7 @@ pub struct Handle {
 pub struct Pending {
     pub pair: u16,
     pub to: Gid,
-    pub request: Request,
+    pub request: SendRequest,
     /// Bytes of a read that have arrived.
     pub received: u64,
     pub repeats: u32,
@@ -175,7 +175,7 @@ pub enum Outgoing {
     /// A datagram, with its header.
     Datagram(Vec<u8>),
     /// The rest of a request, from `offset` on.
-    Request { token: u64, offset: u64 },
+    SendRequest { token: u64, offset: u64 },
     /// The rest of a read's answer, from `packet.offset` on. The memory was checked.
     Data { packet: Packet, from: u64 },
 }
@@ -238,13 +238,13 @@ impl Device {
     ///
     /// # Errors
     /// The error number for the program.
-    pub fn map(&mut self, len: usize) -> Result<(u64, Arc<Shared>), i32> {
-        let shared = Arc::new(Shared::new(len).map_err(|_| libc::ENOMEM)?);
+    pub fn map(&mut self, len: usize) -> Result<(u64, Arc<SharedMapping>), i32> {
+        let shared = Arc::new(SharedMapping::new(len).map_err(|_| libc::ENOMEM)?);
         Ok((self.name(&shared), shared))
     }
 
     /// Adds an offset at which this memory can be mapped.
-    pub fn name(&mut self, shared: &Arc<Shared>) -> u64 {
+    pub fn name(&mut self, shared: &Arc<SharedMapping>) -> u64 {
         let key = u64::from(self.number()) << 12;
         self.maps.insert(key, Arc::clone(shared));
         key

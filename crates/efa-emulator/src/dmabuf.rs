@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::device::{Device, Region};
+use crate::device::{Device, DeviceRegion};
 use crate::mapping::Mapping;
 use crate::memory::{peek, poke};
 use crate::send::LOCAL_WRITE;
@@ -70,7 +70,7 @@ impl Device {
         }
         let fd = RawFd::try_from(fd as i64).map_err(|_| libc::EBADF)?;
         let (mapping, start) = Mapping::new(fd, offset, len, access & LOCAL_WRITE != 0)?;
-        let key = self.add_region(Region { domain, start, len, named, access })?;
+        let key = self.add_region(DeviceRegion { domain, start, len, named, access })?;
         self.mapped.insert(key, mapping);
         let handle = found[0].map(|(at, _)| at + 8).ok_or(libc::EINVAL)?;
         let answered = poke(handle, &u64::from(key).to_ne_bytes())

@@ -62,7 +62,7 @@ pub struct Piece {
 
 /// A request of a send queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct SendRequest {
     pub id: u16,
     pub operation: Operation,
     pub immediate: Option<u32>,
@@ -76,7 +76,7 @@ pub struct Request {
     pub remote: Piece,
 }
 
-impl Request {
+impl SendRequest {
     /// Parses a request of 64 or 128 bytes.
     ///
     /// # Errors
@@ -241,7 +241,7 @@ mod tests {
                 for length in [0, 1, 2, 3, 32, 33, 80, 81, u16::MAX] {
                     bytes[2] = control;
                     bytes[6..8].copy_from_slice(&length.to_le_bytes());
-                    match Request::parse(&bytes) {
+                    match SendRequest::parse(&bytes) {
                         Ok(request) => assert!(request.len() <= most && control & 0xc0 == 0x80),
                         Err((_, status)) => {
                             assert!([status::UNSUPPORTED, status::LOCAL_LENGTH].contains(&status))
@@ -257,19 +257,19 @@ mod tests {
         let mut bytes = [0; LONG_REQUEST];
         bytes[32..].copy_from_slice(&std::array::from_fn::<u8, 96, _>(|at| at as u8));
         (bytes[2], bytes[6]) = (0xa0, 80);
-        let request = Request::parse(&bytes).unwrap();
+        let request = SendRequest::parse(&bytes).unwrap();
         assert_eq!(request.inline.unwrap(), (0..80).collect::<Vec<u8>>());
         bytes[2] = 0xa2;
         bytes[32..48].copy_from_slice(&[80, 0, 0, 0, 3, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0]);
-        let request = Request::parse(&bytes).unwrap();
+        let request = SendRequest::parse(&bytes).unwrap();
         assert_eq!(request.remote, Piece { addr: 4096, len: 80, key: 3 });
         assert_eq!(request.inline.unwrap(), (16..96).collect::<Vec<u8>>());
         bytes[32] = 79;
-        assert_eq!(Request::parse(&bytes).unwrap_err().1, status::LOCAL_LENGTH, "of another length");
+        assert_eq!(SendRequest::parse(&bytes).unwrap_err().1, status::LOCAL_LENGTH, "of another length");
         bytes[32] = 80;
-        assert_eq!(Request::parse(&bytes[..REQUEST]).unwrap_err().1, status::LOCAL_LENGTH, "in 64 bytes");
+        assert_eq!(SendRequest::parse(&bytes[..REQUEST]).unwrap_err().1, status::LOCAL_LENGTH, "in 64 bytes");
         (bytes[6], bytes[32]) = (8, 8);
-        assert_eq!(Request::parse(&bytes[..REQUEST]).unwrap_err().1, status::UNSUPPORTED, "in 64 bytes");
+        assert_eq!(SendRequest::parse(&bytes[..REQUEST]).unwrap_err().1, status::UNSUPPORTED, "in 64 bytes");
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
         bytes[32..40].copy_from_slice(&[10, 0, 0, 0, 3, 0, 0, 0xff]);
         bytes[44] = 1;
         bytes[48] = 20;
-        let request = Request::parse(&bytes).unwrap();
+        let request = SendRequest::parse(&bytes).unwrap();
         assert_eq!((request.id, request.qp, request.ah, request.qkey), (7, 0x1234, 9, 0xabcd));
         assert_eq!((request.immediate, request.len()), (Some(5), 30));
         assert_eq!(request.pieces[0], Piece { addr: 1 << 32, len: 10, key: 3 });

@@ -10,18 +10,18 @@ pub const PAGE: usize = 4096;
 
 /// Memory that a program maps through the device's file. The device has its own mapping, so the memory outlives the
 /// program's mapping.
-pub struct Shared {
+pub struct SharedMapping {
     fd: OwnedFd,
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: every access is an atomic operation on a word.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedMapping {}
 
-impl Shared {
+impl SharedMapping {
     /// Zeroed memory of at least `len` bytes, in whole pages.
     ///
     /// # Errors
@@ -92,7 +92,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: mapped above, and nothing refers to the mapping any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn words_wrap_and_bytes_come_back() {
-        let shared = Shared::new(100).unwrap();
+        let shared = SharedMapping::new(100).unwrap();
         assert_eq!(shared.len(), PAGE);
         shared.publish(PAGE - 8, &[1, 2, 3, 4, 5, 6, 7, 8]);
         assert_eq!(shared.read::<8>(PAGE - 8), [1, 2, 3, 4, 5, 6, 7, 8]);

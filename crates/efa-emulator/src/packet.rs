@@ -12,9 +12,9 @@ pub const MAX_PACKET_LEN: usize = HEADER + (64 << 10);
 
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     /// A send, a part of a write, or a read request.
-    Request(Operation),
+    SendRequest(Operation),
     /// A datagram, which is not answered.
     Datagram,
     /// A part of a read's data.
@@ -28,7 +28,7 @@ pub enum Kind {
 /// The header of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    pub kind: Kind,
+    pub kind: PacketKind,
     pub source: Gid,
     pub source_qp: u16,
     pub qp: u16,
@@ -52,13 +52,13 @@ impl Packet {
     /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let (kind, detail) = match self.kind {
-            Kind::Request(Operation::Send) => (1, 0),
-            Kind::Request(Operation::Read) => (2, 0),
-            Kind::Request(Operation::Write) => (3, 0),
-            Kind::Data => (4, 0),
-            Kind::Answer(status) => (5, status),
-            Kind::Probe => (6, 0),
-            Kind::Datagram => (7, 0),
+            PacketKind::SendRequest(Operation::Send) => (1, 0),
+            PacketKind::SendRequest(Operation::Read) => (2, 0),
+            PacketKind::SendRequest(Operation::Write) => (3, 0),
+            PacketKind::Data => (4, 0),
+            PacketKind::Answer(status) => (5, status),
+            PacketKind::Probe => (6, 0),
+            PacketKind::Datagram => (7, 0),
         };
         let mut bytes = [0; HEADER];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -88,13 +88,13 @@ impl Packet {
             return None;
         }
         let kind = match header[4] {
-            1 => Kind::Request(Operation::Send),
-            2 => Kind::Request(Operation::Read),
-            3 => Kind::Request(Operation::Write),
-            4 => Kind::Data,
-            5 => Kind::Answer(header[5]),
-            6 => Kind::Probe,
-            7 => Kind::Datagram,
+            1 => PacketKind::SendRequest(Operation::Send),
+            2 => PacketKind::SendRequest(Operation::Read),
+            3 => PacketKind::SendRequest(Operation::Write),
+            4 => PacketKind::Data,
+            5 => PacketKind::Answer(header[5]),
+            6 => PacketKind::Probe,
+            7 => PacketKind::Datagram,
             _ => return None,
         };
         let packet = Self {
@@ -126,13 +126,13 @@ mod tests {
     #[test]
     fn packets_come_back_as_they_were() {
         for kind in [
-            Kind::Request(Operation::Send),
-            Kind::Request(Operation::Read),
-            Kind::Request(Operation::Write),
-            Kind::Data,
-            Kind::Answer(10),
-            Kind::Probe,
-            Kind::Datagram,
+            PacketKind::SendRequest(Operation::Send),
+            PacketKind::SendRequest(Operation::Read),
+            PacketKind::SendRequest(Operation::Write),
+            PacketKind::Data,
+            PacketKind::Answer(10),
+            PacketKind::Probe,
+            PacketKind::Datagram,
         ] {
             let packet = Packet {
                 kind,

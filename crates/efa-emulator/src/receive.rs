@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::device::{Device, Outgoing, State};
 use crate::formats::{Arrival, Completion, Operation, Receive, status};
 use crate::memory::poke;
-use crate::packet::{Kind, MAX_PACKET_LEN, Packet};
+use crate::packet::{MAX_PACKET_LEN, Packet, PacketKind};
 use crate::send::LOCAL_WRITE;
 
 /// `IBV_ACCESS_REMOTE_WRITE`, `IBV_ACCESS_REMOTE_READ`.
@@ -52,11 +52,11 @@ impl Device {
         let Some((packet, payload)) = Packet::parse(bytes) else { return };
         self.routes.entry(packet.source).or_default().heard = true;
         match packet.kind {
-            Kind::Probe => {}
-            Kind::Answer(status) => self.answered(packet.token, status),
-            Kind::Data => self.data(&packet, payload),
-            Kind::Datagram => self.datagram(&packet, payload),
-            Kind::Request(operation) => match self.asked(operation, &packet, payload) {
+            PacketKind::Probe => {}
+            PacketKind::Answer(status) => self.answered(packet.token, status),
+            PacketKind::Data => self.data(&packet, payload),
+            PacketKind::Datagram => self.datagram(&packet, payload),
+            PacketKind::SendRequest(operation) => match self.asked(operation, &packet, payload) {
                 Ok(None) => {}
                 Ok(Some(())) => self.answer(&packet, status::OK),
                 Err(status) => self.answer(&packet, status),
@@ -161,7 +161,7 @@ impl Device {
             if packet.total == 0 {
                 return Ok(Some(()));
             }
-            let back = Packet { kind: Kind::Data, source: self.gid, offset: 0, ..*packet };
+            let back = Packet { kind: PacketKind::Data, source: self.gid, offset: 0, ..*packet };
             self.route(packet.source, Outgoing::Data { packet: back, from: start });
             return Ok(None);
         }
@@ -244,7 +244,7 @@ impl Device {
     fn answer(&mut self, packet: &Packet, status: u8) {
         self.writes.remove(&(packet.source, packet.token));
         let answer = Packet {
-            kind: Kind::Answer(status),
+            kind: PacketKind::Answer(status),
             source: self.gid,
             source_qp: packet.qp,
             qp: packet.source_qp,

@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use crate::device::{Device, Outgoing, Pending, RECEIVE_DOORBELL, Ring, SEND_DOORBELL, State, socket_path};
-use crate::formats::{Completion, Gid, LONG_REQUEST, Operation, Piece, Request, status};
+use crate::formats::{Completion, Gid, LONG_REQUEST, Operation, Piece, SendRequest, status};
 use crate::memory::peek;
-use crate::packet::{CHUNK, HEADER, Kind, Packet};
+use crate::packet::{CHUNK, HEADER, Packet, PacketKind};
 use crate::settings::cap;
 
 /// Maximum number of requests of one queue pair that one round processes.
@@ -43,7 +43,7 @@ impl Device {
 
     /// Starts a request.
     fn begin(&mut self, pair: u16, bytes: &[u8]) {
-        let request = match Request::parse(bytes) {
+        let request = match SendRequest::parse(bytes) {
             Ok(request) => request,
             Err((id, status)) => return self.sent(pair, id, Operation::Send, status),
         };
@@ -77,13 +77,13 @@ impl Device {
                     again: None,
                 };
                 self.requests.insert(token, pending);
-                self.route(to, Outgoing::Request { token, offset: 0 });
+                self.route(to, Outgoing::SendRequest { token, offset: 0 });
             }
         }
     }
 
     /// Sends a datagram, and returns the status of its request, which ends without an answer.
-    fn send_datagram(&mut self, pair: u16, to: Gid, request: &Request) -> u8 {
+    fn send_datagram(&mut self, pair: u16, to: Gid, request: &SendRequest) -> u8 {
         if request.operation != Operation::Send {
             return status::UNSUPPORTED;
         }
@@ -93,7 +93,7 @@ impl Device {
             return status::INVALID_LKEY;
         }
         let packet = Packet {
-            kind: Kind::Datagram,
+            kind: PacketKind::Datagram,
             source_qp: pair,
             qp: request.qp,
             qkey: request.qkey,
@@ -107,7 +107,7 @@ impl Device {
     }
 
     /// Checks a request on this side, and returns the peer's address.
-    fn check(&self, pair: u16, request: &Request) -> Result<Gid, u8> {
+    fn check(&self, pair: u16, request: &SendRequest) -> Result<Gid, u8> {
         let domain = self.pairs.get(&pair).ok_or(status::FLUSHED)?.domain;
         let most = match request.operation {
             Operation::Send => u64::from(self.settings.mtu),
@@ -151,7 +151,7 @@ impl Device {
         tokens.into_iter().for_each(|token| self.end(token, status::FLUSHED));
         while let Some(pair) = self.pairs.get_mut(&number) {
             let Some(bytes) = pair.sends.take() else { break };
-            let (id, operation) = match Request::parse(&bytes) {
+            let (id, operation) = match SendRequest::parse(&bytes) {
                 Ok(request) => (request.id, request.operation),
                 Err((id, _)) => (id, Operation::Send),
             };
@@ -228,7 +228,7 @@ impl Device {
                 let after = (after.offset < after.total).then_some(Outgoing::Data { packet: after, from });
                 Some((bytes, Rest { before: Outgoing::Data { packet, from }, after }))
             }
-            Outgoing::Request { token, offset } => {
+            Outgoing::SendRequest { token, offset } => {
                 self.requests.get_mut(&token)?.sent = Instant::now();
                 let pending = self.requests.get(&token)?;
                 let (request, total) = (&pending.request, pending.request.len());
@@ -245,7 +245,7 @@ impl Device {
                     return None;
                 }
                 let packet = Packet {
-                    kind: Kind::Request(request.operation),
+                    kind: PacketKind::SendRequest(request.operation),
                     source: self.gid,
                     source_qp: pending.pair,
                     qp: request.qp,
@@ -260,14 +260,20 @@ impl Device {
                     repeats: pending.repeats.min(u8::MAX.into()) as u8,
                 };
                 bytes[..HEADER].copy_from_slice(&packet.encode());
-                let after = (end < total).then_some(Outgoing::Request { token, offset: end });
-                Some((bytes, Rest { before: Outgoing::Request { token, offset }, after }))
+                let after = (end < total).then_some(Outgoing::SendRequest { token, offset: end });
+                Some((bytes, Rest { before: Outgoing::SendRequest { token, offset }, after }))
             }
         }
     }
 
     /// Appends a part of a request's data. `false` if its memory is unmapped.
-    fn gather(&self, domain: u32, request: &Request, part: std::ops::Range<u64>, to: &mut Vec<u8>) -> bool {
+    fn gather(
+        &self,
+        domain: u32,
+        request: &SendRequest,
+        part: std::ops::Range<u64>,
+        to: &mut Vec<u8>,
+    ) -> bool {
         if let Some(inline) = &request.inline {
             to.extend(inline);
             return true;
@@ -327,7 +333,7 @@ impl Device {
             }
         }
         for (token, to) in again {
-            self.route(to, Outgoing::Request { token, offset: 0 });
+            self.route(to, Outgoing::SendRequest { token, offset: 0 });
         }
         for (token, to) in dead {
             let heard = self.routes.get(&to).is_some_and(|route| route.heard);
@@ -343,7 +349,7 @@ impl Device {
     /// A probe packet.
     fn probe(&self) -> Packet {
         Packet {
-            kind: Kind::Probe,
+            kind: PacketKind::Probe,
             source: self.gid,
             source_qp: 0,
             qp: 0,

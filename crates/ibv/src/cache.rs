@@ -10,8 +10,8 @@
 //! Invariants:
 //! I1. The cache keeps a registration only for a range that was added and not removed. Operations that use it also hold
 //! it.
-//! I2. The cache keeps registrations of at most [`Limits::count`] ranges, and of at most [`Limits::bytes`] bytes. It
-//! evicts the least recently used.
+//! I2. The cache keeps registrations of at most [`CacheLimits::count`] ranges, and of at most [`CacheLimits::bytes`]
+//! bytes. It evicts the least recently used.
 
 use std::collections::BTreeMap;
 use std::ops::Range as Span;
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The limits of the cache.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct CacheLimits {
     /// Maximum number of registrations.
     pub count: usize,
     /// Maximum total bytes of all registrations.
@@ -49,12 +49,12 @@ struct Ranges<R> {
     longest: usize,
     next: u64,
     clock: u64,
-    counts: Counts,
+    counts: CacheCounts,
 }
 
 /// The statistics of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CacheCounts {
     /// Uses of a kept registration.
     pub hits: u64,
     /// Created registrations, both cached ones and those for one operation.
@@ -72,15 +72,15 @@ pub type Kept<R> = (Span<usize>, Arc<R>);
 
 /// A cache of device registrations of type `R`.
 pub struct Cache<R> {
-    limits: Limits,
+    limits: CacheLimits,
     ranges: Mutex<Ranges<R>>,
     removals: AtomicU64,
 }
 
 impl<R> Cache<R> {
     /// An empty cache.
-    pub fn new(limits: Limits) -> Self {
-        let (all, counts) = (BTreeMap::new(), Counts::default());
+    pub fn new(limits: CacheLimits) -> Self {
+        let (all, counts) = (BTreeMap::new(), CacheCounts::default());
         let ranges = Ranges { all, longest: 0, next: 0, clock: 0, counts };
         Self { limits, ranges: Mutex::new(ranges), removals: AtomicU64::new(0) }
     }
@@ -202,7 +202,7 @@ impl<R> Cache<R> {
     }
 
     /// The statistics.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CacheCounts {
         self.ranges().counts
     }
 }
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_range_is_registered_once_and_flushed_when_it_goes() {
-        let cache = Cache::new(Limits { count: 4, bytes: 1 << 20 });
+        let cache = Cache::new(CacheLimits { count: 4, bytes: 1 << 20 });
         let id = cache.add(1000, 500);
         let first = cache.get(1100, 50, whole).unwrap();
         assert_eq!(*first, (1000, 500));
@@ -262,19 +262,19 @@ mod tests {
         cache.remove(id);
         assert_eq!(Arc::strong_count(&first), 1);
         assert_eq!(*cache.get(1100, 50, whole).unwrap(), (1100, 50));
-        assert_eq!(cache.counts(), Counts { hits: 1, misses: 3, ..Counts::default() });
+        assert_eq!(cache.counts(), CacheCounts { hits: 1, misses: 3, ..CacheCounts::default() });
     }
 
     #[test]
     fn the_least_recently_used_goes_when_there_are_too_many_or_too_long_ones() {
-        let cache = Cache::new(Limits { count: 2, bytes: 100 });
+        let cache = Cache::new(CacheLimits { count: 2, bytes: 100 });
         for start in [0, 100, 200] {
             cache.add(start, 40);
         }
         cache.add(1000, 101);
         let kept = |start| cache.get(start, 1, whole).map(|made| Arc::strong_count(&made) == 2).unwrap();
         assert!(kept(0) && kept(100) && kept(0) && kept(200));
-        assert_eq!(cache.counts(), Counts { hits: 1, misses: 3, evictions: 1, kept: 2, bytes: 80 });
+        assert_eq!(cache.counts(), CacheCounts { hits: 1, misses: 3, evictions: 1, kept: 2, bytes: 80 });
         let hits = cache.counts().hits;
         assert!(kept(0) && cache.counts().hits == hits + 1, "the one that was used again stayed");
         assert!(!kept(1000), "one that is longer than all may be is not kept");
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_registered_is_not_kept_and_is_tried_once() {
-        let cache = Cache::new(Limits { count: 2, bytes: 100 });
+        let cache = Cache::new(CacheLimits { count: 2, bytes: 100 });
         let id = cache.add(0, 10);
         let mut tries = 0;
         for wanted in [Err("no"), Ok(None), Ok(None)] {
@@ -308,7 +308,7 @@ mod tests {
             steps in prop::collection::vec((0..4u8, 0..64usize, 1..32usize), 1..200),
             (count, bytes) in (0..5usize, 0..100usize),
         ) {
-            let cache = Cache::new(Limits { count, bytes });
+            let cache = Cache::new(CacheLimits { count, bytes });
             let mut live: Vec<(RangeId, usize, usize)> = Vec::new();
             for (what, start, len) in steps {
                 match what {

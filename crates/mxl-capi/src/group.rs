@@ -13,11 +13,11 @@ use mxl_ffi::object::{Kind, Object};
 /// The object behind `mxlFlowSynchronizationGroup`.
 #[derive(Default)]
 pub struct Group {
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
 }
 
 #[derive(Default)]
-struct State {
+struct GroupState {
     group: SyncGroup,
     /// Number of changes. A wait runs on a copy, and its result is kept only if the group's flows have not changed.
     changes: u64,

@@ -40,10 +40,10 @@ impl Kind for Instance {
 }
 
 /// The handle of an object.
-type Handle<T> = *const Object<T>;
+type ObjectHandle<T> = *const Object<T>;
 
 /// Hands out a new object, and keeps it.
-fn keep<T: Kind>(list: &mut Vec<Counted<T>>, object: Object<T>) -> Handle<T> {
+fn keep<T: Kind>(list: &mut Vec<Counted<T>>, object: Object<T>) -> ObjectHandle<T> {
     let object = Arc::new(object);
     let handle = Arc::as_ptr(&object);
     list.push(Counted { object, references: 1 });
@@ -51,14 +51,14 @@ fn keep<T: Kind>(list: &mut Vec<Counted<T>>, object: Object<T>) -> Handle<T> {
 }
 
 /// Returns an existing object again, if one matches.
-fn again<T>(list: &mut [Counted<T>], fits: impl Fn(&T) -> bool) -> Option<Handle<T>> {
+fn again<T>(list: &mut [Counted<T>], fits: impl Fn(&T) -> bool) -> Option<ObjectHandle<T>> {
     let found = list.iter_mut().find(|counted| fits(&counted.object))?;
     found.references += 1;
     Some(Arc::as_ptr(&found.object))
 }
 
 /// Releases an object. The last release returns it, so that the caller can drop it outside the lock.
-fn give_back<T>(list: &mut Vec<Counted<T>>, handle: Handle<T>) -> Outcome<Option<Arc<Object<T>>>> {
+fn give_back<T>(list: &mut Vec<Counted<T>>, handle: ObjectHandle<T>) -> Outcome<Option<Arc<Object<T>>>> {
     // The handle is only compared: an unknown one may point anywhere.
     let found = list.iter().position(|counted| ptr::eq(Arc::as_ptr(&counted.object), handle));
     let at = found.ok_or(Status::InvalidArg)?;
@@ -71,7 +71,7 @@ impl Instance {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn read(&self, id: Uuid) -> Outcome<Handle<Reader>> {
+    fn read(&self, id: Uuid) -> Outcome<ObjectHandle<Reader>> {
         let mut open = self.open();
         if let Some(handle) = again(&mut open.readers, |reader| reader.id() == id && reader.is_current()) {
             return Ok(handle);
@@ -80,7 +80,7 @@ impl Instance {
         Ok(keep(&mut open.readers, Object::at(reader, Place::new(&self.domain, id))))
     }
 
-    fn write(&self, json: &str, options: &str) -> Outcome<(Handle<Writer>, Config, bool)> {
+    fn write(&self, json: &str, options: &str) -> Outcome<(ObjectHandle<Writer>, Config, bool)> {
         let definition = FlowDefinition::parse(json)?;
         let hints = BatchHints::parse(options)?;
         let mut open = self.open();
@@ -108,7 +108,7 @@ impl Instance {
 ///
 /// # Errors
 /// [`Status::InvalidArg`] for null and for a handle that is not an instance.
-pub(crate) fn instance<'a>(handle: Handle<Instance>) -> Outcome<&'a Instance> {
+pub(crate) fn instance<'a>(handle: ObjectHandle<Instance>) -> Outcome<&'a Instance> {
     Object::get(handle).ok_or_else(|| Status::InvalidArg.into())
 }
 
@@ -130,7 +130,7 @@ fn options<'a>(pointer: *const c_char) -> Outcome<&'a str> {
 pub unsafe extern "C" fn mxlCreateInstance(
     domain: *const c_char,
     _options: *const c_char,
-) -> Handle<Instance> {
+) -> ObjectHandle<Instance> {
     log::init();
     let mut made = ptr::null();
     let place = &raw mut made;
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn mxlCreateInstance(
 
 /// `mxlDestroyInstance`. Its open objects are closed; flows without another writer are deleted.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mxlDestroyInstance(handle: Handle<Instance>) -> c_int {
+pub unsafe extern "C" fn mxlDestroyInstance(handle: ObjectHandle<Instance>) -> c_int {
     status(|| {
         instance(handle)?;
         // SAFETY: an instance of ours, as just checked, made by `Box::into_raw`; the C caller's promise: it is not in
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn mxlDestroyInstance(handle: Handle<Instance>) -> c_int {
 
 /// `mxlGarbageCollectFlows`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mxlGarbageCollectFlows(handle: Handle<Instance>) -> c_int {
+pub unsafe extern "C" fn mxlGarbageCollectFlows(handle: ObjectHandle<Instance>) -> c_int {
     status(|| {
         let collected = instance(handle)?.domain.collect()?;
         tracing::debug!(?collected, "flows without writers were removed");
@@ -169,10 +169,10 @@ pub unsafe extern "C" fn mxlGarbageCollectFlows(handle: Handle<Instance>) -> c_i
 /// `mxlCreateFlowReader`. There are no options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlCreateFlowReader(
-    handle: Handle<Instance>,
+    handle: ObjectHandle<Instance>,
     id: *const c_char,
     _options: *const c_char,
-    reader: *mut Handle<Reader>,
+    reader: *mut ObjectHandle<Reader>,
 ) -> c_int {
     status(|| {
         let place = out(reader)?;
@@ -183,7 +183,10 @@ pub unsafe extern "C" fn mxlCreateFlowReader(
 
 /// `mxlReleaseFlowReader`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mxlReleaseFlowReader(handle: Handle<Instance>, reader: Handle<Reader>) -> c_int {
+pub unsafe extern "C" fn mxlReleaseFlowReader(
+    handle: ObjectHandle<Instance>,
+    reader: ObjectHandle<Reader>,
+) -> c_int {
     status(|| {
         let mut open = instance(handle)?.open();
         if let Some(gone) = give_back(&mut open.readers, reader)? {
@@ -197,10 +200,10 @@ pub unsafe extern "C" fn mxlReleaseFlowReader(handle: Handle<Instance>, reader: 
 /// `mxlCreateFlowWriter`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlCreateFlowWriter(
-    handle: Handle<Instance>,
+    handle: ObjectHandle<Instance>,
     definition: *const c_char,
     given: *const c_char,
-    writer: *mut Handle<Writer>,
+    writer: *mut ObjectHandle<Writer>,
     config: *mut Config,
     created: *mut bool,
 ) -> c_int {
@@ -216,7 +219,10 @@ pub unsafe extern "C" fn mxlCreateFlowWriter(
 
 /// `mxlReleaseFlowWriter`. The last writer of a flow, in all processes, deletes it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mxlReleaseFlowWriter(handle: Handle<Instance>, writer: Handle<Writer>) -> c_int {
+pub unsafe extern "C" fn mxlReleaseFlowWriter(
+    handle: ObjectHandle<Instance>,
+    writer: ObjectHandle<Writer>,
+) -> c_int {
     status(|| {
         let mut open = instance(handle)?.open();
         // Dropped under the lock: a concurrent request for a writer must not open a flow that is about to be
@@ -229,8 +235,8 @@ pub unsafe extern "C" fn mxlReleaseFlowWriter(handle: Handle<Instance>, writer: 
 /// `mxlCreateFlowSynchronizationGroup`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlCreateFlowSynchronizationGroup(
-    handle: Handle<Instance>,
-    group: *mut Handle<Group>,
+    handle: ObjectHandle<Instance>,
+    group: *mut ObjectHandle<Group>,
 ) -> c_int {
     status(|| {
         let place = out(group)?;
@@ -242,8 +248,8 @@ pub unsafe extern "C" fn mxlCreateFlowSynchronizationGroup(
 /// `mxlReleaseFlowSynchronizationGroup`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mxlReleaseFlowSynchronizationGroup(
-    handle: Handle<Instance>,
-    group: Handle<Group>,
+    handle: ObjectHandle<Instance>,
+    group: ObjectHandle<Group>,
 ) -> c_int {
     status(|| {
         let mut open = instance(handle)?.open();

@@ -11,12 +11,12 @@ use mxl_ffi::object::{Kind, Object, magics};
 
 /// The object behind `mxlFlowWriter`.
 pub struct Writer {
-    flow: Flow,
+    flow: WriterFlow,
     /// The open index.
     open: Mutex<Option<u64>>,
 }
 
-enum Flow {
+enum WriterFlow {
     Grains(GrainWriter),
     Samples(Box<SampleWriter>),
 }
@@ -27,31 +27,31 @@ impl Kind for Writer {
 
 impl Writer {
     pub(crate) fn grains(writer: GrainWriter) -> Self {
-        Self { flow: Flow::Grains(writer), open: Mutex::new(None) }
+        Self { flow: WriterFlow::Grains(writer), open: Mutex::new(None) }
     }
 
     pub(crate) fn samples(writer: SampleWriter) -> Self {
-        Self { flow: Flow::Samples(Box::new(writer)), open: Mutex::new(None) }
+        Self { flow: WriterFlow::Samples(Box::new(writer)), open: Mutex::new(None) }
     }
 
     pub(crate) fn id(&self) -> Uuid {
         match &self.flow {
-            Flow::Grains(writer) => writer.id(),
-            Flow::Samples(writer) => writer.id(),
+            WriterFlow::Grains(writer) => writer.id(),
+            WriterFlow::Samples(writer) => writer.id(),
         }
     }
 
     pub(crate) fn is_current(&self) -> bool {
         match &self.flow {
-            Flow::Grains(writer) => writer.is_current(),
-            Flow::Samples(writer) => writer.is_current(),
+            WriterFlow::Grains(writer) => writer.is_current(),
+            WriterFlow::Samples(writer) => writer.is_current(),
         }
     }
 
     pub(crate) fn config(&self) -> Config {
         match &self.flow {
-            Flow::Grains(writer) => writer.info().config,
-            Flow::Samples(writer) => writer.info().config,
+            WriterFlow::Grains(writer) => writer.info().config,
+            WriterFlow::Samples(writer) => writer.info().config,
         }
     }
 
@@ -67,16 +67,16 @@ fn writer<'a>(handle: *const Object<Writer>) -> Outcome<&'a Writer> {
 fn grains<'a>(handle: *const Object<Writer>) -> Outcome<(&'a Writer, &'a GrainWriter)> {
     let writer = writer(handle)?;
     match &writer.flow {
-        Flow::Grains(grains) => Ok((writer, grains)),
-        Flow::Samples(_) => Err(Status::InvalidWriter.into()),
+        WriterFlow::Grains(grains) => Ok((writer, grains)),
+        WriterFlow::Samples(_) => Err(Status::InvalidWriter.into()),
     }
 }
 
 fn samples<'a>(handle: *const Object<Writer>) -> Outcome<(&'a Writer, &'a SampleWriter)> {
     let writer = writer(handle)?;
     match &writer.flow {
-        Flow::Samples(samples) => Ok((writer, samples)),
-        Flow::Grains(_) => Err(Status::InvalidWriter.into()),
+        WriterFlow::Samples(samples) => Ok((writer, samples)),
+        WriterFlow::Grains(_) => Err(Status::InvalidWriter.into()),
     }
 }
 

@@ -10,7 +10,7 @@ use mxl_ffi::border::{Failure, Outcome, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
 
 use crate::info::{Info, info};
-use crate::meetings::{self, Others, Side, Slot, Visited};
+use crate::meetings::{self, ObjectSlot, Others, Side, Visited};
 use crate::status::{INTERRUPTED, INVALID_STATE, NOT_READY, failed};
 use crate::target::wants_thread;
 use crate::types::{Config, Setup, given, optional};
@@ -18,7 +18,7 @@ use crate::types::{Config, Setup, given, optional};
 /// The object behind `mxlFabricsInitiator`.
 #[derive(Default)]
 pub struct Initiator {
-    ready: Slot<Ready>,
+    ready: ObjectSlot<Ready>,
 }
 
 impl Initiator {

@@ -1,6 +1,6 @@
 //! The C interface of MXL between hosts over crate `mxl-fabrics`: the 25 functions of `libmxl-fabrics.so.1`, with the
-//! structures and numbers of the C++ SDK's header, and extensions with a prefix and headers of their own: a hitless merge
-//! (`mxl/ofi_merge.h`), and the protocol of a pair (`mxl/ofi_protocol.h`).
+//! structures and numbers of the C++ SDK's header, and extensions with a prefix and headers of their own: a hitless
+//! merge (`mxl/ofi_merge.h`), and the protocol of a pair (`mxl/ofi_protocol.h`).
 //!
 //! Readers and writers come from `libmxl.so.1`, which must be ours too: their objects contain the name of their flow
 //! ([`mxl_ffi::object::Place`]). This library opens the flow once more, by its domain.
@@ -10,8 +10,8 @@
 //!
 //! # What differs from the C++ SDK
 //!
-//! * Pairs of this library speak a protocol of their own. Over TCP either end may be the C++ SDK's; an initiator refuses
-//!   infos of its targets over other providers.
+//! * Pairs of this library speak a protocol of their own. Over TCP either end may be the C++ SDK's; an initiator
+//!   refuses infos of its targets over other providers.
 //! * A target publishes arriving data by itself. A program that also opens and commits the grain, as the C++ SDK
 //!   requires, does no harm.
 //! * A transfer is never refused for lack of room, and a target that fails does not stop the others.

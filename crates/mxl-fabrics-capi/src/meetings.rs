@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use mxl_fabrics::{Beside, Result, Visit};
 
 /// An end that may be set up: the part of the object behind a handle that outlives a wait.
-pub(crate) type Slot<T> = Arc<Mutex<Option<T>>>;
+pub(crate) type ObjectSlot<T> = Arc<Mutex<Option<T>>>;
 
 /// An end after its setup.
 pub(crate) trait Visited: Send + 'static {
@@ -52,12 +52,12 @@ fn meetings() -> MutexGuard<'static, Option<Meetings>> {
 }
 
 /// Whether `there` is `end`.
-fn is<T>(there: &Weak<dyn End>, end: &Slot<T>) -> bool {
+fn is<T>(there: &Weak<dyn End>, end: &ObjectSlot<T>) -> bool {
     std::ptr::addr_eq(there.as_ptr(), Arc::as_ptr(end))
 }
 
 /// Records that the target with this id is set up, or that an initiator has it.
-pub(crate) fn join<T: Visited>(id: u64, side: Side, end: &Slot<T>) {
+pub(crate) fn join<T: Visited>(id: u64, side: Side, end: &ObjectSlot<T>) {
     let mut meetings = meetings();
     let ends = meetings.get_or_insert_default().entry(id).or_default();
     if !ends.iter().any(|(_, there)| is(there, end)) {
@@ -67,7 +67,7 @@ pub(crate) fn join<T: Visited>(id: u64, side: Side, end: &Slot<T>) {
 }
 
 /// Records that the targets with these ids are closed, or that an initiator no longer has them.
-pub(crate) fn leave<T>(ids: &[u64], end: &Slot<T>) {
+pub(crate) fn leave<T>(ids: &[u64], end: &ObjectSlot<T>) {
     let mut meetings = meetings();
     let Some(all) = meetings.as_mut() else { return };
     for id in ids {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_ends_that_have_left() {
-        let [one, two]: [Slot<Idle>; 2] = [Slot::default(), Slot::default()];
+        let [one, two]: [ObjectSlot<Idle>; 2] = [ObjectSlot::default(), ObjectSlot::default()];
         let ids = [u64::MAX - 1, u64::MAX];
         for id in ids {
             join(id, Side::Targets, &one);

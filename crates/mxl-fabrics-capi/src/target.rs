@@ -10,14 +10,14 @@ use mxl_ffi::border::{Failure, Outcome, out, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
 
 use crate::info::Info;
-use crate::meetings::{self, Others, Side, Slot, Visited};
+use crate::meetings::{self, ObjectSlot, Others, Side, Visited};
 use crate::status::{INVALID_STATE, NOT_READY, failed, refused};
 use crate::types::{Config, Setup, given, optional};
 
 /// The object behind `mxlFabricsTarget`.
 #[derive(Default)]
 pub struct Target {
-    ready: Slot<Ready>,
+    ready: ObjectSlot<Ready>,
 }
 
 impl Target {

@@ -11,7 +11,7 @@ use ofi::raw::CompletionQueue;
 use crate::Result;
 use crate::driven::Drive;
 use crate::driven::sealed::Polled;
-use crate::rest::{Rest, Sleeper};
+use crate::rest::{Sleeper, WaitFor};
 
 /// Ends that are driven while the program waits for another one: an [`Initiator`](crate::Initiator), a
 /// [`Target`](crate::Target), a [`Merge`](crate::Merge), none (`()`), or those that the program finds.
@@ -52,7 +52,7 @@ impl<T: Drive> Beside for T {
 trait Turn {
     fn drive(&mut self) -> Result<bool>;
     fn has_room(&self) -> bool;
-    fn await_on(&self, queues: &mut Vec<Arc<dyn CompletionQueue>>) -> Rest;
+    fn await_on(&self, queues: &mut Vec<Arc<dyn CompletionQueue>>) -> WaitFor;
 }
 
 impl<T: Polled> Turn for T {
@@ -64,7 +64,7 @@ impl<T: Polled> Turn for T {
         Polled::has_room(self)
     }
 
-    fn await_on(&self, queues: &mut Vec<Arc<dyn CompletionQueue>>) -> Rest {
+    fn await_on(&self, queues: &mut Vec<Arc<dyn CompletionQueue>>) -> WaitFor {
         queues.extend(self.queues());
         self.rest()
     }

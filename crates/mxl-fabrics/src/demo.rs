@@ -262,7 +262,7 @@ fn is_connected(initiator: &Initiator) -> bool {
 
 /// The result for an index to send.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum SendOutcome {
     Sent,
     /// The source's writer has not written it yet.
     Early,
@@ -270,7 +270,7 @@ enum Asked {
     Gone,
 }
 
-impl Asked {
+impl SendOutcome {
     /// Sends an index that was read. Its data may be overwritten in between, if this process is preempted.
     fn of(read: Result<(), mxl::Error>, send: impl FnOnce() -> Result<()>) -> Result<Self> {
         match read.map_err(Error::from).and_then(|()| send()) {
@@ -294,13 +294,13 @@ fn send_grains(
     while left > 0 {
         sender.turn(options, &mut said, progress)?;
         let read = reader.read(next, Wait::For(TURN)).map(drop);
-        match Asked::of(read, || sender.with(|initiator| initiator.send(next)))? {
-            Asked::Sent => {
+        match SendOutcome::of(read, || sender.with(|initiator| initiator.send(next)))? {
+            SendOutcome::Sent => {
                 left = counted(left, sender, progress);
                 next += 1;
             }
-            Asked::Early => {}
-            Asked::Gone => next = reader.head().max(next + 1),
+            SendOutcome::Early => {}
+            SendOutcome::Gone => next = reader.head().max(next + 1),
         }
     }
     Ok(())
@@ -320,13 +320,13 @@ fn send_samples(
     while left > 0 {
         sender.turn(options, &mut said, progress)?;
         let read = reader.read(next, batch, Wait::For(TURN)).map(drop);
-        match Asked::of(read, || sender.with(|initiator| initiator.send_samples(next, batch)))? {
-            Asked::Sent => {
+        match SendOutcome::of(read, || sender.with(|initiator| initiator.send_samples(next, batch)))? {
+            SendOutcome::Sent => {
                 left = counted(left, sender, progress);
                 next += batch;
             }
-            Asked::Early => {}
-            Asked::Gone => next = whole(reader.head()).max(next + batch),
+            SendOutcome::Early => {}
+            SendOutcome::Gone => next = whole(reader.head()).max(next + batch),
         }
     }
     Ok(())
@@ -340,9 +340,12 @@ mod tests {
     #[test]
     fn what_is_overwritten_is_gone_whether_it_was_read_or_not() {
         let late = || mxl::Error::TooLate { index: 7, oldest: 8 };
-        assert_eq!(Asked::of(Err(late()), || panic!("sent without a read")).unwrap(), Asked::Gone);
-        assert_eq!(Asked::of(Ok(()), || Err(late().into())).unwrap(), Asked::Gone);
-        assert_eq!(Asked::of(Ok(()), || Ok(())).unwrap(), Asked::Sent);
-        assert!(Asked::of(Ok(()), || Err(Error::Argument("closed".into()))).is_err());
+        assert_eq!(
+            SendOutcome::of(Err(late()), || panic!("sent without a read")).unwrap(),
+            SendOutcome::Gone
+        );
+        assert_eq!(SendOutcome::of(Ok(()), || Err(late().into())).unwrap(), SendOutcome::Gone);
+        assert_eq!(SendOutcome::of(Ok(()), || Ok(())).unwrap(), SendOutcome::Sent);
+        assert!(SendOutcome::of(Ok(()), || Err(Error::Argument("closed".into()))).is_err());
     }
 }

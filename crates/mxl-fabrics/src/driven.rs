@@ -2,8 +2,8 @@
 //!
 //! The thread polls while there is work, and for [`SPIN`] after it. Then it sleeps on the descriptors of the end's
 //! queues ([`crate::rest`]), also while transfers are in flight: completions and arrivals make them readable, and calls
-//! of the program wake the thread. If commits come at even intervals ([`crate::rhythm`]), it is awake when the next one
-//! is due.
+//! of the program wake the thread. If commits come at even intervals ([`crate::interval_predictor`]), it is awake when
+//! the next one is due.
 //!
 //! One thread can drive many ends instead ([`Engine`]): then it sleeps as soon as none of them has anything to do.
 
@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use ofi::raw::CompletionQueue;
 
 use crate::engine::{self, Engine, Next, Step};
-use crate::rest::{self, MAX_SLEEP, NAP, Rest, Sleeper};
-use crate::rhythm::Rhythm;
+use crate::interval_predictor::IntervalPredictor;
+use crate::rest::{self, MAX_SLEEP, NAP, Sleeper, WaitFor};
 use crate::{Error, Result};
 
 /// Time for which the thread continues to poll after an event, and after a call that has woken it: about the time of an
@@ -40,7 +40,7 @@ pub(crate) mod sealed {
     use ofi::raw::CompletionQueue;
 
     use crate::Result;
-    use crate::rest::Rest;
+    use crate::rest::WaitFor;
 
     /// One end of a flow, or several of one kind.
     pub trait Polled: Send + 'static {
@@ -62,7 +62,7 @@ pub(crate) mod sealed {
         }
 
         /// The condition that the end waits for after a turn without events.
-        fn rest(&self) -> Rest;
+        fn rest(&self) -> WaitFor;
 
         /// Whether nothing is under way here, so that only a peer or the program can bring something to do.
         fn is_quiet(&self) -> bool {
@@ -97,7 +97,7 @@ pub(crate) mod sealed {
 /// # }
 /// ```
 pub struct Driven<T: Drive> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<DrivenShared<T>>,
     thread: Option<JoinHandle<()>>,
     /// In place of a thread: the engine, and the end's number there.
     engine: Option<(Engine, u64)>,
@@ -105,15 +105,15 @@ pub struct Driven<T: Drive> {
     process: u32,
 }
 
-struct Shared<T> {
-    state: Mutex<State<T>>,
+struct DrivenShared<T> {
+    state: Mutex<DrivenState<T>>,
     news: Condvar,
     queues: Vec<Arc<dyn CompletionQueue>>,
     /// Threads of the program that want the lock. The driving thread lets them go first.
     callers: AtomicUsize,
 }
 
-struct State<T> {
+struct DrivenState<T> {
     end: T,
     /// The thread sleeps on descriptors, or is about to.
     is_asleep: bool,
@@ -132,7 +132,7 @@ impl<T: Drive> Driven<T> {
     /// # Errors
     /// [`Error::Argument`] if the system cannot start a thread.
     pub fn start(end: T) -> Result<Self> {
-        let shared = Shared::new(end);
+        let shared = DrivenShared::new(end);
         let driven = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("mxl-fabrics".into()).spawn(move || {
             let over = Over(&driven);
@@ -149,7 +149,7 @@ impl<T: Drive> Driven<T> {
     /// # Errors
     /// [`Error::Argument`] if the system refuses to wait for the end's queues.
     pub fn start_on(engine: &Engine, end: T) -> Result<Self> {
-        let shared = Shared::new(end);
+        let shared = DrivenShared::new(end);
         let number = engine.add(shared.clone())?;
         Ok(Self { shared, thread: None, engine: Some((engine.clone(), number)), process: std::process::id() })
     }
@@ -262,7 +262,7 @@ impl<T: Drive> Drop for Driven<T> {
     }
 }
 
-impl<T: Drive> State<T> {
+impl<T: Drive> DrivenState<T> {
     fn next(&mut self) -> Result<Option<T::Event>> {
         if let Some(event) = self.end.take() {
             return Ok(Some(event));
@@ -281,7 +281,7 @@ impl<T: Drive> State<T> {
 }
 
 /// Wakes the waiting threads when the progress thread has ended, even by a panic.
-struct Over<'a, T: Drive>(&'a Shared<T>);
+struct Over<'a, T: Drive>(&'a DrivenShared<T>);
 
 impl<T: Drive> Drop for Over<'_, T> {
     fn drop(&mut self) {
@@ -291,7 +291,7 @@ impl<T: Drive> Drop for Over<'_, T> {
     }
 }
 
-impl<T: Drive> Step for Shared<T> {
+impl<T: Drive> Step for DrivenShared<T> {
     fn step(&self) -> Next {
         for _ in 0..TURNS {
             // A call of the program may keep the lock for long, as `flush` does. The other ends go on meanwhile.
@@ -339,12 +339,12 @@ impl<T: Drive> Step for Shared<T> {
     }
 }
 
-impl<T: Drive> State<T> {
+impl<T: Drive> DrivenState<T> {
     /// Begins a sleep on an engine. Each is twice as long as the last while nothing happens.
     fn sleeps_until(&mut self, now: Instant) -> Instant {
         self.is_asleep = true;
         let rest = self.end.rest();
-        if rest != Rest::Announced || !self.end.is_quiet() {
+        if rest != WaitFor::Announced || !self.end.is_quiet() {
             self.pause = MAX_SLEEP;
             return now + rest.limit(now);
         }
@@ -354,10 +354,10 @@ impl<T: Drive> State<T> {
     }
 }
 
-impl<T: Drive> Shared<T> {
+impl<T: Drive> DrivenShared<T> {
     fn new(end: T) -> Arc<Self> {
         let queues = end.queues();
-        let state = State {
+        let state = DrivenState {
             end,
             is_asleep: false,
             is_over: false,
@@ -374,12 +374,12 @@ impl<T: Drive> Shared<T> {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, DrivenState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the state, for a thread of the program.
-    fn enter(&self) -> MutexGuard<'_, State<T>> {
+    fn enter(&self) -> MutexGuard<'_, DrivenState<T>> {
         self.callers.fetch_add(1, Ordering::Relaxed);
         let state = self.lock();
         self.callers.fetch_sub(1, Ordering::Relaxed);
@@ -387,7 +387,7 @@ impl<T: Drive> Shared<T> {
     }
 
     /// Wakes the waiting threads after a change of the state, and the driving thread if it sleeps.
-    fn changed(&self, mut state: MutexGuard<'_, State<T>>) {
+    fn changed(&self, mut state: MutexGuard<'_, DrivenState<T>>) {
         let wakers = std::mem::take(&mut state.wakers);
         if std::mem::take(&mut state.is_asleep) {
             // A queue with a descriptor can be signalled, and no sleep is long.
@@ -402,7 +402,7 @@ impl<T: Drive> Shared<T> {
     fn run(&self) {
         // Reduces the default timer slack of 50 us, if that is permitted.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1000));
-        let (mut sleeper, mut rhythm) = (Sleeper::default(), Rhythm::default());
+        let (mut sleeper, mut rhythm) = (Sleeper::default(), IntervalPredictor::default());
         // The thread polls until then.
         let mut awake = Instant::now() + SPIN;
         let mut slept = false;
@@ -440,7 +440,7 @@ impl<T: Drive> Shared<T> {
                 drop(state);
                 std::thread::yield_now();
             } else if sleeper.prepare(&self.queues) {
-                let rest = state.end.rest().or(next.map_or(Rest::Announced, Rest::Until));
+                let rest = state.end.rest().or(next.map_or(WaitFor::Announced, WaitFor::Until));
                 (state.is_asleep, slept) = (true, true);
                 drop(state);
                 rest::sleep(&self.queues, rest.limit(now));

@@ -60,7 +60,7 @@ pub(crate) trait Step: Send + Sync {
 /// A thread that drives the ends of flows that are [started on it](crate::Driven::start_on). It ends with the last of
 /// them and of these handles.
 #[derive(Clone)]
-pub struct Engine(Arc<Handle>);
+pub struct Engine(Arc<StepHandle>);
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -68,7 +68,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-struct Handle {
+struct StepHandle {
     core: Arc<Core>,
     thread: Option<JoinHandle<()>>,
     /// The process of the thread, which a forked child does not have.
@@ -116,7 +116,7 @@ impl Engine {
         let run = core.clone();
         let thread = std::thread::Builder::new().name("mxl-engine".into()).spawn(move || run.run());
         let thread = thread.map_err(|error| Error::Argument(format!("start an engine: thread: {error}")))?;
-        Ok(Self(Arc::new(Handle { core, thread: Some(thread), process: std::process::id() })))
+        Ok(Self(Arc::new(StepHandle { core, thread: Some(thread), process: std::process::id() })))
     }
 
     /// Drives an end from now on. Returns its number.
@@ -173,14 +173,14 @@ fn descriptor(queue: &dyn CompletionQueue) -> rustix::io::Result<BorrowedFd<'_>>
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
-impl Handle {
+impl StepHandle {
     fn is_its_thread(&self) -> bool {
         let its: Option<ThreadId> = self.thread.as_ref().map(|thread| thread.thread().id());
         its == Some(std::thread::current().id())
     }
 }
 
-impl Drop for Handle {
+impl Drop for StepHandle {
     fn drop(&mut self) {
         let thread = self.thread.take();
         if self.process != std::process::id() {

@@ -28,10 +28,10 @@ pub struct TargetInfo {
     /// The address of its endpoint.
     pub address: Vec<u8>,
     /// Writable memory, as the C++ SDK lists it: each slot of a ring of grains, header and payload, or each entry of a
-    /// bounce buffer. Our targets lend such memory to initiators of the C++ SDK where the provider carries its protocol.
-    /// Otherwise they list their slots, or all rings of samples as one region, with addresses and keys of 0: these
-    /// entries only state the sizes and grant nothing. Initiators of this library do not use the entries of our targets,
-    /// as memory is granted to them for each write.
+    /// bounce buffer. Our targets lend such memory to initiators of the C++ SDK where the provider carries its
+    /// protocol. Otherwise they list their slots, or all rings of samples as one region, with addresses and keys of 0:
+    /// these entries only state the sizes and grant nothing. Initiators of this library do not use the entries of our
+    /// targets, as memory is granted to them for each write.
     pub regions: Vec<RegionInfo>,
     /// Bounce buffer into which the C++ SDK's initiators write samples: number of entries, and bytes of each. Ours
     /// write into the rings of our targets.
@@ -263,7 +263,8 @@ impl TargetInfo {
         }
     }
 
-    /// Checks that a flow can be sent to the target by the C++ SDK's protocol: its regions must be what such a flow has.
+    /// Checks that a flow can be sent to the target by the C++ SDK's protocol: its regions must be what such a flow
+    /// has.
     ///
     /// # Errors
     /// [`Error::Info`] otherwise.

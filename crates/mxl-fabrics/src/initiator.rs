@@ -18,13 +18,13 @@ use ofi::{Errno, FiAddr};
 
 use crate::driven::sealed::Polled;
 use crate::initiator::egress::{Called, Egress};
-use crate::link::{End, Happened, Link};
+use crate::link::{Happened, Link, LinkEnd};
 use crate::message::{Message, VERSION};
-use crate::rest::Rest;
+use crate::rest::WaitFor;
 use crate::sdk::plant::{self, Plant};
 use crate::{Beside, Error, Histogram, Options, Protocol, Provider, Result, TargetInfo, beside, shape};
 use pace::Pace;
-use peer::Peer;
+use peer::TargetPeer;
 pub(crate) use peer::{Job, Payload, What};
 pub use peer::{PeerState, PeerStats, Transfer};
 
@@ -52,7 +52,7 @@ pub struct Initiator {
     source: Source,
     geometry: Geometry,
     provider: Provider,
-    peers: Vec<Peer>,
+    peers: Vec<TargetPeer>,
     events: VecDeque<Transfer>,
     nonsense: u64,
     pace: Option<Pace>,
@@ -89,7 +89,7 @@ impl Initiator {
             Geometry::Grains { .. } => Source::Grains(domain.read_grains(flow)?),
             Geometry::Samples { .. } => Source::Samples(domain.read_samples(flow)?),
         };
-        let link = Link::open(provider, place, End::Initiator, options)?;
+        let link = Link::open(provider, place, LinkEnd::Initiator, options)?;
         if let Geometry::Grains { payload, .. } = geometry {
             let limits = link.write_limits();
             let parts = shape::most_parts(4, payload.into(), limits);
@@ -141,7 +141,7 @@ impl Initiator {
         // The C++ SDK's target of this id has made way for one of this library.
         self.replace_foreign(info.id);
         let Some(at) = there else {
-            self.peers.push(Peer { addr, ..Peer::new(info.clone()) });
+            self.peers.push(TargetPeer { addr, ..TargetPeer::new(info.clone()) });
             return Ok(());
         };
         // Operations in flight to the same address end below only if this is its last insertion.
@@ -216,7 +216,8 @@ impl Initiator {
     pub fn check(&self) -> Result<()> {
         match self.peers.first() {
             Some(first)
-                if self.foreign_targets().next().is_none() && self.peers.iter().all(Peer::is_replaced) =>
+                if self.foreign_targets().next().is_none()
+                    && self.peers.iter().all(TargetPeer::is_replaced) =>
             {
                 Err(Error::Replaced(first.info.id))
             }
@@ -273,7 +274,7 @@ impl Initiator {
     /// Whether all targets are connected and nothing is queued or in flight. Targets where another initiator has
     /// replaced this one do not count: see [`check`](Self::check).
     pub fn is_idle(&self) -> bool {
-        let is_idle = |peer: &Peer| peer.state == PeerState::Connected && peer.is_idle();
+        let is_idle = |peer: &TargetPeer| peer.state == PeerState::Connected && peer.is_idle();
         self.peers.iter().all(|peer| peer.is_replaced() || is_idle(peer))
             && self.foreign_targets().all(|there| there.is_connected() && there.is_idle())
     }
@@ -290,7 +291,7 @@ impl Initiator {
     /// The errors of [`poll`](Self::poll).
     pub fn flush(&mut self, timeout: Duration) -> Result<bool> {
         self.wait(timeout, |this| {
-            this.peers.iter().all(Peer::is_idle) && this.foreign_targets().all(Called::is_idle)
+            this.peers.iter().all(TargetPeer::is_idle) && this.foreign_targets().all(Called::is_idle)
         })
     }
 
@@ -447,14 +448,14 @@ impl Polled for Initiator {
         self.events.pop_front()
     }
 
-    fn rest(&self) -> Rest {
-        let rest = |peer: &Peer| match peer.state {
+    fn rest(&self) -> WaitFor {
+        let rest = |peer: &TargetPeer| match peer.state {
             PeerState::Connected => peer.rest,
-            _ if peer.is_replaced() => Rest::Announced,
-            _ => Rest::Until(peer.greet),
+            _ if peer.is_replaced() => WaitFor::Announced,
+            _ => WaitFor::Until(peer.greet),
         };
         let foreign = self.foreign_targets().map(Called::due);
-        self.peers.iter().map(rest).chain(foreign).fold(Rest::Announced, Rest::or)
+        self.peers.iter().map(rest).chain(foreign).fold(WaitFor::Announced, WaitFor::or)
     }
 
     fn is_quiet(&self) -> bool {

@@ -35,9 +35,9 @@
 //!     [`Transfer::Unconfirmed`] if it ends before.
 //! I5. No initiator of a [`Merge`] writes into the merged flow: valid data is copied there from the flows of its paths.
 //!
-//! That protocol is this library's own. Over provider `tcp` either end may be the C++ SDK's instead, which has a simpler
-//! one: see [`sdk`]. A sender that can reach a target's endpoint and knows the numbers in its info can write its flow;
-//! use keys of `udp` on untrusted networks (`docs/threat-model.md`).
+//! That protocol is this library's own. Over provider `tcp` either end may be the C++ SDK's instead, which has a
+//! simpler one: see [`sdk`]. A sender that can reach a target's endpoint and knows the numbers in its info can write
+//! its flow; use keys of `udp` on untrusted networks (`docs/threat-model.md`).
 
 #[cfg(feature = "programs")]
 pub mod bench;
@@ -53,6 +53,7 @@ mod histogram;
 mod info;
 mod initiator;
 pub mod interfaces;
+mod interval_predictor;
 mod link;
 #[cfg(feature = "programs")]
 pub mod list;
@@ -64,7 +65,6 @@ mod options;
 mod program;
 mod provider;
 mod rest;
-mod rhythm;
 pub mod sdk;
 mod shape;
 mod target;

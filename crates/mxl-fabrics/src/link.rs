@@ -56,7 +56,7 @@ pub(crate) struct Receive {
 
 /// The kind of end to which a link belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum LinkEnd {
     /// Receives payloads.
     Target,
     /// Sends payloads.
@@ -193,7 +193,7 @@ impl Link {
     pub fn open(
         provider: Provider,
         (node, service): (Option<&str>, Option<&str>),
-        end: End,
+        end: LinkEnd,
         options: &Options,
     ) -> Result<Self> {
         let (mut info, writes) = offer(provider, node, service, options)?;
@@ -209,7 +209,7 @@ impl Link {
         info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
         let tx = &info.tx_attr;
         let pieces = if writes { tx.iov_limit.min(tx.rma_iov_limit) } else { tx.iov_limit.saturating_sub(1) };
-        let receive = if end == End::Target { longest.min(MAX_PIECE_LEN) } else { MAX_MESSAGE_LEN };
+        let receive = if end == LinkEnd::Target { longest.min(MAX_PIECE_LEN) } else { MAX_MESSAGE_LEN };
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
         let domain = fabric.open_domain(&info).map_err(Error::stack("open the domain"))?;
         let endpoint = domain.open_endpoint(&info).map_err(Error::stack("open the endpoint"))?;
@@ -540,7 +540,7 @@ mod tests {
     /// grain into as many parts as bytes, for seconds, while all other targets waited.
     #[test]
     fn a_target_cannot_make_its_initiator_cut_a_grain_into_bytes() {
-        let link = Link::open(Provider::Shm, (None, None), End::Initiator, &Options::default()).unwrap();
+        let link = Link::open(Provider::Shm, (None, None), LinkEnd::Initiator, &Options::default()).unwrap();
         let too_short = |receive: &u64| link.piece_limits(*receive).is_some();
         assert_eq!((0..MAX_MESSAGE_LEN as u64).find(too_short), None);
         let grain = Span { from: 0, to: 0, len: 5_529_600 };

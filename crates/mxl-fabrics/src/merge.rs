@@ -21,7 +21,7 @@ use mxl::{Domain, FlowDefinition, Geometry, Uuid};
 use ofi::raw::CompletionQueue;
 
 use crate::driven::sealed::Polled;
-use crate::rest::Rest;
+use crate::rest::WaitFor;
 use crate::target::EVENTS;
 use crate::{Beside, Error, Options, Provider, Received, Result, Target, beside};
 use grains::Grains;
@@ -251,7 +251,7 @@ impl Merge {
                 ring.arrived(window::Copy { path, index, slices, invalid }, live, &mut self.told)
             }
             (Ring::Samples(ring), Received::Samples { index, count }) => {
-                let part = line::Part { start: index.saturating_sub(count), end: index };
+                let part = line::SampleRange { start: index.saturating_sub(count), end: index };
                 ring.arrived(path, part, live, &mut self.told)
             }
             // No path is left that could fill a gap.
@@ -283,8 +283,8 @@ impl Polled for Merge {
         self.told.events.len() < EVENTS / 2
     }
 
-    fn rest(&self) -> Rest {
-        self.paths.iter().flatten().map(Polled::rest).fold(Rest::Announced, Rest::or)
+    fn rest(&self) -> WaitFor {
+        self.paths.iter().flatten().map(Polled::rest).fold(WaitFor::Announced, WaitFor::or)
     }
 
     fn queues(&self) -> Vec<Arc<dyn CompletionQueue>> {

@@ -20,7 +20,7 @@ const MISSES: u32 = 64;
 
 /// The condition that ends the wait of an idle end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum WaitFor {
     /// An event on the descriptors.
     Announced,
     /// An event on the descriptors, or this time, when something is due.
@@ -29,7 +29,7 @@ pub enum Rest {
     Room,
 }
 
-impl Rest {
+impl WaitFor {
     /// The condition that ends first.
     pub fn or(self, other: Self) -> Self {
         match (self, other) {
@@ -79,7 +79,7 @@ impl Sleeper {
     }
 
     /// Waits until there may be something to poll for, for `left` at most.
-    pub fn wait(&mut self, queues: &[Arc<dyn CompletionQueue>], rest: Rest, left: Duration) {
+    pub fn wait(&mut self, queues: &[Arc<dyn CompletionQueue>], rest: WaitFor, left: Duration) {
         if self.prepare(queues) {
             sleep(queues, rest.limit(Instant::now()).min(left));
         } else {
@@ -111,18 +111,21 @@ mod tests {
     #[test]
     fn the_rest_that_ends_first_counts() {
         let now = Instant::now();
-        let at = |ms| Rest::Until(now + Duration::from_millis(ms));
-        assert_eq!(Rest::Announced.or(Rest::Announced), Rest::Announced);
+        let at = |ms| WaitFor::Until(now + Duration::from_millis(ms));
+        assert_eq!(WaitFor::Announced.or(WaitFor::Announced), WaitFor::Announced);
         assert_eq!((at(3).or(at(2)), at(2).or(at(3))), (at(2), at(2)));
-        assert_eq!((at(3).or(Rest::Announced), Rest::Announced.or(at(3))), (at(3), at(3)));
-        assert_eq!((at(0).or(Rest::Room), Rest::Room.or(Rest::Announced)), (Rest::Room, Rest::Room));
-        let limits =
-            [Rest::Announced, at(3), at(100), Rest::Until(now), Rest::Room].map(|rest| rest.limit(now));
+        assert_eq!((at(3).or(WaitFor::Announced), WaitFor::Announced.or(at(3))), (at(3), at(3)));
+        assert_eq!(
+            (at(0).or(WaitFor::Room), WaitFor::Room.or(WaitFor::Announced)),
+            (WaitFor::Room, WaitFor::Room)
+        );
+        let limits = [WaitFor::Announced, at(3), at(100), WaitFor::Until(now), WaitFor::Room]
+            .map(|rest| rest.limit(now));
         assert_eq!(limits, [MAX_SLEEP, Duration::from_millis(3), MAX_SLEEP, Duration::ZERO, NAP]);
     }
 
     #[test]
     fn a_wait_without_queues_ends() {
-        Sleeper::default().wait(&[], Rest::Announced, Duration::from_secs(3600));
+        Sleeper::default().wait(&[], WaitFor::Announced, Duration::from_secs(3600));
     }
 }

@@ -17,14 +17,14 @@ use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainWriter, SampleWrite
 use ofi::raw::CompletionQueue;
 
 pub use events::{Received, TargetStats, TargetTimes};
-use peer::{Dismissals, Peer, Stuck};
+use peer::{Dismissals, InitiatorPeer, Stuck};
 pub(crate) use slots::silence;
 
 use crate::driven::sealed::Polled;
 use crate::info::MAX_REGIONS;
-use crate::link::{End, Happened, Link};
+use crate::link::{Happened, Link, LinkEnd};
 use crate::message::{Message, VERSION, Why};
-use crate::rest::Rest;
+use crate::rest::WaitFor;
 use crate::sdk::{plant, wire};
 use crate::target::ingress::Ingress;
 use crate::{
@@ -42,7 +42,7 @@ enum Ring {
 /// Receives a flow.
 pub struct Target {
     // Dropped in this order, after the farewell: memory is withdrawn, the endpoint closed, the flow released.
-    peer: Option<Peer>,
+    peer: Option<InitiatorPeer>,
     link: Link,
     /// For initiators of the C++ SDK.
     ingress: Option<Ingress>,
@@ -202,12 +202,12 @@ impl Target {
         let Some(lent) =
             lent.filter(|_| plant::carries(provider) && !options.messages_only && options.key.is_none())
         else {
-            return Ok((Link::open(provider, (node, service), End::Target, options)?, None));
+            return Ok((Link::open(provider, (node, service), LinkEnd::Target, options)?, None));
         };
         let ingress = Ingress::open(provider, (node, service), options, lent)?;
         let link = match next_service(service) {
-            None => Link::open(provider, (node, None), End::Target, options)?,
-            Some(next) => Link::open(provider, (node, Some(&next)), End::Target, options)?,
+            None => Link::open(provider, (node, None), LinkEnd::Target, options)?,
+            Some(next) => Link::open(provider, (node, Some(&next)), LinkEnd::Target, options)?,
         };
         Ok((link, Some(ingress)))
     }
@@ -392,14 +392,14 @@ impl Polled for Target {
         self.events.len() < EVENTS / 2
     }
 
-    fn rest(&self) -> Rest {
+    fn rest(&self) -> WaitFor {
         let is_full = self.has_dismissals() || self.peer.as_ref().is_some_and(|peer| !peer.outbox.is_empty());
-        let report = self.peer.as_ref().and_then(Peer::report_due);
-        if is_full { Rest::Room } else { report.map_or(Rest::Announced, Rest::Until) }
+        let report = self.peer.as_ref().and_then(InitiatorPeer::report_due);
+        if is_full { WaitFor::Room } else { report.map_or(WaitFor::Announced, WaitFor::Until) }
     }
 
     fn is_quiet(&self) -> bool {
-        let is_quiet = |peer: &Peer| peer.pending.is_empty() && peer.outbox.is_empty();
+        let is_quiet = |peer: &InitiatorPeer| peer.pending.is_empty() && peer.outbox.is_empty();
         // No descriptor announces a request for a connection.
         let is_called = self.ingress.is_some() && self.peer.is_none();
         !is_called

@@ -93,10 +93,10 @@ impl Subscriber for Log {
         {
             return other.event(event);
         }
-        let mut line = Line(format!("[mxl] [{}]", event.metadata().level().as_str().to_lowercase()));
+        let mut line = LogLine(format!("[mxl] [{}]", event.metadata().level().as_str().to_lowercase()));
         event.record(&mut line);
         // Names and definitions of others are in it.
-        let mut line = Line(mxl::visible(&line.0).into_owned());
+        let mut line = LogLine(mxl::visible(&line.0).into_owned());
         line.0.push('\n');
         // In one write, so that lines of several threads stay separate. A closed standard error is ignored.
         let _ = std::io::stderr().lock().write_all(line.0.as_bytes());
@@ -113,9 +113,9 @@ impl Subscriber for Log {
 }
 
 /// A line of the log: the message, and each field with its name.
-struct Line(String);
+struct LogLine(String);
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a `String` cannot fail.
         let _ = match field.name() {

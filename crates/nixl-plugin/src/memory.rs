@@ -34,12 +34,12 @@ unsafe impl BufferMut for Foreign {}
 
 /// A registration.
 pub struct Registered {
-    region: Kind,
+    region: MemoryKind,
     addr: u64,
 }
 
 /// A region of host memory or of a CUDA device's.
-enum Kind {
+enum MemoryKind {
     Host(Region<Foreign>),
     Device(Region<DeviceMemory>),
 }
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn ofi_nixl_register(
         }
         let region = engine.agent.register(Foreign(RawBuffer::new(addr, len, std::ptr::null_mut())))?;
         tracing::debug!(target: "ofi::nixl::core", ?addr, len, "memory of the host is registered");
-        let registered = Registered { region: Kind::Host(region), addr: addr.addr() as u64 };
+        let registered = Registered { region: MemoryKind::Host(region), addr: addr.addr() as u64 };
         // SAFETY: the caller's promise.
         unsafe { put(out, registered) };
         Ok(status::SUCCESS)
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn ofi_nixl_register_device(
         let region = engine.agent.register_device(memory)?;
         tracing::debug!(target: "ofi::nixl::core", device = ordinal, addr = %format_args!("{addr:#x}"), len, "memory of a device is registered");
         // SAFETY: the caller's promise.
-        unsafe { put(out, Registered { region: Kind::Device(region), addr }) };
+        unsafe { put(out, Registered { region: MemoryKind::Device(region), addr }) };
         Ok(status::SUCCESS)
     })
 }
@@ -244,30 +244,30 @@ impl Registered {
         let end = start.checked_add(len);
         let end = end.ok_or_else(|| Error::with(Errno::EINVAL, "address plus length exceeds 64 bits"))?;
         match &self.region {
-            Kind::Host(region) => region.slice(start..end),
-            Kind::Device(region) => region.slice(start..end),
+            MemoryKind::Host(region) => region.slice(start..end),
+            MemoryKind::Device(region) => region.slice(start..end),
         }
     }
 
     fn id(&self) -> u64 {
         match &self.region {
-            Kind::Host(region) => region.id(),
-            Kind::Device(region) => region.id(),
+            MemoryKind::Host(region) => region.id(),
+            MemoryKind::Device(region) => region.id(),
         }
     }
 
     fn metadata(&self, agent: &Agent) -> Result<Vec<u8>> {
         match &self.region {
-            Kind::Host(region) => agent.metadata_of(region),
-            Kind::Device(region) => agent.metadata_of(region),
+            MemoryKind::Host(region) => agent.metadata_of(region),
+            MemoryKind::Device(region) => agent.metadata_of(region),
         }
     }
 
     /// Returns when neither transfers nor peers use the memory any more.
     fn revoke(&self, agent: &Agent) -> Result<()> {
         match &self.region {
-            Kind::Host(region) => agent.revoke(region, REVOKE_TIMEOUT),
-            Kind::Device(region) => agent.revoke(region, REVOKE_TIMEOUT),
+            MemoryKind::Host(region) => agent.revoke(region, REVOKE_TIMEOUT),
+            MemoryKind::Device(region) => agent.revoke(region, REVOKE_TIMEOUT),
         }
     }
 }

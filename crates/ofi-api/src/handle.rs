@@ -13,11 +13,11 @@ enum Object {
     /// Kept alive.
     Any(Arc<dyn Any + Send + Sync>),
     /// Open while others keep it open.
-    Open(Arc<dyn Opened>),
+    Open(Arc<dyn OpenedObject>),
 }
 
 /// A weak reference to an object of any type.
-trait Opened: Send + Sync {
+trait OpenedObject: Send + Sync {
     /// The reference, a `Weak<T>`.
     fn as_any(&self) -> &dyn Any;
     /// Whether the object is open.
@@ -26,7 +26,7 @@ trait Opened: Send + Sync {
     fn as_ptr(&self) -> *const ();
 }
 
-impl<T: ?Sized + Send + Sync + 'static> Opened for Weak<T> {
+impl<T: ?Sized + Send + Sync + 'static> OpenedObject for Weak<T> {
     fn as_any(&self) -> &dyn Any {
         self
     }

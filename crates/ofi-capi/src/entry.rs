@@ -8,7 +8,7 @@ use ofi_core::provider_filter::check_version;
 
 use crate::abi::{Abi, fi_fabric_attr, fi_info, fid, fid_fabric};
 use crate::border::{self, null};
-use crate::foreign::{self, Asked};
+use crate::foreign::{self, InfoRequest};
 use crate::{fabric, info, log_import, memory, names};
 
 /// `fi_getinfo` of version `FABRIC_1.<abi>`.
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         let node = unsafe { memory::text(node) };
         // SAFETY: as above.
         let service = unsafe { memory::text(service) };
-        let asked = Asked {
+        let asked = InfoRequest {
             version: version.as_c(),
             node: names.0,
             service: names.1,

@@ -187,7 +187,7 @@ fn describe(library: *mut c_void, taken: &dyn Fn(&str) -> bool) -> Result<Foreig
 
 /// The arguments of a program's getinfo.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
+pub(crate) struct InfoRequest {
     pub version: u32,
     pub node: *const c_char,
     pub service: *const c_char,
@@ -211,7 +211,7 @@ pub(crate) const LAYERS: u64 = 0xf << 58;
 ///
 /// # Safety
 /// The C caller's promise.
-pub(crate) unsafe fn getinfo(asked: &Asked) -> Result<*mut fi_info> {
+pub(crate) unsafe fn getinfo(asked: &InfoRequest) -> Result<*mut fi_info> {
     let plugins = all();
     let mut list = List::new();
     if plugins.is_empty() {
@@ -244,7 +244,7 @@ impl Foreign {
     ///
     /// # Safety
     /// The C caller's promise.
-    unsafe fn offers(&self, asked: &Asked, hints: *const fi_info, list: &mut List) -> Result<()> {
+    unsafe fn offers(&self, asked: &InfoRequest, hints: *const fi_info, list: &mut List) -> Result<()> {
         if asked.flags & NAMES_ONLY != 0 {
             let only = info::allocate()?;
             list.push(only);
@@ -252,7 +252,7 @@ impl Foreign {
             return unsafe { self.sign(only, asked.version) };
         }
         let mut theirs = std::ptr::null_mut();
-        let Asked { version, node, service, flags, .. } = *asked;
+        let InfoRequest { version, node, service, flags, .. } = *asked;
         // SAFETY: the plug-in's function, with arguments of its interface.
         let answer = unsafe { (self.getinfo)(version, node, service, flags, hints, &raw mut theirs) };
         if answer != 0 {

@@ -7,7 +7,7 @@ use ofi_api::{Domain, Fabric, Handle, Info, Refusal};
 
 use crate::fork::Born;
 
-struct Opened {
+struct OpenedObject {
     provider: String,
     /// Of the fabric or the domain.
     name: String,
@@ -17,8 +17,8 @@ struct Opened {
 
 #[derive(Default)]
 struct All {
-    fabrics: Vec<Opened>,
-    domains: Vec<Opened>,
+    fabrics: Vec<OpenedObject>,
+    domains: Vec<OpenedObject>,
 }
 
 fn all() -> MutexGuard<'static, All> {
@@ -26,9 +26,9 @@ fn all() -> MutexGuard<'static, All> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn add(list: &mut Vec<Opened>, provider: &str, name: &str, handle: Handle) {
+fn add(list: &mut Vec<OpenedObject>, provider: &str, name: &str, handle: Handle) {
     list.retain(|opened| opened.handle.is_open() && opened.born.is_here());
-    list.push(Opened { provider: provider.into(), name: name.into(), handle, born: Born::here() });
+    list.push(OpenedObject { provider: provider.into(), name: name.into(), handle, born: Born::here() });
 }
 
 /// Takes note of a fabric, while it is open.
@@ -42,13 +42,13 @@ pub fn domain(provider: &str, domain: &Arc<dyn Domain>) {
 }
 
 /// The first that is open.
-fn first(list: &[Opened], provider: &str, name: &str) -> Option<Handle> {
+fn first(list: &[OpenedObject], provider: &str, name: &str) -> Option<Handle> {
     let mut open = list.iter().filter(|opened| opened.handle.is_open() && opened.born.is_here());
     open.find(|opened| opened.provider == provider && opened.name == name).map(|opened| opened.handle.clone())
 }
 
 /// Whether the hints name a different one.
-fn is_other(list: &[Opened], wanted: Option<&Handle>, provider: &str, name: &str) -> bool {
+fn is_other(list: &[OpenedObject], wanted: Option<&Handle>, provider: &str, name: &str) -> bool {
     let named = list.iter().find(|opened| Some(&opened.handle) == wanted && opened.handle.is_open());
     named.is_some_and(|named| (&*named.provider, &*named.name) != (provider, name))
 }

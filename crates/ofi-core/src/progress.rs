@@ -5,19 +5,19 @@
 //! Otherwise the thread polls until there is no more progress, and then blocks until a peer wakes it, checking at least
 //! once a second.
 //!
-//! A poll of the application disarms the endpoint and wakes the thread; [`ofi_ring::slumber`] describes how neither
-//! misses the other.
+//! A poll of the application disarms the endpoint and wakes the thread; [`ofi_ring::sleep_handshake`] describes how
+//! neither misses the other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::Result;
-use ofi_ring::slumber::Slumber;
+use ofi_ring::sleep_handshake::SleepHandshake;
 
-use crate::bell::Bell;
 use crate::source::{Arm, Source};
 use crate::sys::{self, WaitSet};
+use crate::wake_fd::WakeFd;
 
 /// The interval at which the thread checks whether the application polls.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
@@ -32,8 +32,8 @@ struct Sources(Vec<Weak<dyn Source>>);
 
 struct Thread {
     sources: Mutex<Sources>,
-    bell: Bell,
-    slumber: Slumber,
+    bell: WakeFd,
+    slumber: SleepHandshake,
     stop: AtomicBool,
 }
 
@@ -54,8 +54,8 @@ impl Progress {
     pub fn automatic() -> Result<Self> {
         let thread = Arc::new(Thread {
             sources: Mutex::default(),
-            bell: Bell::new()?,
-            slumber: Slumber::default(),
+            bell: WakeFd::new()?,
+            slumber: SleepHandshake::default(),
             stop: AtomicBool::new(false),
         });
         let shared = Arc::clone(&thread);

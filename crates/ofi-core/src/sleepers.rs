@@ -10,15 +10,15 @@
 //! Invariants, under the endpoint's lock, which every call here holds:
 //! S1. A sleeping thread has armed its bell, then the lanes, and is in `known` ([`Sleepers::armed`]).
 //! S2. Lanes are armed, or `undone` is due, or no thread in `known` sleeps.
-//! S3. While `undone` is due, it is [checked](Sleepers::settle) every [`REARM_INTERVAL`](crate::rouse::REARM_INTERVAL).
+//! S3. While `undone` is due, it is [checked](Sleepers::settle) every [`REARM_INTERVAL`](crate::rearm::REARM_INTERVAL).
 
 use std::sync::{Arc, Weak};
 
-use ofi_ring::overdue::Overdue;
+use ofi_ring::deferred_check::DeferredCheck;
 
-use crate::bell::Bell;
-use crate::rouse::{self, Rouse};
+use crate::rearm::{self, Rearm};
 use crate::source::Arm;
+use crate::wake_fd::WakeFd;
 
 /// The number of successive checks that find the lanes disarmed before all sleepers are woken: about a second. An armed
 /// bell counts as slept on until it is rung, even if the thread that waited at its descriptor is awake already.
@@ -27,13 +27,13 @@ const MAX_DISARMED_CHECKS: u32 = 100;
 /// The sleepers of one endpoint.
 pub struct Sleepers {
     known: Vec<Sleeper>,
-    undone: Arc<Overdue>,
+    undone: Arc<DeferredCheck>,
     looks: u32,
-    endpoint: Weak<dyn Rouse>,
+    endpoint: Weak<dyn Rearm>,
 }
 
 struct Sleeper {
-    bell: Bell,
+    bell: WakeFd,
     /// The thread that armed it, or `None` if several did.
     thread: Option<usize>,
 }
@@ -46,7 +46,7 @@ fn here() -> usize {
 
 impl Sleeper {
     /// Whether another thread may sleep there while this one reads the queue of `reader`.
-    fn may_sleep(&self, reader: Option<&Bell>) -> bool {
+    fn may_sleep(&self, reader: Option<&WakeFd>) -> bool {
         let is_awake = reader.is_some_and(|reader| reader.is(&self.bell)) && self.thread == Some(here());
         !is_awake && self.bell.is_slept_on()
     }
@@ -54,12 +54,12 @@ impl Sleeper {
 
 impl Sleepers {
     /// Creates an empty set. `endpoint` is called later to [re-arm](Sleepers::settle) lanes that a poll has disarmed.
-    pub fn of(endpoint: Weak<dyn Rouse>) -> Self {
+    pub fn of(endpoint: Weak<dyn Rearm>) -> Self {
         Self { known: Vec::new(), undone: Arc::default(), looks: 0, endpoint }
     }
 
     /// Records that the lanes are armed. The thread that waits for `bell`, if there is one, is about to sleep.
-    pub fn armed(&mut self, bell: Option<&Bell>) {
+    pub fn armed(&mut self, bell: Option<&WakeFd>) {
         self.undone.end();
         let Some(bell) = bell else { return };
         match self.known.iter_mut().find(|sleeper| sleeper.bell.is(bell)) {
@@ -69,25 +69,25 @@ impl Sleepers {
     }
 
     /// Records that a poll has disarmed the lanes. `reader`: the bell of the queue that was polled, if any.
-    pub fn disarmed(&mut self, reader: Option<&Bell>) {
+    pub fn disarmed(&mut self, reader: Option<&WakeFd>) {
         if self.undone.is_due() {
             return;
         }
         self.known.retain(|sleeper| sleeper.may_sleep(reader));
-        if !self.known.is_empty() && self.undone.begin() && !rouse::later(&self.endpoint, &self.undone) {
+        if !self.known.is_empty() && self.undone.begin() && !rearm::later(&self.endpoint, &self.undone) {
             let _listed_by_nobody = self.undone.look();
             self.wake();
         }
     }
 
-    /// Whether lanes must be rearmed for sleeping threads. Called by the thread of [`crate::rouse`].
+    /// Whether lanes must be rearmed for sleeping threads. Called by the thread of [`crate::rearm`].
     pub fn are_due(&mut self) -> bool {
         let due = self.undone.is_due();
         self.looks = if due { self.looks + 1 } else { 0 };
         due
     }
 
-    /// Records the result of [rearming](crate::transport::Lanes::arm) by that thread.
+    /// Records the result of [rearming](crate::transport::TransportEndpoint::arm) by that thread.
     pub fn settle(&mut self, arm: Arm) {
         if arm == Arm::Armed && self.looks < MAX_DISARMED_CHECKS {
             self.undone.end();
@@ -110,18 +110,18 @@ mod tests {
     /// An endpoint that does nothing when it is asked to rearm.
     struct Nobody;
 
-    impl Rouse for Nobody {
+    impl Rearm for Nobody {
         fn rouse(&self) {}
     }
 
     fn sleepers() -> (Sleepers, Arc<Nobody>) {
         let endpoint = Arc::new(Nobody);
-        let weak: Weak<dyn Rouse> = Arc::downgrade(&endpoint) as _;
+        let weak: Weak<dyn Rearm> = Arc::downgrade(&endpoint) as _;
         (Sleepers::of(weak), endpoint)
     }
 
-    fn bell(is_shown: bool) -> Bell {
-        Bell::of(is_shown).unwrap()
+    fn bell(is_shown: bool) -> WakeFd {
+        WakeFd::of(is_shown).unwrap()
     }
 
     #[test]

@@ -2,8 +2,8 @@
 
 use ofi_api::{CqBuffer, CqErrorEntry};
 
-use crate::bell::Bell;
-use crate::patience::Turn;
+use crate::spin_policy::Turn;
+use crate::wake_fd::WakeFd;
 
 /// Whether the caller may block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ pub trait Source: Send + Sync {
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;
     /// Prepares for blocking until there is something to poll for, or `bell` rings, where there is one.
-    fn arm_lanes(&self, bell: Option<&Bell>) -> Arm;
+    fn arm_lanes(&self, bell: Option<&WakeFd>) -> Arm;
     /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
 }

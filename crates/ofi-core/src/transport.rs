@@ -1,17 +1,18 @@
 //! The contract between the core and a transport.
 //!
 //! A transport moves packets or commands to peers and reports which operations have ended. It does not match, complete
-//! or block. All calls of one endpoint's [`Lanes`] are serialised by that endpoint's lock. Calls into the core go
-//! through [`Host`], and only from inside a call of the core into the transport: sources never call the application.
+//! or block. All calls of one endpoint's [`TransportEndpoint`] are serialised by that endpoint's lock. Calls into the
+//! core go through [`Upcalls`], and only from inside a call of the core into the transport: sources never call the
+//! application.
 
-mod host;
-mod lanes;
+mod endpoint;
 mod outgoing;
 mod part;
 mod payload;
 mod port;
 pub mod record;
 pub mod served;
+mod upcalls;
 
 use std::sync::Arc;
 
@@ -22,17 +23,17 @@ use ofi_api::{
 
 pub use crate::source::Arm;
 
-pub(crate) use host::Origin;
-pub use host::{Announced, Arrived, Delivery, Fault, Host, Receiving, Route, Ticket};
-pub use lanes::{Attendant, GivenUp, Lanes, Posted, SharedReceives};
+pub use endpoint::{Attendant, GivenUp, Posted, SharedReceives, TransportEndpoint};
 pub use outgoing::{OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma};
 pub use part::{DomainPart, RegionData, Regions, Registered};
 pub use payload::Payload;
-pub use port::{DATA_SIZE, Held, MAX_PACKET, Port, Reaction};
+pub use port::{DATA_SIZE, MAX_PACKET, Port, Reaction, RequestData};
+pub(crate) use upcalls::Origin;
+pub use upcalls::{Announced, Arrived, CompletionInfo, CounterTarget, Delivery, Fault, Receiving, Upcalls};
 
-/// An endpoint's own number for a peer: dense from 0, assigned by its [`Lanes`]. A number is reused only when nothing
-/// refers to its peer any more ([`Host::retire`]).
-pub type Peer = u32;
+/// An endpoint's own number for a peer: dense from 0, assigned by its [`TransportEndpoint`]. A number is reused only
+/// when nothing refers to its peer any more ([`Upcalls::retire`]).
+pub type PeerId = u32;
 
 /// A receive context of a peer (scalable endpoints; `fi_rx_addr`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,7 +94,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// This transport's state of a registration.
     type Region: Send + Sync + 'static;
     /// This transport's state of an endpoint.
-    type Lanes: Lanes<Self>;
+    type Endpoint: TransportEndpoint<Self>;
     /// This transport's state of an outstanding send, read or write.
     type Op: Send + 'static;
     /// Names a payload that is still at its sender.
@@ -106,13 +107,13 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// application that does not ([`crate::cm::keeper`]).
     const KEEPS: bool = false;
 
-    /// Whether a single read or write can be given up while its endpoint continues ([`Lanes::give_up`]).
+    /// Whether a single read or write can be given up while its endpoint continues ([`TransportEndpoint::give_up`]).
     const ABANDONS: bool = false;
 
     /// Whether a device may register a dma-buf ([`MrAttr::of_dmabuf`]).
     const DMABUF: bool = false;
 
-    /// Whether each peer has a connection of its own that can be ended ([`Lanes::sever`]).
+    /// Whether each peer has a connection of its own that can be ended ([`TransportEndpoint::sever`]).
     const SEVERS: bool = false;
 
     /// The longest authorization key that its endpoints check, in bytes; 0 if they check none ([`crate::auth`]).
@@ -130,12 +131,12 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Errors of opening its resources.
     fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain>;
 
-    /// Opens an endpoint's lanes. No peer can reach it before [`Lanes::enable`]. The endpoint's authorization key is
-    /// that of `info.ep_attr`, wherever the application gave it.
+    /// Opens an endpoint's lanes. No peer can reach it before [`TransportEndpoint::enable`]. The endpoint's
+    /// authorization key is that of `info.ep_attr`, wherever the application gave it.
     ///
     /// # Errors
     /// Errors of opening its resources.
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes>;
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint>;
 
     /// Prepares a registration, before its key is known.
     ///
@@ -173,7 +174,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     ) -> Result<Arc<dyn LibraryMemory>>;
 
     /// A device's part of a shared receive context that is being opened, if the domain's endpoints take receives before
-    /// their messages ([`Lanes::claims`]).
+    /// their messages ([`TransportEndpoint::claims`]).
     ///
     /// # Errors
     /// Errors of the device.
@@ -195,7 +196,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         None
     }
 
-    /// Checks a value for such an option. The lanes get it before they are enabled ([`Lanes::set_option`]).
+    /// Checks a value for such an option. The lanes get it before they are enabled ([`TransportEndpoint::set_option`]).
     ///
     /// # Errors
     /// Why it cannot be set.

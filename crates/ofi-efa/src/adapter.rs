@@ -8,7 +8,7 @@ use ofi_api::{Error, Result};
 use ofi_core::log::Limit;
 use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::transport::Peer;
+use ofi_core::transport::PeerId;
 
 use crate::settings;
 use crate::srd::{
@@ -41,20 +41,20 @@ pub enum Mark {
 /// A packet in a slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    pub peer: Peer,
+    pub peer: PeerId,
     pub slot: u32,
     pub len: usize,
     /// Immediate data, in a packet without a header.
     pub data: Option<u32>,
     pub mark: Mark,
-    /// The packet goes to the peer's queue pair for messages without headers ([`crate::lane::Lane::bare`]).
+    /// The packet goes to the peer's queue pair for messages without headers ([`crate::peer::Peer::bare`]).
     pub bare: bool,
 }
 
 /// A request to read or write a peer's memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
-    pub peer: Peer,
+pub struct RdmaRequest {
+    pub peer: PeerId,
     /// The transfer that the request is a part of.
     pub transfer: SlotId,
     pub step: Step,
@@ -65,7 +65,7 @@ pub struct Request {
 /// A posted packet or request.
 enum Posted {
     Packet(Packet),
-    Request(Request),
+    RdmaRequest(RdmaRequest),
 }
 
 /// Registered slots of one packet each.
@@ -94,15 +94,15 @@ impl Slab {
 }
 
 /// A completion, as the endpoint sees it.
-pub enum Ended {
+pub enum DeviceCompletion {
     /// A packet of `len` bytes has arrived in this slot.
     Received { slot: u32, len: usize, data: Option<u32>, from: From },
     /// A packet of this end has ended.
     Sent { packet: Packet, status: Status },
     /// An access of this end to a peer's memory has ended.
-    Accessed { request: Request, status: Status },
+    Accessed { request: RdmaRequest, status: Status },
     /// The only request of an operation has ended.
-    Alone { id: SlotId, status: Status },
+    SingleWr { id: SlotId, status: Status },
     /// A peer has written here, with data. `slot` is the slot of the receive that the write consumed.
     Written { slot: Option<u32>, len: usize, data: u32, from: From },
     /// The completion matches no request.
@@ -290,8 +290,8 @@ impl Adapter {
     ///
     /// # Safety
     /// The memory is registered, and lent until the request has ended.
-    pub unsafe fn access(&mut self, to: To, request: Request) {
-        let id = self.posted.insert(Posted::Request(request)).to_wire();
+    pub unsafe fn access(&mut self, to: To, request: RdmaRequest) {
+        let id = self.posted.insert(Posted::RdmaRequest(request)).to_wire();
         let Step { write, local, remote: at } = request.step;
         let local = Segment { addr: local.addr, len: local.len as usize, lkey: local.lkey };
         let action = match write {
@@ -346,11 +346,11 @@ impl Adapter {
     }
 
     /// The next completion of a request that [`Adapter::has_room`] counts, ahead of all other completions.
-    pub fn next_accessed(&mut self) -> Option<Ended> {
+    pub fn next_accessed(&mut self) -> Option<DeviceCompletion> {
         let is_request = |completion: &Completion| match completion {
             Completion::Sent { id, .. } => {
                 let posted = self.posted.get(SlotId::from_wire(*id));
-                id & ALONE != 0 || matches!(posted, Some(Posted::Request(_)))
+                id & ALONE != 0 || matches!(posted, Some(Posted::RdmaRequest(_)))
             }
             _ => false,
         };
@@ -380,32 +380,32 @@ impl Adapter {
     }
 
     /// The next completion.
-    pub fn next(&mut self) -> Option<Ended> {
+    pub fn next(&mut self) -> Option<DeviceCompletion> {
         let completion = self.ready.pop_front()?;
         Some(self.ended(completion))
     }
 
-    fn ended(&mut self, completion: Completion) -> Ended {
+    fn ended(&mut self, completion: Completion) -> DeviceCompletion {
         match completion {
             Completion::Received { id, len, data, from } => {
-                Ended::Received { slot: (id & !RECEIVE) as u32, len, data, from }
+                DeviceCompletion::Received { slot: (id & !RECEIVE) as u32, len, data, from }
             }
             Completion::Sent { id, status } if id & ALONE != 0 => {
                 self.room += 1;
-                Ended::Alone { id: SlotId::from_wire(id & !ALONE), status }
+                DeviceCompletion::SingleWr { id: SlotId::from_wire(id & !ALONE), status }
             }
             Completion::Sent { id, status } => match self.posted.remove(SlotId::from_wire(id)) {
-                Some(Posted::Packet(packet)) => Ended::Sent { packet, status },
-                Some(Posted::Request(request)) => {
+                Some(Posted::Packet(packet)) => DeviceCompletion::Sent { packet, status },
+                Some(Posted::RdmaRequest(request)) => {
                     self.room += 1;
-                    Ended::Accessed { request, status }
+                    DeviceCompletion::Accessed { request, status }
                 }
-                None => Ended::Nothing,
+                None => DeviceCompletion::Nothing,
             },
             Completion::Written { id, len, data, from } => {
-                Ended::Written { slot: id.map(|id| (id & !RECEIVE) as u32), len, data, from }
+                DeviceCompletion::Written { slot: id.map(|id| (id & !RECEIVE) as u32), len, data, from }
             }
-            Completion::Returned { .. } => Ended::Nothing,
+            Completion::Returned { .. } => DeviceCompletion::Nothing,
         }
     }
 

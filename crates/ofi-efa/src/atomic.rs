@@ -5,14 +5,14 @@ use ofi_api::{AtomicKind, Datatype, Errno, FiOp, Result};
 use ofi_core::atomic::{Executor, Sent};
 use ofi_core::copy;
 use ofi_core::transport::served::total_len;
-use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
+use ofi_core::transport::{OutAtomic, PeerId, Posted, Upcalls};
 
 use crate::Efa;
 use crate::adapter::Mark;
 use crate::common::Common;
-use crate::lane::{Broken, Flow, Lane};
 use crate::moving::{iovs, pieces};
 use crate::op::{Op, Work};
+use crate::peer::{Broken, NextStep, Peer};
 use crate::wire::{Answer, Atomic, Control, kind};
 
 /// Whether C's endpoints lack this type: they support none of 16 bytes or more, and crash on such an operation
@@ -32,9 +32,9 @@ fn beyond_c(size: usize) -> ofi_api::Error {
     )
 }
 
-impl Lane {
+impl Peer {
     /// Posts an atomic operation on the peer's memory.
-    pub fn atomic<H: Host<Efa>>(
+    pub fn atomic<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -94,19 +94,19 @@ impl Lane {
 }
 
 /// Executes an operation of the peer.
-pub fn take<H: Host<Efa>>(
-    lane: &mut Lane,
+pub fn take<H: Upcalls<Efa>>(
+    lane: &mut Peer,
     common: &mut Common,
     host: &mut H,
-    peer: Peer,
+    peer: PeerId,
     request: &Atomic<'_>,
-) -> Result<Flow, Broken> {
+) -> Result<NextStep, Broken> {
     let remote = pieces(&request.remote);
     let answered = match execute(common, host, peer, request, &remote) {
         Ok(results) => results,
         Err(errno) => {
             lane.refuse(common, peer, request.id, errno);
-            return Ok(Flow::Next);
+            return Ok(NextStep::Next);
         }
     };
     match (request.kind, &answered) {
@@ -119,14 +119,14 @@ pub fn take<H: Host<Efa>>(
             lane.control(common, peer, Control::AtomicResponse(answer));
         }
     }
-    Ok(Flow::Next)
+    Ok(NextStep::Next)
 }
 
 /// Executes the operation, and returns the old values if the request fetches them.
-fn execute<H: Host<Efa>>(
+fn execute<H: Upcalls<Efa>>(
     common: &Common,
     host: &mut H,
-    peer: Peer,
+    peer: PeerId,
     request: &Atomic<'_>,
     remote: &[ofi_api::RemotePiece],
 ) -> Result<Vec<u8>, Errno> {

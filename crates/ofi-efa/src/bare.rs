@@ -6,12 +6,12 @@
 //! such peers, so it sends no message before the peer's handshake arrives, as C's endpoints do.
 
 use ofi_api::{Caps, Errno, Error, OpFlags, Result};
-use ofi_core::transport::{Host, OutMessage, Posted};
+use ofi_core::transport::{OutMessage, Posted, Upcalls};
 
 use crate::Efa;
 use crate::common::Common;
-use crate::lane::Lane;
 use crate::options::Options;
+use crate::peer::Peer;
 
 /// Whether peers that were opened like this endpoint may use zero-copy receive. C has two more conditions, which are
 /// unknown here: the order that the application requests, and `FI_MR_LOCAL`.
@@ -30,10 +30,10 @@ fn refused(expected: String, found: String) -> Error {
     )
 }
 
-impl Lane {
+impl Peer {
     /// Sends a message to a peer with zero-copy receive, or fails if that is not possible yet. `None`: the peer
     /// receives messages with headers.
-    pub fn send_bare<H: Host<Efa>>(
+    pub fn send_bare<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -49,7 +49,7 @@ impl Lane {
         Some(self.send_to_bare(common, host, out))
     }
 
-    fn send_to_bare<H: Host<Efa>>(
+    fn send_to_bare<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,

@@ -8,7 +8,7 @@ use ofi_core::domain::DomainPart;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::served::Owner;
-use ofi_core::transport::{Host, Peer};
+use ofi_core::transport::{PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
 use crate::Efa;
@@ -16,7 +16,7 @@ use crate::adapter::Adapter;
 use crate::held::Regions;
 use crate::ids::Ids;
 use crate::moving::{Answering, Incoming, Transfer};
-use crate::op::Alone;
+use crate::op::SingleWr;
 use crate::options::Rdma;
 use crate::settings::Chosen;
 use crate::wire::Features;
@@ -41,16 +41,16 @@ pub struct Common {
     /// The device's transfers in flight. Dropped after the adapter, whose drop stops them.
     pub transfers: Slots<Transfer>,
     /// The state of discarded operations whose only request the device still has.
-    pub orphans: FxHashMap<SlotId, Alone>,
+    pub orphans: FxHashMap<SlotId, SingleWr>,
     /// Entries that peers name by 32-bit numbers.
     pub ids: Ids<Entry>,
     /// Lanes with pending work.
-    pub dirty: Vec<Peer>,
+    pub dirty: Vec<PeerId>,
     /// Lanes whose next incoming message has no room at this end.
-    pub stalled: Vec<Peer>,
+    pub stalled: Vec<PeerId>,
     /// Lanes in back-off until their peer has receives again.
-    pub resting: Vec<Peer>,
-    pub counts: Counts,
+    pub resting: Vec<PeerId>,
+    pub counts: EndpointCounts,
 }
 
 impl Common {
@@ -60,7 +60,7 @@ impl Common {
     }
 
     /// Schedules a lane for the next poll.
-    pub fn hold(&mut self, is_dirty: &mut bool, peer: Peer) {
+    pub fn hold(&mut self, is_dirty: &mut bool, peer: PeerId) {
         if !std::mem::replace(is_dirty, true) {
             self.dirty.push(peer);
         }
@@ -93,7 +93,7 @@ impl Common {
 /// The entry under a number.
 pub enum Entry {
     /// An operation of this end.
-    Op(Peer, SlotId),
+    Op(PeerId, SlotId),
     /// Incoming data of the peer.
     Incoming(Incoming),
     /// A read by the peer that this end serves.
@@ -102,7 +102,7 @@ pub enum Entry {
 
 impl Entry {
     /// The peer that the entry belongs to.
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> PeerId {
         match self {
             Self::Op(peer, _) => *peer,
             Self::Incoming(incoming) => incoming.peer,
@@ -113,7 +113,7 @@ impl Entry {
 
 /// Event counters.
 #[derive(Default)]
-pub struct Counts {
+pub struct EndpointCounts {
     pub eager: u64,
     pub medium: u64,
     pub long: u64,
@@ -137,6 +137,6 @@ pub struct Counts {
 }
 
 /// A peer of the endpoint as an accessor of local memory.
-pub fn accessor<H: Host<Efa>>(host: &H, peer: Peer) -> Accessor<'_> {
+pub fn accessor<H: Upcalls<Efa>>(host: &H, peer: PeerId) -> Accessor<'_> {
     Accessor { auth: &AuthKey::NONE, peer: host.address(peer) }
 }

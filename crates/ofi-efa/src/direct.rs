@@ -6,13 +6,13 @@ use std::collections::VecDeque;
 
 use ofi_api::{Errno, Error, OpFlags, Result};
 use ofi_core::copy;
-use ofi_core::transport::{Arrived, Delivery, Host, OutMessage, OutRma, Peer, Posted, RxName};
+use ofi_core::transport::{Arrived, Delivery, OutMessage, OutRma, PeerId, Posted, RxName, Upcalls};
 
 use crate::Efa;
 use crate::adapter::{Mark, Packet};
 use crate::common::Common;
-use crate::lane::Lane;
 use crate::op::Op;
+use crate::peer::Peer;
 
 /// The error for an operation that the fabric lacks.
 pub fn refused(what: &str) -> Error {
@@ -40,9 +40,9 @@ pub fn unfit(common: &Common, out: &OutRma<'_>) -> Error {
     )
 }
 
-impl Lane {
+impl Peer {
     /// Sends a message in one request.
-    pub fn send_direct<H: Host<Efa>>(
+    pub fn send_direct<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -81,7 +81,7 @@ impl Lane {
 
     /// Copies a message into a slot and sends it without a header: on this fabric, or to a peer with zero-copy receive
     /// ([`crate::bare`]).
-    pub fn send_slot<H: Host<Efa>>(
+    pub fn send_slot<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -114,25 +114,25 @@ const MAX_HELD_BYTES: usize = 1 << 20;
 
 /// Messages that the core has no room for, in order of arrival.
 #[derive(Default)]
-pub struct Held {
-    messages: VecDeque<(Peer, Box<[u8]>, Option<u32>)>,
+pub struct RxBacklog {
+    messages: VecDeque<(PeerId, Box<[u8]>, Option<u32>)>,
     bytes: usize,
     /// Receives that are not reposted.
     slots: Vec<u32>,
 }
 
-impl Held {
+impl RxBacklog {
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
     /// Passes a message to the core, or holds it.
-    pub fn take<H: Host<Efa>>(
+    pub fn take<H: Upcalls<Efa>>(
         &mut self,
         host: &mut H,
         common: &mut Common,
-        peer: Peer,
+        peer: PeerId,
         bytes: &[u8],
         data: Option<u32>,
     ) {
@@ -152,7 +152,7 @@ impl Held {
     }
 
     /// Offers held messages to the core again.
-    pub fn offer<H: Host<Efa>>(&mut self, host: &mut H, common: &mut Common) {
+    pub fn offer<H: Upcalls<Efa>>(&mut self, host: &mut H, common: &mut Common) {
         while let Some((peer, bytes, data)) = self.messages.front()
             && host.hungry()
             && deliver(host, *peer, bytes, *data) != Delivery::Stopped
@@ -168,7 +168,7 @@ impl Held {
     }
 }
 
-fn deliver<H: Host<Efa>>(host: &mut H, peer: Peer, bytes: &[u8], data: Option<u32>) -> Delivery {
+fn deliver<H: Upcalls<Efa>>(host: &mut H, peer: PeerId, bytes: &[u8], data: Option<u32>) -> Delivery {
     let arrived = Arrived {
         peer,
         rx: RxName::ANY,

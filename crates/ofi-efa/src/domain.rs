@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ibv::cache::{Cache, Limits};
+use ibv::cache::{Cache, CacheLimits};
 use ofi_api::{Errno, Error, Info, MrMode, Result};
 use rustc_hash::FxHashSet;
 
@@ -68,8 +68,10 @@ impl Domain {
         let (limits, plain) = (device.limits(), !mode.contains(MrMode::ENDPOINT));
         let can = limits.read && settings::USE_DEVICE_RDMA.get();
         let keys = can && plain && mode.contains(MrMode::PROV_KEY | MrMode::VIRT_ADDR);
-        let limits =
-            Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
+        let limits = CacheLimits {
+            count: settings::MR_CACHE_MAX_COUNT.get(),
+            bytes: settings::MR_CACHE_MAX_SIZE.get(),
+        };
         tracing::info!(
             target: "ofi::efa::domain",
             device = device.name(),

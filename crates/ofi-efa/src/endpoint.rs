@@ -1,273 +1,630 @@
-//! The core's view of an endpoint, which has lanes once it is enabled.
+//! All lanes of an endpoint over its device.
 
-use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use ofi_api::{Address, EpOption, Errno, Error, Info, OpFlags, Result, Statistic};
+use ofi_api::{Errno, Info, OpFlags, Result};
 use ofi_core::domain::DomainPart;
-use ofi_core::slots::SlotId;
-use ofi_core::transport::{
-    Arm, GivenUp, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutPlain, OutRma, Peer, Posted,
-};
+use ofi_core::slots::{SlotId, Slots};
+use ofi_core::sys::{Timer, WaitSet};
+use ofi_core::transport::{Arm, PeerId, Posted, Upcalls};
+use ofi_ring::cq_arm::{CqArm, may_sleep};
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::lanes::EfaLanes;
-use crate::moving::Token;
-use crate::op::Op;
-use crate::options::Options;
-use crate::{Efa, address};
+use crate::adapter::{Adapter, DeviceCompletion};
+use crate::common::{Common, EndpointCounts, Entry};
+use crate::direct::RxBacklog;
+use crate::held::Regions;
+use crate::ids::Ids;
+use crate::moving::End;
+use crate::op::{Op, SingleWr, Work};
+use crate::options::{Options, Rdma};
+use crate::peer::{Broken, NextStep, Peer, nothing};
+use crate::srd::{From, Status};
+use crate::wire::{Control, Header, Malformed, Origin, Packet, RawAddress, parse};
+use crate::{Efa, address, settings};
 
-/// An endpoint's lanes before and after it is enabled.
-pub enum State {
-    Closed { domain: Arc<DomainPart<Efa>>, info: Box<Info>, options: Options },
-    Open(Box<EfaLanes>),
+/// Maximum number of completions that one poll reads.
+const MAX_COMPLETIONS_PER_POLL: usize = 256;
+/// Number of polls per clock read, which finds lanes whose peers owe an answer.
+const POLLS_PER_CLOCK_READ: u32 = 64;
+/// How long a peer that owes an answer may be silent before it is probed.
+const PROBE: Duration = Duration::from_millis(500);
+
+/// How long the device may use memory of ended operations before its queue pair is stopped.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// The lanes of one endpoint.
+pub struct EfaEndpoint {
+    pub lanes: Vec<Peer>,
+    peers: FxHashMap<RawAddress, PeerId>,
+    /// The current owners of queue pairs, by the numbers of the device and of the queue pair.
+    queues: FxHashMap<(u16, u16), PeerId>,
+    /// Former owners of queue pairs that another peer has taken over.
+    former: FxHashSet<RawAddress>,
+    polls: u32,
+    /// Time of the last check for silent peers.
+    looked: Option<Instant>,
+    timer: Timer,
+    pub waits: WaitSet,
+    /// A spare list of lanes, kept for its capacity.
+    tended: Vec<PeerId>,
+    /// Messages without headers that the core has no room for.
+    held: RxBacklog,
+    /// Number of insertions into the address vector that were processed.
+    met: u32,
+    pub common: Common,
 }
 
-impl State {
-    /// See [`ofi_core::transport::Transport::open_lanes`].
-    pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info) -> Self {
-        Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()), options: Options::default() }
-    }
-
-    /// # Safety
-    /// As [`Lanes::send_now`].
-    unsafe fn inject_now<const TAGGED: bool>(
-        &mut self,
-        peer: Peer,
-        tag: u64,
-        from: *const u8,
-        len: usize,
-    ) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        let lane = &mut lanes.lanes[peer as usize];
-        // SAFETY: the caller's promise.
-        let sent = unsafe { lane.inject_now::<TAGGED>(&mut lanes.common, peer, tag, from, len) };
-        if sent {
-            lanes.common.adapter.tell();
-        }
-        sent
-    }
-
-    #[inline]
-    fn open(&mut self) -> Result<&mut EfaLanes> {
-        match self {
-            Self::Open(lanes) => Ok(lanes),
-            Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
-        }
-    }
-}
-
-// SAFETY: an operation ends by the completion of the request that has its memory; receives and reads that end early
-// wait for the device in `settle_receives`, and the queue pair is stopped before the other state is dropped.
-unsafe impl Lanes<Efa> for State {
-    fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
-        let Self::Closed { domain, info, options } = self else {
-            return Err(Error::new(Errno::EOPBADSTATE));
+impl EfaEndpoint {
+    pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info, options: &Options) -> Result<Self> {
+        let direct = info.fabric_attr.name == crate::domain::DIRECT;
+        let limits = domain.transport.device.limits();
+        // Long requests take twice the device's memory, so they are used only if the application asks for them.
+        let inline = if direct { limits.inline.max(info.tx_attr.inject_size) } else { limits.inline };
+        let adapter = Adapter::new(&*domain.transport.device, inline, options.device_retries(direct))?;
+        let (timer, waits) = (Timer::new()?, WaitSet::new()?);
+        waits.add(timer.fd())?;
+        waits.add(adapter.fd())?;
+        let common = Common {
+            domain: Arc::clone(domain),
+            caps: info.caps,
+            meets_bare: crate::bare::meets(info.caps, options, adapter.mtu),
+            rdma: Rdma::of(&limits, options),
+            direct,
+            gives_up: direct && options.gives_up(),
+            adapter,
+            settings: settings::Chosen::now(),
+            regions: Regions::default(),
+            transfers: Slots::default(),
+            orphans: FxHashMap::default(),
+            ids: Ids::default(),
+            dirty: Vec::new(),
+            stalled: Vec::new(),
+            resting: Vec::new(),
+            counts: EndpointCounts::default(),
         };
-        // The local address of the offer names only the device.
-        if let Some(name) = name.filter(|name| address::device(name) != Ok(domain.transport.device.gid())) {
-            return Err(Error::wanted(
-                Errno::EADDRNOTAVAIL,
-                "the name of an endpoint of provider efa",
-                "none: the device chooses it",
-                name.to_string(),
-                "omit the name, and pass what fi_getname returns to the peers",
-            ));
+        Ok(Self {
+            lanes: Vec::new(),
+            peers: FxHashMap::default(),
+            queues: FxHashMap::default(),
+            former: FxHashSet::default(),
+            polls: 0,
+            looked: None,
+            timer,
+            waits,
+            tended: Vec::new(),
+            held: RxBacklog::default(),
+            met: 0,
+            common,
+        })
+    }
+
+    /// The peer with this address. A new peer is introduced to the core, and owns its queue pair if no other peer does.
+    pub fn peer_at<H: Upcalls<Efa>>(&mut self, host: &mut H, address: RawAddress) -> Result<PeerId> {
+        if let Some(&peer) = self.peers.get(&address) {
+            return Ok(peer);
         }
-        let lanes = EfaLanes::new(domain, info, options)?;
-        let address = address::named(&lanes.common.adapter.address);
-        *self = Self::Open(Box::new(lanes));
-        Ok(address)
+        let handle = self.common.adapter.attach(&address)?;
+        tracing::debug!(
+            target: "ofi::efa::av",
+            peer = %address::named(&address), handle,
+            device_reads = self.common.rdma.read, device_writes = self.common.rdma.write,
+            "attached a peer's device"
+        );
+        let peer = self.lanes.len() as PeerId;
+        let mut lane = Peer::new(address, handle);
+        if self.common.direct {
+            lane.decide(&self.common);
+        }
+        self.lanes.push(lane);
+        self.peers.insert(address, peer);
+        let lives = |lane: &Peer| lane.dead.is_none() && lane.ending.is_none();
+        let old = self.queues.get(&(handle, address.qpn)).map(|&old| &self.lanes[old as usize]);
+        // Both an address and a packet may be outdated: the arrival of a packet shows which of two peers owns the queue
+        // pair. Messages without headers do not identify their sender.
+        if self.common.direct || !old.is_some_and(lives) {
+            self.take_over(peer);
+        }
+        host.introduce(peer, &address::named(&address));
+        Ok(peer)
     }
 
-    fn set_option(&mut self, option: EpOption, value: usize) {
-        if let Self::Closed { options, .. } = self {
-            options.set(option, value);
+    /// Makes the peer the owner of its queue pair, in place of the previous owner.
+    fn take_over(&mut self, peer: PeerId) {
+        let lane = &self.lanes[peer as usize];
+        let Some(old) = self.queues.insert((lane.to.handle, lane.address.qpn), peer) else { return };
+        if old != peer && !self.common.direct {
+            let lane = &mut self.lanes[old as usize];
+            tracing::info!(
+                target: "ofi::efa::ep_ctrl",
+                peer = %address::named(&lane.address), "a peer has restarted: another has its queue pair"
+            );
+            self.former.insert(lane.address);
+            lane.ending.get_or_insert(Errno::ECONNRESET);
+            self.common.hold(&mut lane.is_dirty, old);
         }
     }
 
-    fn peer<H: Host<Efa>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
-        self.open()?.peer_at(host, address::raw(address)?)
-    }
-
-    fn follows(&self) -> bool {
-        // On fabric `efa` a peer accesses memory only after this end has answered its handshake.
-        matches!(self, Self::Open(lanes) if lanes.common.direct)
-    }
-
-    fn inserted<H: Host<Efa>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.meet(host);
-        }
-    }
-
-    fn named<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer) {
-        if let Self::Open(lanes) = self {
-            lanes.lanes[peer as usize].named(&mut lanes.common, host, peer);
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn send_now<const TAGGED: bool>(
-        &mut self,
-        peer: Peer,
-        tag: u64,
-        from: *const u8,
-        len: usize,
-        injected: bool,
-    ) -> bool {
-        // A plain send completes when the message has arrived.
-        if !injected {
-            return false;
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.inject_now::<TAGGED>(peer, tag, from, len) }
-    }
-
-    #[inline(always)]
-    fn begin_now<H: Host<Efa>>(&mut self, host: &mut H, out: &OutPlain) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        let direct = lanes.common.direct && out.tag.is_none();
-        direct && lanes.lanes[out.peer as usize].send_alone_now(&mut lanes.common, host, out)
-    }
-
-    fn send<H: Host<Efa>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        let posted =
-            lane.send(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
-        lanes.posted(out.flags, posted)
-    }
-
-    #[inline(always)]
-    fn access_now<H: Host<Efa>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        lanes.lanes[out.peer as usize].access_now(&mut lanes.common, host, true, out)
-    }
-
-    fn rma<H: Host<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        /// Flags that [`Lane::access_now`] always satisfies, and flags that are handled here.
-        const PLAIN: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::TRANSMIT_COMPLETE);
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        if let ([piece], [remote]) = (out.pieces, out.remote)
-            && PLAIN.contains(out.flags)
-            && out.len > 0
+    /// Called when a peer has received a packet: it owns its queue pair, unless another peer has taken it over since.
+    fn met(&mut self, peer: PeerId) {
+        let lane = &mut self.lanes[peer as usize];
+        if !std::mem::replace(&mut lane.is_met, true)
+            && !self.common.direct
+            && !self.former.contains(&lane.address)
         {
-            let (piece, remote) = (*piece, *remote);
-            let now = OutAccess { write: out.write, piece, remote, peer: out.peer, ticket: out.ticket };
-            if lane.access_now(&mut lanes.common, host, false, &now) {
-                return lanes.posted(out.flags, Ok(Posted::Pending));
+            self.take_over(peer);
+        }
+    }
+
+    /// The peer that sent a packet. `None` if it is unknown or gone.
+    fn whose<H: Upcalls<Efa>>(&mut self, host: &mut H, from: From, origin: Origin) -> Option<PeerId> {
+        let known = from.handle.and_then(|handle| self.queues.get(&(handle, from.qpn)).copied());
+        let neighbour = known.map(|peer| self.lanes[peer as usize].address);
+        let told = match origin {
+            Origin::Unsaid => None,
+            Origin::Address(address) => Some(address),
+            Origin::Connid(connid) => {
+                let gid = from.gid.or(neighbour.map(|address| address.gid));
+                gid.map(|gid| RawAddress { gid, qpn: from.qpn, connid })
+            }
+        };
+        let counts = &mut self.common.counts;
+        let Some(told) = told else {
+            counts.strangers += u64::from(known.is_none());
+            return known;
+        };
+        if neighbour == Some(told) {
+            return known;
+        }
+        // The device contradicts the packet.
+        if told.qpn != from.qpn || from.gid.is_some_and(|gid| gid != told.gid) {
+            counts.malformed += 1;
+            return None;
+        }
+        let is_said = matches!(origin, Origin::Address(_));
+        if self.former.contains(&told) || (known.is_some() && !is_said && !self.peers.contains_key(&told)) {
+            counts.stale += 1;
+            return None;
+        }
+        self.peer_at(host, told).ok()
+    }
+
+    /// Introduces peers that the application has inserted since the last call: a message does not contain its sender's
+    /// whole address, and a device serves accesses only of peers with an address handle.
+    pub fn meet<H: Upcalls<Efa>>(&mut self, host: &mut H) {
+        let insertions = host.insertions();
+        if std::mem::replace(&mut self.met, insertions) == insertions {
+            return;
+        }
+        for address in host.addresses() {
+            if let Ok(raw) = address::raw(&address)
+                && let Err(error) = self.peer_at(host, raw)
+            {
+                tracing::warn!(target: "ofi::efa::av", %address, %error, "cannot attach a peer's device");
             }
         }
-        let posted =
-            lane.rma(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
-        lanes.posted(out.flags, posted)
     }
 
-    fn atomic<H: Host<Efa>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        let posted =
-            lane.atomic(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
-        lanes.posted(out.flags, posted)
+    /// The peer that sent a message without a header.
+    fn sender<H: Upcalls<Efa>>(&mut self, host: &mut H, from: From) -> Option<PeerId> {
+        if let Some(handle) = from.handle
+            && let Some(&peer) = self.queues.get(&(handle, from.qpn))
+        {
+            return Some(peer);
+        }
+        let neighbour = self.lanes.iter().find(|lane| Some(lane.to.handle) == from.handle);
+        let gid = from.gid.or(neighbour.map(|lane| lane.address.gid))?;
+        // The application does not know this peer, and may learn the key later.
+        self.peer_at(host, RawAddress { gid, qpn: from.qpn, connid: 0 }).ok()
     }
 
-    fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
-        let lanes = self.open()?;
-        let noted = lanes.lanes[out.peer as usize].note(&mut lanes.common, out);
-        lanes.common.adapter.tell();
-        noted
+    fn take_direct<H: Upcalls<Efa>>(
+        &mut self,
+        host: &mut H,
+        slot: u32,
+        len: usize,
+        data: Option<u32>,
+        from: From,
+    ) {
+        if let Some(peer) = self.sender(host, from) {
+            let bytes = self.common.adapter.packet(slot, len);
+            // SAFETY: the device does not write to the slot until it is posted again.
+            let bytes = unsafe { &*bytes };
+            self.held.take(host, &mut self.common, peer, bytes, data);
+        } else {
+            self.common.counts.strangers += 1;
+        }
+        self.held.give_back(&mut self.common, slot);
     }
 
-    fn pull<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
-        lanes.common.adapter.tell();
+    /// Rings the doorbell at the end of a post, unless `FI_MORE` announces another post. A failed post rings it too.
+    pub fn posted(&mut self, flags: OpFlags, posted: Result<Posted>) -> Result<Posted> {
+        if !flags.contains(OpFlags::MORE) || posted.is_err() {
+            self.common.adapter.tell();
+        }
+        posted
     }
 
-    fn settle_receives<H: Host<Efa>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.settle_receives(host);
+    pub fn poll<H: Upcalls<Efa>>(&mut self, host: &mut H) {
+        if self.common.direct {
+            self.meet(host);
+            self.held.offer(host, &mut self.common);
+        }
+        self.common.regions.let_go(&self.common.domain.transport);
+        self.polls = self.polls.wrapping_add(1);
+        for peer in std::mem::take(&mut self.common.stalled) {
+            let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+            lane.is_stalled = false;
+            if lane.advance(common, host, peer).is_err() {
+                broken(lane, common, peer);
+            }
+        }
+        let mut taken = 0;
+        while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() {
+            if !self.common.adapter.has_ready() && self.common.adapter.refill() == 0 {
+                break;
+            }
+            while host.hungry()
+                && let Some(ended) = self.common.adapter.next()
+            {
+                taken += 1;
+                self.take(host, ended);
+            }
+        }
+        if !self.common.resting.is_empty() {
+            for peer in std::mem::take(&mut self.common.resting) {
+                let lane = &mut self.lanes[peer as usize];
+                if lane.rests_until().is_some() {
+                    self.common.resting.push(peer);
+                    self.common.hold(&mut lane.is_dirty, peer);
+                }
+            }
+        }
+        if self.polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
+            self.probe();
+        }
+        // Lanes that are scheduled again go to the other list, which keeps its capacity.
+        std::mem::swap(&mut self.common.dirty, &mut self.tended);
+        for at in 0..self.tended.len() {
+            self.tend(host, self.tended[at]);
+        }
+        self.tended.clear();
+        self.common.adapter.tell();
+    }
+
+    fn take<H: Upcalls<Efa>>(&mut self, host: &mut H, ended: DeviceCompletion) {
+        match ended {
+            DeviceCompletion::Nothing => {}
+            DeviceCompletion::Sent { packet, status } => {
+                if status == Status::Done {
+                    self.met(packet.peer);
+                }
+                let lane = &mut self.lanes[packet.peer as usize];
+                lane.sent(&mut self.common, host, packet, status);
+            }
+            DeviceCompletion::Accessed { request, status } => {
+                let lane = &mut self.lanes[request.peer as usize];
+                lane.accessed(&mut self.common, host, request, status);
+            }
+            DeviceCompletion::SingleWr { id, status } => self.alone_ended(host, id, status),
+            DeviceCompletion::Written { slot, len, data, from } => {
+                let sender = match self.common.direct {
+                    true => self.sender(host, from),
+                    false => self.whose(host, from, Origin::Unsaid),
+                };
+                if let Some(peer) = sender {
+                    self.lanes[peer as usize].told(&mut self.common, host, peer, data, len);
+                }
+                if let Some(slot) = slot {
+                    self.common.adapter.receive(slot);
+                }
+            }
+            DeviceCompletion::Received { slot, len, data, from } => {
+                self.common.counts.received += 1;
+                if self.common.direct {
+                    return self.take_direct(host, slot, len, data, from);
+                }
+                let bytes = self.common.adapter.packet(slot, len);
+                // SAFETY: the device does not write to the slot until it is posted again, which is below.
+                let bytes = unsafe { &*bytes };
+                match parse(bytes) {
+                    Ok((origin, packet)) => {
+                        if let Some(peer) = self.whose(host, from, origin) {
+                            self.take_packet(host, peer, &packet, bytes);
+                        }
+                    }
+                    Err(Malformed::Version(_)) => self.common.counts.version += 1,
+                    Err(why) => {
+                        tracing::debug!(target: "ofi::efa::ep_data", ?why, "a packet was dropped");
+                        self.common.counts.malformed += 1;
+                    }
+                }
+                self.common.adapter.receive(slot);
+            }
         }
     }
 
-    fn give_up(&mut self, peer: Peer, id: SlotId, op: &mut Op) -> GivenUp {
-        let Self::Open(lanes) = self else { return GivenUp::Over };
-        lanes.lanes[peer as usize].give_up(&mut lanes.common, id, op)
+    /// Handles the completion of an operation's only request.
+    fn alone_ended<H: Upcalls<Efa>>(&mut self, host: &mut H, id: SlotId, status: Status) {
+        let peer = match host.own_op(id) {
+            Some(Op { work: Work::SingleWr(alone), .. }) => alone.peer,
+            _ => match self.common.orphans.get(&id) {
+                Some(alone) => alone.peer,
+                None => return,
+            },
+        };
+        if status == Status::Done {
+            self.met(peer);
+        }
+        self.lanes[peer as usize].single_ended(&mut self.common, host, (peer, id), status);
     }
 
-    fn removed(&mut self, peer: Peer, id: SlotId, op: Op) {
-        if let Self::Open(lanes) = self {
-            lanes.lanes[peer as usize].abandoned(&mut lanes.common, id, op);
+    fn take_packet<H: Upcalls<Efa>>(
+        &mut self,
+        host: &mut H,
+        peer: PeerId,
+        packet: &Packet<'_>,
+        bytes: &[u8],
+    ) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        if lane.dead.is_some() || lane.ending.is_some() {
+            common.counts.stale += 1;
+            lane.dismiss(common, peer, packet);
+            return;
+        }
+        lane.probed = None;
+        lane.greet(common, peer);
+        match lane.defers(common, host, peer, packet, bytes) {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(Broken) => {
+                broken(lane, common, peer);
+                return;
+            }
+        }
+        let taken = match packet {
+            Packet::Control(control) => lane.take_control(common, host, peer, control),
+            Packet::Handshake(shake) => {
+                let learned = lane.learn(common, shake);
+                for (id, errno) in std::mem::take(&mut lane.unsaid) {
+                    lane.refuse(common, peer, id, errno);
+                }
+                for (send_id, msg_id) in std::mem::take(&mut lane.doubtful) {
+                    if lane.is_own() == Some(true) {
+                        lane.control(common, peer, Control::Receipt { send_id, msg_id });
+                    }
+                }
+                learned
+            }
+            Packet::Message(message) => lane.take_ordered(common, host, peer, message.msg_id, packet, bytes),
+            Packet::Atomic(atomic) => lane.take_ordered(common, host, peer, atomic.msg_id, packet, bytes),
+            Packet::Note { msg_id, .. } => lane.take_ordered(common, host, peer, *msg_id, packet, bytes),
+            Packet::Write(write) => lane.take_write(common, host, peer, write).map(|flow| {
+                if flow == NextStep::Stop {
+                    common.counts.stalls += 1;
+                    lane.late.push_back(bytes.into());
+                }
+            }),
+            Packet::Read(read) => lane.take_read(common, host, peer, read),
+            Packet::Pause(number) => {
+                lane.pauses(*number);
+                Ok(())
+            }
+            Packet::Bye => {
+                lane.ending.get_or_insert(Errno::ECONNRESET);
+                common.hold(&mut lane.is_dirty, peer);
+                Ok(())
+            }
+        };
+        if taken.is_err() {
+            broken(lane, common, peer);
+        }
+        if !lane.late.is_empty() || !lane.finishing.is_empty() {
+            common.hold(&mut lane.is_dirty, peer);
+        }
+        for bytes in lane.take_deferred() {
+            if let Ok((_, packet)) = parse(&bytes) {
+                self.take_packet(host, peer, &packet, &bytes);
+            }
         }
     }
 
-    fn discard(&mut self, peer: Peer, token: Token) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].discard(&mut lanes.common, peer, token);
-        lanes.common.adapter.tell();
-    }
-
-    fn poll<H: Host<Efa>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.poll(host);
+    /// Does the pending work of a lane: posts queued packets, or ends the lane if its peer is lost.
+    fn tend<H: Upcalls<Efa>>(&mut self, host: &mut H, peer: PeerId) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        lane.is_dirty = false;
+        while let Some(bytes) = lane.late.pop_front() {
+            let Ok((_, Packet::Write(write))) = parse(&bytes) else { continue };
+            match lane.take_write(common, host, peer, &write) {
+                Ok(NextStep::Next) => {}
+                Ok(NextStep::Stop) => {
+                    lane.late.push_front(bytes);
+                    break;
+                }
+                Err(Broken) => broken(lane, common, peer),
+            }
+        }
+        if !lane.finishing.is_empty() {
+            lane.finish_writes(common, host);
+        }
+        let flushed = lane.flush(common, host, peer);
+        if !flushed || !lane.late.is_empty() || !lane.finishing.is_empty() {
+            common.hold(&mut lane.is_dirty, peer);
+        }
+        let lost = lane.ending.or(lane.dead.filter(|_| lane.outstanding > 0));
+        let Some(errno) = lost else { return };
+        lane.stop_accesses(common, host, peer);
+        // The device uses memory of operations until all their requests have completed. These completions schedule the
+        // lane again.
+        if lane.is_busy() {
+            return;
+        }
+        // Packets that arrived before the loss are processed first.
+        if lane.is_stalled || !lane.late.is_empty() || !lane.finishing.is_empty() {
+            common.hold(&mut lane.is_dirty, peer);
+        } else {
+            lane.lose(common, host, peer, errno);
         }
     }
 
-    fn arm(&mut self) -> Arm {
-        match self {
-            Self::Open(lanes) => lanes.arm(),
-            Self::Closed { .. } => Arm::Armed,
+    /// Probes silent peers that owe an answer: their devices answer for them. The probe for a peer of C libfabric is a
+    /// write of no bytes, which such endpoints themselves send to request a handshake.
+    fn probe(&mut self) {
+        if self.common.direct {
+            return; // no peer owes anything: the device completes every operation
+        }
+        let now = self.common.adapter.now();
+        if self.looked.is_some_and(|at| now < at + PROBE / 8) {
+            return;
+        }
+        self.looked = Some(now);
+        // Expected data, and data that waits for credit, has a number at this end.
+        let owing: FxHashSet<PeerId> = self.common.ids.iter().map(Entry::peer).collect();
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            let peer = peer as PeerId;
+            let owes = lane.outstanding > 0 || owing.contains(&peer);
+            // The device reports whether packets in flight arrive, and a queued packet serves as a probe.
+            let asks = lane.inflight > 0 || !lane.may_send_now();
+            if lane.dead.is_some() || !owes || asks {
+                continue;
+            }
+            match lane.probed {
+                Some(at) if now >= at + PROBE => {
+                    let word = match lane.is_own() {
+                        Some(true) => Header::of_pause(self.common.adapter.address.connid, lane.pausing),
+                        _ => nothing().encode(lane.origin(&self.common)),
+                    };
+                    lane.packet(&mut self.common, peer, &word, 0, crate::adapter::Mark::Nothing, |_| {});
+                    lane.probed = Some(now);
+                }
+                Some(_) => {}
+                None => lane.probed = Some(now),
+            }
         }
     }
 
-    fn wait_fd(&self) -> Option<RawFd> {
-        match self {
-            Self::Open(lanes) => Some(lanes.waits.fd()),
-            Self::Closed { .. } => None,
+    /// Waits until the device has released the memory of receives and accesses that have ended.
+    pub fn settle_receives<H: Upcalls<Efa>>(&mut self, host: &mut H) {
+        let common = &mut self.common;
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            lane.drop_singles(common, host, peer as PeerId);
+        }
+        let mut gone = common.transfers.ids(|_| true);
+        gone.retain(|&id| match common.transfers.get(id).map(|transfer| (transfer.peer, &transfer.end)) {
+            Some((_, End::Payload(incoming))) => {
+                incoming.receive().is_some_and(|into| host.receiving(into).is_none())
+            }
+            Some((peer, &End::Access(op))) => host.op(peer, op).is_none(),
+            None => false,
+        });
+        for &id in &gone {
+            if let Some(peer) = common.transfers.get(id).map(|transfer| transfer.peer) {
+                self.lanes[peer as usize].stop_transfer(common, host, id);
+            }
+        }
+        let end = common.adapter.now() + SETTLE;
+        let mut stopped = false;
+        loop {
+            gone.retain(|&id| self.common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0));
+            if gone.is_empty() && !self.common.orphans.values().any(SingleWr::is_lent) {
+                return;
+            }
+            self.common.adapter.refill();
+            while let Some(ended) = self.common.adapter.next_accessed() {
+                self.take(host, ended);
+            }
+            let common = &mut self.common;
+            // The device finally completes every request: after a peer's silence, or when its queue pair is stopped.
+            if common.adapter.now() >= end && !std::mem::replace(&mut stopped, true) {
+                tracing::error!(target: "ofi::efa::ep_ctrl", "the device has not released memory in time: its queue pair is stopped");
+                common.adapter.stop();
+            }
+            std::thread::yield_now();
         }
     }
 
-    fn statistics(&self, into: &mut Vec<Statistic>) {
-        let Self::Open(lanes) = self else { return };
-        let common = &lanes.common;
-        let counts = &common.counts;
-        let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("efa_eager", counts.eager, "messages sent in one packet");
-        add("efa_medium", counts.medium, "messages sent in a few packets at once");
-        add("efa_long", counts.long, "messages sent as their receiver cleared them");
-        add("efa_lent", counts.lent, "messages announced for their receivers to read");
-        add("efa_runts", counts.runts, "of those, messages whose first bytes were sent ahead");
-        add("efa_fetched", counts.fetched, "payloads that this end read from their senders");
-        add("efa_nacks", counts.nacks, "payloads that this end could not read, and requested in packets");
-        add("efa_native_reads", counts.native_reads, "requests that read a peer's memory");
-        add("efa_native_writes", counts.native_writes, "requests that write a peer's memory");
-        add(
-            "efa_native_refused",
-            counts.native_refused,
-            "accesses that the peer's device refused, sent to the memory's owner instead",
-        );
-        add("efa_sent", counts.sent, "packets posted");
-        add("efa_doorbells", common.adapter.doorbells, "doorbells rung for requests");
-        add("efa_received", counts.received, "packets received");
-        add("efa_not_ready", counts.not_ready, "packets resent because the receiver had no receive posted");
-        add("efa_early", counts.early, "packets that arrived out of order, ahead of their turn");
-        add("efa_stalls", counts.stalls, "messages and reports that waited for room in this endpoint");
-        add("efa_refused", counts.refused, "accesses by peers that this end refused");
-        add("efa_strangers", counts.strangers, "packets from unknown senders");
-        add("efa_stale", counts.stale, "packets from closed endpoints, or about operations that have ended");
-        add("efa_version", counts.version, "packets of another protocol version");
-        let lanes = &lanes.lanes;
-        let held = lanes.iter().map(|lane| lane.window.bytes()).sum::<usize>();
-        let open = lanes.iter().map(|lane| lane.outstanding + lane.detached + lane.transfers).sum::<usize>();
-        add("efa_packets_now", common.adapter.taken() as u64, "slots of packets in flight");
-        add(
-            "efa_numbers_now",
-            common.ids.len() as u64,
-            "operations and transfers with a number that peers refer to",
-        );
-        add("efa_open_now", open as u64, "operations of this end and requests of its device under way");
-        add("efa_held_now", held as u64, "bytes of messages held because they arrived out of order");
-        add("efa_malformed", counts.malformed, "packets that violate the protocol");
+    pub fn arm(&mut self) -> Arm {
+        let common = &mut self.common;
+        if !common.dirty.is_empty()
+            || !common.stalled.is_empty()
+            || common.adapter.has_ready()
+            || !self.held.is_empty()
+        {
+            return Arm::Ready;
+        }
+        if !may_sleep(self) {
+            return Arm::Ready;
+        }
+        let common = &mut self.common;
+        let now = common.adapter.now();
+        let rests = common.resting.iter().filter_map(|&peer| self.lanes[peer as usize].rests_until()).min();
+        let owed = !self.common.direct
+            && (self.common.ids.len() > 0
+                || self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none()));
+        let probe = owed.then(|| now + PROBE);
+        if owed {
+            self.polls = POLLS_PER_CLOCK_READ - 1; // the next poll reads the clock
+        }
+        let wake = [rests, probe].into_iter().flatten().min();
+        self.timer.set(wake.map(|at| at.saturating_duration_since(now)));
+        Arm::Armed
+    }
+
+    /// Waits briefly for the arrival of fire-and-forget messages, and of answers to operations that this end executed.
+    fn close(&mut self) {
+        let end = self.common.adapter.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        let mut told = false;
+        loop {
+            for (peer, lane) in self.lanes.iter_mut().enumerate() {
+                lane.flush_frames(&mut self.common, peer as PeerId);
+            }
+            let awaited = self.lanes.iter().any(Peer::is_awaited);
+            if (!awaited && told) || self.common.adapter.now() >= end {
+                // The device may be closed at once, but the queued requests must be posted first.
+                return self.common.adapter.tell();
+            }
+            if !awaited {
+                told = true;
+                for (peer, lane) in self.lanes.iter_mut().enumerate() {
+                    lane.part(&mut self.common, peer as PeerId);
+                }
+            }
+            if self.common.adapter.refill() == 0 {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            while let Some(ended) = self.common.adapter.next() {
+                if let DeviceCompletion::Sent { packet, status } = ended {
+                    self.lanes[packet.peer as usize].sent_last(&mut self.common, packet, status);
+                }
+            }
+        }
+    }
+}
+
+/// Handles a protocol violation: only this peer is given up.
+fn broken(lane: &mut Peer, common: &mut Common, peer: PeerId) {
+    common.counts.malformed += 1;
+    lane.ending.get_or_insert(Errno::EIO);
+    common.hold(&mut lane.is_dirty, peer);
+}
+
+impl CqArm for EfaEndpoint {
+    fn quiet(&mut self) {
+        self.common.adapter.quiet();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.common.adapter.arm().is_ok()
+    }
+
+    fn look(&mut self) -> bool {
+        self.common.adapter.refill() > 0
+    }
+}
+
+impl Drop for EfaEndpoint {
+    fn drop(&mut self) {
+        self.close();
     }
 }

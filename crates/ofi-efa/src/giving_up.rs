@@ -1,4 +1,5 @@
-//! Reads and writes that the application gives up while they are in flight ([`ofi_core::transport::Lanes::give_up`]).
+//! Reads and writes that the application gives up while they are in flight
+//! ([`ofi_core::transport::TransportEndpoint::give_up`]).
 //!
 //! Packets and slots hold copies, so such an operation continues without the application's memory. Where the device
 //! itself accesses that memory, only deregistration stops it: after `ibv_dereg_mr` the device does not access the
@@ -14,11 +15,11 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::GivenUp;
 
 use crate::common::Common;
-use crate::lane::Lane;
 use crate::moving::End;
-use crate::op::{Alone, Kind, Memory, Op, Work};
+use crate::op::{HeldMemory, Op, SingleKind, SingleWr, Work};
+use crate::peer::Peer;
 
-impl Lane {
+impl Peer {
     /// Gives up a read or write in flight, so that it no longer uses the application's memory.
     pub fn give_up(&mut self, common: &mut Common, id: SlotId, op: &mut Op) -> GivenUp {
         match &mut op.work {
@@ -41,12 +42,12 @@ impl Lane {
                 native.pieces = Box::default();
                 GivenUp::GoesOn
             }
-            Work::Alone(alone) => {
+            Work::SingleWr(alone) => {
                 if self.singles.iter().any(|&(queued, _)| queued == id) {
                     // The request was never posted to the device.
                     self.singles.retain(|&(queued, _)| queued != id);
                     self.transfers -= 1;
-                    common.let_go(std::mem::replace(&mut alone.memory, Memory::Nothing));
+                    common.let_go(std::mem::replace(&mut alone.memory, HeldMemory::Nothing));
                     op.work = Work::Packed;
                     return GivenUp::Over;
                 }
@@ -56,21 +57,21 @@ impl Lane {
     }
 }
 
-impl Alone {
+impl SingleWr {
     fn give_up(&mut self, common: &mut Common) -> GivenUp {
         let was_given_up = std::mem::replace(&mut self.given_up, true);
         let region = match &self.memory {
-            Memory::Nothing => return GivenUp::GoesOn,
-            Memory::Slot(_) => {
-                if self.kind == Kind::Read {
+            HeldMemory::Nothing => return GivenUp::GoesOn,
+            HeldMemory::Slot(_) => {
+                if self.kind == SingleKind::Read {
                     self.piece = Piece::new(self.piece.addr, 0); // nothing is copied out of the slot
                 }
                 return GivenUp::GoesOn;
             }
-            Memory::Region(region) => region,
+            HeldMemory::Region(region) => region,
         };
         if !was_given_up {
-            common.regions.leaves(region, self.kind == Kind::Read);
+            common.regions.leaves(region, self.kind == SingleKind::Read);
         }
         match common.regions.revoke(region, &common.domain.transport) {
             true => GivenUp::GoesOn,

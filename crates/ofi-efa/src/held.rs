@@ -13,7 +13,7 @@ use crate::domain::{Domain, Local};
 #[derive(Debug)]
 pub struct InUse(u32);
 
-struct Held {
+struct HeldRegion {
     region: Option<Local>,
     /// Number of uses, plus one for the last used registration.
     uses: u32,
@@ -26,7 +26,7 @@ struct Held {
 /// The registrations of local memory that an endpoint's requests use, with their use counts.
 #[derive(Default)]
 pub struct Regions {
-    all: Vec<Held>,
+    all: Vec<HeldRegion>,
     free: Vec<u32>,
     last: Last,
 }
@@ -89,7 +89,7 @@ impl Regions {
 
     /// Begins to use a registration.
     pub fn hold(&mut self, region: Local) -> InUse {
-        let held = Held { region: Some(region), uses: 1, leaving: 0, fills: false };
+        let held = HeldRegion { region: Some(region), uses: 1, leaving: 0, fills: false };
         InUse(match self.free.pop() {
             Some(at) => {
                 self.all[at as usize] = held;

@@ -1,6 +1,6 @@
 //! Provider `efa`: reliable datagram endpoints over the SRD queue pairs of Amazon's Elastic Fabric Adapter.
 //!
-//! There are three layers, and each knows only the next. The endpoint (`endpoint.rs`, `lanes.rs`, `lane.rs`) follows
+//! There are three layers, and each knows only the next. The endpoint (`state.rs`, `endpoint.rs`, `peer.rs`) follows
 //! Amazon's RDM protocol, version 4: messages in one packet, in several, or by the receiver's credit (`message.rs`,
 //! `transfer.rs`), ordered by message id (`window.rs`); remote accesses and atomics executed by the memory's owner
 //! (`rma.rs`, `atomic.rs`) or by the device (`native.rs`). `wire` parses and encodes the protocol's packets. [`srd`]
@@ -24,14 +24,13 @@ mod endpoint;
 mod giving_up;
 mod held;
 mod ids;
-mod lane;
-mod lanes;
 mod message;
 mod moving;
 mod native;
 mod near;
 mod op;
 mod options;
+mod peer;
 mod provider;
 mod read;
 mod region;
@@ -39,6 +38,7 @@ mod rma;
 mod settings;
 mod single;
 pub mod srd;
+mod state;
 mod transfer;
 mod window;
 pub mod wire;
@@ -64,7 +64,7 @@ const NOTE: usize = 4096;
 unsafe impl Transport for Efa {
     type Domain = domain::Domain;
     type Region = region::Region;
-    type Lanes = endpoint::State;
+    type Endpoint = state::EndpointState;
     type Op = op::Op;
     type Token = moving::Token;
 
@@ -76,8 +76,8 @@ unsafe impl Transport for Efa {
         domain::Domain::open(info)
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        Ok(endpoint::State::new(domain, info))
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+        Ok(state::EndpointState::new(domain, info))
     }
 
     fn option(

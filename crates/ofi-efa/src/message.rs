@@ -5,19 +5,19 @@ use ofi_api::{Errno, Error, OpFlags, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
-    Announced, Arrived, Delivery, Host, OutMessage, OutNote, Payload, Peer, Posted, RxName,
+    Announced, Arrived, Delivery, OutMessage, OutNote, Payload, PeerId, Posted, RxName, Upcalls,
 };
 
 use crate::adapter::{self, Mark};
 use crate::common::Common;
-use crate::lane::{Broken, Flow, Lane, Stream};
 use crate::moving::{Incoming, Target, Token};
 use crate::op::{Lent, Op, Work};
-use crate::window::Held;
+use crate::peer::{Broken, NextStep, PacketStream, Peer};
+use crate::window::PartialMessage;
 use crate::wire::{Control, Form, Header, Message, Own, Packet, Short, parse};
 use crate::{Efa, atomic};
 
-/// Protocols of long messages, in the log; with their numbers in [`Lane::told`].
+/// Protocols of long messages, in the log; with their numbers in [`Peer::told`].
 const MEDIUM: (u8, &str) = (0, "medium: eager, in several packets");
 const LONG_CTS: (u8, &str) = (1, "rendezvous (longcts): the peer's clear to send for each window");
 const LONG_READ: (u8, &str) = (2, "rendezvous (longread): the peer's device reads it");
@@ -25,12 +25,12 @@ const RUNT_READ: (u8, &str) =
     (3, "rendezvous (runting read): the peer's device reads what follows the first packets");
 const MATCHED: (u8, &str) = (4, "rendezvous: it completes when it is matched (FI_MATCH_COMPLETE)");
 
-impl Lane {
+impl Peer {
     /// The part of a header that only endpoints of this library understand.
     ///
     /// # Errors
     /// `FI_EAGAIN` while the peer's library is unknown; `FI_EOPNOTSUPP` if it is another library.
-    fn own(&mut self, common: &mut Common, peer: Peer, rx: RxName) -> Result<Own> {
+    fn own(&mut self, common: &mut Common, peer: PeerId, rx: RxName) -> Result<Own> {
         let own = Own { rx: rx.to_wire() };
         match self.is_own() {
             Some(true) => Ok(own),
@@ -54,7 +54,7 @@ impl Lane {
     pub unsafe fn inject_now<const TAGGED: bool>(
         &mut self,
         common: &mut Common,
-        peer: Peer,
+        peer: PeerId,
         tag: u64,
         from: *const u8,
         len: usize,
@@ -96,7 +96,7 @@ impl Lane {
     }
 
     /// Sends a message.
-    pub fn send<H: Host<Efa>>(
+    pub fn send<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -162,7 +162,7 @@ impl Lane {
         Ok(if mark == Mark::Detached { Posted::Done } else { Posted::Pending })
     }
 
-    fn send_long<H: Host<Efa>>(
+    fn send_long<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -188,7 +188,7 @@ impl Lane {
                 self.runts += runt;
                 let form = Form::RuntRead { len, offset: 0, runt, from, payload: &[] };
                 let message = Message { form, ..message };
-                self.streams.push_back(Stream::Medium { op: id, message, done: 0, len: runt });
+                self.streams.push_back(PacketStream::Medium { op: id, message, done: 0, len: runt });
                 common.hold(&mut self.is_dirty, peer);
                 return Ok(Posted::Pending);
             }
@@ -205,7 +205,7 @@ impl Lane {
             self.tell(MEDIUM, len);
             common.counts.medium += 1;
             message.send_id = if message.confirm { number } else { 0 };
-            self.streams.push_back(Stream::Medium { op: id, message, done: 0, len });
+            self.streams.push_back(PacketStream::Medium { op: id, message, done: 0, len });
         } else {
             self.tell(if matched { MATCHED } else { LONG_CTS }, len);
             common.counts.long += 1;
@@ -257,11 +257,11 @@ impl Lane {
     }
 
     /// Processes a packet with a message id in its turn, or holds it until then.
-    pub fn take_ordered<H: Host<Efa>>(
+    pub fn take_ordered<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         msg_id: u32,
         packet: &Packet<'_>,
         bytes: &[u8],
@@ -297,11 +297,11 @@ impl Lane {
         }
         if self.window.is_next(msg_id) && !self.is_stalled && host.hungry() {
             match self.take_one(common, host, peer, packet)? {
-                Flow::Next => {
+                NextStep::Next => {
                     self.window.step();
                     return self.advance(common, host, peer);
                 }
-                Flow::Stop => self.stall(common, peer),
+                NextStep::Stop => self.stall(common, peer),
             }
         } else {
             common.counts.early += 1;
@@ -309,7 +309,7 @@ impl Lane {
         if !self.window.has_room(bytes.len()) {
             return Err(Broken);
         }
-        self.window.hold(msg_id, Held::Packet(bytes.into()));
+        self.window.hold(msg_id, PartialMessage::Packet(bytes.into()));
         if self.window.is_next(msg_id) || !host.hungry() {
             self.stall(common, peer);
         }
@@ -319,7 +319,7 @@ impl Lane {
         Ok(())
     }
 
-    fn stall(&mut self, common: &mut Common, peer: Peer) {
+    fn stall(&mut self, common: &mut Common, peer: PeerId) {
         common.counts.stalls += 1;
         self.pause(common, peer, true);
         if !std::mem::replace(&mut self.is_stalled, true) {
@@ -328,7 +328,7 @@ impl Lane {
     }
 
     /// Asks a peer of this library to pause its messages, or to resume.
-    fn pause(&mut self, common: &mut Common, peer: Peer, on: bool) {
+    fn pause(&mut self, common: &mut Common, peer: PeerId, on: bool) {
         if self.is_own() == Some(true) && (self.pausing & 1 != 0) != on {
             self.pausing = self.pausing.wrapping_add(1);
             let header = Header::of_pause(common.adapter.address.connid, self.pausing);
@@ -337,18 +337,19 @@ impl Lane {
     }
 
     /// Processes held packets whose turn has come.
-    pub fn advance<H: Host<Efa>>(
+    pub fn advance<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
     ) -> Result<(), Broken> {
         if self.is_stalled {
             return Ok(());
         }
         while let Some(held) = self.window.take() {
-            let flow = if host.hungry() { self.take_held(common, host, peer, &held)? } else { Flow::Stop };
-            if flow == Flow::Stop {
+            let flow =
+                if host.hungry() { self.take_held(common, host, peer, &held)? } else { NextStep::Stop };
+            if flow == NextStep::Stop {
                 self.window.put_back(held);
                 self.stall(common, peer);
                 return Ok(());
@@ -361,19 +362,19 @@ impl Lane {
         Ok(())
     }
 
-    fn take_held<H: Host<Efa>>(
+    fn take_held<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
-        held: &Held,
-    ) -> Result<Flow, Broken> {
+        peer: PeerId,
+        held: &PartialMessage,
+    ) -> Result<NextStep, Broken> {
         match held {
-            Held::Packet(bytes) => {
+            PartialMessage::Packet(bytes) => {
                 let (_, packet) = parse(bytes).map_err(|_| Broken)?;
                 self.take_one(common, host, peer, &packet)
             }
-            Held::Parts { head, bytes, .. } => match parse(head) {
+            PartialMessage::Parts { head, bytes, .. } => match parse(head) {
                 Ok((_, Packet::Message(message))) => {
                     let form = match message.form {
                         Form::RuntRead { len, runt, from, .. } => {
@@ -386,37 +387,37 @@ impl Lane {
                 }
                 _ => Err(Broken),
             },
-            Held::Skipped => Ok(Flow::Next),
+            PartialMessage::Skipped => Ok(NextStep::Next),
         }
     }
 
-    fn take_one<H: Host<Efa>>(
+    fn take_one<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         packet: &Packet<'_>,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         match packet {
             Packet::Message(message) => self.take_message(common, host, peer, message),
             Packet::Atomic(request) => atomic::take(self, common, host, peer, request),
             Packet::Note { words, payload, .. } => {
                 // SAFETY: the payload is readable for its length during the call.
                 let taken = unsafe { host.noted(peer, *words, payload.as_ptr(), payload.len()) };
-                taken.map(|()| Flow::Next).map_err(|_| Broken)
+                taken.map(|()| NextStep::Next).map_err(|_| Broken)
             }
             _ => Err(Broken),
         }
     }
 
     /// Processes the message whose turn it is.
-    fn take_message<H: Host<Efa>>(
+    fn take_message<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         message: &Message<'_>,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut arrived = Arrived {
             peer,
             rx: RxName::from_wire(message.own.rx),
@@ -441,12 +442,12 @@ impl Lane {
         if at_once && (!message.confirm || self.is_own() == Some(true)) {
             // SAFETY: the payload is readable for its length during the call.
             return Ok(match unsafe { host.deliver(&arrived, payload.as_ptr()) } {
-                Delivery::Stopped => Flow::Stop,
+                Delivery::Stopped => NextStep::Stop,
                 Delivery::Taken | Delivery::Kept => {
                     if message.confirm {
                         self.control(common, peer, Control::Receipt { send_id, msg_id });
                     }
-                    Flow::Next
+                    NextStep::Next
                 }
             });
         }
@@ -466,18 +467,18 @@ impl Lane {
             Announced::Pull(into) => self.pull(common, host, peer, token(), into),
             Announced::Kept if at_once && self.is_own().is_none() => self.doubtful.push((send_id, msg_id)),
             Announced::Kept => {}
-            Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Stopped(_) => return Ok(NextStep::Stop),
             Announced::Unwanted(token) => self.discard(common, peer, token),
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Copies a payload into a receive.
-    pub fn pull<H: Host<Efa>>(
+    pub fn pull<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         token: Token,
         into: SlotId,
     ) {
@@ -501,7 +502,7 @@ impl Lane {
     }
 
     /// Discards an unwanted payload. Its sender still completes the message.
-    pub fn discard(&mut self, common: &mut Common, peer: Peer, token: Token) {
+    pub fn discard(&mut self, common: &mut Common, peer: PeerId, token: Token) {
         match token {
             Token::Here { receipt: Some((send_id, msg_id)), .. } => {
                 self.control(common, peer, Control::Receipt { send_id, msg_id });

@@ -7,7 +7,7 @@ use ofi_api::RemotePiece;
 use ofi_core::domain::RegionData;
 use ofi_core::keys::Grant;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Peer, RemoteData};
+use ofi_core::transport::{PeerId, RemoteData};
 
 use crate::domain::Local;
 use crate::srd::Status;
@@ -25,7 +25,7 @@ pub enum Target {
 
 /// Incoming data of the peer.
 pub struct Incoming {
-    pub peer: Peer,
+    pub peer: PeerId,
     pub target: Target,
     /// Total bytes.
     pub len: usize,
@@ -46,7 +46,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// Creates the state of a payload of `len` bytes, none of which have arrived.
-    pub fn new(peer: Peer, len: usize, send_id: u32) -> Self {
+    pub fn new(peer: PeerId, len: usize, send_id: u32) -> Self {
         Self {
             peer,
             target: Target::Nowhere,
@@ -72,7 +72,7 @@ impl Incoming {
 
 /// A read by the peer that this end serves.
 pub struct Answering {
-    pub peer: Peer,
+    pub peer: PeerId,
     pub remote: Vec<RemotePiece>,
     /// Total bytes.
     pub len: usize,
@@ -95,7 +95,7 @@ pub enum End {
 
 /// A transfer of the device.
 pub struct Transfer {
-    pub peer: Peer,
+    pub peer: PeerId,
     pub end: End,
     /// Requests that are not posted yet.
     pub todo: VecDeque<Step>,

@@ -9,24 +9,24 @@
 //! or counts the access.
 //!
 //! The memory of an access belongs to the device until it has completed each request, even if the peer is lost. So a
-//! lane waits for that before it ends its operations (`Lane::is_busy`).
+//! lane waits for that before it ends its operations (`Peer::is_busy`).
 
 use ibv::transfer::{Source, plan};
 use ofi_api::{Errno, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
+use ofi_core::transport::{OutRma, Payload, PeerId, Posted, RemoteData, RxName, Upcalls};
 
 use crate::Efa;
-use crate::adapter::Request;
+use crate::adapter::RdmaRequest;
 use crate::common::Common;
-use crate::lane::{Accesses, Broken, Lane};
 use crate::moving::{End, Incoming, Target, Transfer, iovs};
 use crate::op::{Native, Op, Work};
+use crate::peer::{Accesses, Broken, Peer};
 use crate::srd::{Status, To};
 use crate::wire::{Features, Handshake};
 
-impl Lane {
+impl Peer {
     /// Processes the peer's handshake.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Lane {
     }
 
     /// Posts an access to the device, if the device can execute it.
-    pub fn native<H: Host<Efa>>(
+    pub fn native<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -128,7 +128,7 @@ impl Lane {
         } else {
             for (addr, len) in copy::runs(out.pieces, 0, out.len) {
                 // SAFETY: the memory is lent until the operation ends, which it does after the device's requests
-                // (`Lane::is_busy`, `settle_receives`).
+                // (`Peer::is_busy`, `settle_receives`).
                 match unsafe { common.domain.transport.local(addr, len) } {
                     Ok(region) => {
                         runs.push((addr, len, region.lkey()));
@@ -205,7 +205,7 @@ impl Lane {
                     return false;
                 }
                 let data = transfer.data.filter(|_| transfer.todo.len() == 1);
-                let request = Request { peer: transfer.peer, transfer: id, step, data };
+                let request = RdmaRequest { peer: transfer.peer, transfer: id, step, data };
                 // SAFETY: the memory is registered, because the transfer holds the registration, and lent until the
                 // request has ended.
                 unsafe { common.adapter.access(self.to, request) };
@@ -222,11 +222,11 @@ impl Lane {
     }
 
     /// Handles the completion of a request.
-    pub fn accessed<H: Host<Efa>>(
+    pub fn accessed<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        request: Request,
+        request: RdmaRequest,
         status: Status,
     ) {
         let (peer, id) = (request.peer, request.transfer);
@@ -269,7 +269,7 @@ impl Lane {
     }
 
     /// Discards the unposted requests of all transfers: the lane is lost.
-    pub fn stop_accesses<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
+    pub fn stop_accesses<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) {
         self.accessing.clear();
         self.stop_singles(common, host, peer);
         for id in common.transfers.ids(|transfer| transfer.peer == peer) {
@@ -278,7 +278,7 @@ impl Lane {
     }
 
     /// Discards the unposted requests of a transfer. It ends at once if the device has none of its requests.
-    pub fn stop_transfer<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, id: SlotId) {
+    pub fn stop_transfer<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, id: SlotId) {
         let Some(transfer) = common.transfers.get_mut(id) else { return };
         transfer.failed.get_or_insert(Status::Flushed);
         transfer.todo.clear();
@@ -291,7 +291,7 @@ impl Lane {
     }
 
     /// Ends a transfer whose requests have all completed.
-    fn transferred<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, transfer: Transfer) {
+    fn transferred<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, transfer: Transfer) {
         let Transfer { peer, end, failed, slot, regions, grants, .. } = transfer;
         // Before the application gets its memory back.
         drop((regions, grants));
@@ -304,11 +304,11 @@ impl Lane {
         }
     }
 
-    fn access_ended<H: Host<Efa>>(
+    fn access_ended<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         id: SlotId,
         failed: Option<Status>,
         slot: Option<u32>,
@@ -362,11 +362,11 @@ impl Lane {
     }
 
     /// Sends the owner an access that its device refused.
-    pub fn ask_owner<H: Host<Efa>>(
+    pub fn ask_owner<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         id: SlotId,
         native: Native,
         bytes: Option<Payload>,
@@ -391,11 +391,11 @@ impl Lane {
     }
 
     /// Handles a write with data by the peer's device.
-    pub fn told<H: Host<Efa>>(
+    pub fn told<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         data: u32,
         len: usize,
     ) {

@@ -1,19 +1,19 @@
 //! Peers on the same host: shared memory, under the endpoint's fabric address.
 //!
 //! An endpoint is also the shared-memory endpoint `fi_shm://efa/` followed by its 32-byte address in hexadecimal, which
-//! is unique on a fabric. A [`Door`] advertises that. C libfabric's endpoints have no door, and are reached over the
-//! device even on the same host. Fabric `efa-direct` uses only the device, as with C: its operations are the device's
-//! requests.
+//! is unique on a fabric. A [`ProbeListener`] advertises that. C libfabric's endpoints have no door, and are reached
+//! over the device even on the same host. Fabric `efa-direct` uses only the device, as with C: its operations are the
+//! device's requests.
 
 use std::fmt::Write;
 
 use ofi_api::{AddrFormat, Address, EpType, Info, Result};
-use ofi_core::composite::Pairing;
+use ofi_core::composite::CompositeSpec;
 use ofi_shm::Shm;
-use ofi_shm::door::{self, Door};
+use ofi_shm::locality_probe::{self, ProbeListener};
 
 use crate::domain::DIRECT;
-use crate::endpoint::State;
+use crate::state::EndpointState;
 use crate::wire::RawAddress;
 use crate::{Efa, address, settings};
 
@@ -23,10 +23,10 @@ const SCHEME: &str = "fi_shm://efa/";
 /// The composite transport: a device for other hosts, and shared memory for this one.
 pub struct EfaOrShm;
 
-impl Pairing for EfaOrShm {
+impl CompositeSpec for EfaOrShm {
     type Near = Shm;
     type Far = Efa;
-    type Meeting = Door;
+    type Meeting = ProbeListener;
 
     const FAR_IS_COSTLY: bool = false;
     const FAR_NAME: &'static str = "the EFA device";
@@ -37,7 +37,7 @@ impl Pairing for EfaOrShm {
         (paired && settings::ENABLE_SHM_TRANSFER.get()).then_some(near)
     }
 
-    fn own_near(_lanes: &State, far: &Address) -> Option<Address> {
+    fn own_near(_lanes: &EndpointState, far: &Address) -> Option<Address> {
         name(far)
     }
 
@@ -45,12 +45,12 @@ impl Pairing for EfaOrShm {
         far(near).into_iter().collect()
     }
 
-    fn meet(near: &Address) -> Result<Door> {
-        Door::open(near)
+    fn meet(near: &Address) -> Result<ProbeListener> {
+        ProbeListener::open(near)
     }
 
-    fn near_address(_own: &mut Door, far: &Address) -> Option<Address> {
-        name(far).filter(door::is_open)
+    fn near_address(_own: &mut ProbeListener, far: &Address) -> Option<Address> {
+        name(far).filter(locality_probe::is_open)
     }
 
     fn near_names(far: &Address) -> Vec<Address> {

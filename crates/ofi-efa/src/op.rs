@@ -1,7 +1,7 @@
 //! The transport's state of an operation that has not ended.
 
 use ofi_api::{Piece, RemotePiece};
-use ofi_core::transport::{Payload, Peer, RemoteData};
+use ofi_core::transport::{Payload, PeerId, RemoteData};
 
 use crate::held::InUse;
 use crate::srd::{Region, Remote};
@@ -48,7 +48,7 @@ pub enum Work {
     /// The device reads or writes the peer's memory.
     Native(Native),
     /// The operation is one request of the device.
-    Alone(Alone),
+    SingleWr(SingleWr),
 }
 
 /// A message that its receiver reads.
@@ -75,9 +75,9 @@ pub struct Native {
 /// An operation of one request, with all state that its completion needs. The completion contains the operation's
 /// number.
 #[derive(Debug)]
-pub struct Alone {
-    pub peer: Peer,
-    pub kind: Kind,
+pub struct SingleWr {
+    pub peer: PeerId,
+    pub kind: SingleKind,
     /// The application's memory.
     pub piece: Piece,
     /// Its registration.
@@ -86,14 +86,14 @@ pub struct Alone {
     pub at: Remote,
     /// Immediate data for the peer.
     pub data: Option<u32>,
-    pub memory: Memory,
+    pub memory: HeldMemory,
     /// The application has given the operation up.
     pub given_up: bool,
 }
 
 /// The kind of a one-request operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SingleKind {
     Send,
     Read,
     Write,
@@ -101,7 +101,7 @@ pub enum Kind {
 
 /// The memory that an operation holds while the device has its request.
 #[derive(Debug)]
-pub enum Memory {
+pub enum HeldMemory {
     /// None: the operation has no bytes.
     Nothing,
     /// The slot that holds its bytes.
@@ -110,10 +110,10 @@ pub enum Memory {
     Region(InUse),
 }
 
-impl Alone {
+impl SingleWr {
     /// Whether the device uses the application's memory.
     pub fn is_lent(&self) -> bool {
-        matches!(self.memory, Memory::Region(_))
+        matches!(self.memory, HeldMemory::Region(_))
     }
 }
 
@@ -125,7 +125,7 @@ impl Op {
 
     /// An operation of one request of the device.
     #[inline(always)]
-    pub fn alone(alone: Alone) -> Self {
-        Self { work: Work::Alone(alone), unacked: 0, making: false, awaits: true, id: 0 }
+    pub fn alone(alone: SingleWr) -> Self {
+        Self { work: Work::SingleWr(alone), unacked: 0, making: false, awaits: true, id: 0 }
     }
 }

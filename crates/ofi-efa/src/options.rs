@@ -6,7 +6,7 @@ use ofi_api::{EpOption, Errno, Error, Info, Result};
 
 use crate::domain::{DIRECT, Domain};
 use crate::settings;
-use crate::srd::Limits;
+use crate::srd::DeviceLimits;
 
 /// Retries without limit, in the devices' encoding.
 const NO_END: usize = 7;
@@ -63,7 +63,7 @@ pub struct Rdma {
 
 impl Rdma {
     /// Combines the limits of the device, the settings and an endpoint's options.
-    pub fn of(limits: &Limits, options: &Options) -> Self {
+    pub fn of(limits: &DeviceLimits, options: &Options) -> Self {
         let on = settings::USE_DEVICE_RDMA.get() && limits.rdma > 0 && !options.no_rdma;
         Self {
             read: on && limits.read,

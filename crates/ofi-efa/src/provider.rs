@@ -7,7 +7,7 @@ use ofi_api::{
     AddrFormat, Address, Caps, EpType, Fabric, GetinfoFlags, Info, Mode, MrMode, MsgOrder, Offers, OpFlags,
     Protocol, Provider, Refusal, Request, Result, Version,
 };
-use ofi_core::composite::Both;
+use ofi_core::composite::Composite;
 use ofi_core::fabric::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
 
@@ -17,7 +17,7 @@ use crate::near::EfaOrShm;
 use crate::options::{Options, Rdma};
 use crate::rma::IOV_LIMIT;
 use crate::settings;
-use crate::srd::{self, Gid, Limits};
+use crate::srd::{self, DeviceLimits, Gid};
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "efa";
@@ -67,7 +67,7 @@ fn narrow_direct(mut info: Info) -> Info {
 /// A device's offers for fabric `efa-direct`, only if the device finds registrations by its own keys. As in C's
 /// provider, the longest injected message is what a request can carry inline: a request of 64 bytes, unless the program
 /// wants to inject more (`inject`) and the device has longer ones.
-fn direct_variants(variants: &[Info], limits: &Limits, inject: usize) -> Vec<Info> {
+fn direct_variants(variants: &[Info], limits: &DeviceLimits, inject: usize) -> Vec<Info> {
     let wanted = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let mut all: Vec<Info> = variants
         .iter()
@@ -124,7 +124,7 @@ unsafe impl Provider for EfaProvider {
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
-        Ok(FabricCore::<Both<EfaOrShm>>::open(info))
+        Ok(FabricCore::<Composite<EfaOrShm>>::open(info))
     }
 
     fn has_device_keys(&self) -> bool {

@@ -5,19 +5,19 @@ use ibv::transfer::plan;
 use ofi_api::{Errno, MrAccess};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutMessage, Peer};
+use ofi_core::transport::{OutMessage, PeerId, Upcalls};
 
 use crate::Efa;
 use crate::adapter::Mark;
 use crate::common::{Common, Entry, accessor};
-use crate::lane::{Broken, Lane};
 use crate::moving::{End, Incoming, Target, Transfer};
 use crate::native::sources;
 use crate::op::{Lent, Work};
+use crate::peer::{Broken, Peer};
 use crate::srd::{Access, Region, Status};
 use crate::wire::{Abandoned, Control, Features, Form, Iov, Iovs, Message};
 
-impl Lane {
+impl Peer {
     /// Registers a message's memory for the receiver to read, if the receiver can and the message is long enough.
     pub fn lend(
         &self,
@@ -62,7 +62,7 @@ impl Lane {
     }
 
     /// Reads the part of a payload that has not arrived.
-    pub fn fetch<H: Host<Efa>>(
+    pub fn fetch<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -100,7 +100,7 @@ impl Lane {
         let (mut local, mut regions) = (Vec::new(), Vec::new());
         for (addr, len) in pieces {
             // SAFETY: the memory is lent until the receive ends, which it does after the device's requests
-            // (`Lane::is_busy`, `settle_receives`); the grants hold registered memory.
+            // (`Peer::is_busy`, `settle_receives`); the grants hold registered memory.
             match unsafe { common.domain.transport.local(addr, len) } {
                 Ok(region) => {
                     local.push((addr, len, region.lkey()));
@@ -123,7 +123,7 @@ impl Lane {
     }
 
     /// Handles the end of the device's read of a payload, or its failure.
-    pub fn fetched<H: Host<Efa>>(
+    pub fn fetched<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -154,7 +154,7 @@ impl Lane {
     }
 
     /// Asks the sender of an unreadable payload to send it.
-    fn nack<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, incoming: Incoming) {
+    fn nack<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, incoming: Incoming) {
         let (peer, send_id) = (incoming.peer, incoming.send_id);
         let understands =
             |features: Features| features.has(Features::READ_NACK) || features.has(Features::OWN);
@@ -199,11 +199,11 @@ impl Lane {
     }
 
     /// Handles the peer's report that it has read a payload.
-    pub fn take_end_of_read<H: Host<Efa>>(
+    pub fn take_end_of_read<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         send_id: u32,
     ) -> Result<(), Broken> {
         let Some(id) = self.operation(common, peer, send_id) else { return Ok(()) };
@@ -224,11 +224,11 @@ impl Lane {
     }
 
     /// Handles the peer's report that it cannot read a payload: this end sends it.
-    pub fn take_nack<H: Host<Efa>>(
+    pub fn take_nack<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         (send_id, recv_id): (u32, u32),
     ) -> Result<(), Broken> {
         let found = self.operation(common, peer, send_id);
@@ -261,7 +261,7 @@ impl Lane {
     }
 
     /// Stores the state of a message that its receiver reads in its operation.
-    pub fn keep_lent<H: Host<Efa>>(host: &mut H, peer: Peer, id: SlotId, lent: Lent) {
+    pub fn keep_lent<H: Upcalls<Efa>>(host: &mut H, peer: PeerId, id: SlotId, lent: Lent) {
         if let Some(op) = host.op(peer, id) {
             let runt = lent.runt;
             op.work = Work::Lent(Box::new(lent));

@@ -4,23 +4,23 @@ use ofi_api::{Caps, Errno, MrAccess, Piece, Result};
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::served::{Progress, total_len};
-use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData, RxName};
+use ofi_core::transport::{OutRma, Payload, PeerId, Posted, RemoteData, RxName, Upcalls};
 
 use crate::Efa;
 use crate::adapter::Mark;
 use crate::common::{Common, Entry};
-use crate::lane::{Broken, Flow, Lane, Stream};
 use crate::moving::{Answering, Incoming, Target, iovs, pieces};
 use crate::op::{Op, Work};
+use crate::peer::{Broken, NextStep, PacketStream, Peer};
 use crate::transfer::grant;
 use crate::wire::{Control, Iovs, Own, Read, Write, WriteForm};
 
 /// Maximum number of remote pieces in one operation (`rma_iov_limit`).
 pub const IOV_LIMIT: usize = Iovs::MAX_PIECES;
 
-impl Lane {
+impl Peer {
     /// Reads or writes the peer's memory.
-    pub fn rma<H: Host<Efa>>(
+    pub fn rma<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -38,7 +38,7 @@ impl Lane {
         if out.write { self.write(common, host, out, remote) } else { self.read(common, host, out, remote) }
     }
 
-    fn write<H: Host<Efa>>(
+    fn write<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -64,11 +64,11 @@ impl Lane {
     /// # Errors
     /// `FI_EAGAIN` if there are too many operations.
     #[expect(clippy::too_many_arguments, reason = "a write has these parts")]
-    pub fn ask_write<H: Host<Efa>>(
+    pub fn ask_write<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (peer, id): (Peer, SlotId),
+        (peer, id): (PeerId, SlotId),
         payload: Payload,
         len: usize,
         remote: Iovs,
@@ -103,7 +103,7 @@ impl Lane {
         Ok(())
     }
 
-    fn read<H: Host<Efa>>(
+    fn read<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -124,11 +124,11 @@ impl Lane {
     ///
     /// # Errors
     /// `FI_EAGAIN` if there are too many operations.
-    pub fn ask_read<H: Host<Efa>>(
+    pub fn ask_read<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (peer, id): (Peer, SlotId),
+        (peer, id): (PeerId, SlotId),
         pieces: Box<[Piece]>,
         len: usize,
         remote: Iovs,
@@ -147,17 +147,17 @@ impl Lane {
     }
 
     /// Executes a write of the peer, or starts to.
-    pub fn take_write<H: Host<Efa>>(
+    pub fn take_write<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         write: &Write<'_>,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let remote = pieces(&write.remote);
         let (send_id, receipt) = (write.send_id, write.confirm.then_some(0));
         if remote.is_empty() && write.data.is_none() && !write.confirm {
-            return Ok(Flow::Next); // such a write only requests a handshake
+            return Ok(NextStep::Next); // such a write only requests a handshake
         }
         let rx = RxName::from_wire(write.own.rx);
         let data = write.data.map(|value| RemoteData { value, rx });
@@ -165,24 +165,24 @@ impl Lane {
             // C's endpoints check this at neither end.
             if total_len(&remote)? != bytes.len() {
                 self.refuse(common, peer, send_id, Errno::EINVAL);
-                return Ok(Flow::Next);
+                return Ok(NextStep::Next);
             }
             let (owner, regions) = (common.owner(), &common.domain.regions);
             let copy = |who: Accessor<'_>| regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
             let Progress::Ended(result) = owner.write(host, peer, (&remote, data), bytes.len(), copy)? else {
-                return Ok(Flow::Stop);
+                return Ok(NextStep::Stop);
             };
             match (result, receipt) {
                 (Ok(()), Some(msg_id)) => self.control(common, peer, Control::Receipt { send_id, msg_id }),
                 (Ok(()), None) => {}
                 (Err(errno), _) => self.refuse(common, peer, send_id, errno),
             }
-            return Ok(Flow::Next);
+            return Ok(NextStep::Next);
         }
         let allowed = common.owner().check(host, peer, &remote, Caps::RMA, MrAccess::REMOTE_WRITE);
         if let Err(errno) = allowed {
             self.refuse(common, peer, send_id, errno);
-            return Ok(Flow::Next);
+            return Ok(NextStep::Next);
         }
         let target = Target::Region { remote, data };
         match write.form {
@@ -195,15 +195,15 @@ impl Lane {
                 self.fetch(common, host, Incoming { target, ..Incoming::new(peer, len, send_id) }, &from);
             }
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Starts to answer a read of the peer.
-    pub fn take_read<H: Host<Efa>>(
+    pub fn take_read<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         read: &Read,
     ) -> Result<(), Broken> {
         let remote = pieces(&read.remote);
@@ -222,7 +222,7 @@ impl Lane {
             self.refuse(common, peer, recv_id, Errno::ENOMEM);
             return Ok(());
         };
-        self.streams.push_back(Stream::Answer { id });
+        self.streams.push_back(PacketStream::Answer { id });
         common.hold(&mut self.is_dirty, peer);
         Ok(())
     }

@@ -8,38 +8,38 @@ use ofi_api::{Errno, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
-    Host, OutAccess, OutPlain, OutRma, Payload, Peer, Posted, RemoteData, RxName, Ticket,
+    CompletionInfo, OutAccess, OutPlain, OutRma, Payload, PeerId, Posted, RemoteData, RxName, Upcalls,
 };
 
 use crate::Efa;
 use crate::common::Common;
-use crate::lane::Lane;
-use crate::op::{Alone, Kind, Memory, Native, Op, Work};
+use crate::op::{HeldMemory, Native, Op, SingleKind, SingleWr, Work};
+use crate::peer::Peer;
 use crate::srd::{Action, Remote, Segment, Status};
 
-impl Alone {
+impl SingleWr {
     /// The request.
     #[inline(always)]
     fn action(&self, common: &Common) -> Action {
         let Self { kind, piece: Piece { addr, len, .. }, lkey, at, data, .. } = *self;
         let local = match self.memory {
-            Memory::Slot(slot) => common.adapter.lend(slot, len),
-            Memory::Nothing => common.adapter.lend(0, 0),
-            Memory::Region(_) => Segment { addr, len, lkey },
+            HeldMemory::Slot(slot) => common.adapter.lend(slot, len),
+            HeldMemory::Nothing => common.adapter.lend(0, 0),
+            HeldMemory::Region(_) => Segment { addr, len, lkey },
         };
         match kind {
-            Kind::Send => Action::Send { from: local, inline: false, data },
-            Kind::Read => Action::Read { into: local, at },
-            Kind::Write => Action::Write { from: local, at, data },
+            SingleKind::Send => Action::Send { from: local, inline: false, data },
+            SingleKind::Read => Action::Read { into: local, at },
+            SingleKind::Write => Action::Write { from: local, at, data },
         }
     }
 }
 
-impl Lane {
-    /// Posts an access to registered memory on the fast path. `false`: nothing was posted, and [`Lane::rma`] must
+impl Peer {
+    /// Posts an access to registered memory on the fast path. `false`: nothing was posted, and [`Peer::rma`] must
     /// handle the access. With `alone`, also rings the doorbell.
     #[inline(always)]
-    pub fn access_now<H: Host<Efa>>(
+    pub fn access_now<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -55,20 +55,20 @@ impl Lane {
             return false;
         }
         // SAFETY: the memory is lent until the operation ends, which it does after the device's request
-        // (`Lane::is_busy`, `settle_receives`).
+        // (`Peer::is_busy`, `settle_receives`).
         let found = unsafe { common.regions.find(&common.domain.transport, piece.addr, piece.len) };
         let Some((lkey, held)) = found else { return false };
         let segment = Segment { addr: piece.addr, len: piece.len, lkey };
         let at = Remote { addr: remote.addr, rkey: remote.key as u32 };
         let (kind, action) = match write {
-            true => (Kind::Write, Action::Write { from: segment, at, data: None }),
-            false => (Kind::Read, Action::Read { into: segment, at }),
+            true => (SingleKind::Write, Action::Write { from: segment, at, data: None }),
+            false => (SingleKind::Read, Action::Read { into: segment, at }),
         };
         self.outstanding += 1;
         self.transfers += 1;
         let id = host.open_with(peer, ticket, || {
-            let memory = Memory::Region(held);
-            Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory, given_up: false })
+            let memory = HeldMemory::Region(held);
+            Op::alone(SingleWr { peer, kind, piece, lkey, at, data: None, memory, given_up: false })
         });
         if alone {
             // SAFETY: the memory is registered, because the operation holds the registration, and lent until it has
@@ -86,9 +86,9 @@ impl Lane {
     }
 
     /// Posts a message of fabric `efa-direct` on the fast path, from registered memory and too long to be inline.
-    /// `false`: nothing was posted, and [`Lane::send`] must handle the message.
+    /// `false`: nothing was posted, and [`Peer::send`] must handle the message.
     #[inline(always)]
-    pub fn send_alone_now<H: Host<Efa>>(
+    pub fn send_alone_now<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -104,8 +104,9 @@ impl Lane {
         self.outstanding += 1;
         self.transfers += 1;
         let id = host.open_with(peer, ticket, || {
-            let (kind, at, memory) = (Kind::Send, Remote { addr: 0, rkey: 0 }, Memory::Region(held));
-            Op::alone(Alone { peer, kind, piece, lkey, at, data: None, memory, given_up: false })
+            let (kind, at, memory) =
+                (SingleKind::Send, Remote { addr: 0, rkey: 0 }, HeldMemory::Region(held));
+            Op::alone(SingleWr { peer, kind, piece, lkey, at, data: None, memory, given_up: false })
         });
         let from = Segment { addr: piece.addr, len: piece.len, lkey };
         let action = Action::Send { from, inline: false, data: None };
@@ -122,18 +123,18 @@ impl Lane {
         piece: &Piece,
         fills: bool,
         injected: bool,
-    ) -> Result<Option<(u32, Memory)>> {
+    ) -> Result<Option<(u32, HeldMemory)>> {
         let &Piece { addr, len, .. } = piece;
         if len == 0 {
-            return Ok(Some((0, Memory::Nothing)));
+            return Ok(Some((0, HeldMemory::Nothing)));
         }
         let short = len <= common.adapter.mtu;
         let domain = &common.domain.transport;
         if !injected {
             // SAFETY: the memory is lent until the operation ends, which it does after the device's request
-            // (`Lane::is_busy`, `settle_receives`).
+            // (`Peer::is_busy`, `settle_receives`).
             if let Some((lkey, region)) = unsafe { common.regions.find(domain, addr, len) } {
-                return Ok(Some((lkey, Memory::Region(region))));
+                return Ok(Some((lkey, HeldMemory::Region(region))));
             }
         }
         domain.dmabufs.refuse(std::slice::from_ref(piece))?;
@@ -143,11 +144,11 @@ impl Lane {
                 // SAFETY: the piece is lent during the call; a slot has room for a packet.
                 unsafe { copy::bytes(addr, common.adapter.outgoing(slot), len) };
             }
-            return Ok(Some((0, Memory::Slot(slot))));
+            return Ok(Some((0, HeldMemory::Slot(slot))));
         }
         // SAFETY: as above.
         match unsafe { domain.local(addr, len) } {
-            Ok(region) => Ok(Some((region.lkey(), Memory::Region(common.regions.hold(region))))),
+            Ok(region) => Ok(Some((region.lkey(), HeldMemory::Region(common.regions.hold(region))))),
             Err(error) => {
                 tracing::debug!(target: "ofi::efa::ep_data", %error, "an access goes through the peer");
                 Ok(None)
@@ -156,7 +157,7 @@ impl Lane {
     }
 
     /// Posts an access as one request of the device. `None`: the device cannot do it in one.
-    pub fn access_alone<H: Host<Efa>>(
+    pub fn access_alone<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -175,9 +176,9 @@ impl Lane {
         let Some((lkey, memory)) = Self::memory(common, piece, !out.write, injected)? else {
             return Ok(None);
         };
-        let kind = if out.write { Kind::Write } else { Kind::Read };
+        let kind = if out.write { SingleKind::Write } else { SingleKind::Read };
         let (peer, at) = (out.peer, Remote { addr: remote.addr, rkey });
-        let alone = Alone { peer, kind, piece: *piece, lkey, at, data, memory, given_up: false };
+        let alone = SingleWr { peer, kind, piece: *piece, lkey, at, data, memory, given_up: false };
         self.post_alone(common, host, out.ticket, alone);
         match out.write {
             true => common.counts.native_writes += 1,
@@ -188,11 +189,11 @@ impl Lane {
 
     /// Sends a message from the application's memory. `false`: the memory is not registered, or there is no room for a
     /// request.
-    pub fn send_alone<H: Host<Efa>>(
+    pub fn send_alone<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (peer, ticket): (Peer, Ticket),
+        (peer, ticket): (PeerId, CompletionInfo),
         &Piece { addr, len, .. }: &Piece,
         data: Option<u32>,
     ) -> bool {
@@ -200,18 +201,24 @@ impl Lane {
             return false;
         }
         // SAFETY: the memory is lent until the operation ends, which it does after the device's request
-        // (`Lane::is_busy`).
+        // (`Peer::is_busy`).
         let found = unsafe { common.regions.find(&common.domain.transport, addr, len) };
         let Some((lkey, region)) = found else { return false };
-        let (kind, at, memory) = (Kind::Send, Remote { addr: 0, rkey: 0 }, Memory::Region(region));
+        let (kind, at, memory) = (SingleKind::Send, Remote { addr: 0, rkey: 0 }, HeldMemory::Region(region));
         let alone =
-            Alone { peer, kind, piece: Piece::new(addr, len), lkey, at, data, memory, given_up: false };
+            SingleWr { peer, kind, piece: Piece::new(addr, len), lkey, at, data, memory, given_up: false };
         self.post_alone(common, host, ticket, alone);
         common.counts.sent += 1;
         true
     }
 
-    fn post_alone<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, ticket: Ticket, alone: Alone) {
+    fn post_alone<H: Upcalls<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        ticket: CompletionInfo,
+        alone: SingleWr,
+    ) {
         self.outstanding += 1;
         self.transfers += 1;
         let (peer, action) = (alone.peer, alone.action(common));
@@ -240,11 +247,11 @@ impl Lane {
     }
 
     /// Handles the completion of a request of the lane.
-    pub fn single_ended<H: Host<Efa>>(
+    pub fn single_ended<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (peer, id): (Peer, SlotId),
+        (peer, id): (PeerId, SlotId),
         status: Status,
     ) {
         match status {
@@ -253,7 +260,7 @@ impl Lane {
             Status::NotReady if self.ending.is_none() && self.dead.is_none() => {
                 self.rest(common, peer);
                 // The memory of an operation that was discarded or given up is no longer lent.
-                if let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id)
+                if let Some(Op { work: Work::SingleWr(alone), .. }) = host.op(peer, id)
                     && !alone.given_up
                 {
                     self.singles.push_back((id, alone.action(common)));
@@ -271,14 +278,14 @@ impl Lane {
     }
 
     /// Ends the unposted operations: the lane is lost.
-    pub fn stop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
+    pub fn stop_singles<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) {
         for (id, _) in std::mem::take(&mut self.singles) {
             self.finish_alone(common, host, (peer, id), Status::Flushed);
         }
     }
 
     /// Drops unposted requests of discarded operations, because their memory is no longer lent.
-    pub fn drop_singles<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
+    pub fn drop_singles<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) {
         for (id, action) in std::mem::take(&mut self.singles) {
             match host.op(peer, id) {
                 Some(_) => self.singles.push_back((id, action)),
@@ -288,15 +295,15 @@ impl Lane {
     }
 
     /// Handles the completion of a request, and ends its operation if that still exists.
-    fn finish_alone<H: Host<Efa>>(
+    fn finish_alone<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (peer, id): (Peer, SlotId),
+        (peer, id): (PeerId, SlotId),
         status: Status,
     ) {
         self.transfers -= 1;
-        let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id) else {
+        let Some(Op { work: Work::SingleWr(alone), .. }) = host.op(peer, id) else {
             // The context of the operation was closed.
             self.outstanding = self.outstanding.saturating_sub(1);
             if let Some(alone) = common.orphans.remove(&id) {
@@ -304,14 +311,14 @@ impl Lane {
             }
             return;
         };
-        let memory = std::mem::replace(&mut alone.memory, Memory::Nothing);
+        let memory = std::mem::replace(&mut alone.memory, HeldMemory::Nothing);
         let slot = match memory {
-            Memory::Slot(slot) => Some(common.adapter.outgoing(slot).cast_const()),
-            Memory::Nothing | Memory::Region(_) => None,
+            HeldMemory::Slot(slot) => Some(common.adapter.outgoing(slot).cast_const()),
+            HeldMemory::Nothing | HeldMemory::Region(_) => None,
         };
-        let Alone { kind, piece, at, data, given_up, .. } = *alone;
+        let SingleWr { kind, piece, at, data, given_up, .. } = *alone;
         if status == Status::Done
-            && kind == Kind::Read
+            && kind == SingleKind::Read
             && let Some(from) = slot
         {
             // SAFETY: the device has read `piece.len` bytes into the slot; the piece is lent until the read ends.
@@ -319,7 +326,7 @@ impl Lane {
         }
         let bytes = match status {
             Status::BadAddress if !given_up && self.ending.is_none() && self.is_own() == Some(true) => {
-                let bytes = slot.filter(|_| kind == Kind::Write).map(|from| {
+                let bytes = slot.filter(|_| kind == SingleKind::Write).map(|from| {
                     let mut bytes = vec![0u8; piece.len];
                     // SAFETY: both have `len` bytes; the slot belongs to this access.
                     unsafe { copy::bytes(from, bytes.as_mut_ptr(), piece.len) };
@@ -329,7 +336,7 @@ impl Lane {
             }
             _ => None,
         };
-        if given_up && let Memory::Region(region) = &memory {
+        if given_up && let HeldMemory::Region(region) = &memory {
             common.regions.stays(region);
         }
         // Before the application gets its memory back.
@@ -337,7 +344,7 @@ impl Lane {
         if let Some(bytes) = bytes {
             let told = data.map(|value| RemoteData { value: value.into(), rx: RxName::ANY });
             let remote = [RemotePiece { addr: at.addr, len: piece.len, key: at.rkey.into() }].into();
-            let (write, pieces) = (kind == Kind::Write, [piece].into());
+            let (write, pieces) = (kind == SingleKind::Write, [piece].into());
             let native = Native { write, pieces, remote, len: piece.len, told };
             return self.ask_owner(common, host, peer, id, native, bytes);
         }
@@ -351,11 +358,11 @@ impl Lane {
 }
 
 impl Common {
-    pub fn let_go(&mut self, memory: Memory) {
+    pub fn let_go(&mut self, memory: HeldMemory) {
         match memory {
-            Memory::Nothing => {}
-            Memory::Slot(slot) => self.adapter.give_slot(slot),
-            Memory::Region(region) => self.regions.release(region),
+            HeldMemory::Nothing => {}
+            HeldMemory::Slot(slot) => self.adapter.give_slot(slot),
+            HeldMemory::Region(region) => self.regions.release(region),
         }
     }
 }

@@ -3,14 +3,14 @@
 use ofi_api::{Errno, MrAccess};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, Peer};
+use ofi_core::transport::{PeerId, Upcalls};
 
 use crate::Efa;
 use crate::adapter::Mark;
 use crate::common::{Common, Entry, accessor};
-use crate::lane::{Broken, Lane, Stream};
 use crate::moving::{Incoming, Target};
 use crate::op::Work;
+use crate::peer::{Broken, PacketStream, Peer};
 use crate::wire::{Abandoned, Control, Features, Form};
 
 /// Maximum bytes that one CTS clears.
@@ -18,9 +18,9 @@ pub fn grant(common: &Common) -> usize {
     common.settings.min_credits * (common.adapter.mtu - 64)
 }
 
-impl Lane {
+impl Peer {
     /// Processes the first bytes of a transfer, and clears the next.
-    pub fn begin<H: Host<Efa>>(
+    pub fn begin<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -56,11 +56,11 @@ impl Lane {
     }
 
     /// Processes data that this end has cleared.
-    pub fn take_data<H: Host<Efa>>(
+    pub fn take_data<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         (recv_id, offset): (u32, u64),
         bytes: &[u8],
         answerer: Option<u32>,
@@ -102,11 +102,11 @@ impl Lane {
 
     /// Processes the answer to a read or an atomic operation of this end.
     #[expect(clippy::too_many_arguments, reason = "an answer has these parts")]
-    pub fn take_answer<H: Host<Efa>>(
+    pub fn take_answer<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         id: SlotId,
         offset: usize,
         bytes: &[u8],
@@ -140,7 +140,7 @@ impl Lane {
     }
 
     /// Ends a transfer whose bytes have all arrived.
-    pub fn complete<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, mut incoming: Incoming) {
+    pub fn complete<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, mut incoming: Incoming) {
         let peer = incoming.peer;
         match &mut incoming.target {
             Target::Receive(into) => host.received(*into, Ok(())),
@@ -167,14 +167,20 @@ impl Lane {
     }
 
     /// Offers the reports of completed writes to the core again.
-    pub fn finish_writes<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H) {
+    pub fn finish_writes<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H) {
         for incoming in std::mem::take(&mut self.finishing) {
             self.complete(common, host, incoming);
         }
     }
 
     /// Gives up a transfer that cannot continue here.
-    fn abandon<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, incoming: Incoming, errno: Errno) {
+    fn abandon<H: Upcalls<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        incoming: Incoming,
+        errno: Errno,
+    ) {
         if let Some(into) = incoming.receive() {
             host.received(into, Err(errno));
         }
@@ -183,7 +189,7 @@ impl Lane {
 
     /// Reports to the peer that its operation failed, if the peer understands that. C's endpoints have no such answer
     /// to accesses.
-    pub fn refuse(&mut self, common: &mut Common, peer: Peer, id: u32, errno: Errno) {
+    pub fn refuse(&mut self, common: &mut Common, peer: PeerId, id: u32, errno: Errno) {
         match self.is_own() {
             None => self.unsaid.push((id, errno)),
             Some(false) => common.counts.refused += 1,
@@ -196,11 +202,11 @@ impl Lane {
     }
 
     /// Processes a control packet of the peer about an operation.
-    pub fn take_control<H: Host<Efa>>(
+    pub fn take_control<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         control: &Control<'_>,
     ) -> Result<(), Broken> {
         match *control {
@@ -259,7 +265,7 @@ impl Lane {
         }
     }
 
-    pub fn operation(&self, common: &mut Common, peer: Peer, id: u32) -> Option<SlotId> {
+    pub fn operation(&self, common: &mut Common, peer: PeerId, id: u32) -> Option<SlotId> {
         match common.ids.get_mut(id) {
             Some(&mut Entry::Op(of, slot)) if of == peer => Some(slot),
             _ => {
@@ -269,11 +275,11 @@ impl Lane {
         }
     }
 
-    fn take_cts<H: Host<Efa>>(
+    fn take_cts<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         send_id: u32,
         recv_id: u32,
         more: u64,
@@ -287,7 +293,7 @@ impl Lane {
                 if more == 0 {
                     return Err(Broken);
                 }
-                let stream = Stream::Data { op: id, recv_id, done: *done, end: *done + more };
+                let stream = PacketStream::Data { op: id, recv_id, done: *done, end: *done + more };
                 *done += more;
                 self.streams.push_back(stream);
             }
@@ -299,7 +305,7 @@ impl Lane {
                 }
                 // The stream is queued again, unless unsent cleared data has kept it in the queue.
                 if answering.done == old {
-                    self.streams.push_back(Stream::Answer { id: send_id });
+                    self.streams.push_back(PacketStream::Answer { id: send_id });
                 }
             }
             _ => {
@@ -312,10 +318,15 @@ impl Lane {
     }
 
     /// Builds packets of streams while slots are free. `false`: none is free.
-    pub fn flush_streams<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
+    pub fn flush_streams<H: Upcalls<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        peer: PeerId,
+    ) -> bool {
         while let Some(stream) = self.streams.pop_front() {
             let (more, rest) = match stream {
-                Stream::Answer { id } => self.answer(common, host, peer, id),
+                PacketStream::Answer { id } => self.answer(common, host, peer, id),
                 out => self.make(common, host, peer, out),
             };
             if let Some(rest) = rest {
@@ -329,24 +340,24 @@ impl Lane {
     }
 
     /// Builds the next packet of an operation. Returns whether a slot was free, and the rest of the stream.
-    fn make<H: Host<Efa>>(
+    fn make<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
-        stream: Stream,
-    ) -> (bool, Option<Stream>) {
+        peer: PeerId,
+        stream: PacketStream,
+    ) -> (bool, Option<PacketStream>) {
         let (id, at, end) = match &stream {
-            Stream::Medium { op, done, len, .. } => (*op, *done, *len),
-            Stream::Data { op, done, end, .. } => (*op, *done, *end),
-            Stream::Answer { .. } => return (true, None),
+            PacketStream::Medium { op, done, len, .. } => (*op, *done, *len),
+            PacketStream::Data { op, done, end, .. } => (*op, *done, *end),
+            PacketStream::Answer { .. } => return (true, None),
         };
         let Some(op) = host.op(peer, id) else {
             // The operation ended midway: this end notifies the peer, if the peer understands that.
             let what = match stream {
-                Stream::Medium { message, .. } => Abandoned::Message(message.msg_id),
-                Stream::Data { recv_id, .. } => Abandoned::Operation(recv_id),
-                Stream::Answer { .. } => return (true, None),
+                PacketStream::Medium { message, .. } => Abandoned::Message(message.msg_id),
+                PacketStream::Data { recv_id, .. } => Abandoned::Operation(recv_id),
+                PacketStream::Answer { .. } => return (true, None),
             };
             if self.features.is_some_and(|features| features.has(Features::PEER_ERROR)) {
                 let errno = Errno::ECANCELED.get() as u32;
@@ -361,7 +372,7 @@ impl Lane {
             _ => return (true, None),
         };
         let header = |part: usize| match &stream {
-            Stream::Medium { message, len, .. } => {
+            PacketStream::Medium { message, len, .. } => {
                 let form = match message.form {
                     Form::RuntRead { len, runt, from, .. } => {
                         Form::RuntRead { len, offset: at, runt, from, payload: &[] }
@@ -370,12 +381,12 @@ impl Lane {
                 };
                 crate::wire::Message { form, ..*message }.encode(self.origin(common))
             }
-            Stream::Data { recv_id, .. } => {
+            PacketStream::Data { recv_id, .. } => {
                 let zeros = &ZEROS[..part];
                 let data = Control::Data { recv_id: *recv_id, offset: at as u64, payload: zeros };
                 data.encode(common.adapter.address.connid)
             }
-            Stream::Answer { .. } => unreachable!("returned above"),
+            PacketStream::Answer { .. } => unreachable!("returned above"),
         };
         let part = (common.adapter.mtu - header(0).bytes().len()).min(end - at).min(ZEROS.len());
         let header = header(part);
@@ -397,21 +408,23 @@ impl Lane {
             return (true, None);
         }
         let rest = match stream {
-            Stream::Medium { op, message, len, .. } => Stream::Medium { op, message, done: at, len },
-            Stream::Data { op, recv_id, end, .. } => Stream::Data { op, recv_id, done: at, end },
+            PacketStream::Medium { op, message, len, .. } => {
+                PacketStream::Medium { op, message, done: at, len }
+            }
+            PacketStream::Data { op, recv_id, end, .. } => PacketStream::Data { op, recv_id, done: at, end },
             answer => answer,
         };
         (true, Some(rest))
     }
 
     /// Builds the next packet of the answer to a read.
-    fn answer<H: Host<Efa>>(
+    fn answer<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         id: u32,
-    ) -> (bool, Option<Stream>) {
+    ) -> (bool, Option<PacketStream>) {
         let connid = common.adapter.address.connid;
         let Some(Entry::Answering(answering)) = common.ids.get_mut(id) else { return (true, None) };
         let (at, recv_id, begun) = (answering.done, answering.recv_id, answering.begun);
@@ -439,7 +452,7 @@ impl Lane {
             head.len() + part
         });
         if !posted {
-            return (false, Some(Stream::Answer { id }));
+            return (false, Some(PacketStream::Answer { id }));
         }
         if at + part == whole {
             common.ids.remove(id);
@@ -448,7 +461,7 @@ impl Lane {
         }
         let Some(Entry::Answering(answering)) = common.ids.get_mut(id) else { return (true, None) };
         (answering.done, answering.begun) = (at + part, true);
-        (true, (answering.done < answering.cleared).then_some(Stream::Answer { id }))
+        (true, (answering.done < answering.cleared).then_some(PacketStream::Answer { id }))
     }
 }
 
@@ -456,7 +469,7 @@ impl Lane {
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Copies data to its destination.
-fn place<H: Host<Efa>>(
+fn place<H: Upcalls<Efa>>(
     common: &Common,
     host: &mut H,
     incoming: &mut Incoming,

@@ -13,7 +13,7 @@ const MAX_MESSAGES_AHEAD: u32 = 1 << 24;
 const _: () = assert!(HELD.1 / MESSAGE_OVERHEAD < MAX_MESSAGES_AHEAD as usize / 4);
 
 /// The received part of a message.
-pub enum Held {
+pub enum PartialMessage {
     /// A whole packet.
     Packet(Box<[u8]>),
     /// Parts of a message in several packets: the first packet's header, all bytes, and the number of bytes received.
@@ -29,7 +29,7 @@ pub enum Held {
     Skipped,
 }
 
-impl Held {
+impl PartialMessage {
     fn is_whole(&self) -> bool {
         !matches!(self, Self::Parts { bytes, got, .. } if *got < bytes.len())
     }
@@ -52,7 +52,7 @@ pub struct Misfit;
 pub struct Window {
     /// The id of the message whose turn it is.
     expected: u32,
-    held: FxHashMap<u32, Held>,
+    held: FxHashMap<u32, PartialMessage>,
     /// Deferred packets: it is not known yet which count their ids belong to.
     deferred: Vec<Box<[u8]>>,
     /// Number of bytes held and deferred.
@@ -96,7 +96,7 @@ impl Window {
     pub fn restart(&mut self) -> usize {
         self.expected = 0;
         let dropped = std::mem::take(&mut self.held);
-        self.bytes -= dropped.values().map(Held::size).sum::<usize>();
+        self.bytes -= dropped.values().map(PartialMessage::size).sum::<usize>();
         dropped.len()
     }
 
@@ -129,7 +129,7 @@ impl Window {
     }
 
     /// Holds a message. If it is already held, the old one stays.
-    pub fn hold(&mut self, msg_id: u32, held: Held) -> bool {
+    pub fn hold(&mut self, msg_id: u32, held: PartialMessage) -> bool {
         let size = held.size();
         let vacant = !self.held.contains_key(&msg_id);
         if vacant {
@@ -149,11 +149,11 @@ impl Window {
     ) -> Result<(), Misfit> {
         let bytes = &mut self.bytes;
         let held = self.held.entry(msg_id).or_insert_with(|| {
-            let held = Held::Parts { head: head.into(), bytes: vec![0; len].into(), got: 0 };
+            let held = PartialMessage::Parts { head: head.into(), bytes: vec![0; len].into(), got: 0 };
             *bytes += held.size();
             held
         });
-        let Held::Parts { bytes, got, .. } = held else { return Err(Misfit) };
+        let PartialMessage::Parts { bytes, got, .. } = held else { return Err(Misfit) };
         let end = offset.checked_add(part.len()).ok_or(Misfit)?;
         let room = bytes.len() - *got;
         let whole = bytes.len();
@@ -167,7 +167,7 @@ impl Window {
     }
 
     /// Removes and returns the message whose turn it is, if all of it has arrived.
-    pub fn take(&mut self) -> Option<Held> {
+    pub fn take(&mut self) -> Option<PartialMessage> {
         if !self.held.get(&self.expected)?.is_whole() {
             return None;
         }
@@ -177,14 +177,14 @@ impl Window {
     }
 
     /// Puts back a message that [`Window::take`] returned, because there is no room for it yet.
-    pub fn put_back(&mut self, held: Held) {
+    pub fn put_back(&mut self, held: PartialMessage) {
         self.bytes += held.size();
         self.held.insert(self.expected, held);
     }
 
     /// Records that a message, or the rest of one, will not arrive.
     pub fn skip(&mut self, msg_id: u32) {
-        if let Some(old) = self.held.insert(msg_id, Held::Skipped) {
+        if let Some(old) = self.held.insert(msg_id, PartialMessage::Skipped) {
             self.bytes -= old.size();
         }
     }
@@ -195,8 +195,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn packet(byte: u8) -> Held {
-        Held::Packet([byte].into())
+    fn packet(byte: u8) -> PartialMessage {
+        PartialMessage::Packet([byte].into())
     }
 
     proptest! {
@@ -211,7 +211,7 @@ mod tests {
                 prop_assert!(window.hold(id, packet(at)));
                 prop_assert!(!window.hold(id, packet(99)), "twice");
                 while let Some(held) = window.take() {
-                    let Held::Packet(bytes) = held else { unreachable!() };
+                    let PartialMessage::Packet(bytes) = held else { unreachable!() };
                     left.push(bytes[0]);
                     window.step();
                 }
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(window.hold_part(0, b"head", (5, 0), b"hell"), Err(Misfit), "more than there is");
         assert_eq!(window.hold_part(0, b"head", (5, 0), b""), Err(Misfit), "nothing");
         assert_eq!(window.hold_part(0, b"head", (5, 0), b"hel"), Ok(()));
-        let Some(Held::Parts { bytes, .. }) = window.take() else { panic!("it is whole") };
+        let Some(PartialMessage::Parts { bytes, .. }) = window.take() else { panic!("it is whole") };
         assert_eq!((&*bytes, window.bytes()), (&b"hello"[..], 0));
     }
 

@@ -31,9 +31,9 @@ mod time;
 pub mod wire;
 
 pub use chunks::Chunks;
-pub use connection::{Config, Foresight, MAX_PACKET_LEN, Stats};
+pub use connection::{Config, MAX_PACKET_LEN, RxPrediction, Stats};
 pub use crypto::{Limits, NoEncryption, Refusal, Security};
-pub use driver::{Began, Driver, Late, Lost, Row, Sign};
+pub use driver::{Began, Driver, GsoBatch, Late, Lost, Sign};
 pub use endpoint::{Arrivals, Endpoint, EndpointStats, Transmit, answer_liveness, answer_question};
 pub use stream::{Flow, Part, SendStream, Sender};
 pub use time::Instant;

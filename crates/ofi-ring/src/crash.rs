@@ -29,22 +29,22 @@ macro_rules! crash_point {
     };
 }
 
-struct Target {
+struct CrashTarget {
     label: String,
     /// Remaining passes.
     left: AtomicU64,
 }
 
 /// Parses `label:count`; without a count, the first pass.
-fn parse(text: &str) -> Option<Target> {
+fn parse(text: &str) -> Option<CrashTarget> {
     let (label, count) = text.rsplit_once(':').unwrap_or((text, "1"));
     let left = count.parse().ok().filter(|&count: &u64| count > 0)?;
-    (!label.is_empty()).then(|| Target { label: label.to_owned(), left: AtomicU64::new(left) })
+    (!label.is_empty()).then(|| CrashTarget { label: label.to_owned(), left: AtomicU64::new(left) })
 }
 
 /// The function behind [`crash_point!`](crate::crash_point).
 pub fn pass(label: &str) {
-    static TARGET: OnceLock<Option<Target>> = OnceLock::new();
+    static TARGET: OnceLock<Option<CrashTarget>> = OnceLock::new();
     let target = TARGET.get_or_init(|| parse(&std::env::var(VARIABLE).ok()?));
     if let Some(target) = target
         && target.label == label

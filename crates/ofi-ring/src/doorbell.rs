@@ -30,7 +30,7 @@ use crate::{
 
 /// The sender's side of one ring.
 #[derive(Debug)]
-pub struct Bell {
+pub struct DoorbellSender {
     attention: *const AtomicU32,
     sleeping: *const AtomicU32,
     hint: *const AtomicU8,
@@ -38,14 +38,14 @@ pub struct Bell {
 
 // SAFETY: `new` promises that the memory outlives the value, whichever thread holds it; it is accessed
 // atomically.
-unsafe impl Send for Bell {}
+unsafe impl Send for DoorbellSender {}
 
 /// An `attention` that is always raised, for a sender whose light barrier is not backed by a heavy one: it must always
 /// use real fences.
 #[cfg(not(loom))]
 static ALWAYS: AtomicU32 = AtomicU32::new(1);
 
-impl Bell {
+impl DoorbellSender {
     /// The bell of one ring. `support` is this process's own ([`membarrier::register`]); without it, every record costs
     /// a fence.
     ///
@@ -114,7 +114,7 @@ pub struct Sleeper {
     unsettled: bool,
 }
 
-// SAFETY: as for `Bell`.
+// SAFETY: as for `DoorbellSender`.
 unsafe impl Send for Sleeper {}
 
 impl Sleeper {
@@ -218,9 +218,9 @@ mod tests {
         Words { attention: attention.into(), sleeping: 0.into(), hint: 0.into() }
     }
 
-    fn bell(words: &Words, support: Support) -> Bell {
+    fn bell(words: &Words, support: Support) -> DoorbellSender {
         // SAFETY: the tests keep the words longer than the bell.
-        unsafe { Bell::new(&words.attention, &words.sleeping, &words.hint, support) }
+        unsafe { DoorbellSender::new(&words.attention, &words.sleeping, &words.hint, support) }
     }
 
     #[test]
@@ -294,8 +294,9 @@ mod models {
         let theirs = words.clone();
         let sender = thread::spawn(move || {
             // SAFETY: `theirs` outlives it.
-            let bell =
-                unsafe { Bell::new(&theirs.attention, &theirs.sleeping, &theirs.hint, Support::Expedited) };
+            let bell = unsafe {
+                DoorbellSender::new(&theirs.attention, &theirs.sleeping, &theirs.hint, Support::Expedited)
+            };
             let mut last = Wake::Unneeded;
             for record in 1..=records {
                 theirs.ring.store(record, Ordering::Release); // PUBLISH

@@ -22,20 +22,20 @@
 //!
 //! The meaning of bytes, the mapping of memory, and the way to sleep are left to the callers.
 
-pub mod alarm;
+pub mod access_token;
 pub mod biased;
+pub mod cq_arm;
 pub mod crash;
+pub mod deferred_check;
 pub mod doorbell;
-pub mod errand;
 pub mod fifo;
 pub mod lease;
 pub mod membarrier;
 pub mod memory;
 pub mod mpsc;
-pub mod notice;
-pub mod overdue;
 pub mod record;
-pub mod slumber;
+pub mod single_runner;
+pub mod sleep_handshake;
 pub mod sync;
-pub mod ticket;
 pub mod version;
+pub mod wake_state;

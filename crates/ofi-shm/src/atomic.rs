@@ -10,17 +10,17 @@ use ofi_api::{Errno, Error, Piece, RemotePiece, Result};
 use ofi_core::atomic::Executor;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutAtomic, Payload, Posted};
+use ofi_core::transport::{OutAtomic, Payload, Posted, Upcalls};
 use ofi_ring::crash_point;
 
 use crate::Shm;
-use crate::command::{RMA_IOV_LIMIT, SHORT_READ, Words, Writer, kind};
+use crate::command::{CommandWriter, RMA_IOV_LIMIT, SHORT_READ, Words, kind};
 use crate::common::{Common, accessor, full};
-use crate::lane::grants::KeyState;
-use crate::lane::parked::{AtomicAccess, Parked};
-use crate::lane::{Broken, Flow, Lane};
-use crate::op::{Coming, Op};
-use crate::rma::Route;
+use crate::op::{Op, ReadPath};
+use crate::peer::grants::KeyState;
+use crate::peer::parked::{AtomicAccess, Parked};
+use crate::peer::{Broken, NextStep, Peer};
+use crate::rma::AccessPath;
 
 /// Bit offset of the executor in a command's half of the header word.
 const EXECUTOR: u32 = 16;
@@ -84,9 +84,9 @@ struct Atomic<'a> {
     len: usize,
 }
 
-impl Lane {
+impl Peer {
     /// Changes the peer's memory.
-    pub fn atomic<H: Host<Shm>>(
+    pub fn atomic<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -106,7 +106,7 @@ impl Lane {
                 len: out.len,
             };
             match self.route_of(common, &atomic) {
-                Route::Direct => match self.change_directly(common, &atomic) {
+                AccessPath::Direct => match self.change_directly(common, &atomic) {
                     Ok(true) => return Ok(Posted::Done),
                     Ok(false) => {} // the grant was withdrawn: ask again
                     Err(errno) => {
@@ -116,8 +116,8 @@ impl Lane {
                         return Ok(Posted::Pending);
                     }
                 },
-                Route::Wait => {}
-                Route::Command => {
+                AccessPath::Wait => {}
+                AccessPath::Command => {
                     let id = host.open(self.peer, out.ticket, Op::Parked);
                     if let Err(error) = self.send_atomic(common, &atomic, id) {
                         host.abandon(id);
@@ -177,14 +177,14 @@ impl Lane {
     }
 
     /// Chooses the route: in place only if one instruction changes each element.
-    fn route_of(&mut self, common: &Common, atomic: &Atomic<'_>) -> Route {
+    fn route_of(&mut self, common: &Common, atomic: &Atomic<'_>) -> AccessPath {
         if atomic.remote.iter().all(|piece| atomic.executor.is_lock_free(self.place_of(piece))) {
             // Also for reads, since a mapping for writing is only given with both rights.
             self.route(common, atomic.remote, true)
         } else if self.up().is_none() {
-            Route::Wait
+            AccessPath::Wait
         } else {
-            Route::Command
+            AccessPath::Command
         }
     }
 
@@ -262,7 +262,7 @@ impl Lane {
             }
         };
         // SAFETY: words and payload were reserved.
-        let mut body = unsafe { Writer::new(slot.body()) };
+        let mut body = unsafe { CommandWriter::new(slot.body()) };
         body.word(id.to_wire());
         body.word(atomic.remote.len() as u64);
         for piece in atomic.remote {
@@ -281,7 +281,7 @@ impl Lane {
     }
 
     /// Starts an operation that waited, or returns it.
-    pub fn move_atomic<H: Host<Shm>>(
+    pub fn move_atomic<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -298,8 +298,8 @@ impl Lane {
             len: access.len,
         };
         match self.route_of(common, &atomic) {
-            Route::Wait => return Some(access),
-            Route::Direct => {
+            AccessPath::Wait => return Some(access),
+            AccessPath::Direct => {
                 match self.change_directly(common, &atomic) {
                     Ok(true) => self.finish(host, id, Ok(())),
                     Ok(false) => return Some(access),
@@ -307,7 +307,7 @@ impl Lane {
                 }
                 return None;
             }
-            Route::Command => {}
+            AccessPath::Command => {}
         }
         if self.send_atomic(common, &atomic, id).is_err() {
             return Some(access);
@@ -320,13 +320,13 @@ impl Lane {
     }
 
     /// Executes an operation of the peer.
-    pub fn take_atomic<H: Host<Shm>>(
+    pub fn take_atomic<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         high: u32,
         mut words: Words,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let executor = Executor::from_wire((high >> EXECUTOR) as u16).ok_or(Broken)?;
         let (op, checked) =
             self.parse_access(common, host, &mut words, ofi_api::Caps::ATOMIC, executor.rights())?;
@@ -334,7 +334,7 @@ impl Lane {
             Ok(checked) => checked,
             Err(errno) => {
                 self.done(common, op, Err(errno));
-                return Ok(Flow::Next);
+                return Ok(NextStep::Next);
             }
         };
         let (body, payload) = words.rest();
@@ -364,11 +364,11 @@ impl Lane {
                 host.accessed(regions, executor.rights(), &remote);
             }
             self.done(common, op, result);
-            return Ok(Flow::Next);
+            return Ok(NextStep::Next);
         }
-        let Some(link) = self.link_mut() else { return Ok(Flow::Next) };
+        let Some(link) = self.link_mut() else { return Ok(NextStep::Next) };
         // Reserve room for the answer first: a lack of it must not make the operation run again.
-        let Ok(mut slot) = link.replies.reserve(8 + len) else { return Ok(Flow::Stop) };
+        let Ok(mut slot) = link.replies.reserve(8 + len) else { return Ok(NextStep::Stop) };
         let who = accessor(common, host, peer);
         // SAFETY: as above, and the results have room for `len` bytes.
         let executed =
@@ -377,17 +377,17 @@ impl Lane {
         if let Err(errno) = executed {
             drop(slot);
             self.done(common, op, Err(errno));
-            return Ok(Flow::Next);
+            return Ok(NextStep::Next);
         }
         // SAFETY: a word and `len` bytes were reserved.
-        let mut reply = unsafe { Writer::new(slot.body()) };
+        let mut reply = unsafe { CommandWriter::new(slot.body()) };
         reply.word(op);
         // SAFETY: the executor has filled `len` bytes, and as many were reserved.
         unsafe { copy::bytes(results.addr(), reply.rest(), len) };
         slot.publish(kind::DATA);
         host.accessed(&common.shared.domain.regions, executor.rights(), &remote);
         self.ring(common);
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 }
 
@@ -396,6 +396,6 @@ fn commanded(results: Box<[Piece]>, len: usize) -> Op {
     if results.is_empty() {
         Op::Write(Payload::owned(Box::default()), None)
     } else {
-        Op::Read { pieces: results, got: 0, len, coming: Coming::Parts(false) }
+        Op::Read { pieces: results, got: 0, len, coming: ReadPath::Parts(false) }
     }
 }

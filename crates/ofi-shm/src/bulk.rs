@@ -10,20 +10,20 @@ use std::sync::Arc;
 
 use ofi_api::{Errno, MrAccess, Result};
 
-use ofi_core::transport::Host;
+use ofi_core::transport::Upcalls;
 use ofi_ring::crash_point;
 use ofi_ring::record::{Consumer, Producer, ReserveError};
 
 use crate::Shm;
-use crate::command::{PART_HEADER, Words, Writer, kind};
+use crate::command::{CommandWriter, PART_HEADER, Words, kind};
 use crate::common::Common;
-use crate::control::Message;
-use crate::lane::bulk::{BulkIn, BulkOut, PART, Stream, Streamed};
-use crate::lane::link::Up;
-use crate::lane::{Broken, Lane};
+use crate::control::ControlMessage;
 use crate::layout::{LINE, pair};
 use crate::op::Op;
 use crate::pair::lines;
+use crate::peer::bulk::{BulkIn, BulkOut, BulkStream, PART, Streamed};
+use crate::peer::link::Up;
+use crate::peer::{Broken, Peer};
 use crate::settings::BULK_LINES;
 use crate::stores::Reading;
 use crate::sys::{self, Mapping};
@@ -32,7 +32,7 @@ use crate::sys::{self, Mapping};
 /// while the application and the other peers wait.
 const TURN: usize = 64;
 
-impl Lane {
+impl Peer {
     /// Creates the ring for large payloads and announces it to the peer.
     fn open_bulk(&mut self, common: &Common) -> Result<()> {
         let Some(link) = &self.link else { return Ok(()) };
@@ -46,7 +46,7 @@ impl Lane {
         // SAFETY: the lines lie in `memory` and the word in the peer's pair memory, both kept by the lane; this is the
         // only producer.
         let producer = unsafe { Producer::new(lines, up.parts.pair.word(pair::BULK_READ)) };
-        let message = Message::Bulk { incarnation: common.shared.incarnation, lines: count as u32 };
+        let message = ControlMessage::Bulk { incarnation: common.shared.incarnation, lines: count as u32 };
         crash_point!("bulk.open");
         common.helper.post(&common.shared, &self.socket, message, Some(Arc::new(fd)));
         crash_point!("bulk.opened");
@@ -74,7 +74,7 @@ impl Lane {
     ///
     /// # Errors
     /// [`Broken`] if the peer claims to have read what was never written.
-    pub fn pump<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+    pub fn pump<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         if self.bulk.streams.is_empty() {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl Lane {
                 Err(_) => return Err(Broken),
             };
             // SAFETY: a header and a part were reserved.
-            let mut body = unsafe { Writer::new(slot.body()) };
+            let mut body = unsafe { CommandWriter::new(slot.body()) };
             let to = slot.body().wrapping_add(PART_HEADER);
             body.word(stream.id);
             body.word(stream.sent as u64);
@@ -126,7 +126,7 @@ impl Lane {
     }
 
     /// The last byte of a stream is in the ring.
-    fn streamed<H: Host<Shm>>(&mut self, common: &Common, host: &mut H, stream: &Stream) {
+    fn streamed<H: Upcalls<Shm>>(&mut self, common: &Common, host: &mut H, stream: &BulkStream) {
         match &stream.source {
             &Streamed::Message(op) => {
                 // Transmit-complete: the bytes no longer depend on this process. With confirmation, the peer's answer
@@ -156,7 +156,7 @@ impl Lane {
     ///
     /// # Errors
     /// [`Broken`] for a part that was not requested.
-    pub fn take_parts<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+    pub fn take_parts<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
         for _ in 0..TURN {
             let Some(bulk) = &mut self.bulk.input else { return Ok(()) };

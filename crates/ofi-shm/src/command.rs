@@ -176,11 +176,11 @@ impl Words {
 }
 
 /// Writes words at the start of a body.
-pub struct Writer {
+pub struct CommandWriter {
     at: *mut u8,
 }
 
-impl Writer {
+impl CommandWriter {
     /// Over a reserved body.
     ///
     /// # Safety
@@ -227,7 +227,7 @@ mod tests {
                 let body_len = before(words, len) + len;
                 let body = lines.0[HEADER..].as_mut_ptr();
                 // SAFETY: a body of `body_len` bytes fits behind the header word, and is aligned to 8.
-                let mut writer = unsafe { Writer::new(body) };
+                let mut writer = unsafe { CommandWriter::new(body) };
                 for word in 0..words {
                     writer.word(word as u64);
                 }

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use ofi_api::{Errno, Error};
 use ofi_core::keys::Accessor;
 use ofi_core::transport::served::Owner;
-use ofi_core::transport::{Host, Peer};
+use ofi_core::transport::{PeerId, Upcalls};
 use ofi_ring::record::ReserveError;
 
 use crate::Shm;
 use crate::command::before;
 use crate::helper::Helper;
 use crate::settings::{SingleCopy, StreamingStores};
-use crate::shared::Shared;
+use crate::shared::SharedEndpoint;
 
 /// The state that all lanes of one endpoint share.
 pub struct Common {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedEndpoint>,
     pub helper: Arc<Helper>,
     /// The maximum length of a payload inside a command, in bytes.
     pub eager: usize,
@@ -30,7 +30,7 @@ pub struct Common {
     pub single_size: usize,
     /// Whether long payloads are written by streaming stores.
     pub streaming: StreamingStores,
-    pub counts: Counts,
+    pub counts: EndpointCounts,
 }
 
 impl Common {
@@ -50,7 +50,7 @@ pub fn eager() -> usize {
 
 /// Statistics of the lanes.
 #[derive(Default)]
-pub struct Counts {
+pub struct EndpointCounts {
     pub eager: u64,
     pub announced: u64,
     pub kept: u64,
@@ -73,7 +73,7 @@ pub struct Counts {
 
 /// A peer of the endpoint as an accessor of local memory.
 #[inline]
-pub fn accessor<'a, H: Host<Shm>>(common: &'a Common, host: &'a H, peer: Peer) -> Accessor<'a> {
+pub fn accessor<'a, H: Upcalls<Shm>>(common: &'a Common, host: &'a H, peer: PeerId) -> Accessor<'a> {
     Accessor { auth: &common.shared.auth, peer: host.address(peer) }
 }
 

@@ -8,10 +8,10 @@ const PACKETS: usize = 64;
 /// The peer that one connected endpoint admits, and the peer whose socket is watched. Sockets are identified by their
 /// names.
 #[derive(Default)]
-pub struct Connected(Mutex<Inner>);
+pub struct Connected(Mutex<ConnectedInner>);
 
 #[derive(Default)]
-struct Inner {
+struct ConnectedInner {
     /// The one peer.
     admitted: Option<Vec<u8>>,
     /// The peer whose end must be noticed before its process is watched.
@@ -21,7 +21,7 @@ struct Inner {
 }
 
 impl Connected {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, ConnectedInner> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

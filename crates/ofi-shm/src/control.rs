@@ -49,7 +49,7 @@ pub fn errand<'a>(from: &'a [u8], to: &'a [u8], packet: &'a [u8]) -> [&'a [u8]; 
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum ControlMessage {
     /// An endpoint that wants to send. Answered by a welcome.
     Hello(Introduction),
     /// The answer.
@@ -84,7 +84,7 @@ pub struct Terms {
     pub write: bool,
 }
 
-impl Message {
+impl ControlMessage {
     /// Encodes it as words.
     pub fn encode(&self) -> Vec<u8> {
         let words: Vec<u64> = match *self {
@@ -103,7 +103,7 @@ impl Message {
         std::iter::once(MAGIC).chain(words).flat_map(u64::to_ne_bytes).collect()
     }
 
-    /// Decodes words. `None` for anything that [`Message::encode`] does not produce.
+    /// Decodes words. `None` for anything that [`ControlMessage::encode`] does not produce.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.len() > MAX_MESSAGE || !bytes.len().is_multiple_of(8) {
             return None;
@@ -182,16 +182,16 @@ mod tests {
         let who = Introduction { incarnation: 7, command_lines: 512, hint: 3, wakes: true, proof, token };
         let grant = Terms { len: 4096, base: 1 << 40, slot: 5, generation: 9, write: true };
         for message in [
-            Message::Hello(who),
-            Message::Welcome(Introduction { wakes: false, ..who }),
-            Message::Bye { incarnation: u64::MAX },
-            Message::Wake,
-            Message::Bulk { incarnation: 1, lines: 8192 },
-            Message::Request { incarnation: 1, key: 2, write: false },
-            Message::Rejected { incarnation: 9 },
-            Message::Grant { incarnation: 1, key: 2, grant },
+            ControlMessage::Hello(who),
+            ControlMessage::Welcome(Introduction { wakes: false, ..who }),
+            ControlMessage::Bye { incarnation: u64::MAX },
+            ControlMessage::Wake,
+            ControlMessage::Bulk { incarnation: 1, lines: 8192 },
+            ControlMessage::Request { incarnation: 1, key: 2, write: false },
+            ControlMessage::Rejected { incarnation: 9 },
+            ControlMessage::Grant { incarnation: 1, key: 2, grant },
         ] {
-            assert_eq!(Message::parse(&message.encode()), Some(message));
+            assert_eq!(ControlMessage::parse(&message.encode()), Some(message));
         }
     }
 
@@ -199,8 +199,8 @@ mod tests {
     fn a_packet_is_no_message_and_a_message_no_packet() {
         let packet = wrap_packet(Proof([1, 2]), b"anything");
         assert_eq!(packet_in(&packet), Some((Proof([1, 2]), &b"anything"[..])));
-        assert_eq!(Message::parse(&packet), None);
-        assert_eq!(packet_in(&Message::Wake.encode()), None);
+        assert_eq!(ControlMessage::parse(&packet), None);
+        assert_eq!(packet_in(&ControlMessage::Wake.encode()), None);
         assert_eq!(packet_in(&packet[..23]), None);
         assert_eq!(
             packet_in(&wrap_packet(Proof::default(), &[0; ofi_core::transport::MAX_PACKET + 1])),
@@ -210,9 +210,9 @@ mod tests {
 
     #[test]
     fn what_nobody_encodes_is_refused() {
-        let good = Message::Wake.encode();
+        let good = ControlMessage::Wake.encode();
         for bad in [&good[..8], &good[1..], &[], &[0; 16], &[good.clone(), vec![0; 8]].concat()] {
-            assert_eq!(Message::parse(bad), None, "{bad:?}");
+            assert_eq!(ControlMessage::parse(bad), None, "{bad:?}");
         }
     }
 }

@@ -2,24 +2,24 @@
 
 use ofi_api::Errno;
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::transport::Host;
+use ofi_core::transport::Upcalls;
 
 use crate::Shm;
 use crate::command::flag;
 use crate::common::Common;
-use crate::lane::Lane;
-use crate::lane::bulk::BulkIn;
-use crate::lane::link::Link;
 use crate::layout::wish;
-use crate::op::{Coming, Op};
+use crate::op::{Op, ReadPath};
+use crate::peer::Peer;
+use crate::peer::bulk::BulkIn;
+use crate::peer::link::Link;
 
 /// Rounds of the helper that contain at least one whole round: the first may already be under way, and the last is
 /// counted before it reads.
 const WHOLE_ROUND: u64 = 3;
 
-impl Lane {
+impl Peer {
     /// The peer has ended: fails all operations that await it. What the peer sent before is still delivered.
-    pub fn end<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    pub fn end<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.end.gone = true;
         self.settle_reads();
         if self.initiated.outstanding > 0 {
@@ -74,7 +74,7 @@ impl Lane {
     }
 
     /// The peer has completed an operation of this end.
-    pub fn ended<H: Host<Shm>>(
+    pub fn ended<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -90,21 +90,21 @@ impl Lane {
         } else if let Some(op) = host.finish(self.peer, id, result) {
             self.initiated.outstanding -= 1;
             self.initiated.commanded -= usize::from(op.is_commanded());
-            if let Op::Read { coming: Coming::Parts(true), .. } = op {
+            if let Op::Read { coming: ReadPath::Parts(true), .. } = op {
                 self.transfer_ended(common, host);
             }
         }
     }
 
     /// Completes an operation of this end.
-    pub fn finish<H: Host<Shm>>(&mut self, host: &mut H, id: SlotId, result: Result<(), Errno>) {
+    pub fn finish<H: Upcalls<Shm>>(&mut self, host: &mut H, id: SlotId, result: Result<(), Errno>) {
         if let Some(op) = host.finish(self.peer, id, result) {
             self.initiated.outstanding -= 1;
             self.initiated.commanded -= usize::from(op.is_commanded());
         }
     }
 
-    /// The context of an operation closes: see [`ofi_core::transport::Lanes::abandon`].
+    /// The context of an operation closes: see [`ofi_core::transport::TransportEndpoint::abandon`].
     pub fn abandon(&mut self, id: SlotId, op: &mut Op) -> bool {
         match op {
             Op::Confirm => {}
@@ -114,8 +114,8 @@ impl Lane {
             }
             Op::Read { pieces, coming, .. } => {
                 *pieces = Box::default();
-                if let Coming::Asked | Coming::Offered = coming {
-                    *coming = Coming::Unwanted;
+                if let ReadPath::Asked | ReadPath::Offered = coming {
+                    *coming = ReadPath::Unwanted;
                 }
             }
             // It has not started and never will.
@@ -131,7 +131,7 @@ impl Lane {
     }
 
     /// Gives everything up: the peer is gone or excluded.
-    pub fn lose<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
+    pub fn lose<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
         // Do this before anything completes: the peer may be writing into a receive or reading a send.
         self.close_copies(crate::single::deadline());
         common.counts.lost += 1;

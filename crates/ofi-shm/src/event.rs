@@ -9,7 +9,7 @@ use crate::pair::{OwnPair, PeerParts};
 use crate::sys::Mapping;
 
 /// An event from the helper to an endpoint. Peers are identified by the names of their sockets.
-pub enum Event {
+pub enum HelperEvent {
     /// A peer and this endpoint have mapped each other's memory.
     Attached { socket: Vec<u8>, own: Arc<OwnPair>, parts: Box<PeerParts> },
     /// No endpoint answers under this name.

@@ -10,7 +10,7 @@ use ofi_ring::record::Producer;
 
 use crate::cma::TokenPage;
 use crate::command::{flag, kind};
-use crate::control::{self, Introduction, Message};
+use crate::control::{self, ControlMessage, Introduction};
 use crate::layout::{LINE, doorbell, endpoint, pair};
 use crate::sys::{self, ControlSocket, Mapping, Writers};
 
@@ -29,7 +29,7 @@ pub fn control_datagram(bytes: &[u8]) -> bool {
         *version = *version & 0x80 | control::VERSION as u8;
     }
     let bytes = &bytes[..];
-    let message = Message::parse(bytes);
+    let message = ControlMessage::parse(bytes);
     if let Some(message) = message {
         assert_eq!(message.encode(), bytes, "{message:?}");
     }
@@ -76,7 +76,7 @@ pub enum Ring {
 
 /// Memory that a hostile peer may write.
 #[derive(Clone, Copy, Debug)]
-pub enum Place {
+pub enum HostileTarget {
     /// Its words and replies for the victim.
     Pair,
     /// Its ring of commands.
@@ -93,7 +93,7 @@ pub enum Place {
     Granted,
 }
 
-impl Place {
+impl HostileTarget {
     /// All of them.
     pub const ALL: [Self; 7] =
         [Self::Pair, Self::Commands, Self::Bulk, Self::Endpoint, Self::Doorbell, Self::Theirs, Self::Granted];
@@ -175,11 +175,11 @@ impl Hostile {
             token: self.page.as_ref().map(TokenPage::token).unwrap_or_default(),
         };
         let fds = [pair_fd.as_fd(), endpoint_fd.as_fd(), doorbell_fd.as_fd(), commands_fd.as_fd()];
-        self.socket.send(&self.victim, &Message::Hello(who).encode(), &fds)?;
-        let bulk = Message::Bulk { incarnation, lines: 4 * LINES as u32 };
+        self.socket.send(&self.victim, &ControlMessage::Hello(who).encode(), &fds)?;
+        let bulk = ControlMessage::Bulk { incarnation, lines: 4 * LINES as u32 };
         self.socket.send(&self.victim, &bulk.encode(), &[bulk_fd.as_fd()])?;
         // The answer to this comes after everything sent before has been processed.
-        let last = Message::Request { incarnation, key: u64::MAX, write: false };
+        let last = ControlMessage::Request { incarnation, key: u64::MAX, write: false };
         self.socket.send(&self.victim, &last.encode(), &[])?;
         let (_, [doorbell, theirs]) = self.await_grant()?;
         let head = pair.word(0); // a word that stays 0: these rings are filled once
@@ -225,7 +225,7 @@ impl Hostile {
     /// As [`Hostile::greet`].
     pub fn seize(&mut self, key: u64) -> Result<bool> {
         let Some(incarnation) = self.rings.as_ref().map(|rings| rings.incarnation) else { return Ok(false) };
-        let request = Message::Request { incarnation, key, write: true };
+        let request = ControlMessage::Request { incarnation, key, write: true };
         self.socket.send(&self.victim, &request.encode(), &[])?;
         let (granted, _) = self.await_grant()?;
         let Some(rings) = &mut self.rings else { return Ok(false) };
@@ -236,12 +236,12 @@ impl Hostile {
     /// Claims permanently to copy through the grant of `key`, or with `None` not to.
     pub fn claim(&mut self, key: Option<u64>) {
         let word = key.map_or(0, |key| key % endpoint::GRANT_SLOTS as u64 + 1);
-        self.deface(Place::Pair, pair::COPYING, &word.to_ne_bytes());
+        self.deface(HostileTarget::Pair, pair::COPYING, &word.to_ne_bytes());
     }
 
     /// Announces a message of `len` bytes that only this peer can copy, and claims for ever to be copying it.
     pub fn write_for_ever(&mut self, len: usize) {
-        self.deface(Place::Pair, pair::WRITING, &1u64.to_ne_bytes()); // a lane's first ticket
+        self.deface(HostileTarget::Pair, pair::WRITING, &1u64.to_ne_bytes()); // a lane's first ticket
         let body: Vec<u8> = [0, len as u64, 0, 0].into_iter().flat_map(u64::to_ne_bytes).collect();
         self.record(Ring::Commands, kind::ANNOUNCE | flag::WRITES, &body);
     }
@@ -256,14 +256,14 @@ impl Hostile {
             match self.socket.receive(&mut buffer) {
                 Some(mut datagram) => {
                     let bytes = &buffer[..datagram.len.min(control::MAX_BYTES)];
-                    match Message::parse(bytes) {
-                        Some(Message::Grant { grant, .. }) => {
+                    match ControlMessage::parse(bytes) {
+                        Some(ControlMessage::Grant { grant, .. }) => {
                             let map =
                                 |fd: OwnedFd| Mapping::new(fd.as_fd(), grant.len as usize, grant.write).ok();
                             let granted = datagram.fds.pop().filter(|_| grant.write).and_then(map);
                             return Ok((granted, shown));
                         }
-                        Some(Message::Welcome(who)) if datagram.fds.len() > 3 => {
+                        Some(ControlMessage::Welcome(who)) if datagram.fds.len() > 3 => {
                             let ring = who.command_lines as usize * LINE;
                             shown = [(2, doorbell::SIZE), (3, ring)]
                                 .map(|(at, len)| Mapping::new(datagram.fds[at].as_fd(), len, true).ok());
@@ -300,24 +300,24 @@ impl Hostile {
     /// Writes any bytes at any place of the memory behind a ring.
     pub fn scribble(&mut self, ring: Ring, offset: usize, bytes: &[u8]) {
         let place = match ring {
-            Ring::Commands => Place::Commands,
-            Ring::Replies => Place::Pair,
-            Ring::Bulk => Place::Bulk,
+            Ring::Commands => HostileTarget::Commands,
+            Ring::Replies => HostileTarget::Pair,
+            Ring::Bulk => HostileTarget::Bulk,
         };
         self.deface(place, offset, bytes);
     }
 
     /// Writes any bytes at any place that it may write.
-    pub fn deface(&mut self, place: Place, offset: usize, bytes: &[u8]) {
+    pub fn deface(&mut self, place: HostileTarget, offset: usize, bytes: &[u8]) {
         let Some(rings) = &self.rings else { return };
         let memory = match place {
-            Place::Pair => Some(&rings.pair),
-            Place::Commands => Some(&rings.commands_memory),
-            Place::Bulk => Some(&rings.bulk_memory),
-            Place::Endpoint => Some(&rings.endpoint),
-            Place::Doorbell => rings.doorbell.as_ref(),
-            Place::Theirs => rings.theirs.as_ref(),
-            Place::Granted => rings.granted.as_ref(),
+            HostileTarget::Pair => Some(&rings.pair),
+            HostileTarget::Commands => Some(&rings.commands_memory),
+            HostileTarget::Bulk => Some(&rings.bulk_memory),
+            HostileTarget::Endpoint => Some(&rings.endpoint),
+            HostileTarget::Doorbell => rings.doorbell.as_ref(),
+            HostileTarget::Theirs => rings.theirs.as_ref(),
+            HostileTarget::Granted => rings.granted.as_ref(),
         };
         let Some(memory) = memory else { return };
         for (index, &byte) in bytes.iter().enumerate() {

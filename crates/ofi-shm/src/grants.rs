@@ -5,18 +5,18 @@ use ofi_api::{Errno, RemotePiece};
 use ofi_ring::{crash_point, lease};
 
 use crate::common::Common;
-use crate::control::{Message, Terms};
-use crate::lane::Lane;
-use crate::lane::grants::{FEW, KeyState, MANY, MappedRegion, current, holds};
-use crate::lane::link::Link;
+use crate::control::{ControlMessage, Terms};
 use crate::layout::pair;
+use crate::peer::Peer;
+use crate::peer::grants::{FEW, KeyState, MANY, MappedRegion, current, holds};
+use crate::peer::link::Link;
 use crate::sys::Mapping;
 
-impl Lane {
+impl Peer {
     /// The state of the peer's `key`; asks the peer if it is unknown.
     pub fn grant(&mut self, common: &Common, key: u64, write: bool) -> &KeyState {
         self.grants.known.entry(key).or_insert_with(|| {
-            let message = Message::Request { incarnation: common.shared.incarnation, key, write };
+            let message = ControlMessage::Request { incarnation: common.shared.incarnation, key, write };
             common.helper.post(&common.shared, &self.socket, message, None);
             crash_point!("grant.ask");
             KeyState::Asked

@@ -2,7 +2,7 @@
 //! learns from the kernel when a peer's process ends. Otherwise it sleeps.
 //!
 //! There is one for all endpoints, which starts with the first and ends with the last. It never touches a ring: it
-//! passes what it learns to the endpoint as an [`Event`].
+//! passes what it learns to the endpoint as an [`HelperEvent`].
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -15,11 +15,11 @@ use ofi_core::sys::unix;
 use ofi_ring::crash_point;
 use tracing::{debug, warn};
 
-use crate::control::{self, Message};
-use crate::event::Event;
-use crate::farewell::{self, End, Farewell};
+use crate::control::{self, ControlMessage};
+use crate::event::HelperEvent;
 use crate::pair::OwnPair;
-use crate::shared::Shared;
+use crate::peer_exit::{self, PeerExit, PeerExitKind};
+use crate::shared::SharedEndpoint;
 use crate::sys::{self, Datagram};
 use crate::{name, region};
 
@@ -35,19 +35,19 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 const MAX_PIDFDS: usize = 200;
 
 /// A datagram that has not been sent yet.
-enum Outgoing {
+enum HelperOutgoing {
     /// Greets a peer, or answers its greeting.
     Introduce { own: Arc<OwnPair>, welcome: bool, since: Instant },
     /// Anything else.
-    Plain(Message, Option<Arc<OwnedFd>>),
+    Plain(ControlMessage, Option<Arc<OwnedFd>>),
     /// A packet of connection management, in its datagram.
     Packet(Vec<u8>),
 }
 
 struct Late {
-    endpoint: Weak<Shared>,
+    endpoint: Weak<SharedEndpoint>,
     to: Vec<u8>,
-    what: Outgoing,
+    what: HelperOutgoing,
 }
 
 impl Late {
@@ -59,26 +59,26 @@ impl Late {
 /// A process of peers.
 struct Process {
     watch: Option<OwnedFd>,
-    peers: Vec<(Weak<Shared>, Vec<u8>, u64)>,
+    peers: Vec<(Weak<SharedEndpoint>, Vec<u8>, u64)>,
 }
 
 #[derive(Default)]
-struct State {
-    endpoints: HashMap<RawFd, Weak<Shared>>,
+struct HelperState {
+    endpoints: HashMap<RawFd, Weak<SharedEndpoint>>,
     late: Vec<Late>,
     /// Greetings that were sent and not answered yet.
     unanswered: Vec<(Late, Instant)>,
     processes: HashMap<i32, Process>,
-    /// Listening sockets of endpoints ([`crate::door`]). Their connections are accepted and dropped, so that the
-    /// backlog has room for others.
+    /// Listening sockets of endpoints ([`crate::locality_probe`]). Their connections are accepted and dropped, so that
+    /// the backlog has room for others.
     doors: HashMap<RawFd, Arc<OwnedFd>>,
     /// Ends to report when the next round has read all sockets.
-    ends: Vec<Farewell>,
+    ends: Vec<PeerExit>,
 }
 
 /// The helper thread of one process.
 pub struct Helper {
-    state: Mutex<State>,
+    state: Mutex<HelperState>,
     wake: OwnedFd,
     /// Rounds of the thread.
     rounds: AtomicU64,
@@ -136,7 +136,7 @@ impl Helper {
             return Ok(helper);
         }
         let helper = Arc::new(Self {
-            state: Mutex::new(State::default()),
+            state: Mutex::new(HelperState::default()),
             wake: ofi_core::sys::eventfd()?,
             rounds: AtomicU64::new(0),
         });
@@ -148,7 +148,7 @@ impl Helper {
         Ok(helper)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HelperState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,14 +157,14 @@ impl Helper {
     }
 
     /// Serves an endpoint from now on.
-    pub fn add(&self, endpoint: &Arc<Shared>) {
+    pub fn add(&self, endpoint: &Arc<SharedEndpoint>) {
         self.state().endpoints.insert(endpoint.socket.fd(), Arc::downgrade(endpoint));
         self.poke();
     }
 
     /// Stops serving an endpoint. On return the thread holds no reference to it, so its name is free as soon as the
     /// caller drops it.
-    pub fn remove(&self, endpoint: &Shared) {
+    pub fn remove(&self, endpoint: &SharedEndpoint) {
         self.state().endpoints.remove(&endpoint.socket.fd());
         let round = self.rounds.load(Ordering::Acquire);
         self.poke();
@@ -188,31 +188,41 @@ impl Helper {
         self.poke();
     }
 
-    fn serves(&self, endpoint: &Weak<Shared>) -> bool {
+    fn serves(&self, endpoint: &Weak<SharedEndpoint>) -> bool {
         self.state().endpoints.values().any(|other| other.ptr_eq(endpoint))
     }
 
     /// Sends `to` a greeting, now or as soon as its socket takes it.
-    pub fn greet(&self, endpoint: &Arc<Shared>, to: &[u8], own: Arc<OwnPair>) {
-        self.send(endpoint, to.to_vec(), Outgoing::Introduce { own, welcome: false, since: Instant::now() });
+    pub fn greet(&self, endpoint: &Arc<SharedEndpoint>, to: &[u8], own: Arc<OwnPair>) {
+        self.send(
+            endpoint,
+            to.to_vec(),
+            HelperOutgoing::Introduce { own, welcome: false, since: Instant::now() },
+        );
     }
 
     /// Sends a message, now or as soon as its socket takes it.
-    pub fn post(&self, endpoint: &Arc<Shared>, to: &[u8], message: Message, fd: Option<Arc<OwnedFd>>) {
-        self.send(endpoint, to.to_vec(), Outgoing::Plain(message, fd));
+    pub fn post(
+        &self,
+        endpoint: &Arc<SharedEndpoint>,
+        to: &[u8],
+        message: ControlMessage,
+        fd: Option<Arc<OwnedFd>>,
+    ) {
+        self.send(endpoint, to.to_vec(), HelperOutgoing::Plain(message, fd));
     }
 
     /// Sends a packet of connection management, now or as soon as its socket takes it. If the socket does not exist,
     /// the endpoint is notified.
-    pub fn packet(&self, endpoint: &Arc<Shared>, to: &[u8], packet: &[u8]) {
-        self.send(endpoint, to.to_vec(), Outgoing::Packet(endpoint.wrap(to, packet)));
+    pub fn packet(&self, endpoint: &Arc<SharedEndpoint>, to: &[u8], packet: &[u8]) {
+        self.send(endpoint, to.to_vec(), HelperOutgoing::Packet(endpoint.wrap(to, packet)));
     }
 
-    fn send(&self, endpoint: &Arc<Shared>, to: Vec<u8>, what: Outgoing) {
+    fn send(&self, endpoint: &Arc<SharedEndpoint>, to: Vec<u8>, what: HelperOutgoing) {
         let late = Late { endpoint: Arc::downgrade(endpoint), to, what };
         let mut state = self.state();
         // Datagrams to one peer are sent in order: datagrams after an introduction mean nothing without it.
-        let wakes = |late: &Late| matches!(late.what, Outgoing::Plain(Message::Wake, _));
+        let wakes = |late: &Late| matches!(late.what, HelperOutgoing::Plain(ControlMessage::Wake, _));
         let mut before = state.late.iter().filter(|other| other.same_way(&late));
         if wakes(&late) && before.clone().any(wakes) {
             return; // one is enough
@@ -230,7 +240,7 @@ impl Helper {
     }
 }
 
-impl State {
+impl HelperState {
     /// Tries to send a datagram. Keeps it if it must be sent again or needs an answer.
     fn attempt(&mut self, late: Late) {
         match attempt(late) {
@@ -262,7 +272,7 @@ enum Tried {
     Over,
     Later(Late),
     Greeted(Late),
-    Failed(Farewell),
+    Failed(PeerExit),
 }
 
 impl Drop for Helper {
@@ -274,18 +284,18 @@ impl Drop for Helper {
 fn attempt(late: Late) -> Tried {
     let Some(endpoint) = late.endpoint.upgrade() else { return Tried::Over };
     let sent = match &late.what {
-        Outgoing::Introduce { own, welcome, .. } => endpoint.introduce(&late.to, own, *welcome),
-        Outgoing::Plain(message, fd) => {
+        HelperOutgoing::Introduce { own, welcome, .. } => endpoint.introduce(&late.to, own, *welcome),
+        HelperOutgoing::Plain(message, fd) => {
             let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
             endpoint.socket.send(&late.to, &message.encode(), &fds)
         }
-        Outgoing::Packet(bytes) => endpoint.socket.send(&late.to, bytes, &[]),
+        HelperOutgoing::Packet(bytes) => endpoint.socket.send(&late.to, bytes, &[]),
     };
-    let greets = matches!(&late.what, Outgoing::Introduce { welcome: false, .. });
+    let greets = matches!(&late.what, HelperOutgoing::Introduce { welcome: false, .. });
     let error = match sent {
         Ok(()) if greets => return Tried::Greeted(late),
         Ok(()) => {
-            if let Outgoing::Introduce { own, .. } = &late.what {
+            if let HelperOutgoing::Introduce { own, .. } = &late.what {
                 own.delivered();
             }
             return Tried::Over;
@@ -296,16 +306,16 @@ fn attempt(late: Late) -> Tried {
         return Tried::Later(late);
     }
     match &late.what {
-        Outgoing::Introduce { welcome: false, since, .. } => {
+        HelperOutgoing::Introduce { welcome: false, since, .. } => {
             if error.errno() == Errno::ECONNREFUSED && since.elapsed() < GREETING_TIMEOUT {
                 return Tried::Later(late);
             }
-            Tried::Failed(Farewell::new(&endpoint, late.to, End::Ungreeted(error.errno())))
+            Tried::Failed(PeerExit::new(&endpoint, late.to, PeerExitKind::Ungreeted(error.errno())))
         }
-        Outgoing::Packet(_) => {
-            Tried::Failed(Farewell::new(&endpoint, late.to, End::Unreached(error.errno())))
+        HelperOutgoing::Packet(_) => {
+            Tried::Failed(PeerExit::new(&endpoint, late.to, PeerExitKind::Unreached(error.errno())))
         }
-        Outgoing::Introduce { .. } | Outgoing::Plain(..) => Tried::Over,
+        HelperOutgoing::Introduce { .. } | HelperOutgoing::Plain(..) => Tried::Over,
     }
 }
 
@@ -321,7 +331,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
             let mut polls = vec![readable(wake.as_raw_fd())];
             polls.extend(state.endpoints.keys().map(|&fd| readable(fd)));
-            let endpoints: Vec<Weak<Shared>> = state.endpoints.values().cloned().collect();
+            let endpoints: Vec<Weak<SharedEndpoint>> = state.endpoints.values().cloned().collect();
             let doors: Vec<Arc<OwnedFd>> = state.doors.values().cloned().collect();
             polls.extend(doors.iter().map(|door| readable(door.as_raw_fd())));
             let watches = state.processes.values().filter_map(|process| process.watch.as_ref());
@@ -363,7 +373,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
                 }
             }
         }
-        ends.into_iter().for_each(Farewell::tell);
+        ends.into_iter().for_each(PeerExit::tell);
         for (door, _) in doors.iter().zip(at_doors).filter(|(_, poll)| poll.revents != 0) {
             // The caller has already learned what it wanted.
             while let Some(caller) = unix::accept(door.as_fd()) {
@@ -393,7 +403,12 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
 
 impl Helper {
     /// Processes a datagram. Returns the end that it announces.
-    fn handle(&self, endpoint: &Arc<Shared>, bytes: &[u8], mut datagram: Datagram) -> Option<Farewell> {
+    fn handle(
+        &self,
+        endpoint: &Arc<SharedEndpoint>,
+        bytes: &[u8],
+        mut datagram: Datagram,
+    ) -> Option<PeerExit> {
         let user = datagram.credentials.uid;
         if endpoint.connection.is_some()
             && (user == sys::effective_user() || user == 0)
@@ -402,17 +417,17 @@ impl Helper {
         {
             if !ours {
                 endpoint.counts.other_key.fetch_add(1, Ordering::Relaxed);
-                self.post(endpoint, &datagram.from, Message::Rejected { incarnation: 0 }, None);
+                self.post(endpoint, &datagram.from, ControlMessage::Rejected { incarnation: 0 }, None);
                 return None;
             }
-            if farewell::is_shutdown(packet) {
-                return Some(Farewell::new(endpoint, datagram.from, End::Shutdown(packet.to_vec())));
+            if peer_exit::is_shutdown(packet) {
+                return Some(PeerExit::new(endpoint, datagram.from, PeerExitKind::Shutdown(packet.to_vec())));
             }
             endpoint.take_packet(datagram.from, packet);
             return None;
         }
         let named = name::is_endpoint(&datagram.from);
-        let message = match Message::parse(bytes) {
+        let message = match ControlMessage::parse(bytes) {
             Some(message) if named && (user == sys::effective_user() || user == 0) => message,
             other => {
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -425,10 +440,10 @@ impl Helper {
         let known = |incarnation| endpoint.incarnation_of(&socket) == Some(incarnation);
         match message {
             // No descriptors are free now; the peer will greet again.
-            Message::Hello(_)
+            ControlMessage::Hello(_)
                 if !crate::pair::may_introduce() && endpoint.incarnation_of(&socket).is_none() => {}
-            Message::Hello(who) | Message::Welcome(who) => {
-                let greeted = matches!(message, Message::Hello(_));
+            ControlMessage::Hello(who) | ControlMessage::Welcome(who) => {
+                let greeted = matches!(message, ControlMessage::Hello(_));
                 let credentials = datagram.credentials;
                 match endpoint.meet(socket.clone(), &who, credentials.pid, greeted, &mut datagram.fds) {
                     Ok((own, event)) => {
@@ -442,7 +457,7 @@ impl Helper {
                         // Do this before the endpoint knows, so that nothing it posts is sent earlier.
                         if let Some(own) = own {
                             let since = Instant::now();
-                            let welcome = Outgoing::Introduce { own, welcome: true, since };
+                            let welcome = HelperOutgoing::Introduce { own, welcome: true, since };
                             self.send(endpoint, socket.clone(), welcome);
                         }
                         if let Some(event) = event {
@@ -451,10 +466,10 @@ impl Helper {
                         // Its goodbye came before its welcome and was ignored. The word of an idle connection is not
                         // polled.
                         if endpoint.connection.is_some() && endpoint.is_closed_by(&socket) {
-                            return Some(Farewell::new(
+                            return Some(PeerExit::new(
                                 endpoint,
                                 socket,
-                                End::Goodbye { incarnation: who.incarnation },
+                                PeerExitKind::Goodbye { incarnation: who.incarnation },
                             ));
                         }
                     }
@@ -463,7 +478,7 @@ impl Helper {
                         self.post(
                             endpoint,
                             &socket,
-                            Message::Rejected { incarnation: who.incarnation },
+                            ControlMessage::Rejected { incarnation: who.incarnation },
                             None,
                         );
                         self.part_ways(endpoint, socket);
@@ -471,55 +486,55 @@ impl Helper {
                     Err(error) => {
                         endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                         warn!(target: "ofi::shm::ep_ctrl", %error, "refused a peer");
-                        endpoint.tell(Event::Refused { socket, errno: error.errno() });
+                        endpoint.tell(HelperEvent::Refused { socket, errno: error.errno() });
                     }
                 }
             }
-            Message::Bye { incarnation } => {
+            ControlMessage::Bye { incarnation } => {
                 crash_point!("bye.taken");
                 if known(incarnation) {
-                    return Some(Farewell::new(endpoint, socket, End::Goodbye { incarnation }));
+                    return Some(PeerExit::new(endpoint, socket, PeerExitKind::Goodbye { incarnation }));
                 }
                 // Usually the word in the peer's memory was seen before its datagram.
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
             }
-            Message::Rejected { incarnation: 0 } if endpoint.connection.is_some() => {
-                endpoint.tell(Event::PacketLost { socket, errno: Errno::EKEYREJECTED });
+            ControlMessage::Rejected { incarnation: 0 } if endpoint.connection.is_some() => {
+                endpoint.tell(HelperEvent::PacketLost { socket, errno: Errno::EKEYREJECTED });
             }
-            Message::Rejected { incarnation } if incarnation == endpoint.incarnation => {
+            ControlMessage::Rejected { incarnation } if incarnation == endpoint.incarnation => {
                 self.part_ways(endpoint, socket);
             }
-            Message::Wake => ofi_core::sys::signal_eventfd(&endpoint.event),
-            Message::Bulk { incarnation, lines } if known(incarnation) => {
+            ControlMessage::Wake => ofi_core::sys::signal_eventfd(&endpoint.event),
+            ControlMessage::Bulk { incarnation, lines } if known(incarnation) => {
                 let len = (lines as usize).saturating_mul(crate::layout::LINE);
                 let fd = datagram.fds.pop()?;
                 crash_point!("bulk.taken");
                 match sys::map_foreign(fd.as_fd(), len, true) {
-                    Ok(memory) => endpoint.tell(Event::Bulk { socket, incarnation, lines, memory }),
+                    Ok(memory) => endpoint.tell(HelperEvent::Bulk { socket, incarnation, lines, memory }),
                     Err(error) => {
                         endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
                         warn!(target: "ofi::shm::ep_ctrl", %error, "refused a peer's bulk memory");
                     }
                 }
             }
-            Message::Request { incarnation, key, write } if known(incarnation) => {
+            ControlMessage::Request { incarnation, key, write } if known(incarnation) => {
                 crash_point!("grant.asked");
                 let (grant, fd) = region::answer(endpoint, key, write);
                 crash_point!("grant.decided");
                 if fd.is_some() {
                     endpoint.counts.granted.fetch_add(1, Ordering::Relaxed);
                 }
-                let message = Message::Grant { incarnation: endpoint.incarnation, key, grant };
+                let message = ControlMessage::Grant { incarnation: endpoint.incarnation, key, grant };
                 self.post(endpoint, &socket, message, fd);
                 crash_point!("grant.answered");
             }
-            Message::Grant { incarnation, key, grant } if known(incarnation) => {
+            ControlMessage::Grant { incarnation, key, grant } if known(incarnation) => {
                 let memory = datagram.fds.pop().filter(|_| grant.len > 0).and_then(|fd| {
                     let len = usize::try_from(grant.len).ok()?;
                     sys::map_foreign(fd.as_fd(), len, grant.write).ok()
                 });
                 crash_point!("grant.mapped");
-                endpoint.tell(Event::Grant { socket, incarnation, key, terms: grant, memory });
+                endpoint.tell(HelperEvent::Grant { socket, incarnation, key, terms: grant, memory });
             }
             _ => {
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -530,13 +545,13 @@ impl Helper {
 
     /// Gives up the greeting of a peer with another authorization key, unless a peer with the same key had its name
     /// before: then the peer is a new incarnation.
-    fn part_ways(&self, endpoint: &Arc<Shared>, socket: Vec<u8>) {
+    fn part_ways(&self, endpoint: &Arc<SharedEndpoint>, socket: Vec<u8>) {
         if endpoint.incarnation_of(&socket).is_some() {
             return;
         }
         let this = Arc::downgrade(endpoint);
         let greets = |late: &Late| {
-            let greets = matches!(late.what, Outgoing::Introduce { welcome: false, .. });
+            let greets = matches!(late.what, HelperOutgoing::Introduce { welcome: false, .. });
             greets && late.to == socket && late.endpoint.ptr_eq(&this)
         };
         let mut state = self.state();
@@ -544,11 +559,11 @@ impl Helper {
         state.late.retain(|late| !greets(late));
         drop(state);
         endpoint.forget(&socket, None);
-        endpoint.tell(Event::Refused { socket, errno: Errno::EKEYREJECTED });
+        endpoint.tell(HelperEvent::Refused { socket, errno: Errno::EKEYREJECTED });
     }
 
     /// Watches the process of a peer.
-    fn watch(&self, endpoint: &Arc<Shared>, socket: &[u8], incarnation: u64, pid: i32) {
+    fn watch(&self, endpoint: &Arc<SharedEndpoint>, socket: &[u8], incarnation: u64, pid: i32) {
         if pid == std::process::id() as i32 {
             return; // its endpoints say goodbye
         }
@@ -570,7 +585,7 @@ impl Helper {
     /// Reports the peers whose process has ended, and sockets that are gone.
     fn bury(&self) {
         let endpoints: Vec<_> = self.state().endpoints.values().filter_map(Weak::upgrade).collect();
-        let mut ends: Vec<_> = endpoints.iter().filter_map(Shared::look_after).collect();
+        let mut ends: Vec<_> = endpoints.iter().filter_map(SharedEndpoint::look_after).collect();
         let mut gone = Vec::new();
         self.state().processes.retain(|&pid, process| {
             process.peers.retain(|(endpoint, ..)| endpoint.strong_count() > 0);
@@ -587,7 +602,7 @@ impl Helper {
         });
         for (endpoint, socket, incarnation) in gone {
             if let Some(endpoint) = endpoint.upgrade() {
-                ends.push(Farewell::new(&endpoint, socket, End::Death { incarnation }));
+                ends.push(PeerExit::new(&endpoint, socket, PeerExitKind::Death { incarnation }));
             }
         }
         self.state().ends.append(&mut ends);

@@ -3,7 +3,7 @@
 //! Peers get bytes in turn. When there are more peers than bytes, several share one, which then means all of them. (A
 //! byte that was shared once stays so; the cost is a check of idle lanes.)
 
-use ofi_core::transport::Peer;
+use ofi_core::transport::PeerId;
 
 /// The lanes that a byte stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Hinted {
     #[default]
     Nobody,
     /// This peer.
-    One(Peer),
+    One(PeerId),
     /// All lanes that share it.
     Several,
 }
@@ -23,7 +23,7 @@ pub struct HintTable(Vec<Hinted>);
 
 impl HintTable {
     /// Assigns the byte to `peer`. `has_it` returns whether its previous peer still uses it.
-    pub fn assign(&mut self, hint: usize, peer: Peer, has_it: impl FnOnce(Peer) -> bool) {
+    pub fn assign(&mut self, hint: usize, peer: PeerId, has_it: impl FnOnce(PeerId) -> bool) {
         if self.0.len() <= hint {
             self.0.resize(hint + 1, Hinted::Nobody);
         }

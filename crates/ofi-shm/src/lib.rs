@@ -2,9 +2,9 @@
 //!
 //! A process writes only its own memory. It maps its peers' memory read-only, except rings that only it reads
 //! (`pair.rs`). No memory is in a file system, so nothing is left behind. The path of a message:
-//! [`Lanes::send`](ofi_core::transport::Lanes::send) in `lanes/`, `message/send.rs`, the ring, and on the peer
-//! `lanes/poll.rs`, `poll.rs`, `message/receive.rs`, and the core. Two endpoints connect in `control.rs`, `helper.rs`,
-//! `shared.rs`. The layout of shared memory: `layout.rs`, `command.rs`.
+//! [`TransportEndpoint::send`](ofi_core::transport::TransportEndpoint::send) in `endpoint/`, `message/send.rs`, the
+//! ring, and on the peer `endpoint/poll.rs`, `poll.rs`, `message/receive.rs`, and the core. Two endpoints connect in
+//! `control.rs`, `helper.rs`, `shared.rs`. The layout of shared memory: `layout.rs`, `command.rs`.
 
 mod atomic;
 mod bulk;
@@ -14,20 +14,18 @@ mod command;
 mod common;
 mod connected;
 mod control;
-pub mod door;
 mod ending;
+mod endpoint;
 mod endpoint_info;
 mod event;
-mod farewell;
+mod exposed_buffer;
 #[doc(hidden)]
 pub mod fuzz;
 mod grants;
 mod helper;
 mod hints;
-mod lane;
-mod lanes;
 mod layout;
-mod lend;
+pub mod locality_probe;
 mod memory;
 mod message;
 mod name;
@@ -36,6 +34,8 @@ mod op;
 mod openings;
 mod pair;
 mod path;
+mod peer;
+mod peer_exit;
 mod poll;
 mod port;
 mod provider;
@@ -72,7 +72,7 @@ pub struct ShmDomain {
 unsafe impl Transport for Shm {
     type Domain = Arc<ShmDomain>;
     type Region = region::ShmRegion;
-    type Lanes = lanes::State;
+    type Endpoint = endpoint::EndpointState;
     type Op = op::Op;
     type Token = token::Token;
 
@@ -84,8 +84,8 @@ unsafe impl Transport for Shm {
         Ok(Arc::new(ShmDomain::default()))
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        Ok(lanes::State::new(domain, info))
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+        Ok(endpoint::EndpointState::new(domain, info))
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {

@@ -26,7 +26,7 @@ use crate::sys::{self, Mapping, Writers};
 enum Fate {
     Open,
     Shown,
-    Shared,
+    SharedEndpoint,
 }
 
 /// One allocation.
@@ -62,7 +62,7 @@ impl Allocated {
     pub fn descriptor(&self, writers: Writers) -> Option<OwnedFd> {
         let wanted = match writers {
             Writers::Present => Fate::Shown,
-            Writers::Any => Fate::Shared,
+            Writers::Any => Fate::SharedEndpoint,
         };
         let mut fate = self.fate.lock().unwrap_or_else(PoisonError::into_inner);
         if *fate == Fate::Open && self.may_be(wanted) {
@@ -74,7 +74,7 @@ impl Allocated {
 
     fn may_be(&self, fate: Fate) -> bool {
         match fate {
-            Fate::Shared => !self.is_huge,
+            Fate::SharedEndpoint => !self.is_huge,
             _ => self.sharers.load(Ordering::Relaxed) == 0,
         }
     }
@@ -130,7 +130,7 @@ impl Allocations {
 }
 
 /// The application's handle to an allocation.
-struct Handle {
+struct MemoryHandle {
     allocated: Arc<Allocated>,
     domain: Arc<crate::ShmDomain>,
 }
@@ -193,10 +193,10 @@ pub fn alloc(
         .unwrap_or_else(PoisonError::into_inner)
         .insert(allocated.base(), Arc::clone(&allocated));
     live.by_key.write().unwrap_or_else(PoisonError::into_inner).insert(allocated.key, Arc::clone(&allocated));
-    Ok(Arc::new(Handle { allocated, domain: Arc::clone(domain) }))
+    Ok(Arc::new(MemoryHandle { allocated, domain: Arc::clone(domain) }))
 }
 
-impl LibraryMemory for Handle {
+impl LibraryMemory for MemoryHandle {
     fn as_ptr(&self) -> *mut u8 {
         self.allocated.mapping.base().as_ptr()
     }
@@ -206,7 +206,7 @@ impl LibraryMemory for Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for MemoryHandle {
     fn drop(&mut self) {
         self.domain.allocations.remove(&self.allocated);
     }

@@ -3,13 +3,13 @@
 
 use ofi_api::{Error, Result};
 use ofi_core::copy;
-use ofi_core::transport::{Host, OutNote};
+use ofi_core::transport::{OutNote, Upcalls};
 
 use crate::Shm;
-use crate::command::{Words, Writer, kind};
+use crate::command::{CommandWriter, Words, kind};
 use crate::common::{Common, full};
-use crate::lane::{Broken, Flow, Lane};
 use crate::layout::wish;
+use crate::peer::{Broken, NextStep, Peer};
 
 /// Bytes of a note's words.
 const WORDS: usize = 32;
@@ -19,7 +19,7 @@ pub fn size_limit() -> usize {
     ofi_ring::record::max_body(crate::settings::COMMAND_LINES.get().next_power_of_two()) - WORDS
 }
 
-impl Lane {
+impl Peer {
     /// Sends a note.
     pub fn note(&mut self, common: &mut Common, out: &OutNote<'_>) -> Result<()> {
         if self.end.gone {
@@ -42,7 +42,7 @@ impl Lane {
             }
         };
         // SAFETY: words and payload were reserved.
-        let mut body = unsafe { Writer::new(slot.body()) };
+        let mut body = unsafe { CommandWriter::new(slot.body()) };
         out.words.into_iter().for_each(|word| body.word(word));
         // SAFETY: the pieces are lent during the call, and `len` bytes were reserved behind the words.
         unsafe { copy::gather(out.pieces, out.skip, body.rest(), out.len) };
@@ -52,7 +52,7 @@ impl Lane {
     }
 
     /// Takes a note.
-    pub fn take_note<H: Host<Shm>>(&mut self, host: &mut H, mut words: Words) -> Result<Flow, Broken> {
+    pub fn take_note<H: Upcalls<Shm>>(&mut self, host: &mut H, mut words: Words) -> Result<NextStep, Broken> {
         let mut note = [0; 4];
         for word in &mut note {
             *word = words.next().ok_or(Broken)?;
@@ -60,6 +60,6 @@ impl Lane {
         let (body, len) = words.rest();
         // SAFETY: the record has `len` more bytes, readable until it is advanced past.
         unsafe { host.noted(self.peer, note, body, len) }.map_err(|_| Broken)?;
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 }

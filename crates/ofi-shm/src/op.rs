@@ -3,7 +3,7 @@
 use ofi_api::Piece;
 use ofi_core::transport::Payload;
 
-use crate::lend::Lend;
+use crate::exposed_buffer::ExposedBuffer;
 
 /// This transport's state of an operation in flight.
 pub enum Op {
@@ -16,10 +16,10 @@ pub enum Op {
         /// It completes only when the peer confirms it.
         confirm: bool,
         /// The peer may read it.
-        lend: Option<Box<Lend>>,
+        lend: Option<Box<ExposedBuffer>>,
     },
     /// A remote write that the peer executes, and whose source it may read.
-    Write(Payload, Option<Box<Lend>>),
+    Write(Payload, Option<Box<ExposedBuffer>>),
     /// A remote read that the peer executes.
     Read {
         /// Its destination.
@@ -29,7 +29,7 @@ pub enum Op {
         /// Bytes in all.
         len: usize,
         /// Their path.
-        coming: Coming,
+        coming: ReadPath,
     },
     /// A remote access that waits for a grant.
     Parked,
@@ -37,7 +37,7 @@ pub enum Op {
 
 /// The path of a read's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coming {
+pub enum ReadPath {
     /// The peer decides.
     Asked,
     /// This end decides, or has decided against parts.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{Errno, MrAccess, RemotePiece};
 use ofi_core::domain::{DomainPart, RegionData};
 use ofi_core::keys::{Accessor, Grant};
-use ofi_ring::ticket;
+use ofi_ring::access_token;
 
 use crate::Shm;
 use crate::cma;
@@ -37,13 +37,13 @@ pub struct Opening {
 impl Opening {
     /// Removes the ticket, if it is still there.
     fn void(&self) {
-        ticket::void(self.own.word64(self.word), self.ticket);
+        access_token::void(self.own.word64(self.word), self.ticket);
     }
 
     /// Whether the peer may be writing.
     fn is_written(&self) -> bool {
         self.writer.as_ref().is_some_and(|(memory, pid)| {
-            ticket::is_writing(cma::word(memory, pair::WRITING), self.ticket) && !sys::has_ended(*pid)
+            access_token::is_writing(cma::word(memory, pair::WRITING), self.ticket) && !sys::has_ended(*pid)
         })
     }
 }
@@ -57,7 +57,7 @@ impl Openings {
     pub fn void(&self, deadline: Instant) -> bool {
         let open = self.list().clone();
         open.iter().for_each(|opening| opening.void());
-        ticket::settle();
+        access_token::settle();
         while open.iter().any(|opening| opening.is_written()) {
             if Instant::now() >= deadline {
                 return false;
@@ -69,12 +69,12 @@ impl Openings {
 }
 
 /// Keeps an opening.
-pub struct Opened {
+pub struct OpenedRegion {
     openings: Arc<Openings>,
     opening: Arc<Opening>,
 }
 
-impl Drop for Opened {
+impl Drop for OpenedRegion {
     fn drop(&mut self) {
         self.opening.void();
         self.openings.list().retain(|other| !Arc::ptr_eq(other, &self.opening));
@@ -82,12 +82,12 @@ impl Drop for Opened {
 }
 
 /// Contiguous registered memory, kept registered.
-pub struct Registered {
+pub struct RegisteredMemory {
     pub addr: *mut u8,
     pub grant: Grant<RegionData>,
 }
 
-impl Registered {
+impl RegisteredMemory {
     /// The memory of `len` bytes from byte `skip` of `piece` on; `None` if it is in several pieces.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Registered {
 
     /// Stores the ticket and keeps it until the returned value is dropped or the registration is closed. `None` if it
     /// is closed.
-    pub fn open(&self, domain: &DomainPart<Shm>, key: u64, opening: Opening) -> Option<Opened> {
+    pub fn open(&self, domain: &DomainPart<Shm>, key: u64, opening: Opening) -> Option<OpenedRegion> {
         let region = self.grant.region();
         let openings = Arc::clone(&domain.data(region)?.openings);
         let mut list = openings.list();
@@ -119,6 +119,6 @@ impl Registered {
         let opening = Arc::new(opening);
         list.push(Arc::clone(&opening));
         drop(list);
-        Some(Opened { openings, opening })
+        Some(OpenedRegion { openings, opening })
     }
 }

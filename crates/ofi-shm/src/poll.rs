@@ -8,17 +8,17 @@
 use std::sync::atomic::Ordering;
 
 use ofi_api::Errno;
-use ofi_core::transport::{Delivery, Host};
+use ofi_core::transport::{Delivery, Upcalls};
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::Wake;
 use ofi_ring::record::{Consumer, Record};
 
 use crate::command::{Words, flag, kind};
 use crate::common::Common;
-use crate::lane::bulk::{BulkIn, BulkOut};
-use crate::lane::link::Link;
-use crate::lane::{Broken, Flow, Lane};
 use crate::layout::{pair, wish};
+use crate::peer::bulk::{BulkIn, BulkOut};
+use crate::peer::link::Link;
+use crate::peer::{Broken, NextStep, Peer};
 use crate::stores::Reading;
 use crate::{Shm, message};
 
@@ -36,7 +36,7 @@ enum Then {
     Others,
 }
 
-impl Lane {
+impl Peer {
     /// Whether a poll would find work: a command, or an operation in flight.
     #[inline(always)]
     pub fn wants_poll(&self) -> bool {
@@ -48,7 +48,7 @@ impl Lane {
     /// # Errors
     /// [`Broken`] if the peer breaks the protocol.
     #[inline(always)]
-    pub fn poll<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+    pub fn poll<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut left = TURN;
         loop {
             // Most commands are plain messages, which touch no other state of the lane.
@@ -82,7 +82,7 @@ impl Lane {
     /// Takes plain messages while there are any and the core accepts them, at most `left`. Returns how many more may be
     /// taken.
     #[inline(never)]
-    fn take_messages<const TAGGED: bool, H: Host<Shm>>(
+    fn take_messages<const TAGGED: bool, H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -120,7 +120,7 @@ impl Lane {
 
     /// Takes commands of all kinds while there are any and the core and their order permit, at most `left`.
     #[inline(never)]
-    fn take_others<H: Host<Shm>>(
+    fn take_others<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -137,8 +137,8 @@ impl Lane {
             }
             let reading = Reading::begin(&record);
             match self.take(common, host, &record)? {
-                Flow::Next => reading.end(record.body_len, self.link.as_ref().map(|link| &*link.own)),
-                Flow::Stop => break,
+                NextStep::Next => reading.end(record.body_len, self.link.as_ref().map(|link| &*link.own)),
+                NextStep::Stop => break,
             }
             taken = true;
             if let Some(Link { up: Some(up), .. }) = &mut self.link {
@@ -195,7 +195,7 @@ impl Lane {
     }
 
     #[inline(never)]
-    fn poll_slow<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+    fn poll_slow<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         // Read this before the replies: the peer's answers from before it closed still count.
         let closed = self.end.gone || (self.is_closed() && self.may_tell_of_end(common));
         std::sync::atomic::fence(Ordering::Acquire); // pairs with the store of `CLOSED`
@@ -237,12 +237,12 @@ impl Lane {
 
     /// Takes one command, of any kind.
     #[inline(never)]
-    fn take<H: Host<Shm>>(
+    fn take<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         record: &Record,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         // SAFETY: the record's body is aligned, and readable until `advance`.
         let words = unsafe { Words::new(record.body, record.body_len) };
         if record.high & kind::MASK != kind::WRITE {
@@ -265,14 +265,14 @@ impl Lane {
 
     /// Asks the peer to keep its payloads if there is no more room for them.
     #[inline]
-    pub fn after_delivery<H: Host<Shm>>(&mut self, common: &Common, host: &H, delivery: Delivery) {
+    pub fn after_delivery<H: Upcalls<Shm>>(&mut self, common: &Common, host: &H, delivery: Delivery) {
         if delivery == Delivery::Kept && !self.back_pressure.wished && !host.may_hold(self.peer, common.eager)
         {
             self.wish(wish::KEEP);
         }
     }
 
-    fn take_replies<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
+    fn take_replies<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut taken = false;
         for _ in 0..TURN {
             let Some(Link { up: Some(up), .. }) = &mut self.link else { return Ok(()) };

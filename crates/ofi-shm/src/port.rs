@@ -6,7 +6,7 @@ use ofi_api::{AddrFormat, Address, Info, Result};
 use ofi_core::auth::AuthKey;
 use ofi_core::transport::Port;
 
-use crate::control::{self, Message};
+use crate::control::{self, ControlMessage};
 use crate::name;
 use crate::sys::{self, ControlSocket};
 
@@ -57,7 +57,11 @@ impl Port for ShmPort {
                     return Some((from, packet.to_vec()));
                 }
                 // Sent once: a requester whose socket has no room for it gives up when its time is over.
-                let _ = self.socket.send(&datagram.from, &Message::Rejected { incarnation: 0 }.encode(), &[]);
+                let _ = self.socket.send(
+                    &datagram.from,
+                    &ControlMessage::Rejected { incarnation: 0 }.encode(),
+                    &[],
+                );
                 tracing::debug!(target: "ofi::shm::ep_ctrl", %from, "refused a request with another authorization key");
                 continue;
             }

@@ -19,7 +19,7 @@ use crate::control::Terms;
 use crate::layout::endpoint;
 use crate::memory::Allocated;
 use crate::openings::Openings;
-use crate::shared::Shared;
+use crate::shared::SharedEndpoint;
 use crate::sys::Writers;
 
 /// The maximum time that closing waits for a peer that copies.
@@ -33,7 +33,7 @@ pub struct ShmRegion {
     /// Whether it reserves the allocation for peers that write.
     shares: bool,
     /// Its grants: endpoint and slot, once each.
-    given: Mutex<Vec<(Weak<Shared>, u32)>>,
+    given: Mutex<Vec<(Weak<SharedEndpoint>, u32)>>,
     /// The parts that peers copy directly (`single/`).
     pub openings: Arc<Openings>,
 }
@@ -56,7 +56,7 @@ impl ShmRegion {
         Self { allocated: whole, shares, given: Mutex::default(), openings: Arc::default() }
     }
 
-    fn given(&self) -> MutexGuard<'_, Vec<(Weak<Shared>, u32)>> {
+    fn given(&self) -> MutexGuard<'_, Vec<(Weak<SharedEndpoint>, u32)>> {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,7 +70,7 @@ impl Drop for ShmRegion {
 }
 
 /// The helper's answer to a peer that asks for `key`.
-pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc<OwnedFd>>) {
+pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool) -> (Terms, Option<Arc<OwnedFd>>) {
     let refused = (Terms::default(), None);
     if let Some(allocated) = shared.domain.transport.allocations.keyed(key) {
         let terms = Terms { len: allocated.mapped() as u64, slot: u32::MAX, ..Terms::default() };
@@ -126,7 +126,7 @@ pub fn answer(shared: &Arc<Shared>, key: u64, write: bool) -> (Terms, Option<Arc
     (terms, Some(Arc::new(fd)))
 }
 
-fn generation(shared: &Shared, slot: u32) -> &AtomicU32 {
+fn generation(shared: &SharedEndpoint, slot: u32) -> &AtomicU32 {
     // SAFETY: a grant slot of the endpoint memory, which lives with `shared` and is accessed atomically.
     unsafe { &*shared.memory.word(endpoint::GRANTS + 4 * (slot as usize % endpoint::GRANT_SLOTS)) }
 }
@@ -143,7 +143,7 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
     let given = region.given().clone();
     let copied = !given.is_empty() && !void(&given, deadline);
     if !copied {
-        let is_old = |entry: &(Weak<Shared>, u32)| {
+        let is_old = |entry: &(Weak<SharedEndpoint>, u32)| {
             given.iter().any(|(to, slot)| *slot == entry.1 && to.ptr_eq(&entry.0))
         };
         region.given().retain(|entry| !is_old(entry));
@@ -161,8 +161,8 @@ pub fn withdraw(region: &ShmRegion) -> Result<()> {
 }
 
 /// Voids grants and waits for copies through them, at the latest until `deadline`. Returns whether no peer copies.
-fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
-    let mut endpoints: Vec<(Arc<Shared>, u32)> = Vec::new();
+fn void(given: &[(Weak<SharedEndpoint>, u32)], deadline: Instant) -> bool {
+    let mut endpoints: Vec<(Arc<SharedEndpoint>, u32)> = Vec::new();
     for (shared, slot) in given {
         if let Some(shared) = shared.upgrade() {
             crash_point!("withdraw.void");
@@ -188,7 +188,7 @@ fn void(given: &[(Weak<Shared>, u32)], deadline: Instant) -> bool {
 }
 
 /// The allocation that contains `len` bytes at `addr`, as a key and an offset for a peer.
-pub fn source(shared: &Shared, addr: *const u8, len: usize) -> Option<(u64, u64)> {
+pub fn source(shared: &SharedEndpoint, addr: *const u8, len: usize) -> Option<(u64, u64)> {
     let found = shared.domain.transport.allocations.find(addr as usize, len);
     let allocated = found.filter(|allocated| allocated.is_for_messages())?;
     Some((allocated.key, (addr as usize - allocated.base()) as u64))

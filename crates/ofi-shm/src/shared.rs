@@ -15,9 +15,9 @@ use ofi_ring::{crash_point, lease};
 
 use crate::cma::TokenPage;
 use crate::connected::Connected;
-use crate::control::{self, Introduction, Message};
+use crate::control::{self, ControlMessage, Introduction};
 use crate::endpoint_info::EndpointInfo;
-use crate::event::Event;
+use crate::event::HelperEvent;
 use crate::layout::{doorbell, endpoint};
 use crate::pair::{OwnPair, PeerParts};
 use crate::settings::SingleCopy;
@@ -28,7 +28,7 @@ use crate::{Shm, name};
 const GOODBYE: Duration = Duration::from_millis(50);
 
 /// The part of this end of a pair that exists before the peer is attached.
-struct Entry {
+struct PairEntry {
     own: Arc<OwnPair>,
     /// The incarnation of the attached peer, once known.
     incarnation: Option<u64>,
@@ -48,7 +48,7 @@ pub struct HelperCounts {
 }
 
 /// The part of one endpoint that its owner and the helper thread share.
-pub struct Shared {
+pub struct SharedEndpoint {
     /// Its address.
     pub address: Address,
     /// Distinguishes this endpoint from later ones with the same name.
@@ -77,12 +77,12 @@ pub struct Shared {
     pub barrier: Support,
     /// Counters.
     pub counts: HelperCounts,
-    inbox: mpsc::Sender<Event>,
+    inbox: mpsc::Sender<HelperEvent>,
     /// The inbox has something.
     news: AtomicBool,
     /// Events for which the inbox had no room.
-    late: Mutex<Vec<Event>>,
-    pairs: Mutex<HashMap<Vec<u8>, Entry>>,
+    late: Mutex<Vec<HelperEvent>>,
+    pairs: Mutex<HashMap<Vec<u8>, PairEntry>>,
     /// The endpoint is closed.
     closed: AtomicBool,
     /// For an endpoint of type `FI_EP_MSG`.
@@ -91,7 +91,7 @@ pub struct Shared {
     command_lines: usize,
 }
 
-impl Shared {
+impl SharedEndpoint {
     /// Binds an endpoint's socket and creates its memories. Also returns the receiving end of its events.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Shared {
         wanted: Option<&Address>,
         info: &EndpointInfo,
         barrier: Support,
-    ) -> Result<(Arc<Self>, mpsc::Receiver<Event>)> {
+    ) -> Result<(Arc<Self>, mpsc::Receiver<HelperEvent>)> {
         let (address, socket) =
             name::bind(wanted, wanted.is_some() && wanted == info.proposed.as_ref(), info.format)?;
         let memory_fd = sys::memfd(c"ofi-shm endpoint", endpoint::SIZE)?;
@@ -142,7 +142,7 @@ impl Shared {
         Ok((Arc::new(shared), events))
     }
 
-    fn pairs(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Entry>> {
+    fn pairs(&self) -> MutexGuard<'_, HashMap<Vec<u8>, PairEntry>> {
         self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,7 +165,7 @@ impl Shared {
         }
         let own = self.new_pair()?;
         crash_point!("greet.paired");
-        pairs.insert(socket.to_vec(), Entry { own: Arc::clone(&own), incarnation: None, memory: None });
+        pairs.insert(socket.to_vec(), PairEntry { own: Arc::clone(&own), incarnation: None, memory: None });
         Ok((own, true))
     }
 
@@ -188,7 +188,7 @@ impl Shared {
             )),
             token: self.token_page.as_ref().map(TokenPage::token).unwrap_or_default(),
         };
-        let message = if welcome { Message::Welcome(who) } else { Message::Hello(who) };
+        let message = if welcome { ControlMessage::Welcome(who) } else { ControlMessage::Hello(who) };
         let fds: [BorrowedFd<'_>; 5] = [
             fds.memory.as_fd(),
             self.memory_fd.as_fd(),
@@ -222,7 +222,7 @@ impl Shared {
         pid: i32,
         greeted: bool,
         fds: &mut Vec<OwnedFd>,
-    ) -> Result<(Option<Arc<OwnPair>>, Option<Event>)> {
+    ) -> Result<(Option<Arc<OwnPair>>, Option<HelperEvent>)> {
         let incarnation = who.incarnation.to_ne_bytes();
         let about = control::greeting(!greeted, &socket, &self.name, &incarnation);
         if !self.auth.accepts(&about, who.proof) {
@@ -247,14 +247,16 @@ impl Shared {
             crash_point!("meet.mapped");
             if known.is_some() || !pairs.contains_key(&socket) {
                 // A new incarnation starts with empty rings.
-                pairs
-                    .insert(socket.clone(), Entry { own: self.new_pair()?, incarnation: None, memory: None });
+                pairs.insert(
+                    socket.clone(),
+                    PairEntry { own: self.new_pair()?, incarnation: None, memory: None },
+                );
             }
             if let Some(entry) = pairs.get_mut(&socket) {
                 entry.incarnation = Some(who.incarnation);
                 entry.memory = Some(Arc::clone(&parts.pair));
                 let own = Arc::clone(&entry.own);
-                event = Some(Event::Attached { socket: socket.clone(), own, parts });
+                event = Some(HelperEvent::Attached { socket: socket.clone(), own, parts });
             }
         }
         let own = pairs.get(&socket).map(|entry| Arc::clone(&entry.own));
@@ -338,7 +340,7 @@ impl Shared {
     }
 
     /// Hands an event to the endpoint, and wakes it if it sleeps.
-    pub fn tell(&self, event: Event) {
+    pub fn tell(&self, event: HelperEvent) {
         let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
         late.push(event);
         self.hand_over(&mut late);
@@ -364,7 +366,7 @@ impl Shared {
         late.is_empty()
     }
 
-    fn hand_over(&self, late: &mut Vec<Event>) {
+    fn hand_over(&self, late: &mut Vec<HelperEvent>) {
         let mut rest = Vec::new();
         for event in late.drain(..) {
             if !rest.is_empty() {
@@ -380,7 +382,7 @@ impl Shared {
 }
 
 /// For connected endpoints.
-impl Shared {
+impl SharedEndpoint {
     /// Hands a packet to the endpoint.
     pub fn take_packet(&self, socket: Vec<u8>, packet: &[u8]) {
         let Some(connection) = &self.connection else { return };
@@ -388,7 +390,7 @@ impl Shared {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.tell(Event::Packet { socket, packet: packet.to_vec() });
+        self.tell(HelperEvent::Packet { socket, packet: packet.to_vec() });
     }
 
     /// Ends the connection: a successor of the peer under its name is not admitted.
@@ -402,7 +404,7 @@ impl Shared {
     /// else notifies it: the word of an idle connection is not polled.
     pub fn part_from_admitted(&self) {
         let Some(socket) = self.connection.as_ref().and_then(Connected::admitted) else { return };
-        let bye = Message::Bye { incarnation: self.incarnation }.encode();
+        let bye = ControlMessage::Bye { incarnation: self.incarnation }.encode();
         let deadline = Instant::now() + GOODBYE;
         while self.socket.send(&socket, &bye, &[]).is_err_and(|error| error.is_again())
             && Instant::now() < deadline

@@ -57,13 +57,13 @@ fn ticks() -> u64 {
 
 /// How one payload is written.
 #[derive(Clone, Copy, Default)]
-pub struct Plan {
+pub struct StorePlan {
     pub stores: Stores,
     /// When its copy began, if it is timed.
     began: Option<u64>,
 }
 
-impl Plan {
+impl StorePlan {
     /// The flags of its record.
     pub fn flags(self) -> u32 {
         let streamed = if self.stores == Stores::Streaming { flag::STREAMED } else { 0 };
@@ -104,21 +104,21 @@ impl RingStores {
 
     /// Plans the payload of a record with a body of `len` bytes, to a peer that is attached if `up`. Call it right
     /// before the copy.
-    pub fn plan(&mut self, setting: StreamingStores, up: bool, len: usize) -> Plan {
+    pub fn plan(&mut self, setting: StreamingStores, up: bool, len: usize) -> StorePlan {
         match setting {
-            _ if len < LONG || !up || !Stores::STREAM => Plan::default(),
-            StreamingStores::Never => Plan::default(),
-            StreamingStores::Always => Plan { stores: Stores::Streaming, began: None },
+            _ if len < LONG || !up || !Stores::STREAM => StorePlan::default(),
+            StreamingStores::Never => StorePlan::default(),
+            StreamingStores::Always => StorePlan { stores: Stores::Streaming, began: None },
             StreamingStores::Auto => {
                 let choice = self.choice.get_or_insert_default();
                 let stores = choice.choose(len);
-                Plan { stores, began: choice.samples(stores, len, TIMED).then(ticks) }
+                StorePlan { stores, began: choice.samples(stores, len, TIMED).then(ticks) }
             }
         }
     }
 
     /// The record, whose body has `len` bytes, is published. Call it right after that.
-    pub fn written(&mut self, common: &mut Common, plan: Plan, len: usize, peer: Option<&Mapping>) {
+    pub fn written(&mut self, common: &mut Common, plan: StorePlan, len: usize, peer: Option<&Mapping>) {
         if plan.stores == Stores::Streaming {
             common.counts.streamed_bytes += len as u64;
         }
@@ -242,7 +242,7 @@ mod tests {
                     stores.choice.get_or_insert_default().measured(plan.stores, 4_096, cost);
                 }
             }
-            let plans: Vec<Plan> =
+            let plans: Vec<StorePlan> =
                 (0..1_000).map(|_| stores.plan(StreamingStores::Auto, true, 4_096)).collect();
             let streamed = plans.iter().filter(|plan| plan.stores == Stores::Streaming).count();
             assert_eq!(streamed > 500, streaming < 1.0 && Stores::STREAM, "{streamed} of 1,000");

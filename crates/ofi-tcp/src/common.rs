@@ -18,7 +18,7 @@ pub struct Common {
     pub spooled: usize,
     /// Vectors of the call that is being made.
     pub vectors: Vec<libc::iovec>,
-    pub counts: Counts,
+    pub counts: EndpointCounts,
 }
 
 // SAFETY: the vectors are empty between calls: they point nowhere when another thread gets them.
@@ -26,7 +26,7 @@ unsafe impl Send for Common {}
 
 /// Statistics.
 #[derive(Default)]
-pub struct Counts {
+pub struct EndpointCounts {
     pub connections: u64,
     pub refused: u64,
     pub broken: u64,

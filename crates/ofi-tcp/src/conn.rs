@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use ofi_api::{Errno, RemotePiece};
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::transport::Peer;
+use ofi_core::transport::PeerId;
 use rustc_hash::FxHashMap;
 
 use crate::outgoing::Outgoing;
@@ -77,7 +77,7 @@ pub struct Announced {
 
 /// A message that the peer has announced.
 #[derive(Debug)]
-pub struct Asked {
+pub struct AnnouncedMessage {
     pub len: usize,
     pub confirm: bool,
     /// The destination, once the message was requested.
@@ -100,7 +100,7 @@ pub struct Conn {
     pub socket: Option<OwnedFd>,
     pub phase: Phase,
     /// The peer; `None` until it has identified itself.
-    pub peer: Option<Peer>,
+    pub peer: Option<PeerId>,
     /// The end of the attempt, or of the wait for the peer's request.
     pub deadline: Instant,
     /// Attempts so far.
@@ -125,7 +125,7 @@ pub struct Conn {
     /// Messages that this end has announced, by number.
     pub announced: FxHashMap<u8, Announced>,
     /// Messages that the peer has announced.
-    pub asked: FxHashMap<u8, Asked>,
+    pub asked: FxHashMap<u8, AnnouncedMessage>,
     /// Bytes that have arrived and could not be processed yet.
     pub stash: Vec<u8>,
     pub body: Option<Body>,
@@ -142,7 +142,7 @@ pub struct Conn {
 
 impl Conn {
     /// A connection in its first phase.
-    pub fn new(phase: Phase, peer: Option<Peer>, deadline: Instant) -> Self {
+    pub fn new(phase: Phase, peer: Option<PeerId>, deadline: Instant) -> Self {
         Self {
             socket: None,
             phase,
@@ -203,7 +203,7 @@ impl Spool {
 }
 
 /// The state of one peer of an endpoint.
-pub struct Lane {
+pub struct Peer {
     pub address: SocketAddr,
     /// The connection on which this end sends.
     pub conn: Option<SlotId>,
@@ -216,7 +216,7 @@ pub struct Lane {
     pub spools: Slots<Spool>,
 }
 
-impl Lane {
+impl Peer {
     /// Without a connection.
     pub fn new(address: SocketAddr) -> Self {
         Self {

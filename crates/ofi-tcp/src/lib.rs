@@ -1,15 +1,15 @@
 //! Provider `tcp`: messages, tags and remote memory over TCP, on the wire protocol of C libfabric's `tcp`. An endpoint
 //! of this library and one of C libfabric (1.17, where the provider is called `net`, to 2.6) are peers like any others.
 //!
-//! [`wire`] has the protocol, without I/O. Follow a message: `Lanes::send` in `state.rs`, `lanes/sending.rs`, the queue
-//! of its connection (`outgoing.rs`), `sendmsg`; and on the peer `lanes/` (poll), `taking.rs`, and the core.
-//! Connections come about in `lanes/meeting.rs`, by the rules of `handshake.rs`.
+//! [`wire`] has the protocol, without I/O. Follow a message: `TransportEndpoint::send` in `state.rs`,
+//! `endpoint/sending.rs`, the queue of its connection (`outgoing.rs`), `sendmsg`; and on the peer `endpoint/` (poll),
+//! `taking.rs`, and the core. Connections come about in `endpoint/meeting.rs`, by the rules of `handshake.rs`.
 
 mod address;
 mod common;
 mod conn;
+mod endpoint;
 mod handshake;
-mod lanes;
 mod op;
 mod outgoing;
 mod port;
@@ -38,8 +38,8 @@ pub struct Tcp;
 unsafe impl Transport for Tcp {
     type Domain = ();
     type Region = ();
-    type Lanes = state::State;
-    type Op = op::Op;
+    type Endpoint = state::EndpointState;
+    type Op = op::TcpOp;
     type Token = op::Token;
 
     const SEVERS: bool = true;
@@ -49,8 +49,8 @@ unsafe impl Transport for Tcp {
         Ok(())
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        Ok(state::State::new(domain, info))
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+        Ok(state::EndpointState::new(domain, info))
     }
 
     fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {

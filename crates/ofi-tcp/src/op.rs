@@ -5,7 +5,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::Payload;
 
 /// This transport's state of an operation in flight.
-pub enum Op {
+pub enum TcpOp {
     /// A message or a write whose bytes are copied, and which ends with the peer's acknowledgement.
     Confirm,
     /// A message or a write that is sent from application memory.

@@ -1,8 +1,8 @@
 //! A passive endpoint: a listener, and the connection requests that it has received.
 //!
 //! The core identifies requests by cookies, which the protocol lacks, so this port generates them. A request's socket
-//! is kept with it (`Held`): accepting takes the socket, rejecting sends a refusal on it, and dropping refuses the
-//! request.
+//! is kept with it (`RequestData`): accepting takes the socket, rejecting sends a refusal on it, and dropping refuses
+//! the request.
 
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result};
 use ofi_core::cm::packet::{Kind, Packet};
-use ofi_core::transport::{Held, Port};
+use ofi_core::transport::{Port, RequestData};
 use rustc_hash::FxHashMap;
 
 use crate::sys::{self, Interest, Ready};
 use crate::wire::Order;
-use crate::wire::cm::{self, Extras, Message};
+use crate::wire::cm::{self, CmMessage, Extras};
 use crate::{address, ports, settings};
 
 /// The maximum number of connections whose requests have not arrived.
@@ -32,23 +32,23 @@ pub struct Caller {
 
 impl Caller {
     fn refuse(&self, data: &[u8]) {
-        let refusal = Message::new(cm::Kind::Refusal, data).encode();
+        let refusal = CmMessage::new(cm::CmKind::Refusal, data).encode();
         let _ = sys::send(self.socket.as_fd(), &refusal); // it may be gone
         sys::end_sending(self.socket.as_fd());
     }
 }
 
 /// The socket of an unanswered request.
-pub struct Asked(Mutex<Option<Caller>>);
+pub struct PendingCaller(Mutex<Option<Caller>>);
 
-impl Asked {
+impl PendingCaller {
     /// Takes the socket, to answer.
     pub fn take(&self) -> Option<Caller> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl Drop for Asked {
+impl Drop for PendingCaller {
     fn drop(&mut self) {
         if let Some(caller) = self.take() {
             caller.refuse(&[]);
@@ -57,7 +57,7 @@ impl Drop for Asked {
 }
 
 /// Requests by their cookies.
-type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
+type Requests = FxHashMap<u64, (Weak<PendingCaller>, Option<Arc<PendingCaller>>)>;
 
 #[derive(Default)]
 struct Desk {
@@ -118,7 +118,7 @@ impl TcpPort {
         self.ready.remove(&socket);
         let cookie = getrandom::u64().ok()?;
         let packet = Packet::new(Kind::Request, cookie, data).encode();
-        let asked = Arc::new(Asked(Mutex::new(Some(Caller { socket, order, extras }))));
+        let asked = Arc::new(PendingCaller(Mutex::new(Some(Caller { socket, order, extras }))));
         desk.requests.retain(|_, (asked, _)| asked.strong_count() > 0);
         desk.requests.insert(cookie, (Arc::downgrade(&asked), Some(asked)));
         Some((from, packet))
@@ -143,9 +143,9 @@ fn hear(socket: &OwnedFd, bytes: &mut Vec<u8>) -> Heard {
         Err(errno) if sys::is_full(errno) => return Heard::Part,
         _ => return Heard::Nothing,
     }
-    match Message::parse(bytes) {
+    match CmMessage::parse(bytes) {
         Ok(None) => Heard::Part,
-        Ok(Some((message, _))) if message.kind == cm::Kind::Request => {
+        Ok(Some((message, _))) if message.kind == cm::CmKind::Request => {
             Heard::Whole((message.order, message.extras), message.payload.to_vec())
         }
         Ok(Some(_)) => Heard::Nothing,
@@ -198,8 +198,8 @@ impl Port for TcpPort {
         None
     }
 
-    fn held(&self, cookie: u64) -> Option<Held> {
-        self.desk().requests.get_mut(&cookie)?.1.take().map(|asked| asked as Held)
+    fn held(&self, cookie: u64) -> Option<RequestData> {
+        self.desk().requests.get_mut(&cookie)?.1.take().map(|asked| asked as RequestData)
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

@@ -8,7 +8,7 @@ use ofi_api::{
 };
 use ofi_core::fabric::FabricCore;
 use ofi_core::ip::interface::Interface;
-use ofi_core::ip::request::Asked;
+use ofi_core::ip::request::AddressRequest;
 use ofi_core::offer::{self, Base, Narrow};
 
 use crate::Tcp;
@@ -69,7 +69,12 @@ fn connected(info: Info) -> Info {
 }
 
 /// The offer for all addresses, or for those of one interface.
-fn answer(request: &Request<'_>, asked: &Asked, format: AddrFormat, interface: Option<&Interface>) -> Offers {
+fn answer(
+    request: &Request<'_>,
+    asked: &AddressRequest,
+    format: AddrFormat,
+    interface: Option<&Interface>,
+) -> Offers {
     let mut reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
     if interface.is_some_and(Interface::is_loopback) {
         reach = Caps::LOCAL_COMM;

@@ -6,28 +6,30 @@ use std::sync::Arc;
 use ofi_api::{Address, Errno, Error, Info, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Arm, Held, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted};
+use ofi_core::transport::{
+    Arm, OutAtomic, OutMessage, OutNote, OutRma, PeerId, Posted, RequestData, TransportEndpoint, Upcalls,
+};
 
 use crate::Tcp;
-use crate::lanes::TcpLanes;
-use crate::op::{Op, Token};
+use crate::endpoint::TcpEndpoint;
+use crate::op::{TcpOp, Token};
 
 /// An endpoint's lanes before and after it is enabled.
-pub enum State {
+pub enum EndpointState {
     /// Before.
     Closed { domain: Arc<DomainPart<Tcp>>, info: Box<Info> },
     /// After.
-    Open(Box<TcpLanes>),
+    Open(Box<TcpEndpoint>),
 }
 
-impl State {
+impl EndpointState {
     /// See [`ofi_core::transport::Transport::open_lanes`].
     pub fn new(domain: &Arc<DomainPart<Tcp>>, info: &Info) -> Self {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
     }
 
     #[inline]
-    fn open(&mut self) -> Result<&mut TcpLanes> {
+    fn open(&mut self) -> Result<&mut TcpEndpoint> {
         match self {
             Self::Open(lanes) => Ok(lanes),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
@@ -37,30 +39,30 @@ impl State {
 
 // SAFETY: the kernel copies during its calls, and everything else is copied in polls, from and to operations that the
 // host still has.
-unsafe impl Lanes<Tcp> for State {
+unsafe impl TransportEndpoint<Tcp> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        let lanes = TcpLanes::new(domain, info, name)?;
+        let lanes = TcpEndpoint::new(domain, info, name)?;
         let address = Address::from(lanes.name);
         *self = Self::Open(Box::new(lanes));
         Ok(address)
     }
 
-    fn peer<H: Host<Tcp>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+    fn peer<H: Upcalls<Tcp>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
         self.open()?.peer(host, address)
     }
 
-    fn send<H: Host<Tcp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+    fn send<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         self.open()?.send(host, out)
     }
 
-    fn rma<H: Host<Tcp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+    fn rma<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         self.open()?.rma(host, out)
     }
 
-    fn atomic<H: Host<Tcp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+    fn atomic<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         self.open()?.atomic(host, out)
     }
 
@@ -68,28 +70,28 @@ unsafe impl Lanes<Tcp> for State {
         self.open()?.note(out)
     }
 
-    fn await_note(&mut self, peer: Peer) {
+    fn await_note(&mut self, peer: PeerId) {
         if let Ok(lanes) = self.open() {
             lanes.await_note(peer);
         }
     }
 
-    fn pull<H: Host<Tcp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+    fn pull<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
         if let Ok(lanes) = self.open() {
             lanes.pull(host, peer, token, into);
         }
     }
 
-    fn abandon(&mut self, _peer: Peer, _id: SlotId, op: &mut Op) -> bool {
+    fn abandon(&mut self, _peer: PeerId, _id: SlotId, op: &mut TcpOp) -> bool {
         match op {
-            Op::Confirm => {}
-            Op::Send { payload, .. } => payload.keep(),
-            Op::Read { pieces, .. } => *pieces = Box::default(),
+            TcpOp::Confirm => {}
+            TcpOp::Send { payload, .. } => payload.keep(),
+            TcpOp::Read { pieces, .. } => *pieces = Box::default(),
         }
         true
     }
 
-    fn sever<H: Host<Tcp>>(&mut self, host: &mut H, peer: Peer) -> bool {
+    fn sever<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId) -> bool {
         if let Ok(lanes) = self.open()
             && let Some(id) = lanes.lanes.get(peer as usize).and_then(|lane| lane.conn)
         {
@@ -98,13 +100,13 @@ unsafe impl Lanes<Tcp> for State {
         true
     }
 
-    fn discard(&mut self, peer: Peer, token: Token) {
+    fn discard(&mut self, peer: PeerId, token: Token) {
         if let Ok(lanes) = self.open() {
             lanes.discard(peer, token);
         }
     }
 
-    fn poll<H: Host<Tcp>>(&mut self, host: &mut H) {
+    fn poll<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
         if let Self::Open(lanes) = self {
             lanes.poll(host);
         }
@@ -128,15 +130,15 @@ unsafe impl Lanes<Tcp> for State {
         self.open()?.packet(to, packet)
     }
 
-    fn adopt(&mut self, held: &Held) -> Result<()> {
+    fn adopt(&mut self, held: &RequestData) -> Result<()> {
         self.open()?.adopt(held)
     }
 
-    fn join<H: Host<Tcp>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
+    fn join<H: Upcalls<Tcp>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
         self.open()?.join(host, address)
     }
 
-    fn part<H: Host<Tcp>>(&mut self, host: &mut H, _drain: bool) {
+    fn part<H: Upcalls<Tcp>>(&mut self, host: &mut H, _drain: bool) {
         if let Self::Open(lanes) = self {
             lanes.part(host);
         }

@@ -60,7 +60,7 @@ pub fn listen(address: SocketAddr) -> Result<OwnedFd> {
 const BACKLOG: i32 = 4096;
 
 /// Sets the options of every connection: packets are sent at once, and keepalive detects a dead peer while the
-/// connection is idle. (While data is in flight, the endpoint checks: see `lanes/silence.rs`.)
+/// connection is idle. (While data is in flight, the endpoint checks: see `endpoint/silence.rs`.)
 pub fn prepare(socket: BorrowedFd<'_>, patience: Duration) {
     // A socket that cannot have an option works without.
     let _ = sockopt::set_tcp_nodelay(socket, true);

@@ -10,12 +10,12 @@ use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 use ofi_core::copy;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Announced, Arrived, Delivery, Host, Peer, RemoteData, RxName};
+use ofi_core::transport::{Announced, Arrived, Delivery, PeerId, RemoteData, RxName, Upcalls};
 
 use crate::Tcp;
 use crate::common::Common;
-use crate::conn::{Asked, Body, Conn, Lane, Spool, To};
-use crate::op::{Op, Token};
+use crate::conn::{AnnouncedMessage, Body, Conn, Peer, Spool, To};
+use crate::op::{TcpOp, Token};
 use crate::wire::{Malformed, Packet, Pieces};
 
 /// The maximum payload, in bytes, of a message that is delivered in one piece.
@@ -58,15 +58,15 @@ impl From<Malformed> for Broken {
 /// The context in which packets are processed.
 pub struct At<'a, H> {
     pub common: &'a mut Common,
-    pub lane: &'a mut Lane,
+    pub lane: &'a mut Peer,
     pub host: &'a mut H,
-    pub peer: Peer,
+    pub peer: PeerId,
     /// The connection.
     pub on: SlotId,
 }
 
 /// The result of processing a packet.
-enum Step {
+enum PacketStep {
     /// The packet was processed, with this many bytes of its payload.
     Took(usize),
     /// Its payload has not arrived yet.
@@ -75,7 +75,7 @@ enum Step {
     Stall,
 }
 
-impl<H: Host<Tcp>> At<'_, H> {
+impl<H: Upcalls<Tcp>> At<'_, H> {
     pub fn who(&self) -> Accessor<'_> {
         Accessor { auth: &self.common.auth, peer: self.host.address(self.peer) }
     }
@@ -108,7 +108,7 @@ impl Conn {
     ///
     /// # Errors
     /// The peer breaks the protocol.
-    pub fn take<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
+    pub fn take<H: Upcalls<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
         let mut used = 0;
         loop {
             if self.body.is_some() {
@@ -130,9 +130,9 @@ impl Conn {
                 return Ok(used);
             }
             match self.take_packet(at, packet, &rest[header..])? {
-                Step::Took(payload) => used += header + payload,
-                Step::Wait => return Ok(used),
-                Step::Stall => {
+                PacketStep::Took(payload) => used += header + payload,
+                PacketStep::Wait => return Ok(used),
+                PacketStep::Stall => {
                     self.stalled = true;
                     return Ok(used);
                 }
@@ -140,12 +140,12 @@ impl Conn {
         }
     }
 
-    fn take_packet<H: Host<Tcp>>(
+    fn take_packet<H: Upcalls<Tcp>>(
         &mut self,
         at: &mut At<'_, H>,
         packet: Packet,
         payload: &[u8],
-    ) -> Result<Step, Broken> {
+    ) -> Result<PacketStep, Broken> {
         match packet {
             Packet::Message { tag, data, confirm, len } => {
                 let arrived = arrived(at.peer, tag, data, len as usize);
@@ -154,7 +154,7 @@ impl Conn {
             Packet::Ack => {
                 let id = self.acks.pop_front().ok_or(Broken::Unexpected("an acknowledgement of nothing"))?;
                 at.finish(id, Ok(()));
-                Ok(Step::Took(0))
+                Ok(PacketStep::Took(0))
             }
             Packet::Refusal { .. } if !self.extras.refusals => {
                 Err(Broken::Unexpected("a refusal, which was not agreed on"))
@@ -163,36 +163,36 @@ impl Conn {
                 let refused = if of_read { &mut self.reads } else { &mut self.acks };
                 let id = refused.pop_front().ok_or(Broken::Unexpected("a refusal of nothing"))?;
                 at.finish(id, Err(Errno::from_raw(errno.into())));
-                Ok(Step::Took(0))
+                Ok(PacketStep::Took(0))
             }
             Packet::Atomic { .. } | Packet::Note { .. } if !self.extras.atomics => {
                 Err(Broken::Unexpected("a packet of this library alone, which was not agreed on"))
             }
             Packet::Atomic { len, .. } | Packet::Note { len, .. } if (payload.len() as u64) < len => {
-                Ok(Step::Wait)
+                Ok(PacketStep::Wait)
             }
             Packet::Atomic { what, remote, len } => {
                 self.take_atomic(at, what, &remote_pieces(&remote)?, &payload[..len as usize])?;
-                Ok(Step::Took(len as usize))
+                Ok(PacketStep::Took(len as usize))
             }
             Packet::Note { words, len } => {
                 // SAFETY: so many bytes are there, as was just checked.
                 let taken = unsafe { at.host.noted(at.peer, words, payload.as_ptr(), len as usize) };
                 taken.map_err(|_| Broken::Unexpected("a note that is none"))?;
-                Ok(Step::Took(len as usize))
+                Ok(PacketStep::Took(len as usize))
             }
             Packet::Read { remote } => self.take_read(at, remote_pieces(&remote)?),
             Packet::ReadAnswer { len } => {
                 let id = self.reads.pop_front().ok_or(Broken::Unexpected("an answer to no read"))?;
                 let to = match at.host.op(at.peer, id) {
-                    Some(Op::Read { len: wanted, .. }) if *wanted as u64 != len => {
+                    Some(TcpOp::Read { len: wanted, .. }) if *wanted as u64 != len => {
                         return Err(Broken::Unexpected("an answer of another length than was read"));
                     }
                     Some(_) => To::Read(id),
                     None => To::Nowhere, // given up
                 };
                 self.body = Some(Body { to, at: 0, len: len as usize, confirm: false });
-                Ok(Step::Took(0))
+                Ok(PacketStep::Took(0))
             }
             Packet::Write { remote, data, confirm, len } => {
                 let remote = remote_pieces(&remote)?;
@@ -202,7 +202,7 @@ impl Conn {
                     Err(errno) => return Err(Broken::Access(errno)),
                 };
                 self.body = Some(Body { to, at: 0, len: len as usize, confirm });
-                Ok(Step::Took(0))
+                Ok(PacketStep::Took(0))
             }
             Packet::Rts { number, tag, data, confirm, len } => {
                 let arrived = arrived(at.peer, Some(tag), data, len as usize);
@@ -217,39 +217,39 @@ impl Conn {
                     self.acks.push_back(own.op);
                 }
                 self.dirty = true;
-                Ok(Step::Took(0))
+                Ok(PacketStep::Took(0))
             }
             Packet::Data { number, len } => {
                 let asked = self.asked.remove(&number).filter(|asked| asked.len as u64 == len);
                 let asked = asked.ok_or(Broken::Unexpected("a message that was not announced so"))?;
                 let to = asked.to.ok_or(Broken::Unexpected("an announced message that was not asked for"))?;
                 self.body = Some(Body { to, at: 0, len: asked.len, confirm: asked.confirm });
-                Ok(Step::Took(0))
+                Ok(PacketStep::Took(0))
             }
         }
     }
 
-    fn take_message<H: Host<Tcp>>(
+    fn take_message<H: Upcalls<Tcp>>(
         &mut self,
         at: &mut At<'_, H>,
         arrived: &Arrived,
         confirm: bool,
         payload: &[u8],
-    ) -> Step {
+    ) -> PacketStep {
         let len = arrived.len;
         if len <= EAGER {
             if payload.len() < len {
-                return Step::Wait;
+                return PacketStep::Wait;
             }
             // SAFETY: so many bytes are there, as was just checked.
             match unsafe { at.host.deliver(arrived, payload.as_ptr()) } {
                 Delivery::Taken | Delivery::Kept => {}
-                Delivery::Stopped => return Step::Stall,
+                Delivery::Stopped => return PacketStep::Stall,
             }
             if confirm {
                 self.acknowledge();
             }
-            return Step::Took(len);
+            return PacketStep::Took(len);
         }
         let spool = at.lane.spools.insert(Spool { on: at.on, bytes: Vec::new(), len });
         let to = match at.host.announce(arrived, Token::Spool(spool)) {
@@ -258,23 +258,23 @@ impl Conn {
             Announced::Unwanted(_) => To::Nowhere,
             Announced::Stopped(_) => {
                 at.lane.spools.remove(spool);
-                return Step::Stall;
+                return PacketStep::Stall;
             }
         };
         if !matches!(to, To::Spool(_)) {
             at.lane.spools.remove(spool);
         }
         self.body = Some(Body { to, at: 0, len, confirm });
-        Step::Took(0)
+        PacketStep::Took(0)
     }
 
-    fn take_announcement<H: Host<Tcp>>(
+    fn take_announcement<H: Upcalls<Tcp>>(
         &mut self,
         at: &mut At<'_, H>,
         arrived: &Arrived,
         number: u8,
         confirm: bool,
-    ) -> Result<Step, Broken> {
+    ) -> Result<PacketStep, Broken> {
         if self.asked.contains_key(&number) {
             return Err(Broken::Unexpected("a second announcement by the same number"));
         }
@@ -282,13 +282,13 @@ impl Conn {
             Announced::Pull(into) => Some(To::Receive(into)),
             Announced::Kept => None,
             Announced::Unwanted(_) => Some(To::Nowhere),
-            Announced::Stopped(_) => return Ok(Step::Stall),
+            Announced::Stopped(_) => return Ok(PacketStep::Stall),
         };
-        self.asked.insert(number, Asked { len: arrived.len, confirm, to: None });
+        self.asked.insert(number, AnnouncedMessage { len: arrived.len, confirm, to: None });
         if let Some(to) = to {
             self.ask(number, to);
         }
-        Ok(Step::Took(0))
+        Ok(PacketStep::Took(0))
     }
 
     /// Asks for an announced message.
@@ -312,19 +312,19 @@ impl Conn {
         self.dirty = true;
     }
 
-    fn take_read<H: Host<Tcp>>(
+    fn take_read<H: Upcalls<Tcp>>(
         &mut self,
         at: &mut At<'_, H>,
         remote: Vec<RemotePiece>,
-    ) -> Result<Step, Broken> {
+    ) -> Result<PacketStep, Broken> {
         if self.out.reads() > ANSWERS.1 {
-            return Ok(Step::Stall);
+            return Ok(PacketStep::Stall);
         }
         let len = match at.check(&remote, MrAccess::REMOTE_READ) {
             Ok(len) => len,
             Err(errno) if self.extras.refusals => {
                 self.refuse(true, errno);
-                return Ok(Step::Took(0));
+                return Ok(PacketStep::Took(0));
             }
             Err(errno) => return Err(Broken::Access(errno)),
         };
@@ -332,16 +332,16 @@ impl Conn {
         self.dirty = true;
         if len > COPIED_ANSWER {
             self.out.read(remote, len);
-            return Ok(Step::Took(0));
+            return Ok(PacketStep::Took(0));
         }
         let read = |to: &mut [u8]| at.common.domain.regions.read_as(at.who(), &remote, 0, to).map(|_| ());
         self.out.fill(len, read).map_err(Broken::Access)?;
         at.host.accessed(&at.common.domain.regions, MrAccess::REMOTE_READ, &remote);
-        Ok(Step::Took(0))
+        Ok(PacketStep::Took(0))
     }
 
     /// Copies bytes of a payload to their destination. Returns how many belong to it.
-    fn place<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
+    fn place<H: Upcalls<Tcp>>(&mut self, at: &mut At<'_, H>, bytes: &[u8]) -> Result<usize, Broken> {
         let may_refuse = self.extras.refusals;
         let Some(body) = &mut self.body else { return Ok(0) };
         let len = bytes.len().min(body.left());
@@ -374,7 +374,7 @@ impl Conn {
                 }
             }
             To::Read(id) => {
-                if let Some(Op::Read { pieces, .. }) = at.host.op(at.peer, *id) {
+                if let Some(TcpOp::Read { pieces, .. }) = at.host.op(at.peer, *id) {
                     // SAFETY: the pieces are lent until the read ends, and have as many bytes.
                     unsafe { copy::scatter(from, len, pieces, skip) };
                 }
@@ -386,7 +386,7 @@ impl Conn {
     }
 
     /// Ends a payload that has arrived whole. `false`: the application has no room for the report.
-    fn end_body<H: Host<Tcp>>(&mut self, at: &mut At<'_, H>) -> bool {
+    fn end_body<H: Upcalls<Tcp>>(&mut self, at: &mut At<'_, H>) -> bool {
         let Some(body) = &self.body else { return true };
         let confirm = body.confirm;
         match &body.to {
@@ -416,7 +416,7 @@ impl Conn {
 
     /// The destinations of the next bytes of a long payload, into which the socket is read directly; none if they do
     /// not go to memory or may not. Grants must be held while the destinations are used.
-    pub fn places<H: Host<Tcp>>(
+    pub fn places<H: Upcalls<Tcp>>(
         &mut self,
         at: &mut At<'_, H>,
         into: &mut Vec<libc::iovec>,
@@ -436,7 +436,7 @@ impl Conn {
                 }
             }
             To::Read(id) => {
-                if let Some(Op::Read { pieces, .. }) = at.host.op(at.peer, *id) {
+                if let Some(TcpOp::Read { pieces, .. }) = at.host.op(at.peer, *id) {
                     copy::runs(pieces, body.at, len).for_each(|(addr, len)| push(addr, len));
                 }
             }
@@ -460,7 +460,7 @@ const AT_ONCE: usize = 1 << 20;
 /// Pieces that are read at once, without the one for what follows.
 pub const VECTORS: usize = 32;
 
-fn arrived(peer: Peer, tag: Option<u64>, data: Option<u64>, len: usize) -> Arrived {
+fn arrived(peer: PeerId, tag: Option<u64>, data: Option<u64>, len: usize) -> Arrived {
     Arrived {
         peer,
         rx: RxName::ANY,

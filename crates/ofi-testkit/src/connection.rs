@@ -7,7 +7,7 @@ use ofi::raw::{
     WaitObj,
 };
 
-use crate::side::Side;
+use crate::side::TestEndpoint;
 use crate::wait;
 
 /// A passive endpoint that listens.
@@ -54,7 +54,7 @@ impl Listener {
     /// # Panics
     /// If something else arrives, or nothing.
     #[track_caller]
-    pub fn request(&self, sides: &[&Side]) -> Event {
+    pub fn request(&self, sides: &[&TestEndpoint]) -> Event {
         let event = event(&self.eq, sides);
         assert_eq!((event.kind, event.fid), (EventKind::ConnReq, self.pep.fid()));
         assert!(event.info.as_ref().is_some_and(|info| info.handle.is_some()), "an info with its request");
@@ -83,7 +83,7 @@ pub fn try_outcome(eq: &Arc<dyn EventQueue>) -> Option<Result<Event, EqErrorEntr
 /// # Panics
 /// If nothing arrives.
 #[track_caller]
-pub fn outcome(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Result<Event, EqErrorEntry> {
+pub fn outcome(eq: &Arc<dyn EventQueue>, sides: &[&TestEndpoint]) -> Result<Event, EqErrorEntry> {
     wait::drive(sides, "an event", || try_outcome(eq))
 }
 
@@ -92,7 +92,7 @@ pub fn outcome(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Result<Event, EqErr
 /// # Panics
 /// If an error arrives, or nothing.
 #[track_caller]
-pub fn event(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Event {
+pub fn event(eq: &Arc<dyn EventQueue>, sides: &[&TestEndpoint]) -> Event {
     outcome(eq, sides).expect("an event")
 }
 
@@ -101,7 +101,7 @@ pub fn event(eq: &Arc<dyn EventQueue>, sides: &[&Side]) -> Event {
 /// # Panics
 /// If it is not an event of `kind` about the endpoint.
 #[track_caller]
-pub fn event_of(side: &Side, kind: EventKind, sides: &[&Side]) -> Event {
+pub fn event_of(side: &TestEndpoint, kind: EventKind, sides: &[&TestEndpoint]) -> Event {
     let event = event(side.eq(), sides);
     assert_eq!((event.kind, event.fid), (kind, side.ep.fid()), "{event:?}");
     event

@@ -4,7 +4,7 @@ use ofi::raw::{Caps, GetinfoFlags, Hints, Info, MrMode, Result, Version};
 
 use crate::opening::Opening;
 use crate::pair::Pair;
-use crate::side::Side;
+use crate::side::TestEndpoint;
 
 /// One transport and endpoint type, as the suite sees it.
 pub trait Kit: Sync {
@@ -88,7 +88,7 @@ impl dyn Kit + '_ {
 
     /// Opens one endpoint with the usual options.
     #[track_caller]
-    pub fn side(&self) -> Side {
+    pub fn side(&self) -> TestEndpoint {
         self.opening().open()
     }
 

@@ -27,7 +27,7 @@ pub use kit::Kit;
 pub use memory::{Memory, Slice};
 pub use opening::Opening;
 pub use pair::Pair;
-pub use side::{Event, Side};
+pub use side::{Event, TestEndpoint};
 
 /// The imports of almost every case and test.
 pub mod prelude {
@@ -39,6 +39,6 @@ pub mod prelude {
     pub use crate::memory::{Memory, Slice};
     pub use crate::opening::Opening;
     pub use crate::pair::Pair;
-    pub use crate::side::{Event, Side, remote, remote_at};
+    pub use crate::side::{Event, TestEndpoint, remote, remote_at};
     pub use crate::wait;
 }

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use ofi::raw::{CqErrorEntry, CqTaggedEntry, FiAddr, Result};
 
-use crate::side::{Event, Side};
+use crate::side::{Event, TestEndpoint};
 use crate::wait;
 
 /// `a` mostly sends, `b` mostly receives.
 pub struct Pair {
     /// The first side.
-    pub a: Side,
+    pub a: TestEndpoint,
     /// The second side.
-    pub b: Side,
+    pub b: TestEndpoint,
     /// `b`'s number at `a`.
     pub to_b: FiAddr,
     /// `a`'s number at `b`.
@@ -22,7 +22,7 @@ pub struct Pair {
 impl Pair {
     /// Inserts two endpoints' addresses at each other.
     #[track_caller]
-    pub fn of(a: Side, b: Side) -> Self {
+    pub fn of(a: TestEndpoint, b: TestEndpoint) -> Self {
         let (to_b, to_a) = (a.insert(&b), b.insert(&a));
         Self { a, b, to_b, to_a }
     }
@@ -42,19 +42,19 @@ impl Pair {
 
     /// The next event of `side`, driving both.
     #[track_caller]
-    pub fn next(&self, side: &Side) -> Event {
+    pub fn next(&self, side: &TestEndpoint) -> Event {
         self.drive("an event", || side.next())
     }
 
     /// The next event of `side`, which must be a success.
     #[track_caller]
-    pub fn done(&self, side: &Side) -> CqTaggedEntry {
+    pub fn done(&self, side: &TestEndpoint) -> CqTaggedEntry {
         self.next(side).done()
     }
 
     /// The next event of `side`, which must be a success, and its source.
     #[track_caller]
-    pub fn done_from(&self, side: &Side) -> (CqTaggedEntry, FiAddr) {
+    pub fn done_from(&self, side: &TestEndpoint) -> (CqTaggedEntry, FiAddr) {
         match self.next(side) {
             Event::Done(entry, source) => (entry, source),
             Event::Failed(error) => panic!("a failure: {error:?}"),
@@ -63,13 +63,13 @@ impl Pair {
 
     /// The next event of `side`, which must be a failure.
     #[track_caller]
-    pub fn failed(&self, side: &Side) -> CqErrorEntry {
+    pub fn failed(&self, side: &TestEndpoint) -> CqErrorEntry {
         self.next(side).failed()
     }
 
     /// Waits until `count` operations of `side` with this context have succeeded.
     #[track_caller]
-    pub fn all_done(&self, side: &Side, context: usize, count: usize) {
+    pub fn all_done(&self, side: &TestEndpoint, context: usize, count: usize) {
         for number in 0..count {
             self.drive(&format!("operation {number} of {count}"), || side.next_of(context)).done();
         }
@@ -106,7 +106,7 @@ impl Pair {
     }
 
     #[track_caller]
-    fn greet(&self, from: &Side, to: FiAddr, at: &Side) {
+    fn greet(&self, from: &TestEndpoint, to: FiAddr, at: &TestEndpoint) {
         const CONTEXT: usize = usize::MAX;
         self.post(|| at.receive(()).context(CONTEXT).post());
         self.post(|| from.out(to, ()).context(CONTEXT).inject().send());

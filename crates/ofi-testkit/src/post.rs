@@ -6,13 +6,13 @@ use ofi::raw::{
 };
 
 use crate::memory::{Buffers, Slice};
-use crate::side::Side;
+use crate::side::TestEndpoint;
 
 /// A send, write or read to post.
 #[derive(Clone)]
 #[must_use]
 pub struct Out<'a> {
-    side: &'a Side,
+    side: &'a TestEndpoint,
     to: FiAddr,
     buffers: Buffers,
     context: Context,
@@ -26,7 +26,7 @@ pub struct Out<'a> {
 #[derive(Clone)]
 #[must_use]
 pub struct In<'a> {
-    side: &'a Side,
+    side: &'a TestEndpoint,
     buffers: Buffers,
     source: FiAddr,
     context: Context,
@@ -35,7 +35,7 @@ pub struct In<'a> {
     call: Call,
 }
 
-impl Side {
+impl TestEndpoint {
     /// An operation from or into `buffers` with peer `to`.
     pub fn out(&self, to: FiAddr, buffers: impl Into<Buffers>) -> Out<'_> {
         Out {

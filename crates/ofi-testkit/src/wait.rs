@@ -3,7 +3,7 @@
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-use crate::side::Side;
+use crate::side::TestEndpoint;
 
 /// The time limit of every wait. It is generous, because the suite shares its cores with other builds.
 pub const BOUND: Duration = Duration::from_secs(10);
@@ -13,13 +13,18 @@ pub const BOUND: Duration = Duration::from_secs(10);
 /// # Panics
 /// After [`BOUND`], with `what` was awaited and the counters of all sides.
 #[track_caller]
-pub fn drive<T>(sides: &[&Side], what: &str, ready: impl FnMut() -> Option<T>) -> T {
+pub fn drive<T>(sides: &[&TestEndpoint], what: &str, ready: impl FnMut() -> Option<T>) -> T {
     drive_for(BOUND, sides, what, ready)
 }
 
 /// As [`drive`], with a bound of its own.
 #[track_caller]
-pub fn drive_for<T>(bound: Duration, sides: &[&Side], what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+pub fn drive_for<T>(
+    bound: Duration,
+    sides: &[&TestEndpoint],
+    what: &str,
+    mut ready: impl FnMut() -> Option<T>,
+) -> T {
     let start = Instant::now();
     loop {
         sides.iter().for_each(|side| side.poll());
@@ -49,14 +54,14 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// # Panics
 /// As [`drive`].
 #[track_caller]
-pub fn until_counted(sides: &[&Side], side: &Side, name: &str, act: impl FnOnce()) {
+pub fn until_counted(sides: &[&TestEndpoint], side: &TestEndpoint, name: &str, act: impl FnOnce()) {
     let before = side.statistic(name);
     act();
     drive(sides, name, || (side.statistic(name) > before).then_some(()));
 }
 
 /// Drives `sides` for all of `time`, for cases that check that an event does not occur.
-pub fn drive_through(time: Duration, sides: &[&Side]) {
+pub fn drive_through(time: Duration, sides: &[&TestEndpoint]) {
     let start = Instant::now();
     while start.elapsed() < time {
         sides.iter().for_each(|side| side.poll());

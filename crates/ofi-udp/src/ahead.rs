@@ -8,16 +8,16 @@
 
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, flag};
-use ofi_core::transport::{Announced, Arrived, Host, OutMessage, Peer};
+use ofi_core::transport::{Announced, Arrived, OutMessage, PeerId, Upcalls};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
 use crate::command::READY;
-use crate::lane::Lane;
-use crate::lane::ahead::Ahead;
-use crate::lane::common::Common;
 use crate::op::Token;
 use crate::parts::Parts;
+use crate::peer::Peer;
+use crate::peer::ahead::Ahead;
+use crate::peer::common::Common;
 
 /// Maximum length in bytes of a message that leaves ahead of its request.
 pub const MAX_AHEAD_LEN: usize = 256 << 10;
@@ -35,7 +35,7 @@ pub fn operation(token: u64) -> (SlotId, bool) {
     (SlotId::from_wire(token & !MARK), token & MARK != 0)
 }
 
-impl Lane {
+impl Peer {
     /// Whether a long message is sent ahead of its request. With several messages in flight the round trips overlap,
     /// and requested parts are received in place, so they wait.
     pub fn goes_ahead(&self, out: &OutMessage<'_>) -> bool {
@@ -43,7 +43,7 @@ impl Lane {
     }
 
     /// Takes the announcement of a message whose payload follows at once.
-    pub fn expect_ahead<H: Host<Udp>>(
+    pub fn expect_ahead<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
@@ -71,12 +71,12 @@ impl Lane {
     }
 
     /// Takes parts of such a payload. Returns whether it is complete.
-    pub fn take_parts_ahead<H: Host<Udp>>(
+    pub fn take_parts_ahead<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         parts: &Parts<'_>,
     ) -> Result<bool, Broken> {
         let ahead = self.long().ahead.as_mut().ok_or(Broken)?;

@@ -8,7 +8,7 @@ use core::ops::{Deref, DerefMut};
 use ofi_api::Piece;
 use ofi_core::slots::{SlotId, Slots};
 
-use crate::lent::Lent;
+use crate::lent::AnswerMemory;
 use crate::socket::Gaps;
 
 /// Maximum bytes of answers in flight to one peer.
@@ -34,7 +34,7 @@ pub fn is_answer(token: u64) -> bool {
 /// Where an answer's bytes are.
 enum Backing {
     Copied(Room),
-    Lent(Lent),
+    AnswerMemory(AnswerMemory),
 }
 
 /// Bytes of a read, from byte `at` of it on.
@@ -47,7 +47,7 @@ impl Answer {
     fn len(&self) -> usize {
         match &self.backing {
             Backing::Copied(room) => room.len(),
-            Backing::Lent(lent) => lent.len(),
+            Backing::AnswerMemory(lent) => lent.len(),
         }
     }
 
@@ -60,7 +60,7 @@ impl Answer {
 
 /// Memory for a copy.
 pub struct Room {
-    /// Its length is one of [`Spare`]'s.
+    /// Its length is one of [`BufPool`]'s.
     memory: Box<[u8]>,
     len: usize,
 }
@@ -82,7 +82,7 @@ impl DerefMut for Room {
 /// Free memory for copies, by length. It is reused because it is in the cache: fresh memory costs a page fault for each
 /// page, and the allocator returns long pieces to the system at once.
 #[derive(Default)]
-pub struct Spare {
+pub struct BufPool {
     pieces: [Vec<Box<[u8]>>; LENGTHS],
     bytes: usize,
 }
@@ -92,7 +92,7 @@ fn place_of(len: usize) -> usize {
     (len.next_power_of_two() / SHORTEST).max(1).ilog2() as usize
 }
 
-impl Spare {
+impl BufPool {
     /// Memory for `len` bytes, with any content; at most [`CHUNK`].
     pub fn take(&mut self, len: usize) -> Room {
         let place = place_of(len);
@@ -106,7 +106,7 @@ impl Spare {
         Room { memory, len }
     }
 
-    /// Returns memory from [`Spare::take`]. Above the limit, memory of other lengths is freed first, because reads
+    /// Returns memory from [`BufPool::take`]. Above the limit, memory of other lengths is freed first, because reads
     /// mostly have the same length.
     pub fn give_back(&mut self, room: Room) {
         let own = place_of(room.len);
@@ -147,9 +147,9 @@ impl Answers {
     }
 
     /// Stores an answer that is sent from registered memory, and returns its token.
-    pub fn lend(&mut self, lent: Lent, at: u64) -> u64 {
+    pub fn lend(&mut self, lent: AnswerMemory, at: u64) -> u64 {
         self.lent += 1;
-        self.insert(Backing::Lent(lent), at)
+        self.insert(Backing::AnswerMemory(lent), at)
     }
 
     fn insert(&mut self, backing: Backing, at: u64) -> u64 {
@@ -160,17 +160,17 @@ impl Answers {
 
     /// Copies all answers that are still in registered memory, which may change or disappear from now on.
     #[inline]
-    pub fn settle(&mut self, spare: &mut Spare) {
+    pub fn settle(&mut self, spare: &mut BufPool) {
         if self.lent > 0 {
             self.copy_lent(spare);
         }
     }
 
     #[cold]
-    fn copy_lent(&mut self, spare: &mut Spare) {
-        for id in self.answers.ids(|answer| matches!(answer.backing, Backing::Lent(_))) {
+    fn copy_lent(&mut self, spare: &mut BufPool) {
+        for id in self.answers.ids(|answer| matches!(answer.backing, Backing::AnswerMemory(_))) {
             let Some(answer) = self.answers.get_mut(id) else { continue };
-            if let Backing::Lent(lent) = &answer.backing {
+            if let Backing::AnswerMemory(lent) = &answer.backing {
                 let mut room = spare.take(lent.len());
                 lent.fill(0, &mut room);
                 answer.backing = Backing::Copied(room);
@@ -180,12 +180,12 @@ impl Answers {
     }
 
     /// Handles the acknowledgement of a whole answer, and reuses its memory.
-    pub fn arrived(&mut self, token: u64, spare: &mut Spare) {
+    pub fn arrived(&mut self, token: u64, spare: &mut BufPool) {
         let Some(answer) = self.answers.remove(SlotId::from_wire(token & !MARK)) else { return };
         self.bytes -= answer.len();
         match answer.backing {
             Backing::Copied(room) => spare.give_back(room),
-            Backing::Lent(_) => self.lent -= 1,
+            Backing::AnswerMemory(_) => self.lent -= 1,
         }
     }
 
@@ -200,7 +200,7 @@ impl Answers {
             Some((Answer { backing: Backing::Copied(room), .. }, skip)) => {
                 to.copy_from_slice(&room[skip..skip + to.len()]);
             }
-            Some((Answer { backing: Backing::Lent(lent), .. }, skip)) => lent.fill(skip, to),
+            Some((Answer { backing: Backing::AnswerMemory(lent), .. }, skip)) => lent.fill(skip, to),
             None => to.fill(0), // never requested: parts belong to kept answers
         }
     }
@@ -215,7 +215,7 @@ impl Answers {
                 let bytes = &room[skip..skip + to.len()];
                 gaps.leave(&[Piece::new(bytes.as_ptr().cast_mut(), bytes.len())], 0, to)
             }
-            Backing::Lent(lent) => lent.leave(skip, to, gaps),
+            Backing::AnswerMemory(lent) => lent.leave(skip, to, gaps),
         }
     }
 }
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_there_until_it_has_arrived_and_shows_nothing_of_others() {
-        let (mut spare, mut answers) = (Spare::default(), Answers::default());
+        let (mut spare, mut answers) = (BufPool::default(), Answers::default());
         let mut bytes = spare.take(CHUNK);
         bytes.fill(9);
         spare.give_back(bytes);
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again_by_the_next_reads_of_that_length() {
-        let mut spare = Spare::default();
+        let mut spare = BufPool::default();
         for len in [CHUNK, 64 << 10, CHUNK, 5_000, 64 << 10] {
             let most = SPARE / len.next_power_of_two();
             let places = |rooms: &[Room]| -> Vec<_> {
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn every_length_has_room() {
-        let mut spare = Spare::default();
+        let mut spare = BufPool::default();
         for len in [0, 1, SHORTEST, SHORTEST + 1, CHUNK - 1, CHUNK] {
             let room = spare.take(len);
             assert_eq!(room.len(), len);

@@ -6,19 +6,19 @@ use ofi_core::atomic::{Executor, MAX_PACKET_ATOMIC_LEN, Sent};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::served::total_len;
-use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
+use ofi_core::transport::{OutAtomic, PeerId, Posted, Upcalls};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
 use crate::command::{STREAM_LIMIT, kind};
-use crate::lane::Lane;
-use crate::lane::common::Common;
 use crate::message::full;
 use crate::op::Op;
+use crate::peer::Peer;
+use crate::peer::common::Common;
 
-impl Lane {
+impl Peer {
     /// Changes the peer's memory.
-    pub fn atomic<H: Host<Udp>>(
+    pub fn atomic<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
@@ -52,12 +52,12 @@ impl Lane {
     }
 
     /// Executes an operation of the peer.
-    pub fn take_atomic<H: Host<Udp>>(
+    pub fn take_atomic<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);

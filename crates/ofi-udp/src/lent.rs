@@ -8,14 +8,14 @@ use ofi_core::keys::{Accessor, Grant};
 use crate::socket::Gaps;
 
 /// The registered memory that the answer to a read is sent from.
-pub struct Lent {
-    /// They keep the registrations open: closing one waits for its grants (`Lanes::give_back`).
+pub struct AnswerMemory {
+    /// They keep the registrations open: closing one waits for its grants (`TransportEndpoint::give_back`).
     _grants: Vec<Grant<RegionData>>,
     pieces: Box<[Piece]>,
     len: usize,
 }
 
-impl Lent {
+impl AnswerMemory {
     /// The part of `remote` that `who` may read: `len` bytes from byte `skip`.
     ///
     /// # Errors

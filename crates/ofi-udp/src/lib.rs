@@ -1,24 +1,23 @@
 //! Provider `udp`: messages, tags and remote memory over any IP network, on ordinary sockets.
 //!
 //! `ofi-rdm` decides on the content and timing of datagrams; this crate has the sockets and the clock, and defines the
-//! records of a session. The path of a message: [`Lanes::send`](ofi_core::transport::Lanes::send) in `state.rs`,
-//! `lanes/`, `message.rs`, the session's stream, a packet, `socket/`; and on the peer `lanes/` (poll), `glue.rs`,
-//! `message.rs` again, and the core. Peers of the same host use shared memory: `near.rs`. `command.rs` has the layout
-//! of records; `docs/protocol.md` specifies all of it.
+//! records of a session. The path of a message:
+//! [`TransportEndpoint::send`](ofi_core::transport::TransportEndpoint::send) in `state.rs`, `endpoint/`, `message.rs`,
+//! the session's stream, a packet, `socket/`; and on the peer `endpoint/` (poll), `driver_adapter.rs`, `message.rs`
+//! again, and the core. Peers of the same host use shared memory: `near.rs`. `command.rs` has the layout of records;
+//! `docs/protocol.md` specifies all of it.
 
 mod address;
 mod ahead;
 mod answer;
 mod atomic;
 mod class;
-mod coming;
 mod command;
 mod config;
 mod connected;
 mod datagram;
-mod glue;
-mod lane;
-mod lanes;
+mod driver_adapter;
+mod endpoint;
 mod lent;
 mod liveness;
 mod message;
@@ -27,12 +26,14 @@ mod nic;
 mod note;
 mod op;
 mod parts;
+mod peer;
 mod placement;
 mod port;
 mod ports;
 mod probe;
 mod provider;
 mod rma;
+mod rx_batch;
 mod settings;
 mod sockaddr;
 mod socket;
@@ -59,7 +60,7 @@ pub struct Udp;
 unsafe impl Transport for Udp {
     type Domain = ();
     type Region = ();
-    type Lanes = state::State;
+    type Endpoint = state::EndpointState;
     type Op = op::Op;
     type Token = op::Token;
 
@@ -72,8 +73,8 @@ unsafe impl Transport for Udp {
         Ok(())
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        Ok(state::State::new(domain, info))
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+        Ok(state::EndpointState::new(domain, info))
     }
 
     fn register(_domain: &Self::Domain, _attr: &MrAttr<'_>) -> Result<Self::Region> {

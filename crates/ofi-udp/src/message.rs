@@ -5,15 +5,15 @@ use ofi_core::copy;
 use ofi_core::log::Limit;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words, flag};
-use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Payload, Peer, Posted};
+use ofi_core::transport::{Announced, Delivery, OutMessage, Payload, PeerId, Posted, Upcalls};
 use ofi_rdm::{Flow, Sender};
 
 use crate::command::{READY, STREAM_LIMIT, kind};
-use crate::lane::common::Common;
-use crate::lane::pull::Pull;
-use crate::lane::{DETACHED, Lane};
 use crate::op::{Op, Token};
 use crate::parts::Parts;
+use crate::peer::common::Common;
+use crate::peer::pull::Pull;
+use crate::peer::{DETACHED, Peer};
 use crate::socket::Gaps;
 use crate::{Udp, ahead};
 
@@ -29,9 +29,9 @@ pub fn fill(payload: &Payload, skip: usize, to: &mut [u8]) {
     to[got..].fill(0);
 }
 
-impl Lane {
+impl Peer {
     /// Sends a message.
-    pub fn send<H: Host<Udp>>(
+    pub fn send<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
@@ -81,7 +81,7 @@ impl Lane {
 
     /// Announces a message. Its payload is sent when the peer requests it.
     #[cold]
-    fn announce<H: Host<Udp>>(
+    fn announce<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
@@ -128,7 +128,7 @@ impl Lane {
     }
 
     /// Logs the protocol of an announced message, once for each peer and protocol.
-    fn tell<H: Host<Udp>>(
+    fn tell<H: Upcalls<Udp>>(
         &mut self,
         common: &Common,
         host: &H,
@@ -159,12 +159,12 @@ impl Lane {
     }
 
     /// Processes a message that arrived in a command.
-    pub fn take_message<H: Host<Udp>>(
+    pub fn take_message<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
     ) -> Result<Flow, Broken> {
@@ -194,12 +194,12 @@ impl Lane {
     }
 
     /// Processes an announcement.
-    pub fn take_announcement<H: Host<Udp>>(
+    pub fn take_announcement<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         (kind, flags): (u8, u8),
         body: &[u8],
     ) -> Result<Flow, Broken> {
@@ -221,12 +221,12 @@ impl Lane {
     }
 
     /// Requests an announced payload for the newly posted receive `into`.
-    pub fn pull<H: Host<Udp>>(
+    pub fn pull<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         token: Token,
         into: SlotId,
     ) {
@@ -234,12 +234,12 @@ impl Lane {
     }
 
     /// Requests an announced payload for the open receive `into`, with these flags.
-    fn request<H: Host<Udp>>(
+    fn request<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         (token, flags): (Token, u8),
         into: SlotId,
     ) {
@@ -269,12 +269,12 @@ impl Lane {
     }
 
     /// Processes the peer's request for a payload.
-    pub fn start_payload<H: Host<Udp>>(
+    pub fn start_payload<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
     ) -> Result<(), Broken> {
@@ -313,12 +313,12 @@ impl Lane {
     }
 
     /// Processes parts of a pulled payload. Returns whether it is complete.
-    pub fn take_message_parts<H: Host<Udp>>(
+    pub fn take_message_parts<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         parts: &Parts<'_>,
     ) -> Result<bool, Broken> {
         let into = SlotId::from_wire(parts.id);
@@ -351,7 +351,7 @@ impl Lane {
 
 /// Logs that the queue to a peer is full, unless the operation only waits for a fence.
 #[cold]
-pub fn full<H: Host<Udp>>(host: &H, peer: Peer, sender: &Sender) {
+pub fn full<H: Upcalls<Udp>>(host: &H, peer: PeerId, sender: &Sender) {
     static LIMIT: Limit = Limit::new();
     let queued = sender.commands.records();
     if queued > STREAM_LIMIT

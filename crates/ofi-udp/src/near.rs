@@ -1,22 +1,22 @@
 //! Peers of the same host: shared memory, under the endpoint's network address.
 //!
 //! An endpoint at `10.0.0.1:7000` is also the shared-memory endpoint `fi_shm://udp/10.0.0.1:7000`, and one at all
-//! addresses of the host is `fi_shm://udp/0.0.0.0:7000`; each announces this by a [`Door`]. Before its first message to
-//! an endpoint, a peer checks whether the address belongs to this host and the door exists. Otherwise it uses the
-//! socket: peers on other hosts, in containers with their own network, of other users, and with shared memory turned
-//! off.
+//! addresses of the host is `fi_shm://udp/0.0.0.0:7000`; each announces this by a [`ProbeListener`]. Before its first
+//! message to an endpoint, a peer checks whether the address belongs to this host and the door exists. Otherwise it
+//! uses the socket: peers on other hosts, in containers with their own network, of other users, and with shared memory
+//! turned off.
 
 use std::net::SocketAddr;
 
 use ofi_api::{AddrFormat, Address, Info, Result};
-use ofi_core::composite::Pairing;
+use ofi_core::composite::CompositeSpec;
 use ofi_shm::Shm;
-use ofi_shm::door::{self, Door};
+use ofi_shm::locality_probe::{self, ProbeListener};
 
 use crate::Udp;
 use crate::address;
 use crate::settings;
-use crate::state::State;
+use crate::state::EndpointState;
 
 /// Prefix of the addresses in shared memory.
 const SCHEME: &str = "fi_shm://udp/";
@@ -26,10 +26,10 @@ const PASSIVE: &str = "passive/";
 /// The composite transport: sockets for other hosts, and shared memory for this one.
 pub struct UdpOrShm;
 
-impl Pairing for UdpOrShm {
+impl CompositeSpec for UdpOrShm {
     type Near = Shm;
     type Far = Udp;
-    type Meeting = Door;
+    type Meeting = ProbeListener;
 
     const FAR_IS_COSTLY: bool = true;
     const FAR_NAME: &'static str = "sockets";
@@ -39,7 +39,7 @@ impl Pairing for UdpOrShm {
         settings::SHARED_MEMORY.get().then_some(info)
     }
 
-    fn own_near(lanes: &State, far: &Address) -> Option<Address> {
+    fn own_near(lanes: &EndpointState, far: &Address) -> Option<Address> {
         let own = address::socket(far).ok()?;
         Some(name(if lanes.has_all_addresses() { all_of(own) } else { own }))
     }
@@ -56,12 +56,12 @@ impl Pairing for UdpOrShm {
         ips.map(|ip| Address::from(SocketAddr::new(ip, socket.port()))).collect()
     }
 
-    fn meet(near: &Address) -> Result<Door> {
-        Door::open(near)
+    fn meet(near: &Address) -> Result<ProbeListener> {
+        ProbeListener::open(near)
     }
 
-    fn near_address(_own: &mut Door, far: &Address) -> Option<Address> {
-        near_names(far, name).find(door::is_open)
+    fn near_address(_own: &mut ProbeListener, far: &Address) -> Option<Address> {
+        near_names(far, name).find(locality_probe::is_open)
     }
 
     fn passive_near(wanted: Option<&Address>, far: &Address) -> Option<Address> {
@@ -72,7 +72,7 @@ impl Pairing for UdpOrShm {
     }
 
     fn near_passive(far: &Address) -> Option<Address> {
-        near_names(far, passive_name).find(door::is_open)
+        near_names(far, passive_name).find(locality_probe::is_open)
     }
 
     fn near_names(far: &Address) -> Vec<Address> {
@@ -87,7 +87,7 @@ impl Pairing for UdpOrShm {
 
 /// The names in shared memory, built by `name`, that an endpoint of this host at `far` may have.
 fn near_names(far: &Address, name: fn(SocketAddr) -> Address) -> impl Iterator<Item = Address> {
-    let socket = address::socket(far).ok().filter(|socket| door::is_local(socket.ip()));
+    let socket = address::socket(far).ok().filter(|socket| locality_probe::is_local(socket.ip()));
     socket.into_iter().flat_map(|socket| [socket, all_of(socket)]).map(name)
 }
 

@@ -3,7 +3,7 @@
 use ofi_api::{Error, Result};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
-use ofi_core::transport::{Host, OutNote, Peer};
+use ofi_core::transport::{OutNote, PeerId, Upcalls};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
@@ -32,7 +32,7 @@ pub fn send(sender: &mut Sender, out: &OutNote<'_>) -> Result<()> {
 }
 
 /// Takes a note.
-pub fn take<H: Host<Udp>>(host: &mut H, peer: Peer, body: &[u8]) -> Result<Flow, Broken> {
+pub fn take<H: Upcalls<Udp>>(host: &mut H, peer: PeerId, body: &[u8]) -> Result<Flow, Broken> {
     let mut words = Words(body);
     let say = [words.word()?, words.word()?, words.word()?, words.word()?];
     if words.0.len() > MAX_NOTE_LEN {

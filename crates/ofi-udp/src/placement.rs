@@ -12,21 +12,21 @@ use ofi_api::{MrAccess, Piece};
 use ofi_core::domain::RegionData;
 use ofi_core::keys::Grant;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, Peer};
-use ofi_rdm::{Foresight, Part};
+use ofi_core::transport::{PeerId, Upcalls};
+use ofi_rdm::{Part, RxPrediction};
 
 use crate::Udp;
-use crate::coming::Next;
 use crate::command::kind;
-use crate::lane::common::accessor;
-use crate::lanes::UdpLanes;
+use crate::endpoint::UdpEndpoint;
 use crate::op::Op;
-use crate::socket::{Expected, LEAST_GAP, Place};
+use crate::peer::common::accessor;
+use crate::rx_batch::Next;
+use crate::socket::{Expected, LEAST_GAP, PlacementBuffer};
 
 /// Expected packets, and the destination of their payloads.
 pub struct Placement {
     pub expected: Expected,
-    pub peer: Peer,
+    pub peer: PeerId,
     /// Keeps registered memory open. Memory of a receive or read is lent to the endpoint, and during a poll the
     /// operation can end only with its last byte.
     _grant: Option<Grant<RegionData>>,
@@ -47,7 +47,7 @@ fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Optio
 /// start of a page, and copies it with the string instruction (see `ofi-core/copy/string.rs`).
 fn is_slow(base: *mut u8) -> bool {
     const PAGE: usize = 4096;
-    (1..16).contains(&((base as usize).wrapping_sub(Foresight::HEAD) % PAGE))
+    (1..16).contains(&((base as usize).wrapping_sub(RxPrediction::HEAD) % PAGE))
 }
 
 /// The missing bytes of a payload, and their destination.
@@ -63,15 +63,19 @@ struct Missing {
 
 /// Rows of expected parts under construction, and their destinations.
 struct Rows {
-    parts: [(Part, usize); Foresight::ROWS],
-    places: [Place; Foresight::ROWS],
+    parts: [(Part, usize); RxPrediction::ROWS],
+    places: [PlacementBuffer; RxPrediction::ROWS],
     count: usize,
 }
 
 impl Rows {
     fn new() -> Self {
         let none = (Part { kind: 0, id: 0, at: 0, len: 0 }, 0);
-        Self { parts: [none; Foresight::ROWS], places: [Place::NONE; Foresight::ROWS], count: 0 }
+        Self {
+            parts: [none; RxPrediction::ROWS],
+            places: [PlacementBuffer::NONE; RxPrediction::ROWS],
+            count: 0,
+        }
     }
 
     /// The parts.
@@ -86,11 +90,11 @@ impl Rows {
 
     /// Adds a row.
     fn add(&mut self, part: Part, count: usize, base: *mut u8) {
-        if count > 0 && self.count < Foresight::ROWS {
+        if count > 0 && self.count < RxPrediction::ROWS {
             // SAFETY: so many bytes are there (`Missing::len`). A grant holds registered memory; other memory is lent
             // to an operation that ends with its last byte, after which its place is not used, or by a call that waits
-            // for this poll. If the session ends, the batch is dropped (`UdpLanes::poll`).
-            self.places[self.count] = unsafe { Place::new(base, part.len, count) };
+            // for this poll. If the session ends, the batch is dropped (`UdpEndpoint::poll`).
+            self.places[self.count] = unsafe { PlacementBuffer::new(base, part.len, count) };
             self.parts[self.count] = (part, count);
             self.count += 1;
         }
@@ -104,7 +108,7 @@ impl Rows {
         if self.count == 0 && is_slow(base) {
             return false;
         }
-        let room = if alone { Place::MESSAGES - self.packets() } else { usize::MAX };
+        let room = if alone { PlacementBuffer::MESSAGES - self.packets() } else { usize::MAX };
         let whole = (len / part).min(room);
         self.add(named(at, part), whole, base);
         let (there, rest) = (whole * part, left - whole * part);
@@ -120,9 +124,9 @@ impl Rows {
     }
 }
 
-impl UdpLanes {
+impl UdpEndpoint {
     /// The expected packets, if a long payload is in flight.
-    pub fn foresee<H: Host<Udp>>(&mut self, host: &mut H) -> Option<Placement> {
+    pub fn foresee<H: Upcalls<Udp>>(&mut self, host: &mut H) -> Option<Placement> {
         let found = self.placement(host, self.common.next?);
         if found.is_none() {
             self.common.next = None; // until another part has arrived
@@ -131,7 +135,7 @@ impl UdpLanes {
     }
 
     /// The destination of the payload that `next` names, and of the following payloads.
-    fn placement<H: Host<Udp>>(&mut self, host: &mut H, next: Next) -> Option<Placement> {
+    fn placement<H: Upcalls<Udp>>(&mut self, host: &mut H, next: Next) -> Option<Placement> {
         let Next { peer, stream, kind, id } = next;
         let (part, alone) = (self.common.cut.part, self.common.cut.each == 1);
         if part < LEAST_GAP {
@@ -150,7 +154,7 @@ impl UdpLanes {
             for (_, id) in long.asked.from(kind, id) {
                 let Some(missing) = self.missing(host, peer, kind, id) else { break };
                 let ends = rows.finish(kind, id, &missing, part, alone);
-                if !ends || !alone || rows.packets() == Place::MESSAGES {
+                if !ends || !alone || rows.packets() == PlacementBuffer::MESSAGES {
                     break;
                 }
             }
@@ -165,10 +169,10 @@ impl UdpLanes {
     }
 
     /// The rest of the peer's long write.
-    fn written<H: Host<Udp>>(
+    fn written<H: Upcalls<Udp>>(
         &self,
         host: &H,
-        peer: Peer,
+        peer: PeerId,
         id: u64,
         part: usize,
     ) -> Option<(Missing, Grant<RegionData>)> {
@@ -179,7 +183,7 @@ impl UdpLanes {
             return None;
         }
         let (who, regions) = (accessor(&self.common, host, peer), &self.common.domain.regions);
-        let span = (at, left.min(Place::MAX_LEN));
+        let span = (at, left.min(PlacementBuffer::MAX_LEN));
         let grants = regions.grants_as(who, write.remote(), span, MrAccess::REMOTE_WRITE).ok()?;
         let grant = grants.into_iter().next()?;
         let (base, len) = contiguous(grant.pieces(), 0)?;
@@ -187,7 +191,7 @@ impl UdpLanes {
     }
 
     /// The rest of a message that arrives ahead of a request.
-    fn ahead<H: Host<Udp>>(&self, host: &H, peer: Peer, id: u64) -> Option<Missing> {
+    fn ahead<H: Upcalls<Udp>>(&self, host: &H, peer: PeerId, id: u64) -> Option<Missing> {
         let long = self.lanes.get(peer as usize)?.long.as_deref()?;
         let ahead = long.ahead.as_ref().filter(|ahead| ahead.is(id))?;
         let (into, at, left, wanted) = ahead.missing()?;
@@ -196,7 +200,7 @@ impl UdpLanes {
     }
 
     /// The rest of a requested payload.
-    fn missing<H: Host<Udp>>(&self, host: &mut H, peer: Peer, kind: u8, id: u64) -> Option<Missing> {
+    fn missing<H: Upcalls<Udp>>(&self, host: &mut H, peer: PeerId, kind: u8, id: u64) -> Option<Missing> {
         let (at, left, found) = if kind == kind::READ_PART {
             let Op::Read { pieces, got, len, in_order: true } = host.op(peer, SlotId::from_wire(id))? else {
                 return None;

@@ -6,10 +6,10 @@ use ofi_api::{
     AddrFormat, Caps, EpType, Fabric, Info, MsgOrder, Offers, OpFlags, Protocol, Provider, Refusal, Request,
     Result, TrafficClass, Version,
 };
-use ofi_core::composite::Both;
+use ofi_core::composite::Composite;
 use ofi_core::fabric::FabricCore;
 use ofi_core::ip::interface::Interface;
-use ofi_core::ip::request::Asked;
+use ofi_core::ip::request::AddressRequest;
 use ofi_core::offer::{self, Base, Narrow, connected};
 use ofi_core::transport::record::RMA_IOV_LIMIT;
 
@@ -133,7 +133,12 @@ fn unreadable() -> Option<Refusal> {
 }
 
 /// The offer for all addresses, or for those of one interface.
-fn answer(request: &Request<'_>, asked: &Asked, format: AddrFormat, interface: Option<&Interface>) -> Offers {
+fn answer(
+    request: &Request<'_>,
+    asked: &AddressRequest,
+    format: AddrFormat,
+    interface: Option<&Interface>,
+) -> Offers {
     let mut base = base(format);
     if interface.is_some_and(Interface::is_loopback) {
         base.reach = Caps::LOCAL_COMM;
@@ -172,6 +177,6 @@ unsafe impl Provider for UdpProvider {
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
-        Ok(FabricCore::<Both<UdpOrShm>>::open(info))
+        Ok(FabricCore::<Composite<UdpOrShm>>::open(info))
     }
 }

@@ -8,17 +8,17 @@ use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::served::{Owner, Progress, ReadInParts, WriteInParts};
-use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, Regions};
+use ofi_core::transport::{OutRma, Payload, PeerId, Posted, Regions, Upcalls};
 use ofi_rdm::{Flow, Sender};
 
 use crate::Udp;
-use crate::answer::{Answers, CHUNK, COPIED, READ_AHEAD, Spare};
+use crate::answer::{Answers, BufPool, CHUNK, COPIED, READ_AHEAD};
 use crate::command::{STREAM_LIMIT, kind};
-use crate::lane::common::Common;
-use crate::lane::{Lane, Long};
-use crate::lent::Lent;
+use crate::lent::AnswerMemory;
 use crate::op::Op;
 use crate::parts::Parts;
+use crate::peer::common::Common;
+use crate::peer::{Long, Peer};
 
 /// Sends the next `part` bytes of a read directly from their memory.
 fn lend_part(
@@ -29,7 +29,7 @@ fn lend_part(
     (op, remote, at): (u64, &[RemotePiece], usize),
     part: usize,
 ) -> Result<(), Errno> {
-    let lent = Lent::new(regions, who, remote, (at, part))?;
+    let lent = AnswerMemory::new(regions, who, remote, (at, part))?;
     let at = at as u64;
     let token = answers.lend(lent, at);
     sender.bulk.part_of_payload(kind::READ_PART, 0, op, token, at..at + part as u64);
@@ -39,7 +39,7 @@ fn lend_part(
 /// Copies the next `part` bytes of a read. `spare` has memory for the copy.
 fn copy_part(
     regions: &Regions,
-    spare: &mut Spare,
+    spare: &mut BufPool,
     sender: &mut Sender,
     answers: &mut Answers,
     who: Accessor<'_>,
@@ -78,9 +78,9 @@ fn piece(left: usize, most: usize, whole: impl Fn(usize) -> usize) -> usize {
 /// packets, so that each part is copied from the packet to its destination.
 const SHORT_ANSWER: usize = 4 << 10;
 
-impl Lane {
+impl Peer {
     /// Reads or writes the peer's memory.
-    pub fn rma<H: Host<Udp>>(
+    pub fn rma<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
@@ -124,12 +124,12 @@ impl Lane {
     }
 
     /// Executes a short write of the peer.
-    pub fn take_write<H: Host<Udp>>(
+    pub fn take_write<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
     ) -> Result<Flow, Broken> {
@@ -147,11 +147,11 @@ impl Lane {
     }
 
     /// Starts a long write of the peer.
-    pub fn take_long_write<H: Host<Udp>>(
+    pub fn take_long_write<H: Upcalls<Udp>>(
         &mut self,
         common: &Common,
         host: &H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
     ) -> Result<Flow, Broken> {
@@ -167,12 +167,12 @@ impl Lane {
     }
 
     /// Executes parts of a long write.
-    pub fn take_write_parts<H: Host<Udp>>(
+    pub fn take_write_parts<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         parts: &Parts<'_>,
     ) -> Result<Flow, Broken> {
         let write = self.long().write.as_mut().ok_or(Broken)?;
@@ -195,12 +195,12 @@ impl Lane {
     }
 
     /// Starts a read of the peer.
-    pub fn take_read<H: Host<Udp>>(
+    pub fn take_read<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         body: &[u8],
     ) -> Result<Flow, Broken> {
         let mut words = Words(body);
@@ -220,12 +220,12 @@ impl Lane {
     }
 
     /// Sends answers to reads, up to the limit of answers in flight.
-    pub fn serve_reads<H: Host<Udp>>(
+    pub fn serve_reads<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         sender: &mut Sender,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
     ) {
         let Some(Long { reads, answers, .. }) = self.long.as_deref_mut() else { return };
         // An application that counts reads may change the memory from now on, because the read is counted here.
@@ -256,11 +256,11 @@ impl Lane {
     }
 
     /// Processes the bytes of a read of this end. Returns whether the read is complete.
-    pub fn take_read_parts<H: Host<Udp>>(
+    pub fn take_read_parts<H: Upcalls<Udp>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         parts: &Parts<'_>,
     ) -> Result<bool, Broken> {
         let id = SlotId::from_wire(parts.id);

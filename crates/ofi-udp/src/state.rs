@@ -7,28 +7,28 @@ use ofi_api::{Address, Errno, Error, Info, OpFlags, Result, Statistic};
 use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{
-    Arm, Attendant, Host, Lanes, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
+    Arm, Attendant, OutAtomic, OutMessage, OutNote, OutRma, PeerId, Posted, TransportEndpoint, Upcalls,
 };
 
 use crate::datagram::{self, Beside, Datagrams};
-use crate::lane::Lane;
-use crate::lanes::UdpLanes;
+use crate::endpoint::UdpEndpoint;
 use crate::op::{Op, Token};
+use crate::peer::Peer;
 use crate::time::now;
 use crate::{Udp, address, note};
 
 /// An endpoint's lanes before and after it is enabled.
-pub enum State {
+pub enum EndpointState {
     Closed {
         domain: Arc<DomainPart<Udp>>,
         info: Box<Info>,
     },
-    Open(Box<UdpLanes>),
+    Open(Box<UdpEndpoint>),
     /// For `FI_EP_DGRAM` without remote memory.
     Datagrams(Box<Datagrams>),
 }
 
-impl State {
+impl EndpointState {
     /// See [`ofi_core::transport::Transport::open_lanes`].
     pub fn new(domain: &Arc<DomainPart<Udp>>, info: &Info) -> Self {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
@@ -40,7 +40,7 @@ impl State {
     }
 
     #[inline]
-    fn open(&mut self) -> Result<&mut UdpLanes> {
+    fn open(&mut self) -> Result<&mut UdpEndpoint> {
         match self {
             Self::Open(lanes) => Ok(lanes),
             Self::Datagrams(_) => Err(Error::new(Errno::EOPNOTSUPP)),
@@ -51,7 +51,7 @@ impl State {
 
 // SAFETY: the kernel copies during its calls, and everything else is copied in polls, from and to operations that the
 // host still has.
-unsafe impl Lanes<Udp> for State {
+unsafe impl TransportEndpoint<Udp> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
@@ -65,13 +65,13 @@ unsafe impl Lanes<Udp> for State {
             *self = Self::Datagrams(Box::new(lanes));
             return Ok(address);
         }
-        let lanes = UdpLanes::new(domain, info, name)?;
+        let lanes = UdpEndpoint::new(domain, info, name)?;
         let address = Address::from(lanes.socket.name());
         *self = Self::Open(Box::new(lanes));
         Ok(address)
     }
 
-    fn peer<H: Host<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+    fn peer<H: Upcalls<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
         if let Self::Datagrams(lanes) = self {
             return lanes.peer(host, address);
         }
@@ -92,7 +92,7 @@ unsafe impl Lanes<Udp> for State {
     #[inline]
     unsafe fn send_now<const TAGGED: bool>(
         &mut self,
-        peer: Peer,
+        peer: PeerId,
         _tag: u64,
         from: *const u8,
         len: usize,
@@ -106,12 +106,12 @@ unsafe impl Lanes<Udp> for State {
     }
 
     #[inline]
-    fn send<H: Host<Udp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+    fn send<H: Upcalls<Udp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         if let Self::Datagrams(lanes) = self {
             return lanes.send(out);
         }
         let lanes = self.open()?;
-        if let UdpLanes { messages: Some(messages), endpoint, lanes, common, socket, .. } = &mut *lanes {
+        if let UdpEndpoint { messages: Some(messages), endpoint, lanes, common, socket, .. } = &mut *lanes {
             let book = Beside { endpoint, lanes, loose: &mut common.loose };
             return messages.send(socket, &book, out);
         }
@@ -124,7 +124,7 @@ unsafe impl Lanes<Udp> for State {
         Ok(posted)
     }
 
-    fn rma<H: Host<Udp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+    fn rma<H: Upcalls<Udp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
         let time = now();
@@ -134,7 +134,7 @@ unsafe impl Lanes<Udp> for State {
         Ok(posted)
     }
 
-    fn atomic<H: Host<Udp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+    fn atomic<H: Upcalls<Udp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         let lanes = self.open()?;
         let lane = &mut lanes.lanes[out.peer as usize];
         let time = now();
@@ -152,7 +152,7 @@ unsafe impl Lanes<Udp> for State {
         Ok(())
     }
 
-    fn pull<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+    fn pull<H: Upcalls<Udp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
         let Ok(lanes) = self.open() else { return };
         let time = now();
         if let Some(sender) = lanes.endpoint.sender(time, peer) {
@@ -161,7 +161,7 @@ unsafe impl Lanes<Udp> for State {
         }
     }
 
-    fn abandon(&mut self, _peer: Peer, _id: SlotId, op: &mut Op) -> bool {
+    fn abandon(&mut self, _peer: PeerId, _id: SlotId, op: &mut Op) -> bool {
         match op {
             Op::Sent | Op::Injected | Op::Confirm => {}
             Op::Message { payload, .. } | Op::Write(payload) => payload.keep(),
@@ -170,15 +170,15 @@ unsafe impl Lanes<Udp> for State {
         true
     }
 
-    fn discard(&mut self, peer: Peer, token: Token) {
+    fn discard(&mut self, peer: PeerId, token: Token) {
         let Ok(lanes) = self.open() else { return };
         if let Some(sender) = lanes.endpoint.sender(now(), peer) {
-            Lane::discard(sender, token);
+            Peer::discard(sender, token);
             lanes.dirty = true;
         }
     }
 
-    fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
+    fn poll<H: Upcalls<Udp>>(&mut self, host: &mut H) {
         match self {
             Self::Open(lanes) => lanes.poll(host),
             Self::Datagrams(lanes) => lanes.poll(host),
@@ -192,7 +192,7 @@ unsafe impl Lanes<Udp> for State {
         }
     }
 
-    fn let_out<H: Host<Udp>>(&mut self, host: &mut H) {
+    fn let_out<H: Upcalls<Udp>>(&mut self, host: &mut H) {
         if let Self::Open(lanes) = self {
             lanes.alive.sent();
             if lanes.endpoint.hasten() || lanes.dirty {
@@ -227,11 +227,11 @@ unsafe impl Lanes<Udp> for State {
         self.open()?.packet(to, packet, watch)
     }
 
-    fn join<H: Host<Udp>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
+    fn join<H: Upcalls<Udp>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
         self.open()?.join(host, address)
     }
 
-    fn part<H: Host<Udp>>(&mut self, host: &mut H, drain: bool) {
+    fn part<H: Upcalls<Udp>>(&mut self, host: &mut H, drain: bool) {
         if let Self::Open(lanes) = self {
             lanes.part(host, drain);
         }
@@ -274,7 +274,7 @@ unsafe impl Lanes<Udp> for State {
         }
     }
 
-    fn peer_statistics(&self, peer: Peer, into: &mut Vec<Statistic>) {
+    fn peer_statistics(&self, peer: PeerId, into: &mut Vec<Statistic>) {
         if let Self::Open(lanes) = self {
             lanes.peer_statistics(peer, into);
         }

@@ -1,12 +1,12 @@
 //! The counters of an endpoint over sockets, by name.
 
 use ofi_api::Statistic;
-use ofi_core::transport::Peer;
+use ofi_core::transport::PeerId;
 
-use crate::lanes::UdpLanes;
+use crate::endpoint::UdpEndpoint;
 
-impl UdpLanes {
-    pub(crate) fn peer_statistics(&self, peer: Peer, into: &mut Vec<Statistic>) {
+impl UdpEndpoint {
+    pub(crate) fn peer_statistics(&self, peer: PeerId, into: &mut Vec<Statistic>) {
         let Some(stats) = self.endpoint.peer_statistics(peer) else { return };
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("udp_session", u64::from(self.endpoint.is_open(peer)), "1 while there is a session");

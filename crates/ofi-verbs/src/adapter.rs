@@ -6,13 +6,15 @@ use ibv::transfer::Source;
 use ofi_api::Result;
 use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
-use ofi_core::transport::Peer;
+use ofi_core::transport::PeerId;
 
 use crate::errors::failed;
 use crate::events::Watch;
-use crate::rc::{Access, Device, Limits, Opcode, Queues, Region, Segment, Sizes, Status, WorkCompletion};
+use crate::rc::{
+    Access, Device, DeviceLimits, Opcode, Queues, Region, Segment, Sizes, Status, WorkCompletion,
+};
 use crate::settings;
-use crate::transfer::Held;
+use crate::transfer::RequestMemory;
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
 
@@ -85,7 +87,7 @@ impl Witness {
 pub enum Posted {
     /// A record, or a probe.
     Send {
-        peer: Peer,
+        peer: PeerId,
         /// The record's slot, unless the record is inline.
         slot: Option<u32>,
         /// Its number among the requests of its lane.
@@ -98,9 +100,9 @@ pub enum Posted {
         marks: Vec<u64>,
     },
     /// A part of a transfer.
-    Step { peer: Peer, transfer: SlotId, number: u64, reads: bool, is_access: bool },
+    Step { peer: PeerId, transfer: SlotId, number: u64, reads: bool, is_access: bool },
     /// A single access, and the memory that it uses.
-    Alone { peer: Peer, op: SlotId, number: u64, reads: bool, held: Held },
+    Alone { peer: PeerId, op: SlotId, number: u64, reads: bool, held: RequestMemory },
 }
 
 impl Posted {
@@ -112,7 +114,7 @@ impl Posted {
     }
 
     /// The peer of its lane.
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> PeerId {
         match self {
             Self::Send { peer, .. } | Self::Step { peer, .. } | Self::Alone { peer, .. } => *peer,
         }
@@ -288,7 +290,7 @@ impl Adapter {
 
 /// The queue sizes of an endpoint that wants this many receives. Half of the completion queue is reserved for requests,
 /// because without room there none could be posted.
-fn sizes(limits: Limits, receives: usize) -> Sizes {
+fn sizes(limits: DeviceLimits, receives: usize) -> Sizes {
     let receives = receives.min(limits.receives).min(limits.completions / 2);
     Sizes {
         requests: REQUESTS.min(limits.requests),
@@ -354,7 +356,7 @@ mod tests {
             (512, 100, (50, 100)),
         ] {
             let got = sizes(
-                Limits { connections: 1 << 16, requests: 1024, receives: 1 << 15, completions },
+                DeviceLimits { connections: 1 << 16, requests: 1024, receives: 1 << 15, completions },
                 wanted,
             );
             assert_eq!((got.receives, got.completions), sized, "{wanted} of {completions}");

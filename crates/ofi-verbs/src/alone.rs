@@ -9,25 +9,25 @@ use ibv::transfer::MAX_REQUEST_LEN;
 use ofi_api::{Errno, Piece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, Peer, Ticket};
+use ofi_core::transport::{CompletionInfo, PeerId, Upcalls};
 
 use crate::Verbs;
 use crate::adapter::{Posted, READS};
-use crate::lane::{Common, Lane, READ, WRITE};
-use crate::op::{Native, One, Op, Place};
+use crate::op::{AccessMemory, Native, One, Op};
+use crate::peer::{Common, Peer, READ, WRITE};
 use crate::rc::{Post, Remote, Segment};
-use crate::transfer::{Held, Refused};
+use crate::transfer::{Refused, RequestMemory};
 use crate::wire::PAYLOAD;
 
-impl Lane {
-    /// Posts an access that the device can execute now. `false`: nothing was posted, and [`Lane::rma`] must handle the
+impl Peer {
+    /// Posts an access that the device can execute now. `false`: nothing was posted, and [`Peer::rma`] must handle the
     /// access.
     #[inline]
-    pub fn access_now<H: Host<Verbs>>(
+    pub fn access_now<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (peer, ticket): (Peer, Ticket),
+        (peer, ticket): (PeerId, CompletionInfo),
         one: &One,
     ) -> bool {
         let &One { write, piece: Piece { addr, len, .. }, remote, injected } = one;
@@ -42,14 +42,14 @@ impl Lane {
         };
         let inline = write && len <= self.inline;
         let (held, local, place) = if inline && !injected {
-            (Held::Nothing, Segment { addr, len: len as u32, lkey: 0 }, Place::Request)
+            (RequestMemory::Nothing, Segment { addr, len: len as u32, lkey: 0 }, AccessMemory::Request)
         } else if len <= PAYLOAD {
             let Some(slot) = common.adapter.take_slot() else { return false };
             if write {
                 // SAFETY: the piece is lent during the call; a slot has room for a payload.
                 unsafe { copy::bytes(addr, common.adapter.outgoing(slot), len) };
             }
-            (Held::Slot(slot), common.adapter.segment(slot, len), Place::Slot)
+            (RequestMemory::Slot(slot), common.adapter.segment(slot, len), AccessMemory::Slot)
         } else if injected {
             return false;
         } else {
@@ -57,7 +57,7 @@ impl Lane {
             // its request has ended.
             let Ok(region) = (unsafe { common.domain.transport.local(addr, len) }) else { return false };
             let local = Segment { addr, len: len as u32, lkey: region.lkey() };
-            (Held::Region(region), local, Place::Memory)
+            (RequestMemory::Region(region), local, AccessMemory::Memory)
         };
         self.outstanding += 1;
         self.natives += 1;
@@ -93,12 +93,12 @@ impl Lane {
     }
 
     /// Handles the completion of such an access.
-    pub fn alone_ended<H: Host<Verbs>>(
+    pub fn alone_ended<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        (peer, op): (Peer, SlotId),
-        held: Held,
+        (peer, op): (PeerId, SlotId),
+        held: RequestMemory,
         result: Result<(), Errno>,
     ) {
         let slot = held.slot();

@@ -6,16 +6,16 @@ use ofi_core::atomic::{Executor, MAX_PACKET_ATOMIC_LEN, Sent};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::served::total_len;
-use ofi_core::transport::{Host, OutAtomic, Peer, Posted};
+use ofi_core::transport::{OutAtomic, PeerId, Posted, Upcalls};
 
 use crate::Verbs;
-use crate::lane::{Common, Flow, Lane};
 use crate::op::Op;
+use crate::peer::{Common, NextStep, Peer};
 use crate::wire::kind;
 
-impl Lane {
+impl Peer {
     /// Posts an atomic operation on the peer's memory.
-    pub fn atomic<H: Host<Verbs>>(
+    pub fn atomic<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -46,13 +46,13 @@ impl Lane {
     }
 
     /// Executes an operation of the peer.
-    pub fn take_atomic<H: Host<Verbs>>(
+    pub fn take_atomic<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         body: &[u8],
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut words = Words(body);
         let (op, what) = (words.word()?, words.word()?);
         let executor = u16::try_from(what).ok().and_then(Executor::from_wire).ok_or(Broken)?;
@@ -66,7 +66,7 @@ impl Lane {
             Ok(old) if executor.fetches() => old,
             executed => {
                 self.done(common, peer, 0, op, executed.map(drop));
-                return Ok(Flow::Next);
+                return Ok(NextStep::Next);
             }
         };
         let mut fields = Fields::new();
@@ -75,6 +75,6 @@ impl Lane {
             // SAFETY: both have `len` bytes.
             unsafe { copy::bytes(old.as_ptr(), body, len) };
         });
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 }

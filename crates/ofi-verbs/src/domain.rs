@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ibv::cache::{Cache, Limits};
+use ibv::cache::{Cache, CacheLimits};
 use ibv::{Gid, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
 
@@ -185,8 +185,10 @@ impl Domain {
             device_atomics = atomics,
             "opened a device"
         );
-        let limits =
-            Limits { count: settings::MR_CACHE_MAX_COUNT.get(), bytes: settings::MR_CACHE_MAX_SIZE.get() };
+        let limits = CacheLimits {
+            count: settings::MR_CACHE_MAX_COUNT.get(),
+            bytes: settings::MR_CACHE_MAX_SIZE.get(),
+        };
         let cache = Arc::new(Cache::new(limits));
         Ok(Self {
             device,

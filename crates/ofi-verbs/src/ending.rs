@@ -3,19 +3,19 @@
 use std::collections::VecDeque;
 
 use ofi_api::Errno;
-use ofi_core::transport::{Host, Peer};
+use ofi_core::transport::{PeerId, Upcalls};
 
 use crate::Verbs;
 use crate::adapter::Posted;
-use crate::lane::{Common, Item, Lane, Link, Part};
 use crate::op::Op;
+use crate::peer::{Common, Item, Link, Peer, RecordPart};
 use crate::transfer::{End, Transfer};
 use crate::wire::kind;
 
-impl Lane {
+impl Peer {
     /// Resets the lane and returns its old state. The queue pair is dropped first, so that the device no longer writes
     /// to memory.
-    pub fn disconnected(&mut self, common: &mut Common, peer: Peer) -> Self {
+    pub fn disconnected(&mut self, common: &mut Common, peer: PeerId) -> Self {
         let mut old = std::mem::replace(self, Self::new(self.address));
         self.attempt = old.attempt;
         (self.is_dirty, self.is_live) = (old.is_dirty, old.is_live);
@@ -42,7 +42,7 @@ impl Lane {
     }
 
     /// Ends the connection: clears the lane's state, except messages of the peer that the application had no room for.
-    pub fn lose<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, errno: Errno) {
+    pub fn lose<H: Upcalls<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId, errno: Errno) {
         let old = self.disconnected(common, peer);
         for id in old.kept.ids(|_| true) {
             common.kept -= old.kept.get(id).map_or(0, |(_, len)| *len);
@@ -73,7 +73,7 @@ impl Lane {
     }
 
     /// Closes the idle connection. Queued work and unprocessed records stay.
-    pub fn put_away(&mut self, common: &mut Common, peer: Peer) {
+    pub fn put_away(&mut self, common: &mut Common, peer: PeerId) {
         let old = self.disconnected(common, peer);
         self.commands = old.commands;
         let len = |item: &Item| if let Item::Frame(frame) = item { frame.len() } else { 0 };
@@ -87,14 +87,14 @@ impl Lane {
 
 /// The records that outlive their connection: messages, whose arrival was acknowledged to the peer's device. Requests
 /// that expect an answer have failed at the peer.
-fn orphans(common: &Common, stalled: VecDeque<Part>) -> VecDeque<Part> {
-    let mut kept = VecDeque::<Part>::new();
+fn orphans(common: &Common, stalled: VecDeque<RecordPart>) -> VecDeque<RecordPart> {
+    let mut kept = VecDeque::<RecordPart>::new();
     for part in stalled {
         if matches!(
             common.adapter.record(part.slot, part.at, part.len).first(),
             Some(&(kind::MESSAGE | kind::NOTE))
         ) {
-            kept.push_back(Part { orphan: true, ..part });
+            kept.push_back(RecordPart { orphan: true, ..part });
         } else if part.last {
             // The kept records of a pack may precede this one.
             match kept.back_mut().filter(|before| before.slot == part.slot) {

@@ -5,22 +5,22 @@ use ofi_api::Errno;
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, flag};
-use ofi_core::transport::{Host, Peer};
+use ofi_core::transport::{PeerId, Upcalls};
 
 use crate::Verbs;
 use crate::adapter::{Posted, READS};
-use crate::lane::{Common, Lane};
 use crate::op::{Op, Token};
+use crate::peer::{Common, Peer};
 use crate::rc::{Post, Remote};
 use crate::transfer::{End, Refused, Transfer};
 
-impl Lane {
+impl Peer {
     /// Fetches an announced payload into the open receive `into`.
-    pub fn pull<H: Host<Verbs>>(
+    pub fn pull<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         token: Token,
         into: SlotId,
     ) {
@@ -30,12 +30,12 @@ impl Lane {
         }
     }
 
-    /// As [`Lane::pull`], but posts the requests after all received records were processed: the payload may have moved.
-    pub fn pull_later<H: Host<Verbs>>(
+    /// As [`Peer::pull`], but posts the requests after all received records were processed: the payload may have moved.
+    pub fn pull_later<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         token: Token,
         into: SlotId,
     ) {
@@ -93,7 +93,7 @@ impl Lane {
     }
 
     /// Begins a transfer.
-    pub fn transfer(&mut self, common: &mut Common, peer: Peer, transfer: Transfer) {
+    pub fn transfer(&mut self, common: &mut Common, peer: PeerId, transfer: Transfer) {
         self.begin(transfer);
         if self.link.open().is_none() {
             return common.hold(&mut self.is_dirty, peer); // the lane's connection was put away
@@ -109,7 +109,7 @@ impl Lane {
     }
 
     /// Posts requests of transfers while there is room.
-    pub fn fetch(&mut self, common: &mut Common, peer: Peer) {
+    pub fn fetch(&mut self, common: &mut Common, peer: PeerId) {
         while let Some(&id) = self.fetching.front() {
             let Some(transfer) = self.transfers.get_mut(id) else {
                 self.fetching.pop_front();
@@ -179,11 +179,11 @@ impl Lane {
     }
 
     /// Handles the completion of a request of a transfer.
-    pub fn fetched<H: Host<Verbs>>(
+    pub fn fetched<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         id: SlotId,
         result: Result<(), Errno>,
     ) {

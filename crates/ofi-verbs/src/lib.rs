@@ -1,8 +1,8 @@
 //! Provider `verbs`: messages, tags and remote memory over RDMA devices: InfiniBand, RoCE, soft-RoCE.
 //!
-//! A lane to a peer is a reliable connected queue pair, which rdma_cm establishes at first use (`lanes/meeting.rs`).
+//! A lane to a peer is a reliable connected queue pair, which rdma_cm establishes at first use (`endpoint/meeting.rs`).
 //! All peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits limit the slots that a peer
-//! may use (`lane/`). Short messages are sent in records (`wire.rs`). Long ones are announced, and the receiver reads
+//! may use (`peer/`). Short messages are sent in records (`wire.rs`). Long ones are announced, and the receiver reads
 //! them from the sender's memory (`message.rs`, `fetch.rs`). The owner of memory executes the first access to it, and
 //! checks key, bounds and rights whenever bytes are copied (`rma.rs`, `atomic.rs`); the device executes later accesses
 //! (`native.rs`).
@@ -22,17 +22,17 @@ mod datagram;
 mod devices;
 mod domain;
 mod ending;
+mod endpoint;
 mod errors;
 mod events;
 mod fetch;
 mod few;
-mod lane;
-mod lanes;
 mod memory;
 mod message;
 mod native;
 mod near;
 mod op;
+mod peer;
 mod probe;
 mod provider;
 mod quiet;
@@ -69,7 +69,7 @@ pub struct Verbs;
 unsafe impl Transport for Verbs {
     type Domain = domain::Domain;
     type Region = region::Region;
-    type Lanes = state::State;
+    type Endpoint = state::EndpointState;
     type Op = op::Op;
     type Token = op::Token;
 
@@ -86,8 +86,8 @@ unsafe impl Transport for Verbs {
         domain::Domain::open(info)
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        Ok(state::State::new(domain, info))
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+        Ok(state::EndpointState::new(domain, info))
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {

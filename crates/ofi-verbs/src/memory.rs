@@ -9,13 +9,13 @@ use ofi_core::pages::Pages;
 
 use crate::rc::Region;
 
-struct Handle {
+struct MemoryHandle {
     pages: Pages,
     cache: Arc<Cache<Box<dyn Region>>>,
     range: RangeId,
 }
 
-impl Drop for Handle {
+impl Drop for MemoryHandle {
     fn drop(&mut self) {
         self.cache.remove(self.range);
     }
@@ -32,10 +32,10 @@ pub fn alloc(
 ) -> Result<Arc<dyn LibraryMemory>> {
     let pages = Pages::new(len, placement.huge)?;
     let range = cache.add(pages.base().addr(), len);
-    Ok(Arc::new(Handle { pages, cache: Arc::clone(cache), range }))
+    Ok(Arc::new(MemoryHandle { pages, cache: Arc::clone(cache), range }))
 }
 
-impl LibraryMemory for Handle {
+impl LibraryMemory for MemoryHandle {
     fn as_ptr(&self) -> *mut u8 {
         self.pages.base()
     }

@@ -5,16 +5,16 @@ use ofi_api::{Error, OpFlags, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, RMA_IOV_LIMIT, Words, flag};
-use ofi_core::transport::{Announced, Delivery, Host, OutMessage, Peer, Posted};
+use ofi_core::transport::{Announced, Delivery, OutMessage, PeerId, Posted, Upcalls};
 
 use crate::Verbs;
-use crate::lane::{Common, DETACHED, Flow, Lane};
 use crate::op::{Exposed, Op, Token};
+use crate::peer::{Common, DETACHED, NextStep, Peer};
 use crate::wire::{PAYLOAD, kind};
 
-impl Lane {
+impl Peer {
     /// Sends a message.
-    pub fn send<H: Host<Verbs>>(
+    pub fn send<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -60,7 +60,7 @@ impl Lane {
 
     /// Announces a message, whose payload the peer will read.
     #[cold]
-    fn announce<H: Host<Verbs>>(
+    fn announce<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -117,8 +117,8 @@ impl Lane {
         }
     }
 
-    /// Called when the context of an operation closes: see [`ofi_core::transport::Lanes::abandon`].
-    pub fn abandon(&mut self, common: &mut Common, peer: Peer, id: SlotId, op: &mut Op) -> bool {
+    /// Called when the context of an operation closes: see [`ofi_core::transport::TransportEndpoint::abandon`].
+    pub fn abandon(&mut self, common: &mut Common, peer: PeerId, id: SlotId, op: &mut Op) -> bool {
         match op {
             Op::Sent | Op::Injected | Op::Confirm | Op::Access => {}
             Op::Write(payload) => payload.keep(),
@@ -146,15 +146,15 @@ impl Lane {
     }
 
     /// Processes a message.
-    pub fn take_message<H: Host<Verbs>>(
+    pub fn take_message<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
         is_answered: bool,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut words = Words(body);
         let confirm = words.word_if(flags & flag::CONFIRM != 0)?;
         let mut arrived = words.arrived(peer, flags)?;
@@ -163,7 +163,7 @@ impl Lane {
         let delivery = unsafe { host.deliver(&arrived, words.0.as_ptr()) };
         match delivery {
             Delivery::Taken => {}
-            Delivery::Stopped => return Ok(Flow::Stop),
+            Delivery::Stopped => return Ok(NextStep::Stop),
             Delivery::Kept => {
                 if !self.wished && !host.may_hold(peer, PAYLOAD) {
                     self.wished = true;
@@ -175,18 +175,18 @@ impl Lane {
         if let Some(op) = confirm.filter(|_| is_answered) {
             self.done(common, peer, 0, op, Ok(()));
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Processes an announcement.
-    pub fn take_announcement<H: Host<Verbs>>(
+    pub fn take_announcement<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut words = Words(body);
         let (op, len, count) = (words.word()?, words.word()?, words.word()?);
         if count > RMA_IOV_LIMIT as u64 {
@@ -214,10 +214,10 @@ impl Lane {
         match host.announce(&arrived, token.clone()) {
             Announced::Pull(into) => self.pull_later(common, host, peer, token, into),
             Announced::Kept => {}
-            Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Stopped(_) => return Ok(NextStep::Stop),
             Announced::Unwanted(token) => self.discard(common, peer, &token),
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Handles the move of an announced payload. Reads in flight fail at the old address if that memory is gone.
@@ -243,7 +243,7 @@ impl Lane {
     }
 
     /// Tells the sender that this end does not, or no longer, need its payload.
-    pub fn discard(&mut self, common: &mut Common, peer: Peer, token: &Token) {
+    pub fn discard(&mut self, common: &mut Common, peer: PeerId, token: &Token) {
         if token.flags & flag::KEPT == 0 {
             self.announced.remove(&token.op);
         }
@@ -251,7 +251,7 @@ impl Lane {
     }
 
     /// Tells the peer whether to hold its payloads. Without a connection, the record is sent when the next one opens.
-    pub fn wish(&mut self, common: &mut Common, peer: Peer, keep: bool) {
+    pub fn wish(&mut self, common: &mut Common, peer: PeerId, keep: bool) {
         if self.link.open().is_none() {
             return;
         }
@@ -261,11 +261,11 @@ impl Lane {
     }
 
     /// Processes the peer's report that an operation of this end has ended.
-    pub fn take_done<H: Host<Verbs>>(
+    pub fn take_done<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
     ) -> Result<(), Broken> {

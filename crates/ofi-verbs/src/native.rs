@@ -23,11 +23,11 @@ use ibv::transfer::{MAX_REQUEST_LEN, Source, Step, plan};
 use ofi_api::{Caps, Error, MrAccess, OpFlags, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::transport::record::{Broken, Fields, Words};
-use ofi_core::transport::{Host, OutRma, Peer, Posted};
+use ofi_core::transport::{OutRma, PeerId, Posted, Upcalls};
 
 use crate::Verbs;
-use crate::lane::{Common, Flow, Key, Lane, READ, WRITE};
-use crate::op::{Native, Op, Place};
+use crate::op::{AccessMemory, Native, Op};
+use crate::peer::{Common, Key, NextStep, Peer, READ, WRITE};
 use crate::rc::{Remote, Segment};
 use crate::transfer::{End, Transfer};
 use crate::wire::{PAYLOAD, kind};
@@ -35,9 +35,9 @@ use crate::wire::{PAYLOAD, kind};
 /// Maximum number of keys of one peer that this end stores. Further keys are ignored.
 const MAX_PEER_KEYS: usize = 1 << 16;
 
-impl Lane {
+impl Peer {
     /// Posts an access to the device, if the device can execute it.
-    pub fn native<H: Host<Verbs>>(
+    pub fn native<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -96,7 +96,7 @@ impl Lane {
         }
         self.outstanding += 1;
         self.natives += 1;
-        let place = if short { Place::Slot } else { Place::Memory };
+        let place = if short { AccessMemory::Slot } else { AccessMemory::Memory };
         let id = host.open(out.peer, out.ticket, Op::Native(Native::new(out, self.natives, place)));
         let end = if data.is_some() { End::Told(id, None) } else { End::Access(id) };
         self.transfer(common, out.peer, Transfer { todo, slot, regions, ..Transfer::of(end) });
@@ -115,24 +115,24 @@ impl Lane {
 
     /// Processes the record with the remote CQ data of a write by the peer's device. The written bytes arrived before
     /// it.
-    pub fn take_written<H: Host<Verbs>>(
+    pub fn take_written<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?.ok_or(Broken)?;
         let checked = common.owner().check(host, peer, &remote, Caps::RMA, MrAccess::REMOTE_WRITE);
         let result = match checked {
-            Ok(total) if !host.remote_write(peer, data, total) => return Ok(Flow::Stop),
+            Ok(total) if !host.remote_write(peer, data, total) => return Ok(NextStep::Stop),
             result => result.map(|_| ()),
         };
         self.done(common, peer, 0, op, result);
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Stores a key of the peer's device.
@@ -145,7 +145,7 @@ impl Lane {
     }
 
     /// Sends the peer the device's keys of the memory that it has just accessed, if that is allowed.
-    pub fn give_keys(&mut self, common: &mut Common, peer: Peer, remote: &[RemotePiece]) {
+    pub fn give_keys(&mut self, common: &mut Common, peer: PeerId, remote: &[RemotePiece]) {
         if !common.domain.transport.native || common.caps.contains(Caps::RMA_EVENT) {
             return;
         }
@@ -184,7 +184,7 @@ impl Lane {
     }
 
     /// Notifies the peer of its withdrawn keys.
-    pub fn tell_withdrawn(&mut self, common: &mut Common, peer: Peer) {
+    pub fn tell_withdrawn(&mut self, common: &mut Common, peer: PeerId) {
         let regions = &common.domain.regions;
         let is_gone = |key: u64, rkey: u32| {
             let granted = regions.remote(key);

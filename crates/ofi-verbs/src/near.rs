@@ -1,17 +1,17 @@
 //! Peers on the same host: shared memory, under the endpoint's address on its device.
 //!
 //! A reliable datagram endpoint at `10.0.0.1:7471` is also the shared-memory endpoint `fi_shm://verbs/10.0.0.1:7471`. A
-//! [`Door`] advertises that. Connected endpoints and unreliable datagrams always use the device, because the other end
-//! may be C libfabric's.
+//! [`ProbeListener`] advertises that. Connected endpoints and unreliable datagrams always use the device, because the
+//! other end may be C libfabric's.
 
 use std::net::SocketAddr;
 
 use ofi_api::{AddrFormat, Address, EpType, Info, Result};
-use ofi_core::composite::Pairing;
+use ofi_core::composite::CompositeSpec;
 use ofi_shm::Shm;
-use ofi_shm::door::{self, Door};
+use ofi_shm::locality_probe::{self, ProbeListener};
 
-use crate::state::State;
+use crate::state::EndpointState;
 use crate::{Verbs, address, settings};
 
 /// Prefix of the addresses in shared memory.
@@ -20,10 +20,10 @@ const SCHEME: &str = "fi_shm://verbs/";
 /// The composite transport: a device for other hosts, and shared memory for this one.
 pub struct VerbsOrShm;
 
-impl Pairing for VerbsOrShm {
+impl CompositeSpec for VerbsOrShm {
     type Near = Shm;
     type Far = Verbs;
-    type Meeting = Door;
+    type Meeting = ProbeListener;
 
     const FAR_IS_COSTLY: bool = false;
     const FAR_NAME: &'static str = "the RDMA device";
@@ -33,7 +33,7 @@ impl Pairing for VerbsOrShm {
         (info.ep_attr.ep_type == EpType::Rdm && settings::SHARED_MEMORY.get()).then_some(near)
     }
 
-    fn own_near(_lanes: &State, far: &Address) -> Option<Address> {
+    fn own_near(_lanes: &EndpointState, far: &Address) -> Option<Address> {
         address::socket(far).ok().map(name)
     }
 
@@ -41,12 +41,16 @@ impl Pairing for VerbsOrShm {
         socket_in(near).map(Address::from).into_iter().collect()
     }
 
-    fn meet(near: &Address) -> Result<Door> {
-        Door::open(near)
+    fn meet(near: &Address) -> Result<ProbeListener> {
+        ProbeListener::open(near)
     }
 
-    fn near_address(_own: &mut Door, far: &Address) -> Option<Address> {
-        address::socket(far).ok().filter(|socket| door::is_local(socket.ip())).map(name).filter(door::is_open)
+    fn near_address(_own: &mut ProbeListener, far: &Address) -> Option<Address> {
+        address::socket(far)
+            .ok()
+            .filter(|socket| locality_probe::is_local(socket.ip()))
+            .map(name)
+            .filter(locality_probe::is_open)
     }
 
     fn near_names(far: &Address) -> Vec<Address> {
@@ -89,11 +93,11 @@ mod tests {
     fn nobody_is_near_who_has_no_door() {
         let far = Address::from(SocketAddr::from(([127, 0, 0, 1], 1)));
         let own = VerbsOrShm::near_names(&far).remove(0);
-        let mut door = Door::open(&own).unwrap();
+        let mut door = ProbeListener::open(&own).unwrap();
         assert_eq!(VerbsOrShm::near_address(&mut door, &far), Some(own));
         let elsewhere = Address::from(SocketAddr::from(([203, 0, 113, 9], 1)));
         let name = VerbsOrShm::near_names(&elsewhere).remove(0);
-        let _squatted = Door::open(&name).unwrap();
+        let _squatted = ProbeListener::open(&name).unwrap();
         assert_eq!(VerbsOrShm::near_address(&mut door, &elsewhere), None, "not an address of this host");
         let silent = Address::from(SocketAddr::from(([127, 0, 0, 1], 2)));
         assert_eq!(VerbsOrShm::near_address(&mut door, &silent), None);

@@ -124,7 +124,7 @@ impl From<&OutAccess> for One {
 
 /// Where the device reads or writes the bytes of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AccessMemory {
     /// In the request, which is a write. The application's memory still holds them.
     Request,
     /// In a slot.
@@ -138,8 +138,8 @@ pub struct Native {
     /// Memory of this end.
     pub pieces: Few<Piece>,
     pub remote: Few<RemotePiece>,
-    place: Place,
-    /// For [`Place::Request`], a copy of the application's bytes, made when it got its memory back.
+    place: AccessMemory,
+    /// For [`AccessMemory::Request`], a copy of the application's bytes, made when it got its memory back.
     pub kept: Option<Box<[u8]>>,
     pub write: bool,
     pub data: Option<RemoteData>,
@@ -152,7 +152,7 @@ pub struct Native {
 
 impl Native {
     /// The state of access `number` of a lane.
-    pub fn new(out: &OutRma<'_>, number: u64, place: Place) -> Self {
+    pub fn new(out: &OutRma<'_>, number: u64, place: AccessMemory) -> Self {
         Self {
             pieces: out.pieces.into(),
             remote: out.remote.into(),
@@ -168,7 +168,7 @@ impl Native {
 
     /// The same for an access without a message for the peer.
     #[inline(always)]
-    pub fn alone(one: &One, number: u64, place: Place) -> Self {
+    pub fn alone(one: &One, number: u64, place: AccessMemory) -> Self {
         Self {
             pieces: Few::One([one.piece]),
             remote: Few::One([one.remote]),
@@ -191,10 +191,10 @@ impl Native {
     /// memory itself.
     pub fn forget(&mut self) -> bool {
         match self.place {
-            Place::Memory => return false,
+            AccessMemory::Memory => return false,
             // SAFETY: the pieces are lent until this call returns.
-            Place::Request => self.kept = Some(unsafe { copy::copied(&self.pieces, self.len) }),
-            Place::Slot => {}
+            AccessMemory::Request => self.kept = Some(unsafe { copy::copied(&self.pieces, self.len) }),
+            AccessMemory::Slot => {}
         }
         self.pieces = Few::default();
         true

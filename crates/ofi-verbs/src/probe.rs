@@ -5,17 +5,17 @@
 //! peer from time to time with a zero-byte write. The peer's device acknowledges it without the peer's program, and it
 //! consumes no receive, so a peer may stay unpolled for a long time.
 //!
-//! The core reports notes that a collective waits for ([`Lanes::await_note`]).
+//! The core reports notes that a collective waits for ([`TransportEndpoint::await_note`]).
 //!
-//! [`Lanes::await_note`]: ofi_core::transport::Lanes::await_note
+//! [`TransportEndpoint::await_note`]: ofi_core::transport::Lanes::await_note
 
 use std::time::{Duration, Instant};
 
 use ofi_api::Errno;
-use ofi_core::transport::Peer;
+use ofi_core::transport::PeerId;
 
 use crate::adapter::Posted;
-use crate::lane::{Common, Lane};
+use crate::peer::{Common, Peer};
 use crate::rc::{Post, Remote};
 use crate::settings;
 
@@ -24,7 +24,7 @@ pub fn interval() -> Duration {
     Duration::from_millis(settings::KEEPALIVE_MS.get() as u64)
 }
 
-impl Lane {
+impl Peer {
     /// Whether the peer owes an answer, credits or a note, and no request is in flight that would fail if it were gone.
     pub fn awaits_word(&self, turn: u64) -> bool {
         let owes = self.outstanding > 0 || !self.kept.is_empty() || self.waits() || self.retiring.is_some();
@@ -32,7 +32,7 @@ impl Lane {
     }
 
     /// Probes the peer's device if a probe is due.
-    pub fn probe(&mut self, common: &mut Common, peer: Peer, now: Instant) {
+    pub fn probe(&mut self, common: &mut Common, peer: PeerId, now: Instant) {
         if !self.awaits_word(common.turn) || !common.adapter.has_room() {
             self.probe = None;
             return;

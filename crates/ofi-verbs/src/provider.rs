@@ -9,7 +9,7 @@ use ofi_api::{
     LinkState, Mode, MrMode, MsgOrder, Nic, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result,
     RxAttr, TxAttr, Version,
 };
-use ofi_core::composite::Both;
+use ofi_core::composite::Composite;
 use ofi_core::config::Problem;
 use ofi_core::fabric::FabricCore;
 use ofi_core::offer::{self, Base, Narrow};
@@ -251,7 +251,7 @@ unsafe impl Provider for VerbsProvider {
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
-        Ok(FabricCore::<Both<VerbsOrShm>>::open(info))
+        Ok(FabricCore::<Composite<VerbsOrShm>>::open(info))
     }
 
     fn has_device_keys(&self) -> bool {

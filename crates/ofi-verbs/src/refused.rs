@@ -7,16 +7,16 @@
 
 use ofi_api::{Errno, Piece};
 use ofi_core::copy;
-use ofi_core::transport::{Host, Payload, Peer};
+use ofi_core::transport::{Payload, PeerId, Upcalls};
 
 use crate::Verbs;
 use crate::few::Few;
-use crate::lane::{Common, Lane};
 use crate::op::{Native, Op};
-use crate::rma::Asked;
+use crate::peer::{Common, Peer};
+use crate::rma::OwnerAccess;
 use crate::transfer::{Refused, Transfer};
 
-impl Lane {
+impl Peer {
     /// Handles the completion of an access's request. A refusal by the peer's device is the first failure of the
     /// connection: requests posted after it were not executed.
     #[inline]
@@ -27,10 +27,10 @@ impl Lane {
     }
 
     /// The accesses of a lane that survive a connection ended by a refusal, in order.
-    pub fn spare<H: Host<Verbs>>(
+    pub fn spare<H: Upcalls<Verbs>>(
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         mut refused: Vec<Refused>,
         transfers: &mut Vec<Transfer>,
     ) -> Vec<Refused> {
@@ -54,11 +54,11 @@ impl Lane {
     }
 
     /// Sends these accesses to the owner.
-    pub fn ask_again<H: Host<Verbs>>(
+    pub fn ask_again<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         spared: Vec<Refused>,
     ) {
         for Refused { op: id, slot } in spared {
@@ -66,7 +66,7 @@ impl Lane {
                 && let Op::Native(native) = std::mem::replace(op, Op::Access)
             {
                 let Native { pieces, remote, kept, write, data, len, .. } = native;
-                let asked = Asked { write, remote: &remote, data, len };
+                let asked = OwnerAccess { write, remote: &remote, data, len };
                 let from = slot.map(|slot| common.adapter.outgoing(slot).cast_const());
                 let from = from.or(kept.as_ref().map(|kept| kept.as_ptr()));
                 let whole = match from {

@@ -6,31 +6,31 @@ use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::{Broken, Fields, Words};
 use ofi_core::transport::served::{Progress, ReadInParts, WriteInParts};
-use ofi_core::transport::{Host, OutRma, Payload, Peer, Posted, RemoteData};
+use ofi_core::transport::{OutRma, Payload, PeerId, Posted, RemoteData, Upcalls};
 
 use crate::Verbs;
-use crate::lane::{Common, Flow, Lane};
 use crate::op::Op;
+use crate::peer::{Common, NextStep, Peer};
 use crate::wire::{PAYLOAD, kind};
 
 /// An access that the memory's owner executes.
-pub struct Asked<'a> {
+pub struct OwnerAccess<'a> {
     pub write: bool,
     pub remote: &'a [RemotePiece],
     pub data: Option<RemoteData>,
     pub len: usize,
 }
 
-impl Asked<'_> {
+impl OwnerAccess<'_> {
     /// Whether it is a write whose bytes are in its record.
     pub fn is_short(&self) -> bool {
         self.write && self.len <= PAYLOAD
     }
 }
 
-impl Lane {
+impl Peer {
     /// Reads or writes the peer's memory.
-    pub fn rma<H: Host<Verbs>>(
+    pub fn rma<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -40,7 +40,8 @@ impl Lane {
         if let Some(posted) = self.native(common, host, out)? {
             return Ok(posted);
         }
-        let asked = Asked { write: out.write, remote: out.remote, data: out.remote_data(), len: out.len };
+        let asked =
+            OwnerAccess { write: out.write, remote: out.remote, data: out.remote_data(), len: out.len };
         let op = match (out.write, asked.is_short()) {
             (true, true) => Op::Access,
             // SAFETY: the core lends the pieces of the operations that it posts.
@@ -59,9 +60,9 @@ impl Lane {
     pub fn ask(
         &mut self,
         common: &mut Common,
-        peer: Peer,
+        peer: PeerId,
         id: SlotId,
-        asked: &Asked<'_>,
+        asked: &OwnerAccess<'_>,
         fill: impl FnOnce(*mut u8, usize),
     ) {
         self.outstanding += 1;
@@ -81,14 +82,14 @@ impl Lane {
     }
 
     /// Executes a short write of the peer.
-    pub fn take_write<H: Host<Verbs>>(
+    pub fn take_write<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
@@ -96,24 +97,24 @@ impl Lane {
         let (owner, regions) = (common.owner(), &common.domain.regions);
         let copy = |who: Accessor<'_>| regions.write_as(who, &remote, 0, bytes.len(), [bytes]);
         let Progress::Ended(result) = owner.write(host, peer, (&remote, data), bytes.len(), copy)? else {
-            return Ok(Flow::Stop);
+            return Ok(NextStep::Stop);
         };
         self.done(common, peer, 0, op, result);
         if result.is_ok() {
             self.give_keys(common, peer, &remote);
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Starts a long write of the peer.
-    pub fn take_long_write<H: Host<Verbs>>(
+    pub fn take_long_write<H: Upcalls<Verbs>>(
         &mut self,
         common: &Common,
         host: &H,
-        peer: Peer,
+        peer: PeerId,
         flags: u8,
         body: &[u8],
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
         let data = words.remote_data(flags)?;
@@ -122,17 +123,17 @@ impl Lane {
         }
         let write = WriteInParts::begin(common.owner(), host, peer, (op, remote.into(), data))?;
         self.write = Some(Box::new(write));
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Executes the next part of a long write.
-    pub fn take_write_part<H: Host<Verbs>>(
+    pub fn take_write_part<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         body: &[u8],
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut words = Words(body);
         let op = words.word()?;
         let bytes = words.0;
@@ -145,7 +146,7 @@ impl Lane {
             regions.write_as(who, remote, skip, bytes.len(), [bytes])
         })?;
         match progress {
-            Progress::Wait => return Ok(Flow::Stop),
+            Progress::Wait => return Ok(NextStep::Stop),
             Progress::More => {}
             Progress::Ended(result) => {
                 let write = self.write.take();
@@ -155,17 +156,17 @@ impl Lane {
                 }
             }
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Starts a read of the peer.
-    pub fn take_read<H: Host<Verbs>>(
+    pub fn take_read<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         body: &[u8],
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut words = Words(body);
         let (op, remote) = (words.word()?, words.pieces()?);
         match ReadInParts::begin(common.owner(), host, peer, (op, remote)) {
@@ -176,12 +177,12 @@ impl Lane {
                 common.hold(&mut self.is_dirty, peer);
             }
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Sends the next part of the oldest read. The bytes are copied now: later commands of the peer, which may change
     /// the memory, wait until all reads are answered.
-    pub fn serve_reads<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) {
+    pub fn serve_reads<H: Upcalls<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) {
         let Some(mut read) = self.reads.pop_front() else { return };
         let part = PAYLOAD.min(read.left());
         let mut bytes = vec![0u8; part];
@@ -207,10 +208,10 @@ impl Lane {
     }
 
     /// Processes the next bytes of a read of this end.
-    pub fn take_read_part<H: Host<Verbs>>(
+    pub fn take_read_part<H: Upcalls<Verbs>>(
         &mut self,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         body: &[u8],
     ) -> Result<(), Broken> {
         let mut words = Words(body);

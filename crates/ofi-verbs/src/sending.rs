@@ -4,12 +4,12 @@ use ofi_api::{Errno, Result};
 use ofi_core::log::Limit;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::Fields;
-use ofi_core::transport::{Host, Peer};
+use ofi_core::transport::{PeerId, Upcalls};
 
 use crate::Verbs;
 use crate::adapter::Posted;
-use crate::lane::{Common, DETACHED, Frame, Item, Lane, Retiring};
 use crate::op::Op;
+use crate::peer::{Common, DETACHED, Frame, Item, Peer, Retiring};
 use crate::rc::Post;
 use crate::wire::{HEAD, PAYLOAD, PREFIX, SLOT, header, kind};
 
@@ -24,14 +24,14 @@ enum Use {
     Direct,
 }
 
-impl Lane {
+impl Peer {
     /// Sends a record with a payload of `len` bytes, which `fill` writes. Queues the record if it cannot be posted at
     /// once.
     #[expect(clippy::too_many_arguments, reason = "a record has these parts")]
     pub fn record(
         &mut self,
         common: &mut Common,
-        peer: Peer,
+        peer: PeerId,
         (what, flags): (u8, u8),
         fields: &[u8],
         len: usize,
@@ -71,7 +71,7 @@ impl Lane {
     }
 
     /// Reports the result of the peer's operation.
-    pub fn done(&mut self, common: &mut Common, peer: Peer, flags: u8, op: u64, result: Result<(), Errno>) {
+    pub fn done(&mut self, common: &mut Common, peer: PeerId, flags: u8, op: u64, result: Result<(), Errno>) {
         let errno = result.err().map_or(0, |errno| errno.get() as u64);
         let mut fields = Fields::new();
         fields.word(op).word(errno);
@@ -131,7 +131,7 @@ impl Lane {
     fn post(
         &mut self,
         common: &mut Common,
-        peer: Peer,
+        peer: PeerId,
         slot: u32,
         len: usize,
         mark: Option<u64>,
@@ -184,7 +184,7 @@ impl Lane {
 
     /// Posts queued records while there are credits and slots. `false`: records are still queued that do not wait for
     /// the peer.
-    pub fn flush<H: Host<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: Peer) -> bool {
+    pub fn flush<H: Upcalls<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) -> bool {
         if !self.is_connected() || self.has_agreed() {
             return true;
         }
@@ -258,7 +258,7 @@ impl Lane {
     }
 
     /// Posts the first queued answer. `false`: no slot is free.
-    fn post_answer(&mut self, common: &mut Common, peer: Peer) -> bool {
+    fn post_answer(&mut self, common: &mut Common, peer: PeerId) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         match self.answers.pop_front() {
             Some(frame) => {
@@ -271,7 +271,7 @@ impl Lane {
     }
 
     /// Posts the first queued command, together with those after it that fit into one record. `false`: no slot is free.
-    fn post_pack(&mut self, common: &mut Common, peer: Peer) -> bool {
+    fn post_pack(&mut self, common: &mut Common, peer: PeerId) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         let to = common.adapter.outgoing(slot);
         let (mut count, mut total) = (0, HEAD);
@@ -319,7 +319,7 @@ impl Lane {
     }
 
     /// Posts only queued frames, because this end is closing.
-    pub fn flush_frames(&mut self, common: &mut Common, peer: Peer) {
+    pub fn flush_frames(&mut self, common: &mut Common, peer: PeerId) {
         while !self.answers.is_empty()
             && self.has_credit(common, Use::Answer)
             && self.post_answer(common, peer)
@@ -339,7 +339,7 @@ impl Lane {
     }
 
     /// If no completion is due, posts a signaled empty record, whose completion shows that quiet requests have ended.
-    pub fn await_quiet(&mut self, common: &mut Common, peer: Peer) {
+    pub fn await_quiet(&mut self, common: &mut Common, peer: PeerId) {
         if self.is_open()
             && self.quiet.is_all(self.requests)
             && self.has_room(common)
@@ -353,7 +353,7 @@ impl Lane {
 
     /// Sends the peer a record about closing the connection, after which nothing is posted. `false`: there is no room
     /// now.
-    pub fn post_last(&mut self, common: &mut Common, peer: Peer, word: u64, then: Retiring) -> bool {
+    pub fn post_last(&mut self, common: &mut Common, peer: PeerId, word: u64, then: Retiring) -> bool {
         if !self.answers.is_empty() || !self.has_credit(common, Use::Answer) {
             return false;
         }
@@ -367,7 +367,7 @@ impl Lane {
     }
 
     /// Queues the parts of a long write, after its announcement.
-    pub fn push_parts(&mut self, common: &mut Common, peer: Peer, id: SlotId, len: usize) {
+    pub fn push_parts(&mut self, common: &mut Common, peer: PeerId, id: SlotId, len: usize) {
         self.commands.push_back(Item::Parts { id, done: 0, len });
         common.hold(&mut self.is_dirty, peer);
     }

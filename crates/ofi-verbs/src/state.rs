@@ -9,33 +9,34 @@ use ofi_core::domain::DomainPart;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::record::Fields;
 use ofi_core::transport::{
-    Arm, Held, Host, Lanes, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, Peer, Posted,
+    Arm, OutAccess, OutAtomic, OutMessage, OutNote, OutRma, PeerId, Posted, RequestData, TransportEndpoint,
+    Upcalls,
 };
 
 use crate::adapter::Posted as Request;
 use crate::connected::Connected;
 use crate::datagram::Datagrams;
-use crate::lane::Lane;
-use crate::lanes::VerbsLanes;
+use crate::endpoint::VerbsEndpoint;
 use crate::op::{One, Op, Token};
+use crate::peer::Peer;
 use crate::transfer::End;
 use crate::wire::kind;
 use crate::{Verbs, address};
 
 /// An endpoint's lanes before and after it is enabled.
-pub enum State {
+pub enum EndpointState {
     Closed {
         domain: Arc<DomainPart<Verbs>>,
         info: Box<Info>,
     },
-    Open(Box<VerbsLanes>),
+    Open(Box<VerbsEndpoint>),
     /// An endpoint of `FI_EP_DGRAM`.
     Datagrams(Box<Datagrams>),
     /// An endpoint of `FI_EP_MSG`.
     Connected(Box<Connected>),
 }
 
-impl State {
+impl EndpointState {
     /// See [`ofi_core::transport::Transport::open_lanes`].
     pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info) -> Self {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
@@ -49,7 +50,7 @@ impl State {
     }
 
     #[inline]
-    fn open(&mut self) -> Result<&mut VerbsLanes> {
+    fn open(&mut self) -> Result<&mut VerbsEndpoint> {
         match self {
             Self::Open(lanes) => Ok(lanes),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
@@ -67,7 +68,7 @@ impl State {
 
 // SAFETY: an operation ends by the completion of the request that has its memory; failed queue pairs are flushed, and
 // dropped before the operations of their lanes are.
-unsafe impl Lanes<Verbs> for State {
+unsafe impl TransportEndpoint<Verbs> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
@@ -84,13 +85,13 @@ unsafe impl Lanes<Verbs> for State {
             *self = Self::Connected(Box::new(connected));
             return Ok(address);
         }
-        let lanes = VerbsLanes::new(domain, info, name)?;
+        let lanes = VerbsEndpoint::new(domain, info, name)?;
         let address = Address::from(address::canonical(lanes.common.adapter.address));
         *self = Self::Open(Box::new(lanes));
         Ok(address)
     }
 
-    fn peer<H: Host<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+    fn peer<H: Upcalls<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
         if let Self::Datagrams(datagrams) = self {
             return datagrams.peer(host, address);
         }
@@ -108,7 +109,7 @@ unsafe impl Lanes<Verbs> for State {
         Ok(lanes.peer_at(host, socket))
     }
 
-    fn send<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+    fn send<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         match self {
             Self::Datagrams(datagrams) => return datagrams.send(out),
             Self::Connected(connected) => return connected.send(host, out),
@@ -120,14 +121,14 @@ unsafe impl Lanes<Verbs> for State {
     }
 
     #[inline]
-    fn access_now<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
+    fn access_now<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
         let Self::Open(lanes) = self else { return false };
         let lane = &mut lanes.lanes[out.peer as usize];
         lane.access_now(&mut lanes.common, host, (out.peer, out.ticket), &One::from(out))
     }
 
-    fn rma<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        /// Flags that [`Lane::access_now`] satisfies: the end of its request is the device's acknowledgement.
+    fn rma<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        /// Flags that [`Peer::access_now`] satisfies: the end of its request is the device's acknowledgement.
         const PLAIN: OpFlags = OpFlags::COMPLETION
             .union(OpFlags::MORE)
             .union(OpFlags::INJECT)
@@ -154,7 +155,7 @@ unsafe impl Lanes<Verbs> for State {
         lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
     }
 
-    fn atomic<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+    fn atomic<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         if let Self::Connected(connected) = self {
             return connected.atomic(host, out);
         }
@@ -185,35 +186,35 @@ unsafe impl Lanes<Verbs> for State {
         Ok(())
     }
 
-    fn await_note(&mut self, peer: Peer) {
+    fn await_note(&mut self, peer: PeerId) {
         if let Self::Open(lanes) = self {
             lanes.await_note(peer);
         }
     }
 
-    fn pull<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer, token: Token, into: SlotId) {
+    fn pull<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
         let Ok(lanes) = self.open() else { return };
         lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
     }
 
-    fn abandon(&mut self, peer: Peer, id: SlotId, op: &mut Op) -> bool {
+    fn abandon(&mut self, peer: PeerId, id: SlotId, op: &mut Op) -> bool {
         let Ok(lanes) = self.open() else { return false };
         lanes.lanes[peer as usize].abandon(&mut lanes.common, peer, id, op)
     }
 
-    fn sever<H: Host<Verbs>>(&mut self, host: &mut H, peer: Peer) -> bool {
+    fn sever<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) -> bool {
         let Self::Open(lanes) = self else { return false };
         lanes.sever(host, peer);
         true
     }
 
-    fn removed(&mut self, peer: Peer, _id: SlotId, op: Op) {
+    fn removed(&mut self, peer: PeerId, _id: SlotId, op: Op) {
         if let Self::Open(lanes) = self {
             lanes.lanes[peer as usize].is_over(&op);
         }
     }
 
-    fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
+    fn settle_receives<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         if let Self::Connected(connected) = self {
             return connected.settle_receives(host);
         }
@@ -223,7 +224,7 @@ unsafe impl Lanes<Verbs> for State {
             for id in lanes.lanes[peer].transfers.ids(|_| true) {
                 is_gone |= match lanes.lanes[peer].transfers.get(id).map(|transfer| &transfer.end) {
                     Some(&End::Receive { into, .. }) => host.receiving(into).is_none(),
-                    Some(&(End::Access(op) | End::Told(op, _))) => host.op(peer as Peer, op).is_none(),
+                    Some(&(End::Access(op) | End::Told(op, _))) => host.op(peer as PeerId, op).is_none(),
                     None => false,
                 };
             }
@@ -237,18 +238,18 @@ unsafe impl Lanes<Verbs> for State {
                 continue;
             }
             // The device may still write to that memory: only the end of the connection stops it.
-            lanes.stop(peer as Peer);
-            lanes.unlink(peer as Peer);
-            lanes.lanes[peer].lose(&mut lanes.common, host, peer as Peer, Errno::ECONNABORTED);
+            lanes.stop(peer as PeerId);
+            lanes.unlink(peer as PeerId);
+            lanes.lanes[peer].lose(&mut lanes.common, host, peer as PeerId, Errno::ECONNABORTED);
         }
     }
 
-    fn discard(&mut self, peer: Peer, token: Token) {
+    fn discard(&mut self, peer: PeerId, token: Token) {
         let Ok(lanes) = self.open() else { return };
         lanes.lanes[peer as usize].discard(&mut lanes.common, peer, &token);
     }
 
-    fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+    fn poll<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         match self {
             Self::Open(lanes) => lanes.poll(host),
             Self::Datagrams(datagrams) => datagrams.poll(host),
@@ -268,7 +269,7 @@ unsafe impl Lanes<Verbs> for State {
         }
     }
 
-    fn receive_posted<H: Host<Verbs>>(&mut self, host: &mut H) {
+    fn receive_posted<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         if let Self::Connected(connected) = self {
             connected.claim(host);
         }
@@ -278,16 +279,16 @@ unsafe impl Lanes<Verbs> for State {
         self.connected()?.packet(to, packet)
     }
 
-    fn adopt(&mut self, held: &Held) -> Result<()> {
+    fn adopt(&mut self, held: &RequestData) -> Result<()> {
         self.connected()?.adopt(held)
     }
 
-    fn join<H: Host<Verbs>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
+    fn join<H: Upcalls<Verbs>>(&mut self, host: &mut H, address: &Address, _first: bool) -> Result<()> {
         self.connected()?.join(host, address);
         Ok(())
     }
 
-    fn part<H: Host<Verbs>>(&mut self, host: &mut H, _drain: bool) {
+    fn part<H: Upcalls<Verbs>>(&mut self, host: &mut H, _drain: bool) {
         if let Self::Connected(connected) = self {
             connected.part(host);
         }
@@ -379,7 +380,7 @@ unsafe impl Lanes<Verbs> for State {
         add("verbs_retired", counts.retired, "of those, closed because they were idle");
         add("verbs_probes", counts.probes, "requests that probed whether a peer is alive");
         add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
-        let now = |of: fn(&Lane) -> usize| lanes.lanes.iter().map(of).sum::<usize>() as u64;
+        let now = |of: fn(&Peer) -> usize| lanes.lanes.iter().map(of).sum::<usize>() as u64;
         add(
             "verbs_requests_now",
             now(|lane| lane.requests.saturating_sub(lane.quiet.len()) + lane.transfers.len()),

@@ -42,7 +42,7 @@ impl Transfer {
 }
 
 /// The memory of this end that a request uses until it has ended.
-pub enum Held {
+pub enum RequestMemory {
     /// No memory: the bytes are in the request.
     Nothing,
     /// A slot.
@@ -51,7 +51,7 @@ pub enum Held {
     Region(Local),
 }
 
-impl Held {
+impl RequestMemory {
     /// The slot.
     pub const fn slot(&self) -> Option<u32> {
         match self {

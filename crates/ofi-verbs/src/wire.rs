@@ -46,7 +46,7 @@ pub mod kind {
     pub const KEY: u8 = 20;
     /// The receiver's device may no longer access a registration: key.
     pub const KEY_GONE: u8 = 21;
-    /// About closing the connection: 0 asks for it, 1 agrees, 2 declines (`lanes/retiring.rs`).
+    /// About closing the connection: 0 asks for it, 1 agrees, 2 declines (`endpoint/retiring.rs`).
     pub const RETIRE: u8 = 22;
 }
 

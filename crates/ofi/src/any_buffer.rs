@@ -7,14 +7,15 @@ use std::mem::ManuallyDrop;
 use crate::buffer::{Buffer, RawBuffer};
 
 /// Functions and identity of the buffer's type.
-struct Kind {
+struct BufferType {
     id: TypeId,
     name: fn() -> &'static str,
     drop: unsafe fn(RawBuffer),
 }
 
 trait HasKind: Buffer {
-    const KIND: Kind = Kind { id: TypeId::of::<Self>(), name: type_name::<Self>, drop: drop_raw::<Self> };
+    const KIND: BufferType =
+        BufferType { id: TypeId::of::<Self>(), name: type_name::<Self>, drop: drop_raw::<Self> };
 }
 
 impl<B: Buffer> HasKind for B {}
@@ -36,7 +37,7 @@ unsafe fn drop_raw<B: Buffer>(raw: RawBuffer) {
 /// ```
 pub struct AnyBuffer {
     raw: ManuallyDrop<RawBuffer>,
-    kind: &'static Kind,
+    kind: &'static BufferType,
 }
 
 impl AnyBuffer {

@@ -9,7 +9,7 @@ use ofi_api::{Caps, EpType, Error, GetinfoFlags, Hints, Info, MrAccess, MrMode, 
 
 use crate::buffer::{Buffer, BufferMut};
 use crate::memory::Memory;
-use crate::opened::Opened;
+use crate::opened::OpenedDomain;
 use crate::registered::Registered;
 use crate::request::PostError;
 use crate::threading::{Exclusive, Level, Safe};
@@ -24,7 +24,7 @@ const UNASKED: Caps = Caps::SOURCE_ERR.union(Caps::RMA_EVENT).union(Caps::EXACT_
 ///
 /// Clones are the same domain. They may be used from any thread at every level, since only nodes are bound to it.
 pub struct Domain<L: Level = Safe> {
-    opened: Arc<Opened>,
+    opened: Arc<OpenedDomain>,
     _level: PhantomData<fn() -> L>,
 }
 
@@ -102,7 +102,7 @@ impl<L: Level> Domain<L> {
         let fabric = crate::open_fabric(&info)?;
         let raw = fabric.open_domain(&info)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Self { opened: Arc::new(Opened { id, info, raw, fabric }), _level: PhantomData })
+        Ok(Self { opened: Arc::new(OpenedDomain { id, info, raw, fabric }), _level: PhantomData })
     }
 
     /// The negotiated attributes.
@@ -110,7 +110,7 @@ impl<L: Level> Domain<L> {
         &self.opened.info
     }
 
-    pub(crate) fn opened(&self) -> &Arc<Opened> {
+    pub(crate) fn opened(&self) -> &Arc<OpenedDomain> {
         &self.opened
     }
 

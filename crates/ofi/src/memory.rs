@@ -8,11 +8,11 @@ use ofi_api::{Allocation, Placement, Result};
 use ofi_core::copy;
 
 use crate::buffer::{Buffer, BufferMut, RawBuffer};
-use crate::opened::Opened;
+use crate::opened::OpenedDomain;
 
 struct Parts {
     allocation: Allocation,
-    opened: Arc<Opened>,
+    opened: Arc<OpenedDomain>,
     placement: Placement,
 }
 
@@ -21,7 +21,7 @@ struct Parts {
 pub struct Memory(Box<Parts>);
 
 impl Memory {
-    pub(crate) fn new(opened: &Arc<Opened>, len: usize, placement: Placement) -> Result<Self> {
+    pub(crate) fn new(opened: &Arc<OpenedDomain>, len: usize, placement: Placement) -> Result<Self> {
         let allocation = opened.raw.alloc(len, placement)?;
         Ok(Self(Box::new(Parts { allocation, opened: Arc::clone(opened), placement })))
     }

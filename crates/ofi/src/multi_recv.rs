@@ -11,20 +11,20 @@ use std::sync::Arc;
 use crate::any_buffer::AnyBuffer;
 use crate::buffer::BufferMut;
 
-struct Shared(AnyBuffer);
+struct SharedBuffer(AnyBuffer);
 
 // SAFETY: from a shared one, only the address is read, and bytes of ranges that are no longer written. The buffer is
 // taken out or dropped by the owner of the last reference.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedBuffer {}
 
 /// A buffer for [`Node::recv_multi`](crate::Node::recv_multi). It comes back in the completion that is
 /// [`released`](crate::Completion::released).
-pub struct MultiRecvBuffer(Arc<Shared>);
+pub struct MultiRecvBuffer(Arc<SharedBuffer>);
 
 impl MultiRecvBuffer {
     /// Wraps `buffer`.
     pub fn new<B: BufferMut>(buffer: B) -> Self {
-        Self(Arc::new(Shared(AnyBuffer::from(buffer))))
+        Self(Arc::new(SharedBuffer(AnyBuffer::from(buffer))))
     }
 
     /// Length in bytes.
@@ -49,7 +49,7 @@ impl MultiRecvBuffer {
     /// Itself, while ranges of it exist, or if the buffer is of another type.
     pub fn into_inner<B: BufferMut>(self) -> Result<B, Self> {
         let shared = Arc::try_unwrap(self.0).map_err(Self)?;
-        shared.0.downcast().map_err(|any| Self(Arc::new(Shared(any))))
+        shared.0.downcast().map_err(|any| Self(Arc::new(SharedBuffer(any))))
     }
 
     /// Another handle to the buffer. The buffer is in use while there are two.
@@ -78,7 +78,7 @@ impl fmt::Debug for MultiRecvBuffer {
 /// The bytes of a message in a [`MultiRecvBuffer`]. Keeps the buffer alive.
 #[derive(Clone)]
 pub struct MultiRecvRange {
-    shared: Arc<Shared>,
+    shared: Arc<SharedBuffer>,
     range: Range<usize>,
 }
 

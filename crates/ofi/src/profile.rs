@@ -5,7 +5,7 @@
 use ofi_api::{Caps, EpType, Hints, Info, Protocol, Refusal};
 
 /// An endpoint type of a C provider.
-struct Kind {
+struct ProfileKind {
     ep_type: EpType,
     protocol: Protocol,
     version: u32,
@@ -16,7 +16,7 @@ struct Kind {
 /// A C provider.
 struct Profile {
     name: &'static str,
-    kinds: &'static [Kind],
+    kinds: &'static [ProfileKind],
 }
 
 /// Messages and remote memory, which all of these support.
@@ -32,17 +32,27 @@ const PROFILES: &[Profile] = &[
     Profile {
         name: "tcp",
         kinds: &[
-            Kind { ep_type: EpType::Msg, protocol: Protocol::SOCK_TCP, version: 0, caps: PLAIN },
-            Kind { ep_type: EpType::Rdm, protocol: Protocol::XNET, version: 1, caps: TAGGED },
+            ProfileKind { ep_type: EpType::Msg, protocol: Protocol::SOCK_TCP, version: 0, caps: PLAIN },
+            ProfileKind { ep_type: EpType::Rdm, protocol: Protocol::XNET, version: 1, caps: TAGGED },
         ],
     },
     Profile {
         name: "ofi_rxm",
-        kinds: &[Kind { ep_type: EpType::Rdm, protocol: Protocol::RXM, version: 1, caps: Caps::all() }],
+        kinds: &[ProfileKind {
+            ep_type: EpType::Rdm,
+            protocol: Protocol::RXM,
+            version: 1,
+            caps: Caps::all(),
+        }],
     },
     Profile {
         name: "ofi_rxd",
-        kinds: &[Kind { ep_type: EpType::Rdm, protocol: Protocol::RXD, version: 1, caps: Caps::all() }],
+        kinds: &[ProfileKind {
+            ep_type: EpType::Rdm,
+            protocol: Protocol::RXD,
+            version: 1,
+            caps: Caps::all(),
+        }],
     },
 ];
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ofi_api::{Errno, Error, MrAccess, MrAttr, Piece, Result};
 
 use crate::buffer::{Buffer, RawBuffer};
-use crate::opened::Opened;
+use crate::opened::OpenedDomain;
 use crate::request::PostError;
 
 /// A buffer's memory under a registration. The memory is freed once the registration is certainly closed, and otherwise
@@ -20,7 +20,7 @@ pub struct Region<B: Buffer> {
 
 impl<B: Buffer> Region<B> {
     /// Registers `buffer`.
-    pub fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, PostError<B>> {
+    pub fn new(opened: &OpenedDomain, buffer: B, access: MrAccess) -> Result<Self, PostError<B>> {
         let raw = buffer.into_raw();
         let pieces = [Piece::new(raw.addr, raw.len)];
         // SAFETY: the memory stays until `end`, and is behind no reference while peers have rights to it.

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use ofi_api::{MrAccess, Result};
 
 use crate::buffer::{Buffer, BufferMut, RawBuffer};
-use crate::opened::Opened;
+use crate::opened::OpenedDomain;
 use crate::region::Region;
 use crate::request::PostError;
 
 struct Parts<B: Buffer> {
     region: Region<B>,
-    opened: Arc<Opened>,
+    opened: Arc<OpenedDomain>,
 }
 
 /// A buffer that stays registered from operation to operation, and whose bytes are accessible between them. Peers have
@@ -23,7 +23,7 @@ struct Parts<B: Buffer> {
 pub struct Registered<B: Buffer>(Box<Parts<B>>);
 
 impl<B: Buffer> Registered<B> {
-    pub(crate) fn new(opened: &Arc<Opened>, buffer: B) -> Result<Self, PostError<B>> {
+    pub(crate) fn new(opened: &Arc<OpenedDomain>, buffer: B) -> Result<Self, PostError<B>> {
         let access = MrAccess::SEND | MrAccess::RECV | MrAccess::READ | MrAccess::WRITE;
         let region = Region::new(opened, buffer, access)?;
         Ok(Self(Box::new(Parts { region, opened: Arc::clone(opened) })))

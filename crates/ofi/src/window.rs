@@ -21,7 +21,7 @@ use ofi_core::copy;
 
 use crate::buffer::BufferMut;
 use crate::memory::Memory;
-use crate::opened::Opened;
+use crate::opened::OpenedDomain;
 use crate::region::Region;
 use crate::remote::RemoteWindow;
 use crate::request::PostError;
@@ -59,7 +59,7 @@ pub struct Window<B: BufferMut = Memory> {
 unsafe impl<B: BufferMut> Sync for Window<B> {}
 
 impl<B: BufferMut> Window<B> {
-    pub(crate) fn new(opened: &Opened, buffer: B, access: MrAccess) -> Result<Self, PostError<B>> {
+    pub(crate) fn new(opened: &OpenedDomain, buffer: B, access: MrAccess) -> Result<Self, PostError<B>> {
         let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
         if access.is_empty() || !rights.contains(access) {
             let found = format!("{access}");

@@ -20,13 +20,13 @@ const MAX_MESSAGE_LEN: usize = 1 << 20;
 const LENGTHS: [usize; 8] = [0, 1, 64, 4_096, 16_384, 16_385, 100_000, MAX_MESSAGE_LEN];
 
 /// Opens an endpoint at `address`, whose port may be 0.
-pub fn open(address: SocketAddr) -> Side {
+pub fn open(address: SocketAddr) -> TestEndpoint {
     let side = opening(Naming::Udp).hints(|hints| hints.src_addr(address.into()));
     if address.port() == 0 { side.open() } else { side.name(&address.into()).open() }
 }
 
 /// Opens an endpoint on loopback.
-pub fn local() -> Side {
+pub fn local() -> TestEndpoint {
     open(SocketAddr::from(([127, 0, 0, 1], 0)))
 }
 
@@ -34,7 +34,7 @@ pub fn local() -> Side {
 ///
 /// # Panics
 /// If a call fails.
-pub fn relayed([a, b]: [Side; 2], weather: Weather) -> (Pair, Relay) {
+pub fn relayed([a, b]: [TestEndpoint; 2], weather: Weather) -> (Pair, Relay) {
     let relay = Relay::between([socket(&a.name()), socket(&b.name())], weather);
     let to_b = a.insert_address(&relay.sides[0].into());
     let to_a = b.insert_address(&relay.sides[1].into());
@@ -45,7 +45,7 @@ pub fn relayed([a, b]: [Side; 2], weather: Weather) -> (Pair, Relay) {
 ///
 /// # Panics
 /// If a call fails.
-pub fn apart([a, b]: [Side; 2], weather: Option<Weather>) -> (Pair, Option<Relay>) {
+pub fn apart([a, b]: [TestEndpoint; 2], weather: Option<Weather>) -> (Pair, Option<Relay>) {
     if let Some(weather) = weather {
         let (pair, relay) = relayed([a, b], weather);
         return (pair, Some(relay));
@@ -106,7 +106,7 @@ impl Echo {
     ///
     /// # Panics
     /// If a byte is wrong, or a call fails.
-    pub fn converse(&self, side: &Side, to: FiAddr, rounds: u8) {
+    pub fn converse(&self, side: &TestEndpoint, to: FiAddr, rounds: u8) {
         for round in 0..rounds {
             for (number, len) in LENGTHS.into_iter().enumerate() {
                 let tag = number as u64 * 1_000 + u64::from(round);
@@ -130,7 +130,7 @@ impl Echo {
     }
 
     /// Stops it, and waits for its exit.
-    pub fn end(self, side: &Side, to: FiAddr) {
+    pub fn end(self, side: &TestEndpoint, to: FiAddr) {
         wait::drive(&[side], "room", || side.out(to, ()).tag(STOP).inject().send().ok());
         let mut child = Some(self.child);
         // The message may have been lost, so it is sent again.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ofi_rdm::Foresight;
+use ofi_rdm::RxPrediction;
 use ofi_testkit::net::Random;
 
 /// The treatment of datagrams, per 1,000 each.
@@ -75,8 +75,9 @@ impl Relay {
                             continue;
                         }
                         if weather.forge > 0 && random.chance(weather.forge) {
-                            let other =
-                                |(at, byte): (usize, &u8)| if at < Foresight::HEAD { *byte } else { !byte };
+                            let other = |(at, byte): (usize, &u8)| {
+                                if at < RxPrediction::HEAD { *byte } else { !byte }
+                            };
                             let forged: Vec<u8> = buffer[..len].iter().enumerate().map(other).collect();
                             let _ = stranger.send_to(&forged, receiver);
                         }

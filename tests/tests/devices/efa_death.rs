@@ -19,7 +19,7 @@ const READ: usize = 32 << 20;
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 /// An endpoint over the device. With `keys`, devices access registered memory by themselves.
-fn open(keys: bool) -> Side {
+fn open(keys: bool) -> TestEndpoint {
     // Refused if the provider is already registered.
     let _ = ofi::register_provider(std::sync::Arc::new(ofi_efa::EfaProvider));
     let modes = if keys { MrMode::VIRT_ADDR | MrMode::PROV_KEY } else { MrMode::VIRT_ADDR };
@@ -28,12 +28,12 @@ fn open(keys: bool) -> Side {
 }
 
 /// An endpoint's name as text: its bytes in hexadecimal.
-fn name_of(side: &Side) -> String {
+fn name_of(side: &TestEndpoint) -> String {
     side.name().bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Inserts the endpoint with this name.
-fn insert(side: &Side, name: &str) -> FiAddr {
+fn insert(side: &TestEndpoint, name: &str) -> FiAddr {
     let digits = name.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).expect("text"));
     let bytes: Vec<u8> = digits.map(|two| u8::from_str_radix(two, 16).expect("digits")).collect();
     side.insert_address(&Address::new(side.name().format(), &bytes))
@@ -74,7 +74,7 @@ pub fn victim(line: &mut Line, arguments: &[String]) {
 
 /// A survivor and its victim.
 struct Scene {
-    side: Side,
+    side: TestEndpoint,
     victim: Child,
     to_victim: FiAddr,
     region: RemotePiece,
@@ -87,7 +87,7 @@ impl Scene {
         Self { side, victim, to_victim, region }
     }
 
-    fn meet(side: &Side, keys: &str) -> (Child, FiAddr, RemotePiece) {
+    fn meet(side: &TestEndpoint, keys: &str) -> (Child, FiAddr, RemotePiece) {
         let mut victim = Child::start("victim", &[keys]);
         let to = insert(side, &victim.line.hear());
         victim.line.say(name_of(side));
@@ -123,12 +123,12 @@ impl Scene {
 }
 
 /// Waits for the error of operation 5.
-fn fails(side: &Side, step: &str) -> CqErrorEntry {
+fn fails(side: &TestEndpoint, step: &str) -> CqErrorEntry {
     ended(side, step).failed()
 }
 
 /// Waits for the end of operation 5.
-fn ended(side: &Side, step: &str) -> Event {
+fn ended(side: &TestEndpoint, step: &str) -> Event {
     let since = Instant::now();
     loop {
         side.poll();
@@ -211,7 +211,7 @@ fn what_was_for_a_peer_that_dies_fails_and_who_comes_in_its_place_is_reached() {
 struct CVictim(std::process::Child);
 
 impl CVictim {
-    fn start(side: &Side) -> (Self, FiAddr) {
+    fn start(side: &TestEndpoint) -> (Self, FiAddr) {
         let wanted = std::env::var("EFA_VICTIM").expect("folders of libraries, a program, its arguments");
         let mut words = wanted.split('\n');
         let libraries = words.next().unwrap();

@@ -11,7 +11,7 @@ use ofi::raw::{Address, Caps, EpType, Hints};
 use ofi_efa::wire::RawAddress;
 use ofi_testkit::net::Random;
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
-use ofi_testkit::{Kit, Side};
+use ofi_testkit::{Kit, TestEndpoint};
 
 use super::model;
 
@@ -55,7 +55,7 @@ impl model::Fabric for Driven {
     }
 
     /// A successor gets the queue pair number of the endpoint before it.
-    fn open(&self, after: Option<&Address>) -> Side {
+    fn open(&self, after: Option<&Address>) -> TestEndpoint {
         if let Some(name) = after {
             self.device.reuse(qpn(name));
         }
@@ -76,7 +76,7 @@ impl model::Fabric for Driven {
         self.device.cut(qpn(from), qpn(to), random.chance(500));
     }
 
-    fn left(&self, side: &Side, is_good: bool) -> Option<String> {
+    fn left(&self, side: &TestEndpoint, is_good: bool) -> Option<String> {
         self.had_runts.fetch_or(side.statistic("efa_runts") > 0, Ordering::Relaxed);
         let held = if is_good { side.statistic("efa_held_now") } else { 0 };
         let now = ["efa_packets_now", "efa_numbers_now", "efa_open_now"].map(|name| side.statistic(name));

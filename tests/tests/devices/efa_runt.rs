@@ -78,7 +78,7 @@ fn first_bytes_are_sent_ahead_and_the_rest_is_read_or_sent() {
 }
 
 /// The next part of a message that is sent ahead in packets: the message's number, the offset, and the bytes.
-fn part(raw: &mut Raw, side: &Side) -> (u32, usize, Vec<u8>) {
+fn part(raw: &mut Raw, side: &TestEndpoint) -> (u32, usize, Vec<u8>) {
     let bytes = raw.next(side, "a message", |packet| matches!(packet, Packet::Message(_)));
     let Ok((_, Packet::Message(Message { send_id, form, .. }))) = parse(&bytes) else { unreachable!() };
     let Form::RuntRead { len: LEN, offset, runt: RUNT, payload, .. } = form else { panic!("{form:?}") };

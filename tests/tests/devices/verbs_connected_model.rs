@@ -90,7 +90,7 @@ struct Op {
 
 struct Model {
     device: Arc<SimulatedDevice>,
-    sides: [Option<Side>; 2],
+    sides: [Option<TestEndpoint>; 2],
     to: [FiAddr; 2],
     regions: [Arc<dyn MemoryRegion>; 2],
     /// The target of the other end's accesses: the first half is written to, the second half is read.
@@ -116,7 +116,7 @@ impl Model {
         match read {
             Ok(1) => return self.ended(at, &Event::Done(entries[0], FiAddr::NOTAVAIL)),
             Err(error) if error.is_again() => return,
-            // `Side::poll` reads errors as usual.
+            // `TestEndpoint::poll` reads errors as usual.
             Ok(_) | Err(_) => side.poll(),
         }
         let events: Vec<Event> = std::iter::from_fn(|| side.next()).collect();

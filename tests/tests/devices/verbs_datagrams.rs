@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once, PoisonError};
 
 use ofi::raw::{AddrFormat, Caps, EpType, Hints};
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
-use ofi_testkit::{Kit, Side};
+use ofi_testkit::{Kit, TestEndpoint};
 
 #[path = "../../verbs/datagram_costs.rs"]
 mod datagram_costs;
@@ -66,7 +66,7 @@ impl Kit for Driven {
 }
 
 /// The number of an endpoint's queue pair.
-fn qp(side: &Side) -> u32 {
+fn qp(side: &TestEndpoint) -> u32 {
     u32::from_ne_bytes(side.name().bytes()[16..20].try_into().unwrap())
 }
 

@@ -58,13 +58,14 @@ pub fn hub(line: &mut Line, arguments: &[String]) {
     }
     let to: Vec<_> = peers.iter().map(|peer| (hub.insert(peer), peer.insert(&hub))).collect();
     let (sent, got) = (Memory::patterned(64, 1), Memory::new(64));
-    let pass = |what: &str, sides: &[&Side; 2], from: &Side, to: FiAddr, into: &Side| {
-        into.receive(&got).context(1).tag(5).post().unwrap();
-        wait::drive(sides, what, || from.out(to, &sent).context(2).tag(5).send().ok());
-        wait::drive(sides, what, || into.next_of(1)).done();
-        wait::drive(sides, what, || from.next_of(2)).done();
-        got.check(64, 1);
-    };
+    let pass =
+        |what: &str, sides: &[&TestEndpoint; 2], from: &TestEndpoint, to: FiAddr, into: &TestEndpoint| {
+            into.receive(&got).context(1).tag(5).post().unwrap();
+            wait::drive(sides, what, || from.out(to, &sent).context(2).tag(5).send().ok());
+            wait::drive(sides, what, || into.next_of(1)).done();
+            wait::drive(sides, what, || from.next_of(2)).done();
+            got.check(64, 1);
+        };
     let before = resident_kib();
     let mut connected = before;
     for round in ["a message over a new connection", "a message over an idle connection"] {
@@ -158,7 +159,7 @@ impl Crowd {
     }
 
     /// Waits for an event of a connection. Meanwhile other connections may be closed.
-    fn event(&mut self, side: &Side, number: usize, kind: CmEventKind) {
+    fn event(&mut self, side: &TestEndpoint, number: usize, kind: CmEventKind) {
         wait::drive(&[side], "an event", || {
             self.look();
             let event = self.queues.event().unwrap()?;
@@ -179,7 +180,7 @@ impl Crowd {
     }
 
     /// Connects an end under its address, unless it is connected.
-    fn connect(&mut self, side: &Side, at: usize) {
+    fn connect(&mut self, side: &TestEndpoint, at: usize) {
         while let Some(event) = self.queues.event().unwrap() {
             self.take(event.id, event.kind);
         }
@@ -231,7 +232,7 @@ impl Crowd {
     }
 }
 
-/// A greeting (`crates/ofi-verbs/src/lanes/meeting.rs`).
+/// A greeting (`crates/ofi-verbs/src/endpoint/meeting.rs`).
 fn greeting(own: SocketAddr, attempt: u32) -> Vec<u8> {
     let SocketAddr::V4(v4) = own else { panic!("{own}") };
     let mut bytes = b"ofv1".to_vec();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ofi::raw::{AddrFormat, Address, Caps, EpType, Hints};
 use ofi_testkit::net::Random;
 use ofi_testkit::rc::{Handle, Plan, SimulatedDevice};
-use ofi_testkit::{Kit, Side};
+use ofi_testkit::{Kit, TestEndpoint};
 
 use super::model;
 
@@ -59,7 +59,7 @@ impl model::Fabric for Driven {
         });
     }
 
-    fn open(&self, _after: Option<&Address>) -> Side {
+    fn open(&self, _after: Option<&Address>) -> TestEndpoint {
         let kit: &dyn Kit = self;
         let caps = kit.usual_caps() | Caps::ATOMIC;
         kit.opening().hints(|hints| hints.caps(caps)).open()
@@ -83,7 +83,7 @@ impl model::Fabric for Driven {
         true
     }
 
-    fn left(&self, side: &Side, _is_good: bool) -> Option<String> {
+    fn left(&self, side: &TestEndpoint, _is_good: bool) -> Option<String> {
         let now =
             ["verbs_requests_now", "verbs_waiting_now", "verbs_slots_now"].map(|name| side.statistic(name));
         let receives = self.0.receives(at(&side.name()));

@@ -11,11 +11,11 @@ const RANKS: usize = 4;
 /// An endpoint in a group.
 struct Member {
     group: Group,
-    side: Side,
+    side: TestEndpoint,
 }
 
 impl Member {
-    fn open(naming: Naming) -> (Side, Arc<dyn EventQueue>) {
+    fn open(naming: Naming) -> (TestEndpoint, Arc<dyn EventQueue>) {
         let opening = opening(naming).hints(|hints| hints.caps(Caps::MSG | Caps::COLLECTIVE));
         let side = opening.open_disabled().unwrap();
         let queue = side.fabric.open_eq(&EqAttr::default()).unwrap();
@@ -24,7 +24,7 @@ impl Member {
         (side, queue)
     }
 
-    fn join(side: Side, queue: &Arc<dyn EventQueue>, names: &[Address]) -> Self {
+    fn join(side: TestEndpoint, queue: &Arc<dyn EventQueue>, names: &[Address]) -> Self {
         let set = Arc::clone(&side.av).set(&AvSetAttr::default()).unwrap();
         for name in names {
             set.insert(side.insert_address(name)).unwrap();

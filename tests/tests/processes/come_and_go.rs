@@ -20,7 +20,7 @@ fn heap() -> usize {
 
 /// A client sends a request, receives the answer, and exits; the server removes its address. Messages are
 /// empty, as an endpoint of the test kit keeps all memory that was ever lent to it.
-fn visit(server: &Side, naming: Naming, number: u64) {
+fn visit(server: &TestEndpoint, naming: Naming, number: u64) {
     let client = open(naming);
     let (to_server, to_client) = (client.insert(server), server.insert(&client));
     server.receive(()).context(1).post().unwrap();

@@ -214,7 +214,7 @@ fn pin(thread: libc::pid_t, processor: usize) {
 }
 
 /// As [`wait::drive`], without yielding the processor in between.
-fn spin<T>(side: &Side, mut ready: impl FnMut() -> Option<T>) -> T {
+fn spin<T>(side: &TestEndpoint, mut ready: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         side.poll();
@@ -230,7 +230,7 @@ fn spin<T>(side: &Side, mut ready: impl FnMut() -> Option<T>) -> T {
 pub fn slow_hearer(line: &mut Line, _arguments: &[String]) {
     let listener = parse(&line.hear());
     for round in 0..ROUNDS {
-        let mut sides: Vec<Side> = Vec::new();
+        let mut sides: Vec<TestEndpoint> = Vec::new();
         for _ in 0..FEW {
             let opening = match sides.first() {
                 Some(first) => opening().beside(first).queue(&first.rx),
@@ -271,7 +271,7 @@ fn what_was_sent_before_an_end_comes_before_it() {
     let mut child = Child::start("slow_hearer", &[]);
     child.line.say(listener.pep.name().unwrap());
     for _ in 0..ROUNDS {
-        let mut sides: Vec<Side> = Vec::new();
+        let mut sides: Vec<TestEndpoint> = Vec::new();
         for _ in 0..FEW {
             let mut opening = opening().info(*listener.request(&[]).info.unwrap());
             if let Some(first) = sides.first() {
@@ -367,7 +367,7 @@ fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
 
 /// The lane address of an accepting endpoint. The endpoint's name is its listener's, but any process can read
 /// its lane address in /proc/net/unix.
-fn lane_address(side: &Side) -> Address {
+fn lane_address(side: &TestEndpoint) -> Address {
     let any: Arc<dyn Any + Send + Sync> = Arc::clone(&side.ep) as _;
     let ep: Arc<Ep<Shm>> = any.downcast().expect("an endpoint over shared memory");
     ep.lane_address().expect("an enabled endpoint")

@@ -120,7 +120,7 @@ struct Others {
     shared: std::sync::Arc<dyn AddressVector>,
 }
 
-fn others_in_the_child(side: &Side, others: Others) -> i32 {
+fn others_in_the_child(side: &TestEndpoint, others: Others) -> i32 {
     let Others { eq, passive, polls, waits, shared } = &others;
     let (name, second) = (Address::from_text("fi_shm://nobody"), Some(Duration::from_secs(1)));
     let event = ofi::raw::Event { data: 1, ..ofi::raw::Event::new(EventKind::Notify, Fid(1)) };

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use ofi_shm::fuzz::{Hostile, KINDS, Place, Ring};
+use ofi_shm::fuzz::{Hostile, HostileTarget, KINDS, Ring};
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_tests::mesh::Mesh;
@@ -47,7 +47,7 @@ fn vandalise(hostile: &mut Hostile, random: &mut Random) {
             hostile.datagram(&random.words(count));
         }
         _ => {
-            let place = Place::ALL[random.below(Place::ALL.len())];
+            let place = HostileTarget::ALL[random.below(HostileTarget::ALL.len())];
             // The important fields are near the beginning.
             let offset = if random.below(2) == 0 { random.below(160) * 4 } else { random.below(1 << 16) };
             let count = 1 + random.below(9);

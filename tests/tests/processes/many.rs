@@ -67,7 +67,7 @@ pub fn crowd(line: &mut Line, arguments: &[String]) {
     let first: usize = arguments[1].parse().unwrap();
     let leader = open(Naming::Names);
     let opening = || Opening::new(ofi_tests::hints(Naming::Names)).beside(&leader).queue(&leader.rx);
-    let sides: Vec<Side> = (0..EACH).map(|_| opening().open()).collect();
+    let sides: Vec<TestEndpoint> = (0..EACH).map(|_| opening().open()).collect();
     for side in &sides {
         line.say(side.name());
     }

@@ -114,7 +114,7 @@ enum Expected {
 
 /// One endpoint, and the model of it.
 struct Node {
-    side: Side,
+    side: TestEndpoint,
     to: Vec<FiAddr>,
     regions: [RemotePiece; 2],
     bytes: [Vec<u8>; 2],
@@ -139,13 +139,13 @@ const fn is_access(context: usize) -> bool {
 
 impl World {
     fn new(progress: Progress) -> Self {
-        let sides: Vec<Side> = (0..ENDPOINTS)
+        let sides: Vec<TestEndpoint> = (0..ENDPOINTS)
             .map(|_| {
                 let opening = Opening::new(hints(Naming::Names));
                 opening.hints(|hints| hints.mr_mode(MrMode::PROV_KEY).progress(progress)).open()
             })
             .collect();
-        let names: Vec<Address> = sides.iter().map(Side::name).collect();
+        let names: Vec<Address> = sides.iter().map(TestEndpoint::name).collect();
         let nodes = sides.into_iter().map(|side| {
             let to = names.iter().map(|name| side.insert_address(name)).collect();
             let memories = [Memory::new(MEMORY), Memory::library(&side.domain, MEMORY)];

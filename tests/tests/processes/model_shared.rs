@@ -91,9 +91,9 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 struct World {
-    srx: Side,
-    members: Vec<Side>,
-    senders: Vec<Side>,
+    srx: TestEndpoint,
+    members: Vec<TestEndpoint>,
+    senders: Vec<TestEndpoint>,
     /// The members' addresses in each sender's vector.
     to: Vec<Vec<FiAddr>>,
     /// The senders' addresses in the members' shared vector.
@@ -106,8 +106,8 @@ impl World {
         let host = opening.clone().open_disabled().unwrap();
         let srx = host.context(host.domain.open_shared_receive(&host.info.rx_attr).unwrap());
         let member = || opening.clone().shared_receive(&srx.ep).beside(&host).vector(&host.av).open();
-        let members: Vec<Side> = (0..MEMBERS).map(|_| member()).collect();
-        let senders: Vec<Side> = (0..SENDERS).map(|_| opening.clone().open()).collect();
+        let members: Vec<TestEndpoint> = (0..MEMBERS).map(|_| member()).collect();
+        let senders: Vec<TestEndpoint> = (0..SENDERS).map(|_| opening.clone().open()).collect();
         let to = senders.iter().map(|sender| members.iter().map(|member| sender.insert(member)).collect());
         let to = to.collect();
         let from = senders.iter().map(|sender| host.insert(sender)).collect();
@@ -116,7 +116,7 @@ impl World {
 
     #[track_caller]
     fn drive<T>(&self, what: &str, ready: impl FnMut() -> Option<T>) -> T {
-        let sides: Vec<&Side> = self.members.iter().chain(&self.senders).collect();
+        let sides: Vec<&TestEndpoint> = self.members.iter().chain(&self.senders).collect();
         wait::drive(&sides, what, ready)
     }
 

@@ -32,7 +32,7 @@ fn pin(core: usize) {
 }
 
 /// Receives a message into `memory`, and returns the number of empty reads before it. Spins, as programs do.
-fn receive(side: &Side, memory: &Memory) -> usize {
+fn receive(side: &TestEndpoint, memory: &Memory) -> usize {
     side.receive(memory).post().unwrap();
     let (mut vain, start) = (0, Instant::now());
     loop {

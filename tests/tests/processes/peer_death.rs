@@ -84,7 +84,7 @@ pub fn friend(line: &mut Line, _arguments: &[String]) {
 
 /// A survivor, with its friend and its victim.
 struct Scene {
-    side: Side,
+    side: TestEndpoint,
     victim: Child,
     to_victim: FiAddr,
     application: RemotePiece,
@@ -99,7 +99,7 @@ impl Scene {
         Self::with(Opening::new(hints(Naming::Names)).open())
     }
 
-    fn with(side: Side) -> Self {
+    fn with(side: TestEndpoint) -> Self {
         let before = Snapshot::take();
         let start = |role| {
             let mut child = Child::start(role, &[]);
@@ -500,7 +500,7 @@ pub fn pinger(line: &mut Line, arguments: &[String]) {
 
 /// A process that answers pingers.
 struct Hub {
-    side: Side,
+    side: TestEndpoint,
     into: Memory,
 }
 

@@ -136,7 +136,8 @@ fn a_server_and_a_client_as_in_the_manual() {
 #[test]
 fn port_zero_is_chosen_and_told() {
     let any = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
-    let sides: Vec<Side> = (0..50).map(|_| Opening::new(hints(Naming::Ports)).name(&any).open()).collect();
+    let sides: Vec<TestEndpoint> =
+        (0..50).map(|_| Opening::new(hints(Naming::Ports)).name(&any).open()).collect();
     let mut ports: Vec<u16> = sides.iter().map(|side| side.name().to_socket_addr().unwrap().port()).collect();
     ports.sort_unstable();
     ports.dedup();

@@ -43,7 +43,7 @@ fn eight_threads_post_cancel_and_read_on_one_endpoint() {
         let start = Instant::now();
         let at = |memory: &Memory, number: usize| memory.slice(number * LEN..(number + 1) * LEN);
         let count = |kind: usize| counts[kind].fetch_add(1, Ordering::Relaxed);
-        let take = |side: &Side| {
+        let take = |side: &TestEndpoint| {
             let late = || format!("{counts:?}\n{}\n{}", pair.a.report(), pair.b.report());
             assert!(start.elapsed() < 4 * wait::BOUND, "{}", late());
             let mut entries = [CqTaggedEntry::EMPTY; 4];

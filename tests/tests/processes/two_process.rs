@@ -11,7 +11,7 @@ const STOP: u64 = u64::MAX;
 const MAX_MESSAGE_LEN: usize = 8 << 20;
 
 /// Opens an endpoint, and exchanges addresses with the parent.
-fn meet(line: &mut Line, naming: Naming) -> (Side, FiAddr) {
+fn meet(line: &mut Line, naming: Naming) -> (TestEndpoint, FiAddr) {
     let side = open(naming);
     line.say(side.name());
     let to = side.insert_address(&parse(&line.hear()));
@@ -19,7 +19,7 @@ fn meet(line: &mut Line, naming: Naming) -> (Side, FiAddr) {
 }
 
 /// The parent's half of [`meet`].
-fn start(role: &str, naming: Naming) -> (Child, Side, FiAddr) {
+fn start(role: &str, naming: Naming) -> (Child, TestEndpoint, FiAddr) {
     let mut child = Child::start(role, &[naming.as_str()]);
     let side = open(naming);
     let to = side.insert_address(&parse(&child.line.hear()));
@@ -303,12 +303,12 @@ fn an_address_in_use_by_another_process_is_refused() {
 }
 
 /// An endpoint whose queue has a descriptor to wait on.
-fn open_sleeper() -> Side {
+fn open_sleeper() -> TestEndpoint {
     Opening::new(hints(Naming::Names)).wait_obj(WaitObj::Fd).open()
 }
 
 /// Sleeps until the queue has an entry, by the descriptor or by a blocking read.
-fn sleep_for_next(side: &Side, by_descriptor: bool) -> CqTaggedEntry {
+fn sleep_for_next(side: &TestEndpoint, by_descriptor: bool) -> CqTaggedEntry {
     let start = Instant::now();
     let mut entry = [CqTaggedEntry::EMPTY];
     loop {

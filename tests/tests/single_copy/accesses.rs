@@ -160,7 +160,7 @@ fn access(what: &str, region: &Arc<dyn MemoryRegion>) -> String {
 }
 
 /// Polls until a child's access is in progress, and then for a while that grows with `round`.
-fn under_way(side: &Side, before: u64, round: u32) {
+fn under_way(side: &TestEndpoint, before: u64, round: u32) {
     let moved = || side.statistic("shm_single_read_bytes") + side.statistic("shm_single_written_bytes");
     let begin = wait::drive(&[side], "the first bytes", || (moved() > before).then(Instant::now));
     while begin.elapsed() < Duration::from_micros(u64::from(round) * 237) {

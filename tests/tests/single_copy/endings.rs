@@ -12,7 +12,7 @@ const LARGE: usize = 24 << 20;
 /// How long an operation with a dead peer may take to end, with a margin for the scheduler of a busy machine.
 pub const BOUND: Duration = Duration::from_secs(3);
 
-pub fn meet(line: &mut Line) -> (Side, FiAddr) {
+pub fn meet(line: &mut Line) -> (TestEndpoint, FiAddr) {
     let side = open(Naming::Names);
     line.say(side.name());
     let to = side.insert_address(&parse(&line.hear()));
@@ -20,7 +20,7 @@ pub fn meet(line: &mut Line) -> (Side, FiAddr) {
     (side, to)
 }
 
-pub fn start(role: &str, environment: &[(&str, &str)]) -> (Child, Side, FiAddr) {
+pub fn start(role: &str, environment: &[(&str, &str)]) -> (Child, TestEndpoint, FiAddr) {
     let mut child = Child::start_with(role, &[], environment);
     let side = open(Naming::Names);
     let to = side.insert_address(&parse(&child.line.hear()));
@@ -31,7 +31,7 @@ pub fn start(role: &str, environment: &[(&str, &str)]) -> (Child, Side, FiAddr) 
 
 /// Sends an empty message and waits for an answer: memory is not lent for messages announced before the two
 /// ends have met.
-fn greet(side: &Side, to: FiAddr) {
+fn greet(side: &TestEndpoint, to: FiAddr) {
     side.receive(()).context(90).post().unwrap();
     wait::drive(&[side], "room", || side.out(to, ()).context(91).send().ok());
     wait::drive(&[side], "a greeting", || side.next_of(90)).done();
@@ -39,7 +39,7 @@ fn greet(side: &Side, to: FiAddr) {
 }
 
 /// The other half of [`greet`].
-fn be_greeted(side: &Side, to: FiAddr) {
+fn be_greeted(side: &TestEndpoint, to: FiAddr) {
     side.receive(()).context(90).post().unwrap();
     wait::drive(&[side], "a greeting", || side.next_of(90)).done();
     wait::drive(&[side], "room", || side.out(to, ()).context(91).send().ok());
@@ -125,7 +125,7 @@ pub fn source(line: &mut Line, _arguments: &[String]) {
 }
 
 /// A new endpoint as the target of a `pusher`.
-fn push(child: &mut Child) -> (Side, FiAddr) {
+fn push(child: &mut Child) -> (TestEndpoint, FiAddr) {
     let side = open(Naming::Names);
     let to = side.insert_address(&parse(&child.line.hear()));
     child.line.say(side.name());
@@ -228,7 +228,7 @@ fn a_sender_whose_receiver_is_killed_in_the_middle_gets_an_error() {
 
 /// Has `sink` receive one message. Returns its counts of single-copy messages and of the bytes it read for
 /// them.
-fn sent(child: &mut Child, side: &Side, to: FiAddr, len: usize, seed: u8) -> (u64, u64) {
+fn sent(child: &mut Child, side: &TestEndpoint, to: FiAddr, len: usize, seed: u8) -> (u64, u64) {
     child.line.say(seed);
     let from = Memory::patterned(len, seed);
     let out = side.out(to, &from).context(1);

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use ofi_tcp::wire::cm::{HEADER, Kind, Message};
+use ofi_tcp::wire::cm::{CmKind, CmMessage, HEADER};
 use ofi_tcp::wire::{Identity, Order, Packet, Pieces};
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
@@ -18,7 +18,7 @@ const TRY_TIMEOUT: Duration = Duration::from_secs(7);
 /// Larger than the kernel's buffers.
 const LARGE: usize = 32 << 20;
 
-fn address_of(side: &Side) -> SocketAddr {
+fn address_of(side: &TestEndpoint) -> SocketAddr {
     side.name().to_socket_addr().expect("an address of IP")
 }
 
@@ -30,29 +30,32 @@ struct Raw {
 
 impl Raw {
     /// Connects, and is accepted.
-    fn meet(side: &Side) -> Self {
+    fn meet(side: &TestEndpoint) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
         let mut stream = TcpStream::connect(address_of(side)).expect("a connection");
         let port = listener.local_addr().expect("an address").port();
-        let request = Message::ours(Kind::Request, &Identity::new(port, 77).encode()).encode();
+        let request = CmMessage::ours(CmKind::Request, &Identity::new(port, 77).encode()).encode();
         stream.write_all(&request).expect("room");
         let mut raw = Self { stream, listener };
         let answer = raw.hear(side, HEADER + 8);
-        assert_eq!(Message::parse(&answer).expect("an answer").expect("all of it").0.kind, Kind::Response);
+        assert_eq!(
+            CmMessage::parse(&answer).expect("an answer").expect("all of it").0.kind,
+            CmKind::Response
+        );
         raw
     }
 
     /// Waits for the call of the endpoint, and accepts it.
-    fn be_called(side: &Side, listener: TcpListener) -> Self {
+    fn be_called(side: &TestEndpoint, listener: TcpListener) -> Self {
         let mut raw = Self::be_connected(side, listener);
         let request = raw.hear(side, HEADER + 8);
         let identity = Identity::parse(&request[HEADER..]).expect("an identity");
-        raw.say(&Message::ours(Kind::Response, &identity.answer(77).encode()).encode());
+        raw.say(&CmMessage::ours(CmKind::Response, &identity.answer(77).encode()).encode());
         raw
     }
 
     /// Waits for the connection of the endpoint, and says nothing.
-    fn be_connected(side: &Side, listener: TcpListener) -> Self {
+    fn be_connected(side: &TestEndpoint, listener: TcpListener) -> Self {
         listener.set_nonblocking(true).expect("a listener that does not block");
         let (stream, _) = wait::drive(&[side], "a connection", || listener.accept().ok());
         Self { stream, listener }
@@ -66,7 +69,7 @@ impl Raw {
         self.stream.write_all(bytes).expect("room in the socket");
     }
 
-    fn hear(&mut self, side: &Side, len: usize) -> Vec<u8> {
+    fn hear(&mut self, side: &TestEndpoint, len: usize) -> Vec<u8> {
         self.stream.set_nonblocking(true).expect("a socket that does not block");
         let mut bytes = vec![0; len];
         let mut got = 0;
@@ -118,7 +121,7 @@ struct Echo {
 }
 
 impl Echo {
-    fn of(side: &Side) -> Self {
+    fn of(side: &TestEndpoint) -> Self {
         let mut child = Child::start("tcp_echo", &["0"]);
         let to = side.insert_address(&parse(&child.line.hear()));
         child.line.say(side.name());
@@ -126,7 +129,7 @@ impl Echo {
     }
 
     /// A message to it and back: others are served.
-    fn answers(&self, side: &Side) {
+    fn answers(&self, side: &TestEndpoint) {
         let (out, back) = (Memory::patterned(64, 3), Memory::new(64));
         side.receive(&back).tag(9).context(900).post().expect("a receive");
         let out = side.out(self.to, &out).tag(9).context(901);
@@ -207,7 +210,7 @@ fn whoever_connects_and_says_nothing_or_half_of_it_is_dropped_in_time() {
     let listener = || TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
     let mut silent = Raw { stream: dial(), listener: listener() };
     let mut half = Raw { stream: dial(), listener: listener() };
-    half.say(&Message::new(Kind::Request, &Identity::new(9, 9).encode()).encode()[..37]);
+    half.say(&CmMessage::new(CmKind::Request, &Identity::new(9, 9).encode()).encode()[..37]);
     other.answers(&side);
     for raw in [&mut silent, &mut half] {
         wait::drive_for(TRY_TIMEOUT, &[&side], "the end", || raw.is_over().then_some(()));
@@ -248,8 +251,8 @@ fn a_peer_that_stops_reading_holds_up_nobody_else() {
     other.answers(&side);
 }
 
-/// The peer's host acknowledges bytes that are answered late (40 ms and more), and the end of a connection as well. So a
-/// closing endpoint does not wait for the former before it says the latter, and a peer that hears it ends the wait.
+/// The peer's host acknowledges bytes that are answered late (40 ms and more), and the end of a connection as well. So
+/// a closing endpoint does not wait for the former before it says the latter, and a peer that hears it ends the wait.
 #[test]
 fn a_peer_hears_of_a_close_before_its_host_has_acknowledged_the_last_message() {
     let round = || {
@@ -298,7 +301,7 @@ fn a_reset_during_the_connect_or_the_handshake_is_an_error_in_time() {
         let mut raw = Raw::be_connected(&side, listener.try_clone().expect("a socket"));
         if answers_partly {
             raw.hear(&side, HEADER + 8);
-            raw.say(&Message::new(Kind::Response, &[0; 8]).encode()[..20]);
+            raw.say(&CmMessage::new(CmKind::Response, &[0; 8]).encode()[..20]);
         }
         raw.reset();
         drop(listener);

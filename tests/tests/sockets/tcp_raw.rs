@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use ofi_core::atomic::Executor;
-use ofi_tcp::wire::cm::{Extras, Kind, Message};
+use ofi_tcp::wire::cm::{CmKind, CmMessage, Extras};
 use ofi_tcp::wire::{Identity, Order, Packet, Pieces, RemotePiece};
 use ofi_testkit::prelude::*;
 
@@ -27,12 +27,12 @@ impl Kit for Tcp {
     }
 }
 
-fn side() -> Side {
+fn side() -> TestEndpoint {
     let kit: &dyn Kit = &Tcp;
     kit.side()
 }
 
-fn address_of(side: &Side) -> SocketAddr {
+fn address_of(side: &TestEndpoint) -> SocketAddr {
     side.name().to_socket_addr().expect("an address of IP")
 }
 
@@ -57,32 +57,32 @@ impl Raw {
         Self { stream, listener, order: Order::Own, read: Vec::new() }
     }
 
-    fn dial(side: &Side) -> Self {
+    fn dial(side: &TestEndpoint) -> Self {
         Self::of(TcpStream::connect(address_of(side)).expect("a connection"), loopback("127.0.0.1"))
     }
 
     /// Connects, and is accepted.
-    fn meet(side: &Side) -> Self {
+    fn meet(side: &TestEndpoint) -> Self {
         Self::meet_in(side, Order::Own)
     }
 
-    fn meet_in(side: &Side, order: Order) -> Self {
+    fn meet_in(side: &TestEndpoint, order: Order) -> Self {
         Self::meet_by(side, order, Extras::default())
     }
 
     /// As a peer of this library, which takes refusals.
-    fn meet_as_ours(side: &Side) -> Self {
+    fn meet_as_ours(side: &TestEndpoint) -> Self {
         Self::meet_by(side, Order::Own, Extras::OURS)
     }
 
-    fn meet_by(side: &Side, order: Order, extras: Extras) -> Self {
+    fn meet_by(side: &TestEndpoint, order: Order, extras: Extras) -> Self {
         let mut raw = Self::dial(side);
         raw.order = order;
         let identity = Identity::new(raw.port(), 77).encode();
-        raw.say(&Message { order, extras, ..Message::new(Kind::Request, &identity) }.encode());
+        raw.say(&CmMessage { order, extras, ..CmMessage::new(CmKind::Request, &identity) }.encode());
         let answer = raw.hear(&[side], 40);
-        let (message, _) = Message::parse(&answer).expect("an answer").expect("a whole one");
-        assert_eq!((message.kind, message.extras), (Kind::Response, Extras::OURS));
+        let (message, _) = CmMessage::parse(&answer).expect("an answer").expect("a whole one");
+        assert_eq!((message.kind, message.extras), (CmKind::Response, Extras::OURS));
         let identity = Identity::parse(message.payload).expect("an identity");
         assert_eq!((identity.version, identity.port), (0x81, raw.port()));
         raw
@@ -126,7 +126,7 @@ impl Raw {
     }
 
     /// Reads this many bytes.
-    fn hear(&mut self, sides: &[&Side], len: usize) -> Vec<u8> {
+    fn hear(&mut self, sides: &[&TestEndpoint], len: usize) -> Vec<u8> {
         wait::drive(sides, "bytes from the endpoint", || {
             let open = self.listen();
             assert!(open || self.read.len() >= len, "closed after {} of {len} bytes", self.read.len());
@@ -136,14 +136,14 @@ impl Raw {
     }
 
     /// Reads the header of a packet.
-    fn hear_packet(&mut self, sides: &[&Side]) -> Packet {
+    fn hear_packet(&mut self, sides: &[&TestEndpoint]) -> Packet {
         let mut bytes = self.hear(sides, 16);
         bytes.extend(self.hear(sides, usize::from(bytes[6]) - 16));
         Packet::parse(&bytes, self.order).expect("a packet").expect("a whole header").0
     }
 
     /// Waits until the endpoint closes the connection.
-    fn is_closed(&mut self, sides: &[&Side]) {
+    fn is_closed(&mut self, sides: &[&TestEndpoint]) {
         wait::drive(sides, "the end of the connection", || (!self.listen()).then_some(()));
     }
 }
@@ -166,7 +166,7 @@ fn pieces(all: &[(u64, u64, u64)]) -> Pieces {
 }
 
 /// An honest peer is served.
-fn serves(side: &Side) {
+fn serves(side: &TestEndpoint) {
     let mut raw = Raw::meet(side);
     let buffer = Memory::new(64);
     side.receive(&buffer).context(9).post().expect("a receive");
@@ -179,7 +179,7 @@ fn serves(side: &Side) {
 fn whoever_sends_another_connection_message_is_refused() {
     let side = side();
     let identity = Identity::new(9, 9).encode();
-    let good = Message::new(Kind::Request, &identity).encode();
+    let good = CmMessage::new(CmKind::Request, &identity).encode();
     let with = |at: usize, value: u8| {
         let mut bytes = good.clone();
         bytes[at] = value;
@@ -189,9 +189,9 @@ fn whoever_sends_another_connection_message_is_refused() {
         ("version", with(0, 2)),
         ("kind", with(1, 9)),
         ("length", with(2, 2)),
-        ("an answer", Message::new(Kind::Response, &identity).encode()),
-        ("no identity", Message::new(Kind::Request, &[]).encode()),
-        ("no port", Message::new(Kind::Request, &Identity::new(0, 9).encode()).encode()),
+        ("an answer", CmMessage::new(CmKind::Response, &identity).encode()),
+        ("no identity", CmMessage::new(CmKind::Request, &[]).encode()),
+        ("no port", CmMessage::new(CmKind::Request, &Identity::new(0, 9).encode()).encode()),
         ("http", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
     ] {
         println!("{what}");
@@ -402,10 +402,10 @@ fn an_atomic_operation_for_an_end_of_c_fails_alone() {
     let stream = wait::drive(&[&side], "a connection", || listener.accept().ok()).0;
     let mut raw = Raw::of(stream, listener);
     let asked = raw.hear(&[&side], 40);
-    let (request, _) = Message::parse(&asked).expect("a request").expect("a whole one");
+    let (request, _) = CmMessage::parse(&asked).expect("a request").expect("a whole one");
     assert!(request.extras.atomics);
     let identity = Identity::parse(request.payload).expect("an identity");
-    raw.say(&Message::new(Kind::Response, &identity.answer(5).encode()).encode());
+    raw.say(&CmMessage::new(CmKind::Response, &identity.answer(5).encode()).encode());
     for context in [1, 2] {
         let failed = wait::drive(&[&side], "its error", || side.next_of(context)).failed();
         assert_eq!(failed.err, Errno::EOPNOTSUPP);
@@ -499,11 +499,14 @@ fn what_is_sent_is_what_c_sends() {
     let stream = wait::drive(&[&side], "a connection", || listener.accept().ok()).0;
     let mut raw = Raw::of(stream, listener);
     let asked = raw.hear(&[&side], 40);
-    let (request, _) = Message::parse(&asked).expect("a request").expect("a whole one");
+    let (request, _) = CmMessage::parse(&asked).expect("a request").expect("a whole one");
     let identity = Identity::parse(request.payload).expect("an identity");
-    assert_eq!((request.kind, identity.version, identity.port), (Kind::Request, 1, address_of(&side).port()));
+    assert_eq!(
+        (request.kind, identity.version, identity.port),
+        (CmKind::Request, 1, address_of(&side).port())
+    );
     assert!(!raw.listen() || raw.read.is_empty(), "nothing follows before the answer");
-    raw.say(&Message::new(Kind::Response, &identity.answer(5).encode()).encode());
+    raw.say(&CmMessage::new(CmKind::Response, &identity.answer(5).encode()).encode());
     let base = |op, flags: u8, count, header: u8, number: u8, size: u8| {
         vec![3, op, flags, 0, 0, count, header, number, size, 0, 0, 0, 0, 0, 0, 0]
     };
@@ -595,19 +598,19 @@ fn of_two_requests_at_the_same_time_one_survives() {
         // The request of this end is in flight when the other one's arrives.
         let mut own = Raw::of(TcpStream::connect(address_of(&side)).expect("a connection"), listener);
         let identity = Identity::new(name.port(), 77).encode();
-        own.say(&Message::new(Kind::Request, &identity).encode());
+        own.say(&CmMessage::new(CmKind::Request, &identity).encode());
         let answer = own.hear(&[&side], 40);
-        let kind = Message::parse(&answer).expect("an answer").expect("a whole one").0.kind;
+        let kind = CmMessage::parse(&answer).expect("an answer").expect("a whole one").0.kind;
         if peer_is_greater {
-            assert_eq!(kind, Kind::Response);
+            assert_eq!(kind, CmKind::Response);
             theirs.is_closed(&[&side]);
             assert_eq!(own.hear_packet(&[&side]), message(8));
             continue;
         }
-        assert_eq!(kind, Kind::Refusal);
-        let (request, _) = Message::parse(&asked).expect("a request").expect("a whole one");
+        assert_eq!(kind, CmKind::Refusal);
+        let (request, _) = CmMessage::parse(&asked).expect("a request").expect("a whole one");
         let identity = Identity::parse(request.payload).expect("an identity");
-        theirs.say(&Message::new(Kind::Response, &identity.answer(77).encode()).encode());
+        theirs.say(&CmMessage::new(CmKind::Response, &identity.answer(77).encode()).encode());
         assert_eq!(theirs.hear_packet(&[&side]), message(8));
     }
 }
@@ -622,7 +625,7 @@ fn a_restarted_peer_takes_the_place_of_the_one_before() {
         TcpStream::connect(address_of(&side)).expect("a connection"),
         old.listener.try_clone().expect("a socket"),
     );
-    new.say(&Message::new(Kind::Request, &Identity::new(old.port(), 78).encode()).encode());
+    new.say(&CmMessage::new(CmKind::Request, &Identity::new(old.port(), 78).encode()).encode());
     new.hear(&[&side], 40);
     let mut old = old;
     old.is_closed(&[&side]);

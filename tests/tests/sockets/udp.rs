@@ -18,7 +18,7 @@ fn number(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().map_or(usual, |text| text.parse().expect("a number"))
 }
 
-fn with_echo() -> (Echo, Side, FiAddr) {
+fn with_echo() -> (Echo, TestEndpoint, FiAddr) {
     let mut echo = Echo::start(&[], any_port(Ipv4Addr::LOCALHOST));
     let side = local();
     echo.meet(&side.name());
@@ -195,7 +195,7 @@ fn a_thousand_peers_talk_to_one_endpoint() {
     }
     let (start, before) = (Instant::now(), resident_kib());
     let hub = opening(Naming::Udp).hints(|hints| hints.rx_size(4 * count).tx_size(4 * count)).open();
-    let peers: Vec<Side> = (0..count).map(|_| opening(Naming::Udp).beside(&hub).open()).collect();
+    let peers: Vec<TestEndpoint> = (0..count).map(|_| opening(Naming::Udp).beside(&hub).open()).collect();
     let memory: Vec<Memory> = (0..count).map(|number| Memory::patterned(64, number as u8)).collect();
     let echoes: Vec<Memory> = (0..count).map(|_| Memory::new(64)).collect();
     let to: Vec<FiAddr> = peers.iter().map(|peer| hub.insert(peer)).collect();
@@ -205,7 +205,7 @@ fn a_thousand_peers_talk_to_one_endpoint() {
     let mut looked = Instant::now();
     let mut look = || {
         if looked.elapsed() > Duration::from_millis(200) {
-            peers.iter().for_each(Side::poll);
+            peers.iter().for_each(TestEndpoint::poll);
             hub.poll();
             looked = Instant::now();
         }

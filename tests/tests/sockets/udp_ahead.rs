@@ -38,7 +38,7 @@ fn pass(pair: &Pair, len: usize, seed: u8, ready: bool) {
 }
 
 /// Number of `side`'s messages that were announced first, and that were sent ahead.
-fn counted(side: &Side) -> [u64; 2] {
+fn counted(side: &TestEndpoint) -> [u64; 2] {
     ["udp_announced", "udp_ahead"].map(|name| side.statistic(name))
 }
 
@@ -101,7 +101,7 @@ fn a_receive_that_is_too_short_gets_the_beginning() {
 }
 
 /// Receives one message, and then stops reading the queue. Skips completions of sends before it.
-fn receive(side: &Side) {
+fn receive(side: &TestEndpoint) {
     // With room for one entry, the completion of a send would delay the message until the next read.
     let mut entries = [CqTaggedEntry::EMPTY; 4];
     wait::until("a message", || match side.rx.read(&mut CqBuffer::new(&mut entries)) {
@@ -120,7 +120,7 @@ fn an_answer_takes_the_acknowledgement_along() {
     let pair = Pair { a: back.b, b: back.a, to_b: back.to_a, to_a: back.to_b };
     (0..8).for_each(|seed| pass(&pair, MAX_AHEAD_LEN, seed, true));
     let (from, into) = (Memory::patterned(LEN, 1), [Memory::new(LEN), Memory::new(LEN)]);
-    let send = |from_side: &Side, to: FiAddr| from_side.out(to, &from).send().unwrap();
+    let send = |from_side: &TestEndpoint, to: FiAddr| from_side.out(to, &from).send().unwrap();
     pair.quiet(std::time::Duration::from_millis(20));
     let counts = || {
         let sum = |name| pair.a.statistic(name) + pair.b.statistic(name);

@@ -10,7 +10,7 @@ const INJECTED: u64 = 5;
 /// The part of a process in the test, and the receiver's address.
 const ROLE: &str = "UDP_EXIT_ROLE";
 
-fn open() -> Side {
+fn open() -> TestEndpoint {
     let here = Address::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     Opening::new(Hints::new().provider("udp").ep_type(EpType::Rdm).caps(Caps::MSG)).name(&here).open()
 }

@@ -49,7 +49,7 @@ struct Hostile {
 
 impl Hostile {
     /// Establishes a session with `side`.
-    fn meet(side: &Side) -> Self {
+    fn meet(side: &TestEndpoint) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
         socket.set_nonblocking(true).expect("a socket that does not block");
         let window = 1 << 16;
@@ -141,7 +141,7 @@ fn words(words: &[u64]) -> Vec<u8> {
 }
 
 /// Two well-behaved endpoints exchange a message.
-fn others_are_served(side: &Side) {
+fn others_are_served(side: &TestEndpoint) {
     let other = local();
     let to = other.insert(side);
     let (from, into) = (Memory::patterned(64, 3), Memory::new(64));

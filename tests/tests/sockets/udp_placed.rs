@@ -129,7 +129,7 @@ fn payloads_of_both_directions_are_right() {
     let len = 3 << 20;
     let memories = || (Memory::patterned(len, NEW), around(len));
     let ((from_a, into_b), (from_b, into_a)) = (memories(), memories());
-    let region = |side: &Side, memory: &Memory| side.register(memory, RIGHTS).unwrap();
+    let region = |side: &TestEndpoint, memory: &Memory| side.register(memory, RIGHTS).unwrap();
     let (in_b, in_a) = (region(&pair.b, &into_b), region(&pair.a, &into_a));
     for _ in 0..8 {
         pair.post(|| pair.a.out(pair.to_b, &from_a).write(&[remote_at(&in_b, BESIDE, len)]));

@@ -50,7 +50,7 @@ fn places() -> Vec<(IpAddr, IpAddr)> {
 
 /// An endpoint that sends a message to an unused port.
 struct Caller {
-    side: Side,
+    side: TestEndpoint,
     address: SocketAddr,
     to: FiAddr,
 }
@@ -68,7 +68,7 @@ fn callers() -> Vec<Caller> {
 
 fn refused() {
     let (memory, all) = (Memory::patterned(100, 1), callers());
-    let sides: Vec<&Side> = all.iter().map(|caller| &caller.side).collect();
+    let sides: Vec<&TestEndpoint> = all.iter().map(|caller| &caller.side).collect();
     // The second send probes the peer again.
     for context in 1..=2 {
         let begin = Instant::now();
@@ -98,7 +98,7 @@ fn starts() {
     for Caller { side, address, .. } in &all {
         let (late, got) = (open(*address), Memory::new(100));
         late.receive(&got).context(2).tag(1).post().expect("a receive");
-        let sides: Vec<&Side> = all.iter().map(|caller| &caller.side).chain([&late]).collect();
+        let sides: Vec<&TestEndpoint> = all.iter().map(|caller| &caller.side).chain([&late]).collect();
         wait::drive(&sides, "the message", || late.next_of(2)).done();
         assert_eq!(got.bytes(), memory.bytes(), "{address}");
         wait::drive(&sides, "the completion", || side.next_of(1)).done();

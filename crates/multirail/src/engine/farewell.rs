@@ -16,7 +16,7 @@ use crate::wire::Message;
 use crate::wire::message::Body;
 
 /// The farewell of a session that has ended.
-pub(super) struct Farewell {
+pub(super) struct SessionClose {
     /// Time after which the session sends no further goodbye.
     until: Time,
     /// A bit for each path with a goodbye in flight.
@@ -34,7 +34,7 @@ impl<G> Core<G> {
             && session.state == State::Up
         {
             let until = now + self.config.connect_timeout;
-            session.farewell = Some(Box::new(Farewell { until, under_way: 0, last: None, timer: None }));
+            session.farewell = Some(Box::new(SessionClose { until, under_way: 0, last: None, timer: None }));
         }
         self.end_session(id, errno);
         self.say_goodbye(id, now);
@@ -76,7 +76,7 @@ impl<G> Core<G> {
     }
 
     fn say_goodbye_at(&mut self, id: SlotId, at: Time) {
-        let key = self.remind(at, Timer::Farewell(id));
+        let key = self.remind(at, Timer::SessionClose(id));
         let farewell = self.sessions.get_mut(id).and_then(|session| session.farewell.as_mut());
         if let Some(before) = farewell.and_then(|farewell| farewell.timer.replace(key)) {
             self.timers.remove(&before);

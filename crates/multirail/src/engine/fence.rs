@@ -35,7 +35,7 @@ use ofi_core::slots::SlotId;
 use super::lost::Lost;
 use super::session::{FENCED, Outgoing, Session};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
-use super::{Command, Core, OpId, PathId, Row, Sink, Time, Timer};
+use super::{Command, Core, OpId, PathId, PostedRun, Sink, Time, Timer};
 use crate::wire::RegionKey;
 use crate::wire::message::{Body, FENCED_KEYS, FENCED_NOTICES, LeasedKey};
 
@@ -436,7 +436,14 @@ impl<G> Core<G> {
     }
 
     /// Handles an abandoned access, whose memory is no longer in use.
-    fn abandoned_access(&mut self, row_id: SlotId, nth: u32, row: &Row, session_id: SlotId, is_lent: bool) {
+    fn abandoned_access(
+        &mut self,
+        row_id: SlotId,
+        nth: u32,
+        row: &PostedRun,
+        session_id: SlotId,
+        is_lent: bool,
+    ) {
         let index = row.path as usize;
         // The row keeps its number until the access has ended.
         if let Some(row) = self.rows.get_mut(row_id) {

@@ -45,9 +45,9 @@ use ofi_core::slots::{SlotId, Slots};
 use fence::Abandoned;
 pub use latency::{CLASSES, Histogram, Latencies};
 use operations::{InFlight, Landed};
-use peers::Peer;
+use peers::KnownPeer;
 use places::Places;
-use row::Row;
+use row::PostedRun;
 use session::Session;
 use sink::Stalled;
 pub use sink::{Refused, Sink};
@@ -68,7 +68,7 @@ pub struct Core<G> {
     born: Option<u32>,
     rails: Vec<RailSpec>,
     random: Box<dyn FnMut() -> u64 + Send>,
-    peers: Slots<Peer>,
+    peers: Slots<KnownPeer>,
     names: HashMap<Arc<str>, SlotId>,
     /// The number of greeters: peers that are known by their greeting alone.
     greeters: usize,
@@ -82,7 +82,7 @@ pub struct Core<G> {
     tags: HashMap<u32, SlotId>,
     transfers: Slots<Transfer<G>>,
     /// Accesses in flight.
-    rows: Slots<Row>,
+    rows: Slots<PostedRun>,
     /// Accesses that have ended but are not accounted for yet.
     landed: Option<Landed>,
     /// Accesses that were abandoned and have not ended, by row.
@@ -132,7 +132,7 @@ enum Timer {
     /// Lost chunks move, whether fenced or not.
     Lost(SlotId),
     /// An ended session tells its peer.
-    Farewell(SlotId),
+    SessionClose(SlotId),
     /// A session's best path was full; another may be better now.
     Full(SlotId),
 }
@@ -275,7 +275,7 @@ impl<G> Core<G> {
                 Timer::Abandon(row, until) => self.commands.push_back(Command::Abandon { row, until }),
                 Timer::GiveUp(id) => self.plan_to_give_up(id),
                 Timer::Lost(id) => self.lost_timer(id, now),
-                Timer::Farewell(id) => self.say_goodbye(id, now),
+                Timer::SessionClose(id) => self.say_goodbye(id, now),
                 Timer::Full(id) => {
                     if let Some(session) = self.sessions.get_mut(id) {
                         session.full = None;

@@ -6,7 +6,7 @@ use ofi_core::slots::SlotId;
 use super::latency::{CLASSES, class};
 use super::session::{self, State};
 use super::transfer::{Chunk, Fate};
-use super::{Audience, Core, Named, OpId, PathId, PeerId, Row, Time};
+use super::{Audience, Core, Named, OpId, PathId, PeerId, PostedRun, Time};
 
 /// Accesses of one row that completed successfully at the same time, and are accounted for together. `len` is the
 /// length of one of them; the others have the same length class.
@@ -82,7 +82,7 @@ impl<G> Core<G> {
         let Some((row, is_last)) = ended else {
             return self.ended_late(id, nth, result, now);
         };
-        let Row { transfer, since, path, lease, .. } = *row;
+        let PostedRun { transfer, since, path, lease, .. } = *row;
         let chunk = || {
             let plan = self.transfers.get(transfer).map(|transfer| &transfer.plan);
             row.chunk(nth, plan.map_or(&[][..], |plan| &plan.pieces))

@@ -19,7 +19,7 @@ const TOO_MANY_REGIONS: (Errno, &str) =
     (Errno::ENOSPC, "the limit of a peer's regions is reached (Config::most_regions); forget some first");
 
 /// A peer, as its metadata or its greeting describes it.
-pub(super) struct Peer {
+pub(super) struct KnownPeer {
     pub(super) name: Arc<str>,
     pub(super) incarnation: u64,
     pub(super) rails: Vec<RailInfo>,
@@ -125,7 +125,7 @@ impl<G> Core<G> {
             return Err((Errno::ENOSPC, "the limit of known peers is reached (Config::most_peers)"));
         }
         let name: Arc<str> = name.into();
-        let peer = Peer {
+        let peer = KnownPeer {
             name: Arc::clone(&name),
             incarnation,
             rails: rails.to_vec(),

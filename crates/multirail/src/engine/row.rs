@@ -7,13 +7,13 @@ use ofi_core::slots::SlotId;
 
 use super::transfer::{Chunk, Piece};
 
-/// Maximum accesses in a row: the bits of [`Row::under_way`].
+/// Maximum accesses in a row: the bits of [`PostedRun::under_way`].
 pub(super) const MAX_ROW_LEN: u32 = u64::BITS;
 
 /// Accesses that were posted one after the other on one path: a chunk, and the whole descriptors that follow it in the
 /// plan. Their transfer and its session exist until the accesses have ended.
 #[derive(Clone, Copy)]
-pub(super) struct Row {
+pub(super) struct PostedRun {
     pub(super) transfer: SlotId,
     first: Chunk,
     /// Time of posting, in nanoseconds.
@@ -27,7 +27,7 @@ pub(super) struct Row {
     under_way: u64,
 }
 
-impl Row {
+impl PostedRun {
     /// Creates a row of the descriptors in `found`: one to [`MAX_ROW_LEN`] accesses.
     pub(super) fn new(
         transfer: SlotId,
@@ -153,9 +153,9 @@ mod tests {
 
     const FIRST: Chunk = Chunk { piece: 7, offset: 0, len: 100, number: 9, tried: 2, refusals: 0 };
 
-    fn row(count: u32) -> Row {
+    fn row(count: u32) -> PostedRun {
         let found = Found { count, bytes: u64::from(count) * FIRST.len, is_even: true };
-        Row::new(SlotId::from_wire(0), FIRST, &found, 0, None, 0)
+        PostedRun::new(SlotId::from_wire(0), FIRST, &found, 0, None, 0)
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
             prop_assert_eq!((found.count as usize, found.bytes), (count, sum(count)));
 
             let first = Chunk { piece: before, offset: 0, len: rest[0].len, number: 40, tried: 5, refusals: 2 };
-            let mut row = Row::new(SlotId::from_wire(0), first, &found, 0, None, 0);
+            let mut row = PostedRun::new(SlotId::from_wire(0), first, &found, 0, None, 0);
             let posted = posted.min(found.count);
             row.cut(posted);
             let mut chunks: Vec<Option<Chunk>> = (0..posted)

@@ -11,7 +11,7 @@ use ofi_core::slots::SlotId;
 use super::fence::Keys;
 use super::operations::nanos;
 use super::path::Path;
-use super::row::{Found, MAX_ROW_LEN, Row, row_of};
+use super::row::{Found, MAX_ROW_LEN, PostedRun, row_of};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
 use super::{Access, Command, Config, Core, OpId, PathId, Refused, Sink, Time, Timer, TransferId};
 use crate::wire::RegionKey;
@@ -192,7 +192,7 @@ impl<G> Core<G> {
                     && fits
                     && next.remote_region == remote_region
             });
-            let row = Row::new(transfer_id, chunk, &found, index as u32, lease, nanos(now));
+            let row = PostedRun::new(transfer_id, chunk, &found, index as u32, lease, nanos(now));
             let id = self.rows.insert(row);
             access.op = OpId::access(id);
             (access.region, access.len) = (piece.region, chunk.len);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
-use super::farewell::Farewell;
+use super::farewell::SessionClose;
 use super::fence::{Fence, Lease};
 use super::inbox::{self, Inbox, Limits, Taken};
 use super::lost::{Expired, Lost};
@@ -160,7 +160,7 @@ pub(super) struct Session {
     /// The peer has asked for keys of our regions.
     pub(super) has_leased: bool,
     /// The farewell to send, if the session has ended.
-    pub(super) farewell: Option<Box<Farewell>>,
+    pub(super) farewell: Option<Box<SessionClose>>,
 }
 
 impl Session {

@@ -21,7 +21,7 @@ use super::{Core, Notification};
 const ACKNOWLEDGED: (usize, usize) = (256, 4 << 20);
 
 /// An unread notification.
-struct Entry {
+struct UnreadEntry {
     session: SlotId,
     id: u64,
     is_acknowledged: bool,
@@ -31,7 +31,7 @@ struct Entry {
 /// The unread notifications of a peer.
 #[derive(Default)]
 pub(super) struct Unread {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<UnreadEntry>,
     bytes: usize,
     /// The number and bytes of those that are not acknowledged.
     open: (usize, usize),
@@ -51,7 +51,7 @@ impl Unread {
         (self.open, longest.flatten().unwrap_or(0))
     }
 
-    fn push(&mut self, entry: Entry) {
+    fn push(&mut self, entry: UnreadEntry) {
         self.bytes += entry.bytes.len();
         if !entry.is_acknowledged {
             self.open = (self.open.0 + 1, self.open.1 + entry.bytes.len());
@@ -59,7 +59,7 @@ impl Unread {
         self.entries.push_back(entry);
     }
 
-    fn remove(&mut self, at: usize) -> Option<Entry> {
+    fn remove(&mut self, at: usize) -> Option<UnreadEntry> {
         let entry = self.entries.remove(at)?;
         self.bytes -= entry.bytes.len();
         if !entry.is_acknowledged {
@@ -95,7 +95,7 @@ impl<G> Core<G> {
         let (count, kept) = (unread.entries.len(), unread.bytes);
         let is_acknowledged =
             !acknowledge_taken && count < ACKNOWLEDGED.0 && kept + bytes.len() <= ACKNOWLEDGED.1;
-        unread.push(Entry { session, id, is_acknowledged, bytes });
+        unread.push(UnreadEntry { session, id, is_acknowledged, bytes });
         is_acknowledged
     }
 
@@ -105,7 +105,7 @@ impl<G> Core<G> {
             let peer_id = self.unread.pop_front()?;
             let Some(peer) = self.peers.get_mut(peer_id) else { continue };
             let Some(unread) = &mut peer.unread else { continue };
-            let Some(Entry { session, id, is_acknowledged, bytes }) = unread.remove(0) else {
+            let Some(UnreadEntry { session, id, is_acknowledged, bytes }) = unread.remove(0) else {
                 peer.unread = None;
                 continue;
             };

@@ -65,7 +65,7 @@ impl fmt::Debug for Members {
 
 /// One member's answer to one request.
 #[derive(Debug)]
-enum Asked {
+enum GatewayAnswer {
     Answer(Value),
     /// An error from etcd itself.
     Refused(Error),
@@ -155,13 +155,13 @@ impl Gateway {
         for nth in 0..=count {
             let at = (first + nth) % count;
             match self.ask_member(&self.members.urls[at], method, body, patience) {
-                Asked::Silent(error) => silent = Some(error),
+                GatewayAnswer::Silent(error) => silent = Some(error),
                 answered => {
                     self.last.store(at, Ordering::Relaxed);
                     return match answered {
-                        Asked::Answer(answer) => Ok(Ok(answer)),
-                        Asked::Stranger(error) => Ok(Err(error)),
-                        Asked::Refused(error) | Asked::Silent(error) => Err(error),
+                        GatewayAnswer::Answer(answer) => Ok(Ok(answer)),
+                        GatewayAnswer::Stranger(error) => Ok(Err(error)),
+                        GatewayAnswer::Refused(error) | GatewayAnswer::Silent(error) => Err(error),
                     };
                 }
             }
@@ -183,15 +183,15 @@ impl Gateway {
         request.config().timeout_global(Some(patience)).build().send(body.to_string())
     }
 
-    fn ask_member(&self, member: &str, method: &str, body: &Value, patience: Duration) -> Asked {
+    fn ask_member(&self, member: &str, method: &str, body: &Value, patience: Duration) -> GatewayAnswer {
         let url = format!("{member}/v3/{method}");
         let mut response = match self.post(&url, body, patience) {
             Ok(response) => response,
-            Err(error) => return Asked::Silent(failed(&url, &error)),
+            Err(error) => return GatewayAnswer::Silent(failed(&url, &error)),
         };
         let bytes = match response.body_mut().with_config().limit(ANSWER).read_to_vec() {
             Ok(bytes) => bytes,
-            Err(error) => return Asked::Silent(failed(&url, &error)),
+            Err(error) => return GatewayAnswer::Silent(failed(&url, &error)),
         };
         sort(method, response.status(), &bytes)
     }
@@ -227,17 +227,20 @@ impl Gateway {
 
 /// Classifies an answer. The place of an error's message and code depends on the version of etcd's gateway: side by
 /// side (3.4 and 3.5: `error`; from 3.6 on `message`), or inside `error` for errors of a stream.
-fn sort(method: &str, status: StatusCode, bytes: &[u8]) -> Asked {
+fn sort(method: &str, status: StatusCode, bytes: &[u8]) -> GatewayAnswer {
     let answer: Value = match serde_json::from_slice(bytes) {
         Ok(answer) => answer,
         // Sent by a proxy whose etcd is down.
         Err(_) if status.is_server_error() => {
-            return Asked::Silent(Error::with(Errno::EAGAIN, format!("asking etcd for {method}: {status}")));
+            return GatewayAnswer::Silent(Error::with(
+                Errno::EAGAIN,
+                format!("asking etcd for {method}: {status}"),
+            ));
         }
-        Err(error) => return Asked::Silent(strange(&format!("{status} that is not JSON: {error}"))),
+        Err(error) => return GatewayAnswer::Silent(strange(&format!("{status} that is not JSON: {error}"))),
     };
     if status.is_success() && answer.get("error").is_none() {
-        return Asked::Answer(answer);
+        return GatewayAnswer::Answer(answer);
     }
     let said = ["/error/message", "/error", "/message"].iter().find_map(|at| answer.pointer(at)?.as_str());
     let said = said.map_or_else(|| status.to_string(), ToString::to_string);
@@ -245,10 +248,12 @@ fn sort(method: &str, status: StatusCode, bytes: &[u8]) -> Asked {
         ["/code", "/error/grpc_code", "/error/code"].iter().find_map(|at| answer.pointer(at)?.as_i64());
     let error = |errno| Error::with(errno, format!("etcd answers {method} with {said:?}"));
     match code {
-        Some(UNAVAILABLE) => Asked::Silent(error(Errno::EAGAIN)),
-        Some(UNAUTHENTICATED) => Asked::Stranger(error(Errno::EREMOTEIO)),
-        _ if OLD_TOKEN.iter().any(|token| said.contains(token)) => Asked::Stranger(error(Errno::EREMOTEIO)),
-        _ => Asked::Refused(error(Errno::EREMOTEIO)),
+        Some(UNAVAILABLE) => GatewayAnswer::Silent(error(Errno::EAGAIN)),
+        Some(UNAUTHENTICATED) => GatewayAnswer::Stranger(error(Errno::EREMOTEIO)),
+        _ if OLD_TOKEN.iter().any(|token| said.contains(token)) => {
+            GatewayAnswer::Stranger(error(Errno::EREMOTEIO))
+        }
+        _ => GatewayAnswer::Refused(error(Errno::EREMOTEIO)),
     }
 }
 
@@ -302,13 +307,13 @@ pub(super) fn strange(found: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn sorted(status: u16, body: &str) -> Asked {
+    fn sorted(status: u16, body: &str) -> GatewayAnswer {
         sort("kv/range", StatusCode::from_u16(status).unwrap(), body.as_bytes())
     }
 
     #[test]
     fn errors_of_every_version_are_told_from_answers() {
-        assert!(matches!(sorted(200, r#"{"header":{}}"#), Asked::Answer(_)));
+        assert!(matches!(sorted(200, r#"{"header":{}}"#), GatewayAnswer::Answer(_)));
         let strangers = [
             (
                 401,
@@ -319,7 +324,7 @@ mod tests {
             (400, r#"{"error":"etcdserver: user name is empty","code":3}"#),
         ];
         for (status, body) in strangers {
-            assert!(matches!(sorted(status, body), Asked::Stranger(_)), "{body}");
+            assert!(matches!(sorted(status, body), GatewayAnswer::Stranger(_)), "{body}");
         }
         let silent = [
             (503, r#"{"error":"etcdserver: no leader","code":14}"#),
@@ -330,15 +335,19 @@ mod tests {
         ];
         for (status, body) in silent {
             match sorted(status, body) {
-                Asked::Silent(error) => assert_eq!(error.errno(), Errno::EAGAIN, "{body}"),
+                GatewayAnswer::Silent(error) => assert_eq!(error.errno(), Errno::EAGAIN, "{body}"),
                 other => panic!("{body}: {other:?}"),
             }
         }
         match sorted(400, r#"{"code":9,"message":"etcdserver: lease not found"}"#) {
-            Asked::Refused(error) => assert!(error.to_string().contains("lease not found"), "{error}"),
+            GatewayAnswer::Refused(error) => {
+                assert!(error.to_string().contains("lease not found"), "{error}")
+            }
             other => panic!("{other:?}"),
         }
-        assert!(matches!(sorted(200, "<html>"), Asked::Silent(error) if error.errno() == Errno::EINVAL));
+        assert!(
+            matches!(sorted(200, "<html>"), GatewayAnswer::Silent(error) if error.errno() == Errno::EINVAL)
+        );
     }
 
     #[test]

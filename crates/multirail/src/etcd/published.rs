@@ -16,21 +16,21 @@ use crate::agent::Agent;
 /// An agent's entry. Dropping it removes the entry at once.
 #[derive(Debug)]
 pub struct Published {
-    entry: Arc<Entry>,
+    entry: Arc<PublishedEntry>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PublishedEntry {
     etcd: Etcd,
     key: String,
     ttl: Duration,
-    state: Mutex<State>,
+    state: Mutex<PublishedState>,
     over: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct PublishedState {
     lease: String,
     /// The key is known to be under this lease.
     is_claimed: bool,
@@ -49,8 +49,9 @@ impl Published {
         lease: String,
         ttl: Duration,
     ) -> Result<Self> {
-        let state = Mutex::new(State { lease, is_claimed: true, value, is_lost: false, is_over: false });
-        let entry = Arc::new(Entry { etcd: etcd.clone(), key, ttl, state, over: Condvar::new() });
+        let state =
+            Mutex::new(PublishedState { lease, is_claimed: true, value, is_lost: false, is_over: false });
+        let entry = Arc::new(PublishedEntry { etcd: etcd.clone(), key, ttl, state, over: Condvar::new() });
         let keeper = Arc::clone(&entry);
         let thread =
             std::thread::Builder::new().name("multirail-etcd".into()).spawn(move || keeper.keep())?;
@@ -91,8 +92,8 @@ impl Published {
     }
 }
 
-impl Entry {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PublishedEntry {
+    fn lock(&self) -> MutexGuard<'_, PublishedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

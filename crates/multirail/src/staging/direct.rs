@@ -32,7 +32,7 @@ struct Known {
 
 /// Where a peer is.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum PeerLocality {
     /// No rail leads to it through shared memory.
     Elsewhere,
     /// A rail may lead to it through shared memory.
@@ -67,16 +67,18 @@ impl Direct {
     }
 
     /// Where the owner of this region is, if `ours` is our host.
-    fn place(&self, peer: PeerId, remote: &RegionInfo, ours: Option<[u8; 16]>) -> Place {
+    fn place(&self, peer: PeerId, remote: &RegionInfo, ours: Option<[u8; 16]>) -> PeerLocality {
         let said = self.peers.get(&peer).and_then(|known| known.host);
         let host = remote.export.as_ref().map(|export| export.host).or(said);
         match (host, ours) {
-            _ if !self.shares_memory => Place::Elsewhere,
+            _ if !self.shares_memory => PeerLocality::Elsewhere,
             // The owner publishes keys of device memory without its handle only if it shares no memory.
-            _ if remote.is_staged && remote.export.is_none() && !remote.keys.is_empty() => Place::Elsewhere,
-            (Some(theirs), Some(ours)) if theirs != ours => Place::Elsewhere,
-            (Some(_), _) | (_, None) => Place::Here,
-            (None, Some(_)) => Place::Unknown,
+            _ if remote.is_staged && remote.export.is_none() && !remote.keys.is_empty() => {
+                PeerLocality::Elsewhere
+            }
+            (Some(theirs), Some(ours)) if theirs != ours => PeerLocality::Elsewhere,
+            (Some(_), _) | (_, None) => PeerLocality::Here,
+            (None, Some(_)) => PeerLocality::Unknown,
         }
     }
 }
@@ -97,10 +99,10 @@ impl Staging {
         }
         let place = self.direct.place(peer, &piece.remote, self.host);
         let known = self.direct.peers.entry(peer).or_default();
-        if place == Place::Unknown && !std::mem::replace(&mut known.is_asked, true) {
+        if place == PeerLocality::Unknown && !std::mem::replace(&mut known.is_asked, true) {
             self.served.answer(core, peer, &Order::Where, now);
         }
-        place == Place::Elsewhere && known.refused < MAX_REFUSED_CHUNKS
+        place == PeerLocality::Elsewhere && known.refused < MAX_REFUSED_CHUNKS
     }
 
     /// Handles a failed chunk. Returns whether direct access was refused, so that the chunk goes through the pool.
@@ -140,26 +142,26 @@ mod tests {
         let mut direct = Direct::new(true);
         let host = region(false, true, None);
         let cases = [
-            (region(true, true, Some(THEIRS)), Place::Elsewhere),
-            (region(true, false, Some(THEIRS)), Place::Elsewhere),
-            (region(true, true, Some(OURS)), Place::Here),
-            (region(true, true, None), Place::Elsewhere),
-            (region(true, false, None), Place::Unknown),
-            (host.clone(), Place::Unknown),
+            (region(true, true, Some(THEIRS)), PeerLocality::Elsewhere),
+            (region(true, false, Some(THEIRS)), PeerLocality::Elsewhere),
+            (region(true, true, Some(OURS)), PeerLocality::Here),
+            (region(true, true, None), PeerLocality::Elsewhere),
+            (region(true, false, None), PeerLocality::Unknown),
+            (host.clone(), PeerLocality::Unknown),
         ];
         for (remote, place) in cases {
             assert_eq!(direct.place(peer, &remote, Some(OURS)), place, "{remote:?}");
         }
-        assert_eq!(direct.place(peer, &host, None), Place::Here, "our own host is not known");
+        assert_eq!(direct.place(peer, &host, None), PeerLocality::Here, "our own host is not known");
         direct.is_at(peer, THEIRS);
-        assert_eq!(direct.place(peer, &host, Some(OURS)), Place::Unknown, "nobody has asked");
+        assert_eq!(direct.place(peer, &host, Some(OURS)), PeerLocality::Unknown, "nobody has asked");
         direct.peers.entry(peer).or_default().is_asked = true;
         direct.is_at(peer, THEIRS);
-        assert_eq!(direct.place(peer, &host, Some(OURS)), Place::Elsewhere);
+        assert_eq!(direct.place(peer, &host, Some(OURS)), PeerLocality::Elsewhere);
         direct.is_at(peer, OURS);
-        assert_eq!(direct.place(peer, &host, Some(OURS)), Place::Here);
+        assert_eq!(direct.place(peer, &host, Some(OURS)), PeerLocality::Here);
         direct.gone(peer);
-        assert_eq!(direct.place(peer, &host, Some(OURS)), Place::Unknown, "of an earlier session");
-        assert_eq!(Direct::new(false).place(peer, &host, Some(OURS)), Place::Elsewhere);
+        assert_eq!(direct.place(peer, &host, Some(OURS)), PeerLocality::Unknown, "of an earlier session");
+        assert_eq!(Direct::new(false).place(peer, &host, Some(OURS)), PeerLocality::Elsewhere);
     }
 }

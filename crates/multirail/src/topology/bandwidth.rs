@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Link, PciAddress, Rate, Topology};
+use super::{PciAddress, PciLink, Rate, Topology};
 
 /// Limit of the bandwidth for transfers of one NUMA node's memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum DramLimit {
 impl Topology {
     /// The total capacity of the switch uplinks of a NUMA node, for each node that has such NICs.
     pub fn numa_capacity(&self, nics: &[usize]) -> BTreeMap<u32, Rate> {
-        let mut uplinks: BTreeMap<PciAddress, (u32, Link)> = BTreeMap::new();
+        let mut uplinks: BTreeMap<PciAddress, (u32, PciLink)> = BTreeMap::new();
         for nic in nics.iter().filter_map(|&nic| self.nics.get(nic)) {
             if let (Some(numa), Some((switch, link))) = (nic.numa, self.uplink(nic)) {
                 uplinks.entry(switch).or_insert((numa, link));
@@ -70,7 +70,7 @@ impl Topology {
                 nics.iter().map(|&nic| self.nics.get(nic).and_then(rate).map(|rate| rate.0)).collect();
             average(&rates?)
         };
-        let link = of(|nic| nic.link.map(Link::rate))?;
+        let link = of(|nic| nic.link.map(PciLink::rate))?;
         let capacity: Vec<u64> = self.numa_capacity(nics).into_values().map(|rate| rate.0).collect();
         let capacity = average(&capacity)?;
         let rails = match limit {

@@ -30,7 +30,7 @@ impl Topology {
 
         let above_nics: BTreeSet<usize> =
             nics.iter().flat_map(|&nic| self.climb(self.nics[nic].parent)).collect();
-        let mut places: BTreeMap<usize, Place> = BTreeMap::new();
+        let mut places: BTreeMap<usize, GroupSite> = BTreeMap::new();
         for (index, accelerator) in self.accelerators.iter().enumerate() {
             if let Some(place) = self.climb(accelerator.parent).find(|at| above_nics.contains(at)) {
                 places.entry(place).or_default().accelerators.push(index);
@@ -56,12 +56,12 @@ impl Topology {
 
 /// A place with accelerators, and the NICs that are nearest to them.
 #[derive(Default)]
-struct Place {
+struct GroupSite {
     accelerators: Vec<usize>,
     nics: Vec<usize>,
 }
 
-impl Place {
+impl GroupSite {
     fn deal(&self, served: &mut [Vec<usize>]) {
         let shares = self.accelerators.len();
         if self.nics.len() < shares {

@@ -15,7 +15,7 @@ use hwlocality::object::{TopologyObject, TopologyObjectID};
 use hwlocality::topology::builder::{TopologyBuilder, TypeFilter};
 use ofi::{Errno, Error, Result};
 
-use super::{Accelerator, Link, Nic, NicKind, Node, NodeKind, NumaNode, PciAddress, Topology, sysfs};
+use super::{Accelerator, Nic, NicKind, Node, NodeKind, NumaNode, PciAddress, PciLink, Topology, sysfs};
 
 /// Maximum length of an XML description, in bytes.
 const MAX_XML_LEN: usize = 64 << 20;
@@ -50,7 +50,7 @@ fn build(builder: TopologyBuilder) -> Result<Topology> {
     let failed = |error: &dyn std::fmt::Display| Error::with(Errno::EOTHER, format!("hwloc: {error}"));
     let builder = builder.with_io_type_filter(TypeFilter::KeepAll).map_err(|error| failed(&error))?;
     let hwloc = builder.build().map_err(|error| failed(&error))?;
-    let mut reader = Reader { hwloc: &hwloc, found: Topology::default(), places: HashMap::new() };
+    let mut reader = XmlReader { hwloc: &hwloc, found: Topology::default(), places: HashMap::new() };
     reader.found.nodes.push(Node { parent: None, kind: NodeKind::Machine });
     reader.numa_nodes();
     reader.devices();
@@ -58,14 +58,14 @@ fn build(builder: TopologyBuilder) -> Result<Topology> {
     Ok(reader.found)
 }
 
-struct Reader<'a> {
+struct XmlReader<'a> {
     hwloc: &'a Hwloc,
     found: Topology,
     /// Nodes of bridges.
     places: HashMap<TopologyObjectID, usize>,
 }
 
-impl Reader<'_> {
+impl XmlReader<'_> {
     fn numa_nodes(&mut self) {
         let nodes = self.hwloc.objects_with_type(ObjectType::NUMANode);
         let mut ids: Vec<u32> = nodes.filter_map(|node| node.os_index()?.try_into().ok()).collect();
@@ -158,9 +158,9 @@ fn address(pci: &PCIDeviceAttributes) -> PciAddress {
     PciAddress { domain: pci.domain(), bus: pci.bus_id(), device: pci.bus_device(), function: pci.function() }
 }
 
-fn link_of(pci: &PCIDeviceAttributes) -> Option<Link> {
+fn link_of(pci: &PCIDeviceAttributes) -> Option<PciLink> {
     // In units of 10^9 bytes per second; zero if unknown.
-    Link::carrying(f64::from(pci.link_speed()) * 8e9)
+    PciLink::carrying(f64::from(pci.link_speed()) * 8e9)
 }
 
 /// The names of the operating system's devices of this kind for a PCI device.

@@ -38,14 +38,14 @@ impl fmt::Display for Rate {
 
 /// The current state of a PCI link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Link {
+pub struct PciLink {
     /// Transfers per second per lane, in units of 10^8 (2.5 GT/s is 25).
     pub tenth_gigatransfers: u32,
     /// Lanes.
     pub width: u32,
 }
 
-impl Link {
+impl PciLink {
     /// Parses `current_link_speed` (`16.0 GT/s PCIe`) and `current_link_width` (`8`). `None` for `Unknown`, zero, and
     /// values that are impossible for a PCI link.
     pub fn parse(speed: &str, width: &str) -> Option<Self> {
@@ -84,7 +84,7 @@ impl Link {
     }
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for PciLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tenth_gigatransfers: speed, width } = self;
         match speed % 10 {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn links_carry_what_their_coding_leaves() {
-        let rate = |speed, width| Link::parse(speed, width).map(|link| link.rate().0);
+        let rate = |speed, width| PciLink::parse(speed, width).map(|link| link.rate().0);
         assert_eq!(rate("2.5 GT/s PCIe", "8\n"), Some(16_000_000_000));
         assert_eq!(rate("8.0 GT/s PCIe", "1"), Some(7_876_923_076));
         assert_eq!(rate("32.0 GT/s PCIe", "16"), Some(504_123_076_923));
@@ -118,15 +118,15 @@ mod tests {
     #[cfg(feature = "hwloc")]
     #[test]
     fn a_link_is_found_by_what_it_carries() {
-        let link = |text, width| Link::parse(text, width).unwrap();
+        let link = |text, width| PciLink::parse(text, width).unwrap();
         for known in
             [link("2.5", "1"), link("8.0", "16"), link("32.0", "16"), link("64.0", "16"), link("5.0", "4")]
         {
-            let found = Link::carrying(known.rate().0 as f64 * 1.001).unwrap();
+            let found = PciLink::carrying(known.rate().0 as f64 * 1.001).unwrap();
             assert_eq!(found.rate(), known.rate(), "{known} {found}");
         }
         for strange in [0.0, -1.0, 1.0, f64::NAN, f64::INFINITY] {
-            assert_eq!(Link::carrying(strange), None, "{strange}");
+            assert_eq!(PciLink::carrying(strange), None, "{strange}");
         }
     }
 

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 pub use bandwidth::DramLimit;
 pub use group::Grouping;
-pub use link::{Link, Rate};
+pub use link::{PciLink, Rate};
 pub use near::{Because, Near, Place};
 pub use sysfs::PciAddress;
 
@@ -65,7 +65,7 @@ pub enum NodeKind {
         /// The bridge's address.
         pci: PciAddress,
         /// Its upstream link; `None` if unknown.
-        link: Option<Link>,
+        link: Option<PciLink>,
     },
 }
 
@@ -104,7 +104,7 @@ pub struct Nic {
     /// Rate of the port.
     pub speed: Option<Rate>,
     /// The PCI link of the NIC.
-    pub link: Option<Link>,
+    pub link: Option<PciLink>,
     /// The node above the NIC.
     pub parent: usize,
     /// Providers that offer the NIC, each with the name of its domain.
@@ -142,7 +142,7 @@ pub struct Accelerator {
     /// The nearest NUMA node.
     pub numa: Option<u32>,
     /// The PCI link of the device. An idle GPU may have reduced its speed.
-    pub link: Option<Link>,
+    pub link: Option<PciLink>,
     /// The node above the device.
     pub parent: usize,
 }
@@ -265,7 +265,7 @@ impl Topology {
     }
 
     /// The switch uplink that a NIC shares with its neighbours: the topmost bridge above it whose link is known.
-    pub fn uplink(&self, nic: &Nic) -> Option<(PciAddress, Link)> {
+    pub fn uplink(&self, nic: &Nic) -> Option<(PciAddress, PciLink)> {
         let links = self.climb(nic.parent).filter_map(|at| match self.nodes[at].kind {
             NodeKind::Bridge { pci, link: Some(link) } => Some((pci, link)),
             _ => None,

@@ -41,7 +41,8 @@ pub enum Because {
     PlaceUnknown,
     /// The system does not tell the links or NUMA nodes of NICs or switches, so all are used.
     LinksUnknown,
-    /// So many NICs suffice for the memory of a NUMA node, and `own` of them are on it. Others are on the nearest nodes.
+    /// So many NICs suffice for the memory of a NUMA node, and `own` of them are on it. Others are on the nearest
+    /// nodes.
     Bandwidth {
         /// The number of NICs that suffice.
         suffice: usize,
@@ -67,8 +68,8 @@ impl fmt::Display for Because {
 }
 
 impl Topology {
-    /// The NICs, out of `nics`, for memory at a place. `turn` rotates among equals, so that successive regions of a NUMA
-    /// node use different ones.
+    /// The NICs, out of `nics`, for memory at a place. `turn` rotates among equals, so that successive regions of a
+    /// NUMA node use different ones.
     pub fn near(&self, nics: &[usize], place: Place, limit: DramLimit, turn: usize) -> Near {
         let all = || {
             let mut all: Vec<usize> = nics.iter().copied().filter(|&nic| nic < self.nics.len()).collect();

@@ -12,7 +12,7 @@ use std::str::FromStr;
 use ofi::raw::{BusAttr, PciAttr};
 use serde::{Serialize, Serializer};
 
-use super::{Accelerator, Link, Nic, NicKind, Node, NodeKind, NumaNode, Rate, Topology, Vendor};
+use super::{Accelerator, Nic, NicKind, Node, NodeKind, NumaNode, PciLink, Rate, Topology, Vendor};
 
 /// Maximum bytes that are read of a file: sysfs limits an attribute to one page.
 const MAX_ATTRIBUTE_LEN: u64 = 4096;
@@ -66,7 +66,8 @@ impl Serialize for PciAddress {
 
 pub(super) fn read(sys: &Path) -> std::io::Result<Topology> {
     fs::read_dir(sys)?; // an error only if there is no sysfs at all
-    let mut reader = Reader { sys: sys.to_path_buf(), found: Topology::default(), places: BTreeMap::new() };
+    let mut reader =
+        SysfsReader { sys: sys.to_path_buf(), found: Topology::default(), places: BTreeMap::new() };
     reader.found.nodes.push(Node { parent: None, kind: NodeKind::Machine });
     reader.numa_nodes();
     reader.accelerators();
@@ -76,14 +77,14 @@ pub(super) fn read(sys: &Path) -> std::io::Result<Topology> {
     Ok(reader.found)
 }
 
-struct Reader {
+struct SysfsReader {
     sys: PathBuf,
     found: Topology,
     /// Nodes of root complexes and bridges, by their directories.
     places: BTreeMap<PathBuf, usize>,
 }
 
-impl Reader {
+impl SysfsReader {
     fn numa_nodes(&mut self) {
         for (name, dir) in entries(&self.sys.join("devices/system/node")) {
             let Some(id) = name.strip_prefix("node").and_then(|id| id.parse().ok()) else { continue };
@@ -246,8 +247,8 @@ fn numa_of(device: &Path) -> Option<u32> {
     text(&device.join("numa_node"))?.parse().ok() // not -1
 }
 
-fn link_of(device: &Path) -> Option<Link> {
-    Link::parse(&text(&device.join("current_link_speed"))?, &text(&device.join("current_link_width"))?)
+fn link_of(device: &Path) -> Option<PciLink> {
+    PciLink::parse(&text(&device.join("current_link_speed"))?, &text(&device.join("current_link_width"))?)
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use crate::{Error, Result};
 
 /// A number of moments, a period apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Beat {
+pub struct Schedule {
     /// The period in seconds.
     period: f64,
     pub rounds: u64,
 }
 
-impl Beat {
+impl Schedule {
     /// Moments during `seconds`, one for each `units` grains or samples of a flow.
     ///
     /// # Errors
@@ -56,16 +56,16 @@ mod tests {
 
     #[test]
     fn rounds_do_not_drift() {
-        let beat = Beat::new(Rational::new(60_000, 1001), 1, 60.06).unwrap();
+        let beat = Schedule::new(Rational::new(60_000, 1001), 1, 60.06).unwrap();
         assert_eq!(beat.rounds, 3600);
         let start = Instant::now();
         let last = beat.due(start, 3600, 0.0) - start;
         assert!(last.abs_diff(Duration::from_millis(60_060)) < Duration::from_micros(1), "{last:?}");
-        let batch = Beat::new(Rational::new(48_000, 1), 48, 1.0).unwrap();
+        let batch = Schedule::new(Rational::new(48_000, 1), 48, 1.0).unwrap();
         assert_eq!((batch.rounds, batch.period()), (1000, Duration::from_millis(1)));
         assert_eq!(batch.due(start, 2, 0.5) - start, Duration::from_micros(2500));
         for seconds in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e9] {
-            assert!(Beat::new(Rational::new(50, 1), 1, seconds).is_err(), "{seconds}");
+            assert!(Schedule::new(Rational::new(50, 1), 1, seconds).is_err(), "{seconds}");
         }
     }
 }

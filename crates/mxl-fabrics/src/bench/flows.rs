@@ -8,7 +8,7 @@ use clap::Args;
 use mxl::{BatchHints, Domain, FlowDefinition, GrainReader, GrainWriter, Uuid, Wait, wait_any};
 use serde_json::json;
 
-use super::beat::{Beat, sleep_until};
+use super::beat::{Schedule, sleep_until};
 use super::cores::pin;
 use super::figures::Figures;
 use super::local::nanoseconds;
@@ -52,7 +52,7 @@ impl Options {
         definition: &FlowDefinition,
         cores: (usize, usize),
     ) -> Result<Report> {
-        let beat = Beat::new(definition.geometry().rate(), 1, self.seconds)?;
+        let beat = Schedule::new(definition.geometry().rate(), 1, self.seconds)?;
         let rounds = beat.rounds;
         let mut writers = Vec::new();
         for flow in 0..self.flows {
@@ -78,7 +78,7 @@ impl Options {
 
 fn write(
     writers: &[GrainWriter],
-    beat: Beat,
+    beat: Schedule,
     core: usize,
     begin: Instant,
     committed: &[AtomicU64],

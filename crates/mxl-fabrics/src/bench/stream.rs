@@ -11,7 +11,7 @@ use mxl::{Domain, FlowDefinition, Geometry, Rational};
 use ofi_progress_bar::Progress;
 use serde_json::{Value, json};
 
-use super::beat::Beat;
+use super::beat::Schedule;
 use super::figures::Figures;
 use super::pair::{self, Places, Role, Said};
 use crate::{Error, Provider, Result};
@@ -59,13 +59,13 @@ struct Report {
 }
 
 impl Options {
-    fn beat(&self, definition: &FlowDefinition) -> Result<Beat> {
+    fn beat(&self, definition: &FlowDefinition) -> Result<Schedule> {
         let geometry = definition.geometry();
         let units = match geometry {
             Geometry::Grains { .. } => 1,
             Geometry::Samples { .. } => self.batch.into(),
         };
-        Beat::new(geometry.rate(), units, self.seconds)
+        Schedule::new(geometry.rate(), units, self.seconds)
     }
 
     /// The flow of both processes.

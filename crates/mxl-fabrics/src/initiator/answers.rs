@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::peer::{GIVEN_UP, Peer, PeerState, Sent, Transfer, Way};
+use super::peer::{CommitInFlight, GIVEN_UP, PeerState, TargetPeer, Transfer, Way};
 use super::{GREET_EVERY, Initiator, REPLY_TIMEOUT, Source};
 use crate::link::OpId;
 use crate::message::{Message, Why};
@@ -41,7 +41,9 @@ impl Initiator {
             return;
         }
         peer.sent.remove(&number);
-        let Sent { index, count, committed, bytes, is_judged, is_flagged, is_given_up, since, .. } = sent;
+        let CommitInFlight {
+            index, count, committed, bytes, is_judged, is_flagged, is_given_up, since, ..
+        } = sent;
         let target = peer.info.id;
         peer.stats.bytes += bytes;
         let is_whole = match &self.source {
@@ -75,13 +77,13 @@ impl Initiator {
     }
 
     /// Counts a message that is not for a connection, unless it is a late one from a target.
-    fn drop_message(&mut self, is_late: impl Fn(&Peer) -> bool) {
+    fn drop_message(&mut self, is_late: impl Fn(&TargetPeer) -> bool) {
         self.nonsense += u64::from(!self.peers.iter().any(is_late));
     }
 
     /// The connection with this token. Without one, the message is dropped.
-    fn by_token(&mut self, of: u64) -> Option<&mut Peer> {
-        let is_there = |peer: &Peer| peer.state == PeerState::Connected && peer.token == of;
+    fn by_token(&mut self, of: u64) -> Option<&mut TargetPeer> {
+        let is_there = |peer: &TargetPeer| peer.state == PeerState::Connected && peer.token == of;
         let at = self.peers.iter().position(is_there);
         if at.is_none() {
             self.drop_message(|peer| of != 0 && peer.token == of);
@@ -127,8 +129,9 @@ impl Initiator {
     pub(super) fn said(&mut self, message: Message) {
         match message {
             Message::Welcome { nonce, token, rings, length, receive } => {
-                let greeted =
-                    |peer: &Peer| nonce != 0 && peer.nonce == nonce && peer.state != PeerState::Connected;
+                let greeted = |peer: &TargetPeer| {
+                    nonce != 0 && peer.nonce == nonce && peer.state != PeerState::Connected
+                };
                 let Some(at) = self.peers.iter().position(greeted) else {
                     return self.drop_message(|peer| peer.is_named(nonce));
                 };

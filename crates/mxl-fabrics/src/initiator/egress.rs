@@ -9,7 +9,7 @@ use ofi::Address;
 use super::{Job, Payload, PeerState, PeerStats, What};
 use crate::link::OpId;
 use crate::message::Remote;
-use crate::rest::Rest;
+use crate::rest::WaitFor;
 use crate::sdk::plant::{self, Line, Plant};
 use crate::sdk::wire::Write;
 use crate::{Error, Histogram, Result, TargetInfo};
@@ -79,7 +79,7 @@ pub(crate) struct Called {
     pub torn: Option<u64>,
     /// The next entry of the bounce buffer.
     pub entry: usize,
-    pub rest: Rest,
+    pub rest: WaitFor,
     pub stats: PeerStats,
     pub latency: Histogram,
 }
@@ -98,7 +98,7 @@ impl Called {
             sent: VecDeque::new(),
             torn: None,
             entry: 0,
-            rest: Rest::Announced,
+            rest: WaitFor::Announced,
             stats: PeerStats::default(),
             latency: Histogram::default(),
         })
@@ -167,10 +167,10 @@ impl Called {
     }
 
     /// The time of the next thing to do.
-    pub fn due(&self) -> Rest {
+    pub fn due(&self) -> WaitFor {
         match &self.call {
-            Call::Idle(next) => Rest::Until(*next),
-            Call::Calling(line) => Rest::Until(line.since + ACCEPTED_WITHIN),
+            Call::Idle(next) => WaitFor::Until(*next),
+            Call::Calling(line) => WaitFor::Until(line.since + ACCEPTED_WITHIN),
             Call::Connected(_) => self.rest,
         }
     }

@@ -11,7 +11,7 @@ use super::{Initiator, Source};
 use crate::initiator::egress::{Call, Called, Egress, IN_FLIGHT, Posting, TransferInFlight};
 use crate::link::Memory;
 use crate::message::Remote;
-use crate::rest::Rest;
+use crate::rest::WaitFor;
 use crate::sdk::plant::{self, Found};
 use crate::sdk::wire::{self, ENTRY_HEADER, EntryHeader, GRAIN_HEADER, Header, INVALID, Mark};
 use crate::shape::{self, Rings};
@@ -209,7 +209,7 @@ impl Initiator {
         loop {
             let Some(foreign) = &mut self.foreign else { return };
             let there = &mut foreign.called[at];
-            there.rest = Rest::Announced;
+            there.rest = WaitFor::Announced;
             if !there.is_connected() {
                 return;
             }
@@ -360,7 +360,7 @@ impl Initiator {
         // SAFETY: the slot or the rings are mapped as long as the reader, which outlives the connections; their writer
         // may change them, which `holds` detects.
         let Some(op) = (unsafe { line.write(plant, write)? }) else {
-            *rest = Rest::Room;
+            *rest = WaitFor::Room;
             return Ok(false);
         };
         posting.writes.pop_front();

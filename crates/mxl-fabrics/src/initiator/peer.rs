@@ -7,7 +7,7 @@ use ofi::FiAddr;
 
 use crate::link::OpId;
 use crate::message::{Remote, WINDOW, Why};
-use crate::rest::Rest;
+use crate::rest::WaitFor;
 use crate::shape::{Limits, Span};
 use crate::{Histogram, TargetInfo};
 
@@ -173,7 +173,7 @@ impl Job {
 
 /// A commit with writes in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sent {
+pub(super) struct CommitInFlight {
     pub index: u64,
     /// Samples of the batch; 0 for grains.
     pub count: u64,
@@ -194,7 +194,7 @@ pub(super) struct Sent {
     pub since: Instant,
 }
 
-impl Sent {
+impl CommitInFlight {
     /// A commit without posted writes.
     pub fn new(index: u64, count: u64, since: Instant) -> Self {
         Self {
@@ -214,7 +214,7 @@ impl Sent {
 
 /// A request for room.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RoomRequest {
     /// The message.
     pub op: OpId,
     /// The time of its last repetition.
@@ -223,7 +223,7 @@ pub(super) struct Asked {
     pub arrived: Option<Instant>,
 }
 
-pub(super) struct Peer {
+pub(super) struct TargetPeer {
     pub info: TargetInfo,
     pub addr: Option<FiAddr>,
     pub state: PeerState,
@@ -242,7 +242,7 @@ pub(super) struct Peer {
     /// The end of the last batch that was posted, or for which room was requested.
     pub position: Option<u64>,
     /// The unanswered request to the target.
-    pub asked: Option<Asked>,
+    pub asked: Option<RoomRequest>,
     /// The time since which the target must publish a commit before the next one may begin.
     pub full: Option<Instant>,
     pub jobs: VecDeque<Job>,
@@ -252,11 +252,11 @@ pub(super) struct Peer {
     pub verdicts: VecDeque<(u64, u64)>,
     /// Operations in flight, and the commits of their writes; messages have none.
     pub flights: HashMap<OpId, Option<u64>>,
-    pub sent: BTreeMap<u64, Sent>,
+    pub sent: BTreeMap<u64, CommitInFlight>,
     /// Commits that arrived and are not known to be published, and their indices: [`WINDOW`] at most.
     pub arrived: BTreeMap<u64, u64>,
     /// The condition that its transfers wait for.
-    pub rest: Rest,
+    pub rest: WaitFor,
     /// The number of the next commit.
     pub number: u64,
     /// Commits with lower numbers are published.
@@ -266,7 +266,7 @@ pub(super) struct Peer {
     pub latency: Histogram,
 }
 
-impl Peer {
+impl TargetPeer {
     pub fn new(info: TargetInfo) -> Self {
         Self {
             info,
@@ -290,7 +290,7 @@ impl Peer {
             flights: HashMap::new(),
             sent: BTreeMap::new(),
             arrived: BTreeMap::new(),
-            rest: Rest::Announced,
+            rest: WaitFor::Announced,
             number: 0,
             published: 0,
             stats: PeerStats::default(),

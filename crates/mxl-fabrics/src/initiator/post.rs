@@ -8,11 +8,11 @@ use ofi::{Errno, FiAddr};
 use ofi_ring::crash_point;
 
 use super::pace::{self, Pace};
-use super::peer::{Asked, Job, Payload, Sent, Way, What};
+use super::peer::{CommitInFlight, Job, Payload, RoomRequest, Way, What};
 use super::{Initiator, PeerState, REPLY_TIMEOUT, Source};
 use crate::link::Memory;
 use crate::message::{Commit, Message, Piece, Remote};
-use crate::rest::Rest;
+use crate::rest::WaitFor;
 use crate::shape::{self, GRAIN_PARTS, PARTS, Rings, Span};
 
 /// Interval of repeated requests for a slot.
@@ -45,7 +45,7 @@ impl Amount {
 impl Initiator {
     /// Posts the jobs for a target, as far as there is room.
     pub(super) fn pump(&mut self, at: usize) {
-        self.peers[at].rest = Rest::Announced;
+        self.peers[at].rest = WaitFor::Announced;
         while self.peers[at].state == PeerState::Connected {
             match self.step(at) {
                 Ok(true) => {}
@@ -66,7 +66,7 @@ impl Initiator {
         if let Some(&(number, whole)) = peer.verdicts.front() {
             let message = Message::Verdict { token: peer.token, number, whole };
             let Some(op) = self.link.send(addr, &message)? else {
-                peer.rest = Rest::Room;
+                peer.rest = WaitFor::Room;
                 return Ok(false);
             };
             crash_point!("initiator.verdict");
@@ -112,7 +112,7 @@ impl Initiator {
         };
         let is_judged = payload != Payload::Left;
         let is_flagged = payload == Payload::Flagged;
-        let begun = Sent { is_judged, is_flagged, ..Sent::new(index, 0, job.since) };
+        let begun = CommitInFlight { is_judged, is_flagged, ..CommitInFlight::new(index, 0, job.since) };
         let is_last = if is_judged {
             let spans = shape::slices(&self.geometry, start, end);
             let amount =
@@ -124,13 +124,13 @@ impl Initiator {
             let number = peer.number;
             let message = Message::Invalid { token: peer.token, number, index };
             let Some(op) = self.link.send(addr, &message)? else {
-                peer.rest = Rest::Room;
+                peer.rest = WaitFor::Room;
                 return Ok(false);
             };
             peer.number += 1;
             peer.jobs.pop_front();
             peer.flights.insert(op, Some(number));
-            peer.sent.insert(number, Sent { left: 1, is_posted: true, ..begun });
+            peer.sent.insert(number, CommitInFlight { left: 1, is_posted: true, ..begun });
             true
         };
         let Geometry::Grains { slices, .. } = self.geometry else { return Ok(true) };
@@ -174,7 +174,8 @@ impl Initiator {
         }
         let spans = shape::samples(channels, index, count, rings, Rings { length, word: rings.word });
         let committed = if published { index } else { start.min(head) };
-        let begun = Sent { is_judged: true, committed, ..Sent::new(index, count, job.since) };
+        let begun =
+            CommitInFlight { is_judged: true, committed, ..CommitInFlight::new(index, count, job.since) };
         let amount = Amount { is_grain: false, index, amount: count as u32, time: count };
         match self.post_part(at, (addr, remote, source), (job, begun, amount), &spans)? {
             Some(true) => self.peers[at].position = Some(index),
@@ -211,7 +212,7 @@ impl Initiator {
         &mut self,
         at: usize,
         (addr, remote, source): (FiAddr, Remote, Memory),
-        (job, begun, amount): (Job, Sent, Amount),
+        (job, begun, amount): (Job, CommitInFlight, Amount),
         spans: &[Span],
     ) -> Result<Option<bool>, ofi::Error> {
         let peer = &mut self.peers[at];
@@ -228,7 +229,7 @@ impl Initiator {
             let time = pace::period(&self.geometry, amount.time);
             let due = pace.due(job.since, time, job.posted, count);
             if Instant::now() < due {
-                peer.rest = Rest::Until(due);
+                peer.rest = WaitFor::Until(due);
                 return Ok(None);
             }
         }
@@ -254,7 +255,7 @@ impl Initiator {
             }
         };
         let Some(op) = posted else {
-            peer.rest = Rest::Room;
+            peer.rest = WaitFor::Room;
             return Ok(None);
         };
         crash_point!("initiator.part");
@@ -279,7 +280,7 @@ impl Initiator {
         let now = Instant::now();
         let peer = &mut self.peers[at];
         let is_quiet = peer.sent.is_empty();
-        if let Some(Asked { last, arrived, .. }) = peer.asked {
+        if let Some(RoomRequest { last, arrived, .. }) = peer.asked {
             if is_quiet && arrived.is_some_and(|arrived| now - arrived > REPLY_TIMEOUT) {
                 self.part(at);
                 return Ok(false);
@@ -291,11 +292,11 @@ impl Initiator {
         }
         if let Some(op) = self.link.send(addr, &Message::Open { token: peer.token, index, floor })? {
             crash_point!("initiator.asked");
-            let first = peer.asked.unwrap_or(Asked { op, last: now, arrived: None });
-            peer.asked = Some(Asked { last: now, ..first });
+            let first = peer.asked.unwrap_or(RoomRequest { op, last: now, arrived: None });
+            peer.asked = Some(RoomRequest { last: now, ..first });
             peer.flights.insert(op, None);
         } else {
-            peer.rest = Rest::Room;
+            peer.rest = WaitFor::Room;
         }
         Ok(false)
     }

@@ -1,10 +1,10 @@
 //! Selects the samples of a merged flow: each once, in order, from the path that delivered it first.
 
-use super::trust::{Place, Seen, Trust};
+use super::trust::{IndexVerdict, Seen, Trust};
 
 /// Samples from `start` to before `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct SampleRange {
     pub start: u64,
     pub end: u64,
 }
@@ -13,9 +13,9 @@ pub(super) struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Copy samples of a path.
-    Copy { path: usize, part: Part },
+    Copy { path: usize, part: SampleRange },
     /// Samples that no path brought.
-    Lost(Part),
+    Lost(SampleRange),
     /// Wait for further arrivals.
     Wait,
 }
@@ -26,7 +26,7 @@ pub(super) enum Worth {
     /// A part of it is new.
     New,
     /// The source has jumped: the flow restarts with this batch. The part is the loss in between.
-    Anew(Part),
+    Anew(SampleRange),
     /// The whole batch has arrived before.
     Duplicate,
     /// The batch is far from all others and lacks confirmation.
@@ -37,7 +37,7 @@ pub(super) enum Worth {
 #[derive(Default)]
 struct Track {
     /// In order of arrival, which is the order of the indices.
-    parts: Vec<Part>,
+    parts: Vec<SampleRange>,
     /// The end of the newest part.
     end: u64,
 }
@@ -62,21 +62,21 @@ impl Line {
     }
 
     /// Judges and records samples that a path has received.
-    pub fn arrived(&mut self, path: usize, part: Part, now: Option<u64>, live: u8) -> Worth {
+    pub fn arrived(&mut self, path: usize, part: SampleRange, now: Option<u64>, live: u8) -> Worth {
         let mut worth = Worth::New;
         match self.next {
             None => self.next = Some(part.start),
             Some(next) => match self.trust.place(path, part.end, Seen { head: next, now, live }) {
-                Place::Near if part.end <= next => {
+                IndexVerdict::Near if part.end <= next => {
                     self.tracks[path].end = part.end;
                     return Worth::Duplicate;
                 }
-                Place::Near => {}
-                Place::Far => return if part.end < next { Worth::Duplicate } else { Worth::Strange },
-                Place::Jump => {
+                IndexVerdict::Near => {}
+                IndexVerdict::Far => return if part.end < next { Worth::Duplicate } else { Worth::Strange },
+                IndexVerdict::Jump => {
                     self.tracks = Default::default();
                     self.next = Some(part.start);
-                    worth = Worth::Anew(Part { start: next, end: part.start.max(next) });
+                    worth = Worth::Anew(SampleRange { start: next, end: part.start.max(next) });
                 }
             },
         }
@@ -100,7 +100,7 @@ impl Line {
         for (path, track) in self.tracks.iter().enumerate() {
             if let Some(part) = track.parts.iter().find(|part| part.start <= next && next < part.end) {
                 let end = part.end.min(next.saturating_add(most));
-                return Step::Copy { path, part: Part { start: next, end } };
+                return Step::Copy { path, part: SampleRange { start: next, end } };
             }
         }
         let starts = self.tracks.iter().flat_map(|track| &track.parts).map(|part| part.start);
@@ -111,7 +111,7 @@ impl Line {
             (0..super::PATHS).all(|path| live & 1 << path == 0 || self.tracks[path].end > next);
         let held = |track: &Track| track.parts.iter().map(|part| part.end - part.start).sum::<u64>();
         if has_all_passed || self.tracks.iter().any(|track| held(track) > self.length / 2) {
-            return Step::Lost(Part { start: next, end });
+            return Step::Lost(SampleRange { start: next, end });
         }
         Step::Wait
     }
@@ -141,8 +141,8 @@ mod tests {
 
     const BOTH: u8 = 0b11;
 
-    fn part(start: u64, end: u64) -> Part {
-        Part { start, end }
+    fn part(start: u64, end: u64) -> SampleRange {
+        SampleRange { start, end }
     }
 
     /// Takes everything available: samples with their paths, and losses.

@@ -3,7 +3,7 @@
 use mxl::{BatchHints, Domain, Error, FlowDefinition, Sample, SampleReader, SampleWriter, Uuid, Wait};
 
 use super::Told;
-use super::line::{Line, Part, Step, Worth};
+use super::line::{Line, SampleRange, Step, Worth};
 use crate::target::silence;
 use crate::{Received, Result};
 
@@ -27,7 +27,7 @@ impl Samples {
     }
 
     /// Handles samples that a path has received.
-    pub fn arrived(&mut self, path: usize, part: Part, live: u8, told: &mut Told) -> Result<()> {
+    pub fn arrived(&mut self, path: usize, part: SampleRange, live: u8, told: &mut Told) -> Result<()> {
         let now = mxl::time::current_index(self.writer.rate());
         match self.line.arrived(path, part, now, live) {
             Worth::New => {}
@@ -65,7 +65,7 @@ impl Samples {
                         self.line.gone(path, part.end);
                     }
                 }
-                Step::Lost(Part { start, end }) => {
+                Step::Lost(SampleRange { start, end }) => {
                     let count = end - start;
                     silence(&mut self.writer, end, count.min(most))?;
                     self.writer.publish(end)?;
@@ -77,7 +77,7 @@ impl Samples {
     }
 
     /// Copies samples from a path's flow. Returns whether they were still there.
-    fn copy(&mut self, path: usize, part: Part) -> Result<bool> {
+    fn copy(&mut self, path: usize, part: SampleRange) -> Result<bool> {
         let Self { paths, writer, .. } = self;
         let copied = match writer.strides() {
             (4, _) => copy_as::<f32>(&paths[path], writer, part),
@@ -89,7 +89,7 @@ impl Samples {
 
 /// Copies samples of each channel. Errors are those of the merged flow: a path's flow that cannot be read
 /// gives `false`.
-fn copy_as<T: Sample>(from: &SampleReader, to: &mut SampleWriter, part: Part) -> Result<bool, Error> {
+fn copy_as<T: Sample>(from: &SampleReader, to: &mut SampleWriter, part: SampleRange) -> Result<bool, Error> {
     let (channels, count) = (to.channels(), part.end - part.start);
     let mut buffer = vec![T::default(); count as usize];
     let Ok(there) = from.read(part.end, count, Wait::Not) else { return Ok(false) };

@@ -7,7 +7,7 @@
 
 /// The verdict on an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum IndexVerdict {
     /// The index belongs to the accepted ones.
     Near,
     /// The index does not belong to them, and lacks confirmation.
@@ -54,13 +54,13 @@ impl Trust {
     }
 
     /// Judges an index of a path.
-    pub fn place(&mut self, path: usize, index: u64, seen: Seen) -> Place {
+    pub fn place(&mut self, path: usize, index: u64, seen: Seen) -> IndexVerdict {
         let Seen { head, now, live } = seen;
         let is_early = |now: u64| self.is_clocked && index > now.saturating_add(self.length / 2);
         if head.abs_diff(index) <= self.length && !now.is_some_and(is_early) {
             self.strangers[path] = None;
             self.since = 0;
-            return Place::Near;
+            return IndexVerdict::Near;
         }
         let is_near = |other: &Stranger| other.index.abs_diff(index) <= self.length;
         let count = self.strangers[path].filter(is_near).map_or(1, |before| before.count + 1);
@@ -80,11 +80,11 @@ impl Trust {
             all_agree || is_alone || (is_of_now && !self.is_clocked && count > self.patience)
         };
         if !is_believed {
-            return Place::Far;
+            return IndexVerdict::Far;
         }
         self.strangers = [None; super::PATHS];
         self.since = 0;
-        Place::Jump
+        IndexVerdict::Jump
     }
 
     /// Records an accepted index.
@@ -106,28 +106,28 @@ mod tests {
     #[test]
     fn a_path_alone_moves_nothing_far_and_a_second_one_confirms() {
         let mut trust = Trust::new(LENGTH, LENGTH);
-        assert_eq!(trust.place(0, 108, seen(100, 1)), Place::Near);
-        assert_eq!(trust.place(0, 109, seen(100, 1)), Place::Far);
-        assert_eq!(trust.place(0, u64::MAX, seen(100, 1)), Place::Far);
+        assert_eq!(trust.place(0, 108, seen(100, 1)), IndexVerdict::Near);
+        assert_eq!(trust.place(0, 109, seen(100, 1)), IndexVerdict::Far);
+        assert_eq!(trust.place(0, u64::MAX, seen(100, 1)), IndexVerdict::Far);
         // The other path is at its old position, and does not confirm the jump.
-        assert_eq!(trust.place(1, 101, seen(100, 1)), Place::Near);
-        assert_eq!(trust.place(0, 5000, seen(101, 1)), Place::Far);
-        assert_eq!(trust.place(1, 5001, seen(101, 1)), Place::Jump);
+        assert_eq!(trust.place(1, 101, seen(100, 1)), IndexVerdict::Near);
+        assert_eq!(trust.place(0, 5000, seen(101, 1)), IndexVerdict::Far);
+        assert_eq!(trust.place(1, 5001, seen(101, 1)), IndexVerdict::Jump);
     }
 
     #[test]
     fn a_liar_that_goes_on_is_not_believed_while_another_path_delivers() {
         let mut trust = Trust::new(LENGTH, LENGTH);
         for step in 0..1000 {
-            assert_eq!(trust.place(0, 70_000 + step, seen(100 + step, 1)), Place::Far);
-            assert_eq!(trust.place(1, 101 + step, seen(100 + step, 1)), Place::Near);
+            assert_eq!(trust.place(0, 70_000 + step, seen(100 + step, 1)), IndexVerdict::Far);
+            assert_eq!(trust.place(1, 101 + step, seen(100 + step, 1)), IndexVerdict::Near);
         }
         // It jumps when that path is silent for a window, or disconnects.
         let places: Vec<_> = (0..=LENGTH).map(|step| trust.place(0, 80_000 + step, seen(1101, 1))).collect();
-        assert_eq!(places.iter().filter(|place| **place == Place::Far).count() as u64, LENGTH);
-        assert_eq!(places.last(), Some(&Place::Jump));
+        assert_eq!(places.iter().filter(|place| **place == IndexVerdict::Far).count() as u64, LENGTH);
+        assert_eq!(places.last(), Some(&IndexVerdict::Jump));
         let alone = Seen { live: 0b01, ..seen(1101, 1) };
-        assert_eq!(trust.place(0, 90_000, alone), Place::Jump);
+        assert_eq!(trust.place(0, 90_000, alone), IndexVerdict::Jump);
     }
 
     #[test]
@@ -135,22 +135,22 @@ mod tests {
         let mut trust = Trust::new(LENGTH, LENGTH);
         trust.taken(100, Some(101));
         // The source paused; one path is back.
-        assert_eq!(trust.place(0, 1000, seen(100, 1001)), Place::Jump);
+        assert_eq!(trust.place(0, 1000, seen(100, 1001)), IndexVerdict::Jump);
         trust.taken(1000, Some(1001));
-        assert_eq!(trust.place(0, 1010, seen(1000, 1001)), Place::Far);
+        assert_eq!(trust.place(0, 1010, seen(1000, 1001)), IndexVerdict::Far);
         // In single steps it gets no further than half a window ahead of the clock.
-        assert_eq!(trust.place(0, 1005, seen(1000, 1001)), Place::Near);
+        assert_eq!(trust.place(0, 1005, seen(1000, 1001)), IndexVerdict::Near);
         trust.taken(1005, Some(1001));
-        assert_eq!(trust.place(0, 1006, seen(1005, 1001)), Place::Far);
-        assert_eq!(trust.place(1, 1001, seen(1005, 1001)), Place::Near);
+        assert_eq!(trust.place(0, 1006, seen(1005, 1001)), IndexVerdict::Far);
+        assert_eq!(trust.place(1, 1001, seen(1005, 1001)), IndexVerdict::Near);
     }
 
     #[test]
     fn the_clock_does_not_count_for_a_flow_that_does_not_follow_it() {
         let mut trust = Trust::new(LENGTH, LENGTH);
         trust.taken(100, Some(7000));
-        assert_eq!(trust.place(0, 7000, seen(100, 7000)), Place::Far);
-        assert_eq!(trust.place(1, 101, seen(100, 7000)), Place::Near);
+        assert_eq!(trust.place(0, 7000, seen(100, 7000)), IndexVerdict::Far);
+        assert_eq!(trust.place(1, 101, seen(100, 7000)), IndexVerdict::Near);
     }
 
     #[test]
@@ -158,10 +158,10 @@ mod tests {
         let mut trust = Trust::new(LENGTH, LENGTH);
         trust.taken(90_000, Some(500));
         for step in 0..LENGTH {
-            assert_eq!(trust.place(1, 500 + step, seen(90_000 + step, 500 + step)), Place::Far);
-            assert_eq!(trust.place(0, 90_001 + step, seen(90_000 + step, 500 + step)), Place::Near);
+            assert_eq!(trust.place(1, 500 + step, seen(90_000 + step, 500 + step)), IndexVerdict::Far);
+            assert_eq!(trust.place(0, 90_001 + step, seen(90_000 + step, 500 + step)), IndexVerdict::Near);
         }
-        assert_eq!(trust.place(1, 500 + LENGTH, seen(90_008, 508)), Place::Jump);
+        assert_eq!(trust.place(1, 500 + LENGTH, seen(90_008, 508)), IndexVerdict::Jump);
     }
 
     #[test]
@@ -169,11 +169,11 @@ mod tests {
         let mut trust = Trust::new(LENGTH, LENGTH);
         let three = |head| Seen { live: 0b111, ..seen(head, 1) };
         for step in 0..100 {
-            assert_eq!(trust.place(0, 201 + step, three(200 + step)), Place::Near);
-            assert_eq!(trust.place(1, 180 + step, three(201 + step)), Place::Far);
-            assert_eq!(trust.place(2, 180 + step, three(201 + step)), Place::Far);
+            assert_eq!(trust.place(0, 201 + step, three(200 + step)), IndexVerdict::Near);
+            assert_eq!(trust.place(1, 180 + step, three(201 + step)), IndexVerdict::Far);
+            assert_eq!(trust.place(2, 180 + step, three(201 + step)), IndexVerdict::Far);
         }
-        assert_eq!(trust.place(0, 1, seen(301, 1)), Place::Far);
-        assert_eq!(trust.place(1, 1, seen(301, 1)), Place::Jump);
+        assert_eq!(trust.place(0, 1, seen(301, 1)), IndexVerdict::Far);
+        assert_eq!(trust.place(1, 1, seen(301, 1)), IndexVerdict::Jump);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::trust::{Place, Seen, Trust};
+use super::trust::{IndexVerdict, Seen, Trust};
 
 /// Number of grains after which the flow gives up a grain that has only invalid copies.
 const HOPE: u64 = 2;
@@ -81,12 +81,12 @@ impl Window {
         let Copy { path, index, slices, invalid } = copy;
         if let Some(head) = self.head {
             match self.trust.place(path, index, Seen { head, now, live }) {
-                Place::Near if index >= self.oldest() => {}
-                Place::Near => return Verdict::Late,
-                Place::Far => return if index < head { Verdict::Late } else { Verdict::Strange },
-                Place::Jump if index > head => {}
+                IndexVerdict::Near if index >= self.oldest() => {}
+                IndexVerdict::Near => return Verdict::Late,
+                IndexVerdict::Far => return if index < head { Verdict::Late } else { Verdict::Strange },
+                IndexVerdict::Jump if index > head => {}
                 // The source went back in time.
-                Place::Jump => (self.head, self.there) = (None, BTreeMap::new()),
+                IndexVerdict::Jump => (self.head, self.there) = (None, BTreeMap::new()),
             }
         }
         let Some(there) = self.there.get_mut(&index) else {

@@ -91,7 +91,7 @@ impl Stuck {
 }
 
 /// The connected initiator.
-pub(super) struct Peer {
+pub(super) struct InitiatorPeer {
     // Dropped first: then no further writes of this initiator arrive.
     pub(super) windows: HashMap<u64, Window>,
     pub(super) addr: FiAddr,
@@ -270,7 +270,7 @@ impl Target {
         let mut ended = Vec::new();
         self.drain(&mut ended)?;
         let token = random()?;
-        let mut peer = Peer {
+        let mut peer = InitiatorPeer {
             windows: HashMap::new(),
             addr,
             nonce,
@@ -384,7 +384,7 @@ mod tests {
 
     use super::folder::Folder;
     use super::*;
-    use crate::link::{End, Link};
+    use crate::link::{Link, LinkEnd};
     use crate::message::VERSION;
     use crate::{Initiator, Options, PeerState, Provider};
 
@@ -511,7 +511,7 @@ mod tests {
         let camera = camera();
         let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
         let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
-        let stranger = Link::open(Provider::Shm, ANY, End::Initiator, &Options::default()).unwrap();
+        let stranger = Link::open(Provider::Shm, ANY, LinkEnd::Initiator, &Options::default()).unwrap();
         let (format, address) = stranger.name.clone();
         target.hello(77, (format, &address), false, None).unwrap();
         assert_eq!(target.stats().taken, 1);
@@ -538,7 +538,7 @@ mod tests {
         let camera = camera();
         let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
         let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
-        let open = || Link::open(Provider::Shm, ANY, End::Initiator, &Options::default()).unwrap();
+        let open = || Link::open(Provider::Shm, ANY, LinkEnd::Initiator, &Options::default()).unwrap();
         let strangers = [open(), open()];
         let wrong = 2 * (GIVEN_UP + DISMISSED) as u64;
         for nonce in 1..=wrong {
@@ -574,7 +574,7 @@ mod tests {
         let camera = camera();
         let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
         let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
-        let mut stranger = Link::open(Provider::Shm, ANY, End::Initiator, &Options::default()).unwrap();
+        let mut stranger = Link::open(Provider::Shm, ANY, LinkEnd::Initiator, &Options::default()).unwrap();
         let (format, address) = stranger.name.clone();
         let to = stranger.insert(target.info().format, &target.info().address).unwrap();
         let (id, geometry) = (target.info().id, crate::shape::numbers(&camera.geometry()));

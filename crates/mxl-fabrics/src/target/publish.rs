@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mxl::{Geometry, GrainInfo};
 use ofi_ring::crash_point;
 
-use super::peer::Peer;
+use super::peer::InitiatorPeer;
 use super::slots::{grant, silence};
 use super::{Received, Ring, Target};
 use crate::Result;
@@ -37,7 +37,7 @@ impl Pending {
     }
 }
 
-impl Peer {
+impl InitiatorPeer {
     /// Reports what was published to the initiator, if that is due.
     pub(super) fn report(&mut self) {
         if self.report_due().is_some_and(|due| Instant::now() >= due) {

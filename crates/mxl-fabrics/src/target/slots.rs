@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use mxl::{Geometry, GrainWriter, SampleWriter};
 use ofi_ring::crash_point;
 
-use super::peer::Peer;
+use super::peer::InitiatorPeer;
 use super::{Ring, Target};
 use crate::Result;
 use crate::link::{Link, Memory};
@@ -48,7 +48,7 @@ impl Target {
 
 /// Opens the slot of a grain for the initiator, unless the initiator has that slot or the permitted number of slots.
 pub(super) fn grant(
-    peer: &mut Peer,
+    peer: &mut InitiatorPeer,
     writer: &GrainWriter,
     link: &Link,
     geometry: &Geometry,

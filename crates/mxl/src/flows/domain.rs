@@ -33,11 +33,11 @@ const TRIES: u32 = 500;
 /// A directory with flows. See [`Domain::open`].
 #[derive(Clone, Debug)]
 pub struct Domain {
-    inner: Arc<Inner>,
+    inner: Arc<DomainInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct DomainInner {
     path: PathBuf,
     history: u64,
 }
@@ -78,7 +78,7 @@ impl Domain {
             tracing::warn!(domain = %path.display(), "the domain is not on a tmpfs: pictures may go to a disk");
         }
         let history = history(&path);
-        Ok(Self { inner: Arc::new(Inner { path, history }) })
+        Ok(Self { inner: Arc::new(DomainInner { path, history }) })
     }
 
     /// The directory.

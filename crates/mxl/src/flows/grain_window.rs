@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD};
 
 use super::file::Folder;
 use super::flow::{Flow, describes_flow};
-use super::grains::{self, ReadGrain, Slot};
+use super::grains::{self, GrainSlot, ReadGrain};
 use super::wait::{self, Wait};
 use super::{Error, scaffold};
 use crate::protocol;
@@ -29,7 +29,7 @@ pub struct GrainWindow {
     /// Maximum mapped grains.
     most: usize,
     mapped: Vec<Mapped>,
-    /// [`Slot::shape`] of all slots: that of the first one that was mapped.
+    /// [`GrainSlot::shape`] of all slots: that of the first one that was mapped.
     shape: Option<(u32, u16)>,
     /// Number of reads, by which the mappings know their age.
     reads: u64,
@@ -39,7 +39,7 @@ pub struct GrainWindow {
 #[derive(Debug)]
 struct Mapped {
     number: u32,
-    slot: Slot,
+    slot: GrainSlot,
     used: u64,
 }
 

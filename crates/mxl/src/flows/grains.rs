@@ -48,7 +48,7 @@ impl GrainInfo {
         self.flags & INVALID != 0
     }
 
-    fn new(index: u64, grain: Grain, slot: &Slot) -> Self {
+    fn new(index: u64, grain: Grain, slot: &GrainSlot) -> Self {
         Self {
             index,
             flags: grain.flags,
@@ -61,7 +61,7 @@ impl GrainInfo {
 
 /// A mapped slot.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct GrainSlot {
     file: Mapping,
     /// Mapped bytes of the payload.
     payload: u32,
@@ -69,7 +69,7 @@ pub(super) struct Slot {
     slices: u16,
 }
 
-impl Slot {
+impl GrainSlot {
     pub(super) fn words(&self) -> SlotWords<'_> {
         SlotWords {
             index: self.file.u64_at(8),
@@ -102,7 +102,7 @@ pub(super) fn check(flow: &Flow) -> Result<(), Error> {
 }
 
 /// The slots of a ring, all of the same size.
-fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
+fn slots(flow: &Flow, write: bool) -> Result<Vec<GrainSlot>, Error> {
     check(flow)?;
     let folder = Folder::open(flow.dir())?.folder(&flow.dir().join("grains"))?;
     let open = |index| open_slot(flow, &folder, index, write);
@@ -114,7 +114,7 @@ fn slots(flow: &Flow, write: bool) -> Result<Vec<Slot>, Error> {
 }
 
 /// Opens, checks and maps the file of a slot in the flow's folder `grains`.
-pub(super) fn open_slot(flow: &Flow, folder: &Folder, index: u32, write: bool) -> Result<Slot, Error> {
+pub(super) fn open_slot(flow: &Flow, folder: &Folder, index: u32, write: bool) -> Result<GrainSlot, Error> {
     let sizes = flow.info.config.discrete().slice_sizes;
     let line = sizes.iter().fold(0_u32, |sum, &size| sum.saturating_add(size));
     let path = scaffold::grain_path(flow.dir(), index);
@@ -134,11 +134,11 @@ pub(super) fn open_slot(flow: &Flow, folder: &Folder, index: u32, write: bool) -
     let slices = payload.checked_div(line).unwrap_or(u32::from(header.total_slices));
     let len = PAYLOAD_OFFSET + payload as usize;
     let file = Mapping::new(file.as_fd(), &path, len, write, flow.note(index))?;
-    Ok(Slot { file, payload, slices: u16::try_from(slices).unwrap_or(u16::MAX) })
+    Ok(GrainSlot { file, payload, slices: u16::try_from(slices).unwrap_or(u16::MAX) })
 }
 
 /// The slot of a grain. There is at least one, and the count is the flow's.
-fn slot(slots: &[Slot], index: u64) -> &Slot {
+fn slot(slots: &[GrainSlot], index: u64) -> &GrainSlot {
     &slots[ring::slot(index, slots.len() as u64) as usize]
 }
 
@@ -146,7 +146,7 @@ fn slot(slots: &[Slot], index: u64) -> &Slot {
 #[derive(Debug)]
 pub struct GrainReader {
     flow: Flow,
-    slots: Vec<Slot>,
+    slots: Vec<GrainSlot>,
     /// The file that is touched to record reads. `None` in a read-only domain.
     access: Option<OwnedFd>,
     touched: AtomicU64,
@@ -235,7 +235,7 @@ impl GrainReader {
 /// Waits for `slices` of a grain in its slot of a flow's ring of `grains`. `idle` is that of [`wait::until`].
 #[inline]
 pub(super) fn available(
-    (flow, slot, grains): (&Flow, &Slot, u64),
+    (flow, slot, grains): (&Flow, &GrainSlot, u64),
     (index, slices): (u64, u16),
     wait: Wait,
     idle: impl Fn() -> Duration,
@@ -283,7 +283,7 @@ pub(super) fn record(touched: &AtomicU64, set: impl Fn(&Timestamps) -> Result<()
 #[derive(Clone, Copy)]
 pub struct ReadGrain<'a> {
     flow: &'a Flow,
-    slot: &'a Slot,
+    slot: &'a GrainSlot,
     info: GrainInfo,
 }
 
@@ -294,7 +294,7 @@ impl fmt::Debug for ReadGrain<'_> {
 }
 
 impl<'a> ReadGrain<'a> {
-    pub(super) fn new(flow: &'a Flow, slot: &'a Slot, index: u64, grain: Grain) -> Self {
+    pub(super) fn new(flow: &'a Flow, slot: &'a GrainSlot, index: u64, grain: Grain) -> Self {
         Self { flow, slot, info: GrainInfo::new(index, grain, slot) }
     }
 }
@@ -365,7 +365,7 @@ impl ReadGrain<'_> {
     }
 }
 
-fn header(slot: &Slot, info: GrainInfo) -> GrainHeader {
+fn header(slot: &GrainSlot, info: GrainInfo) -> GrainHeader {
     let mut header = MaybeUninit::uninit();
     *header_into(slot, info, &mut header)
 }
@@ -373,7 +373,7 @@ fn header(slot: &Slot, info: GrainInfo) -> GrainHeader {
 /// Copies the 4 KiB of a header only once.
 #[inline]
 fn header_into<'a>(
-    slot: &Slot,
+    slot: &GrainSlot,
     info: GrainInfo,
     to: &'a mut MaybeUninit<GrainHeader>,
 ) -> &'a mut GrainHeader {
@@ -400,7 +400,7 @@ pub struct GrainWriter {
     // Dropped in this order: the watch before the flow that it names.
     _watched: Option<Watched>,
     flow: Arc<Flow>,
-    slots: Vec<Slot>,
+    slots: Vec<GrainSlot>,
     open: Vec<AtomicBool>,
 }
 
@@ -501,7 +501,7 @@ impl GrainWriter {
         header_into(slot, info, to);
     }
 
-    fn stored(&self, index: u64) -> (&Slot, GrainInfo) {
+    fn stored(&self, index: u64) -> (&GrainSlot, GrainInfo) {
         let slot = slot(&self.slots, index);
         let words = slot.words();
         let slices = words.slices.load(Ordering::Acquire);
@@ -597,7 +597,7 @@ impl OpenGrain<'_> {
         self.writer.flow.info.config.discrete().slice_sizes
     }
 
-    fn slot(&self) -> &Slot {
+    fn slot(&self) -> &GrainSlot {
         slot(&self.writer.slots, self.info.index)
     }
 

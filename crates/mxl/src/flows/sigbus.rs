@@ -40,7 +40,7 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// Whether a handler may be installed.
 static WANTED: AtomicBool = AtomicBool::new(true);
 static FIRST: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
-static FREE: Mutex<Vec<&'static Entry>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<&'static MappedFile>> = Mutex::new(Vec::new());
 /// The handler that was installed before ours.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
@@ -69,7 +69,7 @@ impl Note {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MappedFile {
     /// Odd while the entry is unused or being filled.
     version: AtomicU32,
     base: AtomicUsize,
@@ -89,7 +89,7 @@ struct Mapping {
     write: bool,
 }
 
-impl Entry {
+impl MappedFile {
     /// The mapping, if the entry has one that contains the address.
     fn of(&self, address: usize) -> Option<Mapping> {
         let version = self.version.load(Ordering::Acquire);
@@ -113,14 +113,14 @@ impl Entry {
 }
 
 struct Chunk {
-    entries: [Entry; CHUNK],
+    entries: [MappedFile; CHUNK],
     next: *mut Chunk,
 }
 
 /// A mapping in the table, until this is dropped: before the memory is unmapped.
 #[derive(Debug)]
 pub struct Listed {
-    entry: &'static Entry,
+    entry: &'static MappedFile,
     _note: Arc<Note>,
 }
 
@@ -151,12 +151,12 @@ impl Drop for Listed {
 }
 
 /// An unused entry, of a new chunk if there is none.
-fn take() -> &'static Entry {
+fn take() -> &'static MappedFile {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(entry) = free.pop() {
         return entry;
     }
-    let entries = std::array::from_fn(|_| Entry {
+    let entries = std::array::from_fn(|_| MappedFile {
         version: AtomicU32::new(1),
         base: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
@@ -172,7 +172,7 @@ fn take() -> &'static Entry {
     first
 }
 
-fn entries() -> impl Iterator<Item = &'static Entry> {
+fn entries() -> impl Iterator<Item = &'static MappedFile> {
     // SAFETY: null, or a chunk that is never freed (I1) and, but for its atomics, never changes.
     let mut at = unsafe { FIRST.load(Ordering::Acquire).as_ref() };
     std::iter::from_fn(move || {

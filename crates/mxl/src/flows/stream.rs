@@ -12,7 +12,7 @@ use super::grains::{GrainInfo, GrainReader};
 use super::samples::SampleReader;
 use super::wait::{Looks, SLICE, Wait};
 use crate::Error;
-use sleeper::Place;
+use sleeper::SleeperEntry;
 
 /// The whole grains of a flow, each index once. [`GrainReader::stream`] creates it.
 ///
@@ -23,14 +23,14 @@ use sleeper::Place;
 pub struct Grains {
     reader: Arc<GrainReader>,
     next: u64,
-    place: Place,
+    place: SleeperEntry,
     is_over: bool,
 }
 
 impl GrainReader {
     /// A stream of the grains from index `first` on.
     pub fn stream(self: &Arc<Self>, first: u64) -> Grains {
-        Grains { reader: self.clone(), next: first, place: Place::new(), is_over: false }
+        Grains { reader: self.clone(), next: first, place: SleeperEntry::new(), is_over: false }
     }
 }
 
@@ -107,7 +107,7 @@ pub struct Batches {
     reader: Arc<SampleReader>,
     next: Batch,
     looks: Looks,
-    place: Place,
+    place: SleeperEntry,
     is_over: bool,
 }
 
@@ -121,7 +121,13 @@ impl SampleReader {
             return Err(Error::argument(format!("batches of {count} samples; 1 to {}", self.max_read())));
         }
         let next = Batch { index: first.saturating_add(count), count };
-        Ok(Batches { reader: self.clone(), next, looks: Looks::new(), place: Place::new(), is_over: false })
+        Ok(Batches {
+            reader: self.clone(),
+            next,
+            looks: Looks::new(),
+            place: SleeperEntry::new(),
+            is_over: false,
+        })
     }
 }
 

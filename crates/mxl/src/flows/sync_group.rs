@@ -9,14 +9,14 @@ use super::wait::Wait;
 use super::{Error, GrainReader, SampleReader};
 
 #[derive(Clone, Debug)]
-enum Reader {
+enum GroupReader {
     Grains(Arc<GrainReader>, u16),
     Samples(Arc<SampleReader>),
 }
 
 #[derive(Clone, Debug)]
 struct Member {
-    reader: Reader,
+    reader: GroupReader,
     /// The longest delay of this flow so far, in nanoseconds.
     delay: u64,
 }
@@ -37,36 +37,36 @@ impl SyncGroup {
     /// the number.
     pub fn add_grains(&mut self, reader: &Arc<GrainReader>, slices: u16) {
         for member in &mut self.members {
-            if let Reader::Grains(there, wanted) = &mut member.reader
+            if let GroupReader::Grains(there, wanted) = &mut member.reader
                 && Arc::ptr_eq(there, reader)
             {
                 *wanted = slices;
                 return;
             }
         }
-        self.members.push(Member { reader: Reader::Grains(reader.clone(), slices), delay: 0 });
+        self.members.push(Member { reader: GroupReader::Grains(reader.clone(), slices), delay: 0 });
     }
 
     /// Adds a flow of samples, once.
     pub fn add_samples(&mut self, reader: &Arc<SampleReader>) {
-        let is_there =
-            |member: &Member| matches!(&member.reader, Reader::Samples(there) if Arc::ptr_eq(there, reader));
+        let is_there = |member: &Member| matches!(&member.reader, GroupReader::Samples(there) if Arc::ptr_eq(there, reader));
         if !self.members.iter().any(is_there) {
-            self.members.push(Member { reader: Reader::Samples(reader.clone()), delay: 0 });
+            self.members.push(Member { reader: GroupReader::Samples(reader.clone()), delay: 0 });
         }
     }
 
     /// Removes a flow of grains.
     pub fn remove_grains(&mut self, reader: &Arc<GrainReader>) {
         self.members.retain(
-            |member| !matches!(&member.reader, Reader::Grains(there, _) if Arc::ptr_eq(there, reader)),
+            |member| !matches!(&member.reader, GroupReader::Grains(there, _) if Arc::ptr_eq(there, reader)),
         );
     }
 
     /// Removes a flow of samples.
     pub fn remove_samples(&mut self, reader: &Arc<SampleReader>) {
-        self.members
-            .retain(|member| !matches!(&member.reader, Reader::Samples(there) if Arc::ptr_eq(there, reader)));
+        self.members.retain(
+            |member| !matches!(&member.reader, GroupReader::Samples(there) if Arc::ptr_eq(there, reader)),
+        );
     }
 
     /// Number of flows.
@@ -95,12 +95,12 @@ impl SyncGroup {
         for member in &mut self.members {
             let index = |rate| time::timestamp_to_index(rate, timestamp).unwrap_or(u64::MAX);
             let (rate, index) = match &member.reader {
-                Reader::Grains(reader, slices) => {
+                GroupReader::Grains(reader, slices) => {
                     let index = index(reader.rate());
                     reader.wait_for(index, *slices, wait)?;
                     (reader.rate(), index)
                 }
-                Reader::Samples(reader) => {
+                GroupReader::Samples(reader) => {
                     let index = index(reader.rate());
                     reader.wait_for(index, 0, wait)?;
                     (reader.rate(), index)

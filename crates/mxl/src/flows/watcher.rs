@@ -22,13 +22,13 @@ use super::{Error, time};
 type Flows = HashMap<i32, Vec<Weak<Flow>>>;
 
 #[derive(Debug)]
-struct Shared {
+struct WatcherState {
     inotify: OwnedFd,
     stop: OwnedFd,
     flows: Mutex<Flows>,
 }
 
-impl Shared {
+impl WatcherState {
     fn flows(&self) -> MutexGuard<'_, Flows> {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,7 +62,7 @@ impl Shared {
 /// Records when flows are read.
 #[derive(Debug)]
 pub struct Watcher {
-    shared: Arc<Shared>,
+    shared: Arc<WatcherState>,
     thread: Option<JoinHandle<()>>,
     /// The process that started it. A forked child shares the descriptors, but does not have the thread.
     process: u32,
@@ -106,7 +106,7 @@ impl Watcher {
         let os = |call| move |error: rustix::io::Errno| Error::os(call, domain, error);
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(os("inotify"))?;
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC).map_err(os("eventfd"))?;
-        let shared = Arc::new(Shared { inotify, stop, flows: Mutex::default() });
+        let shared = Arc::new(WatcherState { inotify, stop, flows: Mutex::default() });
         let run = shared.clone();
         let thread = std::thread::Builder::new().name("mxl-watcher".into()).spawn(move || run.run());
         let thread = thread.map_err(|error| Error::os("thread", domain, error))?;

@@ -59,7 +59,7 @@ impl<'a> Posting<'a> {
 }
 
 /// A buffer of a call and its descriptor. `None` if the call has no such buffer.
-pub(super) type Side = Option<(*const c_void, *mut c_void)>;
+pub(super) type LocalBuffer = Option<(*const c_void, *mut c_void)>;
 
 /// The peer's side of a call: peer, address and key.
 #[derive(Clone, Copy)]
@@ -83,7 +83,7 @@ pub(super) unsafe fn single(
     kind: AtomicKind,
     (datatype, op): (u32, u32),
     count: usize,
-    [buf, compare, result]: [Side; 3],
+    [buf, compare, result]: [LocalBuffer; 3],
     far: Far,
     op_context: *mut c_void,
     inject: bool,
@@ -94,7 +94,7 @@ pub(super) unsafe fn single(
     let Some((verb, len)) = Verb::with_bytes(datatype, op, count) else {
         return unknown(datatype, op, count);
     };
-    let one = |side: Side| side.map(|(buf, desc)| One::new(buf, len, desc));
+    let one = |side: LocalBuffer| side.map(|(buf, desc)| One::new(buf, len, desc));
     let (buf, compare, result) = (one(buf), one(compare), one(result));
     let remote = far.piece(len);
     let posting = Posting { inject, ..Posting::new(kind, verb, far.0, &remote, op_context) };

@@ -20,7 +20,7 @@ struct Program {
     device: Arc<SimulatedDevice>,
     ep: *mut fid_ep,
     eq: *mut fid_eq,
-    _side: Side,
+    _side: TestEndpoint,
 }
 
 impl Program {

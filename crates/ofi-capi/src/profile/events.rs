@@ -58,24 +58,24 @@ fn description(at: usize) -> fi_profile_desc {
 }
 
 /// A function of the program, and its context.
-type Registered = (
+type Callback = (
     unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, *mut c_void, usize, *mut c_void) -> i32,
     usize,
 );
 
 /// The callbacks that a program has registered with one profile.
 #[derive(Default)]
-pub(super) struct Callbacks(Mutex<State>);
+pub(super) struct Callbacks(Mutex<ProfileState>);
 
 #[derive(Default)]
-struct State {
+struct ProfileState {
     /// The profile's handle; null once it is closed.
     profile: usize,
-    registered: [Option<Registered>; EVENTS.len()],
+    registered: [Option<Callback>; EVENTS.len()],
 }
 
 impl Callbacks {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ProfileState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -99,7 +99,7 @@ impl Callbacks {
 
     /// Removes all callbacks. When this returns, none is running.
     pub(super) fn end(&self) {
-        *self.state() = State::default();
+        *self.state() = ProfileState::default();
     }
 
     fn call(&self, event: UnexpectedEvent) {

@@ -32,18 +32,18 @@ enum Subject {
 }
 
 /// The object of a profile, until that object closes.
-type Place = Arc<Mutex<Option<Subject>>>;
+type SubjectSlot = Arc<Mutex<Option<Subject>>>;
 
 /// The state that the profiles of a handle share. Closing the handle waits here for a profile that is reading.
 /// Afterwards no profile uses the object that was lent to it.
 #[derive(Default)]
 pub(crate) struct Profiles {
-    place: Place,
+    place: SubjectSlot,
     told: Arc<Told>,
 }
 
 impl Profiles {
-    fn of(&self, subject: Subject) -> Place {
+    fn of(&self, subject: Subject) -> SubjectSlot {
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(subject);
         Arc::clone(&self.place)
     }
@@ -64,7 +64,7 @@ impl Drop for Profiles {
 pub(crate) struct ProfileBody {
     /// A profile does not keep its object open: C's providers close endpoints before their profiles, and programs leave
     /// profiles open.
-    place: Place,
+    place: SubjectSlot,
     told: Arc<Told>,
     callbacks: Arc<Callbacks>,
     /// The values that are read between `fi_profile_start_reads` and `fi_profile_end_reads`.

@@ -10,15 +10,15 @@ use crate::names;
 /// The supported ones of libfabric's own variables, by number and C's name, and the statistics with their values. Not
 /// supported: a listing of unexpected messages (`FI_VAR_UNEXP_MSG_QUEUE`); refused connections, which belong to a
 /// passive endpoint; message queues and memory, which are not counted.
-const COMMON: [Common; 4] = [
-    Common(0, "pvar_unexp_msg_cnt", "rx_unexpected_now", "messages that wait for their receive"),
-    Common(3, "pvar_connection_cnt", "cm_connections", "connections made"),
-    Common(4, "pvar_conn_request", "cm_requests", "connections asked for"),
-    Common(5, "pvar_conn_accept", "cm_accepts", "requests for connections accepted"),
+const COMMON: [CommonVariable; 4] = [
+    CommonVariable(0, "pvar_unexp_msg_cnt", "rx_unexpected_now", "messages that wait for their receive"),
+    CommonVariable(3, "pvar_connection_cnt", "cm_connections", "connections made"),
+    CommonVariable(4, "pvar_conn_request", "cm_requests", "connections asked for"),
+    CommonVariable(5, "pvar_conn_accept", "cm_accepts", "requests for connections accepted"),
 ];
 
 /// Number, name, statistic, description.
-struct Common(u32, &'static str, &'static str, &'static str);
+struct CommonVariable(u32, &'static str, &'static str, &'static str);
 
 /// The first number of our own variables: above libfabric's own, with provider bits as in C.
 const OWN: u32 = 0x0f1 << 16;
@@ -39,7 +39,7 @@ impl Variable {
     /// count the same thing, the variable is their sum.
     pub(super) fn all(statistics: Vec<Statistic>) -> Vec<Self> {
         let own = Statistic::add_up(statistics);
-        let common = COMMON.iter().filter_map(|&Common(id, name, statistic, help)| {
+        let common = COMMON.iter().filter_map(|&CommonVariable(id, name, statistic, help)| {
             let found = own.iter().find(|own| own.name == statistic)?;
             Some(Self { id, name, help, value: found.value })
         });

@@ -10,15 +10,15 @@ use super::Av;
 /// The counts of one vector.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct Counts {
+pub struct AvCounts {
     removals: AtomicU32,
     insertions: AtomicU32,
 }
 
 /// The counts of an absent vector.
-static NONE: Counts = Counts { removals: AtomicU32::new(0), insertions: AtomicU32::new(0) };
+static NONE: AvCounts = AvCounts { removals: AtomicU32::new(0), insertions: AtomicU32::new(0) };
 
-impl Counts {
+impl AvCounts {
     /// Counts removals: when it changes, any number may stand for another address.
     #[inline]
     pub fn removals(&self) -> u32 {
@@ -45,7 +45,7 @@ impl Counts {
 /// Access to the counts of an address vector in one load. It keeps the vector open. Without a vector the counts never
 /// change.
 pub struct CountsOf {
-    counts: NonNull<Counts>,
+    counts: NonNull<AvCounts>,
     _av: Option<Arc<Av>>,
 }
 
@@ -62,7 +62,7 @@ impl CountsOf {
 
     /// The counts.
     #[inline(always)]
-    pub fn get(&self) -> &Counts {
+    pub fn get(&self) -> &AvCounts {
         // SAFETY: they lie in a box or a mapping that the vector owns and never moves, and `_av` keeps the vector; or
         // they are static.
         unsafe { self.counts.as_ref() }

@@ -13,10 +13,10 @@ const FIRST: u64 = 1 << 32;
 
 /// The keys of one vector.
 #[derive(Default)]
-pub struct Keys(Mutex<State>);
+pub struct Keys(Mutex<KeysState>);
 
 #[derive(Default)]
-struct State {
+struct KeysState {
     key: AuthKey,
     /// The number of earlier keys.
     generation: u64,
@@ -39,7 +39,7 @@ fn none_there(found: FiAddr) -> Error {
     )
 }
 
-impl State {
+impl KeysState {
     fn number(&self) -> FiAddr {
         FiAddr(FIRST + self.generation)
     }
@@ -50,7 +50,7 @@ impl State {
 }
 
 impl Keys {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, KeysState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

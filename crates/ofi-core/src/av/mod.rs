@@ -18,7 +18,7 @@ use ofi_api::{
 };
 use rustc_hash::FxHashMap;
 
-pub use self::counts::{Counts, CountsOf};
+pub use self::counts::{AvCounts, CountsOf};
 pub use self::keys::InUse;
 use self::keys::Keys;
 use self::report::Reports;
@@ -38,7 +38,7 @@ const MAX_RX_BITS: u32 = 32;
 
 /// The storage of the addresses.
 enum Table {
-    Own(RwLock<AddressTable>, Box<Counts>),
+    Own(RwLock<AddressTable>, Box<AvCounts>),
     Shared(SharedTable),
 }
 
@@ -223,7 +223,7 @@ impl Av {
     }
 
     /// The counts by which caches detect that they are stale.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &AvCounts {
         match &self.table {
             Table::Own(_, counts) => counts,
             Table::Shared(shared) => shared.counts(),

@@ -1,4 +1,5 @@
-//! Endpoints that are notified of insertions immediately. Others notice them at their next lookup ([`super::Counts`]).
+//! Endpoints that are notified of insertions immediately. Others notice them at their next lookup
+//! ([`super::AvCounts`]).
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 use ofi_api::{Address, EqErrorEntry, Errno, Error, Event, EventKind, Fid, Handle, Result, Statistic};
 
 use super::packet::{Kind, Packet};
-use super::{Request, cookie, cut};
+use super::{ConnectionRequest, cookie, cut};
 use crate::eq::EqCore;
-use crate::transport::{Held, Peer, Reaction};
+use crate::transport::{PeerId, Reaction, RequestData};
 
 /// The progress of the connection.
 enum Phase {
@@ -40,7 +40,7 @@ pub struct Connection {
     fid: Fid,
     eq: Option<Arc<EqCore>>,
     /// The request that the endpoint was opened to accept.
-    request: Option<Arc<Request>>,
+    request: Option<Arc<ConnectionRequest>>,
     phase: Phase,
     cookie: u64,
     /// The other end: the passive endpoint while connecting, then the peer.
@@ -60,7 +60,7 @@ pub struct Connection {
 impl Connection {
     /// The connection of a new endpoint, opened with `handle` in its info.
     pub fn new(fid: Fid, handle: Option<&Handle>) -> Self {
-        let request = handle.and_then(Handle::downcast::<Request>);
+        let request = handle.and_then(Handle::downcast::<ConnectionRequest>);
         Self {
             fid,
             eq: None,
@@ -85,12 +85,12 @@ impl Connection {
     /// The name of an accepting endpoint: the name of its passive endpoint, as a socket from accept(2) has its
     /// listener's name. No other peer can reach the endpoint, so its own address is of no use.
     pub fn name(&self) -> Option<&Address> {
-        self.request.as_deref().map(Request::to)
+        self.request.as_deref().map(ConnectionRequest::to)
     }
 
     /// The port's data of the request that the endpoint was opened to accept.
-    pub fn held(&self) -> Option<&Held> {
-        self.request.as_deref().and_then(Request::held)
+    pub fn held(&self) -> Option<&RequestData> {
+        self.request.as_deref().and_then(ConnectionRequest::held)
     }
 
     /// The queue of its events.
@@ -111,7 +111,7 @@ impl Connection {
     /// # Errors
     /// `FI_ENOTCONN` before the connection is established, `FI_ESHUTDOWN` after it has ended.
     #[cold]
-    pub fn peer(&self) -> Result<Peer> {
+    pub fn peer(&self) -> Result<PeerId> {
         match self.phase {
             Phase::Connected => Ok(0),
             Phase::Ended => Err(Error::with(

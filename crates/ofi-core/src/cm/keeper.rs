@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use ofi_api::Result;
 
-use crate::bell::Bell;
 use crate::eq::Driven;
 use crate::source::Arm;
 use crate::sys::{self, WaitSet};
+use crate::wake_fd::WakeFd;
 
 /// The interval at which the thread, if nothing wakes it, checks for endpoints that no longer need it.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ struct Entry {
 
 struct Keeper {
     entries: Mutex<Vec<Entry>>,
-    bell: Bell,
+    bell: WakeFd,
     set: WaitSet,
     process: u32,
 }
@@ -51,7 +51,7 @@ impl Keeper {
         if let Some(keeper) = keeper.as_ref().filter(|keeper| keeper.process == std::process::id()) {
             return Ok(Arc::clone(keeper));
         }
-        let (bell, set, process) = (Bell::new()?, WaitSet::new()?, std::process::id());
+        let (bell, set, process) = (WakeFd::new()?, WaitSet::new()?, std::process::id());
         set.add(bell.fd())?;
         let fresh = Arc::new(Self { entries: Mutex::default(), bell, set, process });
         let thread = Arc::clone(&fresh);

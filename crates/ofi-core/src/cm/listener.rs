@@ -13,10 +13,10 @@ use ofi_api::{
 
 use super::cut;
 use super::packet::{Kind, Packet};
-use crate::bell::Bell;
 use crate::eq::{Driven, EqCore};
 use crate::fork::Born;
-use crate::transport::{Arm, Held, Port, Transport};
+use crate::transport::{Arm, Port, RequestData, Transport};
+use crate::wake_fd::WakeFd;
 
 /// Time until an answer is sent again for which its receiver had no room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
@@ -28,11 +28,11 @@ const MAX_LATE_ANSWERS: usize = 1024;
 type OpenPort = fn(&Info, Option<&Address>) -> Result<Box<dyn Port>>;
 
 /// A connection request: what [`Info::handle`] of an `FI_CONNREQ` event holds. Dropped unanswered, it refuses.
-pub struct Request {
+pub struct ConnectionRequest {
     from: Address,
     to: Address,
     cookie: u64,
-    held: Option<Held>,
+    held: Option<RequestData>,
     listener: Weak<Listener>,
     answered: AtomicBool,
     born: Born,
@@ -41,7 +41,7 @@ pub struct Request {
     open_port: OpenPort,
 }
 
-impl Request {
+impl ConnectionRequest {
     /// The requester.
     pub fn from(&self) -> &Address {
         &self.from
@@ -58,7 +58,7 @@ impl Request {
     }
 
     /// The port's data of the request.
-    pub fn held(&self) -> Option<&Held> {
+    pub fn held(&self) -> Option<&RequestData> {
         self.held.as_ref()
     }
 
@@ -103,7 +103,7 @@ impl Request {
     }
 }
 
-impl Drop for Request {
+impl Drop for ConnectionRequest {
     fn drop(&mut self) {
         // A forked child drops what its parent still has.
         if self.born.is_here() && self.answer() {
@@ -117,7 +117,7 @@ fn refusal(cookie: u64, data: &[u8]) -> Packet<'_> {
 }
 
 /// The mutable state of a passive endpoint.
-struct State {
+struct ListenerState {
     name: Option<Address>,
     eq: Option<Arc<EqCore>>,
     port: Option<Arc<dyn Port>>,
@@ -126,7 +126,7 @@ struct State {
     /// Answers that found no room.
     late: VecDeque<(Address, Vec<u8>)>,
     /// Requests that may be unanswered.
-    requests: Vec<Weak<Request>>,
+    requests: Vec<Weak<ConnectionRequest>>,
 }
 
 /// The part of a passive endpoint that the event queue and the requests share.
@@ -134,7 +134,7 @@ struct Listener {
     born: Born,
     fid: Fid,
     info: Info,
-    state: Mutex<State>,
+    state: Mutex<ListenerState>,
     /// Held while the port is used outside the state's lock. Once the port has left the state and this lock is free, no
     /// thread uses the port. Locked before the state.
     driving: Mutex<()>,
@@ -144,7 +144,7 @@ struct Listener {
 }
 
 impl Listener {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,7 +205,7 @@ impl Listener {
             return;
         }
         tracing::info!(target: "ofi::core::ep_ctrl", %from, at = %name, "a peer asks for a connection");
-        let request = Arc::new(Request {
+        let request = Arc::new(ConnectionRequest {
             from: from.clone(),
             to: name.clone(),
             cookie,
@@ -230,7 +230,7 @@ impl Listener {
     }
 }
 
-impl State {
+impl ListenerState {
     /// Sends waiting answers while there is room.
     fn flush(&mut self) {
         let Some(port) = &self.port else { return self.late.clear() };
@@ -270,7 +270,7 @@ impl Driven for Pump {
         }
     }
 
-    fn arm(&self, _: &Bell) -> Arm {
+    fn arm(&self, _: &WakeFd) -> Arm {
         Arm::Armed // the descriptor is readable while packets wait
     }
 
@@ -314,7 +314,7 @@ pub fn open_passive<T: Transport>(info: &Info) -> Result<Arc<dyn PassiveEndpoint
         born: Born::here(),
         fid: Fid::next(),
         info: info.clone(),
-        state: Mutex::new(State {
+        state: Mutex::new(ListenerState {
             name,
             eq: None,
             port: None,
@@ -431,7 +431,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     fn reject(&self, handle: &Handle, data: &[u8]) -> Result<()> {
         self.listener.born.check()?;
         let request = handle
-            .downcast::<Request>()
+            .downcast::<ConnectionRequest>()
             .filter(|request| Weak::as_ptr(&request.listener) == Arc::as_ptr(&self.listener));
         let Some(request) = request else {
             return Err(Error::wanted(

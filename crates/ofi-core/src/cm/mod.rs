@@ -27,7 +27,7 @@ use ofi_api::{Errno, Error, Result};
 use crate::transport::DATA_SIZE;
 
 pub use connection::{Connection, Ended};
-pub use listener::{Request, open_passive};
+pub use listener::{ConnectionRequest, open_passive};
 
 /// The part of `data` that is sent (fi_cm(3): the rest is silently truncated).
 fn cut(data: &[u8]) -> &[u8] {

@@ -1,4 +1,4 @@
-//! Counters. A counter is two numbers. Endpoints add to them when their operations end (`endpoint/outboxes.rs`),
+//! Counters. A counter is two numbers. Endpoints add to them when their operations end (`endpoint/staging.rs`),
 //! regions when a peer's access has been executed.
 //!
 //! Invariants:
@@ -19,12 +19,12 @@ use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, MutexCond, Result, Wa
 
 pub use binding::{Counters, Kind};
 
-use self::trigger::{Line, Works};
+use self::trigger::{TriggerLine, Works};
 use crate::domain_id::DomainId;
 use crate::fork::Born;
 use crate::lock::Lock;
-use crate::patience::Patience;
 use crate::source::{Arm, Source};
+use crate::spin_policy::SpinPolicy;
 use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 
@@ -44,7 +44,7 @@ pub struct Cntr {
     told_errors: AtomicU64,
     polled: Lock<Polled>,
     /// Requests that wait for it, and their destination when they are due.
-    pub(crate) line: Line,
+    pub(crate) line: TriggerLine,
     works: Arc<Works>,
     waiting: Option<WaitObject>,
 }
@@ -54,7 +54,7 @@ pub struct Cntr {
 struct Polled {
     /// The sources to drive when the counter is read.
     sources: Vec<Arc<dyn Source>>,
-    patience: Patience,
+    patience: SpinPolicy,
 }
 
 impl Cntr {
@@ -76,7 +76,7 @@ impl Cntr {
             told: AtomicU64::new(0),
             told_errors: AtomicU64::new(0),
             polled: Lock::default(),
-            line: Line::empty(),
+            line: TriggerLine::empty(),
             works: Arc::clone(works),
             waiting,
         });

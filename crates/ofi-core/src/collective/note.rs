@@ -9,7 +9,7 @@
 
 /// The content of a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ControlKind {
     /// A whole transfer.
     Eager,
     /// A transfer of this many bytes waits for a request.
@@ -24,7 +24,7 @@ pub enum Kind {
     Abort,
 }
 
-impl Kind {
+impl ControlKind {
     const ALL: [Self; 6] = [Self::Eager, Self::Ask, Self::Go, Self::Chunk, Self::Credit, Self::Abort];
 }
 
@@ -32,7 +32,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Its content.
-    pub kind: Kind,
+    pub kind: ControlKind,
     /// The group.
     pub group: u64,
     /// The number of the operation in its group.
@@ -53,7 +53,7 @@ impl Note {
     /// From words; `None` for an unknown kind.
     pub fn from_words(words: [u64; 4]) -> Option<Self> {
         let [group, operation, second, value] = words;
-        let kind = *Kind::ALL.get((second >> 56) as usize)?;
+        let kind = *ControlKind::ALL.get((second >> 56) as usize)?;
         Some(Self { kind, group, operation, round: (second >> 32) as u32 & 0xFF_FFFF, value })
     }
 }

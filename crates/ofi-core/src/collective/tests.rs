@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use ofi_api::CollectiveKind as Kind;
+use ofi_api::CollectiveKind as ControlKind;
 use proptest::prelude::*;
 
-use super::schedule::{Local, Part, Place, Schedule, Shape, plan};
+use super::schedule::{Local, MemoryRange, RankMemory, Schedule, Shape, plan};
 
 /// One rank's memory.
 struct Rank {
@@ -25,7 +25,7 @@ fn add(to: &mut [u8], from: &[u8]) {
 }
 
 impl Rank {
-    fn part(&mut self, part: &Part) -> &mut [u8] {
+    fn part(&mut self, part: &MemoryRange) -> &mut [u8] {
         let memory = &mut self.memory[part.place as usize];
         &mut memory[part.at..part.at + part.len]
     }
@@ -116,7 +116,7 @@ fn play(shape: Shape, inputs: &[Vec<u8>]) -> (Vec<[Vec<u8>; 2]>, usize) {
 fn model(shape: Shape, inputs: &[Vec<u8>]) -> Vec<[Vec<u8>; 2]> {
     let block = shape.count * shape.size;
     let mut sum = inputs[0].clone();
-    if matches!(shape.kind, Kind::Allreduce | Kind::Reduce | Kind::ReduceScatter) {
+    if matches!(shape.kind, ControlKind::Allreduce | ControlKind::Reduce | ControlKind::ReduceScatter) {
         inputs[1..].iter().for_each(|input| add(&mut sum, input));
     }
     let slice = |bytes: &[u8], index: usize| bytes[index * block..(index + 1) * block].to_vec();
@@ -124,17 +124,17 @@ fn model(shape: Shape, inputs: &[Vec<u8>]) -> Vec<[Vec<u8>; 2]> {
         .map(|me| {
             let root = me == shape.root;
             let result = match shape.kind {
-                Kind::Barrier | Kind::Broadcast => vec![],
-                Kind::Alltoall => inputs.iter().flat_map(|input| slice(input, me)).collect(),
-                Kind::Allreduce => sum.clone(),
-                Kind::Allgather => inputs.concat(),
-                Kind::ReduceScatter => slice(&sum, me),
-                Kind::Reduce if root => sum.clone(),
-                Kind::Scatter => slice(&inputs[shape.root], me),
-                Kind::Gather if root => inputs.concat(),
-                Kind::Reduce | Kind::Gather => vec![],
+                ControlKind::Barrier | ControlKind::Broadcast => vec![],
+                ControlKind::Alltoall => inputs.iter().flat_map(|input| slice(input, me)).collect(),
+                ControlKind::Allreduce => sum.clone(),
+                ControlKind::Allgather => inputs.concat(),
+                ControlKind::ReduceScatter => slice(&sum, me),
+                ControlKind::Reduce if root => sum.clone(),
+                ControlKind::Scatter => slice(&inputs[shape.root], me),
+                ControlKind::Gather if root => inputs.concat(),
+                ControlKind::Reduce | ControlKind::Gather => vec![],
             };
-            let input = if shape.kind == Kind::Broadcast { &inputs[shape.root] } else { &inputs[me] };
+            let input = if shape.kind == ControlKind::Broadcast { &inputs[shape.root] } else { &inputs[me] };
             [input.clone(), result]
         })
         .collect()
@@ -159,7 +159,7 @@ proptest! {
 
     #[test]
     fn every_collective_does_what_its_definition_says(
-        kind in prop::sample::select(Kind::VALUES),
+        kind in prop::sample::select(ControlKind::VALUES),
         ranks in 1usize..10,
         root in any::<prop::sample::Index>(),
         count in prop_oneof![0usize..4, 0usize..40],
@@ -173,7 +173,7 @@ proptest! {
 
 #[test]
 fn small_data_takes_logarithmically_many_rounds() {
-    for &kind in Kind::VALUES {
+    for &kind in ControlKind::VALUES {
         for ranks in [1usize, 2, 3, 8, 9, 64, 100] {
             let shape =
                 Shape { kind, ranks, me: 0, root: ranks / 2, count: 1, size: ELEMENT, small: usize::MAX };
@@ -188,7 +188,7 @@ fn small_data_takes_logarithmically_many_rounds() {
 #[test]
 fn large_data_is_sent_little_more_than_once() {
     let ranks = 8;
-    for kind in [Kind::Broadcast, Kind::Allreduce, Kind::Reduce] {
+    for kind in [ControlKind::Broadcast, ControlKind::Allreduce, ControlKind::Reduce] {
         for me in 0..ranks {
             let shape = Shape { kind, ranks, me, root: 0, count: 8_000, size: ELEMENT, small: 0 };
             let sent: usize = plan(&shape)
@@ -200,5 +200,5 @@ fn large_data_is_sent_little_more_than_once() {
             assert!(sent <= 2 * 8_000 * ELEMENT, "{kind} at {me}: {sent} bytes");
         }
     }
-    assert_eq!(Place::Scratch as usize, 2);
+    assert_eq!(RankMemory::Scratch as usize, 2);
 }

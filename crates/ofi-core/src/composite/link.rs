@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ofi_api::{Address, Errno, Error, Result};
 
-use crate::transport::{Held, MAX_PACKET};
+use crate::transport::{MAX_PACKET, RequestData};
 
 /// The far and the near address of one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +33,9 @@ enum Way {
 
 /// The route of one endpoint's connection: near, far, or undecided.
 #[derive(Default)]
-pub struct Link(Way);
+pub struct RouteLink(Way);
 
-impl Link {
+impl RouteLink {
     /// Whether the route of the connection is undecided.
     pub fn is_open(&self) -> bool {
         matches!(self.0, Way::Open)
@@ -110,12 +110,12 @@ pub struct NearRequest(pub Names);
 
 impl NearRequest {
     /// Converts the names into the core's form.
-    pub fn held(names: Names) -> Held {
+    pub fn held(names: Names) -> RequestData {
         Arc::new(Self(names))
     }
 
     /// The requester's names, if the request came over the near transport.
-    pub fn of(held: &Held) -> Option<&Names> {
+    pub fn of(held: &RequestData) -> Option<&Names> {
         held.downcast_ref::<Self>().map(|request| &request.0)
     }
 }
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn both_ends_of_a_near_connection_are_known_by_both_names() {
-        let mut link = Link::default();
+        let mut link = RouteLink::default();
         assert!(link.is_open() && !link.is_near());
         link.ask(names("passive", "near-passive"));
         link.join(names("peer", "near-peer"));
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_far_connection_has_no_near_names() {
-        let mut link = Link::default();
+        let mut link = RouteLink::default();
         link.go_far();
         assert!(!link.is_open() && !link.is_near());
         assert_eq!(link.near(&Address::from_text("peer")), None);
@@ -165,7 +165,7 @@ mod tests {
     fn a_request_is_known_by_what_the_port_kept() {
         let held = NearRequest::held(names("a", "b"));
         assert_eq!(NearRequest::of(&held), Some(&names("a", "b")));
-        let other: Held = Arc::new(7u64);
+        let other: RequestData = Arc::new(7u64);
         assert_eq!(NearRequest::of(&other), None);
     }
 }

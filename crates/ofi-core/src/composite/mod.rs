@@ -1,17 +1,17 @@
 //! Two transports in one endpoint, with lanes of both. Each peer is reached over one of them.
 //!
 //! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports
-//! can be combined without knowing each other: [`Both`] is a transport made of two, and forwards an endpoint's calls to
-//! one of them by the peer's number. A [`Pairing`] defines which addresses belong together, and chooses the transport
-//! for a peer: before the first message, and not again until that lane is lost. So messages to a peer arrive once and
-//! in order, as on a single lane.
+//! can be combined without knowing each other: [`Composite`] is a transport made of two, and forwards an endpoint's
+//! calls to one of them by the peer's number. A [`CompositeSpec`] defines which addresses belong together, and chooses
+//! the transport for a peer: before the first message, and not again until that lane is lost. So messages to a peer
+//! arrive once and in order, as on a single lane.
 //!
 //! Each end decides for its own sends. Usually both decide alike. If they do not (one did not exist yet when the other
 //! checked), the two directions use different lanes, and an endpoint receives from its peer on both. A connection
 //! (`link.rs`, `port.rs`) uses the transport of its request in both directions.
 
 mod either;
-mod lanes;
+mod endpoint;
 mod link;
 mod pace;
 mod port;
@@ -27,18 +27,18 @@ use ofi_api::{
 };
 
 pub use either::Either;
-pub use lanes::BothLanes;
+pub use endpoint::CompositeEndpoint;
 
 use crate::domain::{DomainPart, Registered};
 use crate::transport::{Port, SharedReceives, Transport};
 
 /// Two transports that are combined, and the mapping between their addresses. The endpoint has the far transport's
 /// addresses.
-pub trait Pairing: Sized + Send + Sync + 'static {
+pub trait CompositeSpec: Sized + Send + Sync + 'static {
     /// The transport for peers of this host.
     type Near: Transport;
     /// The transport for all others, and for unreliable datagrams. If it takes receives before their messages
-    /// ([`Lanes::claims`](crate::transport::Lanes::claims)), endpoints have no near transport.
+    /// ([`TransportEndpoint::claims`](crate::transport::TransportEndpoint::claims)), endpoints have no near transport.
     type Far: Transport;
     /// State of an enabled endpoint while peers may reach it over the near transport.
     type Meeting: Send + Sync;
@@ -54,7 +54,7 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     fn near_info(info: &Info) -> Option<Info>;
 
     /// The near address of this endpoint, whose lanes over the far transport are enabled and have the address `far`.
-    fn own_near(lanes: &<Self::Far as Transport>::Lanes, far: &Address) -> Option<Address>;
+    fn own_near(lanes: &<Self::Far as Transport>::Endpoint, far: &Address) -> Option<Address>;
 
     /// The far addresses of the endpoint with this near address, the usual one first.
     fn far_addresses(near: &Address) -> Vec<Address>;
@@ -95,30 +95,31 @@ pub trait Pairing: Sized + Send + Sync + 'static {
     }
 }
 
-/// The transport that a [`Pairing`] makes.
-pub struct Both<P>(PhantomData<fn() -> P>);
+/// The transport that a [`CompositeSpec`] makes.
+pub struct Composite<P>(PhantomData<fn() -> P>);
 
 /// The parts of a domain for both transports.
-pub struct BothDomain<P: Pairing> {
+pub struct CompositeDomain<P: CompositeSpec> {
     near: Option<Arc<DomainPart<P::Near>>>,
     far: Arc<DomainPart<P::Far>>,
 }
 
 /// The parts of a registration for both transports.
-pub struct BothRegion<P: Pairing> {
+pub struct CompositeRegion<P: CompositeSpec> {
     near: Option<<P::Near as Transport>::Region>,
     far: <P::Far as Transport>::Region,
 }
 
-type OpOf<P> = Either<<<P as Pairing>::Near as Transport>::Op, <<P as Pairing>::Far as Transport>::Op>;
+type OpOf<P> =
+    Either<<<P as CompositeSpec>::Near as Transport>::Op, <<P as CompositeSpec>::Far as Transport>::Op>;
 type TokenOf<P> =
-    Either<<<P as Pairing>::Near as Transport>::Token, <<P as Pairing>::Far as Transport>::Token>;
+    Either<<<P as CompositeSpec>::Near as Transport>::Token, <<P as CompositeSpec>::Far as Transport>::Token>;
 
 // SAFETY: both transports fulfil the contract, and each serves its own operations only.
-unsafe impl<P: Pairing> Transport for Both<P> {
-    type Domain = BothDomain<P>;
-    type Region = BothRegion<P>;
-    type Lanes = BothLanes<P>;
+unsafe impl<P: CompositeSpec> Transport for Composite<P> {
+    type Domain = CompositeDomain<P>;
+    type Region = CompositeRegion<P>;
+    type Endpoint = CompositeEndpoint<P>;
     type Op = OpOf<P>;
     type Token = TokenOf<P>;
 
@@ -142,7 +143,10 @@ unsafe impl<P: Pairing> Transport for Both<P> {
             Some(info) => Some(DomainPart::open(&info, registered.part(|region| region.near.as_ref()))?),
             None => None,
         };
-        Ok(BothDomain { near, far: DomainPart::open(info, registered.part(|region| Some(&region.far)))? })
+        Ok(CompositeDomain {
+            near,
+            far: DomainPart::open(info, registered.part(|region| Some(&region.far)))?,
+        })
     }
 
     fn option(
@@ -162,14 +166,14 @@ unsafe impl<P: Pairing> Transport for Both<P> {
         P::Far::error_text(&domain.far.transport)
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Lanes> {
-        BothLanes::open(domain, info)
+    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+        CompositeEndpoint::open(domain, info)
     }
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
         let near = domain.near.as_ref().filter(|_| attr.dmabuf().is_none());
         let near = near.map(|near| P::Near::register(&near.transport, attr)).transpose()?;
-        Ok(BothRegion { near, far: P::Far::register(&domain.far.transport, attr)? })
+        Ok(CompositeRegion { near, far: P::Far::register(&domain.far.transport, attr)? })
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

@@ -6,16 +6,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ofi_api::{Address, Errno, Error, Info, Result};
 
-use super::Pairing;
+use super::CompositeSpec;
 use super::link::{Names, NearRequest, unwrap};
 use crate::sys::WaitSet;
-use crate::transport::{Held, Port, Transport};
+use crate::transport::{Port, RequestData, Transport};
 
 /// The maximum number of requesters whose transport is remembered. For others it is found by trying.
 const MAX_REMEMBERED: usize = 1024;
 
 /// The state for near endpoints.
-struct NearPort<P: Pairing> {
+struct NearPort<P: CompositeSpec> {
     /// Closed first, so that no peer finds a port that is gone.
     _meeting: P::Meeting,
     port: Box<dyn Port>,
@@ -25,15 +25,15 @@ struct NearPort<P: Pairing> {
 /// Requesters by their far addresses. A requester over the near transport has its near address, and the far address of
 /// this end that it called.
 #[derive(Default)]
-struct Asked {
+struct KnownRequesters {
     ways: HashMap<Address, Option<Names>>,
     /// Oldest first.
     order: VecDeque<Address>,
     /// The port's data of the last request.
-    held: Option<Held>,
+    held: Option<RequestData>,
 }
 
-impl Asked {
+impl KnownRequesters {
     fn remember(&mut self, from: &Address, near: Option<Names>) {
         if self.ways.insert(from.clone(), near).is_some() {
             return;
@@ -48,13 +48,13 @@ impl Asked {
 }
 
 /// A passive endpoint that listens on a near and a far transport.
-pub struct BothPort<P: Pairing> {
+pub struct BothPort<P: CompositeSpec> {
     near: Option<NearPort<P>>,
     far: Box<dyn Port>,
-    asked: Mutex<Asked>,
+    asked: Mutex<KnownRequesters>,
 }
 
-impl<P: Pairing> BothPort<P> {
+impl<P: CompositeSpec> BothPort<P> {
     /// See [`Transport::open_port`].
     pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
         let far = P::Far::open_port(info, name)?;
@@ -79,7 +79,7 @@ impl<P: Pairing> BothPort<P> {
         Ok(NearPort { _meeting: P::meet(&near)?, port, set })
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, KnownRequesters> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,7 +105,7 @@ impl<P: Pairing> BothPort<P> {
     }
 }
 
-impl<P: Pairing> Port for BothPort<P> {
+impl<P: CompositeSpec> Port for BothPort<P> {
     fn address(&self) -> &Address {
         self.far.address()
     }
@@ -145,7 +145,7 @@ impl<P: Pairing> Port for BothPort<P> {
         Some((from, packet))
     }
 
-    fn held(&self, cookie: u64) -> Option<Held> {
+    fn held(&self, cookie: u64) -> Option<RequestData> {
         let near = self.asked().held.clone();
         near.or_else(|| self.far.held(cookie))
     }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn so_many_askers_are_remembered_and_the_oldest_goes_first() {
         let address = |number: usize| Address::from_text(&number.to_string());
-        let mut asked = Asked::default();
+        let mut asked = KnownRequesters::default();
         for number in 0..MAX_REMEMBERED + 2 {
             asked.remember(&address(number), None);
         }

@@ -9,9 +9,9 @@ use std::hash::{BuildHasher, RandomState};
 use hashbrown::HashTable;
 use ofi_api::Address;
 
-use super::link::Link;
+use super::link::RouteLink;
 use crate::growth;
-use crate::transport::Peer;
+use crate::transport::PeerId;
 
 /// Index of the near transport.
 pub const NEAR: usize = 0;
@@ -19,17 +19,17 @@ pub const NEAR: usize = 0;
 pub const FAR: usize = 1;
 
 /// No number.
-const NONE: Peer = Peer::MAX;
+const NONE: PeerId = PeerId::MAX;
 
 /// The route of sends to a peer: a transport, and its number for the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route(u32);
+pub struct PeerRoute(u32);
 
-impl Route {
+impl PeerRoute {
     /// The undecided route.
     pub const OPEN: Self = Self(u32::MAX);
 
-    fn new(side: usize, local: Peer) -> Self {
+    fn new(side: usize, local: PeerId) -> Self {
         Self(local << 1 | side as u32)
     }
 
@@ -41,7 +41,7 @@ impl Route {
 
     /// Its number for the peer.
     #[inline(always)]
-    pub fn local(self) -> Peer {
+    pub fn local(self) -> PeerId {
         self.0 >> 1
     }
 
@@ -55,7 +55,7 @@ impl Route {
 struct Known {
     address: Address,
     /// The transports' numbers.
-    locals: [Peer; 2],
+    locals: [PeerId; 2],
     /// The peer was reachable over the near transport but did not respond there; reset when its far lane is lost too.
     refused: bool,
     /// The peer is in [`Routes::alone`].
@@ -66,21 +66,21 @@ struct Known {
 #[derive(Default)]
 pub struct Routes {
     /// By the endpoint's number.
-    routes: Vec<Route>,
+    routes: Vec<PeerRoute>,
     known: Vec<Known>,
     /// The endpoint's numbers, by the transports'.
-    peers: [Vec<Peer>; 2],
+    peers: [Vec<PeerId>; 2],
     /// The endpoint's numbers, by the addresses in `known`; hashed with a secret, as peers choose their addresses.
-    by_address: HashTable<Peer>,
+    by_address: HashTable<PeerId>,
     secret: RandomState,
     /// The address for which the near transport is being called: the address of the peer that it introduces next.
     pub asked: Option<Address>,
     /// The connection, of an endpoint that has one.
-    pub link: Link,
+    pub link: RouteLink,
     /// Peers for which no transport had a number when they were added here.
-    alone: VecDeque<Peer>,
+    alone: VecDeque<PeerId>,
     /// Free numbers.
-    vacant: Vec<Peer>,
+    vacant: Vec<PeerId>,
 }
 
 /// Peers that are checked for each new one: more than one, so that the number of ended peers falls.
@@ -89,35 +89,35 @@ const CHECKS_PER_NEW_PEER: usize = 2;
 impl Routes {
     /// The route of sends to `peer`.
     #[inline(always)]
-    pub fn get(&self, peer: Peer) -> Route {
-        self.routes.get(peer as usize).copied().unwrap_or(Route::OPEN)
+    pub fn get(&self, peer: PeerId) -> PeerRoute {
+        self.routes.get(peer as usize).copied().unwrap_or(PeerRoute::OPEN)
     }
 
     /// The endpoint's number for a transport's.
     #[inline(always)]
-    pub fn peer(&self, side: usize, local: Peer) -> Peer {
+    pub fn peer(&self, side: usize, local: PeerId) -> PeerId {
         self.peers[side].get(local as usize).copied().unwrap_or(NONE)
     }
 
     /// A transport's number for the endpoint's, if the transport knows the peer.
     #[inline]
-    pub fn local(&self, side: usize, peer: Peer) -> Option<Peer> {
+    pub fn local(&self, side: usize, peer: PeerId) -> Option<PeerId> {
         self.known.get(peer as usize).map(|known| known.locals[side]).filter(|&local| local != NONE)
     }
 
     /// A peer's address.
-    pub fn address(&self, peer: Peer) -> Option<&Address> {
+    pub fn address(&self, peer: PeerId) -> Option<&Address> {
         self.known.get(peer as usize).map(|known| &known.address)
     }
 
     /// The endpoint's number for an address, if it has one.
-    pub fn find(&self, address: &Address) -> Option<Peer> {
+    pub fn find(&self, address: &Address) -> Option<PeerId> {
         let (known, hash) = (&self.known, self.secret.hash_one(address));
         self.by_address.find(hash, |&peer| known[peer as usize].address == *address).copied()
     }
 
     /// Frees numbers that neither a transport nor the core (by `retire`) needs. Call it before a new peer may be added.
-    pub fn make_room(&mut self, mut retire: impl FnMut(Peer) -> bool) {
+    pub fn make_room(&mut self, mut retire: impl FnMut(PeerId) -> bool) {
         for _ in 0..CHECKS_PER_NEW_PEER.min(self.alone.len()) {
             let Some(peer) = self.alone.pop_front() else { return };
             let known = &mut self.known[peer as usize];
@@ -137,7 +137,7 @@ impl Routes {
     }
 
     /// Records a transport's new peer. Returns the endpoint's number, and whether that is new as well.
-    pub fn meet(&mut self, side: usize, local: Peer, address: &Address) -> (Peer, bool) {
+    pub fn meet(&mut self, side: usize, local: PeerId, address: &Address) -> (PeerId, bool) {
         let found = self.find(address);
         let peer = found.unwrap_or_else(|| self.enter(address));
         self.known[peer as usize].locals[side] = local;
@@ -150,33 +150,33 @@ impl Routes {
     }
 
     /// Gives a new peer its number.
-    fn enter(&mut self, address: &Address) -> Peer {
+    fn enter(&mut self, address: &Address) -> PeerId {
         let known = Known { address: address.clone(), locals: [NONE; 2], refused: false, is_listed: false };
         let peer = match self.vacant.pop() {
             Some(peer) => {
                 self.known[peer as usize] = known;
-                self.routes[peer as usize] = Route::OPEN;
+                self.routes[peer as usize] = PeerRoute::OPEN;
                 peer
             }
             None => {
                 growth::push(&mut self.known, known);
-                self.routes.push(Route::OPEN);
-                (self.known.len() - 1) as Peer
+                self.routes.push(PeerRoute::OPEN);
+                (self.known.len() - 1) as PeerId
             }
         };
         let (known, secret) = (&self.known, &self.secret);
-        let hash_of = |&peer: &Peer| secret.hash_one(&known[peer as usize].address);
+        let hash_of = |&peer: &PeerId| secret.hash_one(&known[peer as usize].address);
         self.by_address.insert_unique(secret.hash_one(address), peer, hash_of);
         peer
     }
 
     /// Whether sends to the peer with this number at a transport use that transport.
-    pub fn leads(&self, side: usize, local: Peer) -> bool {
-        self.get(self.peer(side, local)) == Route::new(side, local)
+    pub fn leads(&self, side: usize, local: PeerId) -> bool {
+        self.get(self.peer(side, local)) == PeerRoute::new(side, local)
     }
 
     /// A transport's number has become free.
-    pub fn retire(&mut self, side: usize, local: Peer) {
+    pub fn retire(&mut self, side: usize, local: PeerId) {
         let peer = self.peer(side, local);
         if let Some(known) = self.known.get_mut(peer as usize) {
             known.locals[side] = NONE;
@@ -186,9 +186,9 @@ impl Routes {
             }
         }
         if let Some(route) = self.routes.get_mut(peer as usize)
-            && *route == Route::new(side, local)
+            && *route == PeerRoute::new(side, local)
         {
-            *route = Route::OPEN;
+            *route = PeerRoute::OPEN;
         }
         if let Some(peer) = self.peers[side].get_mut(local as usize) {
             *peer = NONE;
@@ -196,19 +196,19 @@ impl Routes {
     }
 
     /// Routes sends to a peer over this transport. `None` if the transport does not know the peer.
-    pub fn decide(&mut self, side: usize, peer: Peer) -> Option<Route> {
-        let route = Route::new(side, self.local(side, peer)?);
+    pub fn decide(&mut self, side: usize, peer: PeerId) -> Option<PeerRoute> {
+        let route = PeerRoute::new(side, self.local(side, peer)?);
         self.routes[peer as usize] = route;
         Some(route)
     }
 
     /// A lane of a peer is lost. If sends used it, their route becomes undecided.
-    pub fn lost(&mut self, side: usize, peer: Peer, refused: bool) {
+    pub fn lost(&mut self, side: usize, peer: PeerId, refused: bool) {
         if let Some(route) = self.routes.get_mut(peer as usize)
             && !route.is_open()
             && route.side() == side
         {
-            *route = Route::OPEN;
+            *route = PeerRoute::OPEN;
         }
         if let Some(known) = self.known.get_mut(peer as usize) {
             known.refused = side == NEAR && (refused || known.refused);
@@ -216,7 +216,7 @@ impl Routes {
     }
 
     /// Whether the near transport was tried with this peer without success.
-    pub fn refused(&self, peer: Peer) -> bool {
+    pub fn refused(&self, peer: PeerId) -> bool {
         self.known.get(peer as usize).is_some_and(|known| known.refused)
     }
 
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!((routes.peer(NEAR, 0), routes.peer(NEAR, 1)), (1, 0));
         assert_eq!((routes.peer(FAR, 0), routes.peer(FAR, 1)), (0, 1));
         assert_eq!(routes.local(NEAR, 0), Some(1));
-        assert_eq!((routes.local(NEAR, 7), routes.peer(NEAR, 7)), (None, Peer::MAX));
+        assert_eq!((routes.local(NEAR, 7), routes.peer(NEAR, 7)), (None, PeerId::MAX));
     }
 
     #[test]
@@ -260,7 +260,7 @@ mod tests {
         routes.decide(NEAR, 0);
         routes.retire(NEAR, 0);
         assert!(routes.get(0).is_open());
-        assert_eq!((routes.local(NEAR, 0), routes.peer(NEAR, 0)), (None, Peer::MAX));
+        assert_eq!((routes.local(NEAR, 0), routes.peer(NEAR, 0)), (None, PeerId::MAX));
         assert_eq!(routes.meet(NEAR, 0, &address("c")), (2, true));
         assert_eq!((routes.peer(NEAR, 0), routes.peer(NEAR, 1), routes.met(NEAR)), (2, 1, 2));
         // And its earlier peer may return under another number.
@@ -272,7 +272,7 @@ mod tests {
     fn a_number_is_used_again_when_neither_transport_nor_the_core_needs_it() {
         let mut routes = Routes::default();
         for (at, name) in ["a", "b", "c"].into_iter().enumerate() {
-            routes.meet(NEAR, at as Peer, &address(name));
+            routes.meet(NEAR, at as PeerId, &address(name));
         }
         routes.meet(FAR, 0, &address("a"));
         [0, 1].into_iter().for_each(|local| routes.retire(NEAR, local));

@@ -7,15 +7,16 @@ use ofi_api::{Address, Errno, MrAccess, RemotePiece, Result};
 
 use super::link::Names;
 use super::routes::{FAR, NEAR, Routes};
-use super::{Both, Either, OpOf, Pairing, TokenOf};
+use super::{Composite, CompositeSpec, Either, OpOf, TokenOf};
 use crate::domain::Regions;
 use crate::slots::SlotId;
 use crate::transport::{
-    Announced, Arrived, Delivery, Fault, Host, Peer, Reaction, Receiving, RemoteData, Ticket, Transport,
+    Announced, Arrived, CompletionInfo, Delivery, Fault, PeerId, Reaction, Receiving, RemoteData, Transport,
+    Upcalls,
 };
 
 /// One of the two transports of a pairing.
-pub trait Side<P: Pairing> {
+pub trait Half<P: CompositeSpec> {
     /// The transport.
     type Is: Transport;
     /// Its index.
@@ -46,7 +47,7 @@ pub struct Far;
 
 macro_rules! side {
     ($side:ident, $index:ident, $addresses:expr) => {
-        impl<P: Pairing> Side<P> for $side {
+        impl<P: CompositeSpec> Half<P> for $side {
             type Is = P::$side;
             const INDEX: usize = $index;
 
@@ -96,7 +97,7 @@ side!(Near, NEAR, P::far_addresses);
 side!(Far, FAR, |_| Vec::new());
 
 /// The core, as one of the two transports sees it.
-pub struct SideHost<'a, S, P, H> {
+pub struct HalfUpcalls<'a, S, P, H> {
     routes: &'a mut Routes,
     host: &'a mut H,
     /// Set when the transport has made progress.
@@ -104,13 +105,13 @@ pub struct SideHost<'a, S, P, H> {
     which: PhantomData<(S, P)>,
 }
 
-impl<'a, S: Side<P>, P: Pairing, H> SideHost<'a, S, P, H> {
+impl<'a, S: Half<P>, P: CompositeSpec, H> HalfUpcalls<'a, S, P, H> {
     pub fn new(routes: &'a mut Routes, host: &'a mut H, heard: &'a mut bool) -> Self {
         Self { routes, host, heard, which: PhantomData }
     }
 
     #[inline(always)]
-    fn peer(&self, local: Peer) -> Peer {
+    fn peer(&self, local: PeerId) -> PeerId {
         self.routes.peer(S::INDEX, local)
     }
 
@@ -126,12 +127,12 @@ fn back<T: Transport>(token: Option<T::Token>, answer: fn(T::Token) -> Announced
     token.map_or(Announced::Kept, answer)
 }
 
-impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P, H> {
+impl<S: Half<P>, P: CompositeSpec, H: Upcalls<Composite<P>>> Upcalls<S::Is> for HalfUpcalls<'_, S, P, H> {
     fn disarmed(&mut self) {
         self.host.disarmed();
     }
 
-    fn introduce(&mut self, local: Peer, address: &Address) {
+    fn introduce(&mut self, local: PeerId, address: &Address) {
         let address = match self.routes.asked.take() {
             Some(asked) => asked,
             None => self.far_address(address, |address| self.routes.find(address).is_some()),
@@ -150,7 +151,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.insertions()
     }
 
-    fn insertion(&self, local: Peer) -> Option<u64> {
+    fn insertion(&self, local: PeerId) -> Option<u64> {
         self.host.insertion(self.peer(local))
     }
 
@@ -159,13 +160,13 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
     }
 
     #[inline]
-    fn address(&self, local: Peer) -> Option<&Address> {
+    fn address(&self, local: PeerId) -> Option<&Address> {
         self.host.address(self.peer(local))
     }
 
     /// The transport's number may be reused, unless sends are routed there and the core may still send. The endpoint's
     /// number may be reused when nothing refers to it.
-    fn retire(&mut self, local: Peer) -> bool {
+    fn retire(&mut self, local: PeerId) -> bool {
         if self.routes.leads(S::INDEX, local) && !self.host.retire(self.peer(local)) {
             return false;
         }
@@ -206,7 +207,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.receive_failed(id, fault);
     }
 
-    fn claim(&mut self, peer: Peer) -> Option<SlotId> {
+    fn claim(&mut self, peer: PeerId) -> Option<SlotId> {
         self.host.claim(self.routes.peer(S::INDEX, peer))
     }
 
@@ -220,7 +221,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.spent(id, data, len);
     }
 
-    fn remote_write(&mut self, peer: Peer, data: RemoteData, len: usize) -> bool {
+    fn remote_write(&mut self, peer: PeerId, data: RemoteData, len: usize) -> bool {
         *self.heard = true;
         self.host.remote_write(self.routes.peer(S::INDEX, peer), data, len)
     }
@@ -236,7 +237,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
 
     unsafe fn noted(
         &mut self,
-        peer: Peer,
+        peer: PeerId,
         words: [u64; 4],
         body: *const u8,
         len: usize,
@@ -246,7 +247,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         unsafe { self.host.noted(self.routes.peer(S::INDEX, peer), words, body, len) }
     }
 
-    fn open(&mut self, peer: Peer, ticket: Ticket, op: <S::Is as Transport>::Op) -> SlotId {
+    fn open(&mut self, peer: PeerId, ticket: CompletionInfo, op: <S::Is as Transport>::Op) -> SlotId {
         *self.heard = true;
         self.host.open(self.routes.peer(S::INDEX, peer), ticket, S::op(op))
     }
@@ -254,8 +255,8 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
     #[inline(always)]
     fn open_with(
         &mut self,
-        peer: Peer,
-        ticket: Ticket,
+        peer: PeerId,
+        ticket: CompletionInfo,
         make: impl FnOnce() -> <S::Is as Transport>::Op,
     ) -> SlotId {
         *self.heard = true;
@@ -263,7 +264,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
     }
 
     #[inline]
-    fn awaits(&mut self, ticket: &Ticket) -> bool {
+    fn awaits(&mut self, ticket: &CompletionInfo) -> bool {
         self.host.awaits(ticket)
     }
 
@@ -271,7 +272,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.abandon(id);
     }
 
-    fn op(&mut self, peer: Peer, id: SlotId) -> Option<&mut <S::Is as Transport>::Op> {
+    fn op(&mut self, peer: PeerId, id: SlotId) -> Option<&mut <S::Is as Transport>::Op> {
         self.host.op(self.routes.peer(S::INDEX, peer), id).and_then(S::own_mut)
     }
 
@@ -281,7 +282,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
 
     fn finish(
         &mut self,
-        peer: Peer,
+        peer: PeerId,
         id: SlotId,
         result: Result<(), Errno>,
     ) -> Option<<S::Is as Transport>::Op> {
@@ -290,19 +291,19 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.host.finish(self.routes.peer(S::INDEX, peer), id, result).and_then(S::take)
     }
 
-    fn finish_failed(&mut self, peer: Peer, id: SlotId, fault: Fault) -> Option<<S::Is as Transport>::Op> {
+    fn finish_failed(&mut self, peer: PeerId, id: SlotId, fault: Fault) -> Option<<S::Is as Transport>::Op> {
         *self.heard = true;
         self.op(peer, id)?; // as above
         self.host.finish_failed(self.routes.peer(S::INDEX, peer), id, fault).and_then(S::take)
     }
 
-    fn fail_ops(&mut self, peer: Peer, error: Errno, which: impl Fn(&<S::Is as Transport>::Op) -> bool) {
+    fn fail_ops(&mut self, peer: PeerId, error: Errno, which: impl Fn(&<S::Is as Transport>::Op) -> bool) {
         self.host.fail_ops(self.routes.peer(S::INDEX, peer), error, |op| S::own(op).is_some_and(&which));
     }
 
     fn fail_lane(
         &mut self,
-        peer: Peer,
+        peer: PeerId,
         error: Errno,
         ops: impl Fn(&<S::Is as Transport>::Op) -> bool,
         tokens: impl Fn(&<S::Is as Transport>::Token) -> bool,
@@ -314,7 +315,7 @@ impl<S: Side<P>, P: Pairing, H: Host<Both<P>>> Host<S::Is> for SideHost<'_, S, P
         self.routes.lost(S::INDEX, peer, error == Errno::ECONNREFUSED);
     }
 
-    fn may_hold(&self, peer: Peer, len: usize) -> bool {
+    fn may_hold(&self, peer: PeerId, len: usize) -> bool {
         self.host.may_hold(self.peer(peer), len)
     }
 

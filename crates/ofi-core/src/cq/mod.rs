@@ -16,14 +16,14 @@ use ofi_api::{
 
 pub use outbox::{Credit, Credits, Entry, Outbox};
 
-use crate::bell::Bell;
 use crate::domain_id::DomainId;
 use crate::fork::Born;
 use crate::lock::Lock;
-use crate::patience::Turn;
 use crate::source::{Arm, Source};
+use crate::spin_policy::Turn;
 use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
+use crate::wake_fd::WakeFd;
 
 struct Bound {
     source: Arc<dyn Source>,
@@ -46,7 +46,7 @@ enum Change {
 unsafe impl Send for Change {}
 
 #[derive(Default)]
-struct Reader {
+struct CqReader {
     sources: Vec<Bound>,
     /// The source whose error was announced to the application.
     error_at: Option<usize>,
@@ -77,7 +77,7 @@ pub struct Cq {
     born: Born,
     format: CqFormat,
     wait_obj: WaitObj,
-    reader: Lock<Reader>,
+    reader: Lock<CqReader>,
     /// Bindings added or removed since the last read: control calls do not wait for a read.
     changes: Mutex<Vec<Change>>,
     changed: AtomicBool,
@@ -102,7 +102,7 @@ impl Cq {
             born: Born::here(),
             format,
             wait_obj: attr.wait_obj,
-            reader: Lock::new(Reader::default()),
+            reader: Lock::new(CqReader::default()),
             changes: Mutex::new(Vec::new()),
             changed: AtomicBool::new(false),
             waiting,
@@ -173,12 +173,12 @@ impl Cq {
     }
 
     /// The bell that an endpoint rings when it completes an operation outside a read of this queue.
-    pub fn bell(&self) -> Option<Bell> {
+    pub fn bell(&self) -> Option<WakeFd> {
         self.waiting.as_ref().map(|waiting| waiting.bell.clone())
     }
 
     #[cold]
-    fn apply_changes(&self, reader: &mut Reader) {
+    fn apply_changes(&self, reader: &mut CqReader) {
         self.changed.store(false, Ordering::Relaxed);
         for change in self.changes.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             match change {
@@ -199,7 +199,7 @@ impl Cq {
         }
         let mut guard = self.reader.lock();
         if !self.changed.load(Ordering::Acquire)
-            && let Reader { sources, error_at: None, .. } = &*guard
+            && let CqReader { sources, error_at: None, .. } = &*guard
             && let [bound] = sources.as_slice()
         {
             // Most queues have one source.
@@ -223,7 +223,7 @@ impl Cq {
     /// [`Cq::read_once`] for several sources, or while an error is pending. `turn` combines the requests of all
     /// sources.
     #[inline(never)]
-    fn read_many(&self, reader: &mut Reader, buffer: &mut CqBuffer<'_>, turn: &mut Turn) -> Result<usize> {
+    fn read_many(&self, reader: &mut CqReader, buffer: &mut CqBuffer<'_>, turn: &mut Turn) -> Result<usize> {
         if self.changed.load(Ordering::Acquire) {
             self.apply_changes(reader);
         }

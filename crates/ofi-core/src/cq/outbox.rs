@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
 use ofi_ring::fifo::Fifo;
 
-use crate::bell::Bell;
+use crate::wake_fd::WakeFd;
 
 /// The credit that is returned when an entry is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct Outbox {
     /// Entries without credit are refused beyond this many.
     limit: usize,
     /// Rung when an entry is stored while the queue's reader may be asleep.
-    bell: Option<Bell>,
+    bell: Option<WakeFd>,
 }
 
 // SAFETY: `direct` and `entries` are of use only between `begin_direct` and `end_direct`, which stay on one thread
@@ -85,17 +85,17 @@ impl Outbox {
     }
 
     /// The queue that is reading now, if it can be waited on.
-    pub fn reader(&self) -> Option<&Bell> {
+    pub fn reader(&self) -> Option<&WakeFd> {
         if self.direct.is_null() { None } else { self.bell.as_ref() }
     }
 
     /// The bell that wakes threads asleep on the queue.
-    pub fn bell(&self) -> Option<&Bell> {
+    pub fn bell(&self) -> Option<&WakeFd> {
         self.bell.as_ref()
     }
 
     /// Sets the bell that wakes threads asleep on the queue.
-    pub fn set_bell(&mut self, bell: Bell) {
+    pub fn set_bell(&mut self, bell: WakeFd) {
         self.bell = Some(bell);
     }
 

@@ -26,7 +26,7 @@ impl Source for Silent {
     fn arm(&self, _slot: usize) -> Arm {
         Arm::Armed
     }
-    fn arm_lanes(&self, _bell: Option<&Bell>) -> Arm {
+    fn arm_lanes(&self, _bell: Option<&WakeFd>) -> Arm {
         Arm::Armed
     }
     fn wait_fd(&self) -> Option<RawFd> {

@@ -8,10 +8,10 @@ use ofi_api::{Info, MrMode, Result};
 
 use crate::cntr::trigger::Works;
 use crate::domain_id::DomainId;
+use crate::endpoint_registry::EndpointRegistry;
 use crate::fork::Born;
 use crate::keys::{Addressing, RegionTable};
 use crate::progress::Progress;
-use crate::roster::Roster;
 use crate::transport::Transport;
 
 pub use crate::transport::{DomainPart, RegionData, Regions, Registered};
@@ -33,7 +33,7 @@ pub struct DomainCore<T: Transport> {
     /// Requests that wait for counters, and due ones.
     pub works: Arc<Works>,
     /// The enabled endpoints.
-    pub roster: Roster,
+    pub roster: EndpointRegistry,
     /// Its event queue.
     pub events: DomainEvents,
 }
@@ -68,7 +68,7 @@ impl<T: Transport> DomainCore<T> {
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
             born: Born::here(),
             works: Arc::new(Works::empty()),
-            roster: Roster::default(),
+            roster: EndpointRegistry::default(),
             events: DomainEvents::default(),
         }))
     }

@@ -9,7 +9,7 @@ use super::post::not_enabled;
 use super::transmit::{TxSide, bad_flags, many_len, not_opened_for};
 use super::{EpCore, State};
 use crate::atomic::Executor;
-use crate::transport::{Lanes, OutAtomic, Ticket, Transport};
+use crate::transport::{CompletionInfo, OutAtomic, Transport, TransportEndpoint};
 
 /// The operations and limits of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
@@ -154,8 +154,14 @@ impl<T: Transport> State<T> {
             return Err(self.no_credit());
         }
         let kind = if executor.fetches() { CompletionFlags::READ } else { CompletionFlags::WRITE };
-        let ticket =
-            Ticket { context: op.context, flags: CompletionFlags::ATOMIC | kind, signal, len, route, at };
+        let ticket = CompletionInfo {
+            context: op.context,
+            flags: CompletionFlags::ATOMIC | kind,
+            signal,
+            len,
+            route,
+            at,
+        };
         let out = OutAtomic {
             executor,
             operands: if executor.takes_operands() { op.buf.pieces() } else { &[] },

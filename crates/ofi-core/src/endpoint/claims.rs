@@ -1,4 +1,4 @@
-//! Tests of receives that lanes take before their messages arrive ([`Host::claim`]).
+//! Tests of receives that lanes take before their messages arrive ([`Upcalls::claim`]).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use ofi_api::{
 use super::Ep;
 use super::still::{self, Still};
 use crate::slots::SlotId;
-use crate::transport::{Arrived, Host, Lanes, RxName};
+use crate::transport::{Arrived, RxName, TransportEndpoint, Upcalls};
 
 /// An endpoint whose lanes claim receives, and what its queue says.
 struct Scene {

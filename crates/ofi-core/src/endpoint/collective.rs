@@ -19,7 +19,7 @@ use crate::collective::engine::{self, Collectives, Report, SELF, Wire};
 use crate::collective::schedule::{Schedule, Shape, plan};
 use crate::cq::Credit;
 use crate::eq::{Driven, EqCore};
-use crate::transport::{Lanes, OutNote, Peer, Route, Ticket, Transport};
+use crate::transport::{CompletionInfo, CounterTarget, OutNote, PeerId, Transport, TransportEndpoint};
 
 /// Data of up to this many bytes (two notes) uses the algorithm with the fewest rounds. Beyond that, sending each byte
 /// once matters more than the number of rounds.
@@ -82,7 +82,7 @@ impl CollectiveSide {
     /// As there.
     pub unsafe fn noted(
         &mut self,
-        peer: Peer,
+        peer: PeerId,
         words: [u64; 4],
         body: *const u8,
         len: usize,
@@ -92,25 +92,25 @@ impl CollectiveSide {
     }
 
     /// Whether a peer is in a group.
-    pub fn knows(&self, peer: Peer) -> bool {
+    pub fn knows(&self, peer: PeerId) -> bool {
         self.engine.knows(peer)
     }
 
     /// A peer is gone.
-    pub fn peer_gone(&mut self, peer: Peer, errno: Errno) {
+    pub fn peer_gone(&mut self, peer: PeerId, errno: Errno) {
         self.engine.peer_gone(peer, errno);
     }
 }
 
 /// Lanes carry notes.
-struct OnLanes<'a, T: Transport>(&'a mut T::Lanes);
+struct OnEndpoint<'a, T: Transport>(&'a mut T::Endpoint);
 
-impl<T: Transport> Wire for OnLanes<'_, T> {
+impl<T: Transport> Wire for OnEndpoint<'_, T> {
     fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
         self.0.note(out)
     }
 
-    fn await_note(&mut self, peer: Peer) {
+    fn await_note(&mut self, peer: PeerId) {
         self.0.await_note(peer);
     }
 }
@@ -125,7 +125,7 @@ impl<T: Transport> State<T> {
             return;
         }
         let mut finished = std::mem::take(&mut side.finished);
-        side.engine.advance(&mut OnLanes::<T>(lanes), &mut finished);
+        side.engine.advance(&mut OnEndpoint::<T>(lanes), &mut finished);
         for (report, result) in finished.drain(..) {
             match (report, result) {
                 (Report::Completion(ticket), Ok(())) if ticket.signal => {
@@ -156,7 +156,7 @@ impl<T: Transport> State<T> {
 }
 
 /// A group, as the application holds it.
-struct Handle<T: Transport> {
+struct GroupHandle<T: Transport> {
     core: Weak<EpCore<T>>,
     fid: Fid,
     addr: FiAddr,
@@ -164,7 +164,7 @@ struct Handle<T: Transport> {
     ranks: usize,
 }
 
-impl<T: Transport> CollectiveGroup for Handle<T> {
+impl<T: Transport> CollectiveGroup for GroupHandle<T> {
     fn fid(&self) -> Fid {
         self.fid
     }
@@ -182,7 +182,7 @@ impl<T: Transport> CollectiveGroup for Handle<T> {
     }
 }
 
-impl<T: Transport> Drop for Handle<T> {
+impl<T: Transport> Drop for GroupHandle<T> {
     fn drop(&mut self) {
         // In a child of fork(2) the group belongs to the parent.
         let Some(core) = self.core.upgrade().filter(|core| core.born.is_here()) else { return };
@@ -306,7 +306,7 @@ impl<T: Transport> EpCore<T> {
         }
         state.move_collectives();
         let core = Arc::downgrade(self);
-        Ok(Arc::new(Handle { core, fid, addr, rank, ranks }))
+        Ok(Arc::new(GroupHandle { core, fid, addr, rank, ranks }))
     }
 
     /// See [`ofi_api::Endpoint::collective`].
@@ -372,8 +372,14 @@ impl<T: Transport> EpCore<T> {
         }
         let Some(side) = &mut state.ends.collectives else { return Err(not_enabled()) };
         let flags = CompletionFlags::COLLECTIVE;
-        let ticket =
-            Ticket { context: op.context, flags, signal, len: lengths[0], route: Route::ENDPOINT, at: 0 };
+        let ticket = CompletionInfo {
+            context: op.context,
+            flags,
+            signal,
+            len: lengths[0],
+            route: CounterTarget::ENDPOINT,
+            at: 0,
+        };
         let schedule = side.schedule(shape);
         // SAFETY: both pieces are as long as the schedule for this shape uses them, and lent until the completion.
         unsafe {

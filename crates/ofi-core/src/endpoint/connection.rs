@@ -7,18 +7,18 @@ use std::time::Instant;
 
 use ofi_api::{Address, Call, CqErrorEntry, Errno, Error, OpFlags, ReceiveOp, Result, TagMatch};
 
-use super::ends::Ends;
+use super::endpoint_core::EndpointCore;
 use super::queue::CompactReceive;
 use super::receive;
 use super::{EpCore, State};
-use crate::bell::Bell;
 use crate::cm::{Connection, Ended};
 use crate::eq::{Driven, EqCore};
 use crate::matching::{SourceFilter, Space, Want};
 use crate::source::Source as _;
-use crate::transport::{Arm, Attendant, Lanes, Peer, Reaction, Transport};
+use crate::transport::{Arm, Attendant, PeerId, Reaction, Transport, TransportEndpoint};
+use crate::wake_fd::WakeFd;
 
-impl<T: Transport> Ends<T> {
+impl<T: Transport> EndpointCore<T> {
     /// Ends a posted receive without a message.
     pub fn give_back(&mut self, space: Space, posted: &CompactReceive, errno: Errno) {
         let (flags, credit, route) = self.rx.queue.end(posted);
@@ -39,7 +39,7 @@ impl<T: Transport> Ends<T> {
         }
     }
 
-    /// See [`crate::transport::Host::packet`].
+    /// See [`crate::transport::Upcalls::packet`].
     #[cold]
     pub fn connection_packet(&mut self, from: &Address, bytes: &[u8]) -> Reaction {
         let Some(connection) = &mut self.connection else { return Reaction::Nothing };
@@ -48,7 +48,7 @@ impl<T: Transport> Ends<T> {
         reaction
     }
 
-    /// See [`crate::transport::Host::packet_lost`].
+    /// See [`crate::transport::Upcalls::packet_lost`].
     #[cold]
     pub fn connection_packet_lost(&mut self, to: &Address, errno: Errno) {
         let ended = self.connection.as_mut().map_or(Ended::No, |connection| connection.lost(to, errno));
@@ -81,7 +81,7 @@ impl<T: Transport> State<T> {
 
     /// The peer of a connected endpoint. `None` for endpoints of other types.
     #[cold]
-    pub(super) fn connected_peer(&self) -> Option<Result<Peer>> {
+    pub(super) fn connected_peer(&self) -> Option<Result<PeerId>> {
         self.ends.connection.as_ref().map(|connection| connection.peer())
     }
 
@@ -255,12 +255,12 @@ impl<T: Transport> Driven for EpCore<T> {
         }
     }
 
-    fn arm(&self, bell: &Bell) -> Arm {
+    fn arm(&self, bell: &WakeFd) -> Arm {
         self.arm_lanes(Some(bell))
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        self.state.lock().lanes.as_ref().and_then(Lanes::wait_fd)
+        self.state.lock().lanes.as_ref().and_then(TransportEndpoint::wait_fd)
     }
 
     fn is_settling(&self) -> bool {

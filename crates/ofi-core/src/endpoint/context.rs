@@ -10,18 +10,18 @@ use ofi_api::{
     RmaOp, SendOp, Statistic, TagMatch, Watcher,
 };
 
-use super::outboxes::RECEIVE;
+use super::contexts::{Contexts, EndpointContext};
 use super::post::not_enabled;
-use super::queue::{Held, Kept};
+use super::queue::{Kept, UnexpectedPayload};
 use super::refused::{refuse, refuse_others, refused};
-use super::sides::{Contexts, Side};
+use super::staging::RECEIVE;
 use super::{Ep, EpCore, NoUnwind, State, bad_state, queue_of};
-use crate::bell::Bell;
 use crate::cntr::{Cntr, Kind};
 use crate::lock::Guard;
-use crate::patience::Turn;
 use crate::source::{Polled, Source};
-use crate::transport::{Arm, Lanes, Route, Ticket, Transport};
+use crate::spin_policy::Turn;
+use crate::transport::{Arm, CompletionInfo, CounterTarget, Transport, TransportEndpoint};
+use crate::wake_fd::WakeFd;
 
 /// The maximum time that closing a transmit context waits for its posted operations.
 const LINGER: Duration = Duration::from_secs(1);
@@ -48,7 +48,8 @@ impl<T: Transport> State<T> {
             let goes_on = match (&mut self.lanes, self.ends.tx.ops.get_mut(id)) {
                 (Some(lanes), Some(op)) if op.ticket.len <= room => {
                     room -= op.ticket.len;
-                    op.ticket = Ticket { at: 0, signal: false, route: Route::ENDPOINT, ..op.ticket };
+                    op.ticket =
+                        CompletionInfo { at: 0, signal: false, route: CounterTarget::ENDPOINT, ..op.ticket };
                     lanes.abandon(op.peer, id, &mut op.op)
                 }
                 _ => false,
@@ -63,7 +64,7 @@ impl<T: Transport> State<T> {
     }
 
     /// An existing context.
-    fn side(&mut self, at: u16) -> Option<&mut Side<T>> {
+    fn side(&mut self, at: u16) -> Option<&mut EndpointContext<T>> {
         self.ends.contexts.as_deref_mut().map(|contexts| contexts.side(at))
     }
 }
@@ -149,7 +150,7 @@ impl<T: Transport> Source for Port<T> {
         self.core.arm_lanes(bell.as_ref())
     }
 
-    fn arm_lanes(&self, bell: Option<&Bell>) -> Arm {
+    fn arm_lanes(&self, bell: Option<&WakeFd>) -> Arm {
         self.core.arm_lanes(bell)
     }
 
@@ -181,7 +182,7 @@ impl<T: Transport> ContextEp<T> {
     pub(super) fn open(
         hub: &Arc<Ep<T>>,
         at: u16,
-        mut side: Side<T>,
+        mut side: EndpointContext<T>,
         transmits: bool,
     ) -> Result<Arc<dyn Endpoint>> {
         let mut guard = hub.core.state.lock();
@@ -511,7 +512,7 @@ impl<T: Transport> Drop for ContextEp<T> {
         let messages = state.side(at).map(|side| side.rx.queue.matcher.drain());
         let unwanted = messages.into_iter().flat_map(|(_, messages)| messages);
         for message in unwanted {
-            if let Kept { held: Held::AtSender(token), peer, .. } = message.content
+            if let Kept { held: UnexpectedPayload::AtSender(token), peer, .. } = message.content
                 && let Some(lanes) = &mut state.lanes
             {
                 lanes.discard(peer, token);
@@ -520,8 +521,8 @@ impl<T: Transport> Drop for ContextEp<T> {
         let info = &core.info;
         if let Some(side) = state.side(at) {
             *side = match self.transmits {
-                true => Side::transmitting(info, &info.tx_attr),
-                false => Side::receiving(info, &info.rx_attr),
+                true => EndpointContext::transmitting(info, &info.tx_attr),
+                false => EndpointContext::receiving(info, &info.rx_attr),
             };
         }
     }

@@ -3,11 +3,11 @@
 
 use ofi_api::{CompletionFlags, EpType, Errno, Info};
 
-use super::ends::Ends;
+use super::endpoint_core::EndpointCore;
 use super::transmit::{TxOp, success};
 use crate::cq::Credit;
-use crate::matching::Config;
-use crate::transport::{Ticket, Transport};
+use crate::matching::MatcherConfig;
+use crate::transport::{CompletionInfo, Transport};
 
 /// Bytes that datagrams hold before a receive is posted for them, as a socket's buffer does.
 const WAITING_BYTES: usize = 1 << 20;
@@ -18,24 +18,24 @@ pub fn is_lossy(info: &Info) -> bool {
 }
 
 /// The budget for messages without a posted receive.
-pub fn budget(info: &Info) -> Config {
+pub fn budget(info: &Info) -> MatcherConfig {
     let (bytes, envelopes) = if is_lossy(info) {
         (WAITING_BYTES, info.rx_attr.size.max(1))
     } else {
         (crate::settings::unexpected_bytes(), crate::settings::unexpected_messages())
     };
-    Config { bytes, envelopes, hash_seed: None }
+    MatcherConfig { bytes, envelopes, hash_seed: None }
 }
 
-impl<T: Transport> Ends<T> {
+impl<T: Transport> EndpointCore<T> {
     /// Whether an operation may be lost: messages may; accesses to remote memory fail or wait as with other types.
-    fn may_lose(&self, ticket: &Ticket) -> bool {
+    fn may_lose(&self, ticket: &CompletionInfo) -> bool {
         self.rx.lossy && !ticket.flags.intersects(CompletionFlags::RMA | CompletionFlags::ATOMIC)
     }
 
     /// Handles an operation for which the transport had no room. Returns whether it may be dropped.
     #[cold]
-    pub fn drop_outgoing(&mut self, ticket: &Ticket) -> bool {
+    pub fn drop_outgoing(&mut self, ticket: &CompletionInfo) -> bool {
         let lost = self.may_lose(ticket);
         if lost {
             let (tx, boxes) = self.sender(ticket.at);

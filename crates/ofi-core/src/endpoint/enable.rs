@@ -11,7 +11,7 @@ use crate::av::Watcher;
 use crate::cntr::Kind;
 use crate::export::Counted;
 use crate::source::Source;
-use crate::transport::{Lanes, Transport};
+use crate::transport::{Transport, TransportEndpoint};
 
 impl<T: Transport> EpCore<T> {
     /// Enables the endpoint, once.

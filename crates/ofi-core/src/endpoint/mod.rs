@@ -1,7 +1,7 @@
 //! Endpoints: the objects that applications post to, over any transport.
 //!
 //! A call enters here, is checked in `transmit.rs` or `receive.rs`, goes to the transport's lanes, and returns through
-//! `ends.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
+//! `endpoint_core.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
 
 mod atomic;
 mod bind;
@@ -10,12 +10,12 @@ mod claims;
 pub(crate) mod collective;
 mod connection;
 mod context;
+mod contexts;
 mod datagram;
 mod enable;
-mod ends;
+mod endpoint_core;
 mod multicast;
 mod options;
-mod outboxes;
 mod peers;
 mod post;
 mod post_receive;
@@ -28,8 +28,8 @@ mod search;
 mod shared;
 mod shared_receive;
 mod shared_transmit;
-mod sides;
 mod srx;
+mod staging;
 #[cfg(test)]
 mod still;
 mod transmit;
@@ -48,36 +48,36 @@ use self::atomic::AtomicSide;
 pub use self::atomic::find as find_atomic;
 use self::bind::{bad_state, foreign, of_another_domain, queue_of};
 use self::collective::CollectiveSide;
-use self::ends::Ends;
+use self::contexts::Contexts;
+use self::endpoint_core::EndpointCore;
 use self::multicast::MulticastSide;
-use self::outboxes::Outboxes;
 use self::peers::Peers;
 use self::receive::RxSide;
 pub(crate) use self::scalable::Sep;
 pub(crate) use self::shared_transmit::SharedTx;
-use self::sides::Contexts;
 pub(crate) use self::srx::Srx;
-use self::transmit::{Limits, TxSide};
+use self::staging::CompletionStaging;
+use self::transmit::{PostLimits, TxSide};
 use crate::auth;
 use crate::av::InUse;
-use crate::bell::Bell;
 use crate::cm::Connection;
 use crate::cq::Cq;
 use crate::domain::DomainCore;
 use crate::export::Counted;
 use crate::fork::Born;
 use crate::lock::Lock;
-use crate::patience::Patience;
-use crate::rouse::Rouse;
+use crate::rearm::Rearm;
 use crate::sleepers::Sleepers;
 use crate::source::{Polled, Source};
-use crate::transport::{Arm, Lanes, Transport};
+use crate::spin_policy::SpinPolicy;
+use crate::transport::{Arm, Transport, TransportEndpoint};
+use crate::wake_fd::WakeFd;
 
 /// The mutable state of an endpoint.
 struct State<T: Transport> {
-    ends: Ends<T>,
+    ends: EndpointCore<T>,
     /// Present while the endpoint is enabled.
-    lanes: Option<T::Lanes>,
+    lanes: Option<T::Endpoint>,
     /// The queues of both directions, by slot.
     queues: [Option<Arc<Cq>>; 2],
     name: Option<Address>,
@@ -89,19 +89,19 @@ struct State<T: Transport> {
     own_options: Vec<(EpOption, usize)>,
     /// Keeps the authorization key in the address vector.
     key_in_use: Option<InUse>,
-    patience: Patience,
+    patience: SpinPolicy,
 }
 
 impl<T: Transport> State<T> {
     /// The lanes, and the core that they may call. `None` unless enabled.
     #[inline]
-    fn split(&mut self) -> Option<(&mut T::Lanes, &mut Ends<T>)> {
+    fn split(&mut self) -> Option<(&mut T::Endpoint, &mut EndpointCore<T>)> {
         Some((self.lanes.as_mut()?, &mut self.ends))
     }
 
     /// Prepares the threads behind `bell` for blocking until there is something to poll for.
-    fn arm(&mut self, bell: Option<&Bell>) -> Arm {
-        let arm = self.lanes.as_mut().map_or(Arm::Armed, Lanes::arm);
+    fn arm(&mut self, bell: Option<&WakeFd>) -> Arm {
+        let arm = self.lanes.as_mut().map_or(Arm::Armed, TransportEndpoint::arm);
         match arm {
             Arm::Armed => self.ends.sleepers.armed(bell),
             // The caller has taken the signal, which others may not have seen yet, and may not poll itself.
@@ -231,7 +231,7 @@ impl<T: Transport> Source for EpCore<T> {
         guard.arm(bell.as_ref())
     }
 
-    fn arm_lanes(&self, bell: Option<&Bell>) -> Arm {
+    fn arm_lanes(&self, bell: Option<&WakeFd>) -> Arm {
         if self.domain.works.is_due() {
             return Arm::Ready;
         }
@@ -239,11 +239,11 @@ impl<T: Transport> Source for EpCore<T> {
     }
 
     fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
-        self.state.lock().lanes.as_ref().and_then(Lanes::wait_fd)
+        self.state.lock().lanes.as_ref().and_then(TransportEndpoint::wait_fd)
     }
 }
 
-impl<T: Transport> Rouse for EpCore<T> {
+impl<T: Transport> Rearm for EpCore<T> {
     fn rouse(&self) {
         let mut guard = self.state.lock();
         if self.born.is_here()
@@ -266,7 +266,7 @@ fn tx_side<T: Transport>(info: &Info, caps: Caps, attr: &TxAttr) -> TxSide<T> {
     tx.matches = T::MATCHES && info.ep_attr.ep_type != EpType::Dgram;
     tx.may_send = [message(Caps::MSG), message(Caps::TAGGED)];
     (tx.may_read, tx.may_write) = (access(Caps::READ), access(Caps::WRITE));
-    tx.limits = Limits {
+    tx.limits = PostLimits {
         message: info.ep_attr.max_msg_size,
         tagged: info.ep_attr.max_msg_size,
         rma: info.ep_attr.max_msg_size,
@@ -328,10 +328,10 @@ impl<T: Transport> Ep<T> {
         let accepts = connection.as_ref().is_some_and(Connection::accepts);
         let core = Arc::new_cyclic(|core: &Weak<EpCore<T>>| {
             let state = State {
-                ends: Ends {
+                ends: EndpointCore {
                     tx,
                     rx,
-                    boxes: Outboxes::new(info.tx_attr.size, info.rx_attr.size),
+                    boxes: CompletionStaging::new(info.tx_attr.size, info.rx_attr.size),
                     peers: Peers::default(),
                     connection: connection.map(Box::new),
                     contexts,
@@ -348,7 +348,7 @@ impl<T: Transport> Ep<T> {
                 shared_memory: true,
                 own_options: Vec::new(),
                 key_in_use: None,
-                patience: Patience::default(),
+                patience: SpinPolicy::default(),
             };
             EpCore {
                 domain: Arc::clone(domain),

@@ -15,7 +15,7 @@ use super::post::not_enabled;
 use super::transmit::not_opened_for;
 use super::{EpCore, State};
 use crate::eq::{Driven, EqCore};
-use crate::transport::{Lanes, Posted, Transport};
+use crate::transport::{Posted, Transport, TransportEndpoint};
 
 /// The state of an endpoint with `FI_MULTICAST`.
 #[derive(Default)]
@@ -50,7 +50,7 @@ impl MulticastSide {
         eq.bind_once(&mut self.eq)
     }
 
-    /// See [`crate::transport::Host::joined_group`].
+    /// See [`crate::transport::Upcalls::joined_group`].
     pub fn ended(&mut self, group: &Address, receives: bool, result: Result<(), Errno>) {
         let is_it = |it: &Membership| it.pending && it.receives == receives && it.group == *group;
         let Some(at) = self.members.iter().position(is_it) else { return };
@@ -90,7 +90,7 @@ impl<T: Transport> State<T> {
         if side.is_driven && !side.members.iter().any(|member| member.pending) {
             side.is_driven = false;
             if let Some(eq) = &side.eq {
-                eq.remove_locked(core, self.lanes.as_ref().and_then(Lanes::wait_fd));
+                eq.remove_locked(core, self.lanes.as_ref().and_then(TransportEndpoint::wait_fd));
             }
         }
     }
@@ -117,13 +117,13 @@ impl<T: Transport> State<T> {
 }
 
 /// A group, as the application holds it.
-struct Handle<T: Transport> {
+struct GroupHandle<T: Transport> {
     core: Weak<EpCore<T>>,
     fid: Fid,
     addr: FiAddr,
 }
 
-impl<T: Transport> MulticastGroup for Handle<T> {
+impl<T: Transport> MulticastGroup for GroupHandle<T> {
     fn fid(&self) -> Fid {
         self.fid
     }
@@ -133,7 +133,7 @@ impl<T: Transport> MulticastGroup for Handle<T> {
     }
 }
 
-impl<T: Transport> Drop for Handle<T> {
+impl<T: Transport> Drop for GroupHandle<T> {
     fn drop(&mut self) {
         let Some(core) = self.core.upgrade().filter(|core| core.born.is_here()) else {
             return;
@@ -205,6 +205,6 @@ impl<T: Transport> EpCore<T> {
         if !pending {
             eq.push(Event { context, ..Event::new(EventKind::JoinComplete, fid) });
         }
-        Ok(Arc::new(Handle { core: Arc::downgrade(self), fid, addr }))
+        Ok(Arc::new(GroupHandle { core: Arc::downgrade(self), fid, addr }))
     }
 }

@@ -7,7 +7,7 @@ use super::transmit::TxSide;
 use super::{EpCore, State};
 use crate::export::About;
 use crate::export::Counted;
-use crate::transport::{Lanes, Transport};
+use crate::transport::{Transport, TransportEndpoint};
 
 impl<T: Transport> EpCore<T> {
     pub(super) fn option(&self, option: EpOption) -> Result<usize> {

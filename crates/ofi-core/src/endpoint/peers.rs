@@ -8,7 +8,7 @@ use ofi_api::{Address, Errno, Error, FiAddr, Result};
 
 use crate::av::{Av, CountsOf};
 use crate::growth;
-use crate::transport::{Peer, RxName};
+use crate::transport::{PeerId, RxName};
 
 /// The endpoint's data of one peer.
 struct Known {
@@ -27,7 +27,7 @@ pub struct Peers {
     av: Option<Arc<Av>>,
     counts: CountsOf,
     /// `peer + 1` by address number; 0 before the first lookup.
-    forward: Vec<Peer>,
+    forward: Vec<PeerId>,
     known: Vec<Known>,
     removals: u32,
 }
@@ -71,7 +71,7 @@ impl Peers {
 
     /// The peer at `address`, if it was looked up before.
     #[inline]
-    pub fn get(&self, address: FiAddr) -> Option<Peer> {
+    pub fn get(&self, address: FiAddr) -> Option<PeerId> {
         if self.counts.get().removals() != self.removals {
             return None;
         }
@@ -105,7 +105,7 @@ impl Peers {
     }
 
     /// Remembers the peer at `address`.
-    pub fn learn(&mut self, address: FiAddr, peer: Peer) {
+    pub fn learn(&mut self, address: FiAddr, peer: PeerId) {
         let index = address.0 as usize;
         if index >= self.forward.len() {
             self.forward.resize(index + 1, 0);
@@ -117,13 +117,13 @@ impl Peers {
     }
 
     /// Whether the application can address a peer by a number of its vector.
-    pub fn is_used(&mut self, peer: Peer) -> bool {
+    pub fn is_used(&mut self, peer: PeerId) -> bool {
         self.drop_stale();
         self.known.get(peer as usize).is_some_and(|known| known.used)
     }
 
     /// Records a new peer, whose number may be a reused one.
-    pub fn introduce(&mut self, peer: Peer, address: &Address) {
+    pub fn introduce(&mut self, peer: PeerId, address: &Address) {
         debug_assert!(peer as usize <= self.known.len(), "peers are introduced in order");
         let new = Known { address: address.clone(), source: FiAddr::NOTAVAIL, looked_at: 0, used: false };
         match self.known.get_mut(peer as usize) {
@@ -133,14 +133,14 @@ impl Peers {
     }
 
     /// A peer's address.
-    pub fn address(&self, peer: Peer) -> Option<&Address> {
+    pub fn address(&self, peer: PeerId) -> Option<&Address> {
         self.known.get(peer as usize).map(|known| &known.address)
     }
 
     /// The number by which completions report a peer: the address vector's, or the application's, or
     /// `FI_ADDR_NOTAVAIL`.
     #[inline]
-    pub fn source(&mut self, peer: Peer) -> FiAddr {
+    pub fn source(&mut self, peer: PeerId) -> FiAddr {
         let Some(known) = self.known.get(peer as usize) else { return FiAddr::NOTAVAIL };
         let counts = self.counts.get();
         if counts.removals() == self.removals
@@ -152,7 +152,7 @@ impl Peers {
     }
 
     #[cold]
-    fn find_source(&mut self, peer: Peer) -> FiAddr {
+    fn find_source(&mut self, peer: PeerId) -> FiAddr {
         let _ = self.look_up(FiAddr::NOTAVAIL); // drops stale entries; the number itself never exists
         let (Some(av), Some(known)) = (&self.av, self.known.get_mut(peer as usize)) else {
             return FiAddr::NOTAVAIL;

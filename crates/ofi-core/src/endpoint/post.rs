@@ -14,7 +14,8 @@ use crate::cq::Credit;
 use crate::lock::Guard;
 use crate::transport::Posted as Outcome;
 use crate::transport::{
-    GivenUp, Host, Lanes, OutAccess, OutMessage, OutPlain, OutRma, Peer, Route, RxName, Ticket, Transport,
+    CompletionInfo, CounterTarget, GivenUp, OutAccess, OutMessage, OutPlain, OutRma, PeerId, RxName,
+    Transport, TransportEndpoint, Upcalls,
 };
 
 #[cold]
@@ -43,7 +44,7 @@ pub(super) fn nothing_to_cancel(context: Context) -> Error {
 impl<T: Transport> State<T> {
     /// The peer at `address`.
     #[inline]
-    pub(super) fn peer(&mut self, address: FiAddr) -> Result<Peer> {
+    pub(super) fn peer(&mut self, address: FiAddr) -> Result<PeerId> {
         match self.ends.peers.get(address) {
             Some(peer) => Ok(peer),
             None => self.meet(address),
@@ -52,7 +53,7 @@ impl<T: Transport> State<T> {
 
     /// The peer at `address`, and which of its receive contexts.
     #[inline]
-    pub(super) fn dest(&mut self, address: FiAddr) -> Result<(Peer, RxName)> {
+    pub(super) fn dest(&mut self, address: FiAddr) -> Result<(PeerId, RxName)> {
         if self.ends.tx.names {
             return self.named(address);
         }
@@ -61,13 +62,13 @@ impl<T: Transport> State<T> {
 
     /// As `dest`, where numbers of the address vector name receive contexts.
     #[cold]
-    pub(super) fn named(&mut self, address: FiAddr) -> Result<(Peer, RxName)> {
+    pub(super) fn named(&mut self, address: FiAddr) -> Result<(PeerId, RxName)> {
         let (address, rx) = self.ends.peers.split(address)?;
         Ok((self.peer(address)?, rx))
     }
 
     #[cold]
-    fn meet(&mut self, address: FiAddr) -> Result<Peer> {
+    fn meet(&mut self, address: FiAddr) -> Result<PeerId> {
         if let Some(peer) = self.connected_peer() {
             return if self.lanes.is_some() { peer } else { Err(not_enabled()) };
         }
@@ -90,7 +91,7 @@ impl<T: Transport> State<T> {
 
     /// Accounts for the transport's answer to a posted operation.
     #[inline]
-    pub(super) fn posted(&mut self, outcome: Result<Outcome>, ticket: &Ticket) -> Result<()> {
+    pub(super) fn posted(&mut self, outcome: Result<Outcome>, ticket: &CompletionInfo) -> Result<()> {
         match outcome {
             Ok(Outcome::Done) => {
                 let boxes = self.ends.sender(ticket.at).1;
@@ -155,12 +156,12 @@ impl<T: Transport> State<T> {
     fn begin_now<const TAGGED: bool>(
         &mut self,
         (op, piece): (&SendOp<'_>, &Piece),
-        peer: Peer,
+        peer: PeerId,
         tag: u64,
         signal: bool,
     ) -> bool {
-        let (len, route, flags) = (piece.len, Route::ENDPOINT, send_flags(TAGGED));
-        let ticket = Ticket { context: op.context, flags, signal, len, route, at: 0 };
+        let (len, route, flags) = (piece.len, CounterTarget::ENDPOINT, send_flags(TAGGED));
+        let ticket = CompletionInfo { context: op.context, flags, signal, len, route, at: 0 };
         let out = OutPlain { piece: *piece, peer, tag: TAGGED.then_some(tag), ticket };
         let Some((lanes, host)) = self.split() else { return false };
         if !lanes.begin_now(host, &out) {
@@ -182,7 +183,8 @@ impl<T: Transport> State<T> {
         if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());
         }
-        let ticket = Ticket { context: op.context, flags: send_flags(TAGGED), signal, len, route, at };
+        let ticket =
+            CompletionInfo { context: op.context, flags: send_flags(TAGGED), signal, len, route, at };
         let out = OutMessage {
             pieces: op.buf.pieces(),
             len,
@@ -225,8 +227,8 @@ impl<T: Transport> State<T> {
             return false;
         }
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
-        let (flags, route) = (CompletionFlags::RMA | kind, Route::ENDPOINT);
-        let ticket = Ticket { context: op.context, flags, signal: quick.signal, len, route, at: 0 };
+        let (flags, route) = (CompletionFlags::RMA | kind, CounterTarget::ENDPOINT);
+        let ticket = CompletionInfo { context: op.context, flags, signal: quick.signal, len, route, at: 0 };
         let out = OutAccess { write, piece: *piece, remote: *remote, peer, ticket };
         let Some((lanes, host)) = self.split() else { return false };
         if !lanes.access_now(host, &out) {
@@ -259,8 +261,14 @@ impl<T: Transport> State<T> {
             return Err(self.no_credit());
         }
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
-        let ticket =
-            Ticket { context: op.context, flags: CompletionFlags::RMA | kind, signal, len, route, at };
+        let ticket = CompletionInfo {
+            context: op.context,
+            flags: CompletionFlags::RMA | kind,
+            signal,
+            len,
+            route,
+            at,
+        };
         let out = OutRma {
             write,
             pieces: op.buf.pieces(),

@@ -4,7 +4,7 @@ use ofi_api::{Call, Errno, Error, FiAddr, OpFlags, ReceiveOp, Result, TagMatch};
 
 use super::State;
 use super::post::not_enabled;
-use super::queue::{Filling, Held, Special, SpecialKind};
+use super::queue::{Filling, Special, SpecialKind, UnexpectedPayload};
 use super::receive;
 use super::receiver::Receiver;
 use super::search::SEARCH_FLAGS;
@@ -12,7 +12,7 @@ use super::transmit::{bad_flags, many_len, not_opened_for, null_piece};
 use crate::copy;
 use crate::cq::Credit;
 use crate::matching::{self, SourceFilter, Want};
-use crate::transport::{Fault, Lanes, Route, Transport};
+use crate::transport::{CounterTarget, Fault, Transport, TransportEndpoint};
 
 /// The flags of a receive.
 pub(super) const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
@@ -109,7 +109,7 @@ impl<T: Transport> State<T> {
                 let stripped = self.of_key(op, flags)?;
                 return self.receive::<TAGGED>(at, &stripped, tag);
             }
-            SourceFilter::From(matching::Peer(self.dest(op.source)?.0))
+            SourceFilter::From(matching::SourceId(self.dest(op.source)?.0))
         } else {
             SourceFilter::Any
         };
@@ -159,21 +159,23 @@ impl<T: Transport> State<T> {
 
     /// Finishes a receive whose message arrived before it.
     #[cold]
-    pub(super) fn settle(&mut self, filling: Filling, content: Held<T>) {
+    pub(super) fn settle(&mut self, filling: Filling, content: UnexpectedPayload<T>) {
         match content {
-            Held::Bytes(bytes) => {
+            UnexpectedPayload::Bytes(bytes) => {
                 // SAFETY: the pieces were lent for writing until the completion that is made below is read.
                 unsafe { copy::scatter(bytes.as_ptr(), filling.placed(), filling.buffer.pieces(), 0) };
                 self.ends.receiver(filling.at).complete(&filling);
             }
-            Held::AtSender(token) => {
+            UnexpectedPayload::AtSender(token) => {
                 let peer = filling.arrived.peer;
                 let into = self.ends.rx.filling.insert(filling);
                 if let Some((lanes, host)) = self.split() {
                     lanes.pull(host, peer, token, into);
                 }
             }
-            Held::Lost(errno) => self.ends.receiver(filling.at).fail(&filling, Fault { errno, number: 0 }),
+            UnexpectedPayload::Lost(errno) => {
+                self.ends.receiver(filling.at).fail(&filling, Fault { errno, number: 0 })
+            }
         }
     }
 
@@ -186,7 +188,7 @@ impl<T: Transport> State<T> {
         };
         let id = self.ends.receiver(at).rx.queue.multi(piece);
         loop {
-            let special = Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Multi(id) };
+            let special = Special { signal, route: CounterTarget::ENDPOINT, kind: SpecialKind::Multi(id) };
             let queue = &mut self.ends.receiver(at).rx.queue;
             let posted = queue.posted_special(op.context, special);
             let message = match queue.matcher.post(want, posted) {

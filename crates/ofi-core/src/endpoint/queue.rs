@@ -5,9 +5,9 @@ use ofi_api::{CompletionFlags, Context, Errno, Lent, Piece};
 
 use crate::copy;
 use crate::cq::Credit;
-use crate::matching::{Config, Envelope, Limit, Matcher, PostedReceive};
+use crate::matching::{Envelope, Limit, Matcher, MatcherConfig, PostedReceive};
 use crate::slots::{SlotId, Slots};
-use crate::transport::{Arrived, Peer, Route, Transport};
+use crate::transport::{Arrived, CounterTarget, PeerId, Transport};
 
 /// The memory of one receive.
 pub struct Buffer {
@@ -69,7 +69,7 @@ pub const SILENT: u64 = 1;
 pub struct Special {
     pub signal: bool,
     /// The counter of its end.
-    pub route: Route,
+    pub route: CounterTarget,
     pub kind: SpecialKind,
 }
 
@@ -123,7 +123,7 @@ struct MultiBuffer {
 }
 
 /// The stored content of an unexpected message.
-pub enum Held<T: Transport> {
+pub enum UnexpectedPayload<T: Transport> {
     /// All of it.
     Bytes(Box<[u8]>),
     /// The payload lies at the sender.
@@ -139,7 +139,7 @@ pub struct Filling {
     /// Whether success is reported. Of a shared queue: whether that was asked for.
     pub signal: bool,
     pub multi: Option<SlotId>,
-    pub route: Route,
+    pub route: CounterTarget,
     /// The receive context that reports it; 0 for the endpoint itself.
     pub at: u16,
     pub arrived: Arrived,
@@ -155,11 +155,11 @@ impl Filling {
 
 /// A waiting message, and the endpoint through which it came.
 pub struct Kept<T: Transport> {
-    pub held: Held<T>,
+    pub held: UnexpectedPayload<T>,
     /// The endpoint, among those that share the queue.
     pub member: u32,
     /// The endpoint's number for the sender.
-    pub peer: Peer,
+    pub peer: PeerId,
 }
 
 /// A message that has arrived, or that waits at its sender.
@@ -195,7 +195,7 @@ pub struct RxQueue<T: Transport> {
 }
 
 impl<T: Transport> RxQueue<T> {
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &MatcherConfig) -> Self {
         Self {
             matcher: Matcher::new(config),
             specials: Slots::default(),
@@ -212,7 +212,11 @@ impl<T: Transport> RxQueue<T> {
         }
         self.posted_special(
             context,
-            Special { signal, route: Route::ENDPOINT, kind: SpecialKind::Pieces(lent.pieces().into()) },
+            Special {
+                signal,
+                route: CounterTarget::ENDPOINT,
+                kind: SpecialKind::Pieces(lent.pieces().into()),
+            },
         )
     }
 
@@ -304,7 +308,7 @@ impl<T: Transport> RxQueue<T> {
         }
         let kept = |held| Kept { held, member: from, peer: arrived.peer };
         let (content, bytes) = match incoming {
-            Incoming::Token(token) => (kept(Held::AtSender(token)), 0),
+            Incoming::Token(token) => (kept(UnexpectedPayload::AtSender(token)), 0),
             Incoming::Body(body) => {
                 if !self.matcher.may_hold_envelope(envelope.peer) {
                     return Arrival::Refused(incoming);
@@ -313,7 +317,7 @@ impl<T: Transport> RxQueue<T> {
                 // SAFETY: `body` is readable for `len` bytes, by the caller's promise, and the box is as long.
                 unsafe { copy::bytes(body, bytes.as_mut_ptr().cast(), arrived.len) };
                 // SAFETY: every byte was just written.
-                (kept(Held::Bytes(unsafe { bytes.assume_init() })), arrived.len)
+                (kept(UnexpectedPayload::Bytes(unsafe { bytes.assume_init() })), arrived.len)
             }
         };
         let refused = match self.matcher.store(envelope, content, bytes) {
@@ -330,8 +334,8 @@ impl<T: Transport> RxQueue<T> {
             refused.content
         };
         Arrival::Refused(match content.held {
-            Held::AtSender(token) => Incoming::Token(token),
-            Held::Bytes(_) | Held::Lost(_) => Incoming::Body(std::ptr::null()),
+            UnexpectedPayload::AtSender(token) => Incoming::Token(token),
+            UnexpectedPayload::Bytes(_) | UnexpectedPayload::Lost(_) => Incoming::Body(std::ptr::null()),
         })
     }
 
@@ -341,7 +345,7 @@ impl<T: Transport> RxQueue<T> {
             Some(Special { signal, route, kind: SpecialKind::Pieces(all) }) => {
                 (Buffer::many(all), signal, route)
             }
-            _ => (Buffer::one(posted.piece), posted.tail != SILENT, Route::ENDPOINT),
+            _ => (Buffer::one(posted.piece), posted.tail != SILENT, CounterTarget::ENDPOINT),
         };
         Filling { context: posted.context, buffer, signal, multi: None, route, at: 0, arrived: *arrived }
     }
@@ -368,7 +372,7 @@ impl<T: Transport> RxQueue<T> {
             buffer: Buffer::one(part),
             signal,
             multi: Some(multi),
-            route: Route::ENDPOINT,
+            route: CounterTarget::ENDPOINT,
             at: 0,
             arrived: *arrived,
         };
@@ -391,9 +395,9 @@ impl<T: Transport> RxQueue<T> {
     }
 
     /// Ends a posted receive without a message. Returns the flags, whether the credit is returned, and its counter.
-    pub fn end(&mut self, posted: &CompactReceive) -> (CompletionFlags, Credit, Route) {
+    pub fn end(&mut self, posted: &CompactReceive) -> (CompletionFlags, Credit, CounterTarget) {
         let special = posted.special().and_then(|id| self.specials.get(id));
-        let route = special.map_or(Route::ENDPOINT, |special| special.route);
+        let route = special.map_or(CounterTarget::ENDPOINT, |special| special.route);
         let (mut flags, mut credit) = (CompletionFlags::empty(), Credit::Receive);
         if let Some(id) = self.forget(posted)
             && let Some(multi) = self.multis.get_mut(id)

@@ -2,15 +2,15 @@
 
 use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Lent, OpFlags, Piece};
 
-use super::outboxes::Outboxes;
 use super::peers::Peers;
-use super::queue::{COUNTED, CompactReceive, Filling, Held, Kept, RxQueue, SIGNALLED, SILENT};
+use super::queue::{COUNTED, CompactReceive, Filling, Kept, RxQueue, SIGNALLED, SILENT, UnexpectedPayload};
 use super::shared_receive::SharedPart;
+use super::staging::CompletionStaging;
 use crate::cntr::Kind;
 use crate::cq::Credit;
-use crate::matching::{Config, Envelope, Space};
+use crate::matching::{Envelope, MatcherConfig, Space};
 use crate::slots::{SlotId, Slots};
-use crate::transport::{Arrived, Fault, Origin, Peer, Route, RxName, Transport};
+use crate::transport::{Arrived, CounterTarget, Fault, Origin, PeerId, RxName, Transport};
 
 /// Statistics of the receive side.
 #[derive(Default)]
@@ -60,7 +60,7 @@ pub struct RxSide<T: Transport> {
 }
 
 impl<T: Transport> RxSide<T> {
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &MatcherConfig) -> Self {
         Self {
             queue: RxQueue::new(config),
             shared: None,
@@ -124,22 +124,22 @@ impl<T: Transport> RxSide<T> {
     }
 
     /// Whether there is room for `len` more bytes of a peer's unexpected payloads.
-    pub fn may_hold(&self, peer: Peer, len: usize) -> bool {
+    pub fn may_hold(&self, peer: PeerId, len: usize) -> bool {
         if self.lossy {
             return true;
         }
         match &self.shared {
-            None => self.queue.matcher.may_hold_bytes(crate::matching::Peer(peer), len),
+            None => self.queue.matcher.may_hold_bytes(crate::matching::SourceId(peer), len),
             Some(part) => part.may_hold(peer, len),
         }
     }
 
     /// Whether messages of a peer wait, or receives for its messages.
-    pub fn knows(&mut self, peer: Peer) -> bool {
+    pub fn knows(&mut self, peer: PeerId) -> bool {
         match &self.shared {
             None => {
                 let matcher = &mut self.queue.matcher;
-                let peer = crate::matching::Peer(peer);
+                let peer = crate::matching::SourceId(peer);
                 let directed = self.directed || self.tagged_directed;
                 matcher.envelopes_of(peer) > 0 || directed && matcher.has_directed_at(peer)
             }
@@ -148,21 +148,21 @@ impl<T: Transport> RxSide<T> {
     }
 
     /// Records that the number of `peer` may be reused.
-    pub fn forget(&mut self, peer: Peer) {
+    pub fn forget(&mut self, peer: PeerId) {
         if let Some(part) = &mut self.shared {
             part.forget(peer);
         }
     }
 
     /// Payloads at a peer whose tokens are `meant` are lost.
-    pub fn lose(&mut self, peer: Peer, errno: Errno, meant: impl Fn(&T::Token) -> bool) {
+    pub fn lose(&mut self, peer: PeerId, errno: Errno, meant: impl Fn(&T::Token) -> bool) {
         let lose = |kept: &mut Kept<T>| {
-            if matches!(&kept.held, Held::AtSender(token) if meant(token)) {
-                kept.held = Held::Lost(errno);
+            if matches!(&kept.held, UnexpectedPayload::AtSender(token) if meant(token)) {
+                kept.held = UnexpectedPayload::Lost(errno);
             }
         };
         match &mut self.shared {
-            None => drop(self.queue.matcher.drop_peer(crate::matching::Peer(peer), |kept, _| {
+            None => drop(self.queue.matcher.drop_peer(crate::matching::SourceId(peer), |kept, _| {
                 lose(kept);
                 false
             })),
@@ -172,7 +172,13 @@ impl<T: Transport> RxSide<T> {
 
     /// Reports a simple receive ([`CompactReceive::simple`]).
     #[inline(always)]
-    pub fn report(&mut self, boxes: &mut Outboxes, peers: &mut Peers, context: Context, arrived: &Arrived) {
+    pub fn report(
+        &mut self,
+        boxes: &mut CompletionStaging,
+        peers: &mut Peers,
+        context: Context,
+        arrived: &Arrived,
+    ) {
         self.counts.messages += 1;
         self.counts.bytes += arrived.len as u64;
         if self.sourced {
@@ -186,7 +192,7 @@ impl<T: Transport> RxSide<T> {
     #[inline(never)]
     fn report_sourced(
         &mut self,
-        boxes: &mut Outboxes,
+        boxes: &mut CompletionStaging,
         peers: &mut Peers,
         (context, len): (Context, usize),
         from: Origin,
@@ -196,7 +202,7 @@ impl<T: Transport> RxSide<T> {
         let body = received(context, arrived);
         let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         if self.source_errors && source == FiAddr::NOTAVAIL {
-            let (credit, context) = ((Credit::Receive, Route::ENDPOINT), body.op_context);
+            let (credit, context) = ((Credit::Receive, CounterTarget::ENDPOINT), body.op_context);
             let placed = (arrived.len, std::ptr::null_mut());
             return unknown_source(boxes, peers, context, arrived, placed, body.flags, credit);
         }
@@ -204,7 +210,7 @@ impl<T: Transport> RxSide<T> {
     }
 
     /// Reports a filled receive.
-    pub fn complete(&mut self, boxes: &mut Outboxes, peers: &mut Peers, filling: &Filling) {
+    pub fn complete(&mut self, boxes: &mut CompletionStaging, peers: &mut Peers, filling: &Filling) {
         let arrived = &filling.arrived;
         let placed = filling.placed();
         self.counts.messages += 1;
@@ -251,13 +257,19 @@ impl<T: Transport> RxSide<T> {
     }
 
     #[cold]
-    fn truncated(&mut self, boxes: &mut Outboxes, peers: &mut Peers, filling: &Filling, placed: usize) {
+    fn truncated(
+        &mut self,
+        boxes: &mut CompletionStaging,
+        peers: &mut Peers,
+        filling: &Filling,
+        placed: usize,
+    ) {
         self.counts.truncated += 1;
         self.fail(boxes, peers, filling, Fault { errno: Errno::ETRUNC, number: 0 }, placed);
     }
 
     /// The raw address of a sender that is not in the address vector, if `FI_SOURCE_ERR` asks for it.
-    pub fn strange(&self, peers: &mut Peers, peer: Peer) -> Option<Vec<u8>> {
+    pub fn strange(&self, peers: &mut Peers, peer: PeerId) -> Option<Vec<u8>> {
         let is_strange = self.source_errors && peers.source(peer) == FiAddr::NOTAVAIL;
         is_strange.then(|| raw_address(peers, peer))
     }
@@ -266,7 +278,7 @@ impl<T: Transport> RxSide<T> {
     #[cold]
     pub fn fail(
         &mut self,
-        boxes: &mut Outboxes,
+        boxes: &mut CompletionStaging,
         peers: &mut Peers,
         filling: &Filling,
         Fault { errno, number }: Fault,
@@ -294,13 +306,13 @@ impl<T: Transport> RxSide<T> {
 /// Data came from a sender that is not in the address vector (`FI_SOURCE_ERR`).
 #[cold]
 fn unknown_source(
-    boxes: &mut Outboxes,
+    boxes: &mut CompletionStaging,
     peers: &Peers,
     context: Context,
     arrived: &Arrived,
     (placed, buf): (usize, *mut u8),
     flags: CompletionFlags,
-    (credit, route): (Credit, Route),
+    (credit, route): (Credit, CounterTarget),
 ) {
     let mut error = CqErrorEntry::new(context, flags, Errno::EADDRNOTAVAIL);
     (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
@@ -309,7 +321,7 @@ fn unknown_source(
     boxes.receive_failed(error, credit, route);
 }
 
-fn raw_address(peers: &Peers, peer: Peer) -> Vec<u8> {
+fn raw_address(peers: &Peers, peer: PeerId) -> Vec<u8> {
     peers.address(peer).map(|address| address.bytes().to_vec()).unwrap_or_default()
 }
 
@@ -345,7 +357,7 @@ pub fn arrived_flags(arrived: &Arrived) -> CompletionFlags {
 pub fn envelope(arrived: &Arrived) -> Envelope {
     Envelope {
         space: if arrived.tagged { Space::Tagged } else { Space::Untagged },
-        peer: crate::matching::Peer(arrived.peer),
+        peer: crate::matching::SourceId(arrived.peer),
         tag: arrived.tag,
         len: arrived.len as u64,
         data: arrived.has_data.then_some(arrived.data),
@@ -353,7 +365,7 @@ pub fn envelope(arrived: &Arrived) -> Envelope {
 }
 
 /// A message of `peer` as it arrived, from the matcher's view.
-pub fn arrived(envelope: &Envelope, peer: Peer) -> Arrived {
+pub fn arrived(envelope: &Envelope, peer: PeerId) -> Arrived {
     Arrived {
         peer,
         rx: RxName::ANY,

@@ -1,16 +1,16 @@
 //! Handles a message that has arrived for one of an endpoint's receive contexts. Most endpoints have one.
 
-use super::outboxes::Outboxes;
 use super::peers::Peers;
 use super::queue::{Arrival, Filling, Incoming};
 use super::receive::{self, RxSide};
+use super::staging::CompletionStaging;
 use crate::copy;
 use crate::transport::{Arrived, Delivery, Fault, Transport};
 
 /// A receive context, and the parts of its endpoint that it needs.
 pub struct Receiver<'a, T: Transport> {
     pub rx: &'a mut RxSide<T>,
-    pub boxes: &'a mut Outboxes,
+    pub boxes: &'a mut CompletionStaging,
     pub peers: &'a mut Peers,
     /// See [`Filling::at`].
     pub at: u16,
@@ -49,7 +49,7 @@ impl<T: Transport> Receiver<'_, T> {
         arrival
     }
 
-    /// See [`crate::transport::Host::deliver`].
+    /// See [`crate::transport::Upcalls::deliver`].
     ///
     /// # Safety
     /// As there.

@@ -1,6 +1,6 @@
 //! Scalable endpoints (`fi_scalable_ep`): one address and one set of lanes under several transmit and receive contexts.
 //!
-//! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `sides.rs`. So all of them
+//! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `contexts.rs`. So all of them
 //! share one address: a peer sees one source, and one vector entry covers all receive contexts.
 //!
 //! An endpoint with a single context of a kind may be used without naming it: a queue or a counter that is bound to the
@@ -19,8 +19,8 @@ use ofi_api::{
 
 use super::Ep;
 use super::context::ContextEp;
+use super::contexts::EndpointContext;
 use super::refused::{refuse, refuse_others, refused};
-use super::sides::Side;
 use crate::domain::DomainCore;
 use crate::negotiate::with_directions;
 use crate::transport::Transport;
@@ -269,7 +269,7 @@ impl<T: Transport> Endpoint for Sep<T> {
         let attr = attr.map_or(Ok(info.tx_attr.clone()), |wanted| transmit_attr(&info.tx_attr, wanted))?;
         let at = core.state.lock().contexts()?.sender(index);
         let at = at.ok_or_else(|| no_such("transmit", index, info.ep_attr.tx_ctx_cnt))?;
-        Ok((ContextEp::open(&self.hub, at, Side::transmitting(info, &attr), true)?, attr))
+        Ok((ContextEp::open(&self.hub, at, EndpointContext::transmitting(info, &attr), true)?, attr))
     }
 
     fn receive_context(&self, index: usize, attr: Option<&RxAttr>) -> Result<(Arc<dyn Endpoint>, RxAttr)> {
@@ -279,7 +279,7 @@ impl<T: Transport> Endpoint for Sep<T> {
         let attr = attr.map_or(Ok(info.rx_attr.clone()), |wanted| receive_attr(&info.rx_attr, wanted))?;
         let at = core.state.lock().contexts()?.receiver(index);
         let at = at.ok_or_else(|| no_such("receive", index, info.ep_attr.rx_ctx_cnt))?;
-        Ok((ContextEp::open(&self.hub, at, Side::receiving(info, &attr), false)?, attr))
+        Ok((ContextEp::open(&self.hub, at, EndpointContext::receiving(info, &attr), false)?, attr))
     }
 
     fn enable(&self) -> Result<()> {

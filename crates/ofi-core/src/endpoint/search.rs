@@ -6,13 +6,13 @@ use ofi_api::{
 
 use super::State;
 use super::post_receive::check_pieces;
-use super::queue::{Filling, Held, Kept};
+use super::queue::{Filling, Kept, UnexpectedPayload};
 use super::receive;
 use super::receiver::Receiver;
 use super::transmit::bad_flags;
 use crate::cq::Credit;
 use crate::matching::{Unexpected, Want};
-use crate::transport::{Arrived, Lanes, Transport};
+use crate::transport::{Arrived, Transport, TransportEndpoint};
 
 /// The flags of a searching tagged receive.
 pub const SEARCH_FLAGS: OpFlags = OpFlags::PEEK.union(OpFlags::CLAIM).union(OpFlags::DISCARD);
@@ -23,7 +23,7 @@ pub(super) fn waiting<T: Transport>(message: &Unexpected<Kept<T>>) -> Arrived {
 }
 
 /// A discarded message, and its stored content.
-fn told<T: Transport>(message: Unexpected<Kept<T>>) -> (Arrived, Held<T>) {
+fn told<T: Transport>(message: Unexpected<Kept<T>>) -> (Arrived, UnexpectedPayload<T>) {
     (waiting(&message), message.content.held)
 }
 
@@ -126,10 +126,10 @@ impl<T: Transport> State<T> {
         at: u16,
         op: &ReceiveOp<'_>,
         want: &Want,
-        message: Option<(Arrived, Held<T>)>,
+        message: Option<(Arrived, UnexpectedPayload<T>)>,
     ) {
         let found = message.as_ref().map(|(arrived, _)| *arrived);
-        if let Some((Arrived { peer, .. }, Held::AtSender(token))) = message
+        if let Some((Arrived { peer, .. }, UnexpectedPayload::AtSender(token))) = message
             && let Some((lanes, _)) = self.split()
         {
             lanes.discard(peer, token);

@@ -28,19 +28,21 @@ use ofi_api::{
 pub use self::member::SharedPart;
 use self::senders::Senders;
 use super::EpCore;
-use super::outboxes::Outboxes;
 use super::post_receive::{RECEIVE_FLAGS, check_pieces, searches};
-use super::queue::{CompactReceive, Filling, Held, Kept, RxQueue, SIGNALLED, SILENT, Special, SpecialKind};
+use super::queue::{
+    CompactReceive, Filling, Kept, RxQueue, SIGNALLED, SILENT, Special, SpecialKind, UnexpectedPayload,
+};
 use super::receive;
+use super::staging::CompletionStaging;
 use super::transmit::{bad_flags, not_opened_for};
 use crate::av::Av;
 use crate::cq::Credit;
 use crate::domain::DomainCore;
 use crate::fork::Born;
 use crate::lock::Lock;
-use crate::matching::{self, Config, SourceFilter, Want};
+use crate::matching::{self, MatcherConfig, SourceFilter, Want};
 use crate::slots::{SlotId, Slots};
-use crate::transport::{Lanes, Route, SharedReceives, Transport};
+use crate::transport::{CounterTarget, SharedReceives, Transport, TransportEndpoint};
 
 /// A shared receive context.
 pub struct SharedRx<T: Transport> {
@@ -100,7 +102,7 @@ impl<T: Transport> State<T> {
     fn sender(&mut self, address: &[u8]) -> u32 {
         let (matcher, directed) = (&mut self.queue.matcher, self.directed);
         self.senders.number(address, |number| {
-            let peer = matching::Peer(number);
+            let peer = matching::SourceId(number);
             matcher.envelopes_of(peer) > 0 || directed && matcher.has_directed_at(peer)
         })
     }
@@ -115,7 +117,7 @@ impl<T: Transport> State<T> {
     /// The data for the endpoint of a matched message.
     fn hand_over(&mut self, kept: Kept<T>) -> Content<T> {
         match kept.held {
-            Held::AtSender(_) => Content::Matched(self.matched.insert(kept)),
+            UnexpectedPayload::AtSender(_) => Content::Matched(self.matched.insert(kept)),
             held => Content::Here(held),
         }
     }
@@ -146,7 +148,7 @@ impl<T: Transport> State<T> {
                 )
             })?;
             let address = av.address(av.split(source)?.0)?;
-            SourceFilter::From(matching::Peer(self.sender(address.bytes())))
+            SourceFilter::From(matching::SourceId(self.sender(address.bytes())))
         };
         Ok(tag.map_or(Want::untagged(source), |tag| Want::tagged(source, tag.tag, tag.ignore)))
     }
@@ -154,7 +156,7 @@ impl<T: Transport> State<T> {
 
 /// The stored content of a matched message.
 enum Content<T: Transport> {
-    Here(Held<T>),
+    Here(UnexpectedPayload<T>),
     /// It is in [`State::matched`].
     Matched(SlotId),
 }
@@ -180,7 +182,7 @@ impl<T: Transport> Settled<T> {
 
 impl<T: Transport> super::State<T> {
     /// The stored content of a matched message of this endpoint; `None` if it has closed.
-    fn take_matched(&self, content: Content<T>) -> Option<Held<T>> {
+    fn take_matched(&self, content: Content<T>) -> Option<UnexpectedPayload<T>> {
         let part = self.ends.rx.shared.as_ref()?;
         match content {
             Content::Here(held) => Some(held),
@@ -200,7 +202,7 @@ impl<T: Transport> SharedRx<T> {
         if attr.caps.is_empty() {
             attr.caps = domain.info.caps;
         }
-        let config = Config {
+        let config = MatcherConfig {
             bytes: crate::settings::unexpected_bytes(),
             envelopes: crate::settings::unexpected_messages(),
             hash_seed: None,
@@ -411,7 +413,8 @@ impl<T: Transport> State<T> {
         self.credits -= 1;
         let id = self.queue.multi(piece);
         loop {
-            let special = Special { signal: asked, route: Route::ENDPOINT, kind: SpecialKind::Multi(id) };
+            let special =
+                Special { signal: asked, route: CounterTarget::ENDPOINT, kind: SpecialKind::Multi(id) };
             let posted: CompactReceive = self.queue.posted_special(context, special);
             let message = match self.queue.matcher.post(want, posted) {
                 matching::PostOutcome::Queued(_) => return settled,
@@ -439,7 +442,7 @@ impl<T: Transport> EpCore<T> {
     fn spare_receives(&self) -> usize {
         let mut guard = self.state.lock();
         guard.drive();
-        let Outboxes { credits, .. } = &mut guard.ends.boxes;
+        let CompletionStaging { credits, .. } = &mut guard.ends.boxes;
         std::mem::take(&mut credits[Credit::Receive as usize])
     }
 }

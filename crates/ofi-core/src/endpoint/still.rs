@@ -1,5 +1,5 @@
 //! For tests: a transport that moves nothing and records its calls. The test is the peer, and delivers messages through
-//! [`Host`].
+//! [`Upcalls`].
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{Ep, EpCore};
 use crate::fabric::FabricCore;
 use crate::slots::SlotId;
 use crate::transport::{
-    Arm, DomainPart, Host, Lanes, OutMessage, OutRma, Peer, Posted, Registered, Transport,
+    Arm, DomainPart, OutMessage, OutRma, PeerId, Posted, Registered, Transport, TransportEndpoint, Upcalls,
 };
 
 /// A test transport that moves nothing and records its calls.
@@ -21,19 +21,19 @@ pub struct Still;
 
 /// The recorded calls.
 #[derive(Default)]
-pub struct StillLanes {
-    peers: Peer,
+pub struct InertEndpoint {
+    peers: PeerId,
     /// Payloads to be moved.
-    pub pulled: Vec<(Peer, u64)>,
+    pub pulled: Vec<(PeerId, u64)>,
     /// Discarded payloads.
-    pub discarded: Vec<(Peer, u64)>,
+    pub discarded: Vec<(PeerId, u64)>,
 }
 
 // SAFETY: it touches no memory.
 unsafe impl Transport for Still {
     type Domain = ();
     type Region = ();
-    type Lanes = StillLanes;
+    type Endpoint = InertEndpoint;
     type Op = ();
     type Token = u64;
 
@@ -41,8 +41,8 @@ unsafe impl Transport for Still {
         Ok(())
     }
 
-    fn open_lanes(_: &Arc<DomainPart<Self>>, _: &Info) -> Result<StillLanes> {
-        Ok(StillLanes::default())
+    fn open_lanes(_: &Arc<DomainPart<Self>>, _: &Info) -> Result<InertEndpoint> {
+        Ok(InertEndpoint::default())
     }
 
     fn register((): &(), _: &MrAttr<'_>) -> Result<()> {
@@ -67,35 +67,35 @@ unsafe impl Transport for Still {
 }
 
 // SAFETY: it touches no memory.
-unsafe impl Lanes<Still> for StillLanes {
+unsafe impl TransportEndpoint<Still> for InertEndpoint {
     fn enable(&mut self, _: Option<&Address>) -> Result<Address> {
         Ok(address(0))
     }
 
-    fn peer<H: Host<Still>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+    fn peer<H: Upcalls<Still>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
         let peer = self.peers;
         self.peers += 1;
         host.introduce(peer, address);
         Ok(peer)
     }
 
-    fn send<H: Host<Still>>(&mut self, _: &mut H, _: &OutMessage<'_>) -> Result<Posted> {
+    fn send<H: Upcalls<Still>>(&mut self, _: &mut H, _: &OutMessage<'_>) -> Result<Posted> {
         Err(Error::AGAIN)
     }
 
-    fn rma<H: Host<Still>>(&mut self, _: &mut H, _: &OutRma<'_>) -> Result<Posted> {
+    fn rma<H: Upcalls<Still>>(&mut self, _: &mut H, _: &OutRma<'_>) -> Result<Posted> {
         Err(Error::AGAIN)
     }
 
-    fn pull<H: Host<Still>>(&mut self, _: &mut H, peer: Peer, token: u64, _: SlotId) {
+    fn pull<H: Upcalls<Still>>(&mut self, _: &mut H, peer: PeerId, token: u64, _: SlotId) {
         self.pulled.push((peer, token));
     }
 
-    fn discard(&mut self, peer: Peer, token: u64) {
+    fn discard(&mut self, peer: PeerId, token: u64) {
         self.discarded.push((peer, token));
     }
 
-    fn poll<H: Host<Still>>(&mut self, _: &mut H) {}
+    fn poll<H: Upcalls<Still>>(&mut self, _: &mut H) {}
 
     fn arm(&mut self) -> Arm {
         Arm::Armed

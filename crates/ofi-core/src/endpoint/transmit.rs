@@ -5,12 +5,12 @@ use ofi_api::{Call, CompletionFlags, CqTaggedEntry, Errno, Error, Lent, OpFlags,
 use super::atomic::AtomicSide;
 use super::shared_transmit::Loan;
 use crate::slots::Slots;
-use crate::transport::{Peer, Route, Ticket, Transport};
+use crate::transport::{CompletionInfo, CounterTarget, PeerId, Transport};
 
 /// An operation that has not ended.
 pub struct TxOp<O> {
-    pub peer: Peer,
-    pub ticket: Ticket,
+    pub peer: PeerId,
+    pub ticket: CompletionInfo,
     /// The transport's part.
     pub op: O,
 }
@@ -29,7 +29,7 @@ pub struct Counts {
 
 /// Limits on what may be posted.
 #[derive(Clone, Debug, Default)]
-pub struct Limits {
+pub struct PostLimits {
     pub message: usize,
     pub tagged: usize,
     pub rma: usize,
@@ -42,7 +42,7 @@ pub struct Limits {
     pub prefix: usize,
 }
 
-impl Limits {
+impl PostLimits {
     /// A limit of messages, as a limit of what is given to the calls.
     #[inline]
     fn with_prefix(&self, limit: usize) -> usize {
@@ -88,13 +88,13 @@ pub struct TxSide<T: Transport> {
     /// Its part in a shared transmit context.
     pub loan: Option<Loan<T>>,
     /// The counter of the operation being posted: the endpoint's, except for deferred work.
-    pub route: Route,
+    pub route: CounterTarget,
     /// What the endpoint was opened for: untagged and tagged sends, reads, writes.
     pub may_send: [bool; 2],
     pub may_read: bool,
     pub may_write: bool,
     pub atomics: AtomicSide,
-    pub limits: Limits,
+    pub limits: PostLimits,
     /// Of untagged and tagged sends; made by [`TxSide::decide`].
     pub quick: [Quick; 2],
     /// Of reads and writes; as `quick`.
@@ -129,12 +129,12 @@ impl<T: Transport> TxSide<T> {
             counted: false,
             names: false,
             loan: None,
-            route: Route::ENDPOINT,
+            route: CounterTarget::ENDPOINT,
             may_send: [false; 2],
             may_read: false,
             may_write: false,
             atomics: AtomicSide::default(),
-            limits: Limits::default(),
+            limits: PostLimits::default(),
             quick: [Quick::default(); 2],
             quick_access: [QuickAccess::default(); 2],
             counts: Counts::default(),
@@ -182,7 +182,7 @@ impl<T: Transport> TxSide<T> {
             }
         }
         let wanted = !self.selective || flags.contains(OpFlags::COMPLETION);
-        let asked = self.route == Route::ENDPOINT || flags.contains(OpFlags::COMPLETION);
+        let asked = self.route == CounterTarget::ENDPOINT || flags.contains(OpFlags::COMPLETION);
         Ok((flags, wanted && asked && call != Call::Inject && self.bound))
     }
 
@@ -259,7 +259,7 @@ impl<T: Transport> TxSide<T> {
 
 /// A successful transmit completion.
 #[inline]
-pub fn success(ticket: &Ticket) -> CqTaggedEntry {
+pub fn success(ticket: &CompletionInfo) -> CqTaggedEntry {
     CqTaggedEntry { op_context: ticket.context, flags: ticket.flags, ..CqTaggedEntry::EMPTY }
 }
 

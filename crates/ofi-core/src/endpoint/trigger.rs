@@ -13,12 +13,12 @@ use super::receive;
 use super::transmit::{bad_flags, many_len, not_opened_for};
 use super::{Ep, EpCore, State};
 use crate::cntr::Cntr;
-use crate::cntr::trigger::{Access, Deed, Owned, Target};
+use crate::cntr::trigger::{Access, Deed, DeferredTarget, Owned};
 use crate::cq::Credit;
 use crate::domain::DomainCore;
 use crate::matching::{self, SourceFilter, Want};
 use crate::slots::SlotId;
-use crate::transport::{Route, Transport};
+use crate::transport::{CounterTarget, Transport};
 
 /// The operation without the flag that made it wait; `call` replaces its own.
 fn stripped<'a>(op: &DeferredOp<'a>, call: Option<Call>) -> DeferredOp<'a> {
@@ -70,7 +70,7 @@ impl<T: Transport> Ep<T> {
         let checked = self.core.state.lock().check(op)?;
         let domain = &self.core.domain;
         let Some(counter) = domain.works.waits(when, domain.id())? else { return self.core.post(op) };
-        let target: Arc<dyn Target> = Arc::clone(&self.core) as _;
+        let target: Arc<dyn DeferredTarget> = Arc::clone(&self.core) as _;
         let access = checked.and_then(|(flags, signal, _)| Access::of(op, flags, signal));
         let deed = match access {
             Some(access) => Deed::Access(target, access),
@@ -84,7 +84,7 @@ impl<T: Transport> Ep<T> {
         domain: &DomainCore<T>,
         endpoint: &Arc<dyn Endpoint>,
         op: &DeferredOp<'_>,
-    ) -> Result<Weak<dyn Target>> {
+    ) -> Result<Weak<dyn DeferredTarget>> {
         let any: &dyn Any = &**endpoint;
         let own = any.downcast_ref::<Self>().filter(|own| own.is_of(domain)).ok_or_else(|| {
             Error::wanted(
@@ -147,12 +147,12 @@ impl<T: Transport> State<T> {
         op: &ReceiveOp<'_>,
         tag: Option<TagMatch>,
         signal: bool,
-        route: Route,
+        route: CounterTarget,
     ) -> Result<()> {
         let rx = &self.ends.rx;
         let directed = if tag.is_some() { rx.tagged_directed } else { rx.directed };
         let source = if directed && op.source != ofi_api::FiAddr::UNSPEC {
-            SourceFilter::From(matching::Peer(self.dest(op.source)?.0))
+            SourceFilter::From(matching::SourceId(self.dest(op.source)?.0))
         } else {
             SourceFilter::Any
         };
@@ -178,7 +178,7 @@ impl<T: Transport> State<T> {
     }
 }
 
-impl<T: Transport> Target for EpCore<T> {
+impl<T: Transport> DeferredTarget for EpCore<T> {
     fn post(&self, op: &DeferredOp<'_>) -> Result<()> {
         match op {
             DeferredOp::Send(op) => self.send::<false>(op, 0),
@@ -206,7 +206,7 @@ impl<T: Transport> Target for EpCore<T> {
             return Err(Error::new(Errno::ECANCELED)); // it was closed
         }
         let id = state.ends.boxes.routes.insert((completion, told));
-        let route = Route(id.to_wire());
+        let route = CounterTarget(id.to_wire());
         state.ends.tx.route = route;
         let signal = told && state.ends.rx.bound;
         let outcome = match &op {
@@ -218,7 +218,7 @@ impl<T: Transport> Target for EpCore<T> {
             DeferredOp::Read(op) => state.rma(0, op, false),
             DeferredOp::Atomic(op) => state.atomic(0, op),
         };
-        state.ends.tx.route = Route::ENDPOINT;
+        state.ends.tx.route = CounterTarget::ENDPOINT;
         if outcome.is_err() {
             state.ends.boxes.routes.remove(SlotId::from_wire(route.0));
         }

@@ -16,11 +16,11 @@ use ofi_api::{
     EqAttr, EqErrorEntry, Errno, Error, Event, EventKind, EventQueue, Fid, MutexCond, Result, WaitObj,
 };
 
-use crate::bell::Bell;
 use crate::fork::Born;
 use crate::source::Arm;
 use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
+use crate::wake_fd::WakeFd;
 
 /// The maximum number of unread events of the application, unless it requested room for more.
 const WRITTEN: usize = 1024;
@@ -30,7 +30,7 @@ pub trait Driven: Send + Sync {
     /// Moves it on.
     fn drive(&self);
     /// Prepares for blocking until there is something to drive, or `bell` rings.
-    fn arm(&self, bell: &Bell) -> Arm;
+    fn arm(&self, bell: &WakeFd) -> Arm;
     /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<RawFd>;
     /// Whether its next event must precede requests of others and is imminent.

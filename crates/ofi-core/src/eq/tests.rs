@@ -29,7 +29,7 @@ impl Driven for Slow {
             queue.push(event(3));
         }
     }
-    fn arm(&self, _: &Bell) -> Arm {
+    fn arm(&self, _: &WakeFd) -> Arm {
         Arm::Armed
     }
     fn wait_fd(&self) -> Option<RawFd> {
@@ -104,7 +104,7 @@ struct Accepted {
 
 impl Driven for Accepted {
     fn drive(&self) {}
-    fn arm(&self, _: &Bell) -> Arm {
+    fn arm(&self, _: &WakeFd) -> Arm {
         Arm::Armed
     }
     fn wait_fd(&self) -> Option<RawFd> {

@@ -9,7 +9,7 @@ use super::{Addressing, any, route};
 use crate::offer;
 
 /// The addresses of one getinfo call.
-pub struct Asked {
+pub struct AddressRequest {
     /// The format of all addresses in the answer. Where the call leaves the family open, interfaces have their own.
     pub format: AddrFormat,
     /// The address that node and service denote.
@@ -18,11 +18,12 @@ pub struct Asked {
 
 impl Addressing {
     /// The offers for a request: first for all addresses of the host, then for each interface by itself. `answer`
-    /// makes those for one of them (`None`: all), with addresses of a format; [`Asked::name_ends`] places an info.
+    /// makes those for one of them (`None`: all), with addresses of a format; [`AddressRequest::name_ends`] places an
+    /// info.
     pub fn offers(
         &self,
         request: &Request<'_>,
-        answer: impl Fn(&Asked, AddrFormat, Option<&Interface>) -> Offers,
+        answer: impl Fn(&AddressRequest, AddrFormat, Option<&Interface>) -> Offers,
     ) -> Offers {
         let asked = match self.asked(request) {
             Ok(asked) => asked,
@@ -39,7 +40,7 @@ impl Addressing {
     }
 
     /// The address that node and service denote, and the format of all addresses.
-    fn asked(&self, request: &Request<'_>) -> Result<Asked, Refusal> {
+    fn asked(&self, request: &Request<'_>) -> Result<AddressRequest, Refusal> {
         let refusal =
             |field, wanted: String, offered: String| offer::refusal(self.provider, field, wanted, offered);
         let hinted = request.hints.map_or(AddrFormat::Unspec, |hints| hints.info.addr_format);
@@ -71,12 +72,12 @@ impl Addressing {
         };
         let format = format.or(address.as_ref().map(Address::format)).unwrap_or(AddrFormat::SockaddrIn);
         offer::check_formats(self.provider, request, format)?;
-        Ok(Asked { format, address })
+        Ok(AddressRequest { format, address })
     }
 
     /// The interfaces with an offer of their own: all if neither end is given, otherwise those that match. A given
     /// end determines their address family; a source with an address determines the interface.
-    fn interfaces(&self, request: &Request<'_>, asked: &Asked) -> Vec<Interface> {
+    fn interfaces(&self, request: &Request<'_>, asked: &AddressRequest) -> Vec<Interface> {
         let mut ends = Info::default();
         offer::name_ends(&mut ends, request, asked.address.as_ref());
         let placed = ends.src_addr.is_some() || ends.dest_addr.is_some();
@@ -96,7 +97,7 @@ impl Addressing {
     }
 }
 
-impl Asked {
+impl AddressRequest {
     /// Gives an info its addresses, and the names of `interface` if it is for one.
     pub fn name_ends(&self, info: &mut Info, request: &Request<'_>, interface: Option<&Interface>) {
         offer::name_ends(info, request, self.address.as_ref());

@@ -29,7 +29,7 @@ pub enum Addressing {
 pub struct Accessor<'a> {
     /// The authorization key of the endpoint through which the access arrives.
     pub auth: &'a AuthKey,
-    /// The peer, by its address as known to the application ([`crate::transport::Host::address`]).
+    /// The peer, by its address as known to the application ([`crate::transport::Upcalls::address`]).
     pub peer: Option<&'a Address>,
 }
 
@@ -43,7 +43,7 @@ pub struct Region<T> {
     pub(super) key: u64,
     pub(super) desc: Desc,
     pub(super) addressing: Addressing,
-    pub(super) memory: Memory,
+    pub(super) memory: RegionPieces,
     pub(super) len: usize,
     pub(super) offset: u64,
     pub(super) access: MrAccess,
@@ -74,27 +74,27 @@ pub struct Region<T> {
 
 /// The pieces of a region, without an allocation for the usual case.
 #[derive(Debug)]
-pub(super) enum Memory {
+pub(super) enum RegionPieces {
     One([Piece; 1]),
     Many(Box<[Piece]>),
 }
 
-impl Memory {
+impl RegionPieces {
     pub fn new(pieces: &[Piece]) -> Self {
         let mut filled = pieces.iter().filter(|piece| piece.len > 0);
         match (pieces, filled.clone().count()) {
-            ([one], _) => Memory::One([*one]),
-            ([first, ..], 0) => Memory::One([*first]),
-            (_, 1) => Memory::One([*filled.next().unwrap_or(&pieces[0])]),
-            _ => Memory::Many(filled.copied().collect()),
+            ([one], _) => RegionPieces::One([*one]),
+            ([first, ..], 0) => RegionPieces::One([*first]),
+            (_, 1) => RegionPieces::One([*filled.next().unwrap_or(&pieces[0])]),
+            _ => RegionPieces::Many(filled.copied().collect()),
         }
     }
 
     #[inline]
     pub fn pieces(&self) -> &[Piece] {
         match self {
-            Memory::One(one) => one,
-            Memory::Many(many) => many,
+            RegionPieces::One(one) => one,
+            RegionPieces::Many(many) => many,
         }
     }
 }
@@ -262,7 +262,7 @@ impl<T> Region<T> {
         access: MrAccess,
     ) -> Result<Span, Violation> {
         if self.only.is_some() && who.peer != self.only.as_ref() {
-            return Err(Violation::Peer);
+            return Err(Violation::OtherPeer);
         }
         let span = self.span(addr, len)?;
         if self.is_unmapped {

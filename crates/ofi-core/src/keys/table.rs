@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ofi_api::{BindFlags, Caps, Desc, Errno, Error, KEY_NOTAVAIL, MrAccess, Piece, RemotePiece, Result};
 
-use super::region::Memory;
+use super::region::RegionPieces;
 use super::register::{check_memory, end_of};
 use super::secret::KeySupply;
 use super::shards::Shards;
@@ -88,7 +88,7 @@ impl<T> RegionTable<T> {
             key,
             desc,
             addressing: self.addressing,
-            memory: Memory::new(attr.pieces()),
+            memory: RegionPieces::new(attr.pieces()),
             len,
             offset: attr.offset,
             access: attr.access(),

@@ -23,7 +23,7 @@ pub enum Violation {
     /// The region's authorization key differs from that of the endpoint through which the access arrives.
     AuthKey,
     /// The region is for another peer only.
-    Peer,
+    OtherPeer,
     /// Part of the access means an address where the process has no such memory, in a region that promises none.
     Unmapped,
 }
@@ -37,14 +37,14 @@ impl Violation {
         Violation::Bounds,
         Violation::Overflow,
         Violation::AuthKey,
-        Violation::Peer,
+        Violation::OtherPeer,
         Violation::Unmapped,
     ];
 
     /// The error for the initiator of the access.
     pub const fn errno(self) -> Errno {
         match self {
-            Violation::UnknownKey | Violation::NotEnabled | Violation::AuthKey | Violation::Peer => {
+            Violation::UnknownKey | Violation::NotEnabled | Violation::AuthKey | Violation::OtherPeer => {
                 Errno::EKEYREJECTED
             }
             Violation::UnknownDesc => Errno::EINVAL,
@@ -64,7 +64,7 @@ impl Violation {
             Violation::Bounds => "the access reaches outside the registration",
             Violation::Overflow => "the access wraps around the end of the address space",
             Violation::AuthKey => "the registration is for endpoints with another authorization key",
-            Violation::Peer => "the registration is for another peer",
+            Violation::OtherPeer => "the registration is for another peer",
             Violation::Unmapped => {
                 "the registration is of the address space, and nothing usable is mapped there"
             }

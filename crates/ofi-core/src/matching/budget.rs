@@ -21,7 +21,7 @@
 //! B2. `stopped` has `(held, peer)` for exactly the shares that are marked stopped. What a stopped sender may
 //!     hold is the same for all, so if the first of them, which holds least, may not resume, nobody may.
 
-use super::{Config, Limit, Peer};
+use super::{Limit, MatcherConfig, SourceId};
 use std::collections::BTreeSet;
 
 #[derive(Clone, Copy, Default)]
@@ -45,7 +45,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    pub(super) fn new(config: &Config) -> Self {
+    pub(super) fn new(config: &MatcherConfig) -> Self {
         Self {
             byte_limit: config.bytes,
             envelope_limit: config.envelopes,
@@ -59,20 +59,20 @@ impl Budget {
     }
 
     #[inline]
-    pub(super) fn may_hold_bytes(&self, peer: Peer, len: usize) -> bool {
+    pub(super) fn may_hold_bytes(&self, peer: SourceId, len: usize) -> bool {
         let free = self.byte_limit.saturating_sub(self.bytes);
         len == 0 || (len <= free && self.share(peer).bytes.saturating_add(len) <= free.saturating_mul(ALPHA))
     }
 
     #[inline]
-    pub(super) fn may_hold_envelope(&self, peer: Peer) -> bool {
+    pub(super) fn may_hold_envelope(&self, peer: SourceId) -> bool {
         (self.share(peer).envelopes as usize) < self.allowance()
     }
 
     /// Records one more message, or returns what is exhausted. A sender counts as stopped from the refusal of an
     /// envelope until one is accepted, or `resume` names it.
     #[inline]
-    pub(super) fn hold(&mut self, peer: Peer, bytes: usize) -> Result<(), Limit> {
+    pub(super) fn hold(&mut self, peer: SourceId, bytes: usize) -> Result<(), Limit> {
         if !self.may_hold_envelope(peer) {
             self.stop(peer);
             return Err(Limit::Envelopes);
@@ -87,7 +87,7 @@ impl Budget {
     /// As `hold`, for a payload that was sent before its sender was told to stop. At most `most` bytes of such payloads
     /// may be held.
     #[cold]
-    pub(super) fn hold_beyond(&mut self, peer: Peer, bytes: usize, most: usize) -> Result<(), Limit> {
+    pub(super) fn hold_beyond(&mut self, peer: SourceId, bytes: usize, most: usize) -> Result<(), Limit> {
         match self.hold(peer, bytes) {
             Err(Limit::Bytes) if self.share(peer).beyond.saturating_add(bytes) <= most => {}
             other => return other,
@@ -98,7 +98,7 @@ impl Budget {
     }
 
     #[inline]
-    fn add(&mut self, peer: Peer, bytes: usize) {
+    fn add(&mut self, peer: SourceId, bytes: usize) {
         self.bytes += bytes;
         self.envelopes += 1;
         self.change(peer, |share| {
@@ -110,7 +110,7 @@ impl Budget {
 
     /// Undoes one `hold`.
     #[inline]
-    pub(super) fn release(&mut self, peer: Peer, bytes: usize) {
+    pub(super) fn release(&mut self, peer: SourceId, bytes: usize) {
         self.bytes -= bytes;
         self.envelopes -= 1;
         self.change(peer, |share| {
@@ -121,7 +121,7 @@ impl Budget {
     }
 
     #[cold]
-    pub(super) fn stop(&mut self, peer: Peer) {
+    pub(super) fn stop(&mut self, peer: SourceId) {
         self.stops += u64::from(!self.share(peer).stopped);
         self.change(peer, |share| share.stopped = true);
         self.stopped.insert((self.share(peer).envelopes, peer.0));
@@ -129,7 +129,7 @@ impl Budget {
 
     /// Forgets that a sender is stopped, as when it is gone.
     #[inline]
-    pub(super) fn forget(&mut self, peer: Peer) {
+    pub(super) fn forget(&mut self, peer: SourceId) {
         let share = self.share(peer);
         if share.stopped {
             self.stopped.remove(&(share.envelopes, peer.0));
@@ -139,14 +139,14 @@ impl Budget {
 
     /// A stopped sender that may send again; it no longer counts as stopped.
     #[inline]
-    pub(super) fn resume(&mut self) -> Option<Peer> {
+    pub(super) fn resume(&mut self) -> Option<SourceId> {
         let &(held, peer) = self.stopped.first()?;
         let allowance = self.allowance();
         if held as usize >= allowance - allowance / 4 {
             return None;
         }
-        self.forget(Peer(peer));
-        Some(Peer(peer))
+        self.forget(SourceId(peer));
+        Some(SourceId(peer))
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -161,7 +161,7 @@ impl Budget {
         self.stops
     }
 
-    pub(super) fn envelopes_of(&self, peer: Peer) -> usize {
+    pub(super) fn envelopes_of(&self, peer: SourceId) -> usize {
         self.share(peer).envelopes as usize
     }
 
@@ -172,12 +172,12 @@ impl Budget {
     }
 
     #[inline]
-    fn share(&self, peer: Peer) -> Share {
+    fn share(&self, peer: SourceId) -> Share {
         self.shares.get(peer.0 as usize).copied().unwrap_or_default()
     }
 
     #[inline]
-    fn change(&mut self, peer: Peer, change: impl FnOnce(&mut Share)) {
+    fn change(&mut self, peer: SourceId, change: impl FnOnce(&mut Share)) {
         let at = peer.0 as usize;
         if at >= self.shares.len() {
             self.shares.resize(at + 1, Share::default());
@@ -216,20 +216,20 @@ mod tests {
     use super::*;
 
     fn budget(bytes: usize, envelopes: usize) -> Budget {
-        Budget::new(&Config { bytes, envelopes, ..Config::default() })
+        Budget::new(&MatcherConfig { bytes, envelopes, ..MatcherConfig::default() })
     }
 
     /// Lets `peer` send until it is stopped; how many messages that were.
     fn flood(budget: &mut Budget, peer: u32) -> usize {
-        std::iter::repeat(()).take_while(|()| budget.hold(Peer(peer), 0) == Ok(())).count()
+        std::iter::repeat(()).take_while(|()| budget.hold(SourceId(peer), 0) == Ok(())).count()
     }
 
     #[test]
     fn one_flooding_sender_leaves_room_for_others() {
         let mut budget = budget(0, 9_000);
         assert_eq!(flood(&mut budget, 0), 6_000);
-        assert!(!budget.may_hold_envelope(Peer(0)));
-        assert!(budget.may_hold_envelope(Peer(1)));
+        assert!(!budget.may_hold_envelope(SourceId(0)));
+        assert!(budget.may_hold_envelope(SourceId(1)));
         assert_eq!(flood(&mut budget, 1), 2_000);
     }
 
@@ -247,11 +247,11 @@ mod tests {
         let mut budget = budget(0, 21_000);
         for _ in 0..21_000 {
             for peer in 0..10 {
-                let _ = budget.hold(Peer(peer), 0);
+                let _ = budget.hold(SourceId(peer), 0);
             }
         }
         for peer in 0..10 {
-            assert!(budget.envelopes_of(Peer(peer)).abs_diff(2_000) < 10);
+            assert!(budget.envelopes_of(SourceId(peer)).abs_diff(2_000) < 10);
         }
     }
 
@@ -260,13 +260,13 @@ mod tests {
         let mut budget = budget(0, 900);
         assert_eq!(flood(&mut budget, 7), 600);
         assert_eq!((budget.stopped(), budget.stops(), budget.resume()), (1, 1, None));
-        budget.release(Peer(7), 0);
-        assert!(budget.may_hold_envelope(Peer(7)));
+        budget.release(SourceId(7), 0);
+        assert!(budget.may_hold_envelope(SourceId(7)));
         assert_eq!(budget.resume(), None, "no margin yet");
         while budget.resume().is_none() {
-            budget.release(Peer(7), 0);
+            budget.release(SourceId(7), 0);
         }
-        assert_eq!(budget.envelopes_of(Peer(7)), 539, "539 < 3/4 * 2 * (900 - 539), but 540 is not");
+        assert_eq!(budget.envelopes_of(SourceId(7)), 539, "539 < 3/4 * 2 * (900 - 539), but 540 is not");
         assert_eq!((budget.stopped(), budget.resume()), (0, None));
     }
 
@@ -274,9 +274,9 @@ mod tests {
     fn a_sender_that_goes_on_by_itself_is_not_resumed() {
         let mut budget = budget(0, 900);
         flood(&mut budget, 7);
-        budget.release(Peer(7), 0);
-        assert_eq!((budget.hold(Peer(7), 0), budget.stopped()), (Ok(()), 0));
-        (0..600).for_each(|_| budget.release(Peer(7), 0));
+        budget.release(SourceId(7), 0);
+        assert_eq!((budget.hold(SourceId(7), 0), budget.stopped()), (Ok(()), 0));
+        (0..600).for_each(|_| budget.release(SourceId(7), 0));
         assert_eq!(budget.resume(), None);
     }
 
@@ -286,11 +286,11 @@ mod tests {
         flood(&mut budget, 0);
         flood(&mut budget, 1);
         assert_eq!(budget.resume(), None);
-        while budget.envelopes_of(Peer(0)) > 0 {
-            budget.release(Peer(0), 0);
+        while budget.envelopes_of(SourceId(0)) > 0 {
+            budget.release(SourceId(0), 0);
         }
-        assert_eq!(budget.resume(), Some(Peer(0)), "the one that holds least comes first");
-        assert_eq!(budget.resume(), Some(Peer(1)));
+        assert_eq!(budget.resume(), Some(SourceId(0)), "the one that holds least comes first");
+        assert_eq!(budget.resume(), Some(SourceId(1)));
         assert_eq!(budget.resume(), None);
     }
 
@@ -298,8 +298,8 @@ mod tests {
     fn a_sender_that_is_gone_does_not_resume() {
         let mut budget = budget(0, 100);
         let held = flood(&mut budget, 3);
-        budget.forget(Peer(3));
-        (0..held).for_each(|_| budget.release(Peer(3), 0));
+        budget.forget(SourceId(3));
+        (0..held).for_each(|_| budget.release(SourceId(3), 0));
         assert_eq!((budget.stopped(), budget.resume()), (0, None));
     }
 
@@ -309,34 +309,34 @@ mod tests {
         let mut budget = budget(100, 10_000);
         let mut held = 0;
         for round in 0..1_000 {
-            while budget.hold_beyond(Peer(0), 10, 50) == Ok(()) {
+            while budget.hold_beyond(SourceId(0), 10, 50) == Ok(()) {
                 held += 10;
                 assert!(held <= 70 + 50, "round {round}: {held} bytes");
             }
-            assert_eq!(budget.hold_beyond(Peer(0), 10, 50), Err(Limit::Bytes));
+            assert_eq!(budget.hold_beyond(SourceId(0), 10, 50), Err(Limit::Bytes));
             assert_eq!(budget.bytes(), held);
-            assert!(!budget.may_hold_bytes(Peer(0), 1), "it is not told to go on");
-            budget.release(Peer(0), 10);
+            assert!(!budget.may_hold_bytes(SourceId(0), 1), "it is not told to go on");
+            budget.release(SourceId(0), 10);
             held -= 10;
             budget.check();
         }
-        (0..held / 10).for_each(|_| budget.release(Peer(0), 10));
-        assert_eq!((budget.bytes(), budget.may_hold_bytes(Peer(0), 60)), (0, true));
+        (0..held / 10).for_each(|_| budget.release(SourceId(0), 10));
+        assert_eq!((budget.bytes(), budget.may_hold_bytes(SourceId(0), 60)), (0, true));
         budget.check();
     }
 
     #[test]
     fn a_full_byte_budget_refuses_bytes_but_no_envelopes() {
         let mut budget = budget(100, 100);
-        assert_eq!(budget.hold(Peer(0), 60), Ok(()));
+        assert_eq!(budget.hold(SourceId(0), 60), Ok(()));
         assert_eq!(
-            budget.hold(Peer(0), 30),
+            budget.hold(SourceId(0), 30),
             Err(Limit::Bytes),
             "60 + 30 is more than twice the 40 that are free"
         );
-        assert_eq!(budget.hold(Peer(1), 30), Ok(()), "the share of another");
-        assert_eq!(budget.hold(Peer(0), 0), Ok(()));
+        assert_eq!(budget.hold(SourceId(1), 30), Ok(()), "the share of another");
+        assert_eq!(budget.hold(SourceId(0), 0), Ok(()));
         assert_eq!((budget.stopped(), budget.bytes()), (0, 90));
-        assert!(!budget.may_hold_bytes(Peer(2), usize::MAX));
+        assert!(!budget.may_hold_bytes(SourceId(2), usize::MAX));
     }
 }

@@ -44,7 +44,7 @@ use unexpected::UnexpectedMessages;
 
 /// A source of messages: the endpoint's own number for it, dense from 0, since state is kept in arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Peer(pub u32);
+pub struct SourceId(pub u32);
 
 /// Messages and receives match only within their space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,7 +61,7 @@ pub enum SourceFilter {
     /// Anyone's: `FI_ADDR_UNSPEC`, or the endpoint has no directed receives.
     Any,
     /// One peer's (`FI_DIRECTED_RECV`).
-    From(Peer),
+    From(SourceId),
 }
 
 /// The condition of a receive.
@@ -105,7 +105,7 @@ pub struct Envelope {
     /// Untagged or tagged.
     pub space: Space,
     /// The sender.
-    pub peer: Peer,
+    pub peer: SourceId,
     /// The tag; of no meaning in an untagged message.
     pub tag: u64,
     /// Length of the whole payload in bytes, wherever it is.
@@ -211,7 +211,7 @@ pub struct Refused<U> {
 
 /// Limits of one endpoint's matcher.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct MatcherConfig {
     /// Bytes of payload that unexpected messages may hold. Default: 64 MiB, a thousand senders' 64 KiB.
     pub bytes: usize,
     /// Unexpected messages, whether or not they hold bytes. Default: 1,000,000, of about 170 bytes each.
@@ -221,7 +221,7 @@ pub struct Config {
     pub hash_seed: Option<u64>,
 }
 
-impl Default for Config {
+impl Default for MatcherConfig {
     fn default() -> Self {
         Self { bytes: 64 << 20, envelopes: 1_000_000, hash_seed: None }
     }
@@ -238,7 +238,7 @@ pub struct Matcher<R, U> {
 /// Receives.
 impl<R, U> Matcher<R, U> {
     /// An empty matcher.
-    pub fn new(config: &Config) -> Self {
+    pub fn new(config: &MatcherConfig) -> Self {
         let hash = KeyHash::new(config.hash_seed);
         Self {
             posted: PostedReceives::new(hash),
@@ -326,7 +326,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// Whether a receive is directed at this peer. Checks all receives.
-    pub fn has_directed_at(&mut self, peer: Peer) -> bool {
+    pub fn has_directed_at(&mut self, peer: SourceId) -> bool {
         let mut found = false;
         drop(self.posted.extract(|want, _| {
             found |= want.source == SourceFilter::From(peer);
@@ -435,7 +435,7 @@ impl<R, U> Matcher<R, U> {
     /// message, so that its receiver learns of the loss. Complete messages stay.
     pub fn drop_peer(
         &mut self,
-        peer: Peer,
+        peer: SourceId,
         mut lost: impl FnMut(&mut U, Option<usize>) -> bool,
     ) -> Vec<Unexpected<U>> {
         self.budget.forget(peer);
@@ -484,20 +484,20 @@ impl<R, U> Matcher<R, U> {
     /// Whether `peer` may leave `len` bytes of payload here. If not, they stay at the sender and the message
     /// is stored with `bytes_held` 0.
     #[inline]
-    pub fn may_hold_bytes(&self, peer: Peer, len: usize) -> bool {
+    pub fn may_hold_bytes(&self, peer: SourceId, len: usize) -> bool {
         self.budget.may_hold_bytes(peer, len)
     }
 
     /// Whether `peer` may have one more unexpected message here. If not, it alone must stop: see
     /// [`stop`](Self::stop).
     #[inline]
-    pub fn may_hold_envelope(&self, peer: Peer) -> bool {
+    pub fn may_hold_envelope(&self, peer: SourceId) -> bool {
         self.budget.may_hold_envelope(peer)
     }
 
     /// Records that the owner no longer reads from `peer`, for [`poll_resume`](Self::poll_resume) to name it
     /// later. [`store`](Self::store) does so itself when it refuses an envelope.
-    pub fn stop(&mut self, peer: Peer) {
+    pub fn stop(&mut self, peer: SourceId) {
         self.budget.stop(peer);
     }
 
@@ -505,7 +505,7 @@ impl<R, U> Matcher<R, U> {
     /// were received; it costs one comparison while no sender is stopped. An owner whose senders retry by themselves
     /// need not call it: a sender that is not refused no longer counts as stopped either.
     #[inline]
-    pub fn poll_resume(&mut self) -> Option<Peer> {
+    pub fn poll_resume(&mut self) -> Option<SourceId> {
         self.budget.resume()
     }
 
@@ -525,7 +525,7 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// Unexpected messages of one sender, claimed ones included.
-    pub fn envelopes_of(&self, peer: Peer) -> usize {
+    pub fn envelopes_of(&self, peer: SourceId) -> usize {
         self.budget.envelopes_of(peer)
     }
 }

@@ -35,8 +35,8 @@ enum Op {
     Claim(Want, usize),
     TakeClaimed(usize),
     Discard(Want),
-    DropPeer(Peer),
-    ExtractPosted(Peer),
+    DropPeer(SourceId),
+    ExtractPosted(SourceId),
     Drain,
 }
 
@@ -62,7 +62,7 @@ impl Model {
         self.claims.iter().filter_map(position).find(|&at| self.messages[at].1 == Some(context))
     }
 
-    fn held(&self, peer: Peer) -> usize {
+    fn held(&self, peer: SourceId) -> usize {
         self.messages.iter().filter(|(message, _)| message.envelope.peer == peer).count()
     }
 }
@@ -83,7 +83,7 @@ fn accepts(want: &Want, envelope: &Envelope) -> bool {
 struct Pair {
     matcher: Matcher<Recv, Content>,
     model: Model,
-    config: Config,
+    config: MatcherConfig,
     serial: usize,
 }
 
@@ -194,7 +194,7 @@ impl Pair {
         }
     }
 
-    fn drop_peer(&mut self, peer: Peer) {
+    fn drop_peer(&mut self, peer: SourceId) {
         let lost = |(message, _): &mut (Unexpected<Content>, Option<usize>)| {
             message.envelope.peer == peer && message.content.remote
         };
@@ -225,7 +225,7 @@ impl Pair {
         let bytes: usize = self.model.messages.iter().map(|(message, _)| message.bytes_held).sum();
         assert_eq!(self.matcher.bytes_held(), bytes);
         assert!(bytes <= self.config.bytes);
-        for peer in (0..PEERS).map(Peer) {
+        for peer in (0..PEERS).map(SourceId) {
             assert_eq!(self.matcher.envelopes_of(peer), self.model.held(peer));
         }
     }
@@ -234,8 +234,8 @@ impl Pair {
 /// Few peers, tags and contexts, so that most things meet.
 const PEERS: u32 = 4;
 
-fn peer() -> impl Strategy<Value = Peer> {
-    (0..PEERS).prop_map(Peer)
+fn peer() -> impl Strategy<Value = SourceId> {
+    (0..PEERS).prop_map(SourceId)
 }
 
 fn source() -> impl Strategy<Value = SourceFilter> {
@@ -275,9 +275,9 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Sizes for which the budgets are tight, or do not matter.
-fn config() -> impl Strategy<Value = Config> {
+fn config() -> impl Strategy<Value = MatcherConfig> {
     (prop_oneof![0..200usize, Just(1 << 20)], prop_oneof![0..24usize, Just(1_000)])
-        .prop_map(|(bytes, envelopes)| Config { bytes, envelopes, ..Config::default() })
+        .prop_map(|(bytes, envelopes)| MatcherConfig { bytes, envelopes, ..MatcherConfig::default() })
 }
 
 proptest! {

@@ -13,7 +13,7 @@
 use super::cancel::CancelIndex;
 use super::slab::{NIL, Slab};
 use super::table::{KeyHash, Table};
-use super::{Envelope, Peer, RecvId, SourceFilter, Space, Want};
+use super::{Envelope, RecvId, SourceFilter, SourceId, Space, Want};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
@@ -179,14 +179,14 @@ impl<R> PostedReceives<R> {
     }
 
     #[inline(never)]
-    fn find_untagged(&self, peer: Peer) -> Option<Found> {
+    fn find_untagged(&self, peer: SourceId) -> Option<Found> {
         let any = found(self.untagged_any, Class::UntaggedAny, 0);
         let head = self.untagged_from.get(peer.0 as usize).copied().unwrap_or(NIL);
         self.first_posted(any, found(head, Class::UntaggedFrom, 0))
     }
 
     #[inline(never)]
-    fn find_tagged(&self, peer: Peer, tag: u64) -> Option<Found> {
+    fn find_tagged(&self, peer: SourceId, tag: u64) -> Option<Found> {
         let any = if self.tag_any.is_empty() { None } else { self.tag_any_place(tag) };
         let from = if self.tag_from.is_empty() { None } else { self.tag_from_place(peer.0, tag) };
         self.first_wild(self.first_posted(any, from), peer, tag)
@@ -207,7 +207,7 @@ impl<R> PostedReceives<R> {
     }
 
     /// The first wildcard that matches, unless `best` was posted before it.
-    fn first_wild(&self, best: Option<Found>, peer: Peer, tag: u64) -> Option<Found> {
+    fn first_wild(&self, best: Option<Found>, peer: SourceId, tag: u64) -> Option<Found> {
         let limit = best.map(|best| self.slab.key(best.index).order);
         let mut index = self.wild;
         while index != NIL {
@@ -404,7 +404,7 @@ impl Key {
         let space = self.space();
         let source = match class {
             Class::UntaggedAny | Class::TagAny | Class::WildAny => SourceFilter::Any,
-            _ => SourceFilter::From(Peer(self.peer)),
+            _ => SourceFilter::From(SourceId(self.peer)),
         };
         let ignore = if matches!(class, Class::WildAny | Class::WildFrom) { ignored } else { 0 };
         Want { space, source, tag: self.tag, ignore }

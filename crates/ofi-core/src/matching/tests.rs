@@ -18,7 +18,7 @@ impl PostedReceive for Recv {
 type Subject = Matcher<Recv, &'static str>;
 
 fn subject() -> Subject {
-    Matcher::new(&Config::default())
+    Matcher::new(&MatcherConfig::default())
 }
 
 fn plain(context: usize) -> Recv {
@@ -26,7 +26,7 @@ fn plain(context: usize) -> Recv {
 }
 
 fn message(peer: u32) -> Envelope {
-    Envelope { space: Space::Untagged, peer: Peer(peer), tag: 0, len: 8, data: None }
+    Envelope { space: Space::Untagged, peer: SourceId(peer), tag: 0, len: 8, data: None }
 }
 
 fn tagged(peer: u32, tag: u64) -> Envelope {
@@ -80,14 +80,14 @@ fn untagged_receives_match_in_the_order_of_posting() {
 fn an_untagged_any_source_receive_posted_first_wins_over_a_directed_one() {
     let mut m = subject();
     queue(&mut m, Want::untagged(Any), 1);
-    queue(&mut m, Want::untagged(From(Peer(4))), 2);
+    queue(&mut m, Want::untagged(From(SourceId(4))), 2);
     assert_eq!(taken(&mut m, &[message(4), message(4), message(4)]), [Some(1), Some(2), None]);
 }
 
 #[test]
 fn an_untagged_directed_receive_posted_first_wins_over_an_any_source_one() {
     let mut m = subject();
-    queue(&mut m, Want::untagged(From(Peer(4))), 1);
+    queue(&mut m, Want::untagged(From(SourceId(4))), 1);
     queue(&mut m, Want::untagged(Any), 2);
     assert_eq!(taken(&mut m, &[message(4), message(4), message(4)]), [Some(1), Some(2), None]);
 }
@@ -97,7 +97,7 @@ fn an_untagged_directed_receive_posted_first_wins_over_an_any_source_one() {
 fn a_tagged_directed_receive_posted_second_does_not_win() {
     let mut m = subject();
     queue(&mut m, Want::tagged(Any, 7, 0), 1);
-    queue(&mut m, Want::tagged(From(Peer(4)), 7, 0), 2);
+    queue(&mut m, Want::tagged(From(SourceId(4)), 7, 0), 2);
     assert_eq!(taken(&mut m, &[tagged(4, 7), tagged(4, 7), tagged(4, 7)]), [Some(1), Some(2), None]);
 }
 
@@ -105,9 +105,9 @@ fn a_tagged_directed_receive_posted_second_does_not_win() {
 fn the_first_posted_of_exact_directed_and_wildcard_receives_wins() {
     let wants = [
         Want::tagged(Any, 7, 0),
-        Want::tagged(From(Peer(4)), 7, 0),
+        Want::tagged(From(SourceId(4)), 7, 0),
         Want::tagged(Any, 0, !0),
-        Want::tagged(From(Peer(4)), 5, 2),
+        Want::tagged(From(SourceId(4)), 5, 2),
     ];
     for first in 0..4 {
         for step in [1, 3] {
@@ -123,9 +123,9 @@ fn the_first_posted_of_exact_directed_and_wildcard_receives_wins() {
 #[test]
 fn a_directed_receive_takes_nothing_from_others() {
     let mut m = subject();
-    queue(&mut m, Want::untagged(From(Peer(1))), 1);
-    queue(&mut m, Want::tagged(From(Peer(1)), 7, 0), 2);
-    queue(&mut m, Want::tagged(From(Peer(1)), 0, !0), 3);
+    queue(&mut m, Want::untagged(From(SourceId(1))), 1);
+    queue(&mut m, Want::tagged(From(SourceId(1)), 7, 0), 2);
+    queue(&mut m, Want::tagged(From(SourceId(1)), 0, !0), 3);
     assert_eq!(taken(&mut m, &[message(0), message(2), tagged(0, 7), tagged(9, 7)]), [None; 4]);
     assert_eq!(taken(&mut m, &[tagged(1, 7), tagged(1, 7), message(1)]), [Some(2), Some(3), Some(1)]);
 }
@@ -158,12 +158,12 @@ fn the_oldest_unexpected_message_that_matches_is_received() {
     for (peer, tag, content) in [(1, 5, "a"), (2, 5, "b"), (1, 6, "c"), (2, 6, "d"), (1, 5, "e")] {
         store(&mut m, tagged(peer, tag), content);
     }
-    assert_eq!(receive(&mut m, Want::tagged(From(Peer(2)), 6, 0)), Some("d"));
-    assert_eq!(receive(&mut m, Want::tagged(From(Peer(3)), 5, 0)), None);
+    assert_eq!(receive(&mut m, Want::tagged(From(SourceId(2)), 6, 0)), Some("d"));
+    assert_eq!(receive(&mut m, Want::tagged(From(SourceId(3)), 5, 0)), None);
     assert_eq!(receive(&mut m, Want::tagged(Any, 5, 0)), Some("a"));
-    assert_eq!(receive(&mut m, Want::tagged(From(Peer(1)), 0, !0)), Some("c"));
+    assert_eq!(receive(&mut m, Want::tagged(From(SourceId(1)), 0, !0)), Some("c"));
     assert_eq!(receive(&mut m, Want::tagged(Any, 4, 1)), Some("b"));
-    assert_eq!(receive(&mut m, Want::tagged(From(Peer(1)), 4, 1)), Some("e"));
+    assert_eq!(receive(&mut m, Want::tagged(From(SourceId(1)), 4, 1)), Some("e"));
     assert_eq!(m.unexpected_len(), 0);
 }
 
@@ -173,9 +173,9 @@ fn untagged_unexpected_messages_are_received_in_order_by_source() {
     for (peer, content) in [(1, "a"), (2, "b"), (1, "c"), (2, "d")] {
         store(&mut m, message(peer), content);
     }
-    assert_eq!(receive(&mut m, Want::untagged(From(Peer(2)))), Some("b"));
+    assert_eq!(receive(&mut m, Want::untagged(From(SourceId(2)))), Some("b"));
     assert_eq!(receive(&mut m, Want::untagged(Any)), Some("a"));
-    assert_eq!(receive(&mut m, Want::untagged(From(Peer(9)))), None);
+    assert_eq!(receive(&mut m, Want::untagged(From(SourceId(9)))), None);
     assert_eq!(receive(&mut m, Want::untagged(Any)), Some("c"));
     assert_eq!(receive(&mut m, Want::untagged(Any)), Some("d"));
 }
@@ -208,7 +208,7 @@ fn an_id_names_nothing_once_its_receive_was_taken() {
 fn cancel_takes_the_oldest_receive_with_the_context() {
     let mut m = subject();
     queue(&mut m, Want::tagged(Any, 1, 0), 9);
-    queue(&mut m, Want::untagged(From(Peer(3))), 8);
+    queue(&mut m, Want::untagged(From(SourceId(3))), 8);
     assert_eq!(taken(&mut m, &[tagged(0, 1)]), [Some(9)], "frees the first slot: slots are not in order now");
     queue(&mut m, Want::tagged(Any, 0, !0), 8);
     queue(&mut m, Want::tagged(Any, 7, 0), 7);
@@ -240,7 +240,7 @@ fn a_row_of_cancels_sees_what_was_taken_and_posted_in_between() {
 
 #[test]
 fn cancel_inside_a_list_of_equal_receives_leaves_the_others_in_order() {
-    for want in [Want::tagged(Any, 1, 0), Want::tagged(From(Peer(0)), 1, 0), Want::tagged(Any, 1, 2)] {
+    for want in [Want::tagged(Any, 1, 0), Want::tagged(From(SourceId(0)), 1, 0), Want::tagged(Any, 1, 2)] {
         for gone in 1..=3 {
             let mut m = subject();
             (1..=3).for_each(|context| _ = queue(&mut m, want, context));
@@ -258,7 +258,7 @@ fn peek_leaves_the_message() {
     store(&mut m, Envelope { len: 44, data: Some(3), ..tagged(2, 6) }, "a");
     assert!(m.peek(&Want::tagged(Any, 7, 0)).is_none());
     let seen = m.peek(&Want::tagged(Any, 0, !0)).expect("matches").envelope;
-    assert_eq!((seen.len, seen.data, seen.peer, seen.tag), (44, Some(3), Peer(2), 6));
+    assert_eq!((seen.len, seen.data, seen.peer, seen.tag), (44, Some(3), SourceId(2), 6));
     assert_eq!(receive(&mut m, Want::tagged(Any, 6, 0)), Some("a"));
 }
 
@@ -269,7 +269,7 @@ fn nothing_else_matches_a_claimed_message() {
     store(&mut m, tagged(0, 1), "b");
     assert_eq!(m.claim(&Want::tagged(Any, 1, 0), 77).map(|message| message.content), Some("a"));
     assert_eq!(m.peek(&Want::tagged(Any, 1, 0)).map(|message| message.content), Some("b"));
-    assert_eq!(receive(&mut m, Want::tagged(From(Peer(0)), 0, !0)), Some("b"));
+    assert_eq!(receive(&mut m, Want::tagged(From(SourceId(0)), 0, !0)), Some("b"));
     assert_eq!(receive(&mut m, Want::tagged(Any, 1, 0)), None);
     assert_eq!((m.take_claimed(78), m.unexpected_len()), (None, 1));
     assert_eq!(m.take_claimed(77).map(|message| message.content), Some("a"));
@@ -278,17 +278,17 @@ fn nothing_else_matches_a_claimed_message() {
 
 #[test]
 fn discard_removes_the_message_and_frees_its_budget() {
-    let mut m: Subject = Matcher::new(&Config { bytes: 100, ..Config::default() });
+    let mut m: Subject = Matcher::new(&MatcherConfig { bytes: 100, ..MatcherConfig::default() });
     m.store(&message(0), "a", 60).expect("fits");
     assert_eq!(m.bytes_held(), 60);
     assert_eq!(m.discard(&Want::untagged(Any)).map(|message| message.content), Some("a"));
-    assert_eq!((m.bytes_held(), m.envelopes_of(Peer(0)), m.discard(&Want::untagged(Any))), (0, 0, None));
+    assert_eq!((m.bytes_held(), m.envelopes_of(SourceId(0)), m.discard(&Want::untagged(Any))), (0, 0, None));
 }
 
 #[test]
 fn without_room_for_bytes_the_envelope_is_stored_alone() {
-    let mut m: Subject = Matcher::new(&Config { bytes: 100, ..Config::default() });
-    assert!(!m.may_hold_bytes(Peer(0), 101));
+    let mut m: Subject = Matcher::new(&MatcherConfig { bytes: 100, ..MatcherConfig::default() });
+    assert!(!m.may_hold_bytes(SourceId(0), 101));
     assert_eq!(m.store(&message(0), "a", 101), Err(Refused { limit: Limit::Bytes, content: "a" }));
     m.store(&message(0), "token", 0).expect("an envelope is free");
     assert_eq!(receive(&mut m, Want::untagged(Any)), Some("token"));
@@ -296,20 +296,20 @@ fn without_room_for_bytes_the_envelope_is_stored_alone() {
 
 #[test]
 fn without_room_for_envelopes_that_sender_alone_stops_until_messages_are_received() {
-    let mut m: Subject = Matcher::new(&Config { envelopes: 90, ..Config::default() });
+    let mut m: Subject = Matcher::new(&MatcherConfig { envelopes: 90, ..MatcherConfig::default() });
     let mut sent = 0;
     while m.store(&message(3), "a", 0).is_ok() {
         sent += 1;
     }
     assert_eq!((sent, m.stopped_len(), m.stops()), (60, 1, 1));
-    assert!(!m.may_hold_envelope(Peer(3)) && m.may_hold_envelope(Peer(4)));
+    assert!(!m.may_hold_envelope(SourceId(3)) && m.may_hold_envelope(SourceId(4)));
     assert_eq!(m.poll_resume(), None);
     let mut received = 0;
-    while m.poll_resume() != Some(Peer(3)) {
+    while m.poll_resume() != Some(SourceId(3)) {
         receive(&mut m, Want::untagged(Any)).expect("still some");
         received += 1;
     }
-    assert!(m.may_hold_envelope(Peer(3)) && (1..30).contains(&received), "{received}");
+    assert!(m.may_hold_envelope(SourceId(3)) && (1..30).contains(&received), "{received}");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_dead_peer_takes_with_it_only_what_it_held_itself() {
     store(&mut m, tagged(1, 6), "there");
     m.claim(&Want::tagged(Any, 6, 0), 99);
     let mut claims = Vec::new();
-    let removed = m.drop_peer(Peer(1), |content, claim| {
+    let removed = m.drop_peer(SourceId(1), |content, claim| {
         claims.extend(claim);
         if claim.is_some() {
             *content = "lost"; // the paired receive will report it
@@ -330,9 +330,9 @@ fn a_dead_peer_takes_with_it_only_what_it_held_itself() {
         *content == "there"
     });
     assert_eq!((removed.len(), claims), (2, vec![99]));
-    assert!(removed.iter().all(|message| message.envelope.peer == Peer(1)));
+    assert!(removed.iter().all(|message| message.envelope.peer == SourceId(1)));
     assert_eq!(m.take_claimed(99).map(|message| message.content), Some("lost"));
-    assert_eq!((m.unexpected_len(), m.envelopes_of(Peer(1))), (4, 2));
+    assert_eq!((m.unexpected_len(), m.envelopes_of(SourceId(1))), (4, 2));
     assert_eq!(receive(&mut m, Want::tagged(Any, 5, 0)), Some("here"));
 }
 
@@ -348,17 +348,17 @@ fn draining_yields_all_receives_in_order_and_all_messages() {
     let (receives, messages) = m.drain();
     assert_eq!(receives, (0..4).map(plain).collect::<Vec<_>>());
     assert_eq!(messages.iter().map(|message| message.content).collect::<Vec<_>>(), ["b", "a"]);
-    assert_eq!((m.posted_len(), m.unexpected_len(), m.envelopes_of(Peer(0))), (0, 0, 0));
+    assert_eq!((m.posted_len(), m.unexpected_len(), m.envelopes_of(SourceId(0))), (0, 0, 0));
     assert_eq!(receive(&mut m, Want::tagged(Any, 9, 0)), None);
 }
 
 #[test]
 fn receives_of_one_source_can_be_extracted() {
     let mut m = subject();
-    queue(&mut m, Want::tagged(From(Peer(1)), 1, 0), 1);
+    queue(&mut m, Want::tagged(From(SourceId(1)), 1, 0), 1);
     queue(&mut m, Want::tagged(Any, 1, 0), 2);
-    queue(&mut m, Want::untagged(From(Peer(1))), 3);
-    let gone = m.extract_posted(|want, _| want.source == From(Peer(1)));
+    queue(&mut m, Want::untagged(From(SourceId(1))), 3);
+    let gone = m.extract_posted(|want, _| want.source == From(SourceId(1)));
     assert_eq!(gone, [plain(1), plain(3)]);
     assert_eq!(m.posted_len(), 1);
 }

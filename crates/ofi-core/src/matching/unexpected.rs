@@ -12,21 +12,21 @@
 
 use super::slab::{NIL, Slab};
 use super::table::{KeyHash, Table};
-use super::{Envelope, Peer, SourceFilter, Space, Unexpected, UnexpectedId, Want};
+use super::{Envelope, SourceFilter, SourceId, Space, Unexpected, UnexpectedId, Want};
 
 const ORDER: usize = 0;
 const SOURCE: usize = 1;
 const TAG: usize = 2;
 const SOURCE_TAG: usize = 3;
 
-struct Message<U> {
+struct ClaimableMessage<U> {
     message: Unexpected<U>,
     claim: usize,
     claimed: bool,
 }
 
 pub(super) struct UnexpectedMessages<U> {
-    slab: Slab<(), Message<U>, 4>,
+    slab: Slab<(), ClaimableMessage<U>, 4>,
     /// All messages of each space.
     order: [u32; 2],
     /// The messages of each space by peer.
@@ -65,7 +65,7 @@ impl<U> UnexpectedMessages<U> {
 
     pub(super) fn push(&mut self, message: Unexpected<U>) -> UnexpectedId {
         let Envelope { space, peer, tag, .. } = message.envelope;
-        let index = self.slab.insert((), Message { message, claim: 0, claimed: false });
+        let index = self.slab.insert((), ClaimableMessage { message, claim: 0, claimed: false });
         let at = peer.0 as usize;
         if at >= self.source.len() {
             self.source.resize(at + 1, [NIL; 2]);
@@ -117,7 +117,7 @@ impl<U> UnexpectedMessages<U> {
     }
 
     #[inline]
-    fn source_tag_list(&self, peer: Peer, tag: u64) -> Option<(usize, u32)> {
+    fn source_tag_list(&self, peer: SourceId, tag: u64) -> Option<(usize, u32)> {
         self.source_tag.first(&self.slab, self.hash.source_tag(peer.0, tag), |slab, head| {
             slab.at(head).has_source_tag(peer, tag)
         })
@@ -150,7 +150,7 @@ impl<U> UnexpectedMessages<U> {
         message.claim = context;
         message.claimed = true;
         self.claimed = self.slab.push::<ORDER>(self.claimed, index);
-        let is_key = |slab: &Slab<(), Message<U>, 4>, head| slab.at(head).claim == context;
+        let is_key = |slab: &Slab<(), ClaimableMessage<U>, 4>, head| slab.at(head).claim == context;
         self.claim.append(&mut self.slab, self.hash.tag(context as u64), is_key, index);
     }
 
@@ -168,7 +168,7 @@ impl<U> UnexpectedMessages<U> {
     /// untagged, tagged, then claimed, each in order of arrival.
     pub(super) fn extract(
         &mut self,
-        peer: Peer,
+        peer: SourceId,
         mut wanted: impl FnMut(&mut Unexpected<U>, Option<usize>) -> bool,
     ) -> Vec<Unexpected<U>> {
         let mut indices: Vec<u32> = Vec::new();
@@ -179,7 +179,7 @@ impl<U> UnexpectedMessages<U> {
             self.slab.list::<ORDER>(self.claimed).filter(|&index| self.at(index).envelope.peer == peer),
         );
         indices.retain(|&index| {
-            let Message { message, claim, claimed } = self.slab.at_mut(index);
+            let ClaimableMessage { message, claim, claimed } = self.slab.at_mut(index);
             wanted(message, claimed.then_some(*claim))
         });
         indices.into_iter().map(|index| self.remove(index)).collect()
@@ -215,14 +215,14 @@ impl<U> UnexpectedMessages<U> {
     }
 }
 
-impl<U> Message<U> {
+impl<U> ClaimableMessage<U> {
     #[inline]
     fn has_tag(&self, tag: u64) -> bool {
         self.message.envelope.tag == tag
     }
 
     #[inline]
-    fn has_source_tag(&self, peer: Peer, tag: u64) -> bool {
+    fn has_source_tag(&self, peer: SourceId, tag: u64) -> bool {
         self.message.envelope.tag == tag && self.message.envelope.peer == peer
     }
 }
@@ -231,7 +231,7 @@ const LISTED: &str = "a message is in the lists of its keys";
 
 #[cfg(test)]
 impl<U> UnexpectedMessages<U> {
-    pub(super) const SLOT_BYTES: usize = Slab::<(), Message<U>, 4>::SLOT_BYTES;
+    pub(super) const SLOT_BYTES: usize = Slab::<(), ClaimableMessage<U>, 4>::SLOT_BYTES;
 
     /// Checks U1 and U2, except the order of arrival, which the model checks.
     pub(super) fn check(&self) {
@@ -244,7 +244,7 @@ impl<U> UnexpectedMessages<U> {
             for (peer, heads) in (0..).zip(&self.source) {
                 for index in self.slab.check_list::<SOURCE>(heads[space as usize]) {
                     let Envelope { peer: other, space: its, .. } = self.at(index).envelope;
-                    assert!(other == Peer(peer) && its == space && !self.slab.at(index).claimed);
+                    assert!(other == SourceId(peer) && its == space && !self.slab.at(index).claimed);
                     sourced += 1;
                 }
             }

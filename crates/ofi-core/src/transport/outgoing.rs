@@ -2,7 +2,7 @@
 
 use ofi_api::{OpFlags, Piece, RemotePiece};
 
-use super::{Peer, RemoteData, RxName, Ticket};
+use super::{CompletionInfo, PeerId, RemoteData, RxName};
 use crate::atomic::Executor;
 
 /// An outgoing message.
@@ -13,7 +13,7 @@ pub struct OutMessage<'a> {
     /// Their number.
     pub len: usize,
     /// The destination.
-    pub peer: Peer,
+    pub peer: PeerId,
     /// The destination's receive context.
     pub rx: RxName,
     /// Whether `tag` counts.
@@ -24,8 +24,8 @@ pub struct OutMessage<'a> {
     pub data: u64,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// The argument of [`Host::open`](super::Host::open).
-    pub ticket: Ticket,
+    /// The argument of [`Upcalls::open`](super::Upcalls::open).
+    pub ticket: CompletionInfo,
 }
 
 /// An outgoing remote read or write. Local and remote lengths are equal.
@@ -40,15 +40,15 @@ pub struct OutRma<'a> {
     /// Bytes in all.
     pub len: usize,
     /// The peer that has it.
-    pub peer: Peer,
+    pub peer: PeerId,
     /// Carried by a write if `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
     /// The receive context of the peer that reports `data`.
     pub rx: RxName,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// The argument of [`Host::open`](super::Host::open).
-    pub ticket: Ticket,
+    /// The argument of [`Upcalls::open`](super::Upcalls::open).
+    pub ticket: CompletionInfo,
 }
 
 impl OutRma<'_> {
@@ -66,11 +66,11 @@ pub struct OutPlain {
     /// The bytes.
     pub piece: Piece,
     /// The destination.
-    pub peer: Peer,
+    pub peer: PeerId,
     /// The tag, of one that has it.
     pub tag: Option<u64>,
-    /// The argument of [`Host::open`](super::Host::open).
-    pub ticket: Ticket,
+    /// The argument of [`Upcalls::open`](super::Upcalls::open).
+    pub ticket: CompletionInfo,
 }
 
 /// A common remote read or write: of one piece at either end, not empty, without a message for the peer, and without
@@ -84,9 +84,9 @@ pub struct OutAccess {
     /// The peer's memory, as long as the piece.
     pub remote: RemotePiece,
     /// The peer that has it.
-    pub peer: Peer,
-    /// The argument of [`Host::open`](super::Host::open).
-    pub ticket: Ticket,
+    pub peer: PeerId,
+    /// The argument of [`Upcalls::open`](super::Upcalls::open).
+    pub ticket: CompletionInfo,
 }
 
 /// An outgoing atomic operation. All lengths are those of the target.
@@ -105,19 +105,19 @@ pub struct OutAtomic<'a> {
     /// Bytes in all; at most [`Transport::atomic_size`](super::Transport::atomic_size), and not 0.
     pub len: usize,
     /// The peer that has it.
-    pub peer: Peer,
+    pub peer: PeerId,
     /// Completion level, inject, fence, more.
     pub flags: OpFlags,
-    /// The argument of [`Host::open`](super::Host::open).
-    pub ticket: Ticket,
+    /// The argument of [`Upcalls::open`](super::Upcalls::open).
+    pub ticket: CompletionInfo,
 }
 
 /// An outgoing note: a small message from the core of one endpoint to the core of another
-/// ([`Host::noted`](super::Host::noted)).
+/// ([`Upcalls::noted`](super::Upcalls::noted)).
 #[derive(Clone, Copy)]
 pub struct OutNote<'a> {
     /// The destination.
-    pub peer: Peer,
+    pub peer: PeerId,
     /// Its content.
     pub words: [u64; 4],
     /// Memory with its payload.

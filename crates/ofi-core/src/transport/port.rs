@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ofi_api::{Address, Errno, Result};
 
 #[cfg(doc)]
-use super::Lanes;
+use super::TransportEndpoint;
 
 /// The maximum length of the data that an application attaches, in bytes (`FI_OPT_CM_DATA_SIZE`), as in C libfabric.
 pub const DATA_SIZE: usize = 256;
@@ -29,8 +29,8 @@ pub trait Port: Send + Sync {
     /// Takes the next packet: its sender and its bytes.
     fn receive(&self) -> Option<(Address, Vec<u8>)>;
     /// The data that accepting the just received request with this cookie needs. It is kept with the request and passed
-    /// to [`Lanes::adopt`].
-    fn held(&self, _cookie: u64) -> Option<Held> {
+    /// to [`TransportEndpoint::adopt`].
+    fn held(&self, _cookie: u64) -> Option<RequestData> {
         None
     }
     /// The error with which the port has lost its device, after which nothing arrives.
@@ -42,7 +42,7 @@ pub trait Port: Send + Sync {
 }
 
 /// A transport's data of a connection request.
-pub type Held = Arc<dyn std::any::Any + Send + Sync>;
+pub type RequestData = Arc<dyn std::any::Any + Send + Sync>;
 
 /// The maximum length of a connection packet, in bytes.
 pub const MAX_PACKET: usize = 512;
@@ -52,10 +52,10 @@ pub const MAX_PACKET: usize = 512;
 pub enum Reaction {
     /// Nothing.
     Nothing,
-    /// [`Lanes::join`] the sender, and send it this packet.
+    /// [`TransportEndpoint::join`] the sender, and send it this packet.
     Join(Vec<u8>),
     /// Send this packet back.
     Reply(Vec<u8>),
-    /// [`Lanes::part`]: the peer sends no more.
+    /// [`TransportEndpoint::part`]: the peer sends no more.
     Part,
 }

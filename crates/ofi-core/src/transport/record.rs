@@ -6,7 +6,7 @@
 
 use ofi_api::{OpFlags, RemotePiece, Result};
 
-use super::{Arrived, OutMessage, Peer, RemoteData, RxName};
+use super::{Arrived, OutMessage, PeerId, RemoteData, RxName};
 
 /// The maximum number of remote pieces of one operation (`rma_iov_limit`).
 pub const RMA_IOV_LIMIT: usize = 8;
@@ -125,7 +125,7 @@ impl Words<'_> {
     }
 
     /// The envelope of a message of `peer`, its length aside, as [`Fields::envelope`] wrote it.
-    pub fn arrived(&mut self, peer: Peer, flags: u8) -> Result<Arrived, Broken> {
+    pub fn arrived(&mut self, peer: PeerId, flags: u8) -> Result<Arrived, Broken> {
         let (tagged, has_data) = (flags & flag::TAGGED != 0, flags & flag::DATA != 0);
         let tag = self.word_if(tagged)?.unwrap_or(0);
         let data = self.word_if(has_data)?.unwrap_or(0);

@@ -9,7 +9,7 @@
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 
 use super::record::Broken;
-use super::{Host, Peer, Regions, RemoteData, Transport};
+use super::{PeerId, Regions, RemoteData, Transport, Upcalls};
 use crate::atomic::{Executor, Sent};
 use crate::auth::AuthKey;
 use crate::keys::Accessor;
@@ -48,7 +48,7 @@ pub fn total_len(remote: &[RemotePiece]) -> Result<usize, Broken> {
 impl<'a> Owner<'a> {
     /// The peer, as one that accesses memory here.
     #[inline]
-    fn accessor<'h, T: Transport, H: Host<T>>(self, host: &'h H, peer: Peer) -> Accessor<'h>
+    fn accessor<'h, T: Transport, H: Upcalls<T>>(self, host: &'h H, peer: PeerId) -> Accessor<'h>
     where
         'a: 'h,
     {
@@ -60,10 +60,10 @@ impl<'a> Owner<'a> {
     ///
     /// # Errors
     /// The error for the peer.
-    pub fn check<T: Transport, H: Host<T>>(
+    pub fn check<T: Transport, H: Upcalls<T>>(
         self,
         host: &H,
-        peer: Peer,
+        peer: PeerId,
         remote: &[RemotePiece],
         kind: Caps,
         access: MrAccess,
@@ -76,10 +76,10 @@ impl<'a> Owner<'a> {
     /// # Errors
     /// `remote` has another length.
     #[inline]
-    pub fn write<T: Transport, H: Host<T>>(
+    pub fn write<T: Transport, H: Upcalls<T>>(
         self,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         (remote, data): (&[RemotePiece], Option<RemoteData>),
         len: usize,
         copy: impl FnOnce(Accessor<'_>) -> Result<(), Errno>,
@@ -112,10 +112,10 @@ impl<'a> Owner<'a> {
     ///
     /// # Errors
     /// The error for the peer; `FI_EINVAL` if the operands do not fit to `remote`.
-    pub fn atomic<'s, T: Transport, H: Host<T>>(
+    pub fn atomic<'s, T: Transport, H: Upcalls<T>>(
         self,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         executor: &Executor,
         (remote, operands): (&[RemotePiece], &[u8]),
         sent: &'s mut Sent,
@@ -145,10 +145,10 @@ impl WriteInParts {
     ///
     /// # Errors
     /// It has no bytes, or more than can be counted.
-    pub fn begin<T: Transport, H: Host<T>>(
+    pub fn begin<T: Transport, H: Upcalls<T>>(
         owner: Owner<'_>,
         host: &H,
-        peer: Peer,
+        peer: PeerId,
         (op, remote, data): (u64, Box<[RemotePiece]>, Option<RemoteData>),
     ) -> Result<Self, Broken> {
         let len = total_len(&remote)?;
@@ -184,11 +184,11 @@ impl WriteInParts {
     ///
     /// # Errors
     /// The write has fewer bytes left.
-    pub fn part<T: Transport, H: Host<T>>(
+    pub fn part<T: Transport, H: Upcalls<T>>(
         &mut self,
         owner: Owner<'_>,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         part: usize,
         copy: impl FnOnce(Accessor<'_>, &[RemotePiece], usize) -> Result<(), Errno>,
     ) -> Result<Progress, Broken> {
@@ -237,10 +237,10 @@ impl ReadInParts {
     ///
     /// # Errors
     /// The error for the peer.
-    pub fn begin<T: Transport, H: Host<T>>(
+    pub fn begin<T: Transport, H: Upcalls<T>>(
         owner: Owner<'_>,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         (op, remote): (u64, Vec<RemotePiece>),
     ) -> Result<Option<Self>, Errno> {
         let len = owner.check(host, peer, &remote, Caps::RMA, MrAccess::REMOTE_READ)?;
@@ -271,11 +271,11 @@ impl ReadInParts {
     ///
     /// # Errors
     /// The error for the peer, which ends the read: a region was closed since it began.
-    pub fn part<T: Transport, H: Host<T>>(
+    pub fn part<T: Transport, H: Upcalls<T>>(
         &mut self,
         owner: Owner<'_>,
         host: &mut H,
-        peer: Peer,
+        peer: PeerId,
         part: usize,
         answer: impl FnOnce(Accessor<'_>, &[RemotePiece], usize) -> Result<(), Errno>,
     ) -> Result<bool, Errno> {

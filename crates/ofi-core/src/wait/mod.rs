@@ -12,8 +12,8 @@ use ofi_api::{Errno, Error, MutexCond, Result, WaitObj};
 pub use wait_set::Waits;
 
 use self::mutex_cond::Waker;
-use crate::bell::Bell;
 use crate::sys::WaitSet;
+use crate::wake_fd::WakeFd;
 
 /// A member of a wait set.
 pub trait Waitable: Send + Sync {
@@ -30,7 +30,7 @@ pub trait Waitable: Send + Sync {
 pub struct WaitObject {
     waker: Option<Waker>,
     /// Rung when something is there that no descriptor shows.
-    pub bell: Bell,
+    pub bell: WakeFd,
     /// The bell, and the descriptors of all sources.
     pub set: WaitSet,
     /// The wait set that the object belongs to.
@@ -49,7 +49,7 @@ impl WaitObject {
             _ => None,
         };
         let is_shown = matches!(wait_obj, WaitObj::Fd | WaitObj::Pollfd | WaitObj::MutexCond | WaitObj::Set);
-        let (bell, set) = (Bell::of(is_shown)?, WaitSet::new()?);
+        let (bell, set) = (WakeFd::of(is_shown)?, WaitSet::new()?);
         set.add(bell.fd())?;
         let waker = match wait_obj {
             WaitObj::MutexCond => Some(Waker::start(set.fd())?),

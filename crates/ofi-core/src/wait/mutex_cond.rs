@@ -12,28 +12,28 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{MutexCond, Result};
 
-use crate::bell::Bell;
 use crate::fork::Born;
 use crate::sys;
+use crate::wake_fd::WakeFd;
 
 /// The pause after the first broadcast, and the maximum pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(500));
 
 /// Never moved, as pthreads demand: it lies behind an `Arc`.
-struct Shared {
+struct MutexCondShared {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     cond: UnsafeCell<libc::pthread_cond_t>,
     stop: AtomicBool,
     /// Ends the thread's sleep.
-    bell: Bell,
+    bell: WakeFd,
 }
 
 // SAFETY: pthreads' objects are made to be used by many threads, through pointers.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for MutexCondShared {}
 // SAFETY: as above; nothing of them belongs to a thread while nobody holds the mutex.
-unsafe impl Send for Shared {}
+unsafe impl Send for MutexCondShared {}
 
-impl Drop for Shared {
+impl Drop for MutexCondShared {
     fn drop(&mut self) {
         // SAFETY: initialised by its constant; the application no longer uses what it got from an object that is gone.
         unsafe { libc::pthread_cond_destroy(self.cond.get()) };
@@ -44,7 +44,7 @@ impl Drop for Shared {
 
 /// The thread, and what it broadcasts.
 pub struct Waker {
-    shared: Arc<Shared>,
+    shared: Arc<MutexCondShared>,
     thread: Option<JoinHandle<()>>,
     born: Born,
 }
@@ -55,11 +55,11 @@ impl Waker {
     /// # Errors
     /// Errors of starting a thread, or of eventfd(2).
     pub fn start(fd: RawFd) -> Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MutexCondShared {
             mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
             cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
             stop: AtomicBool::new(false),
-            bell: Bell::new()?,
+            bell: WakeFd::new()?,
         });
         let theirs = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("ofi-cond".into());
@@ -89,7 +89,7 @@ impl Drop for Waker {
     }
 }
 
-impl Shared {
+impl MutexCondShared {
     fn watch(&self, fd: RawFd) {
         let mut pause = PAUSES.0;
         while !self.stop.load(Ordering::SeqCst) {

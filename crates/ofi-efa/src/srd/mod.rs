@@ -19,7 +19,7 @@ pub type Gid = [u8; 16];
 
 /// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct DeviceLimits {
     /// Longest message in bytes.
     pub mtu: usize,
     /// Maximum number of work requests in flight on one queue pair.
@@ -40,7 +40,7 @@ pub struct Limits {
     pub unsolicited: bool,
 }
 
-impl Limits {
+impl DeviceLimits {
     /// Maximum number of work requests in flight on a queue pair whose sends carry this many bytes inline. All its
     /// requests have one size, and the device has a fixed amount of memory for them.
     pub fn sends_of(&self, inline: usize) -> usize {
@@ -221,7 +221,7 @@ pub unsafe trait Device: Send + Sync {
     /// Its address.
     fn gid(&self) -> Gid;
     /// Its limits.
-    fn limits(&self) -> Limits;
+    fn limits(&self) -> DeviceLimits;
     /// Its description.
     fn nic(&self) -> Nic;
 

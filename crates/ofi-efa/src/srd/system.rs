@@ -13,8 +13,8 @@ use rustc_hash::FxHashMap;
 
 use super::attached::Attached;
 use super::{
-    Access, Action, Completion, Device, From, Gid, Limits, QueuePair, Region, Segment, Sizes, Status, To,
-    WorkRequest,
+    Access, Action, Completion, Device, DeviceLimits, From, Gid, QueuePair, Region, Segment, Sizes, Status,
+    To, WorkRequest,
 };
 
 /// The device's number of retries to a receiver that is not ready, as in C libfabric. After them, the endpoint backs
@@ -41,7 +41,7 @@ struct System {
     name: String,
     pd: Arc<ProtectionDomain>,
     gid: Gid,
-    limits: Limits,
+    limits: DeviceLimits,
     rnr_retry: Option<u8>,
     attached: Arc<Attached>,
 }
@@ -58,7 +58,7 @@ impl System {
                 Error::with(Errno::ENODEV, "the device has no GID; check the driver (ibv_devinfo -v)")
             })?
             .0;
-        let limits = Limits {
+        let limits = DeviceLimits {
             mtu: port.max_message,
             sends: info.max_send as usize,
             receives: info.max_receive as usize,
@@ -86,7 +86,7 @@ unsafe impl Device for System {
         self.gid
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> DeviceLimits {
         self.limits
     }
 
@@ -123,7 +123,7 @@ unsafe impl Device for System {
     unsafe fn register(&self, addr: *mut u8, len: usize, access: Access) -> Result<Box<dyn Region>> {
         // SAFETY: the caller's promise.
         let region = unsafe { MemoryRegion::new(&self.pd, addr, len, access) };
-        Ok(Box::new(Registered(region.map_err(|error| failed(&error))?)))
+        Ok(Box::new(RegisteredMemory(region.map_err(|error| failed(&error))?)))
     }
 
     fn register_dmabuf(
@@ -134,7 +134,7 @@ unsafe impl Device for System {
         access: Access,
     ) -> Result<Box<dyn Region>> {
         let region = MemoryRegion::of_dmabuf(&self.pd, (dmabuf.fd, dmabuf.offset), len, iova, access);
-        Ok(Box::new(Registered(region.map_err(|error| failed(&error))?)))
+        Ok(Box::new(RegisteredMemory(region.map_err(|error| failed(&error))?)))
     }
 
     fn asks_again(&self) -> bool {
@@ -186,10 +186,10 @@ unsafe impl Device for System {
     }
 }
 
-struct Registered(MemoryRegion);
+struct RegisteredMemory(MemoryRegion);
 
 // SAFETY: the registration ends with the value that holds it.
-unsafe impl Region for Registered {
+unsafe impl Region for RegisteredMemory {
     fn lkey(&self) -> u32 {
         self.0.lkey()
     }

@@ -30,7 +30,7 @@ pub struct Config {
 
 /// The counters that are kept for a peer.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub struct PeerCounts {
     pub packets: [u64; 2],
     pub lost: u64,
     pub duplicates: u64,

@@ -2,26 +2,26 @@
 //!
 //! Outgoing packets: `transmit.rs` sends them, `draft.rs` assembles one, `train.rs` makes rows of them, `sent.rs`
 //! records them, `pacing.rs` spreads them over time, `packet_size.rs` finds the path's limit. Incoming packets:
-//! `data.rs` processes single packets, `incoming.rs` rows, `foresight.rs` predicts the next ones, `placed.rs` takes
+//! `data.rs` processes single packets, `incoming.rs` rows, `prediction.rs` predicts the next ones, `placed.rs` takes
 //! predicted ones with more frames, `acks.rs` processes acknowledgements and finds losses. `timers.rs` handles the
-//! passing of time. Sessions: `question.rs` requests them, `session.rs` holds an active one, `resting.rs` an idle one
-//! in less memory, `past.rs` tells an echo from a restart. This file begins and ends sessions.
+//! passing of time. Sessions: `session_request.rs` requests them, `session.rs` holds an active one, `resting.rs` an
+//! idle one in less memory, `past.rs` tells an echo from a restart. This file begins and ends sessions.
 
 mod acks;
 mod config;
 mod data;
 mod draft;
-mod foresight;
 mod incoming;
 mod marks;
 mod pacing;
 mod packet_size;
 mod past;
 mod placed;
-mod question;
+mod prediction;
 mod resting;
 mod sent;
 mod session;
+mod session_request;
 mod skips;
 mod timers;
 mod train;
@@ -38,17 +38,17 @@ use crate::time::Instant;
 use crate::wire::handshake::param;
 use crate::wire::{Accept, Header, Init, Params, Stream, header};
 
-pub use config::{Config, Counts, Stats};
+pub use config::{Config, PeerCounts, Stats};
 pub use data::Arrival;
-pub use foresight::Foresight;
 use marks::Marks;
 use packet_size::PacketSize;
 pub use packet_size::{BASE_PACKET, MAX_PACKET_LEN};
-pub use past::Past;
+pub use past::OldIncarnations;
 use past::Retired;
-use question::Question;
-use resting::Resting;
+pub use prediction::RxPrediction;
+use resting::IdleSession;
 use session::Session;
+use session_request::SessionRequest;
 
 #[derive(Debug)]
 enum State {
@@ -87,9 +87,9 @@ pub struct Connection {
     state: State,
     session: Option<Box<Session>>,
     /// This end's request for a session, if one is pending.
-    pub question: Option<Box<Question>>,
+    pub question: Option<Box<SessionRequest>>,
     /// The session, while it is idle.
-    asleep: Option<Box<Resting>>,
+    asleep: Option<Box<IdleSession>>,
     /// The keys that protect the session's packets, if any.
     protection: Option<Box<Protection>>,
     pub sender: Senders,
@@ -122,7 +122,7 @@ pub struct Connection {
     /// Time without an answer while this end was polled and able to receive one.
     silent: Duration,
     last_tick: Instant,
-    pub stats: Counts,
+    pub stats: PeerCounts,
     /// Congestion marks, of this end's packets or the peer's.
     marks: Option<Box<Marks>>,
 }
@@ -159,7 +159,7 @@ impl Connection {
             retired: None,
             silent: Duration::ZERO,
             last_tick: Instant::default(),
-            stats: Counts::default(),
+            stats: PeerCounts::default(),
             marks: None,
         }
     }
@@ -418,7 +418,7 @@ impl Connection {
 
     /// The peer's counters.
     pub fn statistics(&self) -> Stats {
-        let Counts { packets, lost, duplicates, probes, stalls } = self.stats;
+        let PeerCounts { packets, lost, duplicates, probes, stalls } = self.stats;
         let marked = self.marks.as_ref().map_or([0; 2], |marks| marks.total);
         let mut stats = Stats { packets, lost, marked, duplicates, probes, stalls, ..Stats::default() };
         if let Some(session) = &self.session {

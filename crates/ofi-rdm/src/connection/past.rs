@@ -17,7 +17,7 @@ pub(super) struct Retired {
 
 /// The state that distinguishes echoes of a peer's questions from new ones, and this end's questions from echoes.
 #[derive(Debug, Default)]
-pub struct Past {
+pub struct OldIncarnations {
     /// Number of sessions that this end requested.
     pub attempts: u64,
     /// The peer's last incarnation.
@@ -51,13 +51,13 @@ impl Connection {
     }
 
     /// Takes the state that is kept until the peer returns.
-    pub fn past(&mut self) -> Past {
+    pub fn past(&mut self) -> OldIncarnations {
         let Self { attempts, peer_epoch, peer_attempt, .. } = *self;
-        Past { attempts, peer_epoch, peer_attempt, retired: self.retired.take() }
+        OldIncarnations { attempts, peer_epoch, peer_attempt, retired: self.retired.take() }
     }
 
     /// Restores the state that was kept when the peer was forgotten.
-    pub fn recall(&mut self, past: Past) {
+    pub fn recall(&mut self, past: OldIncarnations) {
         (self.attempts, self.peer_epoch) = (past.attempts, past.peer_epoch);
         (self.peer_attempt, self.retired) = (past.peer_attempt, past.retired);
     }

@@ -19,7 +19,7 @@ type Position = (u64, u64);
 /// The compact state of an idle session: all sent packets are acknowledged, and the driver has taken everything that
 /// arrived.
 #[derive(Debug)]
-pub struct Resting {
+pub struct IdleSession {
     pub remote: u64,
     pub peer: Params,
     window: u64,
@@ -35,7 +35,7 @@ pub struct Resting {
     last_hint: Option<Instant>,
 }
 
-impl Resting {
+impl IdleSession {
     /// Fills in the statistics.
     pub fn describe(&self, stats: &mut Stats) {
         stats.rtt_ns = self.rtt.smoothed().as_nanos() as u64;
@@ -77,11 +77,11 @@ impl Connection {
         self.sender.rest();
         let Some(session) = self.session.as_deref_mut() else { return };
         session.sent.forget();
-        if let Some((receive, received)) = Resting::of(session).filter(|_| session.sent.is_empty())
+        if let Some((receive, received)) = IdleSession::of(session).filter(|_| session.sent.is_empty())
             && let Some(session) = self.session.take()
         {
             let session = *session;
-            self.asleep = Some(Box::new(Resting {
+            self.asleep = Some(Box::new(IdleSession {
                 remote: session.remote,
                 peer: session.peer,
                 window: session.receive[0].window(),

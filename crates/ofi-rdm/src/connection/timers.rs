@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::question::Question;
+use super::session_request::SessionRequest;
 use super::{Config, Connection, State};
 use crate::driver::Lost;
 use crate::time::Instant;
@@ -26,7 +26,7 @@ const BLACK_HOLE_AFTER: (u32, Duration) = (4, Duration::from_millis(50));
 impl Connection {
     /// The time at which [`Connection::on_time`] must be called next.
     pub fn timeout(&self, config: &Config) -> Option<Instant> {
-        let question = self.question.as_deref().map(Question::timeout);
+        let question = self.question.as_deref().map(SessionRequest::timeout);
         if let State::Yielding { until } = self.state {
             return Some(until);
         }

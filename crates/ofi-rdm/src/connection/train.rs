@@ -1,7 +1,7 @@
 //! Rows of packets that differ only in their numbers: consecutive packets of a payload, made together.
 
 use super::{Config, Connection};
-use crate::driver::{Driver, Heads, Row};
+use crate::driver::{Driver, GsoBatch, Heads};
 use crate::time::Instant;
 use crate::wire::handshake::PACKET_COST;
 use crate::wire::header::{self, flag};
@@ -52,7 +52,7 @@ impl Connection {
         let flags = if checked { flag::CHECKED } else { sealed };
         let (token, at, part) = train.payload();
         let heads = Heads::new(&Header::new(Kind::Data, session.remote, number), stream, &train);
-        driver.fill_row(peer, token, at, Row { bytes: &mut *bytes, len, part, heads });
+        driver.fill_row(peer, token, at, GsoBatch { bytes: &mut *bytes, len, part, heads });
         // Flags, which only a full packet can have.
         if flags != 0 {
             for (number, packet) in (number..).zip(bytes.chunks_exact_mut(len)) {

@@ -1,14 +1,14 @@
 //! The interface between an endpoint and the code that drives it.
 
-mod row;
+mod gso_batch;
 
 use core::net::SocketAddr;
 
 use crate::stream::{Flow, Sender};
 use crate::wire::{Record, Stream};
 
-pub use row::Row;
-pub(crate) use row::{HEADS, Heads};
+pub use gso_batch::GsoBatch;
+pub(crate) use gso_batch::{HEADS, Heads};
 
 /// The code that drives an [`crate::Endpoint`]: the endpoint reports to it and asks it for bytes. Peers have numbers,
 /// dense from 0, in the order of their introduction. The number of a forgotten peer goes to the next new one.
@@ -60,7 +60,7 @@ pub trait Driver {
 
     /// Like [`Driver::fill`], for the packets in `row`. Each has room for `part` bytes at `skip`; these are consecutive
     /// in the payload, from `at` on.
-    fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: Row<'_>) {
+    fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: GsoBatch<'_>) {
         let part = row.part as u64;
         for (at, to) in (at..).step_by(row.part.max(1)).zip(row.parts()) {
             debug_assert_eq!(to.len() as u64, part);

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::pending::Pending;
 use super::{Arrivals, Endpoint};
-use crate::connection::{Arrival, Config, Foresight, open_packet};
+use crate::connection::{Arrival, Config, RxPrediction, open_packet};
 use crate::crypto::{Examined, Refusal, is_own};
 use crate::driver::{Began, Driver, Lost};
 use crate::hash;
@@ -22,7 +22,7 @@ const CHECKS_PER_NEW_PEER: usize = 2;
 const COOKIE_TIME: Duration = Duration::from_secs(8);
 
 /// The location of an address that a peer attributes to this endpoint.
-enum Place {
+enum AddressScope {
     /// One of this endpoint's addresses.
     Here,
     /// Not an address of this endpoint when the driver last listed them, which may be long ago.
@@ -76,11 +76,11 @@ impl Endpoint {
     /// Predicts the peer's next packets, assuming that they have these parts: each row is its first part, which
     /// continues a payload, and a number of parts. `None` if they cannot be predicted, or if packets must be read
     /// before they are accepted because they are sealed or have a checksum.
-    pub fn foresee(&self, peer: u32, stream: Stream, rows: &[(Part, usize)]) -> Option<Foresight> {
+    pub fn foresee(&self, peer: u32, stream: Stream, rows: &[(Part, usize)]) -> Option<RxPrediction> {
         self.peers.get(peer as usize)?.foresee(&self.config, stream, rows)
     }
 
-    /// Processes datagrams at the front of a row in which each was [predicted](Foresight::meets). Their payloads are
+    /// Processes datagrams at the front of a row in which each was [predicted](RxPrediction::meets). Their payloads are
     /// not in `arrivals`, but where the driver placed them. Returns the number of bytes processed. The rest is passed
     /// to [`Endpoint::handle_row`], with its payloads. The driver gets records whose payloads must not be read.
     pub fn handle_placed<D: Driver>(
@@ -399,9 +399,9 @@ impl Endpoint {
             Examined::Refused(refusal) => return self.refuse(from, init, refusal),
         };
         match self.place_of(init.server) {
-            Place::Here => {}
-            Place::Unknown => return,
-            Place::Elsewhere => return self.refuse(from, init, Refusal::Address),
+            AddressScope::Here => {}
+            AddressScope::Unknown => return,
+            AddressScope::Elsewhere => return self.refuse(from, init, Refusal::Address),
         }
         while let Some(expired) = self.pending.expire(now) {
             self.uncount(&expired);
@@ -456,7 +456,7 @@ impl Endpoint {
         // It is either from this endpoint itself, or a host at a peer's address reflects what was sent to the peer. A
         // key does not prevent that ("Selfie", RFC 9257 section 4.1).
         let asked = self.asked(from, init.session).filter(|&peer| !self.peers[peer as usize].is_open());
-        match asked.filter(|_| matches!(self.locate(from), Place::Here)) {
+        match asked.filter(|_| matches!(self.locate(from), AddressScope::Here)) {
             Some(peer) => {
                 let protection = self.identity.with_itself();
                 self.peers[peer as usize].begin_self(now, &self.config, init.epoch, protection);
@@ -468,23 +468,23 @@ impl Endpoint {
     }
 
     /// The location of `address`, which a peer attributes to this endpoint.
-    fn place_of(&mut self, address: SocketAddr) -> Place {
+    fn place_of(&mut self, address: SocketAddr) -> AddressScope {
         if !self.identity.knows_addresses() || self.own.is_empty() {
-            Place::Here
+            AddressScope::Here
         } else {
             self.locate(address)
         }
     }
 
-    fn locate(&mut self, address: SocketAddr) -> Place {
+    fn locate(&mut self, address: SocketAddr) -> AddressScope {
         if is_own(&self.own, &address) {
-            return Place::Here;
+            return AddressScope::Here;
         }
         if self.foreign.take() == Some(address) {
-            return Place::Elsewhere;
+            return AddressScope::Elsewhere;
         }
         self.unknown = Some(address);
-        Place::Unknown
+        AddressScope::Unknown
     }
 
     /// Asks a client to prove that it receives at its address.
@@ -593,9 +593,9 @@ impl Endpoint {
             return;
         }
         match self.place_of(accept.client) {
-            Place::Here => {}
-            Place::Unknown => return, // the question is repeated, and answered then
-            Place::Elsewhere => return self.lose(peer, Lost::Address, driver),
+            AddressScope::Here => {}
+            AddressScope::Unknown => return, // the question is repeated, and answered then
+            AddressScope::Elsewhere => return self.lose(peer, Lost::Address, driver),
         }
         driver.began(peer, began(from, false, accept.suite, &accept.params));
         let connection = &mut self.peers[peer as usize];

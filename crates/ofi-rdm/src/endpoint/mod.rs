@@ -4,12 +4,12 @@
 //! answer to a stranger is never longer than its datagram, and the number of pending answers is bounded.
 
 mod answers;
-mod book;
 mod datagrams;
 mod hosts;
 mod incoming;
 mod outgoing;
 mod past;
+mod peer_index;
 mod peers;
 mod pending;
 mod schedule;
@@ -21,10 +21,10 @@ use core::cmp::Reverse;
 use core::net::SocketAddr;
 
 pub use answers::{answer_liveness, answer_question};
-use book::Book;
 pub use datagrams::{Arrivals, Transmit};
 use hosts::Hosts;
 use past::Pasts;
+use peer_index::PeerIndex;
 use pending::PendingSessions;
 pub use statistics::EndpointStats;
 
@@ -45,7 +45,7 @@ pub struct Endpoint {
     secret: KeyBox,
     counter: u64,
     peers: Chunks<Connection>,
-    book: Book,
+    book: PeerIndex,
     /// Peers with a pending timer, in no order. Each peer knows its index.
     active: Vec<u32>,
     /// Peers that may have something to send, each once.
@@ -105,7 +105,7 @@ impl Endpoint {
             secret: KeyBox(key),
             counter: 0,
             peers: Chunks::new(),
-            book: Book::default(),
+            book: PeerIndex::default(),
             active: Vec::new(),
             ready: VecDeque::new(),
             turn: 0,

@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::SocketAddr;
 
-use crate::connection::Past;
+use crate::connection::OldIncarnations;
 
 /// The maximum number of peers remembered. Echoes follow their questions within moments.
 const MAX_PAST_PEERS: usize = 256;
@@ -11,7 +11,7 @@ const MAX_PAST_PEERS: usize = 256;
 /// The peers that were forgotten last, oldest first.
 #[derive(Debug, Default)]
 pub struct Pasts {
-    by_address: BTreeMap<SocketAddr, Past>,
+    by_address: BTreeMap<SocketAddr, OldIncarnations>,
     /// The remembered addresses, oldest first.
     order: VecDeque<SocketAddr>,
     /// At least the number of questions that this end sent to any forgotten peer. A peer that remembers such a number
@@ -21,7 +21,7 @@ pub struct Pasts {
 
 impl Pasts {
     /// Remembers a peer that is being forgotten.
-    pub fn remember(&mut self, address: SocketAddr, past: Past) {
+    pub fn remember(&mut self, address: SocketAddr, past: OldIncarnations) {
         self.attempts = self.attempts.max(past.attempts);
         if past.peer_epoch.is_none() {
             return; // there was never a session
@@ -42,7 +42,7 @@ impl Pasts {
     }
 
     /// Takes the remembered state of the peer at this address, which is added again.
-    pub fn recall(&mut self, address: &SocketAddr) -> Past {
+    pub fn recall(&mut self, address: &SocketAddr) -> OldIncarnations {
         let past = self.by_address.remove(address);
         if past.is_some() {
             self.order.retain(|other| other != address);
@@ -67,7 +67,7 @@ mod tests {
         for number in 0..1000_u16 {
             let epoch = Some(u64::from(number));
             let attempts = if number == 7 { 99 } else { 1 };
-            let mut past = Past::default();
+            let mut past = OldIncarnations::default();
             (past.attempts, past.peer_epoch) = (attempts, epoch);
             pasts.remember(at(number), past);
         }

@@ -9,10 +9,10 @@ use crate::wire::Stream;
 /// A [`Sender`] that needs no memory while everything is acknowledged and nothing is written. Reads work as before; a
 /// write wakes it.
 #[derive(Debug)]
-pub struct Senders(State);
+pub struct Senders(SendersState);
 
 #[derive(Debug)]
-enum State {
+enum SendersState {
     Awake(Box<Sender>),
     /// The next byte and the limit of each stream.
     Resting([(u64, u64); 2]),
@@ -24,15 +24,15 @@ static AT_REST: Sender = Sender::new();
 impl Senders {
     /// Streams of a new session.
     pub const fn new() -> Self {
-        Self(State::Resting([SendStream::BEGIN; 2]))
+        Self(SendersState::Resting([SendStream::BEGIN; 2]))
     }
 
     /// Releases the memory if everything is acknowledged.
     pub fn rest(&mut self) {
-        if let State::Awake(sender) = &mut self.0
+        if let SendersState::Awake(sender) = &mut self.0
             && sender.is_drained()
         {
-            self.0 = State::Resting([sender.commands.position(), sender.bulk.position()]);
+            self.0 = SendersState::Resting([sender.commands.position(), sender.bulk.position()]);
         }
     }
 }
@@ -43,8 +43,8 @@ impl Deref for Senders {
     #[inline]
     fn deref(&self) -> &Sender {
         match &self.0 {
-            State::Awake(sender) => sender,
-            State::Resting(_) => &AT_REST,
+            SendersState::Awake(sender) => sender,
+            SendersState::Resting(_) => &AT_REST,
         }
     }
 }
@@ -52,15 +52,15 @@ impl Deref for Senders {
 impl DerefMut for Senders {
     #[inline]
     fn deref_mut(&mut self) -> &mut Sender {
-        if let State::Resting([commands, bulk]) = self.0 {
-            self.0 = State::Awake(Box::new(Sender {
+        if let SendersState::Resting([commands, bulk]) = self.0 {
+            self.0 = SendersState::Awake(Box::new(Sender {
                 commands: SendStream::at(Stream::Commands, commands),
                 bulk: SendStream::at(Stream::Bulk, bulk),
             }));
         }
         match &mut self.0 {
-            State::Awake(sender) => sender,
-            State::Resting(_) => unreachable!("it was just woken"),
+            SendersState::Awake(sender) => sender,
+            SendersState::Resting(_) => unreachable!("it was just woken"),
         }
     }
 }
@@ -86,7 +86,7 @@ mod tests {
         senders.commands.ack(first);
         assert_eq!(senders.commands.pop_acked(), Some(5));
         senders.rest();
-        assert!(matches!(senders.0, State::Resting(_)));
+        assert!(matches!(senders.0, SendersState::Resting(_)));
         assert_eq!(send(&mut senders), 18..36);
         assert_eq!(senders.commands.position(), (36, 100_000));
     }

@@ -60,7 +60,7 @@ struct Owner {
 }
 
 /// State that belongs to the holder of `held`.
-struct Book {
+struct BiasState {
     /// Consecutive unbiased entries of the last thread.
     streak: u32,
     /// The length of such a streak that makes a thread the owner.
@@ -70,7 +70,7 @@ struct Book {
     may_bias: bool,
 }
 
-impl Book {
+impl BiasState {
     /// A bias was taken away: the next one is given later.
     fn count_revocation(&mut self) {
         self.wanted = self.wanted.saturating_mul(2).clamp(ALONE, ALONE_LONG);
@@ -89,7 +89,7 @@ pub struct RawLock {
     waiting: AtomicU32,
     /// All owners so far; the last list entry stands for no thread. Freed with the lock.
     owners: AtomicPtr<Owner>,
-    book: UnsafeCell<Book>,
+    book: UnsafeCell<BiasState>,
 }
 
 // SAFETY: `book` is used by the holder of `held` only, which is handed on with Release and Acquire; owners are reached
@@ -148,7 +148,7 @@ impl RawLock {
             last: AtomicUsize::new(NOBODY),
             waiting: AtomicU32::new(0),
             owners: AtomicPtr::new(nobody),
-            book: UnsafeCell::new(Book {
+            book: UnsafeCell::new(BiasState {
                 streak: 0,
                 wanted: 0,
                 owners: 0,
@@ -279,7 +279,7 @@ impl RawLock {
     /// Returns this thread's owner entry if it has the bias.
     fn keep_book<'a>(
         &'a self,
-        book: &mut Book,
+        book: &mut BiasState,
         owner: &'a Owner,
         me: usize,
         came_back: bool,
@@ -298,7 +298,7 @@ impl RawLock {
 
     /// Called by the holder of `held`: takes the bias from `owner`, and waits until it is outside.
     #[cold]
-    fn revoke(&self, book: &mut Book, owner: &Owner) {
+    fn revoke(&self, book: &mut BiasState, owner: &Owner) {
         self.unbias(book);
         let mut tries = 0;
         while owner.inside.load(Ordering::Acquire) != NOBODY {
@@ -308,7 +308,7 @@ impl RawLock {
     }
 
     /// Called by the holder of `held`: takes the bias away. Its owner may be inside still.
-    fn unbias(&self, book: &mut Book) {
+    fn unbias(&self, book: &mut BiasState) {
         self.bias.store(self.nobody(), Ordering::Relaxed); // BIAS
         if membarrier::heavy_private().is_err() {
             // A sandbox was entered in between. No processor delays a store for as long as this call.
@@ -319,7 +319,7 @@ impl RawLock {
 
     /// Called by the holder of `held` while no thread has the bias: gives the bias to this thread.
     #[cold]
-    fn bias_to(&self, book: &mut Book, me: usize) -> Option<&Owner> {
+    fn bias_to(&self, book: &mut BiasState, me: usize) -> Option<&Owner> {
         book.streak = 0;
         let mut known = self.owner(me);
         if known.is_null() && book.owners < OWNERS {

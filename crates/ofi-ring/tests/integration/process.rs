@@ -13,7 +13,7 @@ use std::{
 };
 
 use ofi_ring::{
-    doorbell::{Bell, Sleeper, Wake},
+    doorbell::{DoorbellSender, Sleeper, Wake},
     membarrier::{self, Support},
     record::{Consumer, Producer, ReserveError},
 };
@@ -122,7 +122,8 @@ fn sender() {
     let mut producer = unsafe { Producer::new(ours.lines(LINES), theirs.word(HEAD)) };
     let support = membarrier::register();
     // SAFETY: the mappings live longer.
-    let bell = unsafe { Bell::new(theirs.word(ATTENTION), theirs.word(SLEEPING), hints.word(0), support) };
+    let bell =
+        unsafe { DoorbellSender::new(theirs.word(ATTENTION), theirs.word(SLEEPING), hints.word(0), support) };
     let mut stream = Stream::new(1, LINES);
     for sent in 0..RECORDS {
         while let Err(error) = stream.send(&mut producer) {

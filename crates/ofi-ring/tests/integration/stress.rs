@@ -11,7 +11,7 @@ use std::{
 };
 
 use ofi_ring::{
-    doorbell::{Bell, Sleeper, Wake, take_hint},
+    doorbell::{DoorbellSender, Sleeper, Wake, take_hint},
     membarrier::{self, Support},
     mpsc::{self, PushError},
     record::ReserveError,
@@ -167,7 +167,8 @@ fn sleep_between_records(senders: u64, by_hint: bool) {
             let (receiver, start, finished) = (receiver.clone(), start.clone(), finished.clone());
             thread::spawn(move || {
                 // SAFETY: `words` outlives the bell.
-                let bell = unsafe { Bell::new(&words.attention, &*words.sleeping, &words.hint, support) };
+                let bell =
+                    unsafe { DoorbellSender::new(&words.attention, &*words.sleeping, &words.hint, support) };
                 let (mut stream, mut random) = (Stream::new(seed, COUNT), Random(seed));
                 let mut sent = 0_u64;
                 start.wait();

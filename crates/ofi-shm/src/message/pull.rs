@@ -2,23 +2,23 @@
 
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::Host;
+use ofi_core::transport::Upcalls;
 use ofi_ring::crash_point;
 
 use crate::Shm;
 use crate::command::{Words, flag, kind};
 use crate::common::Common;
-use crate::lane::bulk::Stream;
-use crate::lane::grants::KeyState;
-use crate::lane::parked::Parked;
-use crate::lane::pull::Pull;
-use crate::lane::{Broken, Lane};
-use crate::op::{Coming, Op};
+use crate::op::{Op, ReadPath};
+use crate::peer::bulk::BulkStream;
+use crate::peer::grants::KeyState;
+use crate::peer::parked::Parked;
+use crate::peer::pull::Pull;
+use crate::peer::{Broken, Peer};
 use crate::token::{Sink, Token};
 
-impl Lane {
+impl Peer {
     /// Moves an announced payload into the open receive `into`.
-    pub fn pull<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, token: Token, into: SlotId) {
+    pub fn pull<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H, token: Token, into: SlotId) {
         let Some(len) = host.receiving(into).map(|receiving| receiving.len) else { return };
         if token.key != 0 && token.high & flag::LENT == 0 && len > 0 {
             match self.grant(common, token.key, false) {
@@ -39,7 +39,7 @@ impl Lane {
     }
 
     /// Requests a payload in parts.
-    pub fn ask<H: Host<Shm>>(
+    pub fn ask<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -59,7 +59,7 @@ impl Lane {
             }
             Sink::Read(id) => {
                 if let Some(Op::Read { coming, .. }) = host.op(self.peer, id) {
-                    *coming = Coming::Parts(measured);
+                    *coming = ReadPath::Parts(measured);
                 }
                 return self.reply(common, kind::SEND | flag::SERVED, [token.op, 0, len as u64]);
             }
@@ -78,7 +78,7 @@ impl Lane {
     }
 
     /// Copies a payload out of the sender's library memory.
-    fn pull_directly<H: Host<Shm>>(
+    fn pull_directly<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -105,7 +105,7 @@ impl Lane {
     }
 
     /// The peer requests a payload, or the bytes of a write.
-    pub fn start_stream<H: Host<Shm>>(
+    pub fn start_stream<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -125,7 +125,7 @@ impl Lane {
             let len = len.min(bytes.len());
             if len > 0 {
                 // Of an empty payload nothing is pulled: a part of it would be one that was not requested.
-                self.bulk.streams.push_back(Stream::kept(bytes, into, len));
+                self.bulk.streams.push_back(BulkStream::kept(bytes, into, len));
             }
             return Ok(());
         }
@@ -136,17 +136,17 @@ impl Lane {
                         self.finish(host, id, Ok(()));
                     }
                 } else {
-                    self.bulk.streams.push_back(Stream::message(id, into, len));
+                    self.bulk.streams.push_back(BulkStream::message(id, into, len));
                 }
             }
-            Some(Op::Write(..)) => self.bulk.streams.push_back(Stream::write(id, into, len)),
+            Some(Op::Write(..)) => self.bulk.streams.push_back(BulkStream::write(id, into, len)),
             _ => return Err(Broken),
         }
         Ok(())
     }
 
     /// Processes a part of a pulled payload.
-    pub fn take_message_part<H: Host<Shm>>(
+    pub fn take_message_part<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,

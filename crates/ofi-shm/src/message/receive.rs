@@ -1,18 +1,18 @@
 //! The receiver: messages inside commands, and announcements.
 
-use ofi_core::transport::{Announced, Arrived, Delivery, Host, Peer, RxName};
+use ofi_core::transport::{Announced, Arrived, Delivery, PeerId, RxName, Upcalls};
 use ofi_ring::crash_point;
 
 use crate::Shm;
 use crate::command::{Words, flag, rx_of};
 use crate::common::Common;
-use crate::lane::{Broken, Flow, Lane};
+use crate::peer::{Broken, NextStep, Peer};
 use crate::token::Token;
 
 /// Takes a message of `peer` that has only an optional tag before its payload.
 #[inline(always)]
-pub fn deliver<const TAGGED: bool, H: Host<Shm>>(
-    peer: Peer,
+pub fn deliver<const TAGGED: bool, H: Upcalls<Shm>>(
+    peer: PeerId,
     host: &mut H,
     mut words: Words,
 ) -> Result<Delivery, Broken> {
@@ -23,15 +23,15 @@ pub fn deliver<const TAGGED: bool, H: Host<Shm>>(
     Ok(unsafe { host.deliver(&arrived, body) })
 }
 
-impl Lane {
+impl Peer {
     /// Takes a message.
-    pub fn take_message<H: Host<Shm>>(
+    pub fn take_message<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         high: u32,
         mut words: Words,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let confirm = if high & flag::CONFIRM != 0 { Some(words.next().ok_or(Broken)?) } else { None };
         let mut arrived = self.arrived(high, &mut words)?;
         let (body, len) = words.payload();
@@ -41,14 +41,14 @@ impl Lane {
         crash_point!("message.taken");
         if delivery != Delivery::Taken {
             if delivery == Delivery::Stopped {
-                return Ok(Flow::Stop);
+                return Ok(NextStep::Stop);
             }
             self.after_delivery(common, host, delivery);
         }
         if let Some(op) = confirm {
             self.done(common, op, Ok(()));
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// The envelope of a message, without its length.
@@ -61,13 +61,13 @@ impl Lane {
     }
 
     /// Takes an announcement.
-    pub fn take_announcement<H: Host<Shm>>(
+    pub fn take_announcement<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         high: u32,
         mut words: Words,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let mut next = || words.next().ok_or(Broken);
         let (op, len, key, offset) = (next()?, next()?, next()?, next()?);
         let mut arrived = self.arrived(high, &mut words)?;
@@ -76,9 +76,9 @@ impl Lane {
         match host.announce(&arrived, Token { op, high, key, offset }) {
             Announced::Pull(into) => self.pull(common, host, Token { op, high, key, offset }, into),
             Announced::Kept => {}
-            Announced::Stopped(_) => return Ok(Flow::Stop),
+            Announced::Stopped(_) => return Ok(NextStep::Stop),
             Announced::Unwanted(token) => self.discard(common, token),
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 }

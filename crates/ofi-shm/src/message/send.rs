@@ -3,21 +3,21 @@
 use ofi_api::{AddrFormat, Error, OpFlags, Piece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutMessage, Payload, Posted};
+use ofi_core::transport::{OutMessage, Payload, Posted, Upcalls};
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::Wake;
 
-use crate::command::{Writer, before, flag, kind, rx_bits};
+use crate::command::{CommandWriter, before, flag, kind, rx_bits};
 use crate::common::{Common, full};
-use crate::lane::Lane;
-use crate::lane::link::{Link, Up};
 use crate::layout::wish;
 use crate::op::Op;
+use crate::peer::Peer;
+use crate::peer::link::{Link, Up};
 use crate::stores::LONG;
 use crate::{Shm, region};
 
-impl Lane {
-    /// See [`ofi_core::transport::Lanes::send_now`].
+impl Peer {
+    /// See [`ofi_core::transport::TransportEndpoint::send_now`].
     ///
     /// # Safety
     /// `from` may be read for `len` bytes.
@@ -73,7 +73,7 @@ impl Lane {
         }
         let Ok(mut slot) = commands.reserve(before(usize::from(TAGGED), len) + len) else { return false };
         // SAFETY: a word for the tag, if there is one, and the payload were reserved.
-        let mut body = unsafe { Writer::new(slot.body()) };
+        let mut body = unsafe { CommandWriter::new(slot.body()) };
         if TAGGED {
             body.word(tag);
         }
@@ -95,7 +95,7 @@ impl Lane {
     }
 
     /// Sends a message.
-    pub fn send<H: Host<Shm>>(
+    pub fn send<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -135,7 +135,7 @@ impl Lane {
             }
         };
         // SAFETY: `words` words and the payload were reserved.
-        let mut body = unsafe { Writer::new(slot.body()) };
+        let mut body = unsafe { CommandWriter::new(slot.body()) };
         high = rx_bits(high | kind::MESSAGE, out.rx);
         if let Some(op) = op {
             body.word(op.to_wire());
@@ -173,7 +173,7 @@ impl Lane {
 
     #[cold]
     #[inline(never)]
-    fn send_slow<H: Host<Shm>>(
+    fn send_slow<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -219,7 +219,7 @@ impl Lane {
     }
 
     /// Announces a message whose payload stays here for now.
-    fn announce<H: Host<Shm>>(
+    fn announce<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,

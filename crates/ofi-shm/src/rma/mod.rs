@@ -9,19 +9,19 @@ mod owner;
 use ofi_api::{Errno, Error, OpFlags, Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::{Host, OutRma, Payload, Posted, RemoteData};
+use ofi_core::transport::{OutRma, Payload, Posted, RemoteData, Upcalls};
 use ofi_ring::crash_point;
 
 use crate::Shm;
-use crate::command::{RMA_IOV_LIMIT, Words, Writer, before, flag, kind, rx_bits};
+use crate::command::{CommandWriter, RMA_IOV_LIMIT, Words, before, flag, kind, rx_bits};
 use crate::common::{Common, full};
-use crate::lane::grants::KeyState;
-use crate::lane::link::Up;
-use crate::lane::parked::{Access, Parked};
-use crate::lane::{Broken, Lane};
+use crate::exposed_buffer::ExposedBuffer;
 use crate::layout::wish;
-use crate::lend::Lend;
-use crate::op::{Coming, Op};
+use crate::op::{Op, ReadPath};
+use crate::peer::grants::KeyState;
+use crate::peer::link::Up;
+use crate::peer::parked::{Access, Parked};
+use crate::peer::{Broken, Peer};
 use crate::stores::LONG;
 use crate::token::Sink;
 
@@ -37,20 +37,20 @@ struct Command<'a> {
 }
 
 /// The state of a write's bytes.
-enum Sent {
+enum WriteBytes {
     /// They are in the command.
     Inside,
     /// The peer requests them, or reads them directly.
-    Named(Option<Box<Lend>>),
+    Named(Option<Box<ExposedBuffer>>),
 }
 
 /// A read that the peer executes.
 const fn reading(pieces: Box<[Piece]>, len: usize) -> Op {
-    Op::Read { pieces, got: 0, len, coming: Coming::Asked }
+    Op::Read { pieces, got: 0, len, coming: ReadPath::Asked }
 }
 
 /// The route of an access.
-pub enum Route {
+pub enum AccessPath {
     /// Directly, through a mapping.
     Direct,
     /// Undecided: the peer has not answered yet.
@@ -59,9 +59,9 @@ pub enum Route {
     Command,
 }
 
-impl Lane {
+impl Peer {
     /// Reads or writes the peer's memory.
-    pub fn rma<H: Host<Shm>>(
+    pub fn rma<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -71,7 +71,7 @@ impl Lane {
         let data = out.remote_data();
         if self.parked.queue.is_empty() {
             match self.route(common, out.remote, out.write) {
-                Route::Direct => match self.direct(common, out.write, out.pieces, out.remote, data) {
+                AccessPath::Direct => match self.direct(common, out.write, out.pieces, out.remote, data) {
                     Ok(true) => return Ok(Posted::Done),
                     Ok(false) => {} // the grant was withdrawn: ask again
                     Err(errno) if errno == Errno::EAGAIN => return Err(Error::AGAIN),
@@ -82,8 +82,8 @@ impl Lane {
                         return Ok(Posted::Pending);
                     }
                 },
-                Route::Wait => {}
-                Route::Command => {
+                AccessPath::Wait => {}
+                AccessPath::Command => {
                     let id = host.open(self.peer, out.ticket, Op::Parked);
                     // SAFETY: the core lends the pieces of what it posts.
                     let payload = |flags| unsafe { Payload::new(out.pieces, out.len, flags) };
@@ -99,8 +99,8 @@ impl Lane {
                     return match sent {
                         Ok(sent) => {
                             let op = match (out.write, sent) {
-                                (true, Sent::Inside) => Op::Write(Payload::owned(Box::default()), None),
-                                (true, Sent::Named(lend)) => Op::Write(payload(out.flags), lend),
+                                (true, WriteBytes::Inside) => Op::Write(Payload::owned(Box::default()), None),
+                                (true, WriteBytes::Named(lend)) => Op::Write(payload(out.flags), lend),
                                 (false, _) => reading(out.pieces.into(), out.len),
                             };
                             if let Some(slot) = host.op(self.peer, id) {
@@ -160,19 +160,19 @@ impl Lane {
     }
 
     /// Chooses the route of an access to `remote`. Requests unknown grants.
-    pub fn route(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> Route {
+    pub fn route(&mut self, common: &Common, remote: &[RemotePiece], write: bool) -> AccessPath {
         if self.up().is_none() {
-            return Route::Wait;
+            return AccessPath::Wait;
         }
         if !self.may_be_direct(common) {
-            return Route::Command;
+            return AccessPath::Command;
         }
-        let mut route = Route::Direct;
+        let mut route = AccessPath::Direct;
         for piece in remote {
             match self.grant(common, piece.key, write) {
                 KeyState::Mapped(_) => {}
-                KeyState::Asked => route = Route::Wait,
-                KeyState::Refused => return Route::Command,
+                KeyState::Asked => route = AccessPath::Wait,
+                KeyState::Refused => return AccessPath::Command,
             }
         }
         route
@@ -237,7 +237,7 @@ impl Lane {
     }
 
     /// Sends an access for the peer to execute.
-    fn send_access(&mut self, common: &mut Common, access: &Command<'_>, id: SlotId) -> Result<Sent> {
+    fn send_access(&mut self, common: &mut Common, access: &Command<'_>, id: SlotId) -> Result<WriteBytes> {
         let &Command { write, pieces, remote, len, data, stays } = access;
         let mut words = 2 + 3 * remote.len() + usize::from(data.is_some());
         let inside = write && before(words, len) + len <= common.eager;
@@ -254,7 +254,7 @@ impl Lane {
             }
         };
         // SAFETY: words and payload were reserved.
-        let mut body = unsafe { Writer::new(slot.body()) };
+        let mut body = unsafe { CommandWriter::new(slot.body()) };
         body.word(id.to_wire());
         body.word(remote.len() as u64);
         for piece in remote {
@@ -295,11 +295,11 @@ impl Lane {
         }
         crash_point!("access.sent");
         self.ring(common);
-        Ok(if inside { Sent::Inside } else { Sent::Named(lend) })
+        Ok(if inside { WriteBytes::Inside } else { WriteBytes::Named(lend) })
     }
 
     /// Advances operations that waited for grants.
-    pub fn move_parked<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    pub fn move_parked<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         while let Some(parked) = self.parked.queue.pop_front() {
             match parked {
                 Parked::Pull { token, into } => {
@@ -330,7 +330,7 @@ impl Lane {
     }
 
     /// Starts a parked access, or returns it.
-    fn move_access<H: Host<Shm>>(
+    fn move_access<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -346,8 +346,8 @@ impl Lane {
             }
         };
         match self.route(common, &access.remote, access.write) {
-            Route::Wait => return Some(access),
-            Route::Direct => {
+            AccessPath::Wait => return Some(access),
+            AccessPath::Direct => {
                 match self.direct(common, access.write, pieces, &access.remote, access.data) {
                     Ok(true) => self.finish(host, id, Ok(())),
                     Ok(false) => return Some(access),
@@ -356,7 +356,7 @@ impl Lane {
                 }
                 return None;
             }
-            Route::Command => {}
+            AccessPath::Command => {}
         }
         let command = Command {
             write: access.write,
@@ -370,8 +370,8 @@ impl Lane {
         self.initiated.commanded += 1;
         if let Some(slot) = host.op(self.peer, id) {
             *slot = match (access.write, sent, access.payload) {
-                (true, Sent::Inside, _) => Op::Write(Payload::owned(Box::default()), None),
-                (true, Sent::Named(lend), payload) => Op::Write(payload, lend),
+                (true, WriteBytes::Inside, _) => Op::Write(Payload::owned(Box::default()), None),
+                (true, WriteBytes::Named(lend), payload) => Op::Write(payload, lend),
                 (false, _, payload) => match payload.into_pieces() {
                     Ok(pieces) => reading(pieces, access.len),
                     Err(_) => reading(Box::default(), 0),
@@ -382,7 +382,7 @@ impl Lane {
     }
 
     /// Takes the bytes of a read of this end.
-    pub fn take_read_data<H: Host<Shm>>(
+    pub fn take_read_data<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -392,14 +392,14 @@ impl Lane {
         let (body, part) = words.rest();
         let id = SlotId::from_wire(op);
         let Some(Op::Read { pieces, got, len, coming }) = host.op(self.peer, id) else { return Err(Broken) };
-        if offset != *got as u64 || part > *len - *got || *coming == Coming::Offered {
+        if offset != *got as u64 || part > *len - *got || *coming == ReadPath::Offered {
             return Err(Broken);
         }
         // SAFETY: the record holds `part` bytes; the pieces are lent until the read ends.
         unsafe { copy::scatter(body, part, pieces, *got) };
         *got += part;
         if got == len {
-            let (len, measured) = (*len, *coming == Coming::Parts(true));
+            let (len, measured) = (*len, *coming == ReadPath::Parts(true));
             self.finish(host, id, Ok(()));
             if measured {
                 self.transfer_completed(common, host, Sink::Read(id), len);

@@ -5,15 +5,15 @@ use ofi_core::copy::Stores;
 use ofi_core::keys::Accessor;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::served::{Progress, WriteInParts};
-use ofi_core::transport::{Host, RemoteData};
+use ofi_core::transport::{RemoteData, Upcalls};
 use ofi_ring::crash_point;
 
 use crate::Shm;
-use crate::command::{RMA_IOV_LIMIT, SHORT_READ, Words, Writer, flag, kind, rx_of};
+use crate::command::{CommandWriter, RMA_IOV_LIMIT, SHORT_READ, Words, flag, kind, rx_of};
 use crate::common::{Common, accessor};
-use crate::lane::bulk::Stream;
-use crate::lane::served::ServedWrite;
-use crate::lane::{Broken, Flow, Lane};
+use crate::peer::bulk::BulkStream;
+use crate::peer::served::ServedWrite;
+use crate::peer::{Broken, NextStep, Peer};
 use crate::token::{Sink, Token};
 
 /// The ranges of an access. They are few and short-lived.
@@ -57,24 +57,24 @@ fn remote_data(high: u32, words: &mut Words) -> Result<Option<RemoteData>, Broke
     Ok(Some(RemoteData { value: words.next().ok_or(Broken)?, rx: rx_of(high) }))
 }
 
-impl Lane {
+impl Peer {
     /// Takes a notice of a direct write by the peer.
-    pub fn take_notice<H: Host<Shm>>(
+    pub fn take_notice<H: Upcalls<Shm>>(
         &mut self,
         host: &mut H,
         high: u32,
         mut words: Words,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let (value, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
         let data = RemoteData { value, rx: rx_of(high) };
         crash_point!("notice.taken");
-        Ok(if host.remote_write(self.peer, data, len as usize) { Flow::Next } else { Flow::Stop })
+        Ok(if host.remote_write(self.peer, data, len as usize) { NextStep::Next } else { NextStep::Stop })
     }
 
     /// The operation and the ranges of an access, all checked. The outer error means a broken peer; the inner one is
     /// returned to it.
     #[expect(clippy::type_complexity, reason = "two kinds of error, one local use")]
-    pub fn parse_access<H: Host<Shm>>(
+    pub fn parse_access<H: Upcalls<Shm>>(
         &self,
         common: &Common,
         host: &H,
@@ -89,13 +89,13 @@ impl Lane {
     }
 
     /// Executes a short write of the peer.
-    pub fn take_write<H: Host<Shm>>(
+    pub fn take_write<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         high: u32,
         mut words: Words,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let op = words.next().ok_or(Broken)?;
         let remote = Targets::parse(&mut words)?;
         let data = remote_data(high, &mut words)?;
@@ -107,20 +107,20 @@ impl Lane {
         };
         let Progress::Ended(result) = common.owner().write(host, self.peer, (&remote, data), len, copy)?
         else {
-            return Ok(Flow::Stop);
+            return Ok(NextStep::Stop);
         };
         self.done(common, op, result);
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Starts a long write of the peer.
-    pub fn take_long_write<H: Host<Shm>>(
+    pub fn take_long_write<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         high: u32,
         mut words: Words,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let op = words.next().ok_or(Broken)?;
         let remote = Targets::parse(&mut words)?;
         let data = remote_data(high, &mut words)?;
@@ -132,7 +132,7 @@ impl Lane {
         let write = write?;
         if let Some(errno) = write.refusal() {
             self.done(common, op, Err(errno));
-            return Ok(Flow::Next);
+            return Ok(NextStep::Next);
         }
         let len = write.left();
         let sink = Sink::Write(self.served.writes.insert(ServedWrite { write, is_measured: false }));
@@ -143,11 +143,11 @@ impl Lane {
         } else {
             self.ask(common, host, token, sink, len, false);
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Executes a part of a long write. Returns `false` if it must wait.
-    pub fn take_write_part<H: Host<Shm>>(
+    pub fn take_write_part<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -186,7 +186,7 @@ impl Lane {
     }
 
     /// A long write of the peer has ended, whose bytes were copied from process to process.
-    pub fn written<H: Host<Shm>>(
+    pub fn written<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -202,29 +202,29 @@ impl Lane {
     }
 
     /// Executes a read of the peer, or starts to.
-    pub fn take_read<H: Host<Shm>>(
+    pub fn take_read<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
         mut words: Words,
-    ) -> Result<Flow, Broken> {
+    ) -> Result<NextStep, Broken> {
         let (op, checked) = self.parse_access(common, host, &mut words, Caps::RMA, MrAccess::REMOTE_READ)?;
         match checked {
             Err(errno) => self.done(common, op, Err(errno)),
             Ok((remote, len)) => {
                 let offered = len > SHORT_READ && self.offer(common, host, op, &remote);
                 if !offered && self.served.serving > 0 {
-                    return Ok(Flow::Stop); // it would overtake offered reads
+                    return Ok(NextStep::Stop); // it would overtake offered reads
                 }
                 if len > SHORT_READ {
                     crash_point!("read_long.taken");
                     (self.served.serving, self.busy) = (self.served.serving + 1, true);
                     if !offered {
-                        self.bulk.streams.push_back(Stream::read((*remote).into(), op, len));
+                        self.bulk.streams.push_back(BulkStream::read((*remote).into(), op, len));
                     }
                 } else {
                     match self.reply_data(common, host, op, &remote, len) {
-                        None => return Ok(Flow::Stop),
+                        None => return Ok(NextStep::Stop),
                         Some(false) => {}
                         Some(true) => {
                             host.accessed(&common.shared.domain.regions, MrAccess::REMOTE_READ, &remote);
@@ -233,11 +233,11 @@ impl Lane {
                 }
             }
         }
-        Ok(Flow::Next)
+        Ok(NextStep::Next)
     }
 
     /// Sends the bytes of a short read, or an error. Returns whether it sent the bytes; `None` if there is no room.
-    fn reply_data<H: Host<Shm>>(
+    fn reply_data<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &H,
@@ -248,7 +248,7 @@ impl Lane {
         let peer = self.peer;
         let mut slot = self.link_mut()?.replies.reserve(8 + len).ok()?;
         // SAFETY: a word and `len` bytes were reserved.
-        let mut body = unsafe { Writer::new(slot.body()) };
+        let mut body = unsafe { CommandWriter::new(slot.body()) };
         body.word(op);
         let (who, regions) = (accessor(common, host, peer), &common.shared.domain.regions);
         // SAFETY: `len` bytes were reserved behind the word.

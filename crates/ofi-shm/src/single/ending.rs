@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ofi_core::transport::Host;
-use ofi_ring::{crash_point, ticket};
+use ofi_core::transport::Upcalls;
+use ofi_ring::{access_token, crash_point};
 
-use crate::lane::Lane;
-use crate::lane::link::Link;
 use crate::layout::pair;
+use crate::peer::Peer;
+use crate::peer::link::Link;
 use crate::token::Sink;
 use crate::{Shm, cma, sys};
 
@@ -33,19 +33,19 @@ pub fn deadline() -> Instant {
     Instant::now() + if trusts_writers() { WRITER_TIMEOUT } else { REDUCED_WRITER_TIMEOUT }
 }
 
-impl Lane {
+impl Peer {
     /// Revokes the peer's write access and waits until it does not write (S1), at the latest until `deadline`.
     pub fn withdraw(&mut self, deadline: Instant) {
         let (Some(Link { own, up: Some(up), .. }), Some(single)) = (&self.link, &self.single) else { return };
-        ticket::clear(own.word64(pair::TARGET));
-        ticket::settle();
+        access_token::clear(own.word64(pair::TARGET));
+        access_token::settle();
         crash_point!("close.withdraw");
         if single.tickets == 0 {
             return;
         }
         let writing: &AtomicU64 = cma::word(&up.parts.pair, pair::WRITING);
         let mut looks = 0u32;
-        while ticket::is_writing(writing, single.tickets) {
+        while access_token::is_writing(writing, single.tickets) {
             if sys::has_ended(up.parts.process.pid) {
                 return;
             }
@@ -70,14 +70,15 @@ impl Lane {
         if self.single.is_some()
             && let Some(Link { own, .. }) = &self.link
         {
-            (0..pair::LENT_SLOTS).for_each(|slot| ticket::clear(own.word64(pair::LENT + 8 * slot)));
-            ticket::settle();
+            (0..pair::LENT_SLOTS).for_each(|slot| access_token::clear(own.word64(pair::LENT + 8 * slot)));
+            access_token::settle();
         }
         self.withdraw(deadline);
     }
 
-    /// Receives and reads may have ended without this lane; see [`ofi_core::transport::Lanes::settle_receives`].
-    pub fn settle_receives<H: Host<Shm>>(&mut self, host: &mut H) {
+    /// Receives and reads may have ended without this lane; see
+    /// [`ofi_core::transport::TransportEndpoint::settle_receives`].
+    pub fn settle_receives<H: Upcalls<Shm>>(&mut self, host: &mut H) {
         let sink = self.single.as_ref().and_then(|single| single.inward.as_ref()).map(|inward| inward.sink);
         if sink.is_some_and(|sink| !self.is_wanted(host, sink)) {
             self.withdraw(deadline());

@@ -8,22 +8,22 @@ use std::time::Instant;
 use ofi_api::{Errno, MrAccess, Piece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::Host;
-use ofi_ring::{crash_point, ticket};
+use ofi_core::transport::Upcalls;
+use ofi_ring::{access_token, crash_point};
 
 use super::ending::trusts_writers;
 use super::{BYTES, TURN, chunk, deadline, pack, unpack};
 use crate::Shm;
 use crate::cma::{self, Fault};
-use crate::command::{Writer, flag, kind};
+use crate::command::{CommandWriter, flag, kind};
 use crate::common::{Common, accessor};
-use crate::lane::link::Link;
-use crate::lane::single::{Inward, Queued};
-use crate::lane::{Broken, Lane};
 use crate::layout::pair;
-use crate::op::{Coming, Op};
-use crate::openings::{Opening, Registered};
+use crate::op::{Op, ReadPath};
+use crate::openings::{Opening, RegisteredMemory};
 use crate::path::Path;
+use crate::peer::link::Link;
+use crate::peer::single::{Inward, Queued};
+use crate::peer::{Broken, Peer};
 use crate::settings::SingleCopy;
 use crate::token::{Sink, Token};
 
@@ -41,7 +41,7 @@ enum CopyStatus {
     Refused(Errno),
 }
 
-impl Lane {
+impl Peer {
     /// Whether the settings of both ends permit direct copies of this length.
     pub fn is_single(&self, common: &Common, len: usize) -> bool {
         let wanted = common.single != SingleCopy::Never && len >= common.single_size && len as u64 <= BYTES;
@@ -64,7 +64,7 @@ impl Lane {
     }
 
     /// Queues an announced payload for this path, after those on another.
-    fn queue_transfer<H: Host<Shm>>(
+    fn queue_transfer<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -78,7 +78,7 @@ impl Lane {
 
     /// Starts waiting payloads on the path that is in use, because paths that overlap could not be compared. One single
     /// copy runs at a time.
-    fn start_waiting<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    fn start_waiting<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         while let Some(single) = &mut self.single
             && let Some(next) = single.waiting.front()
         {
@@ -108,7 +108,7 @@ impl Lane {
     }
 
     /// A measured payload has arrived.
-    pub fn transfer_completed<H: Host<Shm>>(
+    pub fn transfer_completed<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -126,7 +126,7 @@ impl Lane {
     }
 
     /// A measured payload is no longer in flight.
-    pub fn transfer_ended<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    pub fn transfer_ended<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         if let Some(single) = &mut self.single {
             single.in_flight = single.in_flight.saturating_sub(1);
             self.start_waiting(common, host);
@@ -134,7 +134,7 @@ impl Lane {
     }
 
     /// Advances the current inward copy, and starts waiting ones.
-    pub(super) fn copy_all_in<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    pub(super) fn copy_all_in<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         let mut budget = TURN;
         while let Some(mut inward) = self.single.as_mut().and_then(|single| single.inward.take()) {
             let status = self.copy_in(common, host, &mut inward, &mut budget);
@@ -201,25 +201,25 @@ impl Lane {
     }
 
     /// Whether the payload that is being copied to this end is still wanted.
-    pub(super) fn is_wanted<H: Host<Shm>>(&self, host: &mut H, sink: Sink) -> bool {
+    pub(super) fn is_wanted<H: Upcalls<Shm>>(&self, host: &mut H, sink: Sink) -> bool {
         match sink {
             Sink::Receive(into) => host.receiving(into).is_some(),
             Sink::Write(id) => self.served.writes.get(id).is_some(),
             Sink::Read(id) => match host.op(self.peer, id) {
-                Some(Op::Read { coming, .. }) => *coming != Coming::Unwanted,
+                Some(Op::Read { coming, .. }) => *coming != ReadPath::Unwanted,
                 _ => false,
             },
         }
     }
 
     /// Declines the peer's offer to a read.
-    fn refuse_offer<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H, token: Token, id: SlotId) {
+    fn refuse_offer<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H, token: Token, id: SlotId) {
         self.finish(host, id, Err(Errno::ECANCELED));
         self.tell_read(common, token, Some(Errno::ECANCELED));
     }
 
     /// Reads from the front, and checks what the sender has written.
-    fn copy_in<H: Host<Shm>>(
+    fn copy_in<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -249,7 +249,8 @@ impl Lane {
             let word = cma::word(&up.parts.pair, offset).load(Ordering::Acquire);
             if writes { unpack(word, ticket).unwrap_or_default() } else { (0, false) }
         };
-        let is_writing = || writes && ticket::is_writing(cma::word(&up.parts.pair, pair::WRITING), ticket);
+        let is_writing =
+            || writes && access_token::is_writing(cma::word(&up.parts.pair, pair::WRITING), ticket);
         if alone && is_writing() {
             return CopyStatus::Busy;
         }
@@ -288,7 +289,7 @@ impl Lane {
                     let Some(served) = self.served.writes.get(id) else { return CopyStatus::Unwanted };
                     let who = accessor(common, host, self.peer);
                     let part = (inward.front, size);
-                    match Registered::find(
+                    match RegisteredMemory::find(
                         &common.shared.domain,
                         who,
                         served.write.remote()[0],
@@ -308,7 +309,10 @@ impl Lane {
             crash_point!("single.read");
             let slot = inward.token.key as usize & 0xFF;
             let lent = slot < pair::LENT_SLOTS
-                && ticket::is_still_lent(cma::word(&up.parts.pair, pair::LENT + 8 * slot), inward.token.key);
+                && access_token::is_still_lent(
+                    cma::word(&up.parts.pair, pair::LENT + 8 * slot),
+                    inward.token.key,
+                );
             if read.is_ok() && lent {
                 inward.front += size;
                 common.counts.single_read += size as u64;
@@ -329,8 +333,8 @@ impl Lane {
             return CopyStatus::Busy;
         }
         // S1: from here on the sender starts no chunk.
-        ticket::clear(target);
-        ticket::settle();
+        access_token::clear(target);
+        access_token::settle();
         if is_writing() {
             return CopyStatus::Busy; // the sender is in the middle of a chunk, whose bytes have already arrived
         }
@@ -360,7 +364,7 @@ impl Lane {
     ///
     /// # Errors
     /// Why the peer may not write there.
-    fn share<H: Host<Shm>>(
+    fn share<H: Upcalls<Shm>>(
         &mut self,
         common: &Common,
         host: &mut H,
@@ -390,7 +394,8 @@ impl Lane {
                 let Some(served) = self.served.writes.get(id) else { return Ok(false) };
                 let who = accessor(common, host, self.peer);
                 let (piece, all) = (served.write.remote()[0], (0, inward.len));
-                match Registered::find(&common.shared.domain, who, piece, all, MrAccess::REMOTE_WRITE)? {
+                match RegisteredMemory::find(&common.shared.domain, who, piece, all, MrAccess::REMOTE_WRITE)?
+                {
                     Some(found) => {
                         one = [Piece::new(found.addr, inward.len)];
                         registered = Some((found, piece.key));
@@ -421,7 +426,7 @@ impl Lane {
                 own.word64(pair::TARGET).store(ticket, Ordering::Release);
             }
             // SAFETY: four words and two for each piece were reserved.
-            let mut body = unsafe { Writer::new(slot.body()) };
+            let mut body = unsafe { CommandWriter::new(slot.body()) };
             [inward.token.op, ticket, inward.len as u64, count as u64]
                 .into_iter()
                 .for_each(|word| body.word(word));
@@ -437,7 +442,7 @@ impl Lane {
     }
 
     /// The owner of the memory that this end reads permits a direct copy.
-    pub fn take_offer<H: Host<Shm>>(
+    pub fn take_offer<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -449,22 +454,22 @@ impl Lane {
         let Some(Op::Read { len, coming, .. }) = host.op(self.peer, id) else { return Err(Broken) };
         let token = Token { op, high: high | flag::SERVED, key, offset };
         match coming {
-            Coming::Asked => {}
-            Coming::Unwanted => {
+            ReadPath::Asked => {}
+            ReadPath::Unwanted => {
                 self.refuse_offer(common, host, token, id);
                 return Ok(());
             }
-            Coming::Offered | Coming::Parts(_) => return Err(Broken),
+            ReadPath::Offered | ReadPath::Parts(_) => return Err(Broken),
         }
         let len = *len;
-        *coming = Coming::Offered;
+        *coming = ReadPath::Offered;
         crash_point!("offer.taken");
         self.start_transfer(common, host, token, Sink::Read(id), len);
         Ok(())
     }
 
     /// Starts the transfer of a payload on the chosen path.
-    pub fn start_transfer<H: Host<Shm>>(
+    pub fn start_transfer<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,

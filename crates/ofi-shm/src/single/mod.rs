@@ -16,12 +16,13 @@
 //! to the other end. If neither can, the whole message comes through the bulk ring.
 //!
 //! Nobody writes into memory whose operation has ended, and bytes read from such memory are discarded. The words and
-//! their order are those of [`ofi_ring::ticket`], which loom checks. Here:
+//! their order are those of [`ofi_ring::access_token`], which loom checks. Here:
 //! S1. A sender writes each chunk under a claim of `TARGET`, which it announces in `WRITING`. A receiver that ends a
 //!     receive for any reason clears `TARGET` and waits until `WRITING` no longer holds the ticket, or the sender's
-//!     process has ended: [`Lane::withdraw`]. Closing a registration does the same for a write that is being copied
+//!     process has ended: [`Peer::withdraw`]. Closing a registration does the same for a write that is being copied
 //!     into it.
-//! S2. A sender clears `LENT` when its operation ends ([`Lend`]), before the application owns the memory again. A
+//! S2. A sender clears `LENT` when its operation ends ([`ExposedBuffer`]), before the application owns the memory
+//! again. A
 //!     receiver checks it after each read, and discards the bytes if the ticket is gone. Closing a registration revokes
 //!     reads of it.
 //! S3. `CLAIMED` and `WRITTEN` begin with 16 bits of the ticket, and a sender sets them at each `Share`, of which a
@@ -35,13 +36,13 @@ mod outward;
 
 use std::sync::atomic::Ordering;
 
-use ofi_core::transport::Host;
+use ofi_core::transport::Upcalls;
 
 pub use self::ending::deadline;
 use crate::common::Common;
-use crate::lane::Lane;
-use crate::lane::link::Link;
 use crate::layout::pair;
+use crate::peer::Peer;
+use crate::peer::link::Link;
 use crate::{Shm, cma};
 
 /// The maximum length of a chunk, in bytes: a system call of about 60 us, for which the end of an operation may have to
@@ -73,7 +74,7 @@ fn chunk(left: usize, alone: bool) -> usize {
     share.clamp(MIN_CHUNK_LEN, MAX_CHUNK_LEN).min(left)
 }
 
-impl Lane {
+impl Peer {
     /// Whether this end may read the peer's memory, write there with `write`. Asks the kernel once.
     fn may_copy(&mut self, common: &mut Common, write: bool) -> bool {
         let Some(up) = self.up() else { return false };
@@ -104,7 +105,7 @@ impl Lane {
     }
 
     /// Advances single copies in both directions.
-    pub fn move_single<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    pub fn move_single<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.copy_out(common, host);
         self.copy_all_in(common, host);
     }

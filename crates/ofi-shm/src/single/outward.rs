@@ -7,29 +7,29 @@ use std::sync::atomic::Ordering;
 use ofi_api::{Errno, MrAccess, Piece, RemotePiece};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
-use ofi_core::transport::Host;
-use ofi_ring::{crash_point, ticket};
+use ofi_core::transport::Upcalls;
+use ofi_ring::{access_token, crash_point};
 
 use super::{BYTES, GIVEN_UP, TURN, chunk, pack, unpack};
 use crate::Shm;
 use crate::cma::{self, Fault};
 use crate::command::{Words, flag, kind};
 use crate::common::{Common, accessor};
-use crate::lane::bulk::Stream;
-use crate::lane::link::Link;
-use crate::lane::served::ServedRead;
-use crate::lane::single::{Origin, Outward};
-use crate::lane::{Broken, Lane};
+use crate::exposed_buffer::ExposedBuffer;
 use crate::layout::pair;
-use crate::lend::Lend;
 use crate::op::Op;
-use crate::openings::{Opening, Registered};
+use crate::openings::{Opening, RegisteredMemory};
 use crate::pair::OwnPair;
+use crate::peer::bulk::BulkStream;
+use crate::peer::link::Link;
+use crate::peer::served::ServedRead;
+use crate::peer::single::{Origin, Outward};
+use crate::peer::{Broken, Peer};
 
 /// The maximum number of a peer's reads that are offered at a time.
 const MAX_OFFERS: usize = 8;
 
-impl Lane {
+impl Peer {
     /// Lends a payload to the peer if it may be copied directly. Returns flags and words for its announcement, and the
     /// state that the operation keeps.
     pub fn lend(
@@ -37,7 +37,7 @@ impl Lane {
         common: &mut Common,
         pieces: &[Piece],
         len: usize,
-    ) -> Option<(u32, [u64; 2], Option<Box<Lend>>)> {
+    ) -> Option<(u32, [u64; 2], Option<Box<ExposedBuffer>>)> {
         if !self.is_single(common, len) {
             return None;
         }
@@ -50,7 +50,7 @@ impl Lane {
             own.word64(pair::LENT + 8 * slot).store(ticket, Ordering::Relaxed); // published by the announcement
             high |= flag::LENT;
             words = [ticket, one.addr.addr() as u64];
-            lend = Some(Box::new(Lend::new(own, slot, ticket, None)));
+            lend = Some(Box::new(ExposedBuffer::new(own, slot, ticket, None)));
         }
         (high != 0).then_some((high, words, lend))
     }
@@ -67,7 +67,7 @@ impl Lane {
     }
 
     /// Lets the peer choose the path of its read of registered memory. Returns `false` if only the ring is possible.
-    pub fn offer<H: Host<Shm>>(
+    pub fn offer<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &H,
@@ -80,7 +80,7 @@ impl Lane {
         }
         let who = accessor(common, host, self.peer);
         let found =
-            Registered::find(&common.shared.domain, who, piece, (0, piece.len), MrAccess::REMOTE_READ);
+            RegisteredMemory::find(&common.shared.domain, who, piece, (0, piece.len), MrAccess::REMOTE_READ);
         let Ok(Some(registered)) = found else { return false };
         let mut high = if self.may_copy(common, true) { flag::WRITES } else { 0 };
         self.single.get_or_insert_default();
@@ -88,9 +88,9 @@ impl Lane {
             let opening =
                 Opening { own: Arc::clone(&own), word: pair::LENT + 8 * slot, ticket, writer: None };
             let opened = registered.open(&common.shared.domain, piece.key, opening)?;
-            Some(Lend::new(own, slot, ticket, Some(opened)))
+            Some(ExposedBuffer::new(own, slot, ticket, Some(opened)))
         });
-        let ticket = lend.as_ref().map_or(0, Lend::ticket);
+        let ticket = lend.as_ref().map_or(0, ExposedBuffer::ticket);
         if lend.is_some() {
             high |= flag::LENT;
         }
@@ -117,7 +117,7 @@ impl Lane {
     }
 
     /// The peer has read an offer, or declines it.
-    pub fn take_read_end<H: Host<Shm>>(
+    pub fn take_read_end<H: Upcalls<Shm>>(
         &mut self,
         common: &Common,
         host: &mut H,
@@ -139,12 +139,12 @@ impl Lane {
         if len != served.piece.len as u64 {
             return Err(Broken);
         }
-        self.bulk.streams.push_back(Stream::read([served.piece].into(), op, served.piece.len));
+        self.bulk.streams.push_back(BulkStream::read([served.piece].into(), op, served.piece.len));
         Ok(())
     }
 
     /// Processes the receiver's message that says where this end may write.
-    pub fn take_share<H: Host<Shm>>(
+    pub fn take_share<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -193,7 +193,7 @@ impl Lane {
     }
 
     /// Writes from the end.
-    pub(super) fn copy_out<H: Host<Shm>>(&mut self, common: &mut Common, host: &mut H) {
+    pub(super) fn copy_out<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         let mut budget = TURN;
         while budget > 0 {
             let (Some(Link { own, up: Some(up), .. }), Some(single)) = (&self.link, &mut self.single) else {
@@ -229,7 +229,13 @@ impl Lane {
                     let who = accessor(common, host, self.peer);
                     let place = (skip, size);
                     let find = |piece| {
-                        Registered::find(&common.shared.domain, who, piece, place, MrAccess::REMOTE_READ)
+                        RegisteredMemory::find(
+                            &common.shared.domain,
+                            who,
+                            piece,
+                            place,
+                            MrAccess::REMOTE_READ,
+                        )
                     };
                     let served = self.served.reads.iter().find(|served| served.op == op);
                     registered = served.and_then(|read| find(read.piece).ok().flatten());
@@ -244,7 +250,7 @@ impl Lane {
             };
             budget = budget.saturating_sub(size);
             own.word64(pair::CLAIMED).store(pack(ticket, written + size), Ordering::Relaxed);
-            let Some(writing) = ticket::claim(own.word64(pair::WRITING), target, ticket) else {
+            let Some(writing) = access_token::claim(own.word64(pair::WRITING), target, ticket) else {
                 single.outward = None;
                 return;
             };

@@ -21,7 +21,7 @@ const VERSION: u8 = 3;
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CmKind {
     /// Asks for the connection.
     Request,
     /// Accepts it.
@@ -67,9 +67,9 @@ impl Extras {
 
 /// A connection message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message<'a> {
+pub struct CmMessage<'a> {
     /// What it says.
-    pub kind: Kind,
+    pub kind: CmKind,
     /// The sender's byte order.
     pub order: Order,
     /// What it takes beyond C's protocol.
@@ -84,7 +84,7 @@ pub enum Unreadable {
     /// Another version.
     Version(u8),
     /// No such kind.
-    Kind(u8),
+    CmKind(u8),
     /// A payload above the maximum.
     Payload(u16),
 }
@@ -93,7 +93,7 @@ impl std::fmt::Display for Unreadable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Version(found) => write!(f, "version {found} of connection messages, instead of {VERSION}"),
-            Self::Kind(found) => write!(f, "connection message of kind {found}, instead of 0, 1 or 6"),
+            Self::CmKind(found) => write!(f, "connection message of kind {found}, instead of 0, 1 or 6"),
             Self::Payload(found) => {
                 write!(f, "connection message with {found} bytes, instead of {MAX_PAYLOAD_LEN} at most")
             }
@@ -101,14 +101,14 @@ impl std::fmt::Display for Unreadable {
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> CmMessage<'a> {
     /// A message as C sends it.
-    pub const fn new(kind: Kind, payload: &'a [u8]) -> Self {
+    pub const fn new(kind: CmKind, payload: &'a [u8]) -> Self {
         Self { kind, order: Order::Own, extras: Extras::NONE, payload }
     }
 
     /// A message that also says what this end takes beyond C's protocol.
-    pub const fn ours(kind: Kind, payload: &'a [u8]) -> Self {
+    pub const fn ours(kind: CmKind, payload: &'a [u8]) -> Self {
         Self { extras: Extras::OURS, ..Self::new(kind, payload) }
     }
 
@@ -116,11 +116,11 @@ impl<'a> Message<'a> {
     pub fn encode(&self) -> Vec<u8> {
         let payload = &self.payload[..self.payload.len().min(MAX_PAYLOAD_LEN)];
         let kind = match self.kind {
-            Kind::Request => 0,
-            Kind::Response => 1,
-            Kind::Refusal => 6,
+            CmKind::Request => 0,
+            CmKind::Response => 1,
+            CmKind::Refusal => 6,
         };
-        let mark = u64::from(self.kind != Kind::Refusal);
+        let mark = u64::from(self.kind != CmKind::Refusal);
         let mut bytes = vec![0; HEADER];
         (bytes[0], bytes[1]) = (VERSION, kind);
         bytes[2..4].copy_from_slice(&(payload.len() as u16).to_be_bytes());
@@ -140,10 +140,10 @@ impl<'a> Message<'a> {
             Some(&other) => return Err(Unreadable::Version(other)),
         }
         let kind = match input.get(1) {
-            Some(0) => Kind::Request,
-            Some(1) => Kind::Response,
-            Some(6) => Kind::Refusal,
-            Some(&other) => return Err(Unreadable::Kind(other)),
+            Some(0) => CmKind::Request,
+            Some(1) => CmKind::Response,
+            Some(6) => CmKind::Refusal,
+            Some(&other) => return Err(Unreadable::CmKind(other)),
             None => return Ok(None),
         };
         let Some((header, rest)) = input.split_first_chunk::<HEADER>() else { return Ok(None) };
@@ -154,7 +154,7 @@ impl<'a> Message<'a> {
         let Some(payload) = rest.get(..usize::from(len)) else { return Ok(None) };
         let mark = u64::from_ne_bytes(std::array::from_fn(|at| header[24 + at]));
         // A refusal says nothing about the order.
-        let order = if mark == 1 || kind == Kind::Refusal { Order::Own } else { Order::Swapped };
+        let order = if mark == 1 || kind == CmKind::Refusal { Order::Own } else { Order::Swapped };
         let extras = Extras::parse(std::array::from_fn(|at| header[8 + at]));
         Ok(Some((Self { kind, order, extras, payload }, HEADER + payload.len())))
     }
@@ -176,26 +176,26 @@ mod tests {
     fn what_c_sends_is_what_this_end_sends() {
         let zeros = "00".repeat(20);
         for (kind, head, payload) in [
-            (Kind::Request, "03000008", "0100af4500007fe5"),
-            (Kind::Response, "03010008", "8100af4500007fb9"),
+            (CmKind::Request, "03000008", "0100af4500007fe5"),
+            (CmKind::Response, "03010008", "8100af4500007fb9"),
         ] {
             let captured = bytes(&format!("{head}{zeros}0100000000000000{payload}"));
             let payload = bytes(payload);
-            let message = Message::new(kind, &payload);
+            let message = CmMessage::new(kind, &payload);
             assert_eq!(message.encode(), captured);
-            assert_eq!(Message::parse(&captured), Ok(Some((message, 40))));
+            assert_eq!(CmMessage::parse(&captured), Ok(Some((message, 40))));
         }
-        let refusal = Message::new(Kind::Refusal, b"no").encode();
+        let refusal = CmMessage::new(CmKind::Refusal, b"no").encode();
         assert_eq!(refusal[..4], [3, 6, 0, 2]);
         assert_eq!(refusal[24..], [0, 0, 0, 0, 0, 0, 0, 0, b'n', b'o']);
     }
 
     #[test]
     fn what_goes_beyond_c_is_said_where_c_has_zeros() {
-        let ours = Message::ours(Kind::Request, &[7; 8]).encode();
+        let ours = CmMessage::ours(CmKind::Request, &[7; 8]).encode();
         assert_eq!(ours[8..16], *b"ofi-rs\0\x03");
-        assert_eq!(Message::parse(&ours).unwrap().unwrap().0.extras, Extras::OURS);
-        let mut plain = Message::new(Kind::Request, &[7; 8]).encode();
+        assert_eq!(CmMessage::parse(&ours).unwrap().unwrap().0.extras, Extras::OURS);
+        let mut plain = CmMessage::new(CmKind::Request, &[7; 8]).encode();
         assert!(plain[4..24].iter().all(|&byte| byte == 0));
         // A number that C or somebody else puts there, and what a later version may add.
         for (bytes, expected) in [
@@ -205,46 +205,46 @@ mod tests {
             (b"\0\0\0\0\0\0\0\x03", Extras::NONE),
         ] {
             plain[8..16].copy_from_slice(bytes);
-            assert_eq!(Message::parse(&plain).unwrap().unwrap().0.extras, expected, "{bytes:?}");
+            assert_eq!(CmMessage::parse(&plain).unwrap().unwrap().0.extras, expected, "{bytes:?}");
         }
     }
 
     #[test]
     fn a_wrong_version_kind_or_length_is_refused_at_its_byte() {
-        let good = Message::new(Kind::Request, &[7; 8]).encode();
+        let good = CmMessage::new(CmKind::Request, &[7; 8]).encode();
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
             bytes[at] = value;
             bytes
         };
-        assert_eq!(Message::parse(&[2]), Err(Unreadable::Version(2)));
-        assert_eq!(Message::parse(&with(1, 2)[..2]), Err(Unreadable::Kind(2)));
-        assert_eq!(Message::parse(&with(2, 1)), Err(Unreadable::Payload(0x108)));
-        assert_eq!(Message::parse(&with(2, 1)[..31]), Ok(None), "the length is read with the whole header");
+        assert_eq!(CmMessage::parse(&[2]), Err(Unreadable::Version(2)));
+        assert_eq!(CmMessage::parse(&with(1, 2)[..2]), Err(Unreadable::CmKind(2)));
+        assert_eq!(CmMessage::parse(&with(2, 1)), Err(Unreadable::Payload(0x108)));
+        assert_eq!(CmMessage::parse(&with(2, 1)[..31]), Ok(None), "the length is read with the whole header");
     }
 
     proptest! {
         #[test]
         fn every_message_comes_back_and_no_part_of_it_does(
-            kind in prop::sample::select(vec![Kind::Request, Kind::Response, Kind::Refusal]),
+            kind in prop::sample::select(vec![CmKind::Request, CmKind::Response, CmKind::Refusal]),
             swapped: bool,
             (refusals, atomics) in any::<(bool, bool)>(),
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_LEN),
         ) {
-            let order = if swapped && kind != Kind::Refusal { Order::Swapped } else { Order::Own };
-            let message = Message { kind, order, extras: Extras { refusals, atomics }, payload: &payload };
+            let order = if swapped && kind != CmKind::Refusal { Order::Swapped } else { Order::Own };
+            let message = CmMessage { kind, order, extras: Extras { refusals, atomics }, payload: &payload };
             let mut bytes = message.encode();
             let len = bytes.len();
             for cut in 0..len {
-                prop_assert_eq!(Message::parse(&bytes[..cut]), Ok(None));
+                prop_assert_eq!(CmMessage::parse(&bytes[..cut]), Ok(None));
             }
             bytes.extend([9; 5]); // packets may follow a response
-            prop_assert_eq!(Message::parse(&bytes), Ok(Some((message, len))));
+            prop_assert_eq!(CmMessage::parse(&bytes), Ok(Some((message, len))));
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-            if let Ok(Some((message, len))) = Message::parse(&bytes) {
+            if let Ok(Some((message, len))) = CmMessage::parse(&bytes) {
                 prop_assert_eq!(len, HEADER + message.payload.len());
             }
         }

@@ -20,7 +20,7 @@ fn opening(kit: &dyn Kit, key: &[u8]) -> Opening {
     kit.opening().hints(|hints| with_key(hints, key))
 }
 
-fn side(kit: &dyn Kit, key: &[u8]) -> Side {
+fn side(kit: &dyn Kit, key: &[u8]) -> TestEndpoint {
     opening(kit, key).open()
 }
 
@@ -181,7 +181,7 @@ pub fn a_registration_is_accessed_through_endpoints_of_its_key(kit: &dyn Kit) {
 }
 
 /// An endpoint in a domain whose keys are in its address vector.
-fn in_vector(kit: &dyn Kit) -> Side {
+fn in_vector(kit: &dyn Kit) -> TestEndpoint {
     let keyed = |mut hints: Hints| {
         hints.info.domain_attr.auth_key_size = AV_AUTH_KEY;
         hints
@@ -189,7 +189,7 @@ fn in_vector(kit: &dyn Kit) -> Side {
     kit.opening().hints(keyed).open_disabled().unwrap()
 }
 
-fn insert_of(side: &Side, key: FiAddr, address: &Address) -> Result<FiAddr> {
+fn insert_of(side: &TestEndpoint, key: FiAddr, address: &Address) -> Result<FiAddr> {
     let how = Insertion { auth_key: Some(key), ..Insertion::default() };
     side.av.insert_with(Addresses::Given(std::slice::from_ref(address)), &how)?.remove(0)
 }
@@ -242,7 +242,7 @@ pub fn a_key_stays_in_its_vector_while_anything_is_of_it(kit: &dyn Kit) {
     a.ep.enable().unwrap();
     let to_a = insert_of(&a, key, &a.name()).unwrap();
     assert_eq!(a.av.remove_auth_key(key).unwrap_err().errno(), Errno::EBUSY);
-    let Side { direct, ep, av, .. } = a;
+    let TestEndpoint { direct, ep, av, .. } = a;
     drop((direct, ep));
     assert_eq!(av.remove_auth_key(key).unwrap_err().errno(), Errno::EBUSY, "an address is of it");
     av.remove(&[to_a]).unwrap();
@@ -308,7 +308,7 @@ pub fn a_registration_for_one_peer_is_accessed_by_no_other(kit: &dyn Kit) {
                 owner.domain.register(&attr).unwrap()
             };
             let bytes = Memory::patterned(len, 5);
-            let access = |from: &Side, to, region: &Arc<dyn MemoryRegion>, writes: bool| {
+            let access = |from: &TestEndpoint, to, region: &Arc<dyn MemoryRegion>, writes: bool| {
                 let out = from.out(to, &bytes).context(1);
                 let remote = [remote(region)];
                 wait::drive(&sides, "room", || {

@@ -3,10 +3,11 @@
 use crate::prelude::*;
 
 /// Addresses of endpoints that need not exist, in the format of `side`: its own address with other digits at the end.
-fn addresses(kit: &dyn Kit, count: usize) -> (Side, Vec<Address>, Vec<Side>) {
+fn addresses(kit: &dyn Kit, count: usize) -> (TestEndpoint, Vec<Address>, Vec<TestEndpoint>) {
     let side = kit.side();
-    let others: Vec<Side> = (0..count).map(|_| kit.opening().beside(&side).queue(&side.rx).open()).collect();
-    let names = others.iter().map(Side::name).collect();
+    let others: Vec<TestEndpoint> =
+        (0..count).map(|_| kit.opening().beside(&side).queue(&side.rx).open()).collect();
+    let names = others.iter().map(TestEndpoint::name).collect();
     (side, names, others)
 }
 

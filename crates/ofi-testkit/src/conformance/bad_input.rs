@@ -189,7 +189,7 @@ pub fn calls_before_enabling_are_refused(kit: &dyn Kit) {
 }
 
 /// An endpoint of `side`'s domain to which nothing is bound.
-fn bare(side: &Side) -> Arc<dyn Endpoint> {
+fn bare(side: &TestEndpoint) -> Arc<dyn Endpoint> {
     side.domain.open_endpoint(&side.info).unwrap()
 }
 

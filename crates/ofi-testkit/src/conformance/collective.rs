@@ -11,7 +11,7 @@ const CAPS: Caps = Caps::MSG.union(Caps::COLLECTIVE);
 /// Endpoints that have joined a group, in order of rank.
 struct Circle {
     groups: Vec<Group>,
-    sides: Vec<Side>,
+    sides: Vec<TestEndpoint>,
     queues: Vec<Arc<dyn EventQueue>>,
     /// The ranks in each side's numbering.
     members: Vec<Vec<FiAddr>>,
@@ -55,7 +55,7 @@ impl Circle {
         Some(Self { groups: Vec::new(), sides, queues, members, sets })
     }
 
-    fn all(&self) -> Vec<&Side> {
+    fn all(&self) -> Vec<&TestEndpoint> {
         self.sides.iter().collect()
     }
 
@@ -114,7 +114,7 @@ impl Circle {
     fn run(&self, work: &Work) {
         for rank in 0..self.sides.len() {
             self.post(rank, work).unwrap();
-            self.sides.iter().for_each(Side::poll);
+            self.sides.iter().for_each(TestEndpoint::poll);
         }
         self.done();
     }
@@ -406,7 +406,7 @@ pub fn polls_leave_a_sleeper_on_events_its_wake_up(kit: &dyn Kit) {
     let is_readable = |until| ofi_core::sys::wait_readable(&[fd], Some(until));
     for _ in 0..3 {
         let _joined = circle.join_one(1);
-        circle.sides.iter().for_each(Side::poll);
+        circle.sides.iter().for_each(TestEndpoint::poll);
         wait::drive(&[], "an event queue that may be waited for", || {
             assert!(queue.read().unwrap_err().is_again(), "nobody else has joined");
             queue.trywait().ok()

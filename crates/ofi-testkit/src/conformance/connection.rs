@@ -9,7 +9,7 @@ use ofi::raw::{Address, Caps, EpOption, EpType, Errno, EventKind, Info, OpFlags,
 use crate::connect::{Listener, connect, event_of, open_eq, outcome, try_outcome};
 use crate::memory::Memory;
 use crate::opening::Opening;
-use crate::side::{Event, Side, remote};
+use crate::side::{Event, TestEndpoint, remote};
 use crate::{Kit, wait};
 
 fn opening(kit: &dyn Kit) -> Opening {
@@ -24,11 +24,11 @@ fn listener(kit: &dyn Kit) -> Listener {
     Listener::open(&info(kit)).expect("listening")
 }
 
-fn closed(kit: &dyn Kit) -> Side {
+fn closed(kit: &dyn Kit) -> TestEndpoint {
     opening(kit).open_disabled().expect("opening an endpoint")
 }
 
-fn pair(kit: &dyn Kit) -> (Side, Side) {
+fn pair(kit: &dyn Kit) -> (TestEndpoint, TestEndpoint) {
     let caller = closed(kit);
     let accepting = connect(&caller, opening(kit)).expect("connecting");
     (caller, accepting)
@@ -37,7 +37,7 @@ fn pair(kit: &dyn Kit) -> (Side, Side) {
 const ANY: ofi::raw::FiAddr = ofi::raw::FiAddr::UNSPEC;
 
 #[track_caller]
-fn exchange(a: &Side, b: &Side, len: usize) {
+fn exchange(a: &TestEndpoint, b: &TestEndpoint, len: usize) {
     for (from, to) in [(a, b), (b, a)] {
         let (sent, got) = (Memory::patterned(len, 3), Memory::new(len));
         to.receive(&got).context(1).post().expect("posting a receive");
@@ -129,7 +129,7 @@ pub fn requests_over_the_backlog_are_refused(kit: &dyn Kit) {
     assert_eq!(listener.pep.set_backlog(0).unwrap_err().errno(), Errno::EINVAL);
     listener.pep.set_backlog(2).expect("a backlog");
     let name = listener.pep.name().expect("a name");
-    let callers: Vec<Side> = (0..3).map(|_| closed(kit)).collect();
+    let callers: Vec<TestEndpoint> = (0..3).map(|_| closed(kit)).collect();
     callers.iter().for_each(|caller| caller.ep.connect(&name, &[]).expect("connecting"));
     let requests: Vec<_> = (0..2).map(|_| listener.request(&[])).collect();
     // Requests of different endpoints may arrive in any order.
@@ -348,7 +348,7 @@ pub fn a_caller_that_closes_while_it_waits_fails_the_acceptance(kit: &dyn Kit) {
 pub fn one_listener_serves_many_callers_in_any_domain(kit: &dyn Kit) {
     let listener = listener(kit);
     let name = listener.pep.name().expect("a name");
-    let callers: Vec<Side> = (0..12).map(|_| closed(kit)).collect();
+    let callers: Vec<TestEndpoint> = (0..12).map(|_| closed(kit)).collect();
     callers.iter().for_each(|caller| caller.ep.connect(&name, &[]).expect("connecting"));
     let mut accepting = Vec::new();
     for _ in &callers {

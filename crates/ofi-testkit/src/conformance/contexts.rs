@@ -51,9 +51,9 @@ pub fn a_vector_has_room_for_peers_beside_the_bits_of_contexts(kit: &dyn Kit) {
 
 /// A scalable endpoint, enabled, with all its contexts.
 struct Scalable {
-    tx: Vec<Side>,
-    rx: Vec<Side>,
-    hub: Side,
+    tx: Vec<TestEndpoint>,
+    rx: Vec<TestEndpoint>,
+    hub: TestEndpoint,
 }
 
 /// The options of scalable endpoints.
@@ -89,7 +89,7 @@ impl Scalable {
         own
     }
 
-    fn side(&self, ep: Arc<dyn Endpoint>, direction: BindFlags) -> Side {
+    fn side(&self, ep: Arc<dyn Endpoint>, direction: BindFlags) -> TestEndpoint {
         let queue = self.hub.domain.open_cq(&CqAttr { wait_obj: WaitObj::Fd, ..CqAttr::default() }).unwrap();
         ep.bind_cq(&queue, direction).unwrap();
         ep.enable().unwrap();
@@ -101,14 +101,14 @@ impl Scalable {
         self.rx.push(self.side(ep, BindFlags::RECV));
     }
 
-    fn sides<'a>(&'a self, others: &[&'a Side]) -> Vec<&'a Side> {
+    fn sides<'a>(&'a self, others: &[&'a TestEndpoint]) -> Vec<&'a TestEndpoint> {
         self.tx.iter().chain(&self.rx).chain(others.iter().copied()).collect()
     }
 }
 
 /// Sends, and retries while resources are short.
 #[track_caller]
-fn send(sides: &[&Side], mut out: impl FnMut() -> Result<()>) {
+fn send(sides: &[&TestEndpoint], mut out: impl FnMut() -> Result<()>) {
     wait::drive(sides, "room to send", || match out() {
         Ok(()) => Some(()),
         Err(error) if error.is_again() => None,
@@ -251,7 +251,7 @@ pub fn contexts_take_directions_and_names_for_granted(kit: &dyn Kit) {
 pub fn messages_of_one_sender_go_to_one_context_in_order(kit: &dyn Kit) {
     const EACH: u64 = 50;
     let own = Scalable::open(kit, 1, 2);
-    let far: Vec<Side> = (0..4).map(|_| kit.side()).collect();
+    let far: Vec<TestEndpoint> = (0..4).map(|_| kit.side()).collect();
     let to: Vec<FiAddr> = far.iter().map(|far| far.insert(&own.hub)).collect();
     let from: Vec<FiAddr> = far.iter().map(|far| own.hub.insert(far)).collect();
     let sides = own.sides(&far.iter().collect::<Vec<_>>());
@@ -451,7 +451,7 @@ pub fn transmit_contexts_read_write_and_change_remote_memory(kit: &dyn Kit) {
     let opening = || scalable(kit, 2, 2).hints(|hints| hints.caps(caps));
     let (own, far) = (Scalable::of(opening(), 2, 2), Scalable::of(opening(), 2, 2));
     let to = own.hub.insert(&far.hub);
-    let others: Vec<&Side> = far.tx.iter().chain(&far.rx).collect();
+    let others: Vec<&TestEndpoint> = far.tx.iter().chain(&far.rx).collect();
     let sides = own.sides(&others);
     let (from, target) = (Memory::patterned(4_096, 5), Memory::new(4_096));
     let access = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;

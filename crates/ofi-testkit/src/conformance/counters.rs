@@ -32,17 +32,17 @@ fn by_kind(opening: Opening) -> Opening {
         .fold(opening, |opening, kind| opening.counter(plain(), kind))
 }
 
-fn values(side: &Side) -> Vec<u64> {
+fn values(side: &TestEndpoint) -> Vec<u64> {
     side.counters.iter().map(|counter| counter.read()).collect()
 }
 
-fn errors(side: &Side) -> Vec<u64> {
+fn errors(side: &TestEndpoint) -> Vec<u64> {
     side.counters.iter().map(|counter| counter.read_error()).collect()
 }
 
 /// Drives both until `side`'s counters have these values.
 #[track_caller]
-fn reach(pair: &Pair, side: &Side, wanted: &[u64]) {
+fn reach(pair: &Pair, side: &TestEndpoint, wanted: &[u64]) {
     pair.drive(&format!("counters at {wanted:?}"), || (values(side) == wanted).then_some(()));
 }
 
@@ -354,7 +354,7 @@ pub fn no_wake_up_is_lost_between_counters(kit: &dyn Kit) {
         kit.opening().counter(waiting(WaitObj::Unspec), BindFlags::RECV).without_queue(BindFlags::RECV).open()
     };
     let pair = Pair::of(side(), side());
-    let play = |side: &Side, to: FiAddr, serves: bool| {
+    let play = |side: &TestEndpoint, to: FiAddr, serves: bool| {
         for round in 1..=ROUNDS {
             side.receive(()).post().unwrap();
             if serves {

@@ -9,7 +9,7 @@ use crate::connect::{event, open_eq};
 use crate::memory::Memory;
 use crate::opening::Opening;
 use crate::pair::Pair;
-use crate::side::{Event, Side, remote, remote_at};
+use crate::side::{Event, TestEndpoint, remote, remote_at};
 use crate::{Kit, wait};
 
 fn opening(kit: &dyn Kit) -> Opening {
@@ -25,7 +25,7 @@ fn numbered(kit: &dyn Kit) -> Pair {
 
 /// Datagrams dropped for lack of room, at either end.
 fn dropped(pair: &Pair) -> u64 {
-    let of = |side: &Side, which: &str| -> u64 {
+    let of = |side: &TestEndpoint, which: &str| -> u64 {
         let all = side.ep.statistics();
         all.iter().filter(|one| one.name.ends_with(which)).map(|one| one.value).sum()
     };
@@ -120,7 +120,7 @@ fn flood(pair: &Pair, first: usize, count: usize) {
 
 /// Receives the datagrams that are there. Returns their numbers in order.
 #[track_caller]
-fn numbers(pair: &Pair, side: &Side) -> Vec<u64> {
+fn numbers(pair: &Pair, side: &TestEndpoint) -> Vec<u64> {
     let into = Memory::new(64);
     let mut all = Vec::new();
     side.receive(&into).context(2).post().expect("posting");

@@ -249,7 +249,7 @@ fn matches(kit: &dyn Kit) -> bool {
 }
 
 /// An operation of `side` completes within the bound, or does not complete while it is watched.
-fn completes_or_waits(sides: &[&Side], side: &Side, completes: bool, what: &str) {
+fn completes_or_waits(sides: &[&TestEndpoint], side: &TestEndpoint, completes: bool, what: &str) {
     if completes {
         wait::drive(sides, what, || (side.pending() == 1).then_some(()));
     } else {

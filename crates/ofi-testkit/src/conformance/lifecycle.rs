@@ -293,7 +293,7 @@ pub fn a_watcher_hears_of_messages_before_their_receives(kit: &dyn Kit) {
 }
 
 pub fn a_domain_adds_up_what_is_open_in_it(kit: &dyn Kit) {
-    let count = |side: &Side, name: &str| {
+    let count = |side: &TestEndpoint, name: &str| {
         let all = side.domain.statistics();
         assert!(all.iter().all(|one| all.iter().filter(|other| other.name == one.name).count() == 1));
         all.iter().find(|one| one.name == name).map(|one| one.value)

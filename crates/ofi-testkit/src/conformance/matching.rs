@@ -6,7 +6,7 @@ use crate::prelude::*;
 /// Three endpoints, two of which send to `b`.
 struct Three {
     pair: Pair,
-    c: Side,
+    c: TestEndpoint,
     c_to_b: FiAddr,
     from_c: FiAddr,
 }

@@ -12,7 +12,7 @@ fn automatic(kit: &dyn Kit) -> Pair {
 
 /// Polls only `side` until it reports something.
 #[track_caller]
-fn next(side: &Side, what: &str) -> Event {
+fn next(side: &TestEndpoint, what: &str) -> Event {
     wait::drive(&[side], what, || side.next())
 }
 

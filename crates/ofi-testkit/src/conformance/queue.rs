@@ -189,7 +189,8 @@ pub fn an_unknown_source_is_an_error_with_its_address_on_request(kit: &dyn Kit) 
 
 pub fn one_queue_serves_many_endpoints(kit: &dyn Kit) {
     let hub = kit.side();
-    let others: Vec<Side> = (0..3).map(|_| kit.opening().beside(&hub).queue(&hub.rx).open()).collect();
+    let others: Vec<TestEndpoint> =
+        (0..3).map(|_| kit.opening().beside(&hub).queue(&hub.rx).open()).collect();
     let sender = kit.side();
     for (number, side) in others.iter().chain([&hub]).enumerate() {
         side.receive(()).context(number + 1).post().unwrap();

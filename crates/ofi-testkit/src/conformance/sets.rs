@@ -21,14 +21,14 @@ fn polled(set: &Arc<dyn PollSet>) -> Vec<usize> {
 
 /// Two receivers in one domain, with a queue and a counter each, and a sender.
 struct Scene {
-    sender: Side,
-    receivers: [Side; 2],
+    sender: TestEndpoint,
+    receivers: [TestEndpoint; 2],
     to: [FiAddr; 2],
 }
 
 impl Scene {
-    fn new(kit: &dyn Kit, cq: &CqAttr, cntr: &CntrAttr, domain: Option<&Side>) -> Self {
-        let mut receivers: Vec<Side> = Vec::new();
+    fn new(kit: &dyn Kit, cq: &CqAttr, cntr: &CntrAttr, domain: Option<&TestEndpoint>) -> Self {
+        let mut receivers: Vec<TestEndpoint> = Vec::new();
         for _ in 0..2 {
             let within = receivers.first().or(domain);
             let opening = within.map_or_else(|| kit.opening(), |side| kit.opening().beside(side));
@@ -39,7 +39,7 @@ impl Scene {
             };
             receivers.push(opening.counter(cntr.clone(), BindFlags::RECV).open());
         }
-        let receivers: [Side; 2] = receivers.try_into().ok().unwrap();
+        let receivers: [TestEndpoint; 2] = receivers.try_into().ok().unwrap();
         let sender = kit.side();
         let to = [sender.insert(&receivers[0]), sender.insert(&receivers[1])];
         let scene = Self { sender, receivers, to };
@@ -152,7 +152,7 @@ fn with_set(kit: &dyn Kit, wait_obj: WaitObj) -> (Arc<dyn WaitSet>, Scene) {
     let cntr = CntrAttr { wait_obj: WaitObj::Set, wait_set, ..CntrAttr::default() };
     let scene = Scene::new(kit, &cq, &cntr, Some(&host));
     // The counts so far have been seen.
-    scene.receivers.iter().for_each(Side::poll);
+    scene.receivers.iter().for_each(TestEndpoint::poll);
     (set, scene)
 }
 
@@ -169,7 +169,7 @@ pub fn a_wait_set_wakes_for_any_member(kit: &dyn Kit) {
                     // Either the counter or the queue may wake the thread.
                     while side.pending() == 0 {
                         set.wait(Some(LONG)).unwrap();
-                        scene.receivers.iter().for_each(Side::poll);
+                        scene.receivers.iter().for_each(TestEndpoint::poll);
                         assert!(start.elapsed() < LONG, "{wait_obj}: awake all the time, for nothing");
                     }
                 });
@@ -211,7 +211,7 @@ pub fn a_wait_set_has_one_descriptor_for_all(kit: &dyn Kit) {
                     if set.trywait().is_ok() {
                         assert!(wait::readable(fd, LONG), "blocked for ever after fi_trywait said so");
                     }
-                    scene.receivers.iter().for_each(Side::poll);
+                    scene.receivers.iter().for_each(TestEndpoint::poll);
                 }
             });
             side.next_of(5).unwrap().done();

@@ -79,7 +79,7 @@ pub fn endpoints_send_by_the_numbers_of_a_shared_vector(kit: &dyn Kit) {
     let a = kit.opening().av(named(false, &name)).open();
     let b = kit.opening().av(named(true, &name)).open();
     let (to_a, to_b) = (a.insert(&a), a.insert(&b));
-    let sent = |from: &Side, to: FiAddr, at: &Side| {
+    let sent = |from: &TestEndpoint, to: FiAddr, at: &TestEndpoint| {
         at.receive(()).context(2).post().unwrap();
         wait::drive(&[&a, &b], "room", || from.out(to, ()).inject().send().ok());
         match wait::drive(&[&a, &b], "the message", || at.next_of(2)) {

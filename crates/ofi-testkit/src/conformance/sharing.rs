@@ -5,7 +5,7 @@ use crate::prelude::*;
 /// Endpoints of one domain that share a receive context, each with a remote endpoint.
 pub(super) struct Group {
     /// The context, as a side to post to.
-    pub(super) srx: Side,
+    pub(super) srx: TestEndpoint,
     pub(super) members: Vec<Pair>,
 }
 
@@ -37,7 +37,7 @@ impl Group {
         Self { members: members.collect(), srx }
     }
 
-    fn sides(&self) -> Vec<&Side> {
+    fn sides(&self) -> Vec<&TestEndpoint> {
         self.members.iter().flat_map(|pair| [&pair.a, &pair.b]).collect()
     }
 
@@ -330,7 +330,7 @@ pub fn endpoints_share_the_room_of_a_transmit_context(kit: &dyn Kit) {
             Pair::of(member, kit.opening().open())
         })
         .collect();
-    let sides: Vec<&Side> = pairs.iter().flat_map(|pair| [&pair.a, &pair.b]).collect();
+    let sides: Vec<&TestEndpoint> = pairs.iter().flat_map(|pair| [&pair.a, &pair.b]).collect();
     pairs.iter().for_each(|pair| {
         // Connects them, whatever that takes.
         pair.b.receive(()).context(1).post().unwrap();

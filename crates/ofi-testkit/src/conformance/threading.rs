@@ -65,7 +65,7 @@ pub fn eight_threads_hammer_one_endpoint(kit: &dyn Kit) {
         std::thread::yield_now();
     };
     // Any thread may read entries of any thread's operations; the contents are counted by tag.
-    let take = |side: &Side| {
+    let take = |side: &TestEndpoint| {
         let mut entries = [CqTaggedEntry::EMPTY; 4];
         match side.rx.read(&mut CqBuffer::new(&mut entries)) {
             Ok(count) => {
@@ -280,8 +280,8 @@ pub fn threads_that_break_their_promise_lose_nothing(kit: &dyn Kit) {
 pub fn control_calls_come_from_any_thread(kit: &dyn Kit) {
     let pair = kit.pair();
     let names: Vec<Address> = {
-        let others: Vec<Side> = (0..20).map(|_| kit.side()).collect();
-        others.iter().map(Side::name).collect()
+        let others: Vec<TestEndpoint> = (0..20).map(|_| kit.side()).collect();
+        others.iter().map(TestEndpoint::name).collect()
     };
     let stop = AtomicUsize::new(0);
     std::thread::scope(|scope| {

@@ -23,7 +23,7 @@ fn plain(kit: &dyn Kit) -> Option<Pair> {
     pair(kit, |opening| opening)
 }
 
-fn counter(side: &Side) -> Arc<dyn Counter> {
+fn counter(side: &TestEndpoint) -> Arc<dyn Counter> {
     side.domain.open_counter(&CntrAttr { wait_obj: WaitObj::Unspec, ..CntrAttr::default() }).unwrap()
 }
 

@@ -19,7 +19,7 @@ fn insert_as(av: &Arc<dyn AddressVector>, address: &Address, id: u64) -> Result<
     av.insert_with(Addresses::Given(std::slice::from_ref(address)), &how)?.remove(0)
 }
 
-fn reporting(kit: &dyn Kit) -> (Side, Arc<dyn AddressVector>, Arc<dyn EventQueue>) {
+fn reporting(kit: &dyn Kit) -> (TestEndpoint, Arc<dyn AddressVector>, Arc<dyn EventQueue>) {
     let side = kit.side();
     let av = side.domain.open_av(&AvAttr { events: true, ..AvAttr::default() }).unwrap();
     let eq = side.fabric.open_eq(&EqAttr::default()).unwrap();

@@ -8,7 +8,7 @@ const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(5);
 
 /// Blocks as in fi_trywait(3) until `side`'s receive queue has an entry.
-fn next_by_fd(side: &Side) -> Event {
+fn next_by_fd(side: &TestEndpoint) -> Event {
     let fd = side.rx.wait_fd().expect("FI_WAIT_FD has a descriptor");
     let start = Instant::now();
     loop {
@@ -24,7 +24,7 @@ fn next_by_fd(side: &Side) -> Event {
 }
 
 /// Blocks in `read_wait` until an entry arrives.
-fn next_by_wait(side: &Side) -> CqTaggedEntry {
+fn next_by_wait(side: &TestEndpoint) -> CqTaggedEntry {
     let mut entry = [CqTaggedEntry::EMPTY];
     let start = Instant::now();
     loop {
@@ -395,7 +395,8 @@ pub fn a_first_message_wakes_a_sleeping_receiver(kit: &dyn Kit) {
 
 pub fn one_descriptor_serves_many_endpoints(kit: &dyn Kit) {
     let hub = kit.opening().wait_obj(WaitObj::Fd).open();
-    let others: Vec<Side> = (0..4).map(|_| kit.opening().beside(&hub).queue(&hub.rx).open()).collect();
+    let others: Vec<TestEndpoint> =
+        (0..4).map(|_| kit.opening().beside(&hub).queue(&hub.rx).open()).collect();
     let sender = kit.side();
     let to: Vec<FiAddr> = others.iter().map(|side| sender.insert(side)).collect();
     for round in 0..40 {
@@ -416,7 +417,8 @@ pub fn a_sleeping_hub_is_woken_by_each_of_many_peers(kit: &dyn Kit) {
     const PEERS: usize = 150;
     let hub = kit.opening().wait_obj(WaitObj::Fd).open();
     let first = kit.side();
-    let peers: Vec<Side> = (0..PEERS).map(|_| kit.opening().beside(&first).queue(&first.rx).open()).collect();
+    let peers: Vec<TestEndpoint> =
+        (0..PEERS).map(|_| kit.opening().beside(&first).queue(&first.rx).open()).collect();
     let to: Vec<FiAddr> = peers.iter().map(|peer| peer.insert(&hub)).collect();
     let send = |number: usize| {
         hub.receive(()).context(1).post().unwrap();

@@ -29,7 +29,7 @@ impl Random {
 
 /// The behaviour of the network.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct NetworkLink {
     /// Datagrams lost, per 1,000.
     pub loss: u32,
     /// Number of consecutive datagrams that a loss affects.
@@ -66,7 +66,7 @@ pub struct Link {
     pub damage: Option<fn(&mut [u8])>,
 }
 
-impl Default for Link {
+impl Default for NetworkLink {
     fn default() -> Self {
         Self {
             loss: 0,

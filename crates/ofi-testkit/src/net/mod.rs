@@ -16,7 +16,7 @@ pub use self::application::{Application, Model, Sent, all_acked, all_arrived};
 use self::application::{PART, RECORD, fill, way};
 use self::clock::Clock;
 use self::icmp::Reports;
-pub use self::link::{Link, Random};
+pub use self::link::{NetworkLink, Random};
 use self::rival::{Rival, SEGMENT};
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::Params;
@@ -66,7 +66,7 @@ pub struct Net {
     /// The current time.
     pub now: Instant,
     /// The behaviour of the network.
-    pub link: Link,
+    pub link: NetworkLink,
     /// The hosts.
     pub hosts: Vec<Host>,
     /// A host near which the addresses of two others are swapped, so that each gets the other's datagrams.
@@ -110,7 +110,7 @@ const LIVENESS: u16 = 9;
 
 impl Net {
     /// Creates a network of `hosts` equal hosts.
-    pub fn new(seed: u64, hosts: usize, link: Link, congestion: Congestion) -> Self {
+    pub fn new(seed: u64, hosts: usize, link: NetworkLink, congestion: Congestion) -> Self {
         let flags = if link.corrupt > 0 { param::CHECKED } else { 0 };
         let params = Params {
             window: 1 << 18,

@@ -7,7 +7,7 @@ use ofi::raw::{Endpoint, EventKind, EventQueue, Result};
 
 use super::Opening;
 use crate::connection::{Listener, event, event_of};
-use crate::side::Side;
+use crate::side::TestEndpoint;
 
 /// Connects two endpoints through a passive one. Returns the accepting side.
 ///
@@ -16,7 +16,7 @@ use crate::side::Side;
 ///
 /// # Panics
 /// If the connection is not established.
-pub fn connect(caller: &Side, accepting: Opening) -> Result<Side> {
+pub fn connect(caller: &TestEndpoint, accepting: Opening) -> Result<TestEndpoint> {
     let listener = Listener::open(&accepting.first_info()?)?;
     caller.ep.connect(&listener.pep.name()?, b"hello")?;
     let request = listener.request(&[]);
@@ -35,7 +35,7 @@ thread_local! {
 }
 
 /// Opens a connected endpoint: every second one of a test is connected to the previous one.
-pub(crate) fn open_paired(opening: Opening) -> Result<Side> {
+pub(crate) fn open_paired(opening: Opening) -> Result<TestEndpoint> {
     let alone = ALONE.with(|alone| alone.borrow_mut().take());
     if let Some((ep, eq)) = alone.and_then(|(ep, eq)| Some((ep.upgrade()?, eq))) {
         let listener = Listener::open(&opening.first_info()?)?;

@@ -11,7 +11,7 @@ use ofi::raw::{
 
 pub use self::connected::connect;
 use crate::connection::{is_connected, open_eq};
-use crate::side::{Direct, Side};
+use crate::side::{Direct, TestEndpoint};
 
 mod connected;
 
@@ -73,7 +73,7 @@ impl Opening {
         self
     }
 
-    /// Sets the format of its queues. Only [`CqFormat::Tagged`] can be polled through a [`Side`].
+    /// Sets the format of its queues. Only [`CqFormat::Tagged`] can be polled through a [`TestEndpoint`].
     pub fn format(mut self, format: CqFormat) -> Self {
         self.cq.format = format;
         self
@@ -115,7 +115,7 @@ impl Opening {
         self
     }
 
-    /// Adds a counter for these kinds of operation; the side has it in [`Side::counters`].
+    /// Adds a counter for these kinds of operation; the side has it in [`TestEndpoint::counters`].
     pub fn counter(mut self, attr: CntrAttr, flags: BindFlags) -> Self {
         self.counters.push((attr, flags));
         self
@@ -140,7 +140,7 @@ impl Opening {
     }
 
     /// Opens it in the domain of another endpoint.
-    pub fn beside(mut self, other: &Side) -> Self {
+    pub fn beside(mut self, other: &TestEndpoint) -> Self {
         self.within = Some((Arc::clone(&other.fabric), Arc::clone(&other.domain)));
         self
     }
@@ -205,7 +205,7 @@ impl Opening {
     /// # Panics
     /// If a call fails.
     #[track_caller]
-    pub fn open(self) -> Side {
+    pub fn open(self) -> TestEndpoint {
         self.try_open().expect("opening an endpoint")
     }
 
@@ -213,7 +213,7 @@ impl Opening {
     ///
     /// # Errors
     /// Those of the calls involved.
-    pub fn try_open(self) -> Result<Side> {
+    pub fn try_open(self) -> Result<TestEndpoint> {
         if is_connected(&self.first_info()?) {
             return connected::open_paired(self);
         }
@@ -226,7 +226,7 @@ impl Opening {
     ///
     /// # Errors
     /// Those of the calls involved.
-    pub fn open_disabled(self) -> Result<Side> {
+    pub fn open_disabled(self) -> Result<TestEndpoint> {
         let info = self.first_info()?;
         let (fabric, domain) = match self.within {
             Some(within) => within,
@@ -275,7 +275,7 @@ impl Opening {
         }
         let direct = self.direct.then(|| Direct::new(&ep, &tx, &rx)).transpose()?;
         let (events, lent) = (Mutex::new(VecDeque::new()), Mutex::new(Vec::new()));
-        Ok(Side { ep, tx, rx, counters, eq, av, domain, fabric, info, direct, events, lent })
+        Ok(TestEndpoint { ep, tx, rx, counters, eq, av, domain, fabric, info, direct, events, lent })
     }
 }
 

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use ofi_core::sys;
 use ofi_verbs::rc::{
-    Access, CmEventKind, ConnParam, Connection, Device, Error, Event, Events, Limits, Post, Queues, Region,
-    Remote, Result, Segment, Sizes, WorkCompletion, msg, ud,
+    Access, CmEventKind, ConnParam, Connection, Device, DeviceLimits, Error, Event, Events, Post, Queues,
+    Region, Remote, Result, Segment, Sizes, WorkCompletion, msg, ud,
 };
 
 use super::SimulatedDevice;
 use super::events::Watching;
 use super::fabric::{Bytes, Endpoint, Fabric, What};
-use super::meeting::{Message, Stage};
+use super::meeting::{CmMessage, Stage};
 
 pub fn error(call: &'static str, errno: i32) -> Error {
     Error { call, errno, advice: "this device is simulated".into() }
@@ -25,13 +25,13 @@ pub fn error(call: &'static str, errno: i32) -> Error {
 const ROOM: [usize; 3] = [56, 196, 148];
 
 /// A registration.
-struct Registered {
+struct RegisteredMemory {
     device: Arc<SimulatedDevice>,
     key: u32,
 }
 
 // SAFETY: the fabric looks keys up before it touches memory, and forgets this one when it is dropped.
-unsafe impl Region for Registered {
+unsafe impl Region for RegisteredMemory {
     fn lkey(&self) -> u32 {
         self.key
     }
@@ -41,7 +41,7 @@ unsafe impl Region for Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         self.device.lock().deregister(self.key);
     }
@@ -60,9 +60,9 @@ unsafe impl Device for Handle {
         self.0.addresses().to_vec()
     }
 
-    fn limits(&self) -> Result<Limits> {
+    fn limits(&self) -> Result<DeviceLimits> {
         let plan = self.0.lock().plan;
-        Ok(Limits {
+        Ok(DeviceLimits {
             connections: plan.connections,
             requests: plan.requests,
             receives: plan.receives,
@@ -77,7 +77,7 @@ unsafe impl Device for Handle {
         }
         let key = fabric.register(addr.expose_provenance() as u64, len, access);
         let key = key.ok_or_else(|| error("ibv_reg_mr", libc::ENOMEM))?;
-        Ok(Box::new(Registered { device: Arc::clone(&self.0), key }))
+        Ok(Box::new(RegisteredMemory { device: Arc::clone(&self.0), key }))
     }
 
     fn open(&self, sizes: Sizes) -> Result<Box<dyn Queues>> {
@@ -166,7 +166,7 @@ unsafe impl Queues for Opened {
             true => CmEventKind::AddressResolved,
             false => CmEventKind::Failed,
         };
-        fabric.say(Message::Tell(id, kind));
+        fabric.say(CmMessage::Tell(id, kind));
         drop(fabric);
         self.device.work.notify_one();
         Ok(self.connection(id, to))
@@ -295,7 +295,7 @@ unsafe impl Connection for End {
 
     fn resolve_route(&self, _limit: Duration) -> Result<()> {
         self.go("rdma_resolve_route", Stage::Resolving, |fabric| {
-            fabric.say(Message::Tell(self.id, CmEventKind::RouteResolved));
+            fabric.say(CmMessage::Tell(self.id, CmEventKind::RouteResolved));
         })
     }
 
@@ -343,7 +343,7 @@ unsafe impl Connection for End {
         self.go("rdma_connect", Stage::Resolving, |fabric| {
             fabric.set_retries(self.id, &param);
             fabric.set(self.id, Stage::Asking);
-            fabric.say(Message::Ask(self.id, data));
+            fabric.say(CmMessage::Ask(self.id, data));
         })
     }
 

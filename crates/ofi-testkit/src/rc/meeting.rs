@@ -54,7 +54,7 @@ pub struct Told {
 }
 
 /// Messages in flight between ends.
-pub enum Message {
+pub enum CmMessage {
     /// An event for an end itself.
     Tell(usize, CmEventKind),
     /// A request to a listener.
@@ -69,7 +69,7 @@ pub enum Message {
     Part(usize),
 }
 
-impl Message {
+impl CmMessage {
     pub const fn to(&self) -> usize {
         match self {
             Self::Tell(id, _) | Self::Ask(id, _) | Self::Reject(id, _) => *id,
@@ -139,7 +139,7 @@ impl Fabric {
     }
 
     /// Sends a message with a random delay.
-    pub fn say(&mut self, message: Message) {
+    pub fn say(&mut self, message: CmMessage) {
         let slow = self.chance(self.plan.slow);
         let mut due = self.steps + if slow { self.draw() % 400 } else { self.draw() % 3 };
         if let Some(end) = self.ids.get_mut(&message.to()) {
@@ -163,21 +163,21 @@ impl Fabric {
         }
     }
 
-    fn deliver(&mut self, message: Message) {
-        let is_own = matches!(message, Message::Tell(..) | Message::Ask(..));
+    fn deliver(&mut self, message: CmMessage) {
+        let is_own = matches!(message, CmMessage::Tell(..) | CmMessage::Ask(..));
         if !is_own && !self.speaks(message.to()) && self.ids.contains_key(&message.to()) {
             return; // it is disconnected
         }
         match message {
-            Message::Tell(id, kind) => self.tell(id, kind, Vec::new()),
-            Message::Ask(id, data) => self.ask(id, data),
-            Message::Reject(id, data) => {
+            CmMessage::Tell(id, kind) => self.tell(id, kind, Vec::new()),
+            CmMessage::Ask(id, data) => self.ask(id, data),
+            CmMessage::Reject(id, data) => {
                 if self.at(id) == Some(Stage::Asking) {
                     self.set(id, Stage::Over);
                     self.tell(id, CmEventKind::Rejected, data);
                 }
             }
-            Message::Grant(id, by, data) => {
+            CmMessage::Grant(id, by, data) => {
                 let own = self.ids.get(&id).and_then(|end| end.qp);
                 let other = self.ids.get(&by).and_then(|end| end.qp);
                 match own.zip(other) {
@@ -185,7 +185,7 @@ impl Fabric {
                         self.ready(own, other);
                         self.set(id, Stage::Open);
                         self.tell(id, CmEventKind::Established, data);
-                        self.say(Message::Confirm(by));
+                        self.say(CmMessage::Confirm(by));
                     }
                     // Whoever granted it has left before the grant arrived: the kernel refuses in its place.
                     None if other.is_none() && self.at(id) == Some(Stage::Asking) => {
@@ -193,17 +193,17 @@ impl Fabric {
                         self.tell(id, CmEventKind::Rejected, Vec::new());
                     }
                     // The requester no longer wants the connection and says so, or is gone.
-                    _ if self.chance(50) => self.say(Message::Part(by)),
-                    _ => self.say(Message::Tell(by, CmEventKind::Failed)),
+                    _ if self.chance(50) => self.say(CmMessage::Part(by)),
+                    _ => self.say(CmMessage::Tell(by, CmEventKind::Failed)),
                 }
             }
-            Message::Confirm(id) => {
+            CmMessage::Confirm(id) => {
                 if self.at(id) == Some(Stage::Accepted) {
                     self.set(id, Stage::Open);
                     self.tell(id, CmEventKind::Established, Vec::new());
                 }
             }
-            Message::Part(id) => {
+            CmMessage::Part(id) => {
                 if matches!(self.at(id), Some(Stage::Open | Stage::Accepted)) {
                     if let Some(qp) = self.ids.get(&id).and_then(|end| end.qp)
                         && !self.chance(self.plan.overtaken)
@@ -237,9 +237,9 @@ impl Fabric {
             None => {
                 let vanished = self.endpoints.values().any(|it| it.vanished && it.address == Some(peer));
                 if !vanished && self.speaks(id) {
-                    self.say(Message::Reject(id, Vec::new()));
+                    self.say(CmMessage::Reject(id, Vec::new()));
                 } else if self.chance(50) {
-                    self.say(Message::Tell(id, CmEventKind::Failed));
+                    self.say(CmMessage::Tell(id, CmEventKind::Failed));
                 }
                 // Or no answer is ever sent.
             }
@@ -285,14 +285,14 @@ impl Fabric {
         }
         self.set(id, Stage::Accepted);
         if self.speaks(id) {
-            self.say(Message::Grant(other, id, data));
+            self.say(CmMessage::Grant(other, id, data));
         }
     }
 
     /// Refuses the other end's request.
     pub fn refuse(&mut self, id: usize, data: Vec<u8>) {
         if let Some(other) = self.ids.get(&id).and_then(|end| end.other).filter(|_| self.speaks(id)) {
-            self.say(Message::Reject(other, data));
+            self.say(CmMessage::Reject(other, data));
         }
         self.set(id, Stage::Over);
     }
@@ -343,8 +343,8 @@ impl Fabric {
             && self.speaks(id)
         {
             match stage {
-                Stage::Asked => self.say(Message::Reject(other, Vec::new())),
-                Stage::Open | Stage::Accepted => self.say(Message::Part(other)),
+                Stage::Asked => self.say(CmMessage::Reject(other, Vec::new())),
+                Stage::Open | Stage::Accepted => self.say(CmMessage::Part(other)),
                 Stage::Bound | Stage::Resolving | Stage::Asking | Stage::Over => {}
             }
         }
@@ -357,7 +357,7 @@ impl Fabric {
         if let Some(qp) = self.ids.get(&id).and_then(|end| end.qp) {
             self.fail(qp);
         }
-        self.say(Message::Tell(id, CmEventKind::Disconnected));
+        self.say(CmMessage::Tell(id, CmEventKind::Disconnected));
     }
 
     /// Forgets an end and its queue pair.

@@ -18,7 +18,7 @@ use ofi_verbs::rc::{CmEventKind, ConnParam, Connection, Post, Result, Segment, S
 use super::SimulatedDevice;
 use super::device::{End, Handle, error};
 use super::fabric::{self, Bytes, Endpoint, What};
-use super::meeting::{Message, Stage};
+use super::meeting::{CmMessage, Stage};
 
 /// The maximum number of segments of a request.
 const PIECES: usize = 4;
@@ -26,14 +26,14 @@ const PIECES: usize = 4;
 const MAX_MESSAGE_LEN: usize = 1 << 30;
 
 /// An endpoint of the fabric, which exists as long as this value.
-struct Part {
+struct MsgEndpoint {
     device: Arc<SimulatedDevice>,
     number: u64,
     /// Readable when there are completions, and when there are events.
     fds: [RawFd; 2],
 }
 
-impl Part {
+impl MsgEndpoint {
     fn new(device: &Arc<SimulatedDevice>, sizes: Sizes) -> Result<Self> {
         let eventfd = || sys::eventfd().map_err(|_| error("eventfd", libc::EMFILE));
         let (done, told) = (eventfd()?, eventfd()?);
@@ -49,7 +49,7 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for MsgEndpoint {
     fn drop(&mut self) {
         self.device.lock().close(self.number);
     }
@@ -72,21 +72,21 @@ impl Connects for Handle {
     }
 
     fn channel(&self) -> Result<Arc<dyn Channel>> {
-        Ok(Arc::new(Events(Part::new(&self.0, NONE)?)))
+        Ok(Arc::new(Events(MsgEndpoint::new(&self.0, NONE)?)))
     }
 
     fn completions(&self, entries: usize) -> Result<Arc<dyn Completions>> {
         if entries > self.abilities()?.completions {
             return Err(error("ibv_create_cq", libc::EINVAL));
         }
-        Ok(Arc::new(Ends(Part::new(&self.0, Sizes { completions: entries, ..NONE })?)))
+        Ok(Arc::new(Ends(MsgEndpoint::new(&self.0, Sizes { completions: entries, ..NONE })?)))
     }
 
     fn shared(&self, receives: usize, pieces: usize) -> Result<Arc<dyn SharedQueue>> {
         if receives > self.abilities()?.shared || pieces > PIECES {
             return Err(error("ibv_create_srq", libc::EINVAL));
         }
-        Ok(Arc::new(Queue(Part::new(&self.0, Sizes { receives, ..NONE })?)))
+        Ok(Arc::new(Queue(MsgEndpoint::new(&self.0, Sizes { receives, ..NONE })?)))
     }
 
     fn create_pair(&self, id: &mut dyn Identifier, attr: &PairAttr) -> Result<()> {
@@ -123,7 +123,7 @@ impl Connects for Handle {
 }
 
 /// See [`Channel`].
-struct Events(Part);
+struct Events(MsgEndpoint);
 
 impl Channel for Events {
     fn bind(self: Arc<Self>, at: SocketAddr) -> Result<Box<dyn Identifier>> {
@@ -229,7 +229,7 @@ unsafe impl Identifier for Named {
                 (end.peer, end.stage) = (to, Stage::Resolving);
             }
             let kind = if is_there { CmEventKind::AddressResolved } else { CmEventKind::Failed };
-            fabric.say(Message::Tell(self.end.id, kind));
+            fabric.say(CmMessage::Tell(self.end.id, kind));
         })
     }
 
@@ -355,7 +355,7 @@ unsafe impl Pair for Posting {
 }
 
 /// See [`Completions`].
-struct Ends(Part);
+struct Ends(MsgEndpoint);
 
 // SAFETY: the fabric reports each end once.
 unsafe impl Completions for Ends {
@@ -389,7 +389,7 @@ unsafe impl Completions for Ends {
 }
 
 /// See [`SharedQueue`].
-struct Queue(Part);
+struct Queue(MsgEndpoint);
 
 // SAFETY: a receive is taken off the queue when its message is written, and its end reported once.
 unsafe impl SharedQueue for Queue {

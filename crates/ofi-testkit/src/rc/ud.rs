@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ofi_core::sys;
 use ofi_verbs::rc::ud::{
-    Datagrams, Gid, GroupAddress, MULTICAST, Membership, Route, UdPort, UdQueues, UdSizes, UdTarget,
+    Datagrams, Gid, GroupAddress, MULTICAST, Membership, UdPort, UdQueues, UdRoute, UdSizes, UdTarget,
 };
 use ofi_verbs::rc::{Opcode, Result, Segment, Sizes, Status, WorkCompletion};
 
@@ -374,7 +374,7 @@ unsafe impl UdQueues for Opened {
         self.qp
     }
 
-    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<Route> {
+    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute> {
         let mut fabric = self.device.lock();
         if fabric.removed {
             return Err(error("ibv_create_ah", libc::ENODEV));

@@ -8,7 +8,7 @@ use ofi::raw::{
     AtomicOp, CompletionQueue, CqBuffer, CqErrorEntry, Endpoint, ReceiveOp, Result, RmaOp, SendOp, TagMatch,
 };
 
-use super::Side;
+use super::TestEndpoint;
 
 /// The direct objects of a shared-memory endpoint and its queues.
 pub(crate) struct Direct {
@@ -43,7 +43,7 @@ macro_rules! call {
 }
 
 /// The data path, as this crate's operations and waits use it.
-impl Side {
+impl TestEndpoint {
     pub(crate) fn send_op(&self, op: &SendOp<'_>, tag: Option<u64>) -> Result<()> {
         match tag {
             Some(tag) => call!(self, send_tagged(op, tag)),

@@ -59,7 +59,7 @@ impl Event {
 
 /// One endpoint and everything that it uses. Fields drop in order: the endpoint is closed before anything that it uses,
 /// and memory goes last.
-pub struct Side {
+pub struct TestEndpoint {
     /// The direct objects of its data path, if these are used instead of the objects below.
     pub(crate) direct: Option<Direct>,
     /// The endpoint.
@@ -89,8 +89,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Side {
-    /// Reads both queues and all counters, and keeps their events for [`Side::next`].
+impl TestEndpoint {
+    /// Reads both queues and all counters, and keeps their events for [`TestEndpoint::next`].
     ///
     /// # Panics
     /// If a queue returns an unexpected error.
@@ -119,14 +119,14 @@ impl Side {
     /// # Panics
     /// If no queue can be opened.
     #[track_caller]
-    pub fn context(&self, ep: Arc<dyn Endpoint>) -> Side {
+    pub fn context(&self, ep: Arc<dyn Endpoint>) -> TestEndpoint {
         let queue = self.domain.open_cq(&CqAttr::default()).expect("a queue");
         self.context_with(ep, queue)
     }
 
     /// The same with a queue that is bound to it.
-    pub fn context_with(&self, ep: Arc<dyn Endpoint>, queue: Arc<dyn CompletionQueue>) -> Side {
-        Side {
+    pub fn context_with(&self, ep: Arc<dyn Endpoint>, queue: Arc<dyn CompletionQueue>) -> TestEndpoint {
+        TestEndpoint {
             ep,
             tx: Arc::clone(&queue),
             rx: queue,
@@ -235,7 +235,7 @@ impl Side {
     /// # Panics
     /// If that fails.
     #[track_caller]
-    pub fn insert(&self, peer: &Side) -> FiAddr {
+    pub fn insert(&self, peer: &TestEndpoint) -> FiAddr {
         self.insert_address(&peer.name())
     }
 

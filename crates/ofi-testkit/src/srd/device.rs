@@ -9,7 +9,7 @@ use std::time::Instant;
 use ofi::raw::{Dmabuf, Errno, Error, Nic, Result};
 use ofi_core::sys;
 use ofi_efa::srd::{
-    Access, Action, Completion, Device, Gid, Limits, QueuePair, Region, Segment, Sizes, To, WorkRequest,
+    Access, Action, Completion, Device, DeviceLimits, Gid, QueuePair, Region, Segment, Sizes, To, WorkRequest,
 };
 
 use super::dmabuf::Mapped;
@@ -20,13 +20,13 @@ const INLINE: usize = 32;
 const INLINE_LONG: usize = 80;
 
 /// A registration.
-struct Registered {
+struct RegisteredMemory {
     device: Arc<SimulatedDevice>,
     key: u32,
 }
 
 // SAFETY: requests check the key, which is removed when this is dropped.
-unsafe impl Region for Registered {
+unsafe impl Region for RegisteredMemory {
     fn lkey(&self) -> u32 {
         self.key
     }
@@ -36,7 +36,7 @@ unsafe impl Region for Registered {
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredMemory {
     fn drop(&mut self) {
         let mut inner = self.device.lock();
         inner.registered.remove(&self.key);
@@ -64,12 +64,12 @@ unsafe impl Device for Handle {
         self.0.gid()
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> DeviceLimits {
         let plan = self.0.lock().plan;
         let (read, rdma) = (plan.rdma, if plan.rdma { 1 << 30 } else { 0 });
         let (mtu, receives, unsolicited) = (plan.mtu, plan.receives, read && plan.unsolicited);
         let (sends, inline, inline_long) = (512, INLINE, INLINE_LONG);
-        Limits { mtu, sends, receives, inline, inline_long, rdma, read, write: read, unsolicited }
+        DeviceLimits { mtu, sends, receives, inline, inline_long, rdma, read, write: read, unsolicited }
     }
 
     fn nic(&self) -> Nic {
@@ -81,7 +81,7 @@ unsafe impl Device for Handle {
             return Err(Error::new(Errno::ENOMEM));
         }
         let key = self.0.lock().register(addr.expose_provenance() as u64, len, access);
-        Ok(Box::new(Registered { device: Arc::clone(&self.0), key }))
+        Ok(Box::new(RegisteredMemory { device: Arc::clone(&self.0), key }))
     }
 
     fn register_dmabuf(
@@ -99,7 +99,7 @@ unsafe impl Device for Handle {
         let key = inner.register(iova, len, access);
         inner.mapped.insert(key, mapped);
         drop(inner);
-        Ok(Box::new(Registered { device: Arc::clone(&self.0), key }))
+        Ok(Box::new(RegisteredMemory { device: Arc::clone(&self.0), key }))
     }
 
     fn asks_again(&self) -> bool {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use ofi_rdm::Stream;
 use ofi_rdm::congestion::Congestion;
-use ofi_testkit::net::{Link, Net, all_acked, all_arrived};
+use ofi_testkit::net::{Net, NetworkLink, all_acked, all_arrived};
 
 /// A program that got its message may not poll again, and the sender's buffer must not wait for that.
 #[test]
 fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
-    let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(1, 2, NetworkLink::default(), Congestion::Reno);
     let until = |net: &mut Net, there: &dyn Fn(&Net) -> bool| {
         for _ in 0..100_000 {
             net.run(Duration::from_micros(1));
@@ -40,7 +40,7 @@ fn a_payload_is_acknowledged_by_the_look_that_takes_its_end() {
 /// flight. A probe for the peer or for the longest packet brings no acknowledgement that the program would process.
 #[test]
 fn a_message_does_not_gather_behind_packets_that_carry_none() {
-    let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(1, 2, NetworkLink::default(), Congestion::Reno);
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(1));
     let (now, there) = (net.now_at(0), net.address(1));
@@ -66,7 +66,8 @@ fn a_message_does_not_gather_behind_packets_that_carry_none() {
 
 #[test]
 fn a_network_that_repeats_everything_comes_to_rest() {
-    let mut net = Net::new(12, 2, Link { duplicate: 1000, ..Link::default() }, Congestion::Reno);
+    let mut net =
+        Net::new(12, 2, NetworkLink { duplicate: 1000, ..NetworkLink::default() }, Congestion::Reno);
     net.record(0, 1, Stream::Commands, 10);
     net.payload(0, 1, Stream::Bulk, 100_000);
     net.run(Duration::from_secs(1));
@@ -77,7 +78,8 @@ fn a_network_that_repeats_everything_comes_to_rest() {
 /// Gaps in the packet numbers are reported only while they are new to the peer.
 #[test]
 fn acknowledgements_become_short_again_after_losses() {
-    let mut net = Net::new(0, 2, Link { loss: 30, longest: 1472, ..Link::default() }, Congestion::Reno);
+    let mut net =
+        Net::new(0, 2, NetworkLink { loss: 30, longest: 1472, ..NetworkLink::default() }, Congestion::Reno);
     let longest = |net: &mut Net| {
         let mut longest = 0;
         for _ in 0..100 {

@@ -9,7 +9,7 @@ use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::header::{self, flag};
 use ofi_rdm::wire::{Header, Kind};
 use ofi_rdm::{EndpointStats, Limits, Lost, Stream, suites};
-use ofi_testkit::net::{Link, Model, Net, Random};
+use ofi_testkit::net::{Model, Net, NetworkLink, Random};
 use proptest::prelude::*;
 
 const WISHES: [(u8, &[u8]); 4] = [
@@ -20,7 +20,7 @@ const WISHES: [(u8, &[u8]); 4] = [
 ];
 
 /// A network in which all hosts have these security settings.
-fn net(seed: u64, hosts: usize, link: Link, wish: (u8, &'static [u8])) -> Net {
+fn net(seed: u64, hosts: usize, link: NetworkLink, wish: (u8, &'static [u8])) -> Net {
     let mut net = Net::new(seed, hosts, link, Congestion::Reno);
     net.security = vec![wish; hosts];
     (0..hosts).for_each(|host| net.start(host));
@@ -52,7 +52,7 @@ fn sessions(net: &Net, host: usize) -> u64 {
 fn a_question_that_comes_back_opens_no_session() {
     for wish in WISHES {
         // The peer is gone, and the new owner of its address reflects everything.
-        let link = Link { reflect: 1000, damage: damage(wish), ..Link::default() };
+        let link = NetworkLink { reflect: 1000, damage: damage(wish), ..NetworkLink::default() };
         let mut net = net(1, 2, link, wish);
         net.kill(1);
         net.record(0, 1, Stream::Commands, 100);
@@ -65,7 +65,7 @@ fn a_question_that_comes_back_opens_no_session() {
 #[test]
 fn an_endpoint_talks_to_itself_as_it_would_to_others() {
     for wish in WISHES {
-        let mut net = net(1, 1, Link { damage: damage(wish), ..Link::default() }, wish);
+        let mut net = net(1, 1, NetworkLink { damage: damage(wish), ..NetworkLink::default() }, wish);
         net.record(0, 0, Stream::Commands, 100);
         net.payload(0, 0, Stream::Bulk, 300_000);
         net.run(Duration::from_secs(1));
@@ -87,7 +87,7 @@ fn arrived(net: &Net, from: usize, to: usize) -> usize {
 #[test]
 fn nobody_takes_what_somebody_on_the_way_turned_to_him() {
     for wish in [(suites::ENCRYPTED, &b"job 7"[..]), (suites::CLEAR, b"job 7")] {
-        let mut net = net(1, 3, Link::default(), wish);
+        let mut net = net(1, 3, NetworkLink::default(), wish);
         net.swapped = Some((0, 1, 2));
         for (from, to) in [(0, 1), (1, 0)] {
             net.record(from, to, Stream::Commands, 100);
@@ -107,7 +107,7 @@ fn nobody_takes_what_somebody_on_the_way_turned_to_him() {
 fn an_address_that_appeared_later_is_one_of_the_endpoint_s_own() {
     for wish in [(suites::ENCRYPTED, &b"job 7"[..]), (suites::CLEAR, b"job 7")] {
         for (from, to) in [(0, 1), (1, 0), (1, 1)] {
-            let mut net = net(1, 2, Link::default(), wish);
+            let mut net = net(1, 2, NetworkLink::default(), wish);
             let before = SocketAddr::new([10, 0, 9, 9].into(), 7471);
             net.hosts[1].endpoint.as_mut().unwrap().set_addresses([before]);
             net.record(from, to, Stream::Commands, 100);
@@ -131,7 +131,7 @@ fn no_data(bytes: &mut [u8]) {
 #[test]
 fn a_session_stands_until_whoever_asked_for_another_has_shown_that_it_has_it() {
     for wish in WISHES {
-        let mut net = net(1, 2, Link::default(), wish);
+        let mut net = net(1, 2, NetworkLink::default(), wish);
         net.record(1, 0, Stream::Commands, 10);
         net.run(Duration::from_secs(1));
         net.kill(0);
@@ -175,7 +175,7 @@ fn forge(net: &mut Net, from: usize, to: usize) {
 #[test]
 fn what_anybody_can_say_ends_no_sealed_session_and_what_is_true_is_found_out() {
     for wish in WISHES.into_iter().filter(|&wish| is_sealed(wish)) {
-        let mut net = net(1, 2, Link::default(), wish);
+        let mut net = net(1, 2, NetworkLink::default(), wish);
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_millis(10));
         for _ in 0..100 {
@@ -213,7 +213,7 @@ fn what_anybody_can_say_ends_no_sealed_session_and_what_is_true_is_found_out() {
 fn a_session_ends_before_somebody_has_guessed_often_enough() {
     for suite in [suites::AES_256_GCM, suites::CHACHA20_POLY1305] {
         let wish = (suite, &b"job 7"[..]);
-        let mut net = net(1, 2, Link::default(), wish);
+        let mut net = net(1, 2, NetworkLink::default(), wish);
         net.limits = Limits { forgeries_aes: 20, forgeries_chacha: 20, ..Limits::RFC_9001 };
         (0..2).for_each(|host| net.start(host));
         net.record(0, 1, Stream::Commands, 10);
@@ -239,7 +239,7 @@ proptest! {
         (reflect, replay, loss) in (0..500u32, 0..500u32, 0..50u32),
     ) {
         let wish = WISHES[wish];
-        let link = Link { reflect, replay, loss, damage: damage(wish), ..Link::default() };
+        let link = NetworkLink { reflect, replay, loss, damage: damage(wish), ..NetworkLink::default() };
         let mut random = Random(seed);
         let mut net = net(seed, 3, link, wish);
         for _ in 0..1 + random.below(20) {
@@ -271,7 +271,7 @@ proptest! {
         (redirect, loss) in (0..800u32, 0..50u32),
     ) {
         let wish = WISHES[wish];
-        let link = Link { redirect, loss, damage: damage(wish), ..Link::default() };
+        let link = NetworkLink { redirect, loss, damage: damage(wish), ..NetworkLink::default() };
         let mut random = Random(seed);
         let mut net = net(seed, 4, link, wish);
         let mut sent = [[0; 4]; 4];
@@ -307,7 +307,7 @@ proptest! {
         (reflect, replay) in (0..300u32, 0..500u32),
     ) {
         let wish = WISHES[wish];
-        let link = Link { reflect, replay, damage: damage(wish), ..Link::default() };
+        let link = NetworkLink { reflect, replay, damage: damage(wish), ..NetworkLink::default() };
         let mut random = Random(seed);
         let mut net = net(seed, 3, link, wish);
         for _ in 0..1 + random.below(20) {
@@ -342,7 +342,7 @@ proptest! {
         (loss, reorder, duplicate) in (0..100u32, 0..300u32, 0..200u32),
     ) {
         let wish = (suite, &b"job 7"[..]);
-        let link = Link { loss, reorder, duplicate, damage: Some(must_be_sealed), ..Link::default() };
+        let link = NetworkLink { loss, reorder, duplicate, damage: Some(must_be_sealed), ..NetworkLink::default() };
         let mut random = Random(seed);
         let mut net = net(seed, 2, link, wish);
         net.limits = Limits { packets, ..Limits::RFC_9001 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ofi_rdm::Stream;
 use ofi_rdm::congestion::Congestion;
-use ofi_testkit::net::{Link, Net};
+use ofi_testkit::net::{Net, NetworkLink};
 
 /// Time that a full queue takes to drain, and nanoseconds per byte: 1 GB/s, and less for long queues.
 const QUEUES: [(Duration, u64); 5] = [
@@ -41,14 +41,14 @@ struct Shared {
 /// Runs `flows` flows to one host, with a TCP-like one if `rival`.
 fn shares((queue, byte_time): (Duration, u64), full: Full, flows: usize, rival: bool) -> Shared {
     let room = queue.as_nanos() as u64 / byte_time;
-    let link = Link {
+    let link = NetworkLink {
         byte_time,
         queue: room,
         marking: if full == Full::Marked { room / 3 } else { u64::MAX },
         delay: Duration::from_micros(50),
         jitter: Duration::from_micros(2),
         longest: 1472,
-        ..Link::default()
+        ..NetworkLink::default()
     };
     let mut net = Net::new(7, flows + 1, link, Congestion::Reno);
     net.grant(1 << 22); // so that only the congestion windows limit the flows

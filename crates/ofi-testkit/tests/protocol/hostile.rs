@@ -7,14 +7,14 @@ use std::time::Duration;
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::{Frame, Params, Record};
 use ofi_rdm::{Config, Driver, Endpoint, Flow, Instant, Lost, Sender, Stream};
-use ofi_testkit::net::{Link, Net};
+use ofi_testkit::net::{Net, NetworkLink};
 
 /// Networks whose packets are in the clear, and encrypted.
 const SEEDS: [u64; 2] = [0, 4];
 
 /// Three hosts; hosts 0 and 2 have a session with host 1.
 fn net(seed: u64) -> Net {
-    let mut net = Net::new(seed, 3, Link::default(), Congestion::Reno);
+    let mut net = Net::new(seed, 3, NetworkLink::default(), Congestion::Reno);
     for host in [0, 2] {
         net.record(host, 1, Stream::Commands, 10);
     }

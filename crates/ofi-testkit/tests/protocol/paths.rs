@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::{Sign, Stream};
-use ofi_testkit::net::{Link, Net, all_acked};
+use ofi_testkit::net::{Net, NetworkLink, all_acked};
 
 /// Runs one bulk transfer from each sender. Returns bytes per second of virtual time.
-fn goodput(link: Link, senders: usize, bytes: u64) -> f64 {
+fn goodput(link: NetworkLink, senders: usize, bytes: u64) -> f64 {
     let mut net = Net::new(4, senders + 1, link, Congestion::Reno);
     for sender in 1..=senders {
         net.record(sender, 0, Stream::Commands, 10);
@@ -27,7 +27,7 @@ fn goodput(link: Link, senders: usize, bytes: u64) -> f64 {
 }
 
 /// Packets that one sender loses, and the time it takes, for some megabytes over a path.
-fn lost_on(link: &Link, congestion: Congestion, bytes: u64) -> (u64, Duration) {
+fn lost_on(link: &NetworkLink, congestion: Congestion, bytes: u64) -> (u64, Duration) {
     let (mut lost, mut time) = (0, Duration::ZERO);
     for seed in 0..5 {
         let mut net = Net::new(seed, 2, link.clone(), congestion);
@@ -56,7 +56,7 @@ fn rate(net: &mut Net, id: u64, time: Duration) -> f64 {
 #[test]
 fn many_senders_share_a_receiver_s_link() {
     // 1 GB/s, 1,500-byte packets, a queue of 200 KB.
-    let link = Link { byte_time: 1, queue: 200_000, longest: 1472, ..Link::default() };
+    let link = NetworkLink { byte_time: 1, queue: 200_000, longest: 1472, ..NetworkLink::default() };
     let one = goodput(link.clone(), 1, 8_000_000);
     assert!(one > 0.5e9, "one sender alone: {one:.0} bytes/s");
     let many = goodput(link, 16, 1_000_000);
@@ -69,7 +69,7 @@ fn a_link_is_shared_with_tcp() {
     for queue in [20_000, 60_000, 120_000] {
         // 12.5 MB/s, 5 ms round trip.
         let delay = Duration::from_micros(2_500);
-        let link = Link { byte_time: 80, queue, delay, longest: 1472, ..Link::default() };
+        let link = NetworkLink { byte_time: 80, queue, delay, longest: 1472, ..NetworkLink::default() };
         let mut net = Net::new(4, 2, link, Congestion::Reno);
         net.record(1, 0, Stream::Commands, 10);
         net.run(Duration::from_secs(2));
@@ -90,12 +90,12 @@ fn a_link_is_shared_with_tcp() {
 #[test]
 fn pacing_spares_a_shallow_queue_and_costs_little_time() {
     // 125 MB/s, 20 ms round trip, and a queue of 30 packets: bursts of a window overflow it.
-    let link = Link {
+    let link = NetworkLink {
         delay: Duration::from_millis(10),
         byte_time: 8,
         queue: 45_000,
         longest: 1472,
-        ..Link::default()
+        ..NetworkLink::default()
     };
     let (paced, paced_time) = lost_on(&link, Congestion::Reno, 4_000_000);
     let (bursts, bursts_time) = lost_on(&link, Congestion::Bursts, 4_000_000);
@@ -106,7 +106,7 @@ fn pacing_spares_a_shallow_queue_and_costs_little_time() {
 
 #[test]
 fn pacing_does_not_stand_in_the_way_on_a_short_path() {
-    let link = Link { byte_time: 1, queue: 1_000_000, longest: 1472, ..Link::default() };
+    let link = NetworkLink { byte_time: 1, queue: 1_000_000, longest: 1472, ..NetworkLink::default() };
     let (_, paced) = lost_on(&link, Congestion::Reno, 1_000_000);
     let (_, bursts) = lost_on(&link, Congestion::Bursts, 1_000_000);
     assert_eq!(paced, bursts, "pacing without effect must not change the losses");
@@ -114,10 +114,10 @@ fn pacing_does_not_stand_in_the_way_on_a_short_path() {
 
 #[test]
 fn losses_cost_what_they_must() {
-    let link = Link { byte_time: 1, queue: 1_000_000, longest: 1472, ..Link::default() };
+    let link = NetworkLink { byte_time: 1, queue: 1_000_000, longest: 1472, ..NetworkLink::default() };
     let clean = goodput(link.clone(), 1, 8_000_000);
     for (loss, part) in [(1, 0.5), (10, 0.2), (50, 0.05)] {
-        let lossy = goodput(Link { loss, ..link.clone() }, 1, 8_000_000);
+        let lossy = goodput(NetworkLink { loss, ..link.clone() }, 1, 8_000_000);
         println!("{:.1} % lost: {lossy:.0} bytes/s, none: {clean:.0}", loss as f64 / 10.0);
         assert!(lossy > part * clean, "{loss} of 1,000 lost: {lossy:.0} bytes/s, none: {clean:.0}");
     }
@@ -131,7 +131,8 @@ fn packets_grow_to_what_the_path_carries() {
         (usize::MAX, 9000, 8952),
         (1232, 1472, 1232),
     ] {
-        let mut net = Net::new(5, 2, Link { longest, refused, ..Link::default() }, Congestion::Reno);
+        let mut net =
+            Net::new(5, 2, NetworkLink { longest, refused, ..NetworkLink::default() }, Congestion::Reno);
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_secs(30));
         let endpoint = net.hosts[0].endpoint.as_ref().unwrap();
@@ -144,7 +145,7 @@ fn packets_grow_to_what_the_path_carries() {
 /// by lost packets.
 #[test]
 fn a_path_that_changes_is_followed() {
-    let mut net = Net::new(5, 2, Link { longest: 1472, ..Link::default() }, Congestion::Reno);
+    let mut net = Net::new(5, 2, NetworkLink { longest: 1472, ..NetworkLink::default() }, Congestion::Reno);
     let found = |net: &mut Net, wait: u64| {
         for _ in 0..3 {
             net.run(Duration::from_secs(wait / 3));
@@ -172,7 +173,8 @@ fn a_path_that_changes_is_followed() {
 #[test]
 fn a_peer_that_computes_for_a_moment_costs_the_path_nothing() {
     for delay in [Duration::from_micros(50), Duration::from_millis(5)] {
-        let link = Link { delay, byte_time: 8, longest: 9000, queue: 1_000_000, ..Link::default() };
+        let link =
+            NetworkLink { delay, byte_time: 8, longest: 9000, queue: 1_000_000, ..NetworkLink::default() };
         let mut net = Net::new(0, 2, link, Congestion::Reno);
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_secs(1));
@@ -201,7 +203,7 @@ fn a_peer_that_computes_for_a_moment_costs_the_path_nothing() {
 #[test]
 fn a_path_that_was_cut_for_a_while_is_used_again_soon() {
     let delay = Duration::from_millis(10);
-    let link = Link { delay, byte_time: 8, longest: 1472, queue: 1_000_000, ..Link::default() };
+    let link = NetworkLink { delay, byte_time: 8, longest: 1472, queue: 1_000_000, ..NetworkLink::default() };
     let mut net = Net::new(0, 2, link, Congestion::Reno);
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(1));
@@ -222,8 +224,8 @@ fn a_path_that_was_cut_for_a_while_is_used_again_soon() {
 #[test]
 fn signs_of_congestion_are_reported_with_what_is_left_of_the_window() {
     let delay = Duration::from_millis(1);
-    let calm = Link { delay, byte_time: 8, longest: 1472, queue: 1_000_000, ..Link::default() };
-    let after = |link: &Link, cut: bool| {
+    let calm = NetworkLink { delay, byte_time: 8, longest: 1472, queue: 1_000_000, ..NetworkLink::default() };
+    let after = |link: &NetworkLink, cut: bool| {
         let mut net = Net::new(0, 2, link.clone(), Congestion::Reno);
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_secs(1));
@@ -235,9 +237,9 @@ fn signs_of_congestion_are_reported_with_what_is_left_of_the_window() {
         std::mem::take(&mut net.hosts[0].application.signs)
     };
     assert_eq!(after(&calm, false), []);
-    let lossy = after(&Link { loss: 30, ..calm.clone() }, false);
+    let lossy = after(&NetworkLink { loss: 30, ..calm.clone() }, false);
     assert!(lossy.iter().any(|(sign, state)| *sign == Sign::Lost && state.lost > 0), "{lossy:?}");
-    let marking = after(&Link { marking: 20_000, ..calm.clone() }, false);
+    let marking = after(&NetworkLink { marking: 20_000, ..calm.clone() }, false);
     assert!(marking.iter().any(|(sign, _)| *sign == Sign::Marked), "{marking:?}");
     let silent = after(&calm, true);
     let resets: Vec<_> = silent.iter().filter(|(sign, _)| *sign == Sign::Silent).collect();

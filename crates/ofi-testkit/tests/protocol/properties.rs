@@ -6,7 +6,7 @@ use std::time::Duration;
 use ofi_rdm::Stream;
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::VERSION;
-use ofi_testkit::net::{Link, Net, Random, all_acked, all_arrived};
+use ofi_testkit::net::{Net, NetworkLink, Random, all_acked, all_arrived};
 use proptest::prelude::*;
 
 /// Cases of each property: 1,000 unless `PROPTEST_CASES` says otherwise, as a scheduled run does with 10,000.
@@ -15,7 +15,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
-fn links() -> impl Strategy<Value = Link> {
+fn links() -> impl Strategy<Value = NetworkLink> {
     (
         prop_oneof![Just(0u32), 0..50u32, 0..150u32],
         1..4u32, // loses up to a third; with half, forty attempts to begin a session would sometimes not be enough
@@ -42,7 +42,7 @@ fn links() -> impl Strategy<Value = Link> {
                 refused,
                 byte_time,
                 reports,
-            )| Link {
+            )| NetworkLink {
                 loss,
                 burst,
                 duplicate,
@@ -55,7 +55,7 @@ fn links() -> impl Strategy<Value = Link> {
                 byte_time,
                 queue: 300_000,
                 reports,
-                ..Link::default()
+                ..NetworkLink::default()
             },
         )
 }
@@ -181,7 +181,7 @@ proptest! {
         garbage in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..1300), 1..40),
     ) {
         let mut random = Random(seed);
-        let mut net = Net::new(seed, 3, Link::default(), Congestion::Reno);
+        let mut net = Net::new(seed, 3, NetworkLink::default(), Congestion::Reno);
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_secs(1));
         for (number, mut bytes) in garbage.into_iter().enumerate() {

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::{Lost, Stream};
-use ofi_testkit::net::{Link, Net, all_acked, all_arrived};
+use ofi_testkit::net::{Net, NetworkLink, all_acked, all_arrived};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A network whose hosts report closed ports, each time or at a limited rate, and whose host 1 has not
 /// started.
 fn net(seed: u64, limited: bool) -> Net {
-    let mut net = Net::new(seed, 3, Link { reports: Some(limited), ..Link::default() }, Congestion::Reno);
+    let mut net =
+        Net::new(seed, 3, NetworkLink { reports: Some(limited), ..NetworkLink::default() }, Congestion::Reno);
     net.kill(1);
     net
 }
@@ -60,7 +61,7 @@ fn a_peer_that_starts_within_that_time_is_reached() {
 /// In a burst, all reports but one concern the same question.
 #[test]
 fn a_burst_of_forged_reports_ends_nothing() {
-    let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(1, 2, NetworkLink::default(), Congestion::Reno);
     net.kill(1);
     net.record(0, 1, Stream::Commands, 10);
     net.run(MILLISECOND * 2500);
@@ -77,7 +78,7 @@ fn a_burst_of_forged_reports_ends_nothing() {
 /// The process of a peer answers even if the peer is not polled: no number of forged reports outweighs that.
 #[test]
 fn forged_reports_do_not_end_a_question_that_its_peer_has_received() {
-    let mut net = Net::new(1, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(1, 2, NetworkLink::default(), Congestion::Reno);
     net.sleep(1, Duration::from_secs(60));
     net.record(0, 1, Stream::Commands, 10);
     let there = net.address(1);

@@ -8,7 +8,7 @@ use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::header::{self, flag};
 use ofi_rdm::wire::{Header, Kind};
 use ofi_rdm::{EndpointStats, Lost, Stream, suites};
-use ofi_testkit::net::{Link, Net};
+use ofi_testkit::net::{Net, NetworkLink};
 
 type Wish = (u8, &'static [u8]);
 
@@ -21,7 +21,7 @@ const OTHER: Wish = (suites::ENCRYPTED, b"job 8");
 const AES: Wish = (suites::AES_256_GCM, b"job 7");
 const CHACHA: Wish = (suites::CHACHA20_POLY1305, b"job 7");
 
-fn net(wishes: [Wish; 2], link: Link) -> Net {
+fn net(wishes: [Wish; 2], link: NetworkLink) -> Net {
     let mut net = Net::new(40, 2, link, Congestion::Reno);
     net.security = wishes.to_vec();
     (0..2).for_each(|host| net.start(host));
@@ -70,7 +70,7 @@ fn ends_of_one_key_and_a_common_suite_talk_and_others_hear_why_not() {
     ] {
         for wishes in [[one, other], [other, one]] {
             let before = SEALED.each_ref().map(|count| count.load(Ordering::Relaxed));
-            let mut net = net(wishes, Link { damage: Some(count), ..Link::default() });
+            let mut net = net(wishes, NetworkLink { damage: Some(count), ..NetworkLink::default() });
             net.record(0, 1, Stream::Commands, 100);
             net.payload(0, 1, Stream::Bulk, 300_000);
             net.run(Duration::from_secs(1));
@@ -103,7 +103,7 @@ fn ends_of_one_key_and_a_common_suite_talk_and_others_hear_why_not() {
 
 #[test]
 fn both_may_ask_at_once_and_both_hear_of_the_other_s_key() {
-    let mut net = net([JOB, OTHER], Link::default());
+    let mut net = net([JOB, OTHER], NetworkLink::default());
     for _ in 0..10 {
         net.record(0, 1, Stream::Commands, 10);
         net.record(1, 0, Stream::Commands, 10);
@@ -125,7 +125,7 @@ fn turn_a_bit(bytes: &mut [u8]) {
 #[test]
 fn no_changed_bit_of_a_packet_gets_through() {
     for wish in [AES, CHACHA] {
-        let mut net = net([wish, wish], Link::default());
+        let mut net = net([wish, wish], NetworkLink::default());
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_secs(1));
         net.link.damage = Some(turn_a_bit);
@@ -160,7 +160,7 @@ fn nobody_on_the_way_gets_two_ends_to_take_less_than_they_would() {
         ([REQUIRED, ANY], |bytes| offer(bytes, suites::CLEAR)),
         ([REQUIRED, ANY], |bytes| offer(bytes, suites::ALL)),
     ] {
-        let mut net = net(wishes, Link { damage: Some(damage), ..Link::default() });
+        let mut net = net(wishes, NetworkLink { damage: Some(damage), ..NetworkLink::default() });
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_secs(2));
         assert_eq!(arrived(&net, 0, 1), 0, "{wishes:?}");
@@ -170,7 +170,7 @@ fn nobody_on_the_way_gets_two_ends_to_take_less_than_they_would() {
     }
     // With a key, the server itself notices.
     let damage: fn(&mut [u8]) = |bytes| offer(bytes, suites::CHACHA20_POLY1305);
-    let mut net = net([JOB, JOB], Link { damage: Some(damage), ..Link::default() });
+    let mut net = net([JOB, JOB], NetworkLink { damage: Some(damage), ..NetworkLink::default() });
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(2));
     assert_eq!(arrived(&net, 0, 1), 0);
@@ -193,7 +193,7 @@ fn weaken(bytes: &mut [u8]) {
 
 #[test]
 fn a_public_key_that_is_none_gets_no_session() {
-    let mut net = net([REQUIRED, REQUIRED], Link { damage: Some(weaken), ..Link::default() });
+    let mut net = net([REQUIRED, REQUIRED], NetworkLink { damage: Some(weaken), ..NetworkLink::default() });
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(1));
     assert_eq!(stats(&net, 1).sessions, 0);
@@ -204,7 +204,7 @@ fn a_public_key_that_is_none_gets_no_session() {
 #[test]
 fn packets_that_are_sent_again_or_made_up_change_nothing() {
     for wish in [AES, CHACHA] {
-        let mut net = net([wish, wish], Link { duplicate: 1000, ..Link::default() });
+        let mut net = net([wish, wish], NetworkLink { duplicate: 1000, ..NetworkLink::default() });
         for _ in 0..50 {
             net.record(0, 1, Stream::Commands, 100);
             net.run(Duration::from_millis(1));
@@ -231,7 +231,7 @@ fn packets_that_are_sent_again_or_made_up_change_nothing() {
 #[test]
 fn a_restarted_peer_is_met_under_new_keys() {
     for wish in [AES, CHACHA, JOB_CLEAR] {
-        let mut net = net([wish, wish], Link::default());
+        let mut net = net([wish, wish], NetworkLink::default());
         for round in 1..5 {
             net.record(0, 1, Stream::Commands, 10);
             net.run(Duration::from_secs(1));
@@ -249,7 +249,7 @@ fn a_restarted_peer_is_met_under_new_keys() {
 #[test]
 fn sealed_packets_are_no_longer_than_the_path_carries() {
     for (longest, found) in [(1472, 1452), (9000, 8952), (usize::MAX, 65_000)] {
-        let mut net = net([JOB, JOB], Link { longest, ..Link::default() });
+        let mut net = net([JOB, JOB], NetworkLink { longest, ..NetworkLink::default() });
         net.record(0, 1, Stream::Commands, 10);
         net.run(Duration::from_secs(30));
         net.payload(0, 1, Stream::Commands, 500_000);

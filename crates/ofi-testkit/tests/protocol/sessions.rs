@@ -5,11 +5,11 @@ use std::time::Duration;
 use ofi_rdm::congestion::Congestion;
 use ofi_rdm::wire::VERSION;
 use ofi_rdm::{Lost, Stream};
-use ofi_testkit::net::{Link, Net, all_acked, all_arrived};
+use ofi_testkit::net::{Net, NetworkLink, all_acked, all_arrived};
 
 #[test]
 fn a_peer_that_sleeps_keeps_its_session_and_a_dead_one_is_reported_within_the_bound() {
-    let mut net = Net::new(1, 3, Link::default(), Congestion::Reno);
+    let mut net = Net::new(1, 3, NetworkLink::default(), Congestion::Reno);
     for host in [1, 2] {
         net.record(0, host, Stream::Commands, 10);
     }
@@ -35,7 +35,7 @@ fn a_peer_that_sleeps_keeps_its_session_and_a_dead_one_is_reported_within_the_bo
 fn ends_that_ask_each_other_at_once_have_one_session() {
     for seed in 0..8 {
         for apart in (0..400).step_by(10) {
-            let mut net = Net::new(seed, 2, Link::default(), Congestion::Reno);
+            let mut net = Net::new(seed, 2, NetworkLink::default(), Congestion::Reno);
             net.record(0, 1, Stream::Commands, 10);
             net.run(Duration::from_micros(apart));
             net.record(1, 0, Stream::Commands, 10);
@@ -54,7 +54,7 @@ fn ends_that_ask_each_other_at_once_have_one_session() {
 /// young session: otherwise the peer would consider completed requests failed.
 #[test]
 fn an_answer_leaves_before_its_endpoint_closes() {
-    let link = Link { byte_time: 80, ..Link::default() }; // the search takes a while
+    let link = NetworkLink { byte_time: 80, ..NetworkLink::default() }; // the search takes a while
     let mut net = Net::new(1, 2, link, Congestion::Reno);
     net.record(0, 1, Stream::Commands, 1000);
     while !all_arrived(&net, 0, 1) || net.model(1, 0).is_none() {
@@ -70,7 +70,7 @@ fn an_answer_leaves_before_its_endpoint_closes() {
 
 #[test]
 fn a_peer_that_is_not_there_is_reported_within_the_bound() {
-    let mut net = Net::new(2, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(2, 2, NetworkLink::default(), Congestion::Reno);
     net.kill(1);
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_millis(6000));
@@ -79,7 +79,7 @@ fn a_peer_that_is_not_there_is_reported_within_the_bound() {
 
 #[test]
 fn a_restarted_peer_ends_the_session_at_once() {
-    let mut net = Net::new(3, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(3, 2, NetworkLink::default(), Congestion::Reno);
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(1));
     net.kill(1);
@@ -100,7 +100,7 @@ fn a_restarted_peer_ends_the_session_at_once() {
 #[test]
 fn a_session_that_its_client_never_heard_of_does_not_begin() {
     // The path drops long packets, including those of the search.
-    let mut net = Net::new(10, 2, Link { longest: 1472, ..Link::default() }, Congestion::Reno);
+    let mut net = Net::new(10, 2, NetworkLink { longest: 1472, ..NetworkLink::default() }, Congestion::Reno);
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_micros(120)); // a cookie, and the question that returns it, which is in flight
     net.sleep(1, Duration::from_millis(5500));
@@ -124,7 +124,7 @@ fn a_session_that_its_client_never_heard_of_does_not_begin() {
 #[test]
 fn a_question_damaged_into_another_version_is_asked_again() {
     use ofi_rdm::wire::{Header, Kind, header};
-    let mut net = Net::new(9, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(9, 2, NetworkLink::default(), Congestion::Reno);
     let versions = |session: u64, versions: &[u8]| {
         let mut packet = vec![0u8; header::LEN];
         packet.extend_from_slice(versions);
@@ -164,7 +164,7 @@ fn a_question_damaged_into_another_version_is_asked_again() {
 #[test]
 fn a_flood_of_strangers_leaves_nothing_behind() {
     use ofi_rdm::wire::{Header, Init, Kind, Params, header};
-    let mut net = Net::new(6, 3, Link::default(), Congestion::Reno);
+    let mut net = Net::new(6, 3, NetworkLink::default(), Congestion::Reno);
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(1));
     let params = Params { window: 1 << 20, in_flight: 1 << 20, max_packet: 9000, liveness_port: 0, flags: 0 };
@@ -186,7 +186,7 @@ fn a_flood_of_strangers_leaves_nothing_behind() {
 
 #[test]
 fn peers_that_are_forgotten_or_change_their_numbers_leave_nothing_wrong_behind() {
-    let mut net = Net::new(8, 6, Link::default(), Congestion::Reno);
+    let mut net = Net::new(8, 6, NetworkLink::default(), Congestion::Reno);
     for round in 0..30u64 {
         for host in 1..6 {
             net.record(0, host, Stream::Commands, 50);
@@ -218,7 +218,7 @@ fn peers_that_are_forgotten_or_change_their_numbers_leave_nothing_wrong_behind()
 
 #[test]
 fn a_peer_that_was_forgotten_and_is_met_again_does_not_take_a_question_for_an_echo() {
-    let mut net = Net::new(9, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(9, 2, NetworkLink::default(), Congestion::Reno);
     let sessions = |net: &Net, host: usize| net.hosts[host].endpoint.as_ref().unwrap().statistics().sessions;
     for round in 1..5 {
         net.record(0, 1, Stream::Commands, 50);
@@ -236,7 +236,7 @@ fn a_peer_that_was_forgotten_and_is_met_again_does_not_take_a_question_for_an_ec
 /// The process of a peer answers for it even if it is not polled and has no session yet.
 #[test]
 fn a_first_message_waits_for_a_peer_that_lives_and_does_not_look() {
-    let mut net = Net::new(13, 2, Link::default(), Congestion::Reno);
+    let mut net = Net::new(13, 2, NetworkLink::default(), Congestion::Reno);
     net.sleep(1, Duration::from_secs(60));
     net.record(0, 1, Stream::Commands, 10);
     net.run(Duration::from_secs(59));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ofi_rdm::Stream;
 use ofi_rdm::congestion::Congestion;
-use ofi_testkit::net::{Link, Net, Random};
+use ofi_testkit::net::{Net, NetworkLink, Random};
 
 const HOSTS: usize = 4;
 /// Growth of anonymous memory allowed after the first quarter, in KiB: lists double now and then.
@@ -65,7 +65,7 @@ fn round(net: &mut Net, random: &mut Random) -> u64 {
 #[test]
 fn a_day_leaves_memory_as_it_was_and_every_operation_ends() {
     let rounds = (time().as_secs() / ROUND.as_secs()).max(1);
-    let link = Link {
+    let link = NetworkLink {
         loss: 5,
         burst: 2,
         duplicate: 5,
@@ -74,7 +74,7 @@ fn a_day_leaves_memory_as_it_was_and_every_operation_ends() {
         byte_time: 1,
         queue: 300_000,
         reports: Some(true),
-        ..Link::default()
+        ..NetworkLink::default()
     };
     let mut random = Random(11);
     let mut net = Net::new(11, HOSTS, link, Congestion::Reno);

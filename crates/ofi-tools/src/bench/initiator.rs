@@ -9,7 +9,7 @@ use ofi_progress_bar::Progress;
 use serde_json::json;
 
 use super::figures::{Figures, Row};
-use super::meeting::{Meeting, Opening, Request};
+use super::meeting::{BenchRequest, Meeting, Opening};
 use super::memory::{Memory, fill, wrong};
 use super::{Direction, Options, Scheme, agent, plot};
 use crate::failure::{Failure, Result};
@@ -68,7 +68,7 @@ pub(super) fn run(options: &Options, pairs: usize, addresses: &[String]) -> Resu
         }
     }
     drop(progress);
-    all.iter_mut().try_for_each(|pair| pair.meeting.say(&Request::End))?;
+    all.iter_mut().try_for_each(|pair| pair.meeting.say(&BenchRequest::End))?;
     if let Some(file) = &options.svg {
         plot::write(file, &rows)?;
     }
@@ -98,7 +98,7 @@ fn open(options: &Options, pairs: usize, addresses: &[String], len: u64) -> Resu
         let of_one = options.scheme == Scheme::ManyToOne;
         let name = format!("mr-bench-target-{}", if of_one { 0 } else { nth });
         let (rails, initiators) = (options.rails.clone(), if of_one { pairs } else { 1 });
-        meeting.say(&Request::Open(Opening {
+        meeting.say(&BenchRequest::Open(Opening {
             name,
             rails,
             len,
@@ -123,7 +123,7 @@ fn prepare(options: &Options, all: &mut [Pair], shape: Shape, seed: u64) -> Resu
         let seed = seed + nth;
         match shape.way {
             Direction::Write => fill(&pair.memory, used, seed).map_err(Failure::stack("filling memory"))?,
-            Direction::Read => pair.meeting.ask(&Request::Fill { len: used, seed })?,
+            Direction::Read => pair.meeting.ask(&BenchRequest::Fill { len: used, seed })?,
         }
     }
     Ok(())
@@ -136,7 +136,7 @@ fn check(options: &Options, all: &mut [Pair], shape: Shape, seed: u64) -> Result
     for (pair, nth) in all.iter_mut().zip(0..).filter(|_| options.check) {
         let seed = seed + nth;
         match way {
-            Direction::Write => pair.meeting.ask(&Request::Check { len: used, seed })?,
+            Direction::Write => pair.meeting.ask(&BenchRequest::Check { len: used, seed })?,
             Direction::Read => {
                 if let Some(at) = wrong(&pair.memory, used, seed).map_err(Failure::stack("reading memory"))? {
                     return Err(Failure::Data(format!(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::memory::Kind;
+use super::memory::MemoryKind;
 use crate::failure::{Failure, Result};
 
 /// Maximum length of a frame, in bytes.
@@ -16,7 +16,7 @@ pub(super) const PEER_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A request of the initiator to the target.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Request {
+pub(super) enum BenchRequest {
     /// Open an agent. The target answers with its metadata; the initiator's metadata follows.
     Open(Opening),
     /// Fill the memory with a pattern.
@@ -37,7 +37,7 @@ pub(super) struct Opening {
     /// Bytes of memory for this initiator.
     pub len: u64,
     /// The kind of memory.
-    pub memory: Kind,
+    pub memory: MemoryKind,
     /// Total number of initiators.
     pub initiators: usize,
 }
@@ -89,13 +89,13 @@ impl Meeting {
         Ok(bytes)
     }
 
-    pub(super) fn say(&mut self, request: &Request) -> Result<()> {
+    pub(super) fn say(&mut self, request: &BenchRequest) -> Result<()> {
         let text = serde_json::to_vec(request).map_err(|error| Failure::Peer(error.to_string()))?;
         self.say_bytes(&text)
     }
 
     /// Sends a request, and waits until it is done.
-    pub(super) fn ask(&mut self, request: &Request) -> Result<()> {
+    pub(super) fn ask(&mut self, request: &BenchRequest) -> Result<()> {
         self.say(request)?;
         match self.hear_bytes()?.as_slice() {
             b"done" => Ok(()),
@@ -103,7 +103,7 @@ impl Meeting {
         }
     }
 
-    pub(super) fn hear(&mut self) -> Result<Request> {
+    pub(super) fn hear(&mut self) -> Result<BenchRequest> {
         let bytes = self.hear_bytes()?;
         serde_json::from_slice(&bytes).map_err(|error| Failure::Peer(format!("not a request: {error}")))
     }

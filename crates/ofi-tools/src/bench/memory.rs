@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 /// A kind of memory, as given by its option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(super) enum Kind {
+pub(super) enum MemoryKind {
     /// Of the program.
     Host,
     /// Of the library.
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     Cuda(u32),
 }
 
-impl FromStr for Kind {
+impl FromStr for MemoryKind {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
@@ -36,7 +36,7 @@ impl FromStr for Kind {
 
 const WANTED: &str = "wanted host, library, cuda or cuda:N";
 
-impl fmt::Display for Kind {
+impl fmt::Display for MemoryKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host => f.write_str("host"),
@@ -46,7 +46,7 @@ impl fmt::Display for Kind {
     }
 }
 
-impl TryFrom<String> for Kind {
+impl TryFrom<String> for MemoryKind {
     type Error = String;
 
     fn try_from(text: String) -> std::result::Result<Self, String> {
@@ -54,8 +54,8 @@ impl TryFrom<String> for Kind {
     }
 }
 
-impl From<Kind> for String {
-    fn from(kind: Kind) -> Self {
+impl From<MemoryKind> for String {
+    fn from(kind: MemoryKind) -> Self {
         kind.to_string()
     }
 }
@@ -79,16 +79,18 @@ macro_rules! of_region {
 }
 
 impl Memory {
-    pub(super) fn new(agent: &Agent, len: u64, kind: Kind) -> Result<Self> {
+    pub(super) fn new(agent: &Agent, len: u64, kind: MemoryKind) -> Result<Self> {
         let stack = Failure::stack;
         let memory = match kind {
             // Not zeroes: unwritten pages all map the kernel's zero page, which is read from the cache.
-            Kind::Host => {
+            MemoryKind::Host => {
                 let region = agent.register(vec![1_u8; len as usize]);
                 return region.map(Self::Host).map_err(stack("registering memory"));
             }
-            Kind::Library => Self::Library(agent.alloc(len as usize).map_err(stack("allocating memory"))?),
-            Kind::Cuda(ordinal) => {
+            MemoryKind::Library => {
+                Self::Library(agent.alloc(len as usize).map_err(stack("allocating memory"))?)
+            }
+            MemoryKind::Cuda(ordinal) => {
                 let memory = Cuda::open(ordinal).and_then(|device| device.alloc(len as usize));
                 let memory = memory.map_err(stack("memory of a CUDA device"))?;
                 Self::Cuda(agent.register_device(memory).map_err(stack("registering memory"))?)
@@ -147,12 +149,12 @@ mod tests {
 
     #[test]
     fn kinds_are_read_as_they_are_written() {
-        for kind in [Kind::Host, Kind::Library, Kind::Cuda(0), Kind::Cuda(7)] {
+        for kind in [MemoryKind::Host, MemoryKind::Library, MemoryKind::Cuda(0), MemoryKind::Cuda(7)] {
             assert_eq!(kind.to_string().parse(), Ok(kind));
         }
-        assert_eq!("cuda".parse(), Ok(Kind::Cuda(0)));
+        assert_eq!("cuda".parse(), Ok(MemoryKind::Cuda(0)));
         for wrong in ["", "gpu", "host:0", "library:1", "cuda:", "cuda:-1", "cuda:x", "Host"] {
-            assert!(wrong.parse::<Kind>().is_err(), "{wrong}");
+            assert!(wrong.parse::<MemoryKind>().is_err(), "{wrong}");
         }
     }
 }

@@ -22,7 +22,7 @@ use clap::Parser;
 use multirail::{Agent, Members, RailList};
 
 use self::listed::List;
-use self::memory::Kind;
+use self::memory::MemoryKind;
 use crate::exit;
 use crate::failure::{Failure, Result};
 use crate::pingpong::sizes;
@@ -79,10 +79,10 @@ pub(crate) struct Options {
     /// The initiators' memory: host, library (allocated by the library; peers of one host can share it), or cuda or
     /// cuda:N (of that CUDA device).
     #[arg(long, value_name = "KIND", default_value = "host")]
-    memory: Kind,
+    memory: MemoryKind,
     /// The targets' memory. Default: the same kind as the initiators'.
     #[arg(long, value_name = "KIND", conflicts_with = "listen")]
-    target_memory: Option<Kind>,
+    target_memory: Option<MemoryKind>,
     /// Compare every byte after each row.
     #[arg(long)]
     check: bool,

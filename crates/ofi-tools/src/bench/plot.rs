@@ -27,7 +27,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Failed<'a> = DrawingAreaErrorKind<<SVGBackend<'a> as DrawingBackend>::ErrorType>;
 
 /// A name, and points in the order of their sizes.
-type Line = (String, Vec<(f64, f64)>);
+type PlotLine = (String, Vec<(f64, f64)>);
 
 /// Checks that the picture can be written before anything is measured. Leaves no new file behind, because the run may
 /// fail or be killed.
@@ -71,8 +71,8 @@ fn draw<'a>(rows: &[Row], text: &'a mut String) -> std::result::Result<(), Faile
 }
 
 /// A line for each operation and batch, in the order of the rows.
-fn lines(rows: &[Row], value: fn(&Row) -> f64) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
+fn lines(rows: &[Row], value: fn(&Row) -> f64) -> Vec<PlotLine> {
+    let mut lines: Vec<PlotLine> = Vec::new();
     for row in rows {
         let (name, point) = (row.series(), (row.block() as f64, value(row)));
         match lines.iter_mut().find(|line| line.0 == name) {
@@ -95,7 +95,7 @@ fn range(values: impl Iterator<Item = f64>) -> Range<f64> {
     low / 1.4..high.max(low) * 1.4
 }
 
-fn panel<'a>(area: &Area<'a>, title: &str, lines: &[Line]) -> std::result::Result<(), Failed<'a>> {
+fn panel<'a>(area: &Area<'a>, title: &str, lines: &[PlotLine]) -> std::result::Result<(), Failed<'a>> {
     let points = || lines.iter().flat_map(|(_, points)| points);
     let (across, up) = (range(points().map(|point| point.0)), range(points().map(|point| point.1)));
     let lowest = up.start;

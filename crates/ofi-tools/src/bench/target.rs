@@ -8,7 +8,7 @@ use multirail::Agent;
 
 use super::agent;
 use super::listed::List;
-use super::meeting::{Meeting, Opening, PEER_TIMEOUT, Request};
+use super::meeting::{BenchRequest, Meeting, Opening, PEER_TIMEOUT};
 use super::memory::{Memory, fill, wrong};
 use crate::failure::{Failure, Result};
 use crate::output;
@@ -54,7 +54,7 @@ pub(super) fn run(address: &str, list: Option<&List>) -> Result<()> {
 
 /// The initiator's first request, if it can be satisfied.
 fn opening(meeting: &mut Meeting) -> Result<Opening> {
-    let Request::Open(opening) = meeting.hear()? else {
+    let BenchRequest::Open(opening) = meeting.hear()? else {
         return Err(Failure::Peer("the first request of the initiator is not Open".to_string()));
     };
     let Opening { len, initiators, .. } = opening;
@@ -119,12 +119,12 @@ impl Guest {
         let stack = Failure::stack("the memory");
         let Self { meeting, memory, len } = self;
         match meeting.hear()? {
-            Request::End => return Ok(true),
-            Request::Fill { len: used, seed } if used <= *len => {
+            BenchRequest::End => return Ok(true),
+            BenchRequest::Fill { len: used, seed } if used <= *len => {
                 fill(memory, used, seed).map_err(stack)?;
                 meeting.say_bytes(b"done")?;
             }
-            Request::Check { len: used, seed } if used <= *len => {
+            BenchRequest::Check { len: used, seed } if used <= *len => {
                 match wrong(memory, used, seed).map_err(stack)? {
                     None => meeting.say_bytes(b"done")?,
                     Some(at) => {

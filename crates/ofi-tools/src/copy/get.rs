@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use ofi_progress_bar::Progress;
 
 use super::Net;
-use super::job::{Item, Job, LIMIT, PAUSE, Server, Target};
+use super::job::{CopyTarget, Item, Job, LIMIT, PAUSE, Server};
 use super::keep::Keep;
 use super::link::End;
-use super::place::{Place, Trunk};
+use super::place::{FileDestination, Trunk};
 use super::tree::{Finished, Tree, join};
 use super::wire::MAX_MESSAGE_LEN;
 use crate::failure::{Failure, Result};
@@ -61,7 +61,7 @@ pub fn run(options: &Options) -> Result<()> {
     if options.recursive { directory(options, server) } else { file(options, server) }
 }
 
-fn job(options: &Options, server: Server, target: Target, items: Vec<Item>) -> Job {
+fn job(options: &Options, server: Server, target: CopyTarget, items: Vec<Item>) -> Job {
     let patience = Duration::from_secs(options.patience);
     let how = (options.force, options.quiet, Keep::here(options.preserve));
     Job::new(server, target, items, how, patience, Progress::bytes(options.quiet))
@@ -69,13 +69,13 @@ fn job(options: &Options, server: Server, target: Target, items: Vec<Item>) -> J
 
 fn file(options: &Options, server: Server) -> Result<()> {
     let destination = place(&options.destination, &options.file)?;
-    let place = Place::at(&destination)?;
+    let place = FileDestination::at(&destination)?;
     if destination.exists() && !options.force {
         return Err(is_there(&destination));
     }
     let items = vec![Item::new(options.file.clone(), String::new())];
     let (bytes, _) =
-        job(options, server, Target::File(Mutex::new(Some(place))), items).run(options.streams)?;
+        job(options, server, CopyTarget::File(Mutex::new(Some(place))), items).run(options.streams)?;
     output::print(&format!("{}: {bytes} bytes\n", options.file))
 }
 
@@ -99,9 +99,9 @@ fn directory(options: &Options, server: Server) -> Result<()> {
     }
     let files = tree.files.len();
     let items = tree.files.into_iter().map(|name| Item::new(join(&options.file, &name), name)).collect();
-    let target = Target::Tree(trunk, finished);
+    let target = CopyTarget::Tree(trunk, finished);
     let (bytes, target) = job(options, server, target, items).run(options.streams)?;
-    if let Target::Tree(trunk, finished) = target {
+    if let CopyTarget::Tree(trunk, finished) = target {
         if options.preserve {
             // The deepest first: changes below a folder update its time, and its mode may deny all access.
             let keep = Keep { all: true, umask: 0 };

@@ -16,9 +16,9 @@ use ofi_progress_bar::Progress;
 use super::keep::Keep;
 use super::link::{End, Link};
 use super::partial::Partial;
-use super::place::{Place, Trunk};
+use super::place::{FileDestination, Trunk};
 use super::tree::Finished;
-use super::wire::{Answer, BLOCK, FileId, GREETING, HEAD, MAX_FILE_LEN, Message, Request, WINDOW, parse};
+use super::wire::{Answer, BLOCK, CopyRequest, FileId, GREETING, HEAD, MAX_FILE_LEN, Message, WINDOW, parse};
 use crate::failure::{Failure, Result};
 use crate::output;
 
@@ -64,9 +64,9 @@ impl Server {
 }
 
 /// The destination of the files.
-pub enum Target {
+pub enum CopyTarget {
     /// One file. The place is taken when the copy begins.
-    File(Mutex<Option<Place>>),
+    File(Mutex<Option<FileDestination>>),
     /// A tree. Paths are relative to its folder.
     Tree(Trunk, Finished),
 }
@@ -77,11 +77,11 @@ pub struct Item {
     remote: String,
     /// Path below the target folder, in a tree.
     local: String,
-    state: Mutex<State>,
+    state: Mutex<CopyState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CopyState {
     /// The file's identity, as the first stream found it.
     id: Option<FileId>,
     /// Present while the file is being written.
@@ -104,7 +104,7 @@ impl Item {
 /// The state that the streams share.
 pub struct Job {
     pub server: Server,
-    pub target: Target,
+    pub target: CopyTarget,
     pub items: Vec<Item>,
     pub force: bool,
     pub quiet: bool,
@@ -129,7 +129,7 @@ pub struct Job {
 
 /// The outstanding requests of a stream.
 #[derive(Default)]
-struct Asked {
+struct PendingRequests {
     /// Requested files whose answers are outstanding, oldest first.
     files: VecDeque<Asking>,
     /// The file of the requested blocks.
@@ -151,7 +151,7 @@ impl Job {
     /// Creates a job.
     pub fn new(
         server: Server,
-        target: Target,
+        target: CopyTarget,
         items: Vec<Item>,
         (force, quiet, keep): (bool, bool, Keep),
         patience: Duration,
@@ -181,7 +181,7 @@ impl Job {
     ///
     /// # Errors
     /// The reason why a file is missing or incomplete.
-    pub fn run(self, streams: u16) -> Result<(u64, Target)> {
+    pub fn run(self, streams: u16) -> Result<(u64, CopyTarget)> {
         std::thread::scope(|scope| {
             for _ in 0..streams {
                 scope.spawn(|| self.stream());
@@ -198,7 +198,7 @@ impl Job {
     /// Fetches blocks until none is left. Reconnects when the connection is lost.
     fn stream(&self) {
         while !self.stop.load(Ordering::Relaxed) {
-            let mut asked = Asked::default();
+            let mut asked = PendingRequests::default();
             let Err(end) = self.fetch(&mut asked) else { return };
             self.give_back(asked);
             match end {
@@ -213,7 +213,7 @@ impl Job {
         lock(&self.failure).get_or_insert(failure);
     }
 
-    fn give_back(&self, asked: Asked) {
+    fn give_back(&self, asked: PendingRequests) {
         let unbegun = asked.files.iter().filter(|file| !file.begun).map(|file| file.item);
         lock(&self.returned).extend(unbegun);
         let Some(item) = asked.item else { return };
@@ -257,7 +257,7 @@ impl Job {
     }
 
     /// Fetches over one connection.
-    fn fetch(&self, asked: &mut Asked) -> std::result::Result<(), End> {
+    fn fetch(&self, asked: &mut PendingRequests) -> std::result::Result<(), End> {
         let mut link = self.server.connect(HEAD + BLOCK)?;
         loop {
             let Some((item, begun)) = self.pick() else {
@@ -269,7 +269,7 @@ impl Job {
                 std::thread::sleep(Duration::from_millis(5));
                 continue;
             };
-            *asked = Asked::default();
+            *asked = PendingRequests::default();
             self.ask_file(item, begun, &mut link, asked)?;
             // Several at a time, except for the last ones, which the streams share.
             let left = self.items.len().saturating_sub(self.next.load(Ordering::Relaxed));
@@ -295,17 +295,17 @@ impl Job {
         item: usize,
         begun: bool,
         link: &mut Link,
-        asked: &mut Asked,
+        asked: &mut PendingRequests,
     ) -> std::result::Result<(), End> {
         let name = self.items[item].remote.clone();
         let fetches = !begun && !self.is_known(item);
         asked.files.push_back(Asking { item, begun, fetches });
-        Ok(self.ask(link, &if fetches { Request::Fetch(name) } else { Request::Open(name) })?)
+        Ok(self.ask(link, &if fetches { CopyRequest::Fetch(name) } else { CopyRequest::Open(name) })?)
     }
 
     /// Handles the answer to the oldest file request. If it was the only request, also fetches the file's blocks until
     /// all are requested: the server reads from the file that was requested last.
-    fn take_file(&self, link: &mut Link, asked: &mut Asked) -> std::result::Result<(), End> {
+    fn take_file(&self, link: &mut Link, asked: &mut PendingRequests) -> std::result::Result<(), End> {
         let Some(&Asking { item, fetches, .. }) = asked.files.front() else { return Ok(()) };
         let (buffer, len) = link.next("opening the file", LIMIT)?;
         let id = match parse(&buffer[..len.min(buffer.len())]) {
@@ -338,7 +338,7 @@ impl Job {
                 && let Some(block) = self.next_block(item)
             {
                 asked.blocks.push(block);
-                self.ask(link, &Request::Read(block))?;
+                self.ask(link, &CopyRequest::Read(block))?;
             }
             if asked.blocks.is_empty() {
                 return Ok(());
@@ -370,7 +370,7 @@ impl Job {
 
     /// Whether the journal records that an earlier run has put the file in place.
     fn is_known(&self, item: usize) -> bool {
-        matches!(&self.target, Target::Tree(_, finished) if finished.knows(&self.items[item].local))
+        matches!(&self.target, CopyTarget::Tree(_, finished) if finished.knows(&self.items[item].local))
     }
 
     /// Receives and drops an unneeded block.
@@ -387,7 +387,7 @@ impl Job {
         Ok(link.receive(buffer, LIMIT)?)
     }
 
-    fn ask(&self, link: &mut Link, request: &Request) -> Result<()> {
+    fn ask(&self, link: &mut Link, request: &CopyRequest) -> Result<()> {
         let message = serde_json::to_vec(request).map_err(|error| Failure::Data(error.to_string()))?;
         link.send(message, 2 * WINDOW, LIMIT)
     }
@@ -414,8 +414,8 @@ impl Job {
         self.bytes.fetch_add(id.len, Ordering::Relaxed);
         self.bar.grow(id.len);
         let place = match &self.target {
-            Target::File(place) => lock(place).take(),
-            Target::Tree(trunk, finished) => {
+            CopyTarget::File(place) => lock(place).take(),
+            CopyTarget::Tree(trunk, finished) => {
                 let place = trunk.place(&item.local)?;
                 let here = finished.here(&item.local, &place);
                 if here == Some(id) {
@@ -457,9 +457,9 @@ impl Job {
         if state.left == 0 { self.finish(item, &mut state) } else { Ok(()) }
     }
 
-    fn finish(&self, item: &Item, state: &mut State) -> Result<()> {
+    fn finish(&self, item: &Item, state: &mut CopyState) -> Result<()> {
         let (Some(partial), Some(id)) = (state.partial.take(), &state.id) else { return Ok(()) };
-        if let Target::Tree(_, finished) = &self.target {
+        if let CopyTarget::Tree(_, finished) = &self.target {
             finished.record(&item.local, id, partial.inode()?)?;
         }
         partial.finish(self.force || state.replaces, self.keep, &id.kept)?;

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::keep::Keep;
-use super::place::{JOURNAL, PART, Place};
+use super::place::{FileDestination, JOURNAL, PART};
 use super::wire::{BLOCK, FileId, Kept};
 use crate::failure::{Failure, Result};
 
@@ -33,7 +33,7 @@ struct Header {
 pub struct Partial {
     data: File,
     journal: Mutex<File>,
-    place: Place,
+    place: FileDestination,
 }
 
 fn failed(path: &Path, error: io::Error) -> Failure {
@@ -46,7 +46,7 @@ impl Partial {
     ///
     /// # Errors
     /// Another process writes the file, or the system's error.
-    pub fn open(place: Place, name: &str, file: &FileId) -> Result<(Self, Vec<u64>)> {
+    pub fn open(place: FileDestination, name: &str, file: &FileId) -> Result<(Self, Vec<u64>)> {
         let shown = place.shown();
         let data = place.open_beside(PART)?;
         match data.try_lock() {
@@ -162,7 +162,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let destination = folder.join("file");
         let content: Vec<u8> = (0..2 * BLOCK + 5).map(|place| (place / 7) as u8).collect();
-        let place = || Place::at(&destination).unwrap();
+        let place = || FileDestination::at(&destination).unwrap();
         let kept = Kept { mode: 0o640, modified: 1_000_000_000, nanos: 5 };
         let keep = Keep { all: true, umask: 0o077 };
         let id = FileId { len: content.len() as u64, version: "a".into(), kept };

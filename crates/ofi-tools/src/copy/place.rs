@@ -22,7 +22,7 @@ pub const PART: &str = ".ofi-part";
 pub const JOURNAL: &str = ".ofi-journal";
 
 /// The destination of a file.
-pub struct Place {
+pub struct FileDestination {
     folder: OwnedFd,
     name: OsString,
     shown: PathBuf,
@@ -49,7 +49,7 @@ pub fn is_ours(name: &str) -> bool {
     name.ends_with(PART) || name.ends_with(JOURNAL)
 }
 
-impl Place {
+impl FileDestination {
     /// The place at a user's path.
     ///
     /// # Errors
@@ -141,19 +141,23 @@ impl Trunk {
     ///
     /// # Errors
     /// The parent cannot be opened, or is behind a link.
-    pub fn place(&self, path: &str) -> Result<Place> {
+    pub fn place(&self, path: &str) -> Result<FileDestination> {
         let path = Path::new(path);
         let folder = self.below(path.parent().unwrap_or(Path::new("")))?;
-        Ok(Place { folder, name: path.file_name().unwrap_or_default().into(), shown: self.shown.join(path) })
+        Ok(FileDestination {
+            folder,
+            name: path.file_name().unwrap_or_default().into(),
+            shown: self.shown.join(path),
+        })
     }
 
     /// The place of the tree's own journal: the folder, with an empty name.
     ///
     /// # Errors
     /// The system's error.
-    pub fn journal(&self) -> Result<Place> {
+    pub fn journal(&self) -> Result<FileDestination> {
         let folder = self.below(Path::new(""))?;
-        Ok(Place { folder, name: OsString::new(), shown: self.shown.clone() })
+        Ok(FileDestination { folder, name: OsString::new(), shown: self.shown.clone() })
     }
 
     /// Creates a subfolder, whose parent must exist. An existing one is kept. Files can be created in it, regardless of
@@ -162,7 +166,7 @@ impl Trunk {
     /// # Errors
     /// A file or a link is in its place.
     pub fn make(&self, path: &str, kept: &Kept) -> Result<()> {
-        let Place { folder, name, shown } = self.place(path)?;
+        let FileDestination { folder, name, shown } = self.place(path)?;
         match mkdirat(&folder, &name, Mode::from_raw_mode(kept.mode & 0o777 | 0o700)) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => self.below(Path::new(path)).map(drop),
             Err(error) => Err(failed(&shown, error)),

@@ -10,7 +10,7 @@ use ofi::{Incoming, Listener};
 use super::Net;
 use super::link::Link;
 use super::root::{Listing, Root, Served};
-use super::wire::{Answer, GREETING, MAX_MESSAGE_LEN, Request, WINDOW};
+use super::wire::{Answer, CopyRequest, GREETING, MAX_MESSAGE_LEN, WINDOW};
 use crate::failure::{Failure, Result};
 use crate::output;
 
@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Result<()> {
             let _ = incoming.reject(b"too many connections");
             continue;
         }
-        let (root, held) = (Arc::clone(&root), Held(Arc::clone(&open)));
+        let (root, held) = (Arc::clone(&root), ConnectionSlot(Arc::clone(&open)));
         let thread = std::thread::Builder::new().name("ofi-cp".into());
         let started = thread.spawn(move || {
             let _held = held;
@@ -88,9 +88,9 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// A slot among the allowed connections.
-struct Held(Arc<AtomicUsize>);
+struct ConnectionSlot(Arc<AtomicUsize>);
 
-impl Drop for Held {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -132,7 +132,7 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
         link.send(message, WINDOW, CLIENT_TIMEOUT)?;
         if block_follows {
             let mut message = link.spare();
-            if let Err(why) = answer(Request::Read(0), root, &mut open, &mut message) {
+            if let Err(why) = answer(CopyRequest::Read(0), root, &mut open, &mut message) {
                 message = json(&Answer::Refused(why));
             }
             link.send(message, WINDOW, CLIENT_TIMEOUT)?;
@@ -142,20 +142,20 @@ fn serve(incoming: Incoming, root: &Root) -> Result<()> {
 
 /// Builds the answer to a request in `message`, overwriting it. Returns whether the file's only block follows.
 fn answer(
-    request: Request,
+    request: CopyRequest,
     root: &Root,
     open: &mut Open,
     message: &mut Vec<u8>,
 ) -> std::result::Result<bool, String> {
-    let fetches = matches!(request, Request::Fetch(_));
+    let fetches = matches!(request, CopyRequest::Fetch(_));
     match request {
-        Request::Open(name) | Request::Fetch(name) => {
+        CopyRequest::Open(name) | CopyRequest::Fetch(name) => {
             let opened = open.file.insert(root.file(&name)?);
             *message = json(&Answer::Opened(opened.id().clone()));
             return Ok(fetches && opened.id().blocks() == 1);
         }
-        Request::Read(number) => open.file.as_ref().ok_or("no file is open")?.block(number, message)?,
-        Request::List { dir, after } => {
+        CopyRequest::Read(number) => open.file.as_ref().ok_or("no file is open")?.block(number, message)?,
+        CopyRequest::List { dir, after } => {
             // All parts of a listing are from one moment.
             let known = open.listing.take().filter(|known| known.name() == dir && !after.is_empty());
             let listing = known.map_or_else(|| root.listing(&dir), Ok)?;

@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::link::{End, Link};
-use super::place::{JOURNAL, Place, is_ours, is_plain};
-use super::wire::{Answer, FileId, Kept, MAX_MESSAGE_LEN, Message, Request, parse};
+use super::place::{FileDestination, JOURNAL, is_ours, is_plain};
+use super::wire::{Answer, CopyRequest, FileId, Kept, MAX_MESSAGE_LEN, Message, parse};
 use crate::failure::{Failure, Result};
 
 /// Maximum files and directories of a tree. It bounds the client's memory, whatever the server lists.
@@ -114,7 +114,7 @@ fn bad(what: &str) -> End {
 }
 
 fn list(link: &mut Link, dir: String, after: String, limit: Duration) -> std::result::Result<Answer, End> {
-    let request = Request::List { dir, after };
+    let request = CopyRequest::List { dir, after };
     let message = serde_json::to_vec(&request).map_err(|error| bad(&error.to_string()))?;
     if message.len() > MAX_MESSAGE_LEN {
         return Err(bad("a path that is too long for a request"));
@@ -144,7 +144,7 @@ struct Record {
 pub struct Finished {
     journal: Mutex<File>,
     known: HashMap<String, (FileId, u64)>,
-    place: Place,
+    place: FileDestination,
 }
 
 impl Finished {
@@ -152,7 +152,7 @@ impl Finished {
     ///
     /// # Errors
     /// Another process copies into the folder, or the system's error.
-    pub fn open(place: Place) -> Result<Self> {
+    pub fn open(place: FileDestination) -> Result<Self> {
         let failed = |error| Failure::system(place.shown().display(), error);
         let mut file = place.open_beside(JOURNAL)?;
         if file.try_lock().is_err() {
@@ -183,7 +183,7 @@ impl Finished {
     }
 
     /// The recorded identity of the file in its place, if it was not replaced or truncated since.
-    pub fn here(&self, name: &str, place: &Place) -> Option<&FileId> {
+    pub fn here(&self, name: &str, place: &FileDestination) -> Option<&FileId> {
         let (file, inode) = self.known.get(name)?;
         let found = place.found()?;
         (found.st_ino == *inode && u64::try_from(found.st_size) == Ok(file.len)).then_some(file)

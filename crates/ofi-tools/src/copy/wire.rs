@@ -21,7 +21,7 @@ pub const WINDOW: usize = 4;
 /// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Request {
+pub enum CopyRequest {
     /// Open this file for the following reads. The path is relative to the served directory.
     Open(String),
     /// The same. If the file has only one block, the block follows the answer, which saves a round trip.
@@ -196,7 +196,7 @@ mod tests {
                 *first = BLOCK_MARK;
             }
             let _ = parse(&message);
-            let _ = serde_json::from_slice::<Request>(&message);
+            let _ = serde_json::from_slice::<CopyRequest>(&message);
         }
     }
 }

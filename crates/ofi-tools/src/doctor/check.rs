@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum CheckState {
     /// Nothing to change.
     Good,
     /// Something to change, described by [`Check::change`].
@@ -20,7 +20,7 @@ pub struct Check {
     /// A stable name.
     pub name: &'static str,
     /// The outcome.
-    pub state: State,
+    pub state: CheckState,
     /// The observation.
     pub found: String,
     /// The consequence.
@@ -32,7 +32,7 @@ pub struct Check {
 impl Check {
     /// A good result.
     pub fn good(name: &'static str, effect: &'static str, found: impl Into<String>) -> Self {
-        Self { name, state: State::Good, found: found.into(), effect, change: String::new() }
+        Self { name, state: CheckState::Good, found: found.into(), effect, change: String::new() }
     }
 
     /// A result that calls for a change.
@@ -42,11 +42,11 @@ impl Check {
         found: impl Into<String>,
         change: impl Into<String>,
     ) -> Self {
-        Self { name, state: State::Lacking, found: found.into(), effect, change: change.into() }
+        Self { name, state: CheckState::Lacking, found: found.into(), effect, change: change.into() }
     }
 
     /// A check that does not apply or whose result is not visible.
     pub fn unknown(name: &'static str, effect: &'static str, found: impl Into<String>) -> Self {
-        Self { state: State::Unknown, ..Self::good(name, effect, found) }
+        Self { state: CheckState::Unknown, ..Self::good(name, effect, found) }
     }
 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-pub use check::{Check, State};
+pub use check::{Check, CheckState};
 pub use memory::ReadMemory;
 
 use crate::failure::Result;
@@ -50,7 +50,7 @@ pub struct Options {
 /// Standard output cannot be written.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let checks = all(&Files::below(&options.root));
-    let lacking = checks.iter().filter(|check| check.state == State::Lacking).count();
+    let lacking = checks.iter().filter(|check| check.state == CheckState::Lacking).count();
     if options.json {
         output::print_json(&json!({ "checks": checks, "lacking": lacking }))?;
     } else {

@@ -1,11 +1,11 @@
 //! The checks as text.
 
-use super::check::{Check, State};
+use super::check::{Check, CheckState};
 
 /// First the recommended changes in order of effect, then the good results.
 pub fn report(checks: &[Check]) -> String {
     let mut text = String::new();
-    let lacking: Vec<&Check> = checks.iter().filter(|check| check.state == State::Lacking).collect();
+    let lacking: Vec<&Check> = checks.iter().filter(|check| check.state == CheckState::Lacking).collect();
     if lacking.is_empty() {
         text.push_str("nothing to change\n");
     } else {
@@ -15,7 +15,9 @@ pub fn report(checks: &[Check]) -> String {
         let Check { name, found, effect, change, .. } = check;
         text.push_str(&format!("{:>3}. {name}: {found}\n     {effect}\n     -> {change}\n", place + 1));
     }
-    for (title, state) in [("good", State::Good), ("does not apply, or is not visible", State::Unknown)] {
+    for (title, state) in
+        [("good", CheckState::Good), ("does not apply, or is not visible", CheckState::Unknown)]
+    {
         let rest: Vec<&Check> = checks.iter().filter(|check| check.state == state).collect();
         if !rest.is_empty() {
             text.push_str(&format!("{title}:\n"));

@@ -19,7 +19,7 @@ use std::time::Duration;
 use facts::Facts;
 use meeting::Link;
 use page::Page;
-use plan::Plan;
+use plan::EfaPlan;
 use side::{Programs, Side};
 
 use crate::failure::{Failure, Result};
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut link = Link::meet(options.host.as_deref(), options.port, Duration::from_secs(options.wait))?;
     let theirs = Facts::of_line(&link.exchange(&facts.to_line())?)?;
     facts.check_same_build(&theirs)?;
-    let plan = Plan::of(&facts, &theirs, options.quick);
+    let plan = EfaPlan::of(&facts, &theirs, options.quick);
     plan.left_out.iter().for_each(|note| tell(&format!("note: {note}")));
     let side = Side {
         programs: &programs,

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::facts::Facts;
-use super::plan::{Measurement, Plan, Program, counted};
+use super::plan::{EfaPlan, Measurement, Program, counted};
 use crate::failure::{Failure, Result};
 use crate::output::tell;
 
@@ -87,7 +87,7 @@ impl Page {
     ///
     /// # Errors
     /// The system's error.
-    pub fn write(&self, file: &Path, hosts: &[(&str, &Facts)], plan: &Plan, quick: bool) -> Result<()> {
+    pub fn write(&self, file: &Path, hosts: &[(&str, &Facts)], plan: &EfaPlan, quick: bool) -> Result<()> {
         let failed = |error| Failure::system(format!("writing {}", file.display()), error);
         if let Some(folder) = file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(failed)?;
@@ -95,7 +95,7 @@ impl Page {
         std::fs::write(file, self.text(hosts, plan, quick)).map_err(failed)
     }
 
-    fn text(&self, hosts: &[(&str, &Facts)], plan: &Plan, quick: bool) -> String {
+    fn text(&self, hosts: &[(&str, &Facts)], plan: &EfaPlan, quick: bool) -> String {
         let mut page = String::from("# efa-bench\n\n");
         if hosts.iter().any(|(_, facts)| facts.is_emulated()) {
             page.push_str(
@@ -262,7 +262,7 @@ mod tests {
         let mut page = Page::default();
         page.add(&measurement, &facts, Ok(figures));
         page.add(&measurement, &facts, Err("it broke".into()));
-        let plan = Plan { left_out: vec!["C's program".into()], ..Plan::default() };
+        let plan = EfaPlan { left_out: vec!["C's program".into()], ..EfaPlan::default() };
         let text = page.text(&[("client", &facts)], &plan, false);
         for wanted in [
             "| mr-bench | ofi 0.1.0 | remote memory, 1 thread: write, 1 block at a time | 2 NICs | cuda | 65536 | 40.00 | 1500.00 |",

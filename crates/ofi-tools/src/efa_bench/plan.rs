@@ -28,7 +28,7 @@ pub struct Measurement {
 
 /// The measurements, and the reasons for omitted ones.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct EfaPlan {
     pub measurements: Vec<Measurement>,
     pub left_out: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub fn counted(nics: &[String]) -> String {
     }
 }
 
-impl Plan {
+impl EfaPlan {
     /// The measurements of two hosts. Both ends compute the same plan.
     pub fn of(ours: &Facts, theirs: &Facts, quick: bool) -> Self {
         let mut plan = Self::default();
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn one_nic_and_all_are_measured_and_what_is_not_is_said() {
         let (a, b) = (host(&["n1", "n2", "n3"], 8, true), host(&["n2", "n3", "n4"], 8, true));
-        for plan in [Plan::of(&a, &b, false), Plan::of(&b, &a, false)] {
+        for plan in [EfaPlan::of(&a, &b, false), EfaPlan::of(&b, &a, false)] {
             let rails = plan.measurements.iter().filter(|one| one.program == Program::OurRails);
             let found: Vec<_> = rails.map(|one| (one.nics.join(" "), one.memory)).collect();
             let of = |memory| [("n2", memory), ("n2 n3", memory), ("n2 n3", memory)];
@@ -174,7 +174,7 @@ mod tests {
             assert!(plan.left_out.iter().any(|note| note.contains("2 of 3 and 3")), "{:?}", plan.left_out);
             assert_eq!(plan.measurements.len(), 12);
         }
-        let plan = Plan::of(&host(&["n"], 0, false), &host(&["n"], 8, true), false);
+        let plan = EfaPlan::of(&host(&["n"], 0, false), &host(&["n"], 8, true), false);
         let titles: Vec<String> = plan.measurements.iter().map(Measurement::title).collect();
         assert_eq!(
             titles,
@@ -186,6 +186,6 @@ mod tests {
         );
         assert_eq!(plan.left_out.len(), 2, "{:?}", plan.left_out);
         // Without a name in common, messages are measured.
-        assert!(Plan::of(&host(&["a"], 0, false), &host(&["b"], 0, false), true).measurements.len() >= 2);
+        assert!(EfaPlan::of(&host(&["a"], 0, false), &host(&["b"], 0, false), true).measurements.len() >= 2);
     }
 }

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub fn choose() -> Result<Option<[usize; 2]>, Failure> {
     let allowed =
         sys::allowed_cores().map_err(|error| Failure::system("asking for the allowed cores", error))?;
-    Ok(pick(&allowed, |cpu| Place {
+    Ok(pick(&allowed, |cpu| CoreLocation {
         package: topology(cpu, "physical_package_id"),
         core: topology(cpu, "core_id"),
     }))
@@ -29,7 +29,7 @@ pub fn pin(core: usize) -> Result<(), Failure> {
 
 /// The location of a logical core in the machine; `None` if the system does not report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct CoreLocation {
     package: Option<u32>,
     core: Option<u32>,
 }
@@ -39,10 +39,10 @@ fn topology(cpu: usize, file: &str) -> Option<u32> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-fn pick(allowed: &[usize], place: impl Fn(usize) -> Place) -> Option<[usize; 2]> {
+fn pick(allowed: &[usize], place: impl Fn(usize) -> CoreLocation) -> Option<[usize; 2]> {
     let (&first, rest) = allowed.split_first()?;
     let home = place(first);
-    let thread_of_first = |place: Place| place == home && home.core.is_some();
+    let thread_of_first = |place: CoreLocation| place == home && home.core.is_some();
     let near = |&&cpu: &&usize| place(cpu).package == home.package && !thread_of_first(place(cpu));
     let elsewhere = |&&cpu: &&usize| !thread_of_first(place(cpu));
     let second = rest.iter().find(near).or_else(|| rest.iter().find(elsewhere)).or_else(|| rest.first())?;
@@ -53,8 +53,8 @@ fn pick(allowed: &[usize], place: impl Fn(usize) -> Place) -> Option<[usize; 2]>
 mod tests {
     use super::*;
 
-    fn at(package: u32, core: u32) -> Place {
-        Place { package: Some(package), core: Some(core) }
+    fn at(package: u32, core: u32) -> CoreLocation {
+        CoreLocation { package: Some(package), core: Some(core) }
     }
 
     #[test]
@@ -69,6 +69,6 @@ mod tests {
 
     #[test]
     fn cores_of_an_unknown_machine_are_taken_in_order() {
-        assert_eq!(pick(&[4, 5], |_| Place { package: None, core: None }), Some([4, 5]));
+        assert_eq!(pick(&[4, 5], |_| CoreLocation { package: None, core: None }), Some([4, 5]));
     }
 }

@@ -33,14 +33,15 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let base = Setup { crowded: pair.is_none_or(|[ours, theirs]| ours == theirs), ..setup(options) };
     let infos = transports(&base)?;
-    let plan = Plan::new(options);
+    let plan = PingpongPlan::new(options);
     let bar = Progress::steps(false, Some((infos.len() * plan.steps(options)) as u64));
     let mut results = Vec::new();
     for info in &infos {
         let (fabric, domain) = (&info.fabric_attr, &info.domain_attr);
         let names = [&fabric.prov_name, &fabric.name, &domain.name].map(String::clone);
         let mine = Setup { names, core: pair.map(|[core, _]| core), ..base.clone() };
-        let (mut peer, mut link) = Peer::start(&Setup { core: pair.map(|[_, core]| core), ..mine.clone() })?;
+        let (mut peer, mut link) =
+            PeerProcess::start(&Setup { core: pair.map(|[_, core]| core), ..mine.clone() })?;
         let run = Run { options, plan: &plan, bar: &bar, pair };
         let result = run.transport(info, &mine, &mut link);
         results.push(peer.end(telling(&mut link, result))?);
@@ -92,16 +93,16 @@ fn transports(setup: &Setup) -> Result<Vec<Info>> {
 }
 
 /// The measurements of each transport.
-struct Plan {
+struct PingpongPlan {
     sizes: Vec<usize>,
     budget: Budget,
 }
 
-impl Plan {
-    fn new(options: &Options) -> Plan {
+impl PingpongPlan {
+    fn new(options: &Options) -> PingpongPlan {
         let chosen = options.sizes.as_ref().or(options.size.as_ref());
         let sizes = chosen.map_or_else(|| sizes::DEFAULT.to_vec(), |choice| choice.up_to(sizes::MAX));
-        Plan { sizes, budget: if options.quick { Budget::quick() } else { Budget::NORMAL } }
+        PingpongPlan { sizes, budget: if options.quick { Budget::quick() } else { Budget::NORMAL } }
     }
 
     fn steps(&self, options: &Options) -> usize {
@@ -113,7 +114,7 @@ impl Plan {
 /// The state of the run that all transports share.
 struct Run<'a> {
     options: &'a Options,
-    plan: &'a Plan,
+    plan: &'a PingpongPlan,
     bar: &'a Progress,
     pair: Option<[usize; 2]>,
 }
@@ -205,12 +206,12 @@ impl Run<'_> {
 const PARTING: Duration = Duration::from_secs(2);
 
 /// The other process. On drop it is killed if it still runs.
-struct Peer {
+struct PeerProcess {
     child: Child,
 }
 
-impl Peer {
-    fn start(setup: &Setup) -> Result<(Peer, Link)> {
+impl PeerProcess {
+    fn start(setup: &Setup) -> Result<(PeerProcess, Link)> {
         let failed = |doing: &'static str| move |error| Failure::system(doing, error);
         let (ours, theirs) = UnixStream::pair().map_err(failed("making a socket pair"))?;
         let program = std::env::current_exe().map_err(failed("finding this program's file"))?;
@@ -218,7 +219,7 @@ impl Peer {
         command.arg("--peer").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let child = command.spawn().map_err(failed("starting the second process"))?;
         drop(command); // and with it this process's copy of the peer's end, so that its death is noticed
-        let (peer, mut link) = (Peer { child }, Link::unix(ours)?);
+        let (peer, mut link) = (PeerProcess { child }, Link::unix(ours)?);
         link.send(&Message::Setup(setup.clone()))?;
         Ok((peer, link))
     }
@@ -252,7 +253,7 @@ impl Peer {
     }
 }
 
-impl Drop for Peer {
+impl Drop for PeerProcess {
     fn drop(&mut self) {
         // Both calls are harmless for a process that has been waited for.
         let _ = self.child.kill();

@@ -31,7 +31,7 @@ mod table;
 
 use message::Setup;
 pub(crate) use options::Options;
-use options::Part;
+use options::Role;
 
 /// The program.
 pub fn main() -> ExitCode {
@@ -41,10 +41,10 @@ pub fn main() -> ExitCode {
         Err(error) => return exit::usage(&error),
     };
     let result = options.part().and_then(|part| match part {
-        Part::Both => here::run(&options),
-        Part::Peer => here::peer(),
-        Part::Server => pin(&options).and_then(|()| remote::server(&options)),
-        Part::Client(address) => pin(&options).and_then(|()| remote::client(&options, address)),
+        Role::Both => here::run(&options),
+        Role::Peer => here::peer(),
+        Role::Server => pin(&options).and_then(|()| remote::server(&options)),
+        Role::Client(address) => pin(&options).and_then(|()| remote::client(&options, address)),
     });
     match (result, options.peer) {
         // The parent process received the failure over the control connection, and reports it to the user.

@@ -153,7 +153,7 @@ impl std::fmt::Display for Memory {
 
 /// The role of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part<'a> {
+pub enum Role<'a> {
     /// Both sides: starts the other process itself.
     Both,
     /// The process that `Both` starts.
@@ -169,22 +169,22 @@ impl Options {
     ///
     /// # Errors
     /// The options contradict each other.
-    pub fn part(&self) -> Result<Part<'_>, Failure> {
+    pub fn part(&self) -> Result<Role<'_>, Failure> {
         if self.peer {
-            return Ok(Part::Peer);
+            return Ok(Role::Peer);
         }
         let part = match &self.address {
-            Some(address) => Part::Client(address),
-            None if self.server || (self.has_server_option() && !self.both) => Part::Server,
-            None => Part::Both,
+            Some(address) => Role::Client(address),
+            None if self.server || (self.has_server_option() && !self.both) => Role::Server,
+            None => Role::Both,
         };
-        if self.rma && part != Part::Both {
+        if self.rma && part != Role::Both {
             return Err(Failure::Usage(
                 "--rma is part of a run of both sides: leave out --server and C's options, or add --self"
                     .into(),
             ));
         }
-        let cores = if part == Part::Both { 2 } else { 1 };
+        let cores = if part == Role::Both { 2 } else { 1 };
         if !self.cores.is_empty() && self.cores.len() != cores {
             let found = self.cores.len();
             return Err(Failure::Usage(format!("--cores: wanted {cores} for this run, found {found}")));
@@ -227,16 +227,16 @@ mod tests {
     #[test]
     fn nothing_means_both_sides() {
         for line in ["", "--json --quick --sizes 64,4K", "-c -v", "--self -p shm -I 5", "--rma"] {
-            assert_eq!(parse(line).part().unwrap(), Part::Both, "{line}");
+            assert_eq!(parse(line).part().unwrap(), Role::Both, "{line}");
         }
     }
 
     #[test]
     fn options_of_c_start_a_server_and_an_address_a_client() {
         for line in ["--server", "-p shm", "-e rdm", "-B 4000 -c", "-I 10 -S all"] {
-            assert_eq!(parse(line).part().unwrap(), Part::Server, "{line}");
+            assert_eq!(parse(line).part().unwrap(), Role::Server, "{line}");
         }
-        assert_eq!(parse("-p shm -P 4000 localhost").part().unwrap(), Part::Client("localhost"));
+        assert_eq!(parse("-p shm -P 4000 localhost").part().unwrap(), Role::Client("localhost"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::output;
 
 /// One step with all of its options.
 #[derive(Debug, Clone)]
-struct Step {
+struct LadderStep {
     name: &'static str,
     nics: u64,
     threads: u64,
@@ -78,40 +78,48 @@ fn line(rungs: &[Rung]) -> String {
     format!("{step:28} {rate:>9.3} {gain:>9} {p50:>14.1} {p99:>8.1}\n")
 }
 
-fn steps(options: &Options) -> Vec<Step> {
-    let with = |step: &Step, name, more: &[&str]| {
+fn steps(options: &Options) -> Vec<LadderStep> {
+    let with = |step: &LadderStep, name, more: &[&str]| {
         let mut arguments = step.arguments.clone();
         arguments.extend(more.iter().map(ToString::to_string));
-        Step { name, arguments, ..step.clone() }
+        LadderStep { name, arguments, ..step.clone() }
     };
-    let bare =
-        Step { name: "one NIC, sleep when full", nics: 1, threads: 1, pin: false, arguments: Vec::new() };
+    let bare = LadderStep {
+        name: "one NIC, sleep when full",
+        nics: 1,
+        threads: 1,
+        pin: false,
+        arguments: Vec::new(),
+    };
     let first = with(&bare, bare.name, &["--batch=1", "--counters=shared", "--on-full=sleep"]);
-    let queue = Step { name: "queue when full", ..first.clone() };
-    let queue = Step { arguments: replaced(&queue, "--on-full=sleep", "--on-full=queue"), ..queue };
-    let nics = Step { name: "all NICs, one thread", nics: options.nics, ..queue.clone() };
+    let queue = LadderStep { name: "queue when full", ..first.clone() };
+    let queue = LadderStep { arguments: replaced(&queue, "--on-full=sleep", "--on-full=queue"), ..queue };
+    let nics = LadderStep { name: "all NICs, one thread", nics: options.nics, ..queue.clone() };
     let warm = with(&nics, "warm-up", &["--warm-up"]);
-    let threads = Step { name: "threads", threads: options.threads, ..warm.clone() };
-    let pin = Step { name: "a core for each thread", pin: true, ..threads.clone() };
-    let own = Step {
+    let threads = LadderStep { name: "threads", threads: options.threads, ..warm.clone() };
+    let pin = LadderStep { name: "a core for each thread", pin: true, ..threads.clone() };
+    let own = LadderStep {
         name: "own counters",
         arguments: replaced(&pin, "--counters=shared", "--counters=own"),
         ..pin.clone()
     };
-    let batch =
-        Step { name: "batches of 16", arguments: replaced(&own, "--batch=1", "--batch=16"), ..own.clone() };
+    let batch = LadderStep {
+        name: "batches of 16",
+        arguments: replaced(&own, "--batch=1", "--batch=16"),
+        ..own.clone()
+    };
     let lazy = with(&batch, "post where the queue is read", &["--lazy"]);
     vec![first, queue, nics, warm, threads, pin, own, batch, lazy]
 }
 
-fn replaced(step: &Step, old: &str, new: &str) -> Vec<String> {
+fn replaced(step: &LadderStep, old: &str, new: &str) -> Vec<String> {
     step.arguments.iter().map(|one| if one == old { new.to_string() } else { one.clone() }).collect()
 }
 
 /// A writer process that is killed on drop.
-struct Writer(Child);
+struct WriterProcess(Child);
 
-impl Drop for Writer {
+impl Drop for WriterProcess {
     fn drop(&mut self) {
         // It has ended already, or its result is no longer needed.
         let _ = self.0.kill();
@@ -119,7 +127,7 @@ impl Drop for Writer {
     }
 }
 
-fn climb(options: &Options, step: &Step) -> Result<Rung> {
+fn climb(options: &Options, step: &LadderStep) -> Result<Rung> {
     let system = |doing: &'static str| move |error| Failure::system(doing, error);
     let program = std::env::current_exe().map_err(system("finding this program"))?;
     let mut command = Command::new(program);
@@ -131,7 +139,8 @@ fn climb(options: &Options, step: &Step) -> Result<Rung> {
     command.args((0..options.verbose).map(|_| "--verbose"));
     let steps = Steps::new(options.verbose);
     steps.step("ladder", || format!("step {:?}", step.name));
-    let mut writer = Writer(command.stdout(Stdio::piped()).spawn().map_err(system("starting the writer"))?);
+    let mut writer =
+        WriterProcess(command.stdout(Stdio::piped()).spawn().map_err(system("starting the writer"))?);
     let gone = || Failure::Peer(format!("the writer of step {:?} ended early", step.name));
     let mut lines = BufReader::new(writer.0.stdout.take().ok_or_else(gone)?);
     let mut address = String::new();

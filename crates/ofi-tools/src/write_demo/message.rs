@@ -154,7 +154,7 @@ impl Message {
     /// # Errors
     /// The bytes are not a message, or are shorter or longer than its counts require.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
-        let mut rest = Reader { bytes, at: 0 };
+        let mut rest = MessageReader { bytes, at: 0 };
         let parsed = match bytes.first() {
             Some(&kind @ (0 | 2)) => rest.connect(kind == 2).map(Self::Connect),
             Some(&kind @ (1 | 3)) => rest.fill(kind == 3).map(Self::Fill),
@@ -181,12 +181,12 @@ fn checked(bytes: Vec<u8>) -> Result<Vec<u8>> {
     Err(Failure::Usage(format!("{text}; ask for fewer pages (2,038 always fit)")))
 }
 
-struct Reader<'a> {
+struct MessageReader<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl Reader<'_> {
+impl MessageReader<'_> {
     fn take(&mut self, len: usize) -> Option<&[u8]> {
         let taken = self.bytes.get(self.at..self.at.checked_add(len)?)?;
         self.at += len;

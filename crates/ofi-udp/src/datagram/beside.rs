@@ -4,27 +4,27 @@
 use std::net::SocketAddr;
 
 use ofi_api::Address;
-use ofi_core::transport::{Host, Peer};
+use ofi_core::transport::{PeerId, Upcalls};
 use ofi_rdm::{Chunks, Endpoint};
 
-use super::messages::Book;
+use super::messages::PeerNumbers;
 use crate::Udp;
-use crate::lane::Lane;
-use crate::lane::loose::{Loose, introduce};
+use crate::peer::Peer;
+use crate::peer::sessionless::{SessionlessPeers, introduce};
 
 /// The peers of sessions.
 pub struct Beside<'a> {
     pub endpoint: &'a mut Endpoint,
-    pub lanes: &'a mut Chunks<Lane>,
-    pub loose: &'a mut Loose,
+    pub lanes: &'a mut Chunks<Peer>,
+    pub loose: &'a mut SessionlessPeers,
 }
 
-impl Book for Beside<'_> {
-    fn find(&self, socket: SocketAddr) -> Option<Peer> {
+impl PeerNumbers for Beside<'_> {
+    fn find(&self, socket: SocketAddr) -> Option<PeerId> {
         self.endpoint.find(socket)
     }
 
-    fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
+    fn meet<H: Upcalls<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> PeerId {
         let (peer, new) = self.endpoint.peer(socket);
         if new {
             introduce(self.lanes, self.loose, peer);
@@ -33,17 +33,17 @@ impl Book for Beside<'_> {
         peer
     }
 
-    fn forget<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer) -> bool {
+    fn forget<H: Upcalls<Udp>>(&mut self, host: &mut H, peer: PeerId) -> bool {
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return false };
         if !lane.is_idle() || !self.endpoint.is_idle(peer) || !host.retire(peer) {
             return false;
         }
-        *lane = Lane { is_loose: lane.is_loose, ..Lane::default() };
+        *lane = Peer { is_loose: lane.is_loose, ..Peer::default() };
         self.endpoint.forget(peer);
         true
     }
 
-    fn address(&self, peer: Peer) -> Option<SocketAddr> {
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
         self.endpoint.address(peer)
     }
 }

@@ -1,6 +1,6 @@
 //! The messages of an endpoint of type `FI_EP_DGRAM`: each is one datagram, sent and forgotten.
 //!
-//! The socket and the numbers of peers belong to the caller ([`Book`]).
+//! The socket and the numbers of peers belong to the caller ([`PeerNumbers`]).
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 
 use ofi_api::{Address, Caps, Errno, Error, Info, OpFlags, Result, Statistic};
 use ofi_core::copy;
-use ofi_core::transport::{Arrived, Host, OutMessage, Peer, Posted, RxName};
+use ofi_core::transport::{Arrived, OutMessage, PeerId, Posted, RxName, Upcalls};
 
 use super::groups::{self, Groups};
 use super::header::{self, Envelope};
@@ -27,20 +27,20 @@ const STRANGERS: usize = 1 << 16;
 const LOOKS: usize = 2;
 
 /// The owner of an endpoint's peer numbers.
-pub trait Book {
+pub trait PeerNumbers {
     /// The peer at an address, if it has a number.
-    fn find(&self, socket: SocketAddr) -> Option<Peer>;
+    fn find(&self, socket: SocketAddr) -> Option<PeerId>;
     /// The same, but assigns a number to a new peer and reports it.
-    fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer;
+    fn meet<H: Upcalls<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> PeerId;
     /// Removes a peer if nothing refers to it. Returns whether it was removed.
-    fn forget<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer) -> bool;
+    fn forget<H: Upcalls<Udp>>(&mut self, host: &mut H, peer: PeerId) -> bool;
     /// The address of a peer.
-    fn address(&self, peer: Peer) -> Option<SocketAddr>;
+    fn address(&self, peer: PeerId) -> Option<SocketAddr>;
 }
 
 /// Statistics.
 #[derive(Default)]
-struct Counts {
+struct DatagramCounts {
     sent: u64,
     received: u64,
     unsendable: u64,
@@ -60,13 +60,13 @@ pub struct Messages {
     /// Whether completions report the sender.
     sources: bool,
     /// Peers that only sent to this end, least recently checked first.
-    strangers: VecDeque<(Peer, SocketAddr)>,
+    strangers: VecDeque<(PeerId, SocketAddr)>,
     /// The peer number of all senders that are not remembered.
-    nobody: Option<Peer>,
+    nobody: Option<PeerId>,
     /// The last sender.
-    last: Option<(SocketAddr, Peer)>,
+    last: Option<(SocketAddr, PeerId)>,
     buffer: Vec<u8>,
-    counts: Counts,
+    counts: DatagramCounts,
 }
 
 impl Messages {
@@ -82,7 +82,7 @@ impl Messages {
             nobody: None,
             last: None,
             buffer: vec![0; info.ep_attr.max_msg_size + header::MAX_HEADER_LEN],
-            counts: Counts::default(),
+            counts: DatagramCounts::default(),
         }
     }
 
@@ -92,7 +92,12 @@ impl Messages {
     }
 
     /// The sender of a datagram.
-    fn source<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book, from: SocketAddr) -> Peer {
+    fn source<H: Upcalls<Udp>>(
+        &mut self,
+        host: &mut H,
+        book: &mut impl PeerNumbers,
+        from: SocketAddr,
+    ) -> PeerId {
         if let Some((last, peer)) = self.last
             && last == from
         {
@@ -121,7 +126,7 @@ impl Messages {
     }
 
     /// Whether one more sender may be remembered. At the limit, an idle one is removed first.
-    fn has_room<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book) -> bool {
+    fn has_room<H: Upcalls<Udp>>(&mut self, host: &mut H, book: &mut impl PeerNumbers) -> bool {
         for _ in 0..LOOKS {
             if self.strangers.len() < STRANGERS {
                 return true;
@@ -164,7 +169,7 @@ impl Messages {
         Ok(())
     }
 
-    /// See [`ofi_core::transport::Lanes::send_now`].
+    /// See [`ofi_core::transport::TransportEndpoint::send_now`].
     ///
     /// # Safety
     /// `from` may be read for `len` bytes.
@@ -172,8 +177,8 @@ impl Messages {
     pub unsafe fn send_now(
         &mut self,
         socket: &mut Socket,
-        book: &impl Book,
-        peer: Peer,
+        book: &impl PeerNumbers,
+        peer: PeerId,
         from: *const u8,
         len: usize,
     ) -> bool {
@@ -185,8 +190,13 @@ impl Messages {
         unsafe { self.put(socket, to, (from, len)) }.is_ok()
     }
 
-    /// See [`ofi_core::transport::Lanes::send`].
-    pub fn send(&mut self, socket: &mut Socket, book: &impl Book, out: &OutMessage<'_>) -> Result<Posted> {
+    /// See [`ofi_core::transport::TransportEndpoint::send`].
+    pub fn send(
+        &mut self,
+        socket: &mut Socket,
+        book: &impl PeerNumbers,
+        out: &OutMessage<'_>,
+    ) -> Result<Posted> {
         let has_data = out.flags.contains(OpFlags::REMOTE_CQ_DATA);
         if has_data && !self.headed {
             return Err(Error::wanted(
@@ -215,7 +225,7 @@ impl Messages {
     }
 
     /// Receives datagrams sent to groups.
-    pub fn poll_groups<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book) {
+    pub fn poll_groups<H: Upcalls<Udp>>(&mut self, host: &mut H, book: &mut impl PeerNumbers) {
         for index in 0..self.groups.len() {
             self.listen(host, book, index);
         }
@@ -223,7 +233,7 @@ impl Messages {
 
     /// Receives datagrams sent to a group.
     #[cold]
-    fn listen<H: Host<Udp>>(&mut self, host: &mut H, book: &mut impl Book, index: usize) {
+    fn listen<H: Upcalls<Udp>>(&mut self, host: &mut H, book: &mut impl PeerNumbers, index: usize) {
         let mut heard = std::mem::take(&mut self.heard);
         heard.resize(MAX_DATAGRAM_LEN, 0);
         for _ in 0..FROM_GROUP {
@@ -241,10 +251,10 @@ impl Messages {
     ///
     /// # Safety
     /// `body` may be read for `len` bytes, and nobody changes them.
-    pub unsafe fn take<H: Host<Udp>>(
+    pub unsafe fn take<H: Upcalls<Udp>>(
         &mut self,
         host: &mut H,
-        book: &mut impl Book,
+        book: &mut impl PeerNumbers,
         from: Option<SocketAddr>,
         body: *const u8,
         len: usize,
@@ -282,7 +292,7 @@ impl Messages {
         self.counts.refused += times as u64;
     }
 
-    /// See [`ofi_core::transport::Lanes::join_group`].
+    /// See [`ofi_core::transport::TransportEndpoint::join_group`].
     pub fn join_group(&mut self, socket: &Socket, group: &Address) -> Result<Address> {
         let own = socket.name();
         let mut group = address::socket(group)?;
@@ -301,7 +311,7 @@ impl Messages {
         Ok(Address::from(group))
     }
 
-    /// See [`ofi_core::transport::Lanes::leave_group`].
+    /// See [`ofi_core::transport::TransportEndpoint::leave_group`].
     pub fn leave_group(&mut self, group: &Address) {
         if let Ok(group) = address::socket(group) {
             self.groups.leave(group);

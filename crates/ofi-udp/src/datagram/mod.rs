@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 
 use ofi_api::{AddrFormat, Address, Caps, Errno, Error, Info, Result, Statistic};
-use ofi_core::transport::{Arm, Host, OutMessage, Peer, Posted};
+use ofi_core::transport::{Arm, OutMessage, PeerId, Posted, Upcalls};
 
 use crate::Udp;
 use crate::address;
@@ -23,7 +23,7 @@ use crate::settings;
 use crate::socket::Socket;
 pub use beside::Beside;
 pub use header::{MAGIC, MAX_HEADER_LEN};
-pub use messages::{Book, Messages};
+pub use messages::{Messages, PeerNumbers};
 
 /// Maximum number of batches that one poll receives.
 const ROUNDS: usize = 4;
@@ -33,17 +33,17 @@ const ROUNDS: usize = 4;
 struct Peers {
     peers: Vec<SocketAddr>,
     /// Numbers of removed peers.
-    free: Vec<Peer>,
+    free: Vec<PeerId>,
     /// Hashed with a secret, because strangers choose their addresses.
-    by_address: HashMap<SocketAddr, Peer>,
+    by_address: HashMap<SocketAddr, PeerId>,
 }
 
-impl Book for Peers {
-    fn find(&self, socket: SocketAddr) -> Option<Peer> {
+impl PeerNumbers for Peers {
+    fn find(&self, socket: SocketAddr) -> Option<PeerId> {
         self.by_address.get(&socket).copied()
     }
 
-    fn meet<H: Host<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> Peer {
+    fn meet<H: Upcalls<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> PeerId {
         if let Some(peer) = self.find(socket) {
             return peer;
         }
@@ -54,7 +54,7 @@ impl Book for Peers {
             }
             None => {
                 self.peers.push(socket);
-                self.peers.len() as Peer - 1
+                self.peers.len() as PeerId - 1
             }
         };
         self.by_address.insert(socket, peer);
@@ -62,11 +62,11 @@ impl Book for Peers {
         peer
     }
 
-    fn address(&self, peer: Peer) -> Option<SocketAddr> {
+    fn address(&self, peer: PeerId) -> Option<SocketAddr> {
         self.peers.get(peer as usize).copied()
     }
 
-    fn forget<H: Host<Udp>>(&mut self, host: &mut H, peer: Peer) -> bool {
+    fn forget<H: Upcalls<Udp>>(&mut self, host: &mut H, peer: PeerId) -> bool {
         let Some(&socket) = self.peers.get(peer as usize) else { return false };
         if !host.retire(peer) {
             return false;
@@ -128,8 +128,8 @@ impl Datagrams {
         Address::from(self.socket.name())
     }
 
-    /// See [`ofi_core::transport::Lanes::peer`].
-    pub fn peer<H: Host<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+    /// See [`ofi_core::transport::TransportEndpoint::peer`].
+    pub fn peer<H: Upcalls<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
         let socket = address::socket(address)?;
         if socket.is_ipv4() != self.socket.address.is_ipv4() || socket.port() == 0 {
             return Err(Error::with(
@@ -144,23 +144,23 @@ impl Datagrams {
         Ok(self.peers.meet(host, socket))
     }
 
-    /// See [`ofi_core::transport::Lanes::send_now`].
+    /// See [`ofi_core::transport::TransportEndpoint::send_now`].
     ///
     /// # Safety
     /// `from` may be read for `len` bytes.
     #[inline]
-    pub unsafe fn send_now(&mut self, peer: Peer, from: *const u8, len: usize) -> bool {
+    pub unsafe fn send_now(&mut self, peer: PeerId, from: *const u8, len: usize) -> bool {
         // SAFETY: the caller's promise.
         unsafe { self.messages.send_now(&mut self.socket, &self.peers, peer, from, len) }
     }
 
-    /// See [`ofi_core::transport::Lanes::send`].
+    /// See [`ofi_core::transport::TransportEndpoint::send`].
     pub fn send(&mut self, out: &OutMessage<'_>) -> Result<Posted> {
         self.messages.send(&mut self.socket, &self.peers, out)
     }
 
-    /// See [`ofi_core::transport::Lanes::poll`].
-    pub fn poll<H: Host<Udp>>(&mut self, host: &mut H) {
+    /// See [`ofi_core::transport::TransportEndpoint::poll`].
+    pub fn poll<H: Upcalls<Udp>>(&mut self, host: &mut H) {
         for _ in 0..ROUNDS {
             if !host.hungry() {
                 return;
@@ -181,7 +181,7 @@ impl Datagrams {
         self.messages.poll_groups(host, &mut self.peers);
     }
 
-    /// See [`ofi_core::transport::Lanes::arm`].
+    /// See [`ofi_core::transport::TransportEndpoint::arm`].
     pub fn arm(&mut self) -> Arm {
         let now = Some(std::time::Instant::now());
         if self.socket.holds() || ofi_core::sys::wait_readable(&[self.socket.fd()], now) {
@@ -196,17 +196,17 @@ impl Datagrams {
         self.socket.fd()
     }
 
-    /// See [`ofi_core::transport::Lanes::join_group`].
+    /// See [`ofi_core::transport::TransportEndpoint::join_group`].
     pub fn join_group(&mut self, group: &Address) -> Result<Address> {
         self.messages.join_group(&self.socket, group)
     }
 
-    /// See [`ofi_core::transport::Lanes::leave_group`].
+    /// See [`ofi_core::transport::TransportEndpoint::leave_group`].
     pub fn leave_group(&mut self, group: &Address) {
         self.messages.leave_group(group);
     }
 
-    /// See [`ofi_core::transport::Lanes::statistics`].
+    /// See [`ofi_core::transport::TransportEndpoint::statistics`].
     pub fn statistics(&self, into: &mut Vec<Statistic>) {
         let peers = self.peers.peers.len() as u64;
         into.push(Statistic { name: "udp_peers", value: peers, help: "peers met" });

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ofi_api::Result;
 use ofi_core::sys::{Timer, is_readable};
-use ofi_ring::overdue::Overdue;
+use ofi_ring::deferred_check::DeferredCheck;
 
 /// Time between two ticks. Messages are flushed after one to two of them.
 const TICK: Duration = Duration::from_micros(500);
@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_micros(500);
 /// endpoint's lock.
 #[derive(Default)]
 pub struct Waiting {
-    overdue: Overdue,
+    overdue: DeferredCheck,
     /// How often the endpoint began to queue messages.
     times: AtomicU32,
 }

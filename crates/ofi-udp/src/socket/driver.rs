@@ -8,7 +8,7 @@ use ofi_api::Result;
 use super::incoming::Incoming;
 use super::placed::Expected;
 use super::ring::Ring;
-use super::segments::Row;
+use super::segments::GroBatch;
 use crate::settings::Choice;
 
 /// Number of consecutive batches that another thread receives before the ring moves to it.
@@ -97,7 +97,7 @@ impl Driver {
 
     /// The datagrams of the last batch from `index` on that came in one message.
     #[inline]
-    pub fn row(&mut self, index: usize) -> Row<'_> {
+    pub fn row(&mut self, index: usize) -> GroBatch<'_> {
         match &mut self.ring {
             Some(ring) if self.by_ring => ring.row(index),
             _ => self.calls.row(index),

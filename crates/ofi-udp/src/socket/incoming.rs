@@ -7,7 +7,7 @@ use ofi_api::Result;
 
 use super::local::{CONTROL, Control, Told};
 use super::placed::{Came, Expected, Placed, Received};
-use super::segments::{self, Row};
+use super::segments::{self, GroBatch};
 use crate::sockaddr::{empty_storage, from_storage};
 use ofi_core::pages::Pages;
 
@@ -196,7 +196,7 @@ impl Incoming {
     /// The datagrams from `index` on that arrived in one message, with payloads that are either all in its buffer or
     /// all in place.
     #[inline]
-    pub fn row(&mut self, index: usize) -> Row<'_> {
+    pub fn row(&mut self, index: usize) -> GroBatch<'_> {
         let Span { message, start, end, last } = self.spans[index];
         let (message, step, start) = (message as usize, (end - start) as usize, start as usize);
         debug_assert!(message < RECEIVE && last as usize <= MESSAGE);
@@ -208,7 +208,7 @@ impl Incoming {
         // SAFETY: inside the mapping, which is borrowed mutably along with `self`; no call uses it meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, last - start) };
         let (from, local) = (from_storage(&self.names[message]), self.locals[message]);
-        Row { bytes, len: step, from, local, marked: self.marked[message], of, placed }
+        GroBatch { bytes, len: step, from, local, marked: self.marked[message], of, placed }
     }
 
     /// Moves payloads that were received in place back into the buffer, starting with that of datagram `index`.

@@ -29,14 +29,14 @@ use bind::{Bound, bind};
 use driver::Driver;
 use local::Locals;
 use outgoing::Outgoing;
-use segments::Row;
+use segments::GroBatch;
 use vacancy::Vacancy;
 
 use crate::settings::Choice;
 
 pub use errors::Report;
 pub use outgoing::{Gaps, LEAST_GAP};
-pub use placed::{Expected, Place};
+pub use placed::{Expected, PlacementBuffer};
 pub use segments::MAX_GSO_BYTES;
 
 /// The outcome of sending.
@@ -152,7 +152,7 @@ impl Socket {
 
     /// The datagrams of the last batch from `index` on that arrived in one message.
     #[inline]
-    pub fn row(&mut self, index: usize) -> Row<'_> {
+    pub fn row(&mut self, index: usize) -> GroBatch<'_> {
         let row = self.driver.row(index);
         if let (Some(locals), Some(from), Some(local)) = (&mut self.locals, row.from, row.local) {
             locals.note(crate::address::canonical(from), local);

@@ -4,19 +4,19 @@
 use std::net::SocketAddr;
 
 use ofi_core::copy;
-use ofi_rdm::Foresight;
+use ofi_rdm::RxPrediction;
 
 use super::incoming::{MESSAGE, RECEIVE_LONG};
 
 /// Memory for expected payloads: `count` of `part` bytes each, contiguous from `base`.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct PlacementBuffer {
     base: *mut u8,
     pub part: usize,
     pub count: usize,
 }
 
-impl Place {
+impl PlacementBuffer {
     /// Upper bound of the bytes that one receive may place.
     pub const MAX_LEN: usize = RECEIVE_LONG * MESSAGE;
     /// Maximum number of messages that are received in place.
@@ -38,15 +38,15 @@ impl Place {
 
     /// Length in bytes of a datagram with such a payload.
     fn packet(self) -> usize {
-        Foresight::HEAD + self.part
+        RxPrediction::HEAD + self.part
     }
 }
 
 /// Expected rows of packets, and the destinations of their payloads. A kernel message has `each` packets. Only packets
 /// that arrive alone are expected in more than one row.
 pub struct Expected {
-    pub foresight: Foresight,
-    pub places: [Place; Foresight::ROWS],
+    pub foresight: RxPrediction,
+    pub places: [PlacementBuffer; RxPrediction::ROWS],
     pub each: usize,
 }
 
@@ -68,12 +68,12 @@ pub struct Came {
 /// The gaps of one message: the expected payloads of its first datagrams.
 #[derive(Clone, Copy)]
 struct Slot {
-    place: Place,
+    place: PlacementBuffer,
     row: usize,
 }
 
 impl Slot {
-    const NONE: Self = Self { place: Place::NONE, row: 0 };
+    const NONE: Self = Self { place: PlacementBuffer::NONE, row: 0 };
 }
 
 /// The gaps in a batch of messages.
@@ -102,15 +102,15 @@ impl Placed {
         let each = expected.each.clamp(1, (MESSAGE / rest.packet()).max(1));
         self.vectors.clear();
         for (&buffer, slot) in buffers.iter().zip(&mut self.slots) {
-            if rest.count == 0 && each == 1 && row + 1 < Foresight::ROWS {
+            if rest.count == 0 && each == 1 && row + 1 < RxPrediction::ROWS {
                 row += 1;
                 rest = expected.places[row];
             }
-            *slot = Slot { place: Place { count: rest.count.min(each), ..rest }, row };
+            *slot = Slot { place: PlacementBuffer { count: rest.count.min(each), ..rest }, row };
             let (place, packet) = (slot.place, rest.packet());
             rest = rest.after(place.count);
             for index in 0..place.count {
-                self.vectors.push(vector(buffer.wrapping_add(index * packet), Foresight::HEAD));
+                self.vectors.push(vector(buffer.wrapping_add(index * packet), RxPrediction::HEAD));
                 self.vectors.push(vector(place.after(index).base, place.part));
             }
             let filled = place.count * packet;
@@ -129,7 +129,13 @@ impl Placed {
     ///
     /// # Safety
     /// It was received into the vectors of the last [`Placed::lay_out`], and the memory is still as expected then.
-    pub unsafe fn check(&mut self, foresight: &mut Foresight, index: usize, message: Received, came: Came) {
+    pub unsafe fn check(
+        &mut self,
+        foresight: &mut RxPrediction,
+        index: usize,
+        message: Received,
+        came: Came,
+    ) {
         let Slot { place, row } = self.slots[index];
         let packet = place.packet();
         // A packet that arrived alone may have more frames after its part.
@@ -142,14 +148,14 @@ impl Placed {
     }
 
     /// The number of datagrams at the start of the message that are the next expected ones.
-    fn meets(place: Place, row: usize, message: Received, foresight: &mut Foresight) -> usize {
+    fn meets(place: PlacementBuffer, row: usize, message: Received, foresight: &mut RxPrediction) -> usize {
         let packet = place.packet();
         // A shorter last datagram is not one of them.
         let whole = message.len / packet;
         let mut is_next = |at: usize| {
             let head = message.buffer.wrapping_add(at * packet);
             // SAFETY: inside the message's buffer, as it has a whole datagram there; its head went there.
-            foresight.meets(row, unsafe { std::slice::from_raw_parts(head, Foresight::HEAD) })
+            foresight.meets(row, unsafe { std::slice::from_raw_parts(head, RxPrediction::HEAD) })
         };
         (0..whole.min(place.count)).take_while(|&at| is_next(at)).count()
     }
@@ -161,7 +167,7 @@ impl Placed {
     pub unsafe fn bring_back(&mut self, index: usize, message: Received, first: usize) {
         let Some(Slot { place, .. }) = self.slots.get_mut(index) else { return };
         for gap in first..place.count {
-            let begin = gap * place.packet() + Foresight::HEAD;
+            let begin = gap * place.packet() + RxPrediction::HEAD;
             let len = message.len.saturating_sub(begin).min(place.part);
             let to = message.buffer.wrapping_add(begin);
             self.brought_back += u64::from(len > 0);

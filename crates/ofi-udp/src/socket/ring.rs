@@ -20,7 +20,7 @@ use io_uring::types::{BufRingEntry, CancelBuilder, Fd, RecvMsgOut, Timespec};
 use io_uring::{IoUring, cqueue, opcode};
 
 use super::local::{CONTROL, Control};
-use super::segments::{self, Row};
+use super::segments::{self, GroBatch};
 use crate::sockaddr::{empty_storage, from_storage};
 use ofi_core::pages::Pages;
 
@@ -291,14 +291,14 @@ impl Ring {
 
     /// The datagrams of the last batch from `index` on that came in one message.
     #[inline]
-    pub fn row(&mut self, index: usize) -> Row<'_> {
+    pub fn row(&mut self, index: usize) -> GroBatch<'_> {
         let Datagram { buffer, start, end, last, from, local, marked } = self.datagrams[index];
         let base = self.buffers.base().wrapping_add(usize::from(buffer) * BUFFER + start as usize);
         // SAFETY: inside a buffer that is here, so not the kernel's, and borrowed mutably along with `self`.
         let bytes = unsafe { std::slice::from_raw_parts_mut(base, (last - start) as usize) };
         let len = (end - start) as usize;
         let of = bytes.len().div_ceil(len.max(1));
-        Row { bytes, len, from, local, marked, of, placed: false }
+        GroBatch { bytes, len, from, local, marked, of, placed: false }
     }
 
     /// Cancels the receive, so that the kernel no longer holds the socket. Returns whether that is confirmed, which

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 /// Datagrams that arrived as one message.
-pub struct Row<'a> {
+pub struct GroBatch<'a> {
     pub bytes: &'a mut [u8],
     /// Length in bytes of each datagram except the last, which may be shorter.
     pub len: usize,
@@ -20,7 +20,7 @@ pub struct Row<'a> {
     pub placed: bool,
 }
 
-impl<'a> Row<'a> {
+impl<'a> GroBatch<'a> {
     /// The number of datagrams.
     pub fn count(&self) -> usize {
         self.bytes.len().div_ceil(self.len.max(1)).max(1)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ofi_api::Errno;
 use ofi_core::slots::SlotId;
 use ofi_core::sys::is_readable;
-use ofi_core::transport::{Fault, Host};
+use ofi_core::transport::{Fault, Upcalls};
 
 use super::{Connected, Link, PEER, link};
 use crate::adapter::RECEIVE;
@@ -20,8 +20,8 @@ const SETTLED: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_micros(50);
 
 impl Connected {
-    /// See [`ofi_core::transport::Lanes::part`].
-    pub fn part<H: Host<Verbs>>(&mut self, host: &mut H) {
+    /// See [`ofi_core::transport::TransportEndpoint::part`].
+    pub fn part<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.await_injected(|this| this.take_all(host) > 0);
         self.lose(host);
     }
@@ -69,7 +69,7 @@ impl Connected {
 
     /// Makes the device report the quiet requests that a queue pair in error did not execute. The other quiet requests
     /// have succeeded.
-    pub(super) fn settle<H: Host<Verbs>>(&mut self, host: &mut H, pair: &dyn Pair) {
+    pub(super) fn settle<H: Upcalls<Verbs>>(&mut self, host: &mut H, pair: &dyn Pair) {
         if self.is_deaf {
             return;
         }
@@ -89,7 +89,7 @@ impl Connected {
     }
 
     /// Ends the requests of a destroyed queue pair, as if the device had flushed them.
-    pub(super) fn flush<H: Host<Verbs>>(&mut self, host: &mut H) {
+    pub(super) fn flush<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         let fault = Fault { errno: self.end(), number: Status::FLUSHED.raw() as i32 };
         for id in self.claimed.ids(|_| true) {
             if let Some(claimed) = self.claimed.remove(id) {

@@ -14,9 +14,9 @@ use std::time::Duration;
 use ofi_api::{Address, Errno, Error, Result};
 use ofi_core::cm::packet::{Kind, Packet};
 use ofi_core::domain::DomainPart;
-use ofi_core::transport::{Held, Host, Reaction};
+use ofi_core::transport::{Reaction, RequestData, Upcalls};
 
-use super::port::Asked;
+use super::port::PendingIdentifier;
 use super::{Connected, PEER, private};
 use crate::errors::failed;
 use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
@@ -121,7 +121,7 @@ impl Connected {
         self.timers.param(private_data, READS, self.retries)
     }
 
-    /// See [`ofi_core::transport::Lanes::packet`].
+    /// See [`ofi_core::transport::TransportEndpoint::packet`].
     pub fn packet(&mut self, to: &Address, packet: &[u8]) -> Result<()> {
         let Some(packet) = Packet::parse(packet) else { return Ok(()) };
         match (packet.kind, std::mem::replace(&mut self.link, Link::Over)) {
@@ -168,9 +168,9 @@ impl Connected {
         self.link = Link::Failed(to.clone(), errno);
     }
 
-    /// See [`ofi_core::transport::Lanes::adopt`].
-    pub fn adopt(&mut self, held: &Held) -> Result<()> {
-        let id = held.downcast_ref::<Asked>().and_then(Asked::take);
+    /// See [`ofi_core::transport::TransportEndpoint::adopt`].
+    pub fn adopt(&mut self, held: &RequestData) -> Result<()> {
+        let id = held.downcast_ref::<PendingIdentifier>().and_then(PendingIdentifier::take);
         let mut id = id.ok_or_else(|| {
             Error::with(Errno::ECONNREFUSED, "the requester has withdrawn the connection request")
         })?;
@@ -183,8 +183,8 @@ impl Connected {
         Ok(())
     }
 
-    /// See [`ofi_core::transport::Lanes::join`]. An accepting endpoint calls it before it accepts.
-    pub fn join<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address) {
+    /// See [`ofi_core::transport::TransportEndpoint::join`]. An accepting endpoint calls it before it accepts.
+    pub fn join<H: Upcalls<Verbs>>(&mut self, host: &mut H, to: &Address) {
         self.take_device_events(host); // of earlier queue pairs, which may have had the new one's number
         let Link::Answering(call) = &mut self.link else { return };
         match create_pair(&self.domain, &mut *call.id, &self.attr) {
@@ -197,7 +197,7 @@ impl Connected {
     }
 
     /// Handles the device's and the connection's events.
-    pub fn meet<H: Host<Verbs>>(&mut self, host: &mut H) {
+    pub fn meet<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.take_device_events(host);
         if let Link::Failed(to, errno) = &self.link {
             let (to, errno) = (to.clone(), *errno);
@@ -216,12 +216,12 @@ impl Connected {
     }
 
     /// Ends a failed attempt to connect: its initiator gets the error, and posted operations end.
-    pub(super) fn give_up<H: Host<Verbs>>(&mut self, host: &mut H, to: &Address, errno: Errno) {
+    pub(super) fn give_up<H: Upcalls<Verbs>>(&mut self, host: &mut H, to: &Address, errno: Errno) {
         host.packet_lost(to, errno);
         self.lose(host);
     }
 
-    fn take_event<H: Host<Verbs>>(&mut self, host: &mut H, event: IdEvent) {
+    fn take_event<H: Upcalls<Verbs>>(&mut self, host: &mut H, event: IdEvent) {
         if self.link.id().map(Identifier::number) != Some(event.id) {
             return;
         }
@@ -289,7 +289,7 @@ impl Connected {
     }
 
     /// Continues a call, or ends it with an error.
-    fn calling<H: Host<Verbs>>(&mut self, host: &mut H, call: Box<Call>, result: rc::Result<()>) {
+    fn calling<H: Upcalls<Verbs>>(&mut self, host: &mut H, call: Box<Call>, result: rc::Result<()>) {
         let to = call.to.clone();
         self.link = Link::Calling(call);
         if let Err(error) = result {
@@ -306,7 +306,7 @@ impl Connected {
     }
 
     /// Handles the peer's acceptance.
-    fn established<H: Host<Verbs>>(&mut self, host: &mut H, call: Call, event: &IdEvent) {
+    fn established<H: Upcalls<Verbs>>(&mut self, host: &mut H, call: Call, event: &IdEvent) {
         let data = self.given(&event.private_data);
         let packet = Packet::new(Kind::Accept, call.cookie, data).encode();
         self.open(call.id);
@@ -324,7 +324,7 @@ impl Connected {
     }
 
     /// Ends the connection, or the attempt: processes messages that have arrived, and ends all other operations.
-    pub fn lose<H: Host<Verbs>>(&mut self, host: &mut H) {
+    pub fn lose<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         while self.link.open().is_some() && self.take_all(host) > 0 {}
         let gone = match std::mem::replace(&mut self.link, Link::Over) {
             Link::Open(mut id) => {

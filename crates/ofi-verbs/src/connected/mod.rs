@@ -2,7 +2,7 @@
 //! A message is a plain send into the oldest receive that the peer has posted, remote CQ data is 4 bytes of immediate
 //! data, and the device executes remote accesses under its own keys.
 //!
-//! So every receive is posted to the device at once ([`Host::claim`]), and cannot be cancelled afterwards. A sender
+//! So every receive is posted to the device at once ([`Upcalls::claim`]), and cannot be cancelled afterwards. A sender
 //! waits while its peer has no receive posted (RNR). A message that is longer than its receive ends the connection, as
 //! does an access that the peer's device refuses. A write with remote CQ data consumes a receive of the peer
 //! (`FI_RX_CQ_DATA`).
@@ -33,9 +33,9 @@ use ofi_core::domain::DomainPart;
 use ofi_core::log::Limit;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::{
-    Arm, Arrived, Fault, Host, OutAtomic, OutMessage, OutRma, Peer, Posted, RxName, Ticket,
+    Arm, Arrived, CompletionInfo, Fault, OutAtomic, OutMessage, OutRma, PeerId, Posted, RxName, Upcalls,
 };
-use ofi_ring::notice::{Notices, may_sleep};
+use ofi_ring::cq_arm::{CqArm, may_sleep};
 
 pub use self::config::Config;
 use self::memory::{registered, remote, unregistered};
@@ -68,7 +68,7 @@ pub const MAX_MESSAGE_LEN: usize = 1 << 30;
 /// Maximum number of copied payloads in flight.
 const SLOTS: usize = 128;
 /// The only peer.
-const PEER: Peer = 0;
+const PEER: PeerId = 0;
 /// Maximum number of completion queue entries that one poll reads.
 const MAX_COMPLETIONS_PER_POLL: usize = 256;
 /// Number of polls per check for connection events, if none is expected.
@@ -76,7 +76,7 @@ const POLLS_PER_EVENT_CHECK: u32 = 64;
 
 /// The statistics.
 #[derive(Default)]
-struct Counts {
+struct ConnectedCounts {
     sent: u64,
     received: u64,
     writes: u64,
@@ -131,7 +131,7 @@ pub struct Connected {
     /// Whether connection events are pending.
     look: bool,
     polls: u32,
-    counts: Counts,
+    counts: ConnectedCounts,
 }
 
 /// Maximum number of operations in one direction that a device accepts from an endpoint: each may need an entry in its
@@ -214,7 +214,7 @@ impl Connected {
             going: None,
             look: false,
             polls: 0,
-            counts: Counts::default(),
+            counts: ConnectedCounts::default(),
         })
     }
 
@@ -223,15 +223,15 @@ impl Connected {
         self.name.clone()
     }
 
-    /// See [`ofi_core::transport::Lanes::share`].
+    /// See [`ofi_core::transport::TransportEndpoint::share`].
     pub fn share(&mut self, receives: Arc<SharedReceives>) {
         self.attr.receives = Receives::Shared(Arc::clone(receives.queue()));
         self.shared = Some(receives);
     }
 
-    /// See [`ofi_core::transport::Lanes::settle_receives`]. After a context is closed, the application owns its memory
-    /// again, and only the end of the connection stops the device from accessing it.
-    pub fn settle_receives<H: Host<Verbs>>(&mut self, host: &mut H) {
+    /// See [`ofi_core::transport::TransportEndpoint::settle_receives`]. After a context is closed, the application owns
+    /// its memory again, and only the end of the connection stops the device from accessing it.
+    pub fn settle_receives<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         if self.shared.take_if(|shared| shared.is_closed()).is_some() {
             self.lose(host);
             self.attr.receives = Receives::Own(1); // none is posted
@@ -239,7 +239,7 @@ impl Connected {
     }
 
     /// Posts receives to the device while it has room.
-    pub fn claim<H: Host<Verbs>>(&mut self, host: &mut H) {
+    pub fn claim<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         let Some(pair) = self.link.pair() else { return };
         while self.claimed.len() < self.receives {
             let Some(into) = host.claim(PEER) else { return };
@@ -260,16 +260,16 @@ impl Connected {
         }
     }
 
-    /// See [`ofi_core::transport::Lanes::send`].
-    pub fn send<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+    /// See [`ofi_core::transport::TransportEndpoint::send`].
+    pub fn send<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         let work = Work::Send(immediate(out.flags, out.data)?);
         self.post(host, (out.pieces, out.len), out.flags, out.ticket, work)?;
         self.counts.sent += 1;
         Ok(Posted::Pending)
     }
 
-    /// See [`ofi_core::transport::Lanes::rma`].
-    pub fn rma<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+    /// See [`ofi_core::transport::TransportEndpoint::rma`].
+    pub fn rma<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         let remote = remote(out.remote)?;
         let work = match out.write {
             true => Work::Write(remote, immediate(out.flags, out.data)?),
@@ -280,8 +280,8 @@ impl Connected {
         Ok(Posted::Pending)
     }
 
-    /// See [`ofi_core::transport::Lanes::atomic`].
-    pub fn atomic<H: Host<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
+    /// See [`ofi_core::transport::TransportEndpoint::atomic`].
+    pub fn atomic<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         let (pieces, work) = atomic::work(out, remote(out.remote)?)?;
         self.post(host, (pieces, out.len), out.flags, out.ticket, work)?;
         self.counts.atomics += 1;
@@ -304,12 +304,12 @@ impl Connected {
         }
     }
 
-    fn post<H: Host<Verbs>>(
+    fn post<H: Upcalls<Verbs>>(
         &mut self,
         host: &mut H,
         (pieces, len): (&[Piece], usize),
         flags: OpFlags,
-        ticket: Ticket,
+        ticket: CompletionInfo,
         work: Work,
     ) -> Result<()> {
         let Some(pair) = self.link.open() else {
@@ -364,8 +364,8 @@ impl Connected {
         Ok(())
     }
 
-    /// See [`ofi_core::transport::Lanes::poll`].
-    pub fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+    /// See [`ofi_core::transport::TransportEndpoint::poll`].
+    pub fn poll<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.polls = self.polls.wrapping_add(1);
         let mut taken = 0;
         while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() && self.link.open().is_some() {
@@ -407,7 +407,7 @@ impl Connected {
     }
 
     /// Processes all completions, even if the core wants no more. Returns their number.
-    fn take_all<H: Host<Verbs>>(&mut self, host: &mut H) -> usize {
+    fn take_all<H: Upcalls<Verbs>>(&mut self, host: &mut H) -> usize {
         let mut taken = 0;
         while let Some(entry) = self.next() {
             taken += 1;
@@ -416,7 +416,7 @@ impl Connected {
         taken
     }
 
-    fn take<H: Host<Verbs>>(&mut self, host: &mut H, entry: &WorkCompletion) {
+    fn take<H: Upcalls<Verbs>>(&mut self, host: &mut H, entry: &WorkCompletion) {
         let id = SlotId::from_wire(entry.id & !RECEIVE);
         let result = outcome(entry.status);
         let fault = |errno| Fault { errno, number: entry.status.raw() as i32 };
@@ -470,7 +470,7 @@ impl Connected {
     }
 
     /// Processes the device's events. A reported failure ends the connection.
-    fn take_device_events<H: Host<Verbs>>(&mut self, host: &mut H) {
+    fn take_device_events<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         while let Some(failed) = self.watch.next() {
             let is_own = match failed {
                 Failed::Device => {
@@ -502,7 +502,7 @@ impl Connected {
         }
     }
 
-    /// See [`ofi_core::transport::Lanes::arm`].
+    /// See [`ofi_core::transport::TransportEndpoint::arm`].
     pub fn arm(&mut self) -> Arm {
         if !self.ready.is_empty() || self.broken || matches!(self.link, Link::Failed(..)) {
             return Arm::Ready;
@@ -527,7 +527,7 @@ impl Connected {
         self.waiter.fd()
     }
 
-    /// See [`ofi_core::transport::Lanes::statistics`].
+    /// See [`ofi_core::transport::TransportEndpoint::statistics`].
     pub fn statistics(&self, into: &mut Vec<Statistic>) {
         self.watch.statistics(into);
         let counts = &self.counts;
@@ -550,7 +550,7 @@ impl Connected {
     }
 }
 
-impl Notices for Connected {
+impl CqArm for Connected {
     fn quiet(&mut self) {
         self.attr.completions.quiet();
     }

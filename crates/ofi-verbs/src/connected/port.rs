@@ -1,7 +1,7 @@
 //! A passive endpoint: a listening identifier of rdma_cm.
 //!
-//! A request arrives with its own identifier, which is kept with the request (`Held`). Accepting takes it out, and a
-//! rejection uses it. If it is dropped, the kernel rejects the request.
+//! A request arrives with its own identifier, which is kept with the request (`RequestData`). Accepting takes it out,
+//! and a rejection uses it. If it is dropped, the kernel rejects the request.
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ofi_api::{Address, Errno, Error, Info, Result};
 use ofi_core::cm::packet::{Kind, Packet};
-use ofi_core::transport::{Held, Port};
+use ofi_core::transport::{Port, RequestData};
 use rustc_hash::FxHashMap;
 
 use super::private;
@@ -22,9 +22,9 @@ use crate::{address, devices};
 const BACKLOG: usize = 128;
 
 /// The identifier of an unanswered request.
-pub struct Asked(Mutex<Option<Box<dyn Identifier>>>);
+pub struct PendingIdentifier(Mutex<Option<Box<dyn Identifier>>>);
 
-impl Asked {
+impl PendingIdentifier {
     /// Takes the identifier, to answer.
     pub fn take(&self) -> Option<Box<dyn Identifier>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
@@ -32,7 +32,7 @@ impl Asked {
 }
 
 /// Requests by their cookies, which this port assigns because rdma_cm has identifiers instead.
-type Requests = FxHashMap<u64, (Weak<Asked>, Option<Arc<Asked>>)>;
+type Requests = FxHashMap<u64, (Weak<PendingIdentifier>, Option<Arc<PendingIdentifier>>)>;
 
 /// A passive endpoint: its listening identifier and event channel.
 pub struct MsgPort {
@@ -91,7 +91,7 @@ impl MsgPort {
         };
         let cookie = getrandom::u64().ok()?;
         let packet = Packet::new(Kind::Request, cookie, data).encode();
-        let asked = Arc::new(Asked(Mutex::new(Some(id))));
+        let asked = Arc::new(PendingIdentifier(Mutex::new(Some(id))));
         let mut requests = self.requests();
         requests.retain(|_, (asked, _)| asked.strong_count() > 0);
         requests.insert(cookie, (Arc::downgrade(&asked), Some(asked)));
@@ -142,8 +142,8 @@ impl Port for MsgPort {
         self.lost.get().copied()
     }
 
-    fn held(&self, cookie: u64) -> Option<Held> {
-        self.requests().get_mut(&cookie)?.1.take().map(|asked| asked as Held)
+    fn held(&self, cookie: u64) -> Option<RequestData> {
+        self.requests().get_mut(&cookie)?.1.take().map(|asked| asked as RequestData)
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

@@ -1,7 +1,7 @@
 //! The requests of a connected endpoint in flight, and which of them the device reports.
 //!
 //! A *quiet* request is unsignaled: the device does not report its success. A request is quiet if the core does not
-//! wait for it ([`Host::awaits`]) and it uses no memory of the application: its payload is inline, or in a slot. A
+//! wait for it ([`Upcalls::awaits`]) and it uses no memory of the application: its payload is inline, or in a slot. A
 //! queue pair executes its requests in order, so a quiet one has ended when a later one is reported. At most a quarter
 //! of the queue and of the slots is used by quiet requests: completions of the other requests free their room too. When
 //! the endpoint closes, it posts a signaled request of no bytes, whose completion shows that the remaining quiet ones
@@ -10,7 +10,7 @@
 //! The device always reports a failed request, and all that follow it. So an unreported quiet request has succeeded
 //! once a later one is reported, whether that one succeeded or not.
 //!
-//! [`Host::awaits`]: ofi_core::transport::Host::awaits
+//! [`Upcalls::awaits`]: ofi_core::transport::Host::awaits
 
 use ofi_api::Piece;
 use ofi_core::slots::{SlotId, Slots};

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use ibv::Gid;
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
-use ofi_core::transport::{Host, Posted};
+use ofi_core::transport::{Posted, Upcalls};
 
 use super::Datagrams;
 use crate::address::Name;
@@ -24,7 +24,7 @@ use crate::{Verbs, address};
 const MAX_GROUPS: usize = 64;
 
 /// A group that the endpoint has joined, or is joining.
-struct Group {
+struct DatagramGroup {
     ip: IpAddr,
     receives: bool,
     membership: Box<dyn Membership>,
@@ -37,7 +37,7 @@ enum Stage {
     Joined(GroupAddress),
 }
 
-impl Group {
+impl DatagramGroup {
     /// The address to send to.
     fn name(&self) -> Name {
         Name { gid: Gid::of(self.ip).0, qp: MULTICAST, lid: 0 }
@@ -54,7 +54,7 @@ impl Group {
 /// The groups of an endpoint.
 #[derive(Default)]
 pub struct Groups {
-    all: Vec<Group>,
+    all: Vec<DatagramGroup>,
     /// Number of joins that the network has not answered.
     joining: usize,
 }
@@ -96,7 +96,7 @@ impl Groups {
     }
 
     fn address_of(&self, ip: IpAddr) -> Option<GroupAddress> {
-        self.all.iter().filter(|group| group.ip == ip).find_map(Group::address)
+        self.all.iter().filter(|group| group.ip == ip).find_map(DatagramGroup::address)
     }
 
     /// The earliest deadline of a join.
@@ -119,7 +119,8 @@ fn ip(group: &Address) -> Result<Option<IpAddr>> {
 }
 
 impl Datagrams {
-    /// See [`ofi_core::transport::Lanes::join_group`]. The network may take as long to answer as a connection may.
+    /// See [`ofi_core::transport::TransportEndpoint::join_group`]. The network may take as long to answer as a
+    /// connection may.
     pub fn join_group(&mut self, group: &Address, receives: bool) -> Result<(Address, Posted)> {
         if let Some(errno) = self.gone {
             return Err(Error::new(errno));
@@ -147,8 +148,12 @@ impl Datagrams {
         }
         let membership = self.queues.join(ip).map_err(|error| failed(&error))?;
         self.waiter.watch(membership.fd())?;
-        let group =
-            Group { ip, receives, membership, stage: Stage::Joining(Instant::now() + connect_timeout()) };
+        let group = DatagramGroup {
+            ip,
+            receives,
+            membership,
+            stage: Stage::Joining(Instant::now() + connect_timeout()),
+        };
         let name = group.name();
         self.groups.all.push(group);
         self.groups.joining += 1;
@@ -158,7 +163,7 @@ impl Datagrams {
 
     /// Processes the network's answers to joins, and fails overdue joins.
     #[cold]
-    pub(super) fn move_joins<H: Host<Verbs>>(&mut self, host: &mut H) {
+    pub(super) fn move_joins<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         let (now, before) = (Instant::now(), self.groups.joining);
         let mut at = 0;
         while at < self.groups.all.len() {
@@ -217,7 +222,7 @@ impl Datagrams {
         self.waiter.wake_after(deadline.map(|at| at.saturating_duration_since(Instant::now())));
     }
 
-    /// See [`ofi_core::transport::Lanes::leave_group`].
+    /// See [`ofi_core::transport::TransportEndpoint::leave_group`].
     pub fn leave_group(&mut self, group: &Address, receives: bool) {
         let Ok(Some(ip)) = ip(group) else { return };
         let at = self.groups.all.iter().position(|other| (other.ip, other.receives) == (ip, receives));

@@ -20,8 +20,8 @@ use ofi_api::{Address, Caps, EpType, Errno, Error, Info, Mode, Result, Statistic
 use ofi_core::copy;
 use ofi_core::domain::DomainPart;
 use ofi_core::log::Limit;
-use ofi_core::transport::{Arm, Arrived, Host, OutMessage, Peer, Posted, RxName};
-use ofi_ring::notice::{Notices, may_sleep};
+use ofi_core::transport::{Arm, Arrived, OutMessage, PeerId, Posted, RxName, Upcalls};
+use ofi_ring::cq_arm::{CqArm, may_sleep};
 
 use self::groups::Groups;
 use self::naming::Registered;
@@ -32,7 +32,7 @@ use crate::address::{Name, service, source};
 use crate::cq_data::immediate;
 use crate::errors::failed;
 use crate::events::{Failed, Watch};
-use crate::rc::ud::{Route, UdQueues, UdSizes, UdTarget};
+use crate::rc::ud::{UdQueues, UdRoute, UdSizes, UdTarget};
 use crate::rc::{Status, WorkCompletion};
 use crate::waiter::Waiter;
 
@@ -56,7 +56,7 @@ pub fn prefix(info: &Info, mode: Mode) -> usize {
 
 /// The statistics.
 #[derive(Default)]
-struct Counts {
+struct DatagramCounts {
     sent: u64,
     received: u64,
     full: u64,
@@ -73,7 +73,7 @@ pub struct Datagrams {
     receiving: Slab,
     free: Vec<u32>,
     /// The route of each slot that is being sent.
-    along: Vec<Option<Route>>,
+    along: Vec<Option<UdRoute>>,
     /// Completion queue entries that were read early.
     ready: VecDeque<WorkCompletion>,
     peers: Peers,
@@ -95,7 +95,7 @@ pub struct Datagrams {
     /// Whether events of the device are queued.
     look: bool,
     polls: u32,
-    counts: Counts,
+    counts: DatagramCounts,
     // The domain of the device, which must outlive the fields above.
     _domain: Arc<DomainPart<Verbs>>,
 }
@@ -150,7 +150,7 @@ impl Datagrams {
             prefixes: [info.tx_attr.mode, info.rx_attr.mode].map(|mode| prefix(info, mode)),
             name,
             _registered: Registered::new(service, &name.encode()),
-            counts: Counts::default(),
+            counts: DatagramCounts::default(),
             _domain: Arc::clone(domain),
         };
         for slot in 0..receives as u32 {
@@ -173,8 +173,8 @@ impl Datagrams {
         }
     }
 
-    /// See [`ofi_core::transport::Lanes::peer`].
-    pub fn peer<H: Host<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<Peer> {
+    /// See [`ofi_core::transport::TransportEndpoint::peer`].
+    pub fn peer<H: Upcalls<Verbs>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
         let name = Name::parse(address)?;
         let peer = match self.peers.meet(name, |peer| host.retire(peer)) {
             Met::Before(peer) => return Ok(peer),
@@ -185,7 +185,7 @@ impl Datagrams {
         Ok(peer)
     }
 
-    /// See [`ofi_core::transport::Lanes::send`].
+    /// See [`ofi_core::transport::TransportEndpoint::send`].
     pub fn send(&mut self, out: &OutMessage<'_>) -> Result<Posted> {
         let data = immediate(out.flags, out.data)?;
         let [skipped, _] = self.prefixes;
@@ -313,8 +313,8 @@ impl Datagrams {
         }
     }
 
-    /// See [`ofi_core::transport::Lanes::poll`].
-    pub fn poll<H: Host<Verbs>>(&mut self, host: &mut H) {
+    /// See [`ofi_core::transport::TransportEndpoint::poll`].
+    pub fn poll<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.polls = self.polls.wrapping_add(1);
         if std::mem::take(&mut self.look) || self.polls.is_multiple_of(POLLS_PER_EVENT_CHECK) {
             self.take_device_events();
@@ -346,7 +346,7 @@ impl Datagrams {
         self.ready.pop_front()
     }
 
-    fn take<H: Host<Verbs>>(&mut self, host: &mut H, slot: u32, entry: &WorkCompletion) {
+    fn take<H: Upcalls<Verbs>>(&mut self, host: &mut H, slot: u32, entry: &WorkCompletion) {
         self.counts.received += 1;
         let at = self.receiving.at(slot);
         let Some(len) = entry.len.checked_sub(GRH).filter(|&len| GRH + len <= self.receiving.size()) else {
@@ -373,7 +373,7 @@ impl Datagrams {
     }
 
     /// The sender of a datagram.
-    fn source<H: Host<Verbs>>(&mut self, host: &mut H, name: Option<Name>) -> Peer {
+    fn source<H: Upcalls<Verbs>>(&mut self, host: &mut H, name: Option<Name>) -> PeerId {
         let met = match name.filter(|_| self.sources) {
             Some(name) => (name, self.peers.meet(name, |peer| host.retire(peer))),
             None => (Name::NOBODY, Met::NoRoom),
@@ -395,7 +395,7 @@ impl Datagrams {
         }
     }
 
-    /// See [`ofi_core::transport::Lanes::arm`].
+    /// See [`ofi_core::transport::TransportEndpoint::arm`].
     pub fn arm(&mut self) -> Arm {
         if !self.ready.is_empty() || !may_sleep(self) {
             return Arm::Ready;
@@ -412,7 +412,7 @@ impl Datagrams {
         self.waiter.fd()
     }
 
-    /// See [`ofi_core::transport::Lanes::statistics`].
+    /// See [`ofi_core::transport::TransportEndpoint::statistics`].
     pub fn statistics(&self, into: &mut Vec<Statistic>) {
         self.watch.statistics(into);
         let counts = &self.counts;
@@ -442,7 +442,7 @@ impl Datagrams {
     }
 }
 
-impl Notices for Datagrams {
+impl CqArm for Datagrams {
     fn quiet(&mut self) {
         self.queues.quiet();
     }

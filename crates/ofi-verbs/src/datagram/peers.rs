@@ -4,38 +4,38 @@
 use rustc_hash::FxHashMap;
 
 use ofi_api::{Errno, Error, Result};
-use ofi_core::transport::Peer;
+use ofi_core::transport::PeerId;
 
 use crate::address::Name;
 use crate::errors::failed;
-use crate::rc::ud::{Route, UdQueues};
+use crate::rc::ud::{UdQueues, UdRoute};
 
 /// Maximum number of peers that an endpoint remembers. The application may insert more addresses.
 pub const MAX_PEERS: usize = 1 << 14;
 /// Number of least recently used peers that are examined for one that may be removed.
 const MAX_EVICTION_TRIES: usize = 16;
 /// Marks the ends of the list.
-const NONE: Peer = Peer::MAX;
+const NONE: PeerId = PeerId::MAX;
 
 struct Known {
     name: Name,
     /// Created at the first send.
-    route: Option<Route>,
+    route: Option<UdRoute>,
     /// The neighbours in the list: the next less recently used peer, and the next more recently used one.
-    before: Peer,
-    after: Peer,
+    before: PeerId,
+    after: PeerId,
 }
 
 /// The table of peers that a datagram endpoint remembers. They form a list, from the least to the most
 /// recently used.
 pub struct Peers {
     all: Vec<Known>,
-    by_name: FxHashMap<Name, Peer>,
+    by_name: FxHashMap<Name, PeerId>,
     most: usize,
-    oldest: Peer,
-    newest: Peer,
+    oldest: PeerId,
+    newest: PeerId,
     /// The peer number of all senders that are not remembered. It is not in the list.
-    nobody: Option<Peer>,
+    nobody: Option<PeerId>,
     /// Number of removed peers, whose numbers were reused.
     pub forgotten: u64,
 }
@@ -44,9 +44,9 @@ pub struct Peers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Met {
     /// The peer was known.
-    Before(Peer),
+    Before(PeerId),
     /// The peer is new, and has this number.
-    New(Peer),
+    New(PeerId),
     /// All peers that could be removed are in use.
     NoRoom,
 }
@@ -74,14 +74,14 @@ impl Peers {
     ///
     /// # Errors
     /// `FI_EINVAL` if the peer does not exist.
-    pub fn qp(&self, peer: Peer) -> Result<u32> {
+    pub fn qp(&self, peer: PeerId) -> Result<u32> {
         let known = self.all.get(peer as usize);
         known.map(|known| known.name.qp).ok_or_else(|| Error::new(Errno::EINVAL))
     }
 
     /// Finds or adds the peer with this name, and makes it the most recently used. The number of a removed peer is
     /// reused if `retire` allows it.
-    pub fn meet(&mut self, name: Name, mut retire: impl FnMut(Peer) -> bool) -> Met {
+    pub fn meet(&mut self, name: Name, mut retire: impl FnMut(PeerId) -> bool) -> Met {
         if let Some(&peer) = self.by_name.get(&name) {
             self.touch(peer);
             return Met::Before(peer);
@@ -109,7 +109,7 @@ impl Peers {
     }
 
     /// Adds a peer, even beyond the limit.
-    pub fn add(&mut self, name: Name) -> Peer {
+    pub fn add(&mut self, name: Name) -> PeerId {
         let peer = self.push(name);
         self.by_name.insert(name, peer);
         self.link(peer);
@@ -117,7 +117,7 @@ impl Peers {
     }
 
     /// The peer number of all senders that are not remembered, and whether it is new.
-    pub fn nobody(&mut self) -> (Peer, bool) {
+    pub fn nobody(&mut self) -> (PeerId, bool) {
         if let Some(peer) = self.nobody {
             return (peer, false);
         }
@@ -126,20 +126,20 @@ impl Peers {
         (peer, true)
     }
 
-    fn push(&mut self, name: Name) -> Peer {
+    fn push(&mut self, name: Name) -> PeerId {
         self.all.push(Known { name, route: None, before: NONE, after: NONE });
-        (self.all.len() - 1) as Peer
+        (self.all.len() - 1) as PeerId
     }
 
     /// Makes a peer the most recently used.
-    pub fn touch(&mut self, peer: Peer) {
+    pub fn touch(&mut self, peer: PeerId) {
         if peer != self.newest && Some(peer) != self.nobody {
             self.unlink(peer);
             self.link(peer);
         }
     }
 
-    fn link(&mut self, peer: Peer) {
+    fn link(&mut self, peer: PeerId) {
         let before = std::mem::replace(&mut self.newest, peer);
         let known = &mut self.all[peer as usize];
         (known.before, known.after) = (before, NONE);
@@ -149,7 +149,7 @@ impl Peers {
         }
     }
 
-    fn unlink(&mut self, peer: Peer) {
+    fn unlink(&mut self, peer: PeerId) {
         let Known { before, after, .. } = self.all[peer as usize];
         match self.all.get_mut(before as usize) {
             Some(known) => known.after = after,
@@ -168,13 +168,13 @@ impl Peers {
     /// `FI_EINVAL` if the peer does not exist; the error of `resolve`; the device's error.
     pub fn route(
         &mut self,
-        peer: Peer,
+        peer: PeerId,
         queues: &dyn UdQueues,
         resolve: impl Fn(Name) -> Result<(Option<[u8; 16]>, u16)>,
-    ) -> Result<Route> {
+    ) -> Result<UdRoute> {
         let name = match self.all.get(peer as usize) {
             Some(Known { route: Some(route), .. }) => {
-                let route = Route::clone(route);
+                let route = UdRoute::clone(route);
                 self.touch(peer);
                 return Ok(route);
             }
@@ -189,7 +189,7 @@ impl Peers {
                 made => break made.map_err(|error| failed(&error))?,
             }
         };
-        self.all[peer as usize].route = Some(Route::clone(&route));
+        self.all[peer as usize].route = Some(UdRoute::clone(&route));
         Ok(route)
     }
 

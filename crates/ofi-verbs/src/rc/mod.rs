@@ -27,7 +27,7 @@ pub(crate) use system::{Port, System};
 
 /// The limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct DeviceLimits {
     /// Maximum number of queue pairs, and so of connections.
     pub connections: usize,
     /// Maximum number of requests on one queue pair.
@@ -78,7 +78,7 @@ pub unsafe trait Device: Send + Sync {
     ///
     /// # Errors
     /// The device's error.
-    fn limits(&self) -> Result<Limits>;
+    fn limits(&self) -> Result<DeviceLimits>;
 
     /// Registers memory for requests of its own queue pairs, and for the accesses of peers that `access` allows.
     ///

@@ -15,7 +15,7 @@ use ofi_api::Dmabuf;
 use super::msg::Connects;
 use super::ud::Datagrams;
 use super::{
-    Access, ConnParam, Connection, Device, Error, Event, Events, Limits, Post, Queues, Region, Remote,
+    Access, ConnParam, Connection, Device, DeviceLimits, Error, Event, Events, Post, Queues, Region, Remote,
     Result, Segment, Sizes, WorkCompletion,
 };
 
@@ -65,9 +65,9 @@ unsafe impl Device for System {
         vec![self.ip]
     }
 
-    fn limits(&self) -> Result<Limits> {
+    fn limits(&self) -> Result<DeviceLimits> {
         let info = self.pd.context().query()?;
-        Ok(Limits {
+        Ok(DeviceLimits {
             connections: info.max_queue_pairs,
             requests: info.max_queue,
             receives: info.max_shared,

@@ -69,13 +69,13 @@ pub trait Datagrams: Send + Sync {
 }
 
 /// A route to a port ([`UdQueues::route`]): an address handle. It must exist until the sends along it have ended.
-pub type Route = Arc<dyn Any + Send + Sync>;
+pub type UdRoute = Arc<dyn Any + Send + Sync>;
 
 /// The destination of a datagram.
 #[derive(Clone, Copy)]
 pub struct UdTarget<'a> {
     /// The route to its port.
-    pub route: &'a Route,
+    pub route: &'a UdRoute,
     /// The queue pair at that port.
     pub qp: u32,
     /// The queue pair's Q-Key.
@@ -97,7 +97,7 @@ pub unsafe trait UdQueues: Send {
     ///
     /// # Errors
     /// The device's error; `ENOMEM` if the device holds no more routes.
-    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<Route>;
+    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute>;
 
     /// Starts to join a multicast group. The network answers later ([`Membership::grant`]).
     ///

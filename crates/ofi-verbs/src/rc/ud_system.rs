@@ -11,7 +11,7 @@ use ibv::{
 };
 
 use super::system::{Port, System};
-use super::ud::{Datagrams, Membership, Route, UdPort, UdQueues, UdSizes, UdTarget};
+use super::ud::{Datagrams, Membership, UdPort, UdQueues, UdRoute, UdSizes, UdTarget};
 use super::{Error, Result, Segment, WorkCompletion};
 
 /// A port's attributes for datagrams.
@@ -71,7 +71,7 @@ unsafe impl UdQueues for Opened {
         self.qp.number()
     }
 
-    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<Route> {
+    fn route(&self, gid: Option<[u8; 16]>, lid: u16) -> Result<UdRoute> {
         let Port { number: port, gid_index, .. } = self.port;
         let handle =
             AddressHandle::along(&self.pd, Way { gid: gid.map(Gid), gid_index, hops: 64, lid, port })?;

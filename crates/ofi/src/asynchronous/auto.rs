@@ -79,7 +79,7 @@ struct Driven {
 type Coming = (Arc<Seat>, Arc<dyn CompletionQueue>, RawFd);
 
 #[derive(Default)]
-struct State {
+struct DriverState {
     new: Vec<Coming>,
     /// Wakes the thread, while there is one.
     running: Option<Arc<OwnedFd>>,
@@ -87,7 +87,7 @@ struct State {
     process: u32,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<DriverState>> = Mutex::new(None);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -122,7 +122,7 @@ fn enter(node: Coming) -> Result<()> {
     let mut guard = lock(&STATE);
     let state = guard.get_or_insert_default();
     if state.process != std::process::id() {
-        *state = State { process: std::process::id(), ..State::default() };
+        *state = DriverState { process: std::process::id(), ..DriverState::default() };
     }
     let wake = match &state.running {
         Some(wake) => Arc::clone(wake),

@@ -5,7 +5,7 @@ use ofi_core::slots::SlotId;
 
 use super::AsyncNode;
 use super::operation::{Operation, Transferred, completed, fetched, transferred};
-use super::table::{Attempt, Chores, Ended, Given, Line};
+use super::table::{Attempt, Chores, Ended, Given, WaitingLine};
 use crate::buffer::{Buffer, BufferMut};
 use crate::completion::Completion;
 use crate::element::Element;
@@ -55,7 +55,7 @@ impl<L: Level> AsyncNode<L> {
     /// Starts an operation: `post` posts it, and is called again until there is room.
     pub(super) fn start<T, B: Load>(
         &self,
-        line: Line,
+        line: WaitingLine,
         buffer: B,
         post: impl FnMut(&Node<L>, B) -> Result<Op, PostError<B>> + Send + 'static,
         finish: fn(Ended) -> T,
@@ -66,7 +66,7 @@ impl<L: Level> AsyncNode<L> {
     /// As [`AsyncNode::start`]. Returns the operation's place in the table.
     pub(super) fn begin<B: Load>(
         &self,
-        line: Line,
+        line: WaitingLine,
         buffer: B,
         mut post: impl FnMut(&Node<L>, B) -> Result<Op, PostError<B>> + Send + 'static,
     ) -> SlotId {
@@ -95,7 +95,7 @@ impl<L: Level> AsyncNode<L> {
 
     /// Sends a message, as [`Node::send`].
     pub fn send<B: Buffer>(&self, buffer: B, dest: FiAddr) -> Operation<'_, Transferred<B>, L> {
-        self.start(Line::To(dest), buffer, move |node, buffer| node.send(buffer, dest), transferred)
+        self.start(WaitingLine::To(dest), buffer, move |node, buffer| node.send(buffer, dest), transferred)
     }
 
     /// Sends a message with remote CQ data, as [`Node::send_with_data`].
@@ -107,7 +107,7 @@ impl<L: Level> AsyncNode<L> {
         dest: FiAddr,
     ) -> Operation<'_, Transferred<B>, L> {
         self.start(
-            Line::To(dest),
+            WaitingLine::To(dest),
             buffer,
             move |node, buffer| node.send_with_data(buffer, data, dest),
             transferred,
@@ -123,7 +123,7 @@ impl<L: Level> AsyncNode<L> {
         tag: u64,
     ) -> Operation<'_, Transferred<B>, L> {
         self.start(
-            Line::To(dest),
+            WaitingLine::To(dest),
             buffer,
             move |node, buffer| node.send_tagged(buffer, dest, tag),
             transferred,
@@ -140,7 +140,7 @@ impl<L: Level> AsyncNode<L> {
         tag: u64,
     ) -> Operation<'_, Transferred<B>, L> {
         let post = move |node: &Node<L>, buffer| node.send_tagged_with_data(buffer, data, dest, tag);
-        self.start(Line::To(dest), buffer, post, transferred)
+        self.start(WaitingLine::To(dest), buffer, post, transferred)
     }
 
     /// Sends a message, tagged or not, with all choices, as [`Node::send_message`].
@@ -149,7 +149,7 @@ impl<L: Level> AsyncNode<L> {
         let SendMsg { buffer, dest, tag, data, part, flags } = message;
         let post =
             move |node: &Node<L>, buffer| node.send_message(SendMsg { buffer, dest, tag, data, part, flags });
-        self.start(Line::To(dest), buffer, post, transferred)
+        self.start(WaitingLine::To(dest), buffer, post, transferred)
     }
 
     /// Receives an untagged message from any sender, as [`Node::recv`].
@@ -189,13 +189,13 @@ impl<L: Level> AsyncNode<L> {
     pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Operation<'_, Transferred<B>, L> {
         let RecvMsg { buffer, source, tag, part } = message;
         let post = move |node: &Node<L>, buffer| node.recv_message(RecvMsg { buffer, source, tag, part });
-        self.start(Line::Receive, buffer, post, transferred)
+        self.start(WaitingLine::Receive, buffer, post, transferred)
     }
 
     /// Looks for a tagged message that has arrived and was not matched by a receive, as [`Node::peek`]. Fails with
     /// `FI_ENOMSG` if there is no such message.
     pub fn peek(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
-        self.bare(Line::Receive, move |node| node.peek(tag, ignore), completed)
+        self.bare(WaitingLine::Receive, move |node| node.peek(tag, ignore), completed)
     }
 
     /// Reads a peer's memory into the buffer, as [`Node::read`].
@@ -206,7 +206,7 @@ impl<L: Level> AsyncNode<L> {
         remote: RemoteWindow,
     ) -> Operation<'_, Transferred<B>, L> {
         let post = move |node: &Node<L>, buffer| node.read(buffer, peer, remote);
-        self.start(Line::To(peer), buffer, post, transferred)
+        self.start(WaitingLine::To(peer), buffer, post, transferred)
     }
 
     /// Reads with all choices, as [`Node::read_message`].
@@ -216,7 +216,7 @@ impl<L: Level> AsyncNode<L> {
         let post = move |node: &Node<L>, buffer| {
             node.read_message(RmaMsg { buffer, peer, remote, data, part, flags })
         };
-        self.start(Line::To(peer), buffer, post, transferred)
+        self.start(WaitingLine::To(peer), buffer, post, transferred)
     }
 
     /// Writes the buffer to a peer's memory, as [`Node::write`].
@@ -227,7 +227,7 @@ impl<L: Level> AsyncNode<L> {
         remote: RemoteWindow,
     ) -> Operation<'_, Transferred<B>, L> {
         let post = move |node: &Node<L>, buffer| node.write(buffer, peer, remote);
-        self.start(Line::To(peer), buffer, post, transferred)
+        self.start(WaitingLine::To(peer), buffer, post, transferred)
     }
 
     /// Writes, and gives the peer an [event](AsyncNode::event) with `data`, as [`Node::write_with_data`].
@@ -240,7 +240,7 @@ impl<L: Level> AsyncNode<L> {
         remote: RemoteWindow,
     ) -> Operation<'_, Transferred<B>, L> {
         let post = move |node: &Node<L>, buffer| node.write_with_data(buffer, data, peer, remote);
-        self.start(Line::To(peer), buffer, post, transferred)
+        self.start(WaitingLine::To(peer), buffer, post, transferred)
     }
 
     /// Writes with all choices, as [`Node::write_message`].
@@ -250,13 +250,13 @@ impl<L: Level> AsyncNode<L> {
         let post = move |node: &Node<L>, buffer| {
             node.write_message(RmaMsg { buffer, peer, remote, data, part, flags })
         };
-        self.start(Line::To(peer), buffer, post, transferred)
+        self.start(WaitingLine::To(peer), buffer, post, transferred)
     }
 
     /// Starts an operation without a buffer.
     pub(super) fn bare<T>(
         &self,
-        line: Line,
+        line: WaitingLine,
         mut post: impl FnMut(&Node<L>) -> Result<Op> + Send + 'static,
         finish: fn(Ended) -> T,
     ) -> Operation<'_, T, L> {
@@ -285,7 +285,7 @@ impl<L: Level> AsyncNode<L> {
         remote: RemoteWindow,
     ) -> Operation<'_, Result<Completion>, L> {
         let operands = operands.to_vec();
-        self.bare(Line::To(peer), move |node| node.atomic(op, &operands, peer, remote), completed)
+        self.bare(WaitingLine::To(peer), move |node| node.atomic(op, &operands, peer, remote), completed)
     }
 
     /// Adds to a number in a peer's memory and returns the old value, as [`Node::fetch_add`].
@@ -295,7 +295,7 @@ impl<L: Level> AsyncNode<L> {
         peer: FiAddr,
         remote: RemoteWindow,
     ) -> Operation<'_, Result<T>, L> {
-        self.bare(Line::To(peer), move |node| node.fetch_add(value, peer, remote), fetched)
+        self.bare(WaitingLine::To(peer), move |node| node.fetch_add(value, peer, remote), fetched)
     }
 
     /// Replaces a number in a peer's memory if it equals `expected`, and returns the old value, as
@@ -307,7 +307,7 @@ impl<L: Level> AsyncNode<L> {
         peer: FiAddr,
         remote: RemoteWindow,
     ) -> Operation<'_, Result<T>, L> {
-        self.bare(Line::To(peer), move |node| node.compare_swap(expected, new, peer, remote), fetched)
+        self.bare(WaitingLine::To(peer), move |node| node.compare_swap(expected, new, peer, remote), fetched)
     }
 
     /// Changes numbers and fetches the old values into `result`, as [`Node::fetch_atomic`].
@@ -321,7 +321,7 @@ impl<L: Level> AsyncNode<L> {
     ) -> Operation<'_, Transferred<B>, L> {
         let operands = operands.to_vec();
         let post = move |node: &Node<L>, result| node.fetch_atomic(op, &operands, result, peer, remote);
-        self.start(Line::To(peer), result, post, transferred)
+        self.start(WaitingLine::To(peer), result, post, transferred)
     }
 
     /// Changes the numbers for which a comparison holds, and fetches the old values, as [`Node::compare_atomic`].
@@ -337,6 +337,6 @@ impl<L: Level> AsyncNode<L> {
         let (operands, compare) = (operands.to_vec(), compare.to_vec());
         let post =
             move |node: &Node<L>, result| node.compare_atomic(op, &operands, &compare, result, peer, remote);
-        self.start(Line::To(peer), result, post, transferred)
+        self.start(WaitingLine::To(peer), result, post, transferred)
     }
 }

@@ -89,12 +89,12 @@ impl<L: Level> Drop for Driver<'_, L> {
 }
 
 /// Wakes a thread that sleeps on a queue.
-struct Alarm {
+struct QueueWaker {
     rung: AtomicBool,
     cq: Arc<dyn CompletionQueue>,
 }
 
-impl Alarm {
+impl QueueWaker {
     fn new<L: Level>(node: &AsyncNode<L>) -> Arc<Self> {
         Arc::new(Self { rung: AtomicBool::new(false), cq: Arc::clone(node.inner.node.queue()) })
     }
@@ -104,7 +104,7 @@ impl Alarm {
     }
 }
 
-impl Wake for Alarm {
+impl Wake for QueueWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -126,7 +126,7 @@ impl<L: Level> AsyncNode<L> {
     }
 
     /// One turn of a driver thread: drives the node, and sleeps if there is nothing to do and `alarm` was not raised.
-    fn turn_thread(&self, driver: &Driver<'_, L>, waker: &Waker, alarm: &Alarm) -> Result<()> {
+    fn turn_thread(&self, driver: &Driver<'_, L>, waker: &Waker, alarm: &QueueWaker) -> Result<()> {
         match driver.turn(waker)? {
             Turn::Again => std::thread::yield_now(),
             Turn::Sleep if alarm.rung.load(Ordering::Acquire) => {}
@@ -139,7 +139,7 @@ impl<L: Level> AsyncNode<L> {
     /// nodes as well; those without a driver keep the thread from sleeping.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
-        let alarm = Alarm::new(self);
+        let alarm = QueueWaker::new(self);
         let waker = Waker::from(Arc::clone(&alarm));
         let driver = self.driver();
         loop {
@@ -174,7 +174,7 @@ impl AsyncNode<Safe> {
     /// The system's error if the thread cannot be started.
     pub fn drive_on_thread(self: &Arc<Self>) -> Result<DriverThread> {
         let stop = Arc::new(AtomicBool::new(false));
-        let alarm = Alarm::new(self);
+        let alarm = QueueWaker::new(self);
         let (node, stopped, own) = (Arc::clone(self), Arc::clone(&stop), Arc::clone(&alarm));
         let run = move || {
             let waker = Waker::from(Arc::clone(&own));
@@ -197,7 +197,7 @@ impl AsyncNode<Safe> {
 #[must_use = "dropping it ends the thread"]
 pub struct DriverThread {
     stop: Arc<AtomicBool>,
-    alarm: Arc<Alarm>,
+    alarm: Arc<QueueWaker>,
     thread: Option<JoinHandle<()>>,
 }
 

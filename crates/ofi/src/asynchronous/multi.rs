@@ -10,7 +10,7 @@ use ofi_core::slots::SlotId;
 
 use super::AsyncNode;
 use super::operation::{Failed, Operation, Transferred, completed, poll_table, transferred};
-use super::table::{Ended, Given, Line};
+use super::table::{Ended, Given, WaitingLine};
 use crate::buffer::BufferMut;
 use crate::completion::Completion;
 use crate::multi_recv::MultiRecvBuffer;
@@ -134,36 +134,41 @@ impl<L: Level> fmt::Debug for NextMessage<'_, '_, L> {
 impl<L: Level> AsyncNode<L> {
     /// Receives one untagged message after the other into one buffer, as [`Node::recv_multi`].
     pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> MultiRecv<'_, L> {
-        let id = self.begin(Line::Receive, buffer, |node: &Node<L>, buffer| node.recv_multi(buffer));
+        let id = self.begin(WaitingLine::Receive, buffer, |node: &Node<L>, buffer| node.recv_multi(buffer));
         MultiRecv { node: self, id, over: false }
     }
 
     /// Receives one tagged message after the other into one buffer, as [`Node::recv_multi_tagged`].
     pub fn recv_multi_tagged(&self, buffer: MultiRecvBuffer, tag: u64, ignore: u64) -> MultiRecv<'_, L> {
         let post = move |node: &Node<L>, buffer| node.recv_multi_tagged(buffer, tag, ignore);
-        MultiRecv { node: self, id: self.begin(Line::Receive, buffer, post), over: false }
+        MultiRecv { node: self, id: self.begin(WaitingLine::Receive, buffer, post), over: false }
     }
 
     /// Looks for a tagged message and claims it, as [`Node::peek_claim`]: the result has a [`Claim`]. If the future is
     /// dropped after a message was claimed, the message is discarded and [counted](AsyncNode::lost).
     pub fn peek_claim(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
-        self.bare(Line::Receive, move |node| node.peek_claim(tag, ignore), completed)
+        self.bare(WaitingLine::Receive, move |node| node.peek_claim(tag, ignore), completed)
     }
 
     /// Receives a claimed message, as [`Node::claim`]. If there is no room, and the future is cancelled or dropped
     /// while it waits, the message stays claimed until the node is closed.
     pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Operation<'_, Transferred<B>, L> {
         let post = |node: &Node<L>, (claim, buffer)| node.claim(claim, buffer);
-        self.start(Line::Receive, (claim, buffer), post, transferred)
+        self.start(WaitingLine::Receive, (claim, buffer), post, transferred)
     }
 
     /// Drops a claimed message, as [`Node::discard_claimed`].
     pub fn discard_claimed(&self, claim: Claim) -> Operation<'_, Result<Completion>, L> {
-        self.start(Line::Receive, claim, |node: &Node<L>, claim| node.discard_claimed(claim), completed)
+        self.start(
+            WaitingLine::Receive,
+            claim,
+            |node: &Node<L>, claim| node.discard_claimed(claim),
+            completed,
+        )
     }
 
     /// Drops a tagged message that has arrived, as [`Node::discard`]. Fails with `FI_ENOMSG` if there is none.
     pub fn discard(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
-        self.bare(Line::Receive, move |node| node.discard(tag, ignore), completed)
+        self.bare(WaitingLine::Receive, move |node| node.discard(tag, ignore), completed)
     }
 }

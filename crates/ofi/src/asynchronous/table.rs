@@ -44,7 +44,7 @@ pub enum Ended {
 
 /// The waiting line of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum WaitingLine {
     /// Receives.
     Receive,
     /// Operations to this peer.
@@ -63,9 +63,9 @@ pub enum Attempt {
 pub type Retry<L> = Box<dyn FnMut(Option<&Node<L>>) -> Attempt + Send>;
 
 /// The state of an operation.
-enum Place {
+enum OpState {
     /// Waiting in a line for room.
-    Queued(Line),
+    Queued(WaitingLine),
     InFlight(Op),
     /// A multi-receive in flight, and its messages that were not fetched yet.
     Stream(Op, VecDeque<Completion>),
@@ -73,7 +73,7 @@ enum Place {
 }
 
 struct Cell {
-    place: Place,
+    place: OpState,
     waker: Option<Waker>,
 }
 
@@ -90,7 +90,7 @@ enum Owner {
 }
 
 struct RetryQueue<L: Level> {
-    line: Line,
+    line: WaitingLine,
     queue: VecDeque<(SlotId, Retry<L>)>,
 }
 
@@ -157,7 +157,7 @@ impl<L: Level> Table<L> {
     pub fn start(
         &mut self,
         node: &Node<L>,
-        line: Line,
+        line: WaitingLine,
         mut retry: impl FnMut(Option<&Node<L>>) -> Attempt + Send + 'static,
         chores: &mut Chores,
     ) -> SlotId {
@@ -166,13 +166,13 @@ impl<L: Level> Table<L> {
         // The queue may no longer be armed: have sleeping drivers look after the new operation.
         self.rouse(chores);
         let place = match attempt {
-            Attempt::Posted(op) => Place::InFlight(op),
-            Attempt::Refused(error, buffer) => Place::Over(Ended::Refused(error, buffer)),
-            Attempt::Again => Place::Queued(line),
+            Attempt::Posted(op) => OpState::InFlight(op),
+            Attempt::Refused(error, buffer) => OpState::Over(Ended::Refused(error, buffer)),
+            Attempt::Again => OpState::Queued(line),
         };
         let (queued, op) = (
-            matches!(place, Place::Queued(_)),
-            if let Place::InFlight(op) = place { Some(op) } else { None },
+            matches!(place, OpState::Queued(_)),
+            if let OpState::InFlight(op) = place { Some(op) } else { None },
         );
         let id = self.cells.insert(Cell { place, waker: None });
         if let Some(op) = op {
@@ -198,25 +198,25 @@ impl<L: Level> Table<L> {
     /// Takes the result of an operation, if there is one.
     pub fn take(&mut self, id: SlotId) -> Option<Ended> {
         match &self.cells.get(id)?.place {
-            Place::Over(_) => {}
-            Place::InFlight(op) => {
+            OpState::Over(_) => {}
+            OpState::InFlight(op) => {
                 let (op, error) = (*op, self.broken.clone()?);
                 self.own(op, Owner::Dropped);
                 self.cells.remove(id);
                 return Some(Ended::Lost(error));
             }
-            Place::Stream(..) => return self.take_message(id),
-            Place::Queued(_) => return None,
+            OpState::Stream(..) => return self.take_message(id),
+            OpState::Queued(_) => return None,
         }
         match self.cells.remove(id)?.place {
-            Place::Over(ended) => Some(ended),
+            OpState::Over(ended) => Some(ended),
             _ => None,
         }
     }
 
     /// Takes the next message of a multi-receive. The last one ends it.
     fn take_message(&mut self, id: SlotId) -> Option<Ended> {
-        let Place::Stream(op, messages) = &mut self.cells.get_mut(id)?.place else { return None };
+        let OpState::Stream(op, messages) = &mut self.cells.get_mut(id)?.place else { return None };
         let op = *op;
         if let Some(done) = messages.pop_front() {
             if done.released.is_some() {
@@ -247,14 +247,14 @@ impl<L: Level> Table<L> {
     /// The operation, while it is in flight.
     pub fn in_flight(&self, id: SlotId) -> Option<Op> {
         match &self.cells.get(id)?.place {
-            Place::InFlight(op) | Place::Stream(op, _) => Some(*op),
+            OpState::InFlight(op) | OpState::Stream(op, _) => Some(*op),
             _ => None,
         }
     }
 
     /// Removes an operation that is not posted from its line. It ends with `FI_ECANCELED`.
     pub fn withdraw(&mut self, id: SlotId, chores: &mut Chores) {
-        let Some(Cell { place: Place::Queued(line), .. }) = self.cells.get(id) else { return };
+        let Some(Cell { place: OpState::Queued(line), .. }) = self.cells.get(id) else { return };
         let line = *line;
         let Some(at) = self.lines.iter().position(|waiting| waiting.line == line) else { return };
         let queue = &mut self.lines[at].queue;
@@ -281,11 +281,11 @@ impl<L: Level> Table<L> {
             chores.later(waker);
         }
         match place {
-            Place::InFlight(op) => {
+            OpState::InFlight(op) => {
                 self.own(op, Owner::Dropped);
                 Some(op)
             }
-            Place::Stream(op, messages) => {
+            OpState::Stream(op, messages) => {
                 messages.iter().for_each(|done| self.lose(done));
                 let is_over = messages.back().is_some_and(|done| done.released.is_some());
                 chores.later(messages);
@@ -295,7 +295,7 @@ impl<L: Level> Table<L> {
                 self.own(op, Owner::Dropped);
                 Some(op)
             }
-            Place::Over(ended) => {
+            OpState::Over(ended) => {
                 let mut ended = ended;
                 if let Ended::Done(done) = &mut ended {
                     self.lose(done);
@@ -304,7 +304,7 @@ impl<L: Level> Table<L> {
                 chores.later(ended);
                 None
             }
-            Place::Queued(_) => None,
+            OpState::Queued(_) => None,
         }
     }
 
@@ -317,20 +317,20 @@ impl<L: Level> Table<L> {
     fn push(&mut self, id: SlotId, done: Completion, chores: &mut Chores) {
         let Some(cell) = self.cells.get_mut(id) else { return };
         match &mut cell.place {
-            Place::Stream(_, messages) => messages.push_back(done),
-            place @ Place::InFlight(_) => {
+            OpState::Stream(_, messages) => messages.push_back(done),
+            place @ OpState::InFlight(_) => {
                 if let Some(op) = done.op {
-                    *place = Place::Stream(op, VecDeque::from([done]));
+                    *place = OpState::Stream(op, VecDeque::from([done]));
                 }
             }
-            Place::Queued(_) | Place::Over(_) => chores.later(done),
+            OpState::Queued(_) | OpState::Over(_) => chores.later(done),
         }
         chores.wake.extend(cell.waker.take());
     }
 
     fn end(&mut self, id: SlotId, ended: Ended, chores: &mut Chores) {
         if let Some(cell) = self.cells.get_mut(id) {
-            cell.place = Place::Over(ended);
+            cell.place = OpState::Over(ended);
             chores.wake.extend(cell.waker.take());
         }
     }
@@ -443,7 +443,7 @@ impl<L: Level> Table<L> {
                 Attempt::Posted(op) => {
                     self.own(op, Owner::Cell(id));
                     if let Some(cell) = self.cells.get_mut(id) {
-                        cell.place = Place::InFlight(op);
+                        cell.place = OpState::InFlight(op);
                     }
                 }
                 Attempt::Refused(error, buffer) => self.end(id, Ended::Refused(error, buffer), chores),

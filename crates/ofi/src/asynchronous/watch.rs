@@ -47,7 +47,7 @@ struct Watched {
 }
 
 #[derive(Default)]
-struct State {
+struct WatchState {
     new: Vec<Watched>,
     /// Wakes the thread, while there is one.
     running: Option<Arc<OwnedFd>>,
@@ -55,9 +55,9 @@ struct State {
     process: u32,
 }
 
-static STATE: Mutex<Option<State>> = Mutex::new(None);
+static STATE: Mutex<Option<WatchState>> = Mutex::new(None);
 
-fn state() -> MutexGuard<'static, Option<State>> {
+fn state() -> MutexGuard<'static, Option<WatchState>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -72,7 +72,7 @@ pub fn wake_for(queues: Queues, waker: &Waker, under_way: bool) -> Result<()> {
     let mut guard = state();
     let state = guard.get_or_insert_default();
     if state.process != std::process::id() {
-        *state = State { process: std::process::id(), ..State::default() };
+        *state = WatchState { process: std::process::id(), ..WatchState::default() };
     }
     state.new.push(watched);
     if let Some(wake) = &state.running {

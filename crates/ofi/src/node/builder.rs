@@ -15,7 +15,7 @@ use super::Node;
 use super::collective::Joins;
 use super::senders::Senders;
 use crate::domain::Domain;
-use crate::opened::Opened;
+use crate::opened::OpenedDomain;
 use crate::operations::{Operations, Table};
 use crate::shared::{Shared, SharedReceive, SharedTransmit, Vector};
 use crate::threading::Level;
@@ -201,7 +201,7 @@ impl<L: Level> NodeBuilder<L> {
         }
     }
 
-    fn open_cq(&self, opened: &Opened) -> Result<Arc<dyn CompletionQueue>> {
+    fn open_cq(&self, opened: &OpenedDomain) -> Result<Arc<dyn CompletionQueue>> {
         if let Some(seat) = &self.seat {
             return Ok(Arc::clone(&seat.cq));
         }
@@ -210,7 +210,7 @@ impl<L: Level> NodeBuilder<L> {
         opened.raw.open_cq(&attr)
     }
 
-    fn open_av(&self, opened: &Opened) -> Result<Vector> {
+    fn open_av(&self, opened: &OpenedDomain) -> Result<Vector> {
         let attr = AvAttr {
             av_type: opened.info.domain_attr.av_type,
             count: self.av_count,

@@ -11,7 +11,7 @@ use crate::any_buffer::AnyBuffer;
 use crate::buffer::Buffer;
 use crate::multi_recv::MultiRecvBuffer;
 use crate::op::{Claim, Op};
-use crate::opened::Opened;
+use crate::opened::OpenedDomain;
 use crate::operations::{Operations, Slot};
 use crate::request::{Part, PostError};
 
@@ -47,7 +47,7 @@ impl Memory {
 pub struct Desk<'a> {
     pub endpoint: &'a dyn Endpoint,
     pub operations: &'a Lock<Operations>,
-    pub opened: &'a Opened,
+    pub opened: &'a OpenedDomain,
     /// See [`Operations::insert_for`].
     pub owner: u32,
 }

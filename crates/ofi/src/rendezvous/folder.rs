@@ -8,7 +8,7 @@ use std::path::Path;
 
 use ofi_api::{Errno, Error, Result};
 
-use super::wire::{self, Part};
+use super::wire::{self, ParseResult};
 use super::{MAX_CONTRIBUTION_LEN, Meeting, Party};
 
 pub fn meet(party: &Party<'_>, folder: &Path) -> Result<Meeting> {
@@ -47,8 +47,10 @@ pub fn meet(party: &Party<'_>, folder: &Path) -> Result<Meeting> {
             Err(error) => return Err(unusable(error)),
         };
         match wire::take_request(&bytes) {
-            Part::Whole(request) if request.count == party.count => said.push(request.says),
-            Part::Whole(request) => return Err(others(format!("{}, of {}", path.display(), request.count))),
+            ParseResult::Whole(request) if request.count == party.count => said.push(request.says),
+            ParseResult::Whole(request) => {
+                return Err(others(format!("{}, of {}", path.display(), request.count)));
+            }
             _ => return Err(others(format!("{}, which is something else", path.display()))),
         }
     }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, Error, Result};
 
-use super::stream::{Door, Stream};
-use super::wire::{self, Part};
+use super::stream::{BootstrapListener, Stream};
+use super::wire::{self, ParseResult};
 use super::{MAX_CONTRIBUTION_LEN, Meeting, Party};
 
 /// The time within which a guest must send its request and receive its answer.
@@ -19,7 +19,7 @@ const CHUNK: usize = 4_096;
 /// Hosts the meeting if no process does; otherwise connects to its host. Retries if the host ends without an answer.
 pub fn meet(party: &Party<'_>) -> Result<Meeting> {
     loop {
-        if let Some(door) = Door::open(party.place).map_err(|error| unusable(party, &error))? {
+        if let Some(door) = BootstrapListener::open(party.place).map_err(|error| unusable(party, &error))? {
             return hold(party, &door);
         }
         let reached = Stream::connect(party.place, party.left(Duration::from_secs(1)));
@@ -55,7 +55,7 @@ enum Guest {
     Waits { stream: Stream, says: Vec<u8> },
 }
 
-fn hold(party: &Party<'_>, door: &Door) -> Result<Meeting> {
+fn hold(party: &Party<'_>, door: &BootstrapListener) -> Result<Meeting> {
     let mut guests: Vec<Guest> = Vec::new();
     let waiting =
         |guests: &[Guest]| guests.iter().filter(|guest| matches!(guest, Guest::Waits { .. })).count();
@@ -91,21 +91,21 @@ fn hear(party: &Party<'_>, guest: Guest, seats: &mut usize) -> Option<Guest> {
         Guest::Comes { mut stream, mut arrived, since } => {
             let ended = read(&mut stream, &mut arrived) == Reading::Ended;
             match wire::take_request(&arrived) {
-                Part::More if !ended && since.elapsed() < MANNERS => {
+                ParseResult::More if !ended && since.elapsed() < MANNERS => {
                     Some(Guest::Comes { stream, arrived, since })
                 }
-                Part::More | Part::Wrong => None,
-                Part::Whole(_) if ended => None,
-                Part::Whole(request) if request.count != party.count => {
+                ParseResult::More | ParseResult::Wrong => None,
+                ParseResult::Whole(_) if ended => None,
+                ParseResult::Whole(request) if request.count != party.count => {
                     let why = format!("{} here, {} there", party.count, request.count);
                     write(&mut stream, &wire::refusal(&why));
                     None
                 }
-                Part::Whole(_) if *seats == 0 => {
+                ParseResult::Whole(_) if *seats == 0 => {
                     write(&mut stream, &wire::refusal("more than that"));
                     None
                 }
-                Part::Whole(request) => {
+                ParseResult::Whole(request) => {
                     *seats -= 1;
                     Some(Guest::Waits { stream, says: request.says })
                 }
@@ -192,10 +192,10 @@ fn ask(party: &Party<'_>, mut stream: Stream) -> Result<Option<Result<Meeting, S
             Err(error) => error.kind() != ErrorKind::Interrupted,
         };
         match wire::take_answer(&arrived, party.count) {
-            Part::Whole(answer) => return Ok(Some(answer)),
-            Part::More if !ended && arrived.len() <= most => {}
-            Part::More if ended => return Ok(None),
-            Part::More | Part::Wrong => {
+            ParseResult::Whole(answer) => return Ok(Some(answer)),
+            ParseResult::More if !ended && arrived.len() <= most => {}
+            ParseResult::More if ended => return Ok(None),
+            ParseResult::More | ParseResult::Wrong => {
                 return Err(Error::wanted(
                     Errno::EPROTO,
                     format!("the rendezvous at {}", party.place),

@@ -83,12 +83,12 @@ impl Write for Stream {
 }
 
 /// The listening socket of a meeting.
-pub enum Door {
+pub enum BootstrapListener {
     Tcp(TcpListener),
     Unix { listener: UnixListener, path: PathBuf, _lock: File },
 }
 
-impl Door {
+impl BootstrapListener {
     /// Opens the place, if it is on this host and no other process has it open.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for BootstrapListener {
     fn drop(&mut self) {
         if let Self::Unix { path, .. } = self {
             let _ = std::fs::remove_file(path); // otherwise the next process that opens the place would remove it

@@ -11,7 +11,7 @@ const MAX_REASON_LEN: usize = 256;
 
 /// The result of parsing a message that may be incomplete or invalid.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Part<T> {
+pub enum ParseResult<T> {
     /// The whole message.
     Whole(T),
     /// More bytes are needed.
@@ -48,19 +48,19 @@ pub fn request(count: usize, says: &[u8]) -> Vec<u8> {
 }
 
 /// Parses a request.
-pub fn take_request(bytes: &[u8]) -> Part<Request> {
+pub fn take_request(bytes: &[u8]) -> ParseResult<Request> {
     let known = bytes.len().min(MAGIC.len());
     if bytes[..known] != MAGIC[..known] {
-        return Part::Wrong;
+        return ParseResult::Wrong;
     }
-    let (Some(count), Some(len)) = (number(bytes, 16), number(bytes, 20)) else { return Part::More };
+    let (Some(count), Some(len)) = (number(bytes, 16), number(bytes, 20)) else { return ParseResult::More };
     if len > MAX_CONTRIBUTION_LEN {
-        return Part::Wrong;
+        return ParseResult::Wrong;
     }
     match bytes.len().cmp(&(24 + len)) {
-        std::cmp::Ordering::Less => Part::More,
-        std::cmp::Ordering::Equal => Part::Whole(Request { count, says: bytes[24..].to_vec() }),
-        std::cmp::Ordering::Greater => Part::Wrong,
+        std::cmp::Ordering::Less => ParseResult::More,
+        std::cmp::Ordering::Equal => ParseResult::Whole(Request { count, says: bytes[24..].to_vec() }),
+        std::cmp::Ordering::Greater => ParseResult::Wrong,
     }
 }
 
@@ -81,35 +81,37 @@ pub fn refusal(why: &str) -> Vec<u8> {
 }
 
 /// Parses an answer to one of `count` processes: the meeting, or the reason of a refusal.
-pub fn take_answer(bytes: &[u8], count: usize) -> Part<Result<Meeting, String>> {
+pub fn take_answer(bytes: &[u8], count: usize) -> ParseResult<Result<Meeting, String>> {
     match bytes.first() {
-        None => Part::More,
+        None => ParseResult::More,
         Some(0) => {
-            let (Some(rank), Some(found)) = (number(bytes, 1), number(bytes, 5)) else { return Part::More };
+            let (Some(rank), Some(found)) = (number(bytes, 1), number(bytes, 5)) else {
+                return ParseResult::More;
+            };
             if found != count || rank >= count || count > MAX_PROCESSES {
-                return Part::Wrong;
+                return ParseResult::Wrong;
             }
             let (mut said, mut at) = (Vec::with_capacity(count), 9);
             for _ in 0..count {
-                let Some(len) = number(bytes, at) else { return Part::More };
+                let Some(len) = number(bytes, at) else { return ParseResult::More };
                 if len > MAX_CONTRIBUTION_LEN {
-                    return Part::Wrong;
+                    return ParseResult::Wrong;
                 }
-                let Some(one) = bytes.get(at + 4..at + 4 + len) else { return Part::More };
+                let Some(one) = bytes.get(at + 4..at + 4 + len) else { return ParseResult::More };
                 said.push(one.to_vec());
                 at += 4 + len;
             }
-            if bytes.len() > at { Part::Wrong } else { Part::Whole(Ok(Meeting { rank, said })) }
+            if bytes.len() > at { ParseResult::Wrong } else { ParseResult::Whole(Ok(Meeting { rank, said })) }
         }
         Some(1) => match number(bytes, 1) {
-            None => Part::More,
-            Some(len) if len > MAX_REASON_LEN => Part::Wrong,
+            None => ParseResult::More,
+            Some(len) if len > MAX_REASON_LEN => ParseResult::Wrong,
             Some(len) => match bytes.get(5..5 + len) {
-                Some(why) => Part::Whole(Err(String::from_utf8_lossy(why).into_owned())),
-                None => Part::More,
+                Some(why) => ParseResult::Whole(Err(String::from_utf8_lossy(why).into_owned())),
+                None => ParseResult::More,
             },
         },
-        Some(_) => Part::Wrong,
+        Some(_) => ParseResult::Wrong,
     }
 }
 
@@ -118,12 +120,16 @@ mod tests {
     use super::*;
 
     /// Checks that every proper prefix of `bytes` is incomplete, and that `bytes` are not.
-    fn in_parts<T: std::fmt::Debug + PartialEq>(bytes: &[u8], whole: T, take: impl Fn(&[u8]) -> Part<T>) {
+    fn in_parts<T: std::fmt::Debug + PartialEq>(
+        bytes: &[u8],
+        whole: T,
+        take: impl Fn(&[u8]) -> ParseResult<T>,
+    ) {
         for len in 0..bytes.len() {
-            assert_eq!(take(&bytes[..len]), Part::More, "{len}");
+            assert_eq!(take(&bytes[..len]), ParseResult::More, "{len}");
         }
-        assert_eq!(take(bytes), Part::Whole(whole));
-        assert_eq!(take(&[bytes, b"x"].concat()), Part::Wrong);
+        assert_eq!(take(bytes), ParseResult::Whole(whole));
+        assert_eq!(take(&[bytes, b"x"].concat()), ParseResult::Wrong);
     }
 
     #[test]
@@ -136,18 +142,25 @@ mod tests {
 
     #[test]
     fn a_refusal_has_its_reason() {
-        assert_eq!(take_answer(&refusal("too many"), 3), Part::Whole(Err("too many".into())));
-        assert_eq!(take_answer(&refusal(&"x".repeat(999)), 3), Part::Whole(Err("x".repeat(MAX_REASON_LEN))));
+        assert_eq!(take_answer(&refusal("too many"), 3), ParseResult::Whole(Err("too many".into())));
+        assert_eq!(
+            take_answer(&refusal(&"x".repeat(999)), 3),
+            ParseResult::Whole(Err("x".repeat(MAX_REASON_LEN)))
+        );
     }
 
     #[test]
     fn nonsense_is_known_at_once() {
-        assert_eq!(take_request(b"GET / HTTP/1.1"), Part::Wrong);
+        assert_eq!(take_request(b"GET / HTTP/1.1"), ParseResult::Wrong);
         let mut long = request(3, b"");
         long[20..24].copy_from_slice(&(MAX_CONTRIBUTION_LEN as u32 + 1).to_le_bytes());
-        assert_eq!(take_request(&long), Part::Wrong);
-        assert_eq!(take_answer(&[2], 3), Part::Wrong);
-        assert_eq!(take_answer(&answer(3, &[Vec::new(), Vec::new(), Vec::new()]), 3), Part::Wrong);
-        assert_eq!(take_answer(&answer(0, &[Vec::new(), Vec::new()]), 3), Part::Wrong, "of another count");
+        assert_eq!(take_request(&long), ParseResult::Wrong);
+        assert_eq!(take_answer(&[2], 3), ParseResult::Wrong);
+        assert_eq!(take_answer(&answer(3, &[Vec::new(), Vec::new(), Vec::new()]), 3), ParseResult::Wrong);
+        assert_eq!(
+            take_answer(&answer(0, &[Vec::new(), Vec::new()]), 3),
+            ParseResult::Wrong,
+            "of another count"
+        );
     }
 }

@@ -24,7 +24,7 @@ pub use transmit::SharedTransmit;
 
 use crate::completion::Completion;
 use crate::op::Op;
-use crate::opened::Opened;
+use crate::opened::OpenedDomain;
 use crate::operations::{Operations, SOLE_OWNER};
 use crate::post::Desk;
 
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     // Fields drop in order. Closing the context ends its nodes' accesses to the memory of its receives; no other object
     // holds it.
     endpoint: Arc<dyn Endpoint>,
-    opened: Arc<Opened>,
+    opened: Arc<OpenedDomain>,
     /// The vector of all its nodes.
     vector: Mutex<Option<Vector>>,
     /// Nodes of several threads use it, at every level.

@@ -47,7 +47,7 @@ impl Load {
         let favour = self.favour.filter(|_| self.random(2) == 0);
         match favour {
             Some(Favour::Leases) => return self.lend(at),
-            Some(Favour::Notices) => return self.access(at, 1, true),
+            Some(Favour::CqArm) => return self.access(at, 1, true),
             None => {}
         }
         match self.random(16) {

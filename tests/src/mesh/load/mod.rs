@@ -56,7 +56,7 @@ enum Favour {
     /// Memory that is lent, copied by the borrower, and closed.
     Leases,
     /// Writes to library memory that are reported to the owner.
-    Notices,
+    CqArm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +128,7 @@ struct Lease {
 /// The load of one member: its endpoint, peers and operations in flight. Fields drop in order: the endpoint is
 /// closed before its memory is freed.
 pub struct Load {
-    side: Side,
+    side: TestEndpoint,
     regions: [std::sync::Arc<dyn MemoryRegion>; 2],
     leases: Vec<Lease>,
     index: usize,
@@ -208,7 +208,7 @@ impl Load {
     pub fn favour(&mut self, what: &str) {
         self.favour = match what {
             "leases" => Some(Favour::Leases),
-            "notices" => Some(Favour::Notices),
+            "notices" => Some(Favour::CqArm),
             _ => None,
         };
     }

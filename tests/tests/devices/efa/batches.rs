@@ -16,7 +16,7 @@ fn pair() -> Pair {
 }
 
 /// How often `side`'s doorbell rings during a post.
-fn doorbells(side: &Side, post: impl FnOnce()) -> u64 {
+fn doorbells(side: &TestEndpoint, post: impl FnOnce()) -> u64 {
     let before = side.statistic("efa_doorbells");
     post();
     side.statistic("efa_doorbells") - before

@@ -15,7 +15,7 @@ use super::raw_peer::{C, Raw};
 const LEN: usize = 100_000;
 
 /// A scalable endpoint with one transmit context, and one receive context for peers' messages.
-fn scalable(on: impl Fn(Hints) -> Hints) -> (Side, Side, Side) {
+fn scalable(on: impl Fn(Hints) -> Hints) -> (TestEndpoint, TestEndpoint, TestEndpoint) {
     let kit: &dyn Kit = &EfaPair;
     let hints = |hints| on(hints).tx_ctx_cnt(1).rx_ctx_cnt(1);
     let host = kit.opening().hints(hints).open_disabled().expect("an endpoint");
@@ -28,14 +28,14 @@ fn scalable(on: impl Fn(Hints) -> Hints) -> (Side, Side, Side) {
     (hub, tx, rx)
 }
 
-fn context(hub: &Side, ep: Arc<dyn Endpoint>, direction: BindFlags) -> Side {
+fn context(hub: &TestEndpoint, ep: Arc<dyn Endpoint>, direction: BindFlags) -> TestEndpoint {
     let queue = hub.domain.open_cq(&CqAttr::default()).unwrap();
     ep.bind_cq(&queue, direction).unwrap();
     ep.enable().unwrap();
     hub.context_with(ep, queue)
 }
 
-fn transmitting(hub: &Side) -> Side {
+fn transmitting(hub: &TestEndpoint) -> TestEndpoint {
     context(hub, hub.ep.transmit_context(0, None).unwrap().0, BindFlags::TRANSMIT)
 }
 

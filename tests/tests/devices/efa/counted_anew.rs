@@ -15,7 +15,7 @@ fn own() -> Vec<usize> {
 
 /// An endpoint with a peer in its address vector.
 struct Scene {
-    side: Side,
+    side: TestEndpoint,
     raw: Raw,
     to: FiAddr,
     into: Memory,
@@ -93,7 +93,7 @@ impl Scene {
     }
 }
 
-fn insert(side: &Side, address: &RawAddress) -> FiAddr {
+fn insert(side: &TestEndpoint, address: &RawAddress) -> FiAddr {
     side.insert_address(&Address::new(side.name().format(), &address.to_bytes()))
 }
 

@@ -45,7 +45,7 @@ fn the_protocol_of_messages_is_logged_once_for_each_peer() {
     assert_eq!(count(&chosen), 2, "not for each message");
 }
 
-fn raw_name(side: &Side) -> String {
+fn raw_name(side: &TestEndpoint) -> String {
     format!("peer={}", side.name())
 }
 

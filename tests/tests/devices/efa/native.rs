@@ -40,7 +40,7 @@ fn pair() -> Pair {
 }
 
 /// The cost of an operation at `side`: numbers of write requests, read requests and packets.
-pub fn cost(side: &Side, run: impl FnOnce()) -> [u64; 3] {
+pub fn cost(side: &TestEndpoint, run: impl FnOnce()) -> [u64; 3] {
     let count = || ["efa_native_writes", "efa_native_reads", "efa_sent"].map(|name| side.statistic(name));
     let before = count();
     run();

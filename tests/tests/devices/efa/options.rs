@@ -6,7 +6,7 @@ use ofi_testkit::process::{Child, Line};
 use super::EfaPair;
 use super::native::{DEVICE, alone, cost, on_own_device};
 
-fn disabled() -> Side {
+fn disabled() -> TestEndpoint {
     let kit: &dyn Kit = &EfaPair;
     kit.opening().hints(on_own_device).open_disabled().expect("an endpoint")
 }

@@ -1,4 +1,4 @@
-//! The RNR back-off of an endpoint (`Lane::rest`), measured by the device's own clock.
+//! The RNR back-off of an endpoint (`Peer::rest`), measured by the device's own clock.
 
 use std::sync::{Arc, LazyLock};
 
@@ -18,7 +18,7 @@ static CLOCKED: LazyLock<Arc<SimulatedDevice>> = LazyLock::new(|| {
 const LATE: Duration = Duration::from_micros(300);
 
 /// Checks that a packet is resent after each of these pauses, and finds no receive.
-fn check(side: &Side, raw: &Raw, pauses: &[Duration]) {
+fn check(side: &TestEndpoint, raw: &Raw, pauses: &[Duration]) {
     let mut before: Option<Instant> = None;
     for (nth, pause) in pauses.iter().enumerate() {
         let count = side.statistic("efa_not_ready");

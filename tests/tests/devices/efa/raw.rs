@@ -17,7 +17,7 @@ use super::raw_peer::{C, Raw};
 /// Number of receives of a peer.
 pub const RECEIVES: usize = 64;
 
-pub fn side() -> Side {
+pub fn side() -> TestEndpoint {
     let kit: &dyn Kit = &EfaPair;
     kit.opening().hints(on_own_device).open()
 }
@@ -360,7 +360,7 @@ fn accesses_of_c_s_to_a_region_with_a_counter_are_counted_if_the_endpoint_report
 }
 
 /// The number of the next message that arrives at `raw`.
-fn number(raw: &mut Raw, side: &Side) -> u32 {
+fn number(raw: &mut Raw, side: &TestEndpoint) -> u32 {
     let bytes = raw.next(side, "a message", is_message);
     let Ok((_, Packet::Message(message))) = parse(&bytes) else { unreachable!() };
     message.msg_id
@@ -499,7 +499,7 @@ fn a_peer_that_was_given_up_is_greeted_again_when_a_greeting_is_lost() {
 }
 
 /// A message with a receipt, from `side` to `raw`.
-fn confirmed(side: &Side, raw: &Raw, context: usize) {
+fn confirmed(side: &TestEndpoint, raw: &Raw, context: usize) {
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
     let word = Memory::patterned(64, 1);
     let flags = OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE;
@@ -587,7 +587,7 @@ fn a_peer_of_c_s_that_takes_nothing_is_not_asked_again_and_again() {
 
 impl Raw {
     /// The next message as received, with its immediate data.
-    pub fn next_message(&mut self, side: &Side, what: &str) -> (Vec<u8>, Option<u32>) {
+    pub fn next_message(&mut self, side: &TestEndpoint, what: &str) -> (Vec<u8>, Option<u32>) {
         wait::drive(&[side], what, || self.try_message())
     }
 
@@ -612,7 +612,7 @@ impl Raw {
 }
 
 /// An endpoint for untagged messages of one packet, whose C peers may use zero-copy receive.
-fn side_of_short() -> Side {
+fn side_of_short() -> TestEndpoint {
     let kit: &dyn Kit = &EfaPair;
     let side = kit.opening().hints(|hints| on_own_device(hints).caps(Caps::MSG)).open_disabled().unwrap();
     assert_eq!(side.info.fabric_attr.name, "efa");
@@ -622,7 +622,7 @@ fn side_of_short() -> Side {
 }
 
 /// A peer with zero-copy receive: its queue pairs for packets and for messages, and its number at the endpoint.
-fn in_place(side: &Side) -> (Raw, Raw, FiAddr) {
+fn in_place(side: &TestEndpoint) -> (Raw, Raw, FiAddr) {
     let (raw, bare) = (Raw::silent(&DEVICE, side, RECEIVES), Raw::silent(&DEVICE, side, RECEIVES));
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
     (raw, bare, to)

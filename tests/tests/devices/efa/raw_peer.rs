@@ -32,7 +32,12 @@ pub struct Raw {
 
 impl Raw {
     /// A peer with `receives` posted receives that has sent its handshake.
-    pub fn to(device: &Arc<SimulatedDevice>, side: &Side, features: &[usize], receives: usize) -> Self {
+    pub fn to(
+        device: &Arc<SimulatedDevice>,
+        side: &TestEndpoint,
+        features: &[usize],
+        receives: usize,
+    ) -> Self {
         let mut raw = Self::silent(device, side, receives);
         let features = Features::of(features);
         raw.send(&Packet::Handshake(Handshake { features, ..Handshake::default() }));
@@ -40,14 +45,14 @@ impl Raw {
     }
 
     /// A peer that has sent nothing.
-    pub fn silent(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
+    pub fn silent(device: &Arc<SimulatedDevice>, side: &TestEndpoint, receives: usize) -> Self {
         let mut raw = Self::deaf(device, side, receives);
         raw.listen(receives);
         raw
     }
 
     /// A peer that has sent nothing, with room for this number of receives and none posted.
-    pub fn deaf(device: &Arc<SimulatedDevice>, side: &Side, receives: usize) -> Self {
+    pub fn deaf(device: &Arc<SimulatedDevice>, side: &TestEndpoint, receives: usize) -> Self {
         let device = Handle(Arc::clone(device));
         let mut qp = device.open(Sizes { sends: 64, receives, inline: 0 }, None).unwrap();
         let address = RawAddress { gid: device.gid(), qpn: qp.qpn(), connid: qp.qkey() };
@@ -96,7 +101,7 @@ impl Raw {
     }
 
     /// The next packet that `which` accepts.
-    pub fn next(&mut self, side: &Side, what: &str, which: impl Fn(&Packet<'_>) -> bool) -> Vec<u8> {
+    pub fn next(&mut self, side: &TestEndpoint, what: &str, which: impl Fn(&Packet<'_>) -> bool) -> Vec<u8> {
         wait::drive(&[side], what, || {
             self.qp.poll(&mut self.came).unwrap();
             while let Some(came) = self.came.pop_front() {

@@ -13,7 +13,7 @@ fn pair() -> Pair {
     pair
 }
 
-fn raw(side: &Side) -> RawAddress {
+fn raw(side: &TestEndpoint) -> RawAddress {
     RawAddress::from_bytes(side.name().bytes()).unwrap()
 }
 

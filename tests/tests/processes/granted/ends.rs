@@ -10,23 +10,23 @@ pub const JOB: &[u8] = b"granted to a job";
 
 /// An endpoint, and its program's state.
 pub struct End {
-    pub side: Side,
+    pub side: TestEndpoint,
     /// The shared context of its receives.
-    pub receives: Option<Side>,
+    pub receives: Option<TestEndpoint>,
     /// The number of [`JOB`] in its address vector.
     pub number_of_key: Option<FiAddr>,
 }
 
 impl Deref for End {
-    type Target = Side;
+    type Target = TestEndpoint;
 
-    fn deref(&self) -> &Side {
+    fn deref(&self) -> &TestEndpoint {
         &self.side
     }
 }
 
 impl End {
-    pub fn of(side: Side) -> Self {
+    pub fn of(side: TestEndpoint) -> Self {
         Self { side, receives: None, number_of_key: None }
     }
 
@@ -45,7 +45,7 @@ impl End {
     }
 
     /// The object on which its receives are posted.
-    pub fn receiver(&self) -> &Side {
+    pub fn receiver(&self) -> &TestEndpoint {
         self.receives.as_ref().unwrap_or(&self.side)
     }
 

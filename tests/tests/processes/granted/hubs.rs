@@ -45,7 +45,7 @@ pub fn scalable(granted: &Granted) {
     let to = peer.insert_address(&hub.name().expect("a name")).with_rx_index(1, BITS);
     let (sent, got) = (Memory::patterned(20, 3), Memory::new(20));
     contexts[3].receive(&got).context(1).post().expect("posting a receive");
-    let mut sides: Vec<&Side> = contexts.iter().collect();
+    let mut sides: Vec<&TestEndpoint> = contexts.iter().collect();
     sides.push(&peer);
     let out = peer.out(to, &sent).context(2);
     wait::drive(&sides, "room for a message", || match out.send() {

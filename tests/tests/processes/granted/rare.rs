@@ -61,7 +61,7 @@ pub fn together(granted: &Granted) {
         (side, eq)
     };
     let members = [open(), open()];
-    let sides: Vec<&Side> = members.iter().map(|(side, _)| side).collect();
+    let sides: Vec<&TestEndpoint> = members.iter().map(|(side, _)| side).collect();
     let mut groups = Vec::new();
     for &side in &sides {
         let set = Arc::clone(&side.av).set(&AvSetAttr::default()).expect("a set");
@@ -118,7 +118,7 @@ pub fn by_vectors(granted: &Granted) {
 }
 
 /// Receives a message at an endpoint with a vector of this kind. Returns its source.
-fn receives(granted: &Granted, av: AvAttr, meet: impl FnOnce(&Side, &Side)) -> FiAddr {
+fn receives(granted: &Granted, av: AvAttr, meet: impl FnOnce(&TestEndpoint, &TestEndpoint)) -> FiAddr {
     count();
     let end = End::of(granted.another().av(av).open());
     let peer = End::of(granted.peer().open());

@@ -39,7 +39,7 @@ fn exchange(pair: &Pair) {
 }
 
 /// The numbers of peers over shared memory, and of sessions over sockets.
-fn lanes(side: &Side) -> (u64, u64) {
+fn lanes(side: &TestEndpoint) -> (u64, u64) {
     (side.statistic("lanes_near"), side.statistic("udp_sessions_begun"))
 }
 

@@ -93,7 +93,7 @@ pub fn squat(line: &mut Line, arguments: &[String]) {
 }
 
 struct Scene {
-    side: Side,
+    side: TestEndpoint,
     child: Child,
     to: FiAddr,
     name: String,

@@ -27,7 +27,7 @@ fn ip(arguments: &[String]) -> IpAddr {
 }
 
 /// Receives a message of `LEN` bytes and sends it back to `to`.
-fn send_back(side: &Side, to: FiAddr, buffer: &Memory) {
+fn send_back(side: &TestEndpoint, to: FiAddr, buffer: &Memory) {
     let received = wait::drive(&[side], "a message", || side.next_of(1)).done();
     assert_eq!(received.len, LEN);
     wait::drive(&[side], "room", || side.out(to, buffer.slice(..LEN)).context(2).send().ok());

@@ -54,7 +54,7 @@ fn join_namespaces() -> Result<Far, String> {
 }
 
 /// A far endpoint opened without an address, and a local one, at `own` among others, that reaches it at `address`.
-fn meet(far: &Far, address: IpAddr, own: IpAddr) -> (Echo, Side, FiAddr) {
+fn meet(far: &Far, address: IpAddr, own: IpAddr) -> (Echo, TestEndpoint, FiAddr) {
     let links = LINKS[usize::from(address.is_ipv6())];
     let all: IpAddr = if address.is_ipv6() { [0u16; 8].into() } else { [0, 0, 0, 0].into() };
     let all = SocketAddr::new(all, 0);

@@ -11,12 +11,12 @@ use std::sync::OnceLock;
 use ofi::{Errno, Error, Result};
 
 pub(super) type Context = *mut c_void;
-pub(super) type Stream = *mut c_void;
-pub(super) type Event = *mut c_void;
+pub(super) type CuStream = *mut c_void;
+pub(super) type CuEvent = *mut c_void;
 /// `CUipcMemHandle`, which is passed by value: 64 bytes in a struct, which C passes on the stack.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct Handle(pub(super) [u8; 64]);
+pub(super) struct IpcHandle(pub(super) [u8; 64]);
 
 /// Place of the handle, address, length, kind of handle, flags.
 pub(super) type RangeHandle = unsafe extern "C" fn(*mut c_void, u64, usize, c_int, u64) -> c_int;
@@ -67,17 +67,17 @@ table! {
     cuMemFreeHost(*mut c_void);
     cuMemGetAddressRange_v2(*mut u64, *mut usize, u64);
     cuPointerGetAttribute(*mut c_void, c_int, u64);
-    cuIpcGetMemHandle(*mut Handle, u64);
-    cuIpcOpenMemHandle_v2(*mut u64, Handle, c_uint);
+    cuIpcGetMemHandle(*mut IpcHandle, u64);
+    cuIpcOpenMemHandle_v2(*mut u64, IpcHandle, c_uint);
     cuIpcCloseMemHandle(u64);
-    cuStreamCreate(*mut Stream, c_uint);
-    cuStreamDestroy_v2(Stream);
-    cuStreamSynchronize(Stream);
-    cuMemcpyAsync(u64, u64, usize, Stream);
-    cuEventCreate(*mut Event, c_uint);
-    cuEventRecord(Event, Stream);
-    cuEventQuery(Event);
-    cuEventDestroy_v2(Event);
+    cuStreamCreate(*mut CuStream, c_uint);
+    cuStreamDestroy_v2(CuStream);
+    cuStreamSynchronize(CuStream);
+    cuMemcpyAsync(u64, u64, usize, CuStream);
+    cuEventCreate(*mut CuEvent, c_uint);
+    cuEventRecord(CuEvent, CuStream);
+    cuEventQuery(CuEvent);
+    cuEventDestroy_v2(CuEvent);
 }
 
 /// The driver, loaded by the first call. It is not initialised, so a process that forks afterwards can still use it.

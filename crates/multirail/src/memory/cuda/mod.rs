@@ -12,7 +12,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use driver::{Context, Driver, Event, Handle, NOT_READY, Stream, driver, installed};
+use driver::{Context, CuEvent, CuStream, Driver, IpcHandle, NOT_READY, driver, installed};
 use ofi::{Errno, Error, Result};
 
 use super::{Copying, Device, Export, Kind, Mapping, Pinned};
@@ -47,25 +47,25 @@ pub fn is_installed() -> bool {
 
 /// A CUDA device. Clones are the same device.
 #[derive(Clone)]
-pub struct Cuda(Arc<Opened>);
+pub struct Cuda(Arc<CudaIpcMapping>);
 
 /// The devices that this process has open.
-static OPEN: Mutex<Vec<Weak<Opened>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Weak<CudaIpcMapping>>> = Mutex::new(Vec::new());
 
-struct Opened {
+struct CudaIpcMapping {
     driver: &'static Driver,
     ordinal: u32,
     device: c_int,
     uuid: [u8; 16],
     context: Context,
     /// One stream to the device and one from it, so that neither waits for the other.
-    streams: [Stream; 2],
+    streams: [CuStream; 2],
 }
 
 // SAFETY: the handles belong to the driver, which accepts calls from any thread.
-unsafe impl Send for Opened {}
+unsafe impl Send for CudaIpcMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Opened {}
+unsafe impl Sync for CudaIpcMapping {}
 
 impl fmt::Debug for Cuda {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,7 +73,7 @@ impl fmt::Debug for Cuda {
     }
 }
 
-impl Opened {
+impl CudaIpcMapping {
     /// Calls the driver with the device's context as the thread's current one.
     fn call(&self, call: &'static str, run: impl FnOnce(&Driver) -> c_int) -> Result<()> {
         // SAFETY: a context that is retained until `drop`.
@@ -87,7 +87,7 @@ impl Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for CudaIpcMapping {
     fn drop(&mut self) {
         for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
             // SAFETY: the stream is ours; copies keep the device, so none is in flight.
@@ -121,7 +121,7 @@ impl Cuda {
         open.iter().filter_map(Weak::upgrade).find(|opened| opened.uuid == *uuid).map(Self)
     }
 
-    fn open_anew(ordinal: u32) -> Result<Opened> {
+    fn open_anew(ordinal: u32) -> Result<CudaIpcMapping> {
         let driver = driver()?;
         let (mut device, mut uuid, mut context) = (0, [0; 16], ptr::null_mut());
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
@@ -132,7 +132,8 @@ impl Cuda {
         // SAFETY: a place for the context.
         let retained = unsafe { (driver.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", retained)?;
-        let mut opened = Opened { driver, ordinal, device, uuid, context, streams: [ptr::null_mut(); 2] };
+        let mut opened =
+            CudaIpcMapping { driver, ordinal, device, uuid, context, streams: [ptr::null_mut(); 2] };
         for at in 0..2 {
             let mut stream = ptr::null_mut();
             // SAFETY: a place for the stream.
@@ -224,7 +225,7 @@ impl Drop for DeviceMemory {
 
 /// The event recorded after a copy.
 struct Behind {
-    event: Event,
+    event: CuEvent,
     device: Cuda,
 }
 
@@ -353,7 +354,7 @@ impl Device for Cuda {
     }
 
     fn export(&self, at: u64) -> Result<Export> {
-        let mut handle = Handle([0; 64]);
+        let mut handle = IpcHandle([0; 64]);
         let (base, _) = self.allocation(at)?;
         self.0.call("cuIpcGetMemHandle", |driver| {
             // SAFETY: a place for the handle.
@@ -391,7 +392,7 @@ impl Device for Cuda {
         let mut base = 0;
         self.0.call("cuIpcOpenMemHandle", |driver| unsafe {
             // SAFETY: any 64 bytes are permitted: the driver checks them.
-            (driver.cuIpcOpenMemHandle_v2)(&raw mut base, Handle(export.handle), LAZY_PEER_ACCESS)
+            (driver.cuIpcOpenMemHandle_v2)(&raw mut base, IpcHandle(export.handle), LAZY_PEER_ACCESS)
         })?;
         let opening = Opening { base, at: base.wrapping_add(export.offset), device: self.clone() };
         // The peer's claims about its memory are accepted only as far as the driver confirms them.

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::Options;
 use super::content;
-use crate::bench::beat::{Beat, sleep_until};
+use crate::bench::beat::{Schedule, sleep_until};
 use crate::bench::cores::pin;
 use crate::bench::pair::{self, EVENT_TIMEOUT, place};
 use crate::bench::usage::Usage;
@@ -88,7 +88,7 @@ impl Moved<Target> {
     }
 }
 
-enum Writer {
+enum StreamWriter {
     Grains(GrainWriter),
     Samples(Box<SampleWriter>),
 }
@@ -105,9 +105,9 @@ pub fn send(
     let beat = options.beat(definition)?;
     let hints = BatchHints::default();
     let mut writer = match definition.geometry() {
-        Geometry::Grains { .. } => Writer::Grains(domain.create_grains(definition, &hints)?.writer),
+        Geometry::Grains { .. } => StreamWriter::Grains(domain.create_grains(definition, &hints)?.writer),
         Geometry::Samples { .. } => {
-            Writer::Samples(Box::new(domain.create_samples(definition, &hints)?.writer))
+            StreamWriter::Samples(Box::new(domain.create_samples(definition, &hints)?.writer))
         }
     };
     let mut initiator = Initiator::open(domain, definition.id, provider, place(provider))?;
@@ -126,8 +126,8 @@ pub fn send(
         }
         let stream = Round { beat, start, round, parts: options.parts.into() };
         let sent = match &mut writer {
-            Writer::Grains(writer) => stream.grain(writer, &mut initiator)?,
-            Writer::Samples(writer) => stream.samples(writer, &mut initiator, options.batch.into())?,
+            StreamWriter::Grains(writer) => stream.grain(writer, &mut initiator)?,
+            StreamWriter::Samples(writer) => stream.samples(writer, &mut initiator, options.batch.into())?,
         };
         if round >= warm {
             committed.push(sent);
@@ -155,7 +155,7 @@ pub fn send(
 /// A grain or a batch, and when it is due.
 #[derive(Clone, Copy)]
 struct Round {
-    beat: Beat,
+    beat: Schedule,
     start: Instant,
     round: u64,
     parts: u64,
@@ -211,12 +211,12 @@ impl Round {
     }
 }
 
-enum Reader {
+enum StreamReader {
     Grains(GrainReader),
     Samples(SampleReader),
 }
 
-impl Reader {
+impl StreamReader {
     /// The index of the received data if it is complete, and whether it equals the sent data. Data that the next lap of
     /// the ring overwrote before the check gives no result, and counts as missing.
     fn check(&self, received: Received) -> Result<Option<(u64, bool)>> {
@@ -258,8 +258,8 @@ pub fn receive(
     let target = Target::open(domain, definition, provider, place(provider), None)?;
     println!("{}", target.info().to_json());
     let reader = match definition.geometry() {
-        Geometry::Grains { .. } => Reader::Grains(domain.read_grains(definition.id)?),
-        Geometry::Samples { .. } => Reader::Samples(domain.read_samples(definition.id)?),
+        Geometry::Grains { .. } => StreamReader::Grains(domain.read_grains(definition.id)?),
+        Geometry::Samples { .. } => StreamReader::Samples(domain.read_samples(definition.id)?),
     };
     let mut target = Moved::new(target, options.busy)?;
     let mut usage = Usage::of_this_process();

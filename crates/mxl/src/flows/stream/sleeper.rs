@@ -31,9 +31,9 @@ impl Watched for SampleReader {
 
 /// A stream's entry among the waiting ones. Dropping it ends the wait.
 #[derive(Debug)]
-pub(super) struct Place(u64);
+pub(super) struct SleeperEntry(u64);
 
-impl Place {
+impl SleeperEntry {
     pub fn new() -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         Self(COUNT.fetch_add(1, Ordering::Relaxed))
@@ -53,7 +53,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SleeperEntry {
     fn drop(&mut self) {
         SLEEPER.lock().waiting.retain(|waiting| waiting.id != self.0);
     }
@@ -69,23 +69,23 @@ struct Waiting {
 }
 
 struct Sleeper {
-    state: Mutex<State>,
+    state: Mutex<SleeperState>,
     /// Changes with the list.
     changes: AtomicU32,
 }
 
-struct State {
+struct SleeperState {
     waiting: Vec<Waiting>,
     is_running: bool,
 }
 
 static SLEEPER: Sleeper = Sleeper {
-    state: Mutex::new(State { waiting: Vec::new(), is_running: false }),
+    state: Mutex::new(SleeperState { waiting: Vec::new(), is_running: false }),
     changes: AtomicU32::new(0),
 };
 
 impl Sleeper {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SleeperState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

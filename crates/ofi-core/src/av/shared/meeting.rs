@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{AddrFormat, Errno, Error, Result};
 use rustix::net::SocketType;
 
-use super::memory::Memory;
+use super::memory::VectorMemory;
 use crate::fork::Born;
 use crate::sys::{WaitSet, effective_user, eventfd, os_error, signal_eventfd, unix, wait_readable};
 
@@ -29,7 +29,7 @@ const ABSENT: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The handles of a vector, which a process passes on.
-struct Held {
+struct VectorHandles {
     listener: OwnedFd,
     memory: OwnedFd,
 }
@@ -93,16 +93,21 @@ fn take_both(from: &OwnedFd) -> Option<[OwnedFd; 2]> {
 /// # Errors
 /// `FI_ENOENT` for read-only access to a missing vector; `FI_EACCES` if the name is another user's; `FI_EINVAL` for one
 /// of another format; `FI_ETIMEDOUT` if no process that has it answers.
-pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) -> Result<(Memory, Meeting)> {
+pub fn open(
+    name: &str,
+    format: AddrFormat,
+    expected: usize,
+    read_only: bool,
+) -> Result<(VectorMemory, Meeting)> {
     let socket = socket_name(name);
     let start = Instant::now();
     loop {
         if !read_only {
             // Create the memory before the name is taken: no process may wait for a vector that cannot be created.
-            let (memory, fd) = Memory::create(name, format, expected)?;
+            let (memory, fd) = VectorMemory::create(name, format, expected)?;
             if let Some(listener) = claim(&socket)? {
                 unix::listen(&listener)?;
-                let meeting = Meeting::start(Held { listener, memory: fd }, socket)?;
+                let meeting = Meeting::start(VectorHandles { listener, memory: fd }, socket)?;
                 return Ok((memory, meeting));
             }
         }
@@ -116,8 +121,8 @@ pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) ->
                 }
                 wait_readable(&[to.as_raw_fd()], Some(Instant::now() + ANSWER));
                 if let Some([listener, fd]) = take_both(&to) {
-                    let memory = Memory::open(&fd, name, format, !read_only)?;
-                    return Ok((memory, Meeting::start(Held { listener, memory: fd }, socket)?));
+                    let memory = VectorMemory::open(&fd, name, format, !read_only)?;
+                    return Ok((memory, Meeting::start(VectorHandles { listener, memory: fd }, socket)?));
                 }
             }
             Ok(None) if read_only && start.elapsed() > ABSENT => return Err(nobody(name)),
@@ -133,7 +138,7 @@ pub fn open(name: &str, format: AddrFormat, expected: usize, read_only: bool) ->
 }
 
 impl Meeting {
-    fn start(held: Held, name: String) -> Result<Self> {
+    fn start(held: VectorHandles, name: String) -> Result<Self> {
         let (stop, set) = (eventfd()?, WaitSet::new()?);
         set.add(stop.as_raw_fd())?;
         set.add(held.listener.as_raw_fd())?;
@@ -189,7 +194,7 @@ pub struct Lock {
 }
 
 /// Passes the vector to every process of this user that asks.
-fn answer(held: &Held, set: &WaitSet, stop: &OwnedFd) {
+fn answer(held: &VectorHandles, set: &WaitSet, stop: &OwnedFd) {
     loop {
         wait_readable(&[set.fd()], None);
         if wait_readable(&[stop.as_raw_fd()], Some(Instant::now())) {

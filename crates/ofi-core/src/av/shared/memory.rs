@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ofi_api::{AddrFormat, Errno, Error, Result};
 use ofi_ring::version::Version;
 
-use crate::av::Counts;
+use crate::av::AvCounts;
 use crate::copy;
 use crate::sys::memory::{self, Mapping, Writers};
 
@@ -47,30 +47,30 @@ struct Head {
     /// Slots from here on were never used.
     used: AtomicU32,
     busy: AtomicU32,
-    counts: Counts,
+    counts: AvCounts,
     name: [AtomicU64; MAX_NAME_LEN / 8],
 }
 const _: () = assert!(size_of::<Head>() <= HEAD);
 
 #[repr(C)]
-struct Slot {
+struct VectorSlot {
     state: Version,
     references: AtomicU32,
     len: AtomicU32,
     _pad: u32,
     bytes: [u8; MAX_ADDRESS_LEN],
 }
-const _: () = assert!(size_of::<Slot>() == 128);
+const _: () = assert!(size_of::<VectorSlot>() == 128);
 
 /// The memory of one vector, as mapped in this process.
-pub struct Memory {
+pub struct VectorMemory {
     mapping: Mapping,
     capacity: u32,
     writable: bool,
 }
 
 fn len_for(capacity: usize) -> usize {
-    HEAD + capacity * (size_of::<u64>() + size_of::<Slot>())
+    HEAD + capacity * (size_of::<u64>() + size_of::<VectorSlot>())
 }
 
 fn not_one() -> Error {
@@ -89,7 +89,7 @@ fn word(text: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-impl Memory {
+impl VectorMemory {
     /// New memory for at least `expected` addresses of `format`.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl Memory {
     }
 
     /// The two counts; they live as long as `self`.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &AvCounts {
         &self.head().counts
     }
 
@@ -184,10 +184,10 @@ impl Memory {
         unsafe { self.mapping.base().byte_add(HEAD) }.cast()
     }
 
-    fn slot(&self, at: u32) -> NonNull<Slot> {
+    fn slot(&self, at: u32) -> NonNull<VectorSlot> {
         assert!(at < self.capacity, "a slot of the vector");
-        let offset = HEAD + self.capacity as usize * 8 + at as usize * size_of::<Slot>();
-        debug_assert!(offset + size_of::<Slot>() <= self.mapping.len());
+        let offset = HEAD + self.capacity as usize * 8 + at as usize * size_of::<VectorSlot>();
+        debug_assert!(offset + size_of::<VectorSlot>() <= self.mapping.len());
         // SAFETY: inside the mapping, by the length that `open` and `create` checked.
         unsafe { self.mapping.base().byte_add(offset) }.cast()
     }
@@ -205,7 +205,7 @@ impl Memory {
     }
 
     fn bytes(&self, at: u32) -> *mut u8 {
-        self.slot(at).as_ptr().wrapping_byte_add(std::mem::offset_of!(Slot, bytes)).cast()
+        self.slot(at).as_ptr().wrapping_byte_add(std::mem::offset_of!(VectorSlot, bytes)).cast()
     }
 
     /// A slot's state; see I1.
@@ -304,7 +304,7 @@ impl Memory {
 }
 
 #[cfg(test)]
-impl Memory {
+impl VectorMemory {
     /// Writes arbitrary bytes into the head or one of the first slots, as a hostile sharer would.
     pub fn scribble(&self, random: u64) {
         let slots = HEAD + self.capacity as usize * 8;
@@ -327,7 +327,7 @@ mod tests {
     /// Whatever a sharer writes, readers return and stay in bounds.
     #[test]
     fn wild_memory_is_read_without_harm() {
-        let (memory, fd) = Memory::create("wild", AddrFormat::Str, 0).unwrap();
+        let (memory, fd) = VectorMemory::create("wild", AddrFormat::Str, 0).unwrap();
         for at in 0..8 {
             memory.occupy(at, b"fi_shm://somebody");
         }
@@ -344,7 +344,7 @@ mod tests {
             }
             assert_eq!(memory.read(memory.capacity()), None);
             // Opening it now gives a vector of the right length, or an error.
-            if let Ok(opened) = Memory::open(&fd, "wild", AddrFormat::Str, false) {
+            if let Ok(opened) = VectorMemory::open(&fd, "wild", AddrFormat::Str, false) {
                 assert_eq!(opened.capacity(), memory.capacity());
             }
         }
@@ -352,11 +352,14 @@ mod tests {
 
     #[test]
     fn what_may_shrink_or_is_another_vector_is_refused() {
-        let (_memory, fd) = Memory::create("one", AddrFormat::Str, 0).unwrap();
-        assert!(Memory::open(&fd, "one", AddrFormat::Str, false).is_ok());
-        assert_eq!(Memory::open(&fd, "two", AddrFormat::Str, false).err(), Some(Error::new(Errno::EINVAL)));
-        assert!(Memory::open(&fd, "one", AddrFormat::SockaddrIn, false).is_err());
+        let (_memory, fd) = VectorMemory::create("one", AddrFormat::Str, 0).unwrap();
+        assert!(VectorMemory::open(&fd, "one", AddrFormat::Str, false).is_ok());
+        assert_eq!(
+            VectorMemory::open(&fd, "two", AddrFormat::Str, false).err(),
+            Some(Error::new(Errno::EINVAL))
+        );
+        assert!(VectorMemory::open(&fd, "one", AddrFormat::SockaddrIn, false).is_err());
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-        assert!(Memory::open(&file, "one", AddrFormat::Str, false).is_err());
+        assert!(VectorMemory::open(&file, "one", AddrFormat::Str, false).is_err());
     }
 }

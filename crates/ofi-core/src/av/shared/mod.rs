@@ -17,8 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ofi_api::{AddrFormat, Errno, Error, FiAddr, Result};
 
 use self::meeting::{Lock, Meeting};
-use self::memory::{MAX_ADDRESS_LEN, MAX_NAME_LEN, Memory};
-use super::Counts;
+use self::memory::{MAX_ADDRESS_LEN, MAX_NAME_LEN, VectorMemory};
+use super::AvCounts;
 use crate::peers::AddressKey;
 
 /// This process's copy of one slot.
@@ -42,7 +42,7 @@ struct Index {
 
 /// A shared vector.
 pub struct SharedTable {
-    memory: Memory,
+    memory: VectorMemory,
     meeting: Meeting,
     format: AddrFormat,
     read_only: bool,
@@ -77,7 +77,7 @@ impl SharedTable {
     }
 
     /// The two counts.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &AvCounts {
         self.memory.counts()
     }
 
@@ -227,7 +227,7 @@ impl Index {
     }
 
     /// Updates the index from the memory.
-    fn update(&mut self, memory: &Memory, format: AddrFormat) {
+    fn update(&mut self, memory: &VectorMemory, format: AddrFormat) {
         let (removals, insertions) = (memory.counts().removals(), memory.counts().insertions());
         if (removals, insertions) == (self.removals, self.insertions) {
             return;

@@ -7,14 +7,14 @@ use super::Item;
 use crate::lock::Lock;
 
 /// The requests that wait for one counter. The lock is a leaf: nothing is called while it is held.
-pub struct Line {
+pub struct TriggerLine {
     first: AtomicU64,
     items: Lock<VecDeque<Item>>,
     /// The domain knows that requests may wait here.
     pub enlisted: AtomicBool,
 }
 
-impl Line {
+impl TriggerLine {
     /// An empty list.
     pub fn empty() -> Self {
         Self {
@@ -152,7 +152,7 @@ mod tests {
         /// calls.
         #[test]
         fn a_line_is_a_stable_sort(steps in prop::collection::vec(step(), 0..60)) {
-            let line = Line::empty();
+            let line = TriggerLine::empty();
             let mut model: Vec<(u64, u64)> = Vec::new();
             for (number, step) in steps.into_iter().enumerate() {
                 let number = number as u64;
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_full_line_takes_no_more() {
-        let line = Line::empty();
+        let line = TriggerLine::empty();
         assert!(line.add(item(1, 5), 1));
         assert!(!line.add(item(2, 5), 1));
     }

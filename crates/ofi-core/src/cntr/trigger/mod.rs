@@ -1,12 +1,13 @@
 //! Triggered operations and deferred work: requests that wait for a counter, and how they start.
 //!
-//! A request waits in its counter ([`Line`]). An application that raises the counter to the first threshold starts the
-//! due requests. An endpoint that does so moves them to the domain's [`Works`] and sets a flag, because it holds its
-//! lock and cannot start anything. The flag is checked where no lock is held: after a poll, after a post, and when the
-//! application changes a counter.
+//! A request waits in its counter ([`TriggerLine`]). An application that raises the counter to the first threshold
+//! starts the due requests. An endpoint that does so moves them to the domain's [`Works`] and sets a flag, because it
+//! holds its lock and cannot start anything. The flag is checked where no lock is held: after a poll, after a post, and
+//! when the application changes a counter.
 //!
 //! Invariants:
-//! I1. `Line::first` is the lowest waiting threshold, `u64::MAX` for none. A thread that adds a request stores it first
+//! I1. `TriggerLine::first` is the lowest waiting threshold, `u64::MAX` for none. A thread that adds a request stores
+//! it first
 //!     and then checks the counter; a thread that raises the counter then checks it. Both use `SeqCst` order, so one
 //!     sees the other.
 //! I2. One thread at a time starts requests (`running`), in the order in which they became due. Those of one endpoint
@@ -20,7 +21,7 @@ mod owned;
 mod works;
 
 pub use access::Access;
-pub use line::Line;
+pub use line::TriggerLine;
 pub use owned::Owned;
 pub use works::{Works, deed};
 
@@ -34,7 +35,7 @@ use crate::cntr::Cntr;
 pub type Completion = Option<Weak<Cntr>>;
 
 /// An endpoint, as requests see it.
-pub trait Target: Send + Sync {
+pub trait DeferredTarget: Send + Sync {
     /// Posts a triggered operation, which ends like any other.
     ///
     /// # Errors
@@ -60,11 +61,11 @@ pub trait Target: Send + Sync {
 /// The action of a request.
 pub enum Deed {
     /// A common triggered remote access.
-    Access(Arc<dyn Target>, Access),
+    Access(Arc<dyn DeferredTarget>, Access),
     /// Another triggered operation.
-    Triggered(Arc<dyn Target>, Box<Owned>),
+    Triggered(Arc<dyn DeferredTarget>, Box<Owned>),
     /// Deferred work on an endpoint.
-    Work(Weak<dyn Target>, Box<Owned>, Completion),
+    Work(Weak<dyn DeferredTarget>, Box<Owned>, Completion),
     /// Sets a counter.
     Set(Weak<Cntr>, u64),
     /// Adds to a counter.
@@ -76,7 +77,7 @@ pub enum Deed {
 
 impl Deed {
     /// For a triggered operation: its owner, and the content of its completion.
-    fn triggered(&self) -> Option<(&Arc<dyn Target>, Context, CompletionFlags)> {
+    fn triggered(&self) -> Option<(&Arc<dyn DeferredTarget>, Context, CompletionFlags)> {
         match self {
             Self::Access(target, access) => Some((target, access.context(), access.flags())),
             Self::Triggered(target, op) => Some((target, op.context(), op.flags())),
@@ -158,7 +159,7 @@ impl Item {
 
 /// Posts deferred work. `FI_EAGAIN` if the endpoint has no room; other errors are counted or reported.
 #[cold]
-fn work(target: &Weak<dyn Target>, op: &Owned, completion: Option<&Weak<Cntr>>) -> Result<()> {
+fn work(target: &Weak<dyn DeferredTarget>, op: &Owned, completion: Option<&Weak<Cntr>>) -> Result<()> {
     let counter = completion.and_then(Weak::upgrade);
     let target = target.upgrade();
     let posted = match &target {

@@ -33,7 +33,7 @@ impl<T: Copy> Few<T> {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum DeferredKind {
     Send,
     SendTagged,
     Receive,
@@ -54,7 +54,7 @@ struct Arithmetic {
 
 /// A copy of a submitted operation, without the memory that it transfers.
 pub struct Owned {
-    kind: Kind,
+    kind: DeferredKind,
     call: Call,
     pieces: Few<Piece>,
     remote: Few<RemotePiece>,
@@ -78,13 +78,13 @@ impl Owned {
     pub fn new(op: &DeferredOp<'_>, keep: bool) -> Self {
         let nothing: &[RemotePiece] = &[];
         let (kind, buf, remote, peer) = match op {
-            DeferredOp::Send(op) => (Kind::Send, op.buf, nothing, op.dest),
-            DeferredOp::SendTagged(op, _) => (Kind::SendTagged, op.buf, nothing, op.dest),
-            DeferredOp::Receive(op) => (Kind::Receive, op.buf, nothing, op.source),
-            DeferredOp::ReceiveTagged(op, _) => (Kind::ReceiveTagged, op.buf, nothing, op.source),
-            DeferredOp::Write(op) => (Kind::Write, op.buf, op.remote, op.peer),
-            DeferredOp::Read(op) => (Kind::Read, op.buf, op.remote, op.peer),
-            DeferredOp::Atomic(op) => (Kind::Atomic, op.buf, op.remote, op.peer),
+            DeferredOp::Send(op) => (DeferredKind::Send, op.buf, nothing, op.dest),
+            DeferredOp::SendTagged(op, _) => (DeferredKind::SendTagged, op.buf, nothing, op.dest),
+            DeferredOp::Receive(op) => (DeferredKind::Receive, op.buf, nothing, op.source),
+            DeferredOp::ReceiveTagged(op, _) => (DeferredKind::ReceiveTagged, op.buf, nothing, op.source),
+            DeferredOp::Write(op) => (DeferredKind::Write, op.buf, op.remote, op.peer),
+            DeferredOp::Read(op) => (DeferredKind::Read, op.buf, op.remote, op.peer),
+            DeferredOp::Atomic(op) => (DeferredKind::Atomic, op.buf, op.remote, op.peer),
         };
         let (context, data, tag, flags, call) = match op {
             DeferredOp::Send(op) => (op.context, op.data, 0, op.flags, op.call),
@@ -123,13 +123,13 @@ impl Owned {
     pub fn flags(&self) -> CompletionFlags {
         let message = CompletionFlags::MSG;
         match self.kind {
-            Kind::Send => CompletionFlags::SEND | message,
-            Kind::SendTagged => CompletionFlags::SEND | CompletionFlags::TAGGED,
-            Kind::Receive => CompletionFlags::RECV | message,
-            Kind::ReceiveTagged => CompletionFlags::RECV | CompletionFlags::TAGGED,
-            Kind::Write => CompletionFlags::RMA | CompletionFlags::WRITE,
-            Kind::Read => CompletionFlags::RMA | CompletionFlags::READ,
-            Kind::Atomic => {
+            DeferredKind::Send => CompletionFlags::SEND | message,
+            DeferredKind::SendTagged => CompletionFlags::SEND | CompletionFlags::TAGGED,
+            DeferredKind::Receive => CompletionFlags::RECV | message,
+            DeferredKind::ReceiveTagged => CompletionFlags::RECV | CompletionFlags::TAGGED,
+            DeferredKind::Write => CompletionFlags::RMA | CompletionFlags::WRITE,
+            DeferredKind::Read => CompletionFlags::RMA | CompletionFlags::READ,
+            DeferredKind::Atomic => {
                 let base = self.atomic.as_ref().is_none_or(|atomic| atomic.kind == AtomicKind::Base);
                 CompletionFlags::ATOMIC | if base { CompletionFlags::WRITE } else { CompletionFlags::READ }
             }
@@ -146,15 +146,15 @@ impl Owned {
         let receive = || ReceiveOp { buf, source: peer, context, flags, call };
         let rma = || RmaOp { buf, remote: self.remote.all(), peer, context, data, flags, call };
         match (self.kind, &self.atomic) {
-            (Kind::Send, _) => post(&DeferredOp::Send(send())),
-            (Kind::SendTagged, _) => post(&DeferredOp::SendTagged(send(), tag)),
-            (Kind::Receive, _) => post(&DeferredOp::Receive(receive())),
-            (Kind::ReceiveTagged, _) => {
+            (DeferredKind::Send, _) => post(&DeferredOp::Send(send())),
+            (DeferredKind::SendTagged, _) => post(&DeferredOp::SendTagged(send(), tag)),
+            (DeferredKind::Receive, _) => post(&DeferredOp::Receive(receive())),
+            (DeferredKind::ReceiveTagged, _) => {
                 post(&DeferredOp::ReceiveTagged(receive(), TagMatch { tag, ignore: data }))
             }
-            (Kind::Write, _) => post(&DeferredOp::Write(rma())),
-            (Kind::Read, _) | (Kind::Atomic, None) => post(&DeferredOp::Read(rma())),
-            (Kind::Atomic, Some(atomic)) => {
+            (DeferredKind::Write, _) => post(&DeferredOp::Write(rma())),
+            (DeferredKind::Read, _) | (DeferredKind::Atomic, None) => post(&DeferredOp::Read(rma())),
+            (DeferredKind::Atomic, Some(atomic)) => {
                 // SAFETY: as above.
                 let compare = unsafe { Lent::new(atomic.compare.all(), &[]) };
                 // SAFETY: as above.

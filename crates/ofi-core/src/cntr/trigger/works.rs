@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ofi_api::{Context, Counter, DeferredOp, Errno, Error, Result, Threshold, Watcher, Work, WorkId};
-use ofi_ring::errand::Errand;
+use ofi_ring::single_runner::SingleRunner;
 
 use super::line::take;
-use super::{Deed, Item, Owned, Target};
+use super::{Deed, DeferredTarget, Item, Owned};
 use crate::cntr::Cntr;
 use crate::domain_id::DomainId;
 use crate::lock::Lock;
@@ -19,7 +19,7 @@ const LIMIT: usize = 1 << 16;
 /// The due requests of one domain, and the counters for which requests may wait.
 pub struct Works {
     /// Starts the requests in `ready`, one thread at a time.
-    errand: Errand,
+    errand: SingleRunner,
     next: AtomicU64,
     ready: Lock<VecDeque<Item>>,
     /// Counters for which requests may wait.
@@ -30,7 +30,7 @@ impl Works {
     /// None.
     pub fn empty() -> Self {
         Self {
-            errand: Errand::default(),
+            errand: SingleRunner::default(),
             next: AtomicU64::new(1),
             ready: Lock::new(VecDeque::new()),
             counters: Mutex::default(),
@@ -262,7 +262,7 @@ impl Works {
 }
 
 /// Whether `target` is the endpoint at that address.
-fn is(target: &Arc<dyn Target>, endpoint: *const ()) -> bool {
+fn is(target: &Arc<dyn DeferredTarget>, endpoint: *const ()) -> bool {
     std::ptr::eq(Arc::as_ptr(target).cast::<()>(), endpoint)
 }
 
@@ -274,7 +274,7 @@ fn is(target: &Arc<dyn Target>, endpoint: *const ()) -> bool {
 pub fn deed(
     work: &Work<'_>,
     domain: DomainId,
-    target: impl FnOnce(&Arc<dyn ofi_api::Endpoint>, &DeferredOp<'_>) -> Result<Weak<dyn Target>>,
+    target: impl FnOnce(&Arc<dyn ofi_api::Endpoint>, &DeferredOp<'_>) -> Result<Weak<dyn DeferredTarget>>,
 ) -> Result<Deed> {
     Ok(match work {
         Work::Post { endpoint, op, completion } => {

@@ -2,17 +2,17 @@
 
 use ofi_api::Errno;
 
-use super::super::note::{Kind, Note};
+use super::super::note::{ControlKind, Note};
 use super::running::{Running, State};
 use super::{CREDITS, Collectives, EARLY_ABORTS};
 use crate::copy;
-use crate::transport::Peer;
+use crate::transport::PeerId;
 
 /// A note that arrived before its operation.
 pub struct Early {
     /// Its kind.
     pub what: Content,
-    /// [`Flow::epoch`](super::Flow::epoch) of its sender.
+    /// [`PeerNotes::epoch`](super::PeerNotes::epoch) of its sender.
     pub epoch: u64,
 }
 
@@ -34,14 +34,14 @@ impl Collectives {
     /// `body` may be read for `len` bytes.
     pub unsafe fn noted(
         &mut self,
-        peer: Peer,
+        peer: PeerId,
         words: [u64; 4],
         body: *const u8,
         len: usize,
     ) -> Result<(), Errno> {
         let note = Note::from_words(words).ok_or(Errno::EPROTO)?;
         match note.kind {
-            Kind::Eager | Kind::Ask => {
+            ControlKind::Eager | ControlKind::Ask => {
                 let flow = self.flow(peer);
                 flow.held += 1;
                 let epoch = flow.epoch;
@@ -53,7 +53,7 @@ impl Collectives {
                     return Ok(());
                 }
                 // The common case: its receive waits.
-                if note.kind == Kind::Eager
+                if note.kind == ControlKind::Eager
                     && let Some(running) = self.running_of(&note)
                     && let Some(at) = running.receives.iter().position(|receive| {
                         receive.peer == peer && receive.len == len && !(receive.is_asked || receive.is_done)
@@ -64,7 +64,7 @@ impl Collectives {
                     self.taken(peer, epoch);
                     return Ok(());
                 }
-                let what = if note.kind == Kind::Ask {
+                let what = if note.kind == ControlKind::Ask {
                     Content::Ask(note.value)
                 } else {
                     let mut bytes = Box::<[u8]>::new_uninit_slice(len);
@@ -87,7 +87,7 @@ impl Collectives {
                     self.running.push(running);
                 }
             }
-            Kind::Go => {
+            ControlKind::Go => {
                 if let Some(sending) = self.running_of(&note).and_then(|running| {
                     running.sends.iter_mut().find(|send| send.peer == peer && send.state == State::Asked)
                 }) {
@@ -96,7 +96,7 @@ impl Collectives {
                     return Err(Errno::EPROTO);
                 }
             }
-            Kind::Chunk => {
+            ControlKind::Chunk => {
                 let Some(running) = self.running_of(&note) else {
                     return if self.is_over(note.group) { Ok(()) } else { Err(Errno::EPROTO) };
                 };
@@ -112,7 +112,7 @@ impl Collectives {
                 // SAFETY: the caller's promise; the memory is lent while the operation runs.
                 unsafe { running.take(at, body, len) };
             }
-            Kind::Credit => {
+            ControlKind::Credit => {
                 let flow = self.flow(peer);
                 let credits = u64::from(flow.credits).saturating_add(note.value);
                 flow.credits = u32::try_from(credits).map_err(|_| Errno::EPROTO)?;
@@ -120,7 +120,7 @@ impl Collectives {
                     return Err(Errno::EPROTO);
                 }
             }
-            Kind::Abort => {
+            ControlKind::Abort => {
                 let errno = match i32::try_from(note.value) {
                     Ok(number) if number > 0 => Errno::from_raw(number),
                     _ => Errno::EIO,
@@ -175,7 +175,7 @@ impl Collectives {
                 Content::Eager(bytes) => unsafe { running.take(index, bytes.as_ptr(), bytes.len()) },
                 Content::Ask(_) => {
                     receive.is_asked = true;
-                    let note = Note { kind: Kind::Go, group, operation, round, value: 0 };
+                    let note = Note { kind: ControlKind::Go, group, operation, round, value: 0 };
                     self.outbox.push_back((peer, note));
                 }
             }

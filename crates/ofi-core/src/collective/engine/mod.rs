@@ -20,10 +20,10 @@ use std::sync::Arc;
 use ofi_api::{Errno, Error, Piece, Result};
 use rustc_hash::FxHashMap;
 
-use super::note::{Kind, Note};
+use super::note::{ControlKind, Note};
 use super::schedule::Schedule;
 use crate::atomic::Executor;
-use crate::transport::{OutNote, Peer};
+use crate::transport::{OutNote, PeerId};
 use arriving::Early;
 use numbers::Numbers;
 pub use running::Report;
@@ -37,7 +37,7 @@ const EARLY_ABORTS: usize = 1024;
 /// Operations that are kept for reuse.
 const SPARES: usize = 4;
 /// This end, among the members of a group.
-pub const SELF: Peer = Peer::MAX;
+pub const SELF: PeerId = PeerId::MAX;
 
 /// The carrier of notes.
 pub trait Wire {
@@ -48,29 +48,29 @@ pub trait Wire {
     fn note(&mut self, out: &OutNote<'_>) -> Result<()>;
 
     /// Announces that a note of this peer is expected.
-    fn await_note(&mut self, peer: Peer);
+    fn await_note(&mut self, peer: PeerId);
 }
 
 /// The key of a note: group, operation, round and sender.
-type Key = (u64, u64, u32, Peer);
+type Key = (u64, u64, u32, PeerId);
 
 /// A group that this end has joined, or is joining.
-struct Group {
+struct JoinedGroup {
     /// Peers by rank; [`SELF`] is this end.
-    members: Vec<Peer>,
+    members: Vec<PeerId>,
     next: u64,
     failed: Option<Errno>,
     /// Members that are gone, and the reasons. Notes that they sent before still count, so an operation fails only if
     /// it needs more from one: a member may end when it has done its part of the last operation, before the others have
     /// done theirs.
-    gone: Vec<(Peer, Errno)>,
+    gone: Vec<(PeerId, Errno)>,
 }
 
 /// Boxed, because an operation moves from list to list at each step.
 type OneRunning = Box<Running>;
 
 /// Notes between this end and one peer.
-struct Flow {
+struct PeerNotes {
     /// How many eager notes and questions may be sent.
     credits: u32,
     /// How many of the peer's are kept here.
@@ -85,7 +85,7 @@ struct Flow {
 pub struct Collectives {
     /// The maximum payload of a note, in bytes: a multiple of every element's size.
     chunk: usize,
-    groups: FxHashMap<u64, Group>,
+    groups: FxHashMap<u64, JoinedGroup>,
     numbers: Numbers,
     aborted: FxHashMap<u64, Errno>,
     running: Vec<OneRunning>,
@@ -94,9 +94,9 @@ pub struct Collectives {
     /// Ended operations, for reuse.
     spare: Vec<OneRunning>,
     early: FxHashMap<Key, Early>,
-    flows: FxHashMap<Peer, Flow>,
+    flows: FxHashMap<PeerId, PeerNotes>,
     epochs: u64,
-    outbox: VecDeque<(Peer, Note)>,
+    outbox: VecDeque<(PeerId, Note)>,
 }
 
 impl Collectives {
@@ -125,10 +125,10 @@ impl Collectives {
 
     /// Opens a group of `members`, by rank. `names` is equal at all members: endpoints with the same list join the same
     /// group, the first time, the second time, and so on. Returns the group's number.
-    pub fn open(&mut self, members: Vec<Peer>, names: u64) -> u64 {
+    pub fn open(&mut self, members: Vec<PeerId>, names: u64) -> u64 {
         let id = self.numbers.next(names);
         let failed = self.aborted.remove(&id);
-        self.groups.insert(id, Group { members, next: 0, failed, gone: Vec::new() });
+        self.groups.insert(id, JoinedGroup { members, next: 0, failed, gone: Vec::new() });
         id
     }
 
@@ -193,7 +193,7 @@ impl Collectives {
             return;
         }
         let value = errno.get() as u64;
-        let note = Note { kind: Kind::Abort, group, operation: 0, round: 0, value };
+        let note = Note { kind: ControlKind::Abort, group, operation: 0, round: 0, value };
         let others = found.members.iter().filter(|&&peer| peer != SELF);
         self.outbox.extend(others.map(|&peer| (peer, note)));
         self.forget_early(group);
@@ -209,34 +209,34 @@ impl Collectives {
         }
     }
 
-    fn flow(&mut self, peer: Peer) -> &mut Flow {
+    fn flow(&mut self, peer: PeerId) -> &mut PeerNotes {
         let epochs = &mut self.epochs;
         self.flows.entry(peer).or_insert_with(|| {
             *epochs += 1;
-            Flow { credits: CREDITS, held: 0, taken: 0, epoch: *epochs }
+            PeerNotes { credits: CREDITS, held: 0, taken: 0, epoch: *epochs }
         })
     }
 
     /// An eager note or a question of a peer has been processed.
-    fn taken(&mut self, peer: Peer, epoch: u64) {
+    fn taken(&mut self, peer: PeerId, epoch: u64) {
         let Some(flow) = self.flows.get_mut(&peer).filter(|flow| flow.epoch == epoch) else { return };
         flow.held = flow.held.saturating_sub(1);
         flow.taken += 1;
         if flow.taken >= CREDITS / 2 {
             let value = u64::from(std::mem::take(&mut flow.taken));
-            let note = Note { kind: Kind::Credit, group: 0, operation: 0, round: 0, value };
+            let note = Note { kind: ControlKind::Credit, group: 0, operation: 0, round: 0, value };
             self.outbox.push_back((peer, note));
         }
     }
 
     /// Whether a peer is in a group.
-    pub fn knows(&self, peer: Peer) -> bool {
+    pub fn knows(&self, peer: PeerId) -> bool {
         self.groups.values().any(|group| group.members.contains(&peer))
     }
 
     /// A peer is gone, and everything that it sent has been processed. Operations that need more from it fail at the
     /// next [`Collectives::advance`].
-    pub fn peer_gone(&mut self, peer: Peer, errno: Errno) {
+    pub fn peer_gone(&mut self, peer: PeerId, errno: Errno) {
         for group in self.groups.values_mut().filter(|group| group.members.contains(&peer)) {
             if group.gone.iter().all(|&(gone, _)| gone != peer) {
                 group.gone.push((peer, errno));
@@ -304,7 +304,7 @@ impl Collectives {
         loop {
             match self.groups.get(&running.group) {
                 None => return Some(Err(Errno::ECANCELED)),
-                Some(Group { failed: Some(errno), .. }) => return Some(Err(*errno)),
+                Some(JoinedGroup { failed: Some(errno), .. }) => return Some(Err(*errno)),
                 Some(_) => {}
             }
             if running.round == running.schedule.rounds.len() {
@@ -359,9 +359,9 @@ impl Collectives {
                     return Ok(());
                 }
                 let posted = if send.len <= chunk {
-                    post(note(Kind::Eager, 0), pieces, 0, send.len)?
+                    post(note(ControlKind::Eager, 0), pieces, 0, send.len)?
                 } else {
-                    post(note(Kind::Ask, send.len as u64), &[], 0, 0)?
+                    post(note(ControlKind::Ask, send.len as u64), &[], 0, 0)?
                 };
                 if posted {
                     flow.credits -= 1;
@@ -371,7 +371,7 @@ impl Collectives {
             State::Going => {
                 while send.sent < send.len {
                     let part = chunk.min(send.len - send.sent);
-                    if !post(note(Kind::Chunk, send.sent as u64), pieces, send.sent, part)? {
+                    if !post(note(ControlKind::Chunk, send.sent as u64), pieces, send.sent, part)? {
                         return Ok(());
                     }
                     send.sent += part;

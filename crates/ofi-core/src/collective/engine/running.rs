@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ofi_api::{Context, Errno, Error, Fid, Piece, Result};
 
-use super::super::schedule::{Local, Part, Place, Schedule, Transfer};
+use super::super::schedule::{Local, MemoryRange, RankMemory, Schedule, Transfer};
 use crate::atomic::Executor;
 use crate::copy;
-use crate::transport::{Peer, Ticket};
+use crate::transport::{CompletionInfo, PeerId};
 
 /// Scratch memory that is kept for the next operation, in bytes.
 const KEPT_SCRATCH: usize = 4096;
@@ -17,28 +17,28 @@ const KEPT_SCRATCH: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 pub enum Report {
     /// By a completion.
-    Completion(Ticket),
+    Completion(CompletionInfo),
     /// By an event.
     Join(Fid, Context),
 }
 
 /// The caller's memory and this end's.
-struct Memory {
+struct CallMemory {
     input: Piece,
     result: Piece,
     scratch: Vec<u8>,
 }
 
 // SAFETY: the caller's memory is lent until the operation ends, whichever thread moves it on; the rest is owned.
-unsafe impl Send for Memory {}
+unsafe impl Send for CallMemory {}
 
-impl Memory {
+impl CallMemory {
     /// The address of a part.
-    fn piece(&mut self, part: &Part) -> Piece {
+    fn piece(&mut self, part: &MemoryRange) -> Piece {
         let Piece { addr, len } = match part.place {
-            Place::Input => self.input,
-            Place::Result => self.result,
-            Place::Scratch => Piece::new(self.scratch.as_mut_ptr(), self.scratch.len()),
+            RankMemory::Input => self.input,
+            RankMemory::Result => self.result,
+            RankMemory::Scratch => Piece::new(self.scratch.as_mut_ptr(), self.scratch.len()),
         };
         debug_assert!(part.at + part.len <= len);
         let len = part.len.min(len.saturating_sub(part.at));
@@ -49,7 +49,7 @@ impl Memory {
 /// A send of a round.
 pub struct Sending {
     /// The destination rank's peer.
-    pub peer: Peer,
+    pub peer: PeerId,
     /// The index among the round's pieces.
     pub pieces: Range<usize>,
     /// Their bytes.
@@ -76,7 +76,7 @@ pub enum State {
 /// A receive of a round.
 pub struct Receiving {
     /// The source rank's peer.
-    pub peer: Peer,
+    pub peer: PeerId,
     /// The index among the round's pieces.
     pub pieces: Range<usize>,
     /// Their bytes.
@@ -99,7 +99,7 @@ pub struct Running {
     pub operation: u64,
     /// Its schedule.
     pub schedule: Arc<Schedule>,
-    memory: Memory,
+    memory: CallMemory,
     /// The executor that combines elements.
     pub executor: Option<Executor>,
     /// Its current round.
@@ -124,7 +124,7 @@ impl Running {
             group: 0,
             operation: 0,
             schedule: Arc::default(),
-            memory: Memory { input: nothing, result: nothing, scratch: Vec::new() },
+            memory: CallMemory { input: nothing, result: nothing, scratch: Vec::new() },
             executor: None,
             round: 0,
             has_entered: false,
@@ -170,7 +170,7 @@ impl Running {
     }
 
     /// Creates the round's transfers. `members` are the peers by rank.
-    pub fn enter(&mut self, members: &[Peer]) {
+    pub fn enter(&mut self, members: &[PeerId]) {
         self.pieces.clear();
         self.sends.clear();
         self.receives.clear();
@@ -244,13 +244,13 @@ impl Running {
     }
 
     /// The peers whose notes the round waits for.
-    pub fn awaited(&self) -> impl Iterator<Item = Peer> {
+    pub fn awaited(&self) -> impl Iterator<Item = PeerId> {
         let asked = self.sends.iter().filter(|send| send.state == State::Asked).map(|send| send.peer);
         asked.chain(self.receives.iter().filter(|receive| !receive.is_done).map(|receive| receive.peer))
     }
 
     /// Whether something of the round is left to do with `peer`.
-    pub fn wants(&self, peer: Peer) -> bool {
+    pub fn wants(&self, peer: PeerId) -> bool {
         self.sends.iter().any(|send| send.peer == peer && send.state != State::Done)
             || self.receives.iter().any(|receive| receive.peer == peer && !receive.is_done)
     }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use ofi_api::{AtomicKind, CollectiveKind, Datatype, Error, FiOp, Piece, Result};
 use proptest::prelude::*;
 
-use super::super::note::{Kind, Note};
+use super::super::note::{ControlKind, Note};
 use super::super::schedule::{Shape, plan};
 use super::{CREDITS, Collectives, Report, SELF, Wire};
 use crate::atomic::Executor;
 use crate::copy;
-use crate::transport::{OutNote, Peer, Route, Ticket};
+use crate::transport::{CompletionInfo, CounterTarget, OutNote, PeerId};
 use ofi_api::{CompletionFlags, Context, Errno};
 
 /// What one rank has sent: to whom, words, payload.
@@ -43,18 +43,25 @@ impl Wire for Full<'_> {
         Ok(())
     }
 
-    fn await_note(&mut self, _peer: Peer) {}
+    fn await_note(&mut self, _peer: PeerId) {}
 }
 
 fn report(context: usize) -> Report {
     let flags = CompletionFlags::COLLECTIVE;
-    let route = Route::ENDPOINT;
-    Report::Completion(Ticket { context: Context(context), flags, signal: true, len: 0, route, at: 0 })
+    let route = CounterTarget::ENDPOINT;
+    Report::Completion(CompletionInfo {
+        context: Context(context),
+        flags,
+        signal: true,
+        len: 0,
+        route,
+        at: 0,
+    })
 }
 
 /// The members of a group as rank `me` sees them: peers have the numbers of their ranks.
-fn members(ranks: usize, me: usize) -> Vec<Peer> {
-    (0..ranks).map(|rank| if rank == me { SELF } else { rank as Peer }).collect()
+fn members(ranks: usize, me: usize) -> Vec<PeerId> {
+    (0..ranks).map(|rank| if rank == me { SELF } else { rank as PeerId }).collect()
 }
 
 /// Runs all-reduces of `counts` elements on `ranks` ranks; checks the sums.
@@ -104,7 +111,7 @@ fn run(ranks: usize, counts: &[usize], small: usize, seed: u64) {
             }
             let (_, words, payload) = queue.remove(at).unwrap();
             // SAFETY: the payload is the test's.
-            unsafe { engines[me].noted(other as Peer, words, payload.as_ptr(), payload.len()) }.unwrap();
+            unsafe { engines[me].noted(other as PeerId, words, payload.as_ptr(), payload.len()) }.unwrap();
         }
         let mut finished = Vec::new();
         engines[me].advance(&mut Full { sent: &wires[me], state: &state }, &mut finished);
@@ -167,10 +174,10 @@ proptest! {
                 value,
             ];
             // SAFETY: the array has `len` bytes.
-            let taken = unsafe { engine.noted(1 + (len % 2) as Peer, words, payload.as_ptr(), len) };
+            let taken = unsafe { engine.noted(1 + (len % 2) as PeerId, words, payload.as_ptr(), len) };
             engine.advance(&mut Full { sent: &wire, state: &state }, &mut Vec::new());
             if taken.is_err() {
-                engine.peer_gone(1 + (len % 2) as Peer, Errno::EIO);
+                engine.peer_gone(1 + (len % 2) as PeerId, Errno::EIO);
             }
         }
         engine.leave(group);
@@ -184,7 +191,8 @@ proptest! {
 #[test]
 fn a_sender_that_ignores_its_credit_is_given_up() {
     let mut engine = Collectives::new(100);
-    let note = |operation| Note { kind: Kind::Eager, group: 5, operation, round: 0, value: 0 }.to_words();
+    let note =
+        |operation| Note { kind: ControlKind::Eager, group: 5, operation, round: 0, value: 0 }.to_words();
     for operation in 0..u64::from(CREDITS) {
         // SAFETY: no bytes.
         unsafe { engine.noted(1, note(operation), std::ptr::null(), 0) }.unwrap();

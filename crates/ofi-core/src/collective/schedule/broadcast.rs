@@ -1,6 +1,6 @@
 //! Barriers, broadcasts, and the ring algorithms that other collectives use too.
 
-use super::{Part, Place, Planner, Round, transfer};
+use super::{MemoryRange, Planner, RankMemory, Round, transfer};
 
 impl Planner {
     pub(super) fn barrier(&mut self) {
@@ -15,7 +15,7 @@ impl Planner {
 
     /// Binomial tree: in each round every rank with the data sends it to a rank without.
     pub(super) fn broadcast(&mut self) {
-        let (me, all) = (self.distance(), Part::new(Place::Input, 0, self.block));
+        let (me, all) = (self.distance(), MemoryRange::new(RankMemory::Input, 0, self.block));
         let mut have = 1;
         while have < self.ranks() {
             let mut round = Round::default();
@@ -34,7 +34,7 @@ impl Planner {
         let (me, ranks) = (self.distance(), self.ranks());
         let range = |planner: &Self, from: usize, to: usize| {
             let (start, end) = (planner.cut(from).0, planner.cut(to - 1));
-            vec![Part::new(Place::Input, start, end.0 + end.1 - start)]
+            vec![MemoryRange::new(RankMemory::Input, start, end.0 + end.1 - start)]
         };
         let mut half = ranks.next_power_of_two() / 2;
         while half > 0 {
@@ -51,13 +51,13 @@ impl Planner {
         }
         self.ring(me, |planner, index| {
             let (at, len) = planner.cut(index);
-            Part::new(Place::Input, at, len)
+            MemoryRange::new(RankMemory::Input, at, len)
         });
     }
 
     /// Blocks circulate in a ring: this rank starts with block `first` and ends with all of them. The ring is in the
     /// order of the ranks.
-    pub(super) fn ring(&mut self, first: usize, block: impl Fn(&Self, usize) -> Part) {
+    pub(super) fn ring(&mut self, first: usize, block: impl Fn(&Self, usize) -> MemoryRange) {
         let ranks = self.ranks();
         for step in 0..ranks - 1 {
             let part = |steps: usize| vec![block(self, (first + ranks - steps % ranks) % ranks)];
@@ -69,7 +69,7 @@ impl Planner {
 
     /// Blocks circulate in a ring and are combined with every rank's: in the end this rank has the complete block
     /// `last`.
-    pub(super) fn ring_combine(&mut self, last: usize, block: impl Fn(&Self, usize) -> Part) {
+    pub(super) fn ring_combine(&mut self, last: usize, block: impl Fn(&Self, usize) -> MemoryRange) {
         let ranks = self.ranks();
         for step in 0..ranks - 1 {
             let part = |steps: usize| vec![block(self, (last + ranks - steps % ranks) % ranks)];

@@ -11,11 +11,11 @@ mod broadcast;
 mod exchange;
 mod reduce;
 
-use ofi_api::CollectiveKind as Kind;
+use ofi_api::CollectiveKind as ControlKind;
 
 /// Memory of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RankMemory {
     /// The caller's `buf`. A broadcast also writes it.
     Input,
     /// The caller's `result`.
@@ -26,17 +26,17 @@ pub enum Place {
 
 /// A range of memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MemoryRange {
     /// In which memory.
-    pub place: Place,
+    pub place: RankMemory,
     /// From where on.
     pub at: usize,
     /// Its length.
     pub len: usize,
 }
 
-impl Part {
-    const fn new(place: Place, at: usize, len: usize) -> Self {
+impl MemoryRange {
+    const fn new(place: RankMemory, at: usize, len: usize) -> Self {
         Self { place, at, len }
     }
 }
@@ -47,7 +47,7 @@ pub struct Transfer {
     /// The other rank.
     pub rank: usize,
     /// The bytes.
-    pub parts: Vec<Part>,
+    pub parts: Vec<MemoryRange>,
     /// For a receive: whether the elements are combined with the present ones instead of replacing them. The range is
     /// then not sent from in the same round.
     pub combine: bool,
@@ -64,9 +64,9 @@ impl Transfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Local {
     /// From where.
-    pub from: Part,
+    pub from: MemoryRange,
     /// To where.
-    pub to: Part,
+    pub to: MemoryRange,
     /// Whether to combine instead of replace.
     pub combine: bool,
 }
@@ -97,7 +97,7 @@ pub struct Schedule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Which.
-    pub kind: Kind,
+    pub kind: ControlKind,
     /// Ranks.
     pub ranks: usize,
     /// This one.
@@ -119,15 +119,15 @@ impl Shape {
         let all = one * self.ranks;
         let at_root = |len| if self.me == self.root { len } else { 0 };
         match self.kind {
-            Kind::Barrier => [0, 0],
-            Kind::Broadcast => [one, 0],
-            Kind::Alltoall => [all, all],
-            Kind::Allreduce => [one, one],
-            Kind::Allgather => [one, all],
-            Kind::ReduceScatter => [all, one],
-            Kind::Reduce => [one, at_root(one)],
-            Kind::Scatter => [at_root(all), one],
-            Kind::Gather => [one, at_root(all)],
+            ControlKind::Barrier => [0, 0],
+            ControlKind::Broadcast => [one, 0],
+            ControlKind::Alltoall => [all, all],
+            ControlKind::Allreduce => [one, one],
+            ControlKind::Allgather => [one, all],
+            ControlKind::ReduceScatter => [all, one],
+            ControlKind::Reduce => [one, at_root(one)],
+            ControlKind::Scatter => [at_root(all), one],
+            ControlKind::Gather => [one, at_root(all)],
         }
     }
 }
@@ -138,26 +138,26 @@ pub fn plan(shape: &Shape) -> Schedule {
     let mut planner = Planner { shape: *shape, block, out: Schedule::default() };
     let is_small = |bytes: usize| bytes <= shape.small;
     match shape.kind {
-        Kind::Barrier => planner.barrier(),
-        Kind::Broadcast if is_small(block) => planner.broadcast(),
-        Kind::Broadcast => planner.broadcast_large(),
-        Kind::Alltoall if is_small(block * shape.ranks) => planner.alltoall(),
-        Kind::Alltoall => planner.alltoall_large(),
-        Kind::Allreduce if is_small(block) => {
-            planner.copy_in(Place::Result);
-            planner.allreduce(Place::Result, block, 0);
+        ControlKind::Barrier => planner.barrier(),
+        ControlKind::Broadcast if is_small(block) => planner.broadcast(),
+        ControlKind::Broadcast => planner.broadcast_large(),
+        ControlKind::Alltoall if is_small(block * shape.ranks) => planner.alltoall(),
+        ControlKind::Alltoall => planner.alltoall_large(),
+        ControlKind::Allreduce if is_small(block) => {
+            planner.copy_in(RankMemory::Result);
+            planner.allreduce(RankMemory::Result, block, 0);
         }
-        Kind::Allreduce => planner.allreduce_large(),
-        Kind::Allgather if is_small(block * shape.ranks) => planner.allgather(),
-        Kind::Allgather => planner.allgather_large(),
-        Kind::ReduceScatter if is_small(block * shape.ranks) => planner.reduce_scatter(),
-        Kind::ReduceScatter => planner.reduce_scatter_large(),
-        Kind::Reduce if is_small(block) => planner.reduce(),
-        Kind::Reduce => planner.reduce_large(),
-        Kind::Scatter if is_small(block * shape.ranks) => planner.scatter(),
-        Kind::Scatter => planner.scatter_large(),
-        Kind::Gather if is_small(block * shape.ranks) => planner.gather(),
-        Kind::Gather => planner.gather_large(),
+        ControlKind::Allreduce => planner.allreduce_large(),
+        ControlKind::Allgather if is_small(block * shape.ranks) => planner.allgather(),
+        ControlKind::Allgather => planner.allgather_large(),
+        ControlKind::ReduceScatter if is_small(block * shape.ranks) => planner.reduce_scatter(),
+        ControlKind::ReduceScatter => planner.reduce_scatter_large(),
+        ControlKind::Reduce if is_small(block) => planner.reduce(),
+        ControlKind::Reduce => planner.reduce_large(),
+        ControlKind::Scatter if is_small(block * shape.ranks) => planner.scatter(),
+        ControlKind::Scatter => planner.scatter_large(),
+        ControlKind::Gather if is_small(block * shape.ranks) => planner.gather(),
+        ControlKind::Gather => planner.gather_large(),
     }
     planner.out
 }
@@ -206,14 +206,14 @@ impl Planner {
         }
     }
 
-    fn copy(&mut self, from: Part, to: Part) -> Local {
+    fn copy(&mut self, from: MemoryRange, to: MemoryRange) -> Local {
         Local { from, to, combine: false }
     }
 
     /// Copies all of the input to the front of `place`.
-    fn copy_in(&mut self, place: Place) {
+    fn copy_in(&mut self, place: RankMemory) {
         let len = self.shape.lengths()[0];
-        let local = self.copy(Part::new(Place::Input, 0, len), Part::new(place, 0, len));
+        let local = self.copy(MemoryRange::new(RankMemory::Input, 0, len), MemoryRange::new(place, 0, len));
         self.out.first.push(local);
     }
 
@@ -224,11 +224,11 @@ impl Planner {
     }
 
     /// Block `index` of an array of as many blocks as ranks.
-    fn nth(&self, place: Place, index: usize) -> Part {
-        Part::new(place, index * self.block, self.block)
+    fn nth(&self, place: RankMemory, index: usize) -> MemoryRange {
+        MemoryRange::new(place, index * self.block, self.block)
     }
 }
 
-fn transfer(rank: usize, parts: Vec<Part>) -> Transfer {
+fn transfer(rank: usize, parts: Vec<MemoryRange>) -> Transfer {
     Transfer { rank, parts, combine: false }
 }

@@ -1,15 +1,16 @@
 //! Collectives that combine elements.
 
-use super::{Local, Part, Place, Planner, Round, Transfer, transfer};
+use super::{Local, MemoryRange, Planner, RankMemory, Round, Transfer, transfer};
 
 impl Planner {
     /// Recursive doubling on `len` bytes at the start of `place`, with scratch memory from `scratch` on. Ranks beyond a
     /// power of two pass theirs to a neighbour first.
-    pub(super) fn allreduce(&mut self, place: Place, len: usize, scratch: usize) {
+    pub(super) fn allreduce(&mut self, place: RankMemory, len: usize, scratch: usize) {
         let (me, ranks) = (self.shape.me, self.ranks());
         let core = 1 << ranks.ilog2();
         let beyond = ranks - core;
-        let (all, other) = (Part::new(place, 0, len), Part::new(Place::Scratch, scratch, len));
+        let (all, other) =
+            (MemoryRange::new(place, 0, len), MemoryRange::new(RankMemory::Scratch, scratch, len));
         self.out.scratch = self.out.scratch.max(scratch + len);
         let paired = me < 2 * beyond;
         let is_out = paired && me % 2 == 1;
@@ -54,10 +55,10 @@ impl Planner {
     }
 
     pub(super) fn allreduce_large(&mut self) {
-        self.copy_in(Place::Result);
+        self.copy_in(RankMemory::Result);
         let block = |planner: &Self, index: usize| {
             let (at, len) = planner.cut(index);
-            Part::new(Place::Result, at, len)
+            MemoryRange::new(RankMemory::Result, at, len)
         };
         let me = self.shape.me;
         self.ring_combine(me, block);
@@ -68,7 +69,7 @@ impl Planner {
     pub(super) fn reduce(&mut self) {
         let (me, ranks) = (self.distance(), self.ranks());
         let place = self.work();
-        let all = Part::new(place, 0, self.block);
+        let all = MemoryRange::new(place, 0, self.block);
         let mut distance = 1;
         while distance < ranks {
             let mut round = Round::default();
@@ -84,9 +85,9 @@ impl Planner {
     }
 
     /// A copy of the input to work on: the root's result, others' scratch memory.
-    pub(super) fn work(&mut self) -> Place {
-        let place = if self.distance() == 0 { Place::Result } else { Place::Scratch };
-        if place == Place::Scratch {
+    pub(super) fn work(&mut self) -> RankMemory {
+        let place = if self.distance() == 0 { RankMemory::Result } else { RankMemory::Scratch };
+        if place == RankMemory::Scratch {
             self.out.scratch = self.block;
         }
         self.copy_in(place);
@@ -98,7 +99,7 @@ impl Planner {
         let place = self.work();
         let block = |planner: &Self, index: usize| {
             let (at, len) = planner.cut(index);
-            Part::new(place, at, len)
+            MemoryRange::new(place, at, len)
         };
         let (me, root) = (self.shape.me, self.shape.root);
         self.ring_combine(me, block);
@@ -116,21 +117,22 @@ impl Planner {
     pub(super) fn reduce_scatter(&mut self) {
         let all = self.block * self.ranks();
         self.out.scratch = 2 * all;
-        self.copy_in(Place::Scratch);
-        self.allreduce(Place::Scratch, all, all);
+        self.copy_in(RankMemory::Scratch);
+        self.allreduce(RankMemory::Scratch, all, all);
         self.take_block(self.shape.me);
     }
 
     pub(super) fn reduce_scatter_large(&mut self) {
         self.out.scratch = self.block * self.ranks();
-        self.copy_in(Place::Scratch);
-        self.ring_combine(self.shape.me, |planner, index| planner.nth(Place::Scratch, index));
+        self.copy_in(RankMemory::Scratch);
+        self.ring_combine(self.shape.me, |planner, index| planner.nth(RankMemory::Scratch, index));
         self.take_block(self.shape.me);
     }
 
     /// Copies block `index` of the scratch memory to the result.
     pub(super) fn take_block(&mut self, index: usize) {
-        let (from, to) = (self.nth(Place::Scratch, index), Part::new(Place::Result, 0, self.block));
+        let (from, to) =
+            (self.nth(RankMemory::Scratch, index), MemoryRange::new(RankMemory::Result, 0, self.block));
         let local = self.copy(from, to);
         self.finally(local);
     }

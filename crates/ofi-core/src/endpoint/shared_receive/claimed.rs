@@ -3,10 +3,10 @@
 use ofi_api::{Errno, Error, ReceiveOp, Result};
 
 use super::{SharedPart, SharedRx};
-use crate::endpoint::ends::Ends;
+use crate::endpoint::endpoint_core::EndpointCore;
 use crate::endpoint::queue::{Filling, SIGNALLED, SILENT};
 use crate::slots::SlotId;
-use crate::transport::{Arrived, Lanes, RxName, SharedReceives, Transport};
+use crate::transport::{Arrived, RxName, SharedReceives, Transport, TransportEndpoint};
 
 impl<T: Transport> SharedRx<T> {
     /// Makes the lanes of an endpoint that is being enabled take their receives from here.
@@ -14,7 +14,7 @@ impl<T: Transport> SharedRx<T> {
     /// # Errors
     /// `FI_EINVAL` if only one of the two passes receives to a device: the domain was opened for endpoints of another
     /// type.
-    pub(in crate::endpoint) fn hand_over(&self, lanes: &mut T::Lanes) -> Result<()> {
+    pub(in crate::endpoint) fn hand_over(&self, lanes: &mut T::Endpoint) -> Result<()> {
         match &self.device {
             Some(device) if lanes.claims() => lanes.share(device),
             None if !lanes.claims() => {}
@@ -74,7 +74,7 @@ impl<T: Transport> SharedPart<T> {
     }
 }
 
-impl<T: Transport> Ends<T> {
+impl<T: Transport> EndpointCore<T> {
     /// A receive that has ended: the endpoint's, or one of its shared context that a device had.
     pub(in crate::endpoint) fn take_filling(&mut self, id: SlotId) -> Option<Filling> {
         let Some(part) = self.rx.shared.as_ref().filter(|part| part.context.device.is_some()) else {

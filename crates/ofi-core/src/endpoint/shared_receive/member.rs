@@ -14,7 +14,7 @@ use crate::endpoint::queue::{Arrival, Filling, Incoming, Kept};
 use crate::endpoint::{EpCore, receive, shared_transmit};
 use crate::matching;
 use crate::slots::SlotId;
-use crate::transport::{Arrived, Peer, Transport};
+use crate::transport::{Arrived, PeerId, Transport};
 
 impl<T: Transport> SharedRx<T> {
     /// Adds an endpoint.
@@ -91,7 +91,7 @@ impl<T: Transport> SharedPart<T> {
             self.senders[at] = number + 1;
         }
         let mut envelope = receive::envelope(arrived);
-        envelope.peer = matching::Peer(self.senders[at] - 1);
+        envelope.peer = matching::SourceId(self.senders[at] - 1);
         // SAFETY: the caller's promise.
         let arrival = unsafe { guard.queue.arrive(&envelope, arrived, self.member, ways, incoming) };
         if let Arrival::Receive(Filling { multi: None, .. }, _) = &arrival {
@@ -100,8 +100,8 @@ impl<T: Transport> SharedPart<T> {
         arrival
     }
 
-    fn sender(&self, peer: Peer) -> Option<matching::Peer> {
-        self.senders.get(peer as usize)?.checked_sub(1).map(matching::Peer)
+    fn sender(&self, peer: PeerId) -> Option<matching::SourceId> {
+        self.senders.get(peer as usize)?.checked_sub(1).map(matching::SourceId)
     }
 
     /// As [`RxQueue::release`].
@@ -115,21 +115,21 @@ impl<T: Transport> SharedPart<T> {
     }
 
     /// Whether there is room for `len` more bytes of a peer's unexpected payloads.
-    pub fn may_hold(&self, peer: Peer, len: usize) -> bool {
-        let sender = self.sender(peer).unwrap_or(matching::Peer(u32::MAX));
+    pub fn may_hold(&self, peer: PeerId, len: usize) -> bool {
+        let sender = self.sender(peer).unwrap_or(matching::SourceId(u32::MAX));
         self.context.state.lock().queue.matcher.may_hold_bytes(sender, len)
     }
 
     /// Whether messages of a peer wait here or may be about to complete a receive: a matched message is completed after
     /// the context's lock is released.
-    pub fn knows(&self, peer: Peer) -> bool {
+    pub fn knows(&self, peer: PeerId) -> bool {
         let guard = self.context.state.lock();
         let waits = self.sender(peer).is_some_and(|sender| guard.queue.matcher.envelopes_of(sender) > 0);
         waits || self.context.settling.load(Ordering::Acquire) > 0
     }
 
     /// The number is free for another peer.
-    pub fn forget(&mut self, peer: Peer) {
+    pub fn forget(&mut self, peer: PeerId) {
         let number = self.senders.get_mut(peer as usize).map_or(0, std::mem::take);
         if let Some(number) = number.checked_sub(1) {
             self.context.state.lock().senders.release(number);
@@ -137,7 +137,7 @@ impl<T: Transport> SharedPart<T> {
     }
 
     /// Changes waiting messages of a peer.
-    pub fn lose(&self, peer: Peer, mut lose: impl FnMut(&mut Kept<T>)) {
+    pub fn lose(&self, peer: PeerId, mut lose: impl FnMut(&mut Kept<T>)) {
         let Some(sender) = self.sender(peer) else { return };
         let mine = |kept: &Kept<T>| kept.member == self.member && kept.peer == peer;
         let mut guard = self.context.state.lock();
@@ -167,7 +167,7 @@ impl<T: Transport> SharedPart<T> {
         let mut gone = Vec::new();
         for sender in self.senders.iter().filter_map(|number| number.checked_sub(1)) {
             let mine = |kept: &mut Kept<T>, _: Option<usize>| kept.member == self.member;
-            gone.extend(state.queue.matcher.drop_peer(matching::Peer(sender), mine));
+            gone.extend(state.queue.matcher.drop_peer(matching::SourceId(sender), mine));
             state.senders.release(sender);
         }
         drop(guard);

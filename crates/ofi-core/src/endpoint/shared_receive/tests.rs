@@ -12,9 +12,9 @@ use crate::endpoint::search::Search;
 use crate::endpoint::srx::Srx;
 use crate::endpoint::still::{self, Still};
 use crate::matching::Want;
-use crate::transport::{Announced, Host, Peer};
+use crate::transport::{Announced, PeerId, Upcalls};
 
-const PEER: Peer = 0;
+const PEER: PeerId = 0;
 const TOKEN: u64 = 77;
 
 /// An endpoint with a shared context, a peer, and a message of that peer's, which waits for a receive.
@@ -46,7 +46,7 @@ impl Scene {
         let arrived = receive::arrived(
             &matching::Envelope {
                 space: matching::Space::Tagged,
-                peer: matching::Peer(0),
+                peer: matching::SourceId(0),
                 tag: 5,
                 len: 4,
                 data: None,

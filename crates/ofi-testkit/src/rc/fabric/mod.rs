@@ -17,7 +17,7 @@ use self::execute::place;
 pub use self::execute::{device_copy, put, total};
 use self::mute::Mute;
 use super::events::Watcher;
-use super::meeting::{Id, Message, Told};
+use super::meeting::{CmMessage, Id, Told};
 use super::ud::Ud;
 use super::{Did, Logged, Plan};
 
@@ -261,7 +261,7 @@ pub struct Fabric {
     pub ids: BTreeMap<usize, Id>,
     pub pairs: BTreeMap<u32, Pair>,
     pub listening: BTreeMap<SocketAddr, u64>,
-    pub messages: Vec<(u64, Message)>,
+    pub messages: Vec<(u64, CmMessage)>,
     pub plan: Plan,
     pub clock: Duration,
     /// The device has been removed.

@@ -10,7 +10,7 @@ use ofi_verbs::rc::Remote;
 
 use super::execute::{gather, put_at};
 use super::{Bytes, Fabric, Pair, Stage, What};
-use crate::rc::meeting::Message;
+use crate::rc::meeting::CmMessage;
 
 /// A write that has left its device.
 struct Late {
@@ -64,7 +64,7 @@ impl Fabric {
     }
 
     /// Whether a message between ends stays under way.
-    pub fn is_held(&self, message: &Message) -> bool {
+    pub fn is_held(&self, message: &CmMessage) -> bool {
         let end = self.ids.get(&message.to());
         end.is_some_and(|end| self.mute.endpoints.contains(&end.endpoint))
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use ofi_api::Address;
 
 use self::server::Server;
-use self::wire::{MAX_MESSAGE_LEN, Request};
+use self::wire::{MAX_MESSAGE_LEN, NameRequest};
 use crate::settings;
 
 /// Timeout of the connection to a name server, and of its answer.
@@ -44,7 +44,7 @@ impl Registered {
         });
         match &server {
             Some(server) => server.add(service, name),
-            None => tell(port, &Request::Add(service, name.clone())),
+            None => tell(port, &NameRequest::Add(service, name.clone())),
         }
         Some(Self { service, name: name.clone(), port, server })
     }
@@ -54,13 +54,13 @@ impl Drop for Registered {
     fn drop(&mut self) {
         match &self.server {
             Some(server) => server.remove(self.service, &self.name),
-            None => tell(self.port, &Request::Remove(self.service, self.name.clone())),
+            None => tell(self.port, &NameRequest::Remove(self.service, self.name.clone())),
         }
     }
 }
 
 /// Sends a request to the server of another process of this host.
-fn tell(port: u16, request: &Request) {
+fn tell(port: u16, request: &NameRequest) {
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let sent = TcpStream::connect_timeout(&to, NAME_SERVER_TIMEOUT).and_then(|mut stream| {
         stream.set_write_timeout(Some(NAME_SERVER_TIMEOUT))?;
@@ -79,7 +79,7 @@ pub fn find(host: IpAddr, service: u32) -> io::Result<Address> {
     let to = SocketAddr::new(host, settings::DGRAM_NAME_SERVER_PORT.get() as u16);
     let mut stream = TcpStream::connect_timeout(&to, NAME_SERVER_TIMEOUT)?;
     stream.set_write_timeout(Some(NAME_SERVER_TIMEOUT))?;
-    stream.write_all(&Request::Query(service).encode())?;
+    stream.write_all(&NameRequest::Query(service).encode())?;
     let (mut answer, until) = (Vec::new(), Instant::now() + NAME_SERVER_TIMEOUT);
     while answer.len() < MAX_MESSAGE_LEN {
         let left = until.saturating_duration_since(Instant::now());

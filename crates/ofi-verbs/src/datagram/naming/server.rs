@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{Address, Result};
 use ofi_core::sys::{self, WaitSet};
 
-use super::wire::{self, ANY, MAX_MESSAGE_LEN, Parsed, Request};
+use super::wire::{self, ANY, MAX_MESSAGE_LEN, NameRequest, Parsed};
 
 /// Maximum number of names.
 const MAX_NAMES: usize = 1 << 16;
@@ -60,7 +60,7 @@ impl Caller {
             Ok(len) => self.arrived.extend(&buffer[..len]),
             Err(error) => return !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
         }
-        let request = match Request::parse(&self.arrived) {
+        let request = match NameRequest::parse(&self.arrived) {
             Parsed::Partial => return false,
             Parsed::Strange => return true,
             Parsed::Whole(request) => request,
@@ -68,10 +68,10 @@ impl Caller {
         let mut names = names.lock().unwrap_or_else(PoisonError::into_inner);
         match request {
             // An answer fits the send buffer of a new connection.
-            Request::Query(service) => drop(self.stream.write(&wire::answer(names.find(service)))),
-            Request::Add(service, name) if self.is_local => names.add(service, name),
-            Request::Remove(service, name) if self.is_local => names.remove(service, &name),
-            Request::Add(..) | Request::Remove(..) => {
+            NameRequest::Query(service) => drop(self.stream.write(&wire::answer(names.find(service)))),
+            NameRequest::Add(service, name) if self.is_local => names.add(service, name),
+            NameRequest::Remove(service, name) if self.is_local => names.remove(service, &name),
+            NameRequest::Add(..) | NameRequest::Remove(..) => {
                 tracing::warn!(target: "ofi::verbs::ep_ctrl", "another host's name was refused by the name server");
             }
         }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     /// The names that one request leaves in an empty table.
-    fn left(is_local: bool, request: &Request) -> usize {
+    fn left(is_local: bool, request: &NameRequest) -> usize {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut from = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         from.write_all(&request.encode()).unwrap();
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn only_processes_of_this_host_enter_names() {
-        let request = Request::Add(7, name(1));
+        let request = NameRequest::Add(7, name(1));
         assert_eq!([left(true, &request), left(false, &request)], [1, 0]);
     }
 }

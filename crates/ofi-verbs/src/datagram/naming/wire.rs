@@ -27,7 +27,7 @@ pub const ANY: u32 = 0;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum NameRequest {
     /// An endpoint has this service.
     Add(u32, Address),
     /// The endpoint no longer has the service.
@@ -42,7 +42,7 @@ pub enum Parsed {
     /// The beginning of a request.
     Partial,
     /// A request.
-    Whole(Request),
+    Whole(NameRequest),
     /// An unknown request.
     Strange,
 }
@@ -51,7 +51,7 @@ fn number(bytes: &[u8]) -> u32 {
     u32::from_ne_bytes(std::array::from_fn(|index| bytes[index]))
 }
 
-impl Request {
+impl NameRequest {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, service, name) = match self {
@@ -116,9 +116,9 @@ mod tests {
     #[test]
     fn requests_are_c_s() {
         let seven = 7u32.to_ne_bytes();
-        let added = Request::Add(7, name(9)).encode();
+        let added = NameRequest::Add(7, name(9)).encode();
         assert_eq!(added, [&[0, 0, 0, 0, 0, 0, 0, 0][..], &seven, &[9; NAME]].concat());
-        assert_eq!(Request::Query(7).encode(), [&[0, 2, 0, 0, 0, 0, 0, 0][..], &seven].concat());
+        assert_eq!(NameRequest::Query(7).encode(), [&[0, 2, 0, 0, 0, 0, 0, 0][..], &seven].concat());
         assert_eq!(answer(None), [0, 3, 0, 0, 0xFF, 0xFF, 0xFF, 0xFE], "-FI_ENOENT");
         assert_eq!(parse_answer(&answer(None)), None);
         assert_eq!(parse_answer(&answer(Some((7, &name(9))))), Some(name(9)));
@@ -126,12 +126,14 @@ mod tests {
 
     #[test]
     fn requests_come_back_at_their_whole_length_and_not_before() {
-        for request in [Request::Add(7, name(1)), Request::Remove(u32::MAX, name(2)), Request::Query(ANY)] {
+        for request in
+            [NameRequest::Add(7, name(1)), NameRequest::Remove(u32::MAX, name(2)), NameRequest::Query(ANY)]
+        {
             let bytes = request.encode();
             for cut in 0..bytes.len() {
-                assert_eq!(Request::parse(&bytes[..cut]), Parsed::Partial, "{request:?}, {cut}");
+                assert_eq!(NameRequest::parse(&bytes[..cut]), Parsed::Partial, "{request:?}, {cut}");
             }
-            assert_eq!(Request::parse(&bytes), Parsed::Whole(request));
+            assert_eq!(NameRequest::parse(&bytes), Parsed::Whole(request));
         }
     }
 
@@ -139,7 +141,7 @@ mod tests {
         #[test]
         fn any_bytes_are_read(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let known = bytes.is_empty() || bytes[0] == 0 && bytes.get(1).is_none_or(|kind| *kind < 3);
-            prop_assert_eq!(Request::parse(&bytes) != Parsed::Strange, known);
+            prop_assert_eq!(NameRequest::parse(&bytes) != Parsed::Strange, known);
             prop_assert!(parse_answer(&bytes).is_none() || bytes.len() == MAX_MESSAGE_LEN);
         }
     }

@@ -1,0 +1,196 @@
+//! The outboxes of an endpoint's two directions, which are one if both are bound to the same queue.
+
+use ofi_api::{CompletionFlags, Context, CqBuffer, CqErrorEntry, CqTaggedEntry, FiAddr};
+
+use std::sync::Arc;
+
+use crate::cntr::{Cntr, Counters, Kind};
+use crate::cq::{Credit, Credits, Entry, Outbox};
+use crate::slots::{SlotId, Slots};
+use crate::transport::CounterTarget;
+use crate::wake_fd::WakeFd;
+
+/// The index of the outbox of receive completions, or of all completions if both directions have the same queue.
+pub const RECEIVE: usize = 1;
+
+/// Both outboxes, and the credits that entries return.
+pub struct CompletionStaging {
+    boxes: [Outbox; 2],
+    /// Index of the outbox of transmit completions.
+    transmit: usize,
+    /// Operations that may still be posted.
+    pub credits: Credits,
+    /// The counters of ended operations.
+    pub counters: Counters,
+    /// The counter of ended deferred work, and whether the endpoint reports it too.
+    pub routes: Slots<(Option<Arc<Cntr>>, bool)>,
+    /// Directions with a queue, by slot: failures of the others are only counted.
+    pub read: [bool; 2],
+}
+
+impl CompletionStaging {
+    /// Outboxes for contexts of `tx_size` and `rx_size` operations.
+    pub fn new(tx_size: usize, rx_size: usize) -> Self {
+        Self {
+            boxes: [Outbox::new(rx_size), Outbox::new(rx_size)],
+            transmit: 0,
+            credits: [0, tx_size, rx_size],
+            counters: Counters::default(),
+            routes: Slots::default(),
+            read: [true; 2],
+        }
+    }
+
+    /// Records that both directions have the same queue.
+    pub fn join(&mut self) {
+        self.transmit = RECEIVE;
+    }
+
+    /// An outbox, with the credits.
+    #[inline]
+    pub fn slot(&mut self, slot: usize) -> (&mut Outbox, &mut Credits) {
+        (&mut self.boxes[slot & 1], &mut self.credits)
+    }
+
+    /// Begins a poll that fills `buffer` from entry `filled` on, for the reader of `slot`. [`CompletionStaging::end`]
+    /// it.
+    #[inline]
+    pub fn begin(&mut self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) {
+        self.boxes[slot & 1].begin_direct(buffer, filled);
+        if slot & 1 != RECEIVE {
+            self.begin_unread();
+        }
+    }
+
+    /// Ends what [`CompletionStaging::begin`] began. Returns the fill.
+    #[inline]
+    pub fn end(&mut self, slot: usize) -> usize {
+        self.boxes[slot & 1].end_direct()
+    }
+
+    /// The queue that is reading.
+    pub fn reader(&self) -> Option<&WakeFd> {
+        self.boxes.iter().find_map(Outbox::reader)
+    }
+
+    /// Begins a poll outside of a read.
+    #[inline]
+    pub fn begin_unread(&mut self) {
+        self.boxes[RECEIVE].begin();
+    }
+
+    /// Completes a transmit operation in the call that posted it.
+    #[inline(always)]
+    pub fn sent(&mut self, context: Context, flags: CompletionFlags) {
+        self.credits[Credit::Transmit as usize] -= 1;
+        let body = CqTaggedEntry { op_context: context, flags, ..CqTaggedEntry::EMPTY };
+        let entry = Entry { body, source: FiAddr::NOTAVAIL, credit: Credit::Transmit, error: false };
+        self.boxes[self.transmit & 1].wait(entry);
+    }
+
+    /// Completes a transmit operation.
+    #[inline]
+    pub fn transmitted(&mut self, body: CqTaggedEntry) {
+        self.boxes[self.transmit & 1].push(&mut self.credits, body, FiAddr::NOTAVAIL, Credit::Transmit);
+    }
+
+    /// Completes a transmit operation with an error.
+    pub fn transmit_failed(&mut self, error: CqErrorEntry, route: CounterTarget) {
+        if self.failed(Kind::of(error.flags), route) && self.read[0] {
+            self.boxes[self.transmit & 1].push_error(error, Credit::Transmit);
+        } else {
+            self.credits[Credit::Transmit as usize] += 1;
+        }
+    }
+
+    /// Completes a receive, or reports an unsolicited entry.
+    #[inline(always)]
+    pub fn received(&mut self, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
+        self.boxes[RECEIVE].push(&mut self.credits, body, source, credit);
+    }
+
+    /// Completes a receive with an error.
+    pub fn receive_failed(&mut self, error: CqErrorEntry, credit: Credit, route: CounterTarget) {
+        if self.failed(Kind::Receive, route) {
+            self.not_found(error, credit);
+        } else {
+            self.credits[credit as usize] += 1;
+        }
+    }
+
+    /// Reports an operation that was never posted and holds no credit.
+    pub fn lost(&mut self, error: CqErrorEntry) {
+        let receive = error.flags.contains(CompletionFlags::RECV);
+        self.counters.fail(if receive { Kind::Receive } else { Kind::of(error.flags) });
+        let (slot, direction) = if receive { (RECEIVE, 1) } else { (self.transmit & 1, 0) };
+        if self.read[direction] {
+            self.boxes[slot].push_error(error, Credit::None);
+        }
+    }
+
+    /// Counts a success.
+    #[inline]
+    pub fn ended(&mut self, kind: Kind, len: usize, route: CounterTarget) {
+        if route == CounterTarget::ENDPOINT {
+            self.counters.count(kind, len);
+        } else {
+            self.work_ended(kind, len, route);
+        }
+    }
+
+    #[cold]
+    fn work_ended(&mut self, kind: Kind, len: usize, route: CounterTarget) {
+        let Some((counter, told)) = self.routes.remove(SlotId::from_wire(route.0)) else { return };
+        if let Some(counter) = counter {
+            counter.raise(1);
+        }
+        if told {
+            self.counters.count(kind, len);
+        }
+    }
+
+    /// Counts a failure. Returns whether the queue must report it. Deferred work is reported on request, or if nothing
+    /// else reports it.
+    #[cold]
+    fn failed(&mut self, kind: Kind, route: CounterTarget) -> bool {
+        if route == CounterTarget::ENDPOINT {
+            self.counters.fail(kind);
+            return true;
+        }
+        let Some((counter, told)) = self.routes.remove(SlotId::from_wire(route.0)) else { return true };
+        if let Some(counter) = &counter {
+            counter.count_error();
+        }
+        if told {
+            self.counters.fail(kind);
+        }
+        told || counter.is_none()
+    }
+
+    /// Reports a failure that does not count as an operation: a search that found nothing, or a stranger's remote CQ
+    /// data.
+    pub fn not_found(&mut self, error: CqErrorEntry, credit: Credit) {
+        if self.read[1] {
+            self.boxes[RECEIVE].push_error(error, credit);
+        } else {
+            self.credits[credit as usize] += 1;
+        }
+    }
+
+    /// Whether an unsolicited entry may be reported.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        self.boxes[RECEIVE].has_room()
+    }
+
+    /// Whether to take more messages.
+    #[inline(always)]
+    pub fn hungry(&self) -> bool {
+        self.boxes[RECEIVE].hungry()
+    }
+
+    /// Whether a reader of `slot` would find nothing.
+    pub fn is_empty(&self, slot: usize) -> bool {
+        self.boxes[slot & 1].is_empty()
+    }
+}

@@ -1,0 +1,81 @@
+//! The thread of the process that rearms lanes: lanes that sleepers of an endpoint had armed and another thread's poll
+//! disarmed ([`crate::sleepers`]).
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
+use std::time::Duration;
+
+use ofi_ring::deferred_check::DeferredCheck;
+
+/// The delay before disarmed lanes are rearmed: the longest that a sleeper may miss an event. A progress thread checks
+/// at the same interval ([`crate::progress`]).
+pub const REARM_INTERVAL: Duration = Duration::from_millis(10);
+
+/// An object to check.
+pub trait Rearm: Send + Sync {
+    /// Rearms the lanes, or wakes the sleepers. Called by the thread, without a lock.
+    fn rouse(&self);
+}
+
+struct Due {
+    what: Weak<dyn Rearm>,
+    flags: Arc<DeferredCheck>,
+}
+
+#[derive(Default)]
+struct RearmThread {
+    list: Mutex<Vec<Due>>,
+    more: Condvar,
+}
+
+/// The thread of this process. A forked child has none until it needs one.
+static ROUSER: Mutex<Option<(u32, Arc<RearmThread>)>> = Mutex::new(None);
+
+/// Calls `what.rouse()` after [`REARM_INTERVAL`], if `flags` still say that it is due. Call it when
+/// [`DeferredCheck::begin`] returns `true`. Returns `false` if no thread can be started: then the caller rouses `what`
+/// at once.
+#[must_use]
+pub fn later(what: &Weak<dyn Rearm>, flags: &Arc<DeferredCheck>) -> bool {
+    let Some(rouser) = RearmThread::get() else { return false };
+    let due = Due { what: Weak::clone(what), flags: Arc::clone(flags) };
+    rouser.list.lock().unwrap_or_else(PoisonError::into_inner).push(due);
+    rouser.more.notify_one();
+    true
+}
+
+impl RearmThread {
+    /// `None` if no thread can be started, or the lock is taken: in a child forked at that moment it stays taken for
+    /// ever.
+    fn get() -> Option<Arc<Self>> {
+        let mut known = match ROUSER.try_lock() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(known)) => known.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        let process = std::process::id();
+        if let Some((_, rouser)) = known.as_ref().filter(|(of, _)| *of == process) {
+            return Some(Arc::clone(rouser));
+        }
+        let fresh = Arc::<Self>::default();
+        let thread = Arc::clone(&fresh);
+        let builder = std::thread::Builder::new().name("ofi-rouse".into()).stack_size(256 << 10);
+        builder.spawn(move || thread.run()).ok()?;
+        *known = Some((process, Arc::clone(&fresh)));
+        Some(fresh)
+    }
+
+    fn run(&self) {
+        loop {
+            let list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.more.wait_while(list, |list| list.is_empty()));
+            std::thread::sleep(REARM_INTERVAL);
+            let due = std::mem::take(&mut *self.list.lock().unwrap_or_else(PoisonError::into_inner));
+            for Due { what, flags } in due {
+                if flags.look()
+                    && let Some(what) = what.upgrade()
+                {
+                    what.rouse();
+                }
+            }
+        }
+    }
+}

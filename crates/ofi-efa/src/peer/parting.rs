@@ -1,0 +1,112 @@
+//! The end of a lane: this end closes, or the peer is given up.
+
+use ofi_api::Errno;
+use ofi_core::transport::{PeerId, Upcalls};
+
+use super::{DISMISSALS, Peer, REST, greeting, put};
+use crate::Efa;
+use crate::adapter::{Mark, Packet};
+use crate::common::{Common, Entry};
+use crate::srd::Status;
+use crate::wire::{self, Header};
+
+impl Peer {
+    /// Sends a peer of this library the notice that this end closes, after everything else has arrived.
+    pub fn part(&mut self, common: &mut Common, peer: PeerId) {
+        if self.is_own() == Some(true) && self.dead.is_none() && self.ending.is_none() {
+            let bye = Header::of_bye(common.adapter.address.connid);
+            self.packet(common, peer, &bye, 0, Mark::Nothing, |_| {});
+        }
+    }
+
+    /// Notifies a peer that was given up, if its packet shows that it does not know.
+    pub fn dismiss(&mut self, common: &mut Common, peer: PeerId, packet: &wire::Packet<'_>) {
+        match packet {
+            wire::Packet::Bye => return,
+            wire::Packet::Handshake(shake) => _ = self.learn(common, shake),
+            _ => {}
+        }
+        if self.dead.is_none() {
+            return;
+        }
+        match self.is_own() {
+            Some(true) => {
+                self.dismissals = DISMISSALS;
+                self.say_bye(common, peer);
+            }
+            None if !self.greeted => self.introduce(common, peer),
+            _ => {}
+        }
+    }
+
+    /// Notifies a peer that it was given up, once earlier packets have completed.
+    pub(super) fn say_bye(&mut self, common: &mut Common, peer: PeerId) {
+        if self.dismissals > 0 && self.inflight == 0 {
+            self.dismissals -= 1;
+            let bye = Header::of_bye(common.adapter.address.connid);
+            self.last_word(common, peer, &bye);
+        }
+    }
+
+    /// Sends the handshake to a peer that was given up before its own handshake arrived. The answer shows whether the
+    /// peer understands the notice.
+    fn introduce(&mut self, common: &mut Common, peer: PeerId) {
+        let greeting = greeting(common);
+        self.greeted = self.last_word(common, peer, &greeting);
+    }
+
+    /// Posts a packet ahead of the queue, if a slot is free. Its completion has no effect. Returns whether it was
+    /// posted.
+    fn last_word(&mut self, common: &mut Common, peer: PeerId, header: &Header) -> bool {
+        let Some(slot) = common.adapter.take_slot() else { return false };
+        put(common.adapter.outgoing(slot), header.bytes());
+        self.post(
+            common,
+            Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing, bare: false },
+        );
+        true
+    }
+
+    /// Handles the completion of a packet while the endpoint closes.
+    pub fn sent_last(&mut self, common: &mut Common, packet: Packet, status: Status) {
+        self.inflight = self.inflight.saturating_sub(1);
+        if status == Status::NotReady {
+            self.again.push_back(packet);
+            self.rest = Some(common.adapter.now() + REST.0);
+            return;
+        }
+        common.adapter.give_slot(packet.slot);
+        if packet.mark == Mark::Detached {
+            self.detached = self.detached.saturating_sub(1);
+        }
+        if status != Status::Done {
+            self.ending.get_or_insert(Errno::ECONNRESET);
+        }
+    }
+
+    /// Clears the state of a lost peer.
+    pub fn lose<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId, errno: Errno) {
+        let inflight = self.inflight;
+        let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
+        (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
+        (self.native, self.bare) = (old.native, old.bare);
+        self.dismissals = old.dismissals;
+        // Their slots return with their completions.
+        (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
+        self.is_met = old.is_met;
+        for packet in old.again {
+            common.adapter.give_slot(packet.slot);
+        }
+        for entry in common.ids.take(|entry| entry.peer() == peer) {
+            if let Entry::Incoming(incoming) = entry
+                && let Some(into) = incoming.receive()
+            {
+                host.received(into, Err(errno));
+            }
+        }
+        host.fail_peer(peer, errno);
+        if old.dead.is_none() && old.greeted && self.features.is_none() {
+            self.introduce(common, peer);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A row of packets that differ only in their numbers. Each has room for its part of a payload.
+
+use crate::stream::{PART_HEAD, Train};
+use crate::wire::header::{self, Header};
+use crate::wire::{Stream, frame};
+
+/// Consecutive packets of one length, and the place of the payload in each.
+#[derive(Debug)]
+pub struct GsoBatch<'a> {
+    pub(crate) bytes: &'a mut [u8],
+    pub(crate) len: usize,
+    pub(crate) heads: Heads,
+    /// Bytes of payload in each packet.
+    pub part: usize,
+}
+
+impl<'a> GsoBatch<'a> {
+    /// The room for payload in each packet. All must be consumed: a packet's headers are written when its room is
+    /// requested, while its cache lines are present.
+    pub fn parts(self) -> impl Iterator<Item = &'a mut [u8]> {
+        let Self { bytes, len, mut heads, part } = self;
+        bytes.chunks_exact_mut(len).map(move |packet| &mut heads.put(packet)[..part])
+    }
+}
+
+/// Bytes of such a packet before its payload.
+pub(crate) const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
+/// Offset of the lower flags.
+const FLAGS: usize = 3;
+/// Offsets of the numbers that differ: packet number, stream offset, payload offset.
+const NUMBER: usize = header::LEN - 8;
+const OFFSET: usize = header::LEN + frame::STREAM_LEN - 8;
+const AT: usize = HEADS - 8;
+
+/// The bytes before the payload in the packets of a row, one packet at a time.
+#[derive(Debug)]
+pub struct Heads {
+    bytes: [u8; HEADS],
+    number: u64,
+    offset: u64,
+    stride: u64,
+    at: u64,
+    part: u64,
+}
+
+impl Heads {
+    pub fn new(header: &Header, stream: Stream, train: &Train) -> Self {
+        let mut bytes = [0; HEADS];
+        header.write(&mut bytes[..header::LEN]);
+        frame::write_stream_head(&mut bytes[header::LEN..], stream, train.start, train.stride() as usize);
+        bytes[HEADS - PART_HEAD..].copy_from_slice(&train.head(0));
+        let (_, at, part) = train.payload();
+        let (number, offset, stride) = (header.number, train.start, train.stride());
+        Self { bytes, number, offset, stride, at, part: part as u64 }
+    }
+
+    /// Writes the next packet's headers and returns the room after them.
+    pub fn put<'a>(&mut self, packet: &'a mut [u8]) -> &'a mut [u8] {
+        let Some((to, room)) = packet.split_first_chunk_mut() else { return &mut [] };
+        self.write();
+        *to = self.bytes;
+        self.advance();
+        room
+    }
+
+    /// Whether `packet` begins with the next packet's headers, apart from the urgent flag. If so, moves on to the
+    /// packet after it.
+    pub fn meets(&mut self, packet: &[u8]) -> bool {
+        let Some(mut head) = packet.first_chunk::<HEADS>().copied() else { return false };
+        head[FLAGS] &= !(header::flag::URGENT as u8);
+        self.write();
+        let meets = head == self.bytes;
+        if meets {
+            self.advance();
+        }
+        meets
+    }
+
+    fn write(&mut self) {
+        for (place, value) in [(NUMBER, self.number), (OFFSET, self.offset), (AT, self.at)] {
+            self.bytes[place..place + 8].copy_from_slice(&value.to_be_bytes());
+        }
+    }
+
+    fn advance(&mut self) {
+        (self.number, self.offset, self.at) =
+            (self.number + 1, self.offset + self.stride, self.at + self.part);
+    }
+}

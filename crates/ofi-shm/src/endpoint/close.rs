@@ -1,0 +1,34 @@
+//! The end of an endpoint.
+
+use std::sync::atomic::Ordering;
+
+use ofi_ring::crash_point;
+
+use super::ShmEndpoint;
+use crate::control::ControlMessage;
+use crate::layout::{pair, wish};
+
+impl Drop for ShmEndpoint {
+    fn drop(&mut self) {
+        // When this returns, the application owns its memory again: no other access is allowed then.
+        let deadline = crate::single::deadline();
+        self.lanes.iter_mut().for_each(|lane| lane.close_copies(deadline));
+        let shared = &self.common.shared;
+        // Peers see it in their mappings; sleeping peers get the datagram.
+        shared.close_pairs();
+        for lane in &self.lanes {
+            if let Some(link) = &lane.link {
+                link.own.word32(pair::WISH).store(wish::CLOSED, Ordering::Release);
+            }
+        }
+        let bye = ControlMessage::Bye { incarnation: shared.incarnation }.encode();
+        shared.part_from_admitted();
+        for socket in shared.peers() {
+            // A full socket belongs to a process that is not running; it will see the word.
+            crash_point!("close.bye");
+            let _ = shared.socket.send(&socket, &bye, &[]);
+        }
+        crash_point!("close.removed");
+        self.common.helper.remove(shared);
+    }
+}

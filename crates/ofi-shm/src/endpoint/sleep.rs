@@ -1,0 +1,66 @@
+//! How an endpoint goes to sleep: it asks senders to ring, and then checks for what they sent before.
+
+use ofi_core::transport::Arm;
+use ofi_ring::crash_point;
+use ofi_ring::doorbell::take_hint;
+
+use super::ShmEndpoint;
+use crate::layout::pair;
+
+impl ShmEndpoint {
+    pub(super) fn arm(&mut self) -> Arm {
+        // Earlier signals are checked below.
+        ofi_core::sys::drain_eventfd(&self.common.shared.event);
+        self.polls_awake = Some(0);
+        (self.armed, self.rare) = (true, true);
+        for index in 0..self.hot.len() {
+            let peer = self.hot[index];
+            if let Some(link) = &self.lanes[peer as usize].link {
+                self.sleeper.attend(link.own.word32(pair::ATTENTION));
+            }
+        }
+        crash_point!("sleep.attend");
+        if self.sleeper.arm().is_err() || self.common.shared.has_news() {
+            return Arm::Ready;
+        }
+        if self.has_input() {
+            return Arm::Ready;
+        }
+        if !self.cold.is_empty() {
+            for index in 0..self.hinted.len() {
+                if take_hint(self.hint(index)) {
+                    self.follow_hint(index);
+                }
+            }
+            if self.has_input() {
+                return Arm::Ready;
+            }
+        }
+        crash_point!("sleep.armed");
+        Arm::Armed
+    }
+
+    /// Whether a peer with a hot lane has sent something, or made room for a post that found none. A sleeper is
+    /// notified of room once: if the application no longer posts, nothing would ever use it up.
+    fn has_input(&mut self) -> bool {
+        (0..self.hot.len()).any(|index| {
+            let lane = &mut self.lanes[self.hot[index] as usize];
+            let has_input = lane.has_input();
+            if has_input && lane.has_room_again() {
+                lane.initiated.starved = 0;
+            }
+            has_input
+        })
+    }
+
+    /// Tells senders that the endpoint stays awake.
+    #[cold]
+    pub(super) fn settle_down(&mut self) {
+        self.polls_awake = None;
+        for &peer in &self.hot {
+            if let Some(link) = &self.lanes[peer as usize].link {
+                self.sleeper.unattend(link.own.word32(pair::ATTENTION));
+            }
+        }
+    }
+}

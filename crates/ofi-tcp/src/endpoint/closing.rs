@@ -1,0 +1,160 @@
+//! Closes an endpoint: data that was reported as sent reaches the peer's host, within a time limit.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use ofi_api::{Errno, RemotePiece};
+use ofi_core::auth::AuthKey;
+use ofi_core::domain::Regions;
+use ofi_core::keys::Accessor;
+use ofi_core::slots::SlotId;
+use ofi_core::sys::wait_readable;
+use ofi_core::transport::Payload;
+
+use super::TcpEndpoint;
+use crate::conn::Phase;
+use crate::outgoing::{Lender, Stop};
+use crate::settings;
+use crate::sys;
+use crate::wire::Identity;
+use crate::wire::cm::{CmKind, CmMessage};
+
+/// Lends nothing: the application has its memory back.
+struct Nobody<'a>(&'a Regions, &'a AuthKey);
+
+impl Lender for Nobody<'_> {
+    fn payload(&mut self, _op: SlotId) -> Option<&Payload> {
+        None
+    }
+
+    fn sent(&mut self, _op: SlotId) {}
+
+    fn answered(&mut self, _remote: &[RemotePiece]) {}
+
+    fn regions(&self) -> (&Regions, Accessor<'_>) {
+        (self.0, Accessor { auth: self.1, peer: None })
+    }
+}
+
+impl TcpEndpoint {
+    fn close(&mut self) {
+        let end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        // Nobody takes a call any more: one would end each wait below.
+        if let Some(listener) = &self.listener {
+            self.ready.remove(listener);
+        }
+        self.timer.set(None);
+        loop {
+            let mut waits = false;
+            for id in self.conns.ids(|_| true) {
+                if !self.is_finished(id) {
+                    waits = true;
+                }
+            }
+            for socket in self.parting() {
+                drain(socket.as_fd());
+                waits |= sys::unsent(socket.as_fd()) > 0;
+            }
+            if !waits || Instant::now() >= end {
+                break;
+            }
+            wait_readable(&[self.fd()], Some(end.min(Instant::now() + Duration::from_millis(2))));
+        }
+        for id in self.conns.ids(|_| true) {
+            if let Some(socket) = self.conn(id).and_then(|conn| conn.socket.as_ref()) {
+                sys::end_sending(socket.as_fd());
+                drain(socket.as_fd());
+            }
+        }
+    }
+
+    /// Whether a connection has nothing left to do.
+    fn is_finished(&mut self, id: SlotId) -> bool {
+        let phase = self.conn(id).map(|conn| conn.phase);
+        match phase {
+            Some(Phase::Asking) => self.hear(id),
+            Some(Phase::Connecting) => self.look_whether_connected(id),
+            Some(Phase::Resting(again)) if again <= Instant::now() => self.attempt(id),
+            _ => {}
+        }
+        let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return true };
+        if conn.phase != Phase::Ready {
+            // Only copied data was reported as sent.
+            return conn.out.is_empty() || !conn.out.is_copied();
+        }
+        let Some(socket) = &conn.socket else { return true };
+        if drain(socket.as_fd()) {
+            self.ready.remove(socket); // it would end each wait
+        }
+        let mut lender = Nobody(&self.common.domain.regions, &self.common.auth);
+        let mut vectors = std::mem::take(&mut self.common.vectors);
+        let stop = conn.out.flush(&mut lender, &mut vectors, |vectors| {
+            // SAFETY: the queue's vectors may be read during the call.
+            unsafe { sys::send_pieces(socket.as_fd(), vectors) }
+        });
+        vectors.clear();
+        self.common.vectors = vectors;
+        match stop {
+            Stop::Empty => {
+                // At once: the peer's answer to the end acknowledges everything. Without it the peer's host delays the
+                // acknowledgement of the last bytes by 40 ms and more.
+                sys::end_sending(socket.as_fd());
+                sys::unsent(socket.as_fd()) == 0
+            }
+            Stop::Full => false,
+            Stop::Failed(_) => true,
+        }
+    }
+
+    /// Reads the answer to this end's request.
+    fn hear(&mut self, id: SlotId) {
+        let Some(conn) = self.conn(id) else { return };
+        let Some(socket) = &conn.socket else { return };
+        let mut bytes = [0; 512];
+        let got = match sys::receive(socket.as_fd(), &mut bytes) {
+            Err(errno) if sys::is_full(errno) => return,
+            Ok(got) if got > 0 => got,
+            _ => 0,
+        };
+        conn.stash.extend_from_slice(&bytes[..got]);
+        let answer = CmMessage::parse(&conn.stash);
+        match answer {
+            Ok(None) if got > 0 => {}
+            Ok(Some((message, _))) if message.kind == CmKind::Response && message.order == conn.order => {
+                if Identity::parse(message.payload).is_some() {
+                    conn.phase = Phase::Ready;
+                }
+            }
+            _ => self.rest(id, Errno::ECONNREFUSED),
+        }
+    }
+
+    fn look_whether_connected(&mut self, id: SlotId) {
+        let Some(socket) = self.conn(id).and_then(|conn| conn.socket.as_ref()) else { return };
+        if sys::take_error(socket.as_fd()).is_some_and(|errno| errno != Errno::EAGAIN) {
+            self.rest(id, Errno::ECONNREFUSED);
+        } else if sys::is_connected(socket.as_fd()) {
+            self.ask(id);
+        }
+    }
+}
+
+/// Discards what a peer sends: the kernel would reset a connection that is closed with unread bytes, and the peer would
+/// lose the bytes that it has not read. Returns whether the peer sends no more.
+fn drain(socket: std::os::fd::BorrowedFd<'_>) -> bool {
+    let mut bytes = [0; 4096];
+    for _ in 0..1024 {
+        match sys::receive(socket, &mut bytes) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(errno) => return !sys::is_full(errno),
+        }
+    }
+    false
+}
+
+impl Drop for TcpEndpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,544 @@
+//! All connections of an endpoint, and their socket calls.
+//!
+//! The first packet to a peer after a poll is sent at once. Further packets are batched until the next poll, or until
+//! there are many, so that one call sends them and one receives them. An operation whose completion the application
+//! does not read is also sent at once, because no other call may follow soon.
+
+mod atomic;
+mod closing;
+mod connected;
+mod meeting;
+mod sending;
+mod silence;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, Progress, RemotePiece, Result};
+use ofi_core::auth::AuthKey;
+use ofi_core::domain::{DomainPart, Regions};
+use ofi_core::keys::Accessor;
+use ofi_core::log::Limit;
+use ofi_core::slots::{SlotId, Slots};
+use ofi_core::sys::{Timer, is_readable};
+use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
+use rustc_hash::FxHashMap;
+
+use crate::common::{Common, EndpointCounts};
+use crate::conn::{Conn, Peer, Phase, To};
+use crate::op::{TcpOp, Token};
+use crate::outgoing::{Lender, Stop};
+use crate::sys::{self, Found, Interest, Ready};
+use crate::taking::{At, EAGER, VECTORS};
+use crate::{Tcp, address, ports, settings};
+
+/// Bytes that one call receives, apart from a payload that goes directly to its destination.
+const SCRATCH: usize = 64 << 10;
+/// Payloads with at least this many missing bytes are received directly into their destination.
+const STRAIGHT: usize = 4 << 10;
+/// Calls that receive from one connection in one poll.
+const ROUNDS: usize = 8;
+/// Numbers of descriptors other than connections; connections have greater ones.
+const LISTENER: u64 = 0;
+const TIMER: u64 = 1;
+
+/// The connections of one endpoint.
+pub struct TcpEndpoint {
+    pub(crate) common: Common,
+    pub(crate) lanes: Vec<Peer>,
+    by_address: FxHashMap<SocketAddr, PeerId>,
+    /// The connections. One that is being processed is taken out.
+    pub(crate) conns: Slots<Option<Box<Conn>>>,
+    /// The listening socket; connected endpoints have none.
+    listener: Option<OwnedFd>,
+    connected: Option<Box<connected::Connected>>,
+    /// The address that the listener is bound to: the endpoint's name.
+    bound: SocketAddr,
+    pub(crate) name: SocketAddr,
+    ready: Ready,
+    timer: Timer,
+    found: Vec<Found>,
+    scratch: Box<[u8]>,
+    /// Connections that are not established yet.
+    pending: Vec<SlotId>,
+    /// Connections with data that no poll has sent yet.
+    pub(crate) dirty: Vec<SlotId>,
+    /// Connections whose last received bytes wait for room at the application.
+    stalled: Vec<SlotId>,
+    /// Peers of C libfabric for whose notes a collective waits.
+    silent: Vec<PeerId>,
+    /// Peers without a connection, whose numbers may be used again.
+    idle: std::collections::VecDeque<PeerId>,
+    polls: u64,
+    /// Packets may be batched, because the application polls.
+    gathers: bool,
+    max_saved: usize,
+    connect_timeout: Duration,
+    peer_timeout: Duration,
+    look: Instant,
+}
+
+impl TcpEndpoint {
+    pub(crate) fn new(domain: &Arc<DomainPart<Tcp>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+        let source = info.src_addr.as_ref().and_then(|source| address::socket(source).ok());
+        let v6 = info.addr_format == AddrFormat::SockaddrIn6;
+        let name = match name {
+            Some(name) => Some(address::socket(name)?),
+            None => source,
+        };
+        let wanted = address::to_bind(name, None, v6)?;
+        let (listener, connected, bound) = match info.ep_attr.ep_type {
+            EpType::Msg => {
+                let (connected, bound) = connected::Connected::new(wanted, info.handle.is_some())?;
+                (None, Some(Box::new(connected)), bound)
+            }
+            _ => ports::listen(wanted).map(|(listener, bound)| (Some(listener), None, bound))?,
+        };
+        let mut name = bound;
+        if name.ip().is_unspecified() {
+            name.set_ip(address::host_ip(name.is_ipv6()));
+        }
+        let (ready, timer) = (Ready::new()?, Timer::new()?);
+        let reading = Interest { read: true, write: false };
+        if let Some(listener) = &listener {
+            ready.add(listener, LISTENER, reading)?;
+        }
+        // SAFETY: the timer is open.
+        unsafe { ready.add_raw(timer.fd(), TIMER, reading) }?;
+        let peer_timeout = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
+        tracing::info!(target: "ofi::tcp::ep_ctrl", address = %bound, name = %name, "opened an endpoint");
+        Ok(Self {
+            common: Common {
+                domain: Arc::clone(domain),
+                caps: info.caps,
+                auth: AuthKey::NONE,
+                spooled: 0,
+                vectors: Vec::new(),
+                counts: EndpointCounts::default(),
+            },
+            lanes: Vec::new(),
+            by_address: FxHashMap::default(),
+            conns: Slots::default(),
+            listener,
+            connected,
+            bound,
+            name,
+            ready,
+            timer,
+            found: Vec::new(),
+            scratch: vec![0; SCRATCH].into(),
+            pending: Vec::new(),
+            dirty: Vec::new(),
+            stalled: Vec::new(),
+            silent: Vec::new(),
+            idle: Default::default(),
+            polls: 1,
+            gathers: info.domain_attr.progress == Progress::Manual,
+            max_saved: settings::MAX_SAVED_SIZE.get().max(EAGER),
+            connect_timeout: Duration::from_millis(settings::CONNECT_TIMEOUT_MS.get() as u64),
+            peer_timeout,
+            look: Instant::now() + peer_timeout / 4,
+        })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.ready.raw()
+    }
+
+    pub(crate) fn conn(&mut self, id: SlotId) -> Option<&mut Conn> {
+        self.conns.get_mut(id)?.as_deref_mut()
+    }
+
+    /// Makes progress.
+    pub(crate) fn poll<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
+        self.polls += 1;
+        self.flush_dirty(host);
+        for id in std::mem::take(&mut self.stalled) {
+            self.resume(host, id);
+        }
+        let mut found = std::mem::take(&mut self.found);
+        self.ready.collect(&mut found);
+        for &Found { number, read, write } in &found {
+            match number {
+                LISTENER => self.accept(),
+                TIMER => self.timer.set(None),
+                number => {
+                    let id = SlotId::from_wire(number);
+                    if write {
+                        self.writable(host, id);
+                    }
+                    if read {
+                        self.readable(host, id);
+                    }
+                }
+            }
+        }
+        self.found = found;
+        if self.connected.is_some() {
+            self.move_connection(host);
+        }
+        if !self.pending.is_empty() {
+            self.move_pending(host);
+        }
+        if !self.silent.is_empty() {
+            self.report_silent(host);
+        }
+        self.look_for_silence(host);
+        self.flush_dirty(host);
+    }
+
+    /// Prepares for blocking.
+    pub(crate) fn arm(&mut self) -> Arm {
+        let waits = !self.dirty.is_empty()
+            || !self.stalled.is_empty()
+            || !self.silent.is_empty()
+            || self.has_events();
+        if waits || is_readable(self.fd()) {
+            return Arm::Ready;
+        }
+        let now = Instant::now();
+        let pending = self.pending.iter().filter_map(|&id| {
+            let conn = self.conns.get(id)?.as_deref()?;
+            Some(if let Phase::Resting(again) = conn.phase { again } else { conn.deadline })
+        });
+        let look = self.needs_look().then_some(self.look);
+        let next = pending.chain(look).min();
+        self.timer.set(next.map(|next| next.saturating_duration_since(now)));
+        Arm::Armed
+    }
+
+    /// Offers bytes again for which the application had no room.
+    fn resume<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
+        if self.conn(id).is_some_and(|conn| std::mem::take(&mut conn.stalled)) {
+            self.read(host, id, true);
+        }
+    }
+
+    fn readable<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
+        match self.conn(id).map(|conn| conn.phase) {
+            Some(Phase::Ready) => self.read(host, id, false),
+            Some(Phase::Asking | Phase::Called) => self.shake_hands(host, id),
+            _ => {}
+        }
+    }
+
+    fn writable<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
+        match self.conn(id).map(|conn| conn.phase) {
+            Some(Phase::Ready) => self.flush(host, id),
+            Some(Phase::Connecting) => self.connected(host, id),
+            _ => {}
+        }
+    }
+
+    /// Reads from an established connection. `stashed`: first takes what has been read before.
+    fn read<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, stashed: bool) {
+        let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
+        let result = self.read_from(host, id, &mut conn, stashed);
+        let stalled = conn.stalled;
+        if conn.dirty {
+            self.dirty.push(id);
+        }
+        self.want(id, &mut conn);
+        if let Some(slot) = self.conns.get_mut(id) {
+            *slot = Some(conn);
+        }
+        match result {
+            Err(errno) => self.lose(host, id, errno),
+            Ok(()) if stalled => self.stalled.push(id),
+            Ok(()) => {}
+        }
+    }
+
+    fn read_from<H: Upcalls<Tcp>>(
+        &mut self,
+        host: &mut H,
+        id: SlotId,
+        conn: &mut Conn,
+        stashed: bool,
+    ) -> Result<(), Errno> {
+        let Some(peer) = conn.peer else { return Ok(()) };
+        if conn.stalled {
+            return Ok(());
+        }
+        // A payload that is here as a whole may wait for the application's room, with nothing behind it.
+        if stashed && (!conn.stash.is_empty() || conn.body.is_some()) {
+            let bytes = std::mem::take(&mut conn.stash);
+            let used = self.take(host, id, peer, conn, &bytes)?;
+            conn.stash.extend_from_slice(&bytes[used..]);
+        }
+        for _ in 0..ROUNDS {
+            if conn.stalled || !host.hungry() {
+                return Ok(());
+            }
+            let Some(lane) = self.lanes.get_mut(peer as usize) else { return Ok(()) };
+            let mut vectors = std::mem::take(&mut self.common.vectors);
+            vectors.clear();
+            let is_long =
+                conn.stash.is_empty() && conn.body.as_ref().is_some_and(|body| body.left() >= STRAIGHT);
+            let mut at = At { common: &mut self.common, lane, host, peer, on: id };
+            let grants = if is_long { conn.places(&mut at, &mut vectors) } else { Vec::new() };
+            let straight: usize = vectors.iter().map(|vector| vector.iov_len).sum();
+            let kept = conn.stash.len();
+            if self.scratch.len() < kept + SCRATCH {
+                self.scratch = vec![0; kept + SCRATCH].into();
+            }
+            self.scratch[..kept].copy_from_slice(&conn.stash);
+            conn.stash.clear();
+            // What follows a payload is read with it only if all of that has a place.
+            let all = conn.body.as_ref().is_none_or(|body| straight == 0 || straight == body.left());
+            let room = if all && vectors.len() <= VECTORS { &mut self.scratch[kept..] } else { &mut [] };
+            let asked = straight + room.len();
+            vectors.push(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
+            let Some(socket) = &conn.socket else { return Ok(()) };
+            // SAFETY: the places are lent for writing, held by the grants where they are registered memory, and the
+            // scratch memory is this end's.
+            let got = unsafe { sys::receive_pieces(socket.as_fd(), &vectors) };
+            drop(grants);
+            vectors.clear();
+            self.common.vectors = vectors;
+            self.common.counts.reads += 1;
+            let got = match got {
+                Ok(0) => return Err(Errno::ECONNRESET),
+                Ok(got) => got,
+                Err(errno) if sys::is_full(errno) => {
+                    conn.stash.extend_from_slice(&self.scratch[..kept]);
+                    return Ok(());
+                }
+                Err(errno) => return Err(errno),
+            };
+            if let Some(body) = conn.body.as_mut().filter(|_| straight > 0) {
+                body.at += got.min(straight);
+            }
+            let len = kept + got.saturating_sub(straight);
+            let scratch = std::mem::take(&mut self.scratch);
+            let taken = self.take(host, id, peer, conn, &scratch[..len]);
+            if let Ok(used) = taken {
+                conn.stash.extend_from_slice(&scratch[used..len]);
+            }
+            self.scratch = scratch;
+            taken?;
+            if got < asked {
+                return Ok(()); // the kernel has no more
+            }
+        }
+        Ok(())
+    }
+
+    /// Processes bytes of a peer.
+    fn take<H: Upcalls<Tcp>>(
+        &mut self,
+        host: &mut H,
+        id: SlotId,
+        peer: PeerId,
+        conn: &mut Conn,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return Err(Errno::ECONNRESET) };
+        let mut at = At { common: &mut self.common, lane, host, peer, on: id };
+        conn.take(&mut at, bytes).map_err(|broken| {
+            self.common.counts.broken += 1;
+            static LIMIT: Limit = Limit::new();
+            if let Some(more) = LIMIT.pass() {
+                let address = self.lanes[peer as usize].address;
+                tracing::warn!(
+                    target: "ofi::tcp::ep_data", peer = %address, more,
+                    "a peer's connection is ended: {broken}"
+                );
+            }
+            Errno::ECONNRESET
+        })
+    }
+
+    /// Registers the events that a connection waits for.
+    fn want(&self, id: SlotId, conn: &mut Conn) {
+        let wanted = conn.wanted();
+        if let Some(socket) = conn.socket.as_ref().filter(|_| conn.interest != wanted) {
+            self.ready.change(socket, id.to_wire(), wanted);
+            conn.interest = wanted;
+        }
+    }
+
+    fn flush_dirty<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
+        for id in std::mem::take(&mut self.dirty) {
+            self.flush(host, id);
+        }
+    }
+
+    /// Sends queued data.
+    pub(crate) fn flush<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
+        let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
+        let stop = self.flush_to(host, &mut conn);
+        self.want(id, &mut conn);
+        if let Some(slot) = self.conns.get_mut(id) {
+            *slot = Some(conn);
+        }
+        if let Stop::Failed(errno) = stop {
+            // What the peer has sent before says more than this end's failure to send, and must not be lost.
+            self.read(host, id, false);
+            self.lose(host, id, if errno.get() == libc::EPIPE { Errno::ECONNRESET } else { errno });
+        }
+    }
+
+    fn flush_to<H: Upcalls<Tcp>>(&mut self, host: &mut H, conn: &mut Conn) -> Stop {
+        let (Phase::Ready, Some(peer), Some(socket)) = (conn.phase, conn.peer, &conn.socket) else {
+            return Stop::Empty;
+        };
+        conn.dirty = false;
+        if conn.out.is_empty() {
+            conn.full = false;
+            return Stop::Empty;
+        }
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return Stop::Empty };
+        let mut vectors = std::mem::take(&mut self.common.vectors);
+        let (mut lender, mut calls) = (Lending { common: &mut self.common, lane, host, peer }, 0);
+        let stop = conn.out.flush(&mut lender, &mut vectors, |vectors| {
+            calls += 1;
+            // SAFETY: the queue's vectors may be read during the call.
+            unsafe { sys::send_pieces(socket.as_fd(), vectors) }
+        });
+        vectors.clear();
+        self.common.vectors = vectors;
+        self.common.counts.writes += calls;
+        self.common.counts.full += u64::from(stop == Stop::Full);
+        (conn.full, conn.wrote) = (stop == Stop::Full, self.polls);
+        stop
+    }
+
+    /// Ends a connection, and all operations in flight on it.
+    pub(crate) fn lose<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, errno: Errno) {
+        let Some(conn) = self.conns.remove(id).flatten() else { return };
+        self.pending.retain(|&other| other != id);
+        let Some(peer) = conn.peer else { return };
+        drop(conn);
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
+        let other = match (lane.conn, lane.beside) {
+            (Some(main), beside) if main == id => beside,
+            (main, Some(beside)) if beside == id => main,
+            _ => return, // another one is in its place
+        };
+        (lane.conn, lane.beside, lane.outstanding) = (None, None, 0);
+        if let Some(other) = other {
+            self.conns.remove(other);
+        }
+        tracing::info!(target: "ofi::tcp::ep_ctrl", peer = %lane.address, error = errno.name(), "a connection has ended");
+        self.common.counts.lost += 1;
+        let spools = &mut lane.spools;
+        // Messages that are here as a whole stay for their receives.
+        let whole = |spools: &Slots<_>, id| spools.get(id).is_some_and(crate::conn::Spool::is_whole);
+        host.fail_lane(
+            peer,
+            errno,
+            |_| true,
+            |token| match token {
+                Token::Spool(id) => !whole(spools, *id),
+                Token::Announced(..) => true,
+            },
+        );
+        for id in spools.ids(|spool| !spool.is_whole()) {
+            self.common.spooled -= spools.remove(id).map_or(0, |spool| spool.bytes.len());
+        }
+        self.idle.push_back(peer);
+    }
+
+    /// Moves a payload that has arrived or is arriving to a receive.
+    pub(crate) fn pull<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
+        let (on, to) = match token {
+            Token::Announced(on, number) => {
+                if let Some(conn) = self.conn(on) {
+                    conn.ask(number, To::Receive(into));
+                    self.flush(host, on);
+                }
+                return;
+            }
+            Token::Spool(id) => {
+                let Some(spool) = lane.spools.remove(id) else { return };
+                self.common.spooled -= spool.bytes.len();
+                if let Some(receiving) = host.receiving(into) {
+                    let len = spool.bytes.len().min(receiving.len);
+                    // SAFETY: the pieces are lent for this receive, and the buffer has as many bytes.
+                    unsafe { ofi_core::copy::scatter(spool.bytes.as_ptr(), len, receiving.pieces, 0) };
+                }
+                if spool.is_whole() {
+                    return host.received(into, Ok(()));
+                }
+                (spool.on, To::Receive(into))
+            }
+        };
+        self.redirect(on, to);
+    }
+
+    /// Changes the destination of the rest of an arriving payload.
+    fn redirect(&mut self, on: SlotId, to: To) {
+        if let Some(body) = self.conn(on).and_then(|conn| conn.body.as_mut()) {
+            body.to = to;
+        }
+    }
+
+    /// Discards a payload.
+    pub(crate) fn discard(&mut self, peer: PeerId, token: Token) {
+        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
+        match token {
+            Token::Announced(on, number) => {
+                if let Some(conn) = self.conn(on) {
+                    conn.ask(number, To::Nowhere);
+                    self.dirty.push(on);
+                }
+            }
+            Token::Spool(id) => {
+                let Some(spool) = lane.spools.remove(id) else { return };
+                self.common.spooled -= spool.bytes.len();
+                if !spool.is_whole() {
+                    self.redirect(spool.on, To::Nowhere);
+                }
+            }
+        }
+    }
+
+    /// The error of an address that this endpoint cannot reach.
+    fn unreachable(&self, to: SocketAddr) -> Error {
+        Error::with(
+            Errno::EADDRNOTAVAIL,
+            format!(
+                "{to} cannot be reached from {}: it needs a port, and the same address family",
+                self.bound
+            ),
+        )
+    }
+}
+
+/// Gives a connection access to the payloads that it sends.
+struct Lending<'a, H> {
+    common: &'a mut Common,
+    lane: &'a mut Peer,
+    host: &'a mut H,
+    peer: PeerId,
+}
+
+impl<H: Upcalls<Tcp>> Lender for Lending<'_, H> {
+    fn payload(&mut self, op: SlotId) -> Option<&Payload> {
+        match self.host.op(self.peer, op) {
+            Some(TcpOp::Send { payload, .. }) => Some(payload),
+            _ => None,
+        }
+    }
+
+    fn sent(&mut self, op: SlotId) {
+        if matches!(self.host.op(self.peer, op), Some(TcpOp::Send { confirm: false, .. }))
+            && self.host.finish(self.peer, op, Ok(())).is_some()
+        {
+            self.lane.outstanding = self.lane.outstanding.saturating_sub(1);
+        }
+    }
+
+    fn answered(&mut self, remote: &[RemotePiece]) {
+        self.host.accessed(&self.common.domain.regions, ofi_api::MrAccess::REMOTE_READ, remote);
+    }
+
+    fn regions(&self) -> (&Regions, Accessor<'_>) {
+        let who = Accessor { auth: &self.common.auth, peer: self.host.address(self.peer) };
+        (&self.common.domain.regions, who)
+    }
+}

@@ -1,0 +1,176 @@
+//! Posts messages, reads and writes.
+
+use ofi_api::{Error, OpFlags, Result};
+use ofi_core::slots::SlotId;
+use ofi_core::transport::{CompletionInfo, OutMessage, OutRma, Payload, Posted, Upcalls};
+
+use super::TcpEndpoint;
+use crate::Tcp;
+use crate::conn::{Announced, Phase};
+use crate::op::TcpOp;
+use crate::wire::{Packet, Pieces, RemotePiece};
+
+/// The maximum length of a payload that is copied behind its header; longer ones are sent from their own memory.
+const COPIED: usize = 4 << 10;
+/// Bytes of copies that may wait for a peer.
+const WAITING: usize = 256 << 10;
+/// The maximum bytes of copies in a batch.
+const GATHERED: usize = 32 << 10;
+/// Bytes of a tagged message's header with data: what `FI_TCP_MAX_SAVED_SIZE` counts, as in C.
+const TAGGED_HEADER: usize = 32;
+
+/// The levels that end with the peer's acknowledgement.
+const CONFIRMED: OpFlags = OpFlags::DELIVERY_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE);
+
+impl TcpEndpoint {
+    /// Whether an operation may be posted: a fence waits for operations in flight.
+    pub(super) fn may_post(&self, peer: u32, flags: OpFlags, id: SlotId) -> bool {
+        let fenced = flags.contains(OpFlags::FENCE) && self.lanes[peer as usize].outstanding > 0;
+        let conn = self.conns.get(id).and_then(Option::as_deref);
+        !fenced && conn.is_some_and(|conn| conn.out.copied() < WAITING && conn.atomics.is_empty())
+    }
+
+    /// See [`ofi_core::transport::TransportEndpoint::send`].
+    pub(crate) fn send<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
+        let id = self.connection(out.peer)?;
+        if !self.may_post(out.peer, out.flags, id) {
+            return Err(Error::AGAIN);
+        }
+        let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
+        let confirm = out.flags.intersects(CONFIRMED);
+        let tag = out.tagged.then_some(out.tag);
+        let max_saved = self.max_saved;
+        let Some(conn) = self.conn(id) else { return Err(Error::AGAIN) };
+        let announces = conn.announces && conn.phase == Phase::Ready;
+        if let Some(tag) = tag.filter(|_| announces && out.len > max_saved.saturating_sub(TAGGED_HEADER)) {
+            let free = (1..=254).find(|number| !conn.announced.contains_key(number));
+            let number = free.ok_or(Error::AGAIN)?;
+            // SAFETY: the core lends the pieces of what it posts.
+            let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
+            let op = host.open(out.peer, out.ticket, TcpOp::Send { payload, confirm });
+            conn.out.header(&Packet::Rts { number, tag, data, confirm, len: out.len as u64 }, conn.order);
+            conn.announced.insert(number, Announced { op, len: out.len, confirm });
+            self.lanes[out.peer as usize].outstanding += 1;
+            self.common.counts.announced += 1;
+            self.leave(host, id, &out.ticket, out.flags);
+            return Ok(Posted::Pending);
+        }
+        let packet = Packet::Message { tag, data, confirm, len: out.len as u64 };
+        conn.out.header(&packet, conn.order);
+        // SAFETY: the core lends the pieces of what it posts.
+        let posted = unsafe {
+            self.payload(host, id, (out.peer, out.pieces, out.len), confirm, out.flags, &out.ticket)
+        };
+        self.leave(host, id, &out.ticket, out.flags);
+        Ok(posted)
+    }
+
+    /// Queues a payload behind its header, as a copy or by reference.
+    ///
+    /// # Safety
+    /// The pieces are lent for reading: during the call if it is injected or short, otherwise until the operation ends.
+    unsafe fn payload<H: Upcalls<Tcp>>(
+        &mut self,
+        host: &mut H,
+        id: SlotId,
+        (peer, pieces, len): (u32, &[ofi_api::Piece], usize),
+        confirm: bool,
+        flags: OpFlags,
+        ticket: &CompletionInfo,
+    ) -> Posted {
+        let (polls, gathers) = (self.polls, self.gathers);
+        let (injected, more) = (flags.contains(OpFlags::INJECT), flags.contains(OpFlags::MORE));
+        let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return Posted::Done };
+        let copied = injected || len <= COPIED;
+        if copied {
+            // SAFETY: the caller's promise.
+            unsafe { conn.out.copy(pieces, len) };
+        }
+        // Before the connection is established it may still fail: then not even a copy counts as sent.
+        let is_open = conn.phase == Phase::Ready;
+        // What waits for the next poll ends in it: an application that has all its completions may never poll again.
+        let waits = conn.full || more || (gathers && ticket.signal && conn.wrote == polls);
+        if copied && !confirm && is_open && !waits {
+            return Posted::Done;
+        }
+        let op = if copied {
+            let payload = Payload::owned(Box::default());
+            if confirm { TcpOp::Confirm } else { TcpOp::Send { payload, confirm } }
+        } else {
+            // SAFETY: the caller's promise.
+            TcpOp::Send { payload: unsafe { Payload::lent(pieces.into()) }, confirm }
+        };
+        let op = host.open(peer, *ticket, op);
+        self.lanes[peer as usize].outstanding += 1;
+        if copied && !confirm {
+            conn.out.mark(op);
+        }
+        if confirm {
+            conn.acks.push_back(op);
+        }
+        if !copied {
+            conn.out.lend(op, len);
+        }
+        Posted::Pending
+    }
+
+    /// See [`ofi_core::transport::TransportEndpoint::rma`].
+    pub(crate) fn rma<H: Upcalls<Tcp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
+        let piece = |piece: &ofi_api::RemotePiece| RemotePiece {
+            addr: piece.addr,
+            len: piece.len as u64,
+            key: piece.key,
+        };
+        let Some(remote) = Pieces::new(out.remote.iter().map(piece)) else {
+            // More than `rma_iov_limit` are not posted.
+            return Ok(Posted::Done);
+        };
+        let id = self.connection(out.peer)?;
+        if !self.may_post(out.peer, out.flags, id) {
+            return Err(Error::AGAIN);
+        }
+        let Some(conn) = self.conn(id) else { return Err(Error::AGAIN) };
+        if !out.write {
+            conn.out.header(&Packet::Read { remote }, conn.order);
+            let op = host.open(out.peer, out.ticket, TcpOp::Read { pieces: out.pieces.into(), len: out.len });
+            conn.reads.push_back(op);
+            self.lanes[out.peer as usize].outstanding += 1;
+            self.leave(host, id, &out.ticket, out.flags);
+            return Ok(Posted::Pending);
+        }
+        let data = out.remote_data().map(|data| data.value);
+        // Only an acknowledgement tells a write from one that the peer refuses, by ending the connection.
+        let confirm = true;
+        conn.out.header(&Packet::Write { remote, data, confirm, len: out.len as u64 }, conn.order);
+        // SAFETY: the core lends the pieces of what it posts.
+        let posted = unsafe {
+            self.payload(host, id, (out.peer, out.pieces, out.len), confirm, out.flags, &out.ticket)
+        };
+        self.leave(host, id, &out.ticket, out.flags);
+        Ok(posted)
+    }
+
+    /// Sends queued data now, or leaves it to the batch.
+    pub(super) fn leave<H: Upcalls<Tcp>>(
+        &mut self,
+        host: &mut H,
+        id: SlotId,
+        ticket: &CompletionInfo,
+        flags: OpFlags,
+    ) {
+        let (polls, gathers) = (self.polls, self.gathers);
+        let Some(conn) = self.conn(id) else { return };
+        if conn.full || conn.phase != Phase::Ready {
+            return; // until the socket has room
+        }
+        let more = flags.contains(OpFlags::MORE);
+        let waits = more || (gathers && ticket.signal && conn.wrote == polls);
+        if waits && conn.out.copied() < GATHERED && conn.out.is_copied() {
+            if !std::mem::replace(&mut conn.dirty, true) {
+                self.dirty.push(id);
+            }
+            return;
+        }
+        self.flush(host, id);
+    }
+}

@@ -1,0 +1,37 @@
+//! Peers without a session.
+
+use std::collections::VecDeque;
+
+use ofi_core::transport::PeerId;
+use ofi_rdm::Chunks;
+
+use super::Peer;
+
+/// Peers that had no session when they were added, least recently checked first. The number of an idle peer is reused
+/// for the next new peer.
+#[derive(Default)]
+pub struct SessionlessPeers {
+    pub peers: VecDeque<PeerId>,
+    /// New peers since the last check.
+    pub new: usize,
+}
+
+impl SessionlessPeers {
+    /// Adds a peer without a session.
+    pub fn add(&mut self, lane: &mut Peer, peer: PeerId) {
+        if !std::mem::replace(&mut lane.is_loose, true) {
+            self.peers.push_back(peer);
+        }
+    }
+}
+
+/// Creates the lane of a new peer, which may have the number of a forgotten one.
+pub fn introduce(lanes: &mut Chunks<Peer>, loose: &mut SessionlessPeers, peer: u32) {
+    debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
+    match lanes.get_mut(peer as usize) {
+        Some(lane) => lane.renew(),
+        None => lanes.push(Peer::default()),
+    }
+    loose.new += 1;
+    loose.add(&mut lanes[peer as usize], peer);
+}

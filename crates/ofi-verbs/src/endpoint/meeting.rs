@@ -1,0 +1,454 @@
+//! Establishing the connection of two endpoints: rdma_cm, with a `Greeting` as private data.
+//!
+//! If both ends start at the same time, the request of the end with the lower address wins. The other end accepts it,
+//! and its own request is refused with [`CROSSED`], which is not a failure. A request contains the number of requests
+//! that its endpoint has made. This distinguishes a late request, which was in flight while the other one established
+//! the connection, from that of a peer that has lost the connection.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use ofi_api::Errno;
+use ofi_core::transport::{PeerId, Upcalls};
+
+use super::VerbsEndpoint;
+use crate::peer::{Common, Link, Peer};
+use crate::rc::{self, CmEventKind, ConnParam, Connection, Event};
+use crate::settings::{RETRIES, connect_timeout};
+use crate::wire::PAYLOAD;
+use crate::{Verbs, address};
+
+const MAGIC: [u8; 4] = *b"ofv1";
+/// The reason of a refusal that is no failure.
+pub const CROSSED: &[u8] = b"ofv1 crossed";
+
+/// With fewer credits, two ends may wait for each other forever.
+const LEAST_CREDITS: usize = 4;
+
+/// The private data that both ends exchange when they connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    /// The address at which the sender listens.
+    pub address: SocketAddr,
+    /// Credits for the receiver of the greeting.
+    pub credits: u16,
+    /// Distinguishes the sender from an earlier endpoint with its address.
+    pub incarnation: u64,
+    /// Number of requests that the sender has made.
+    pub attempts: u32,
+}
+
+impl Greeting {
+    /// Its length, which is less than the 56 bytes that a request has room for.
+    const LEN: usize = 4 + 16 + 2 + 4 + 2 + 8 + 4;
+
+    /// Encodes the greeting, with numbers in network order: `ofv1`, address, port, scope, credits, incarnation,
+    /// attempts.
+    pub fn encode(&self) -> [u8; Self::LEN] {
+        let (ip, scope) = match self.address {
+            SocketAddr::V4(v4) => (v4.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(v6) => (*v6.ip(), v6.scope_id()),
+        };
+        let mut bytes = [0; Self::LEN];
+        let mut at = 0;
+        let mut put = |part: &[u8]| {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        };
+        put(&MAGIC);
+        put(&ip.octets());
+        put(&self.address.port().to_be_bytes());
+        put(&scope.to_be_bytes());
+        put(&self.credits.to_be_bytes());
+        put(&self.incarnation.to_be_bytes());
+        put(&self.attempts.to_be_bytes());
+        bytes
+    }
+
+    /// Parses a greeting, after which a device may have put zeros. `None` for another program's data.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (bytes, _) = bytes.split_first_chunk::<{ Self::LEN }>()?;
+        fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+            std::array::from_fn(|index| bytes[at + index])
+        }
+        if part::<4>(bytes, 0) != MAGIC {
+            return None;
+        }
+        let ip = Ipv6Addr::from(part::<16>(bytes, 4));
+        let port = u16::from_be_bytes(part(bytes, 20));
+        let address = match ip.to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(IpAddr::V4(Ipv4Addr::from(v4.octets())), port),
+            None => std::net::SocketAddrV6::new(ip, port, 0, u32::from_be_bytes(part(bytes, 22))).into(),
+        };
+        let credits = u16::from_be_bytes(part(bytes, 26));
+        if port == 0 || usize::from(credits) < LEAST_CREDITS {
+            return None;
+        }
+        Some(Self {
+            address: address::canonical(address),
+            credits,
+            incarnation: u64::from_be_bytes(part(bytes, 28)),
+            attempts: u32::from_be_bytes(part(bytes, 36)),
+        })
+    }
+}
+
+/// This end's greeting for a new connection of a lane. Slots still held by records of an earlier connection count
+/// against its credits.
+fn greeting(lane: &mut Peer, common: &Common) -> [u8; Greeting::LEN] {
+    let credits = common.grant.saturating_sub(lane.held_slots()).max(LEAST_CREDITS);
+    (lane.used, lane.owed) = (common.grant - credits, 0);
+    Greeting {
+        address: common.adapter.address,
+        credits: credits as u16,
+        incarnation: common.incarnation,
+        attempts: common.attempts,
+    }
+    .encode()
+}
+
+/// Maximum number of concurrent remote reads of a connection in each direction.
+const READS: u8 = 4;
+
+fn param<'a>(private_data: &'a [u8], common: &Common) -> ConnParam<'a> {
+    common.timers.param(private_data, READS, RETRIES)
+}
+
+/// Accepts a request to connect.
+fn accept(lane: &mut Peer, common: &Common, id: &mut dyn Connection) -> rc::Result<()> {
+    common.timers.before(|code| id.set_ack_timeout(code));
+    let data = greeting(lane, common);
+    id.create_qp()?;
+    id.accept(param(&data, common))
+}
+
+impl VerbsEndpoint {
+    /// Starts to connect to a peer.
+    pub fn connect(&mut self, peer: PeerId) {
+        let lane = &mut self.lanes[peer as usize];
+        let common = &mut self.common;
+        if let Some(errno) = common.gone {
+            lane.ending.get_or_insert(errno);
+            return common.hold(&mut lane.is_dirty, peer);
+        }
+        let from = SocketAddr::new(common.adapter.address.ip(), 0);
+        let queues = &common.adapter.queues;
+        match queues.call(from, lane.address, connect_timeout()) {
+            Ok(id) => {
+                self.ids.insert(id.number(), peer);
+                lane.link = Link::Resolving(id, queues.now() + connect_timeout());
+                self.meetings += 1;
+                self.watch(peer);
+            }
+            Err(error) => {
+                tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %lane.address, "cannot connect");
+                lane.ending.get_or_insert(Errno::from_raw(error.errno));
+                common.hold(&mut lane.is_dirty, peer);
+            }
+        }
+    }
+
+    /// Handles events of the device and of connections.
+    pub fn meet<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
+        self.take_device_events();
+        loop {
+            match self.common.adapter.queues.event() {
+                Ok(Some(event)) => self.take_event(host, event),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, "cannot read events of connections");
+                    break;
+                }
+            }
+        }
+        let now = self.common.adapter.queues.now();
+        self.meetings = 0;
+        self.next_deadline = None;
+        self.live.retain(|&peer| {
+            let lane = &mut self.lanes[peer as usize];
+            let Some(deadline) = lane.link.deadline() else {
+                lane.probe(&mut self.common, peer, now);
+                lane.is_live = lane.link.open().is_some();
+                return lane.is_live;
+            };
+            self.meetings += 1;
+            if deadline <= now {
+                lane.ending.get_or_insert(Errno::ETIMEDOUT);
+                self.common.hold(&mut lane.is_dirty, peer);
+            } else if self.next_deadline.is_none_or(|next| deadline < next) {
+                self.next_deadline = Some(deadline);
+            }
+            true
+        });
+    }
+
+    /// Adds the lane to those whose connections are checked.
+    fn watch(&mut self, peer: PeerId) {
+        if !std::mem::replace(&mut self.lanes[peer as usize].is_live, true) {
+            self.live.push(peer);
+        }
+    }
+
+    fn take_event<H: Upcalls<Verbs>>(&mut self, host: &mut H, event: Event) {
+        if event.kind == CmEventKind::Request {
+            return self.take_request(host, event);
+        }
+        // An event of a dropped identifier, or of the listener.
+        let Some(&peer) = self.ids.get(&event.id) else { return };
+        if !matches!(event.kind, CmEventKind::Established | CmEventKind::Other)
+            && self.lanes[peer as usize].is_connected()
+        {
+            // The device may already have reported the reason for the end, and records that arrived before it.
+            self.take_rest(host);
+        }
+        let lane = &mut self.lanes[peer as usize];
+        if lane.link.id().map(Connection::number) != Some(event.id) {
+            return;
+        }
+        let common = &mut self.common;
+        let link = std::mem::replace(&mut lane.link, Link::Closed);
+        let failed = match (link, event.kind) {
+            (Link::Resolving(id, at), CmEventKind::AddressResolved) => {
+                let result = id.resolve_route(connect_timeout());
+                lane.link = Link::Resolving(id, at);
+                result.err()
+            }
+            (Link::Resolving(mut id, at), CmEventKind::RouteResolved) => {
+                common.attempts += 1;
+                common.timers.before(|code| id.set_ack_timeout(code));
+                let data = greeting(lane, common);
+                let result = id.create_qp().and_then(|()| id.connect(param(&data, common)));
+                if let Some((qp, inline)) = id.qp() {
+                    self.qps.insert(qp, peer);
+                    lane.inline = inline;
+                }
+                lane.link = Link::Asking(id, at);
+                result.err()
+            }
+            (Link::Asking(id, _), CmEventKind::Established) => match Greeting::parse(&event.private_data) {
+                Some(greeting) => {
+                    lane.greeted(&greeting);
+                    lane.opened(common, peer, id);
+                    None
+                }
+                None => {
+                    lane.link = Link::Asking(id, common.adapter.queues.now());
+                    common.counts.malformed += 1;
+                    lane.ending.get_or_insert(Errno::ECONNREFUSED);
+                    common.hold(&mut lane.is_dirty, peer);
+                    None
+                }
+            },
+            (Link::Asking(id, at), CmEventKind::Rejected) => {
+                if event.private_data.starts_with(CROSSED) {
+                    drop(id);
+                    lane.link = Link::Crossed(at);
+                } else {
+                    lane.link = Link::Asking(id, at);
+                    lane.ending.get_or_insert(Errno::ECONNREFUSED);
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+                None
+            }
+            (Link::Accepting(id, _), CmEventKind::Established) => {
+                lane.opened(common, peer, id);
+                None
+            }
+            // A record arrived before the event.
+            (link @ Link::Open(_), CmEventKind::Established) => {
+                lane.link = link;
+                None
+            }
+            (link, kind) => {
+                let was_open = matches!(link, Link::Open(_));
+                lane.link = link;
+                if kind != CmEventKind::Other {
+                    let errno = match (kind, was_open) {
+                        (CmEventKind::DeviceRemoved, _) => Errno::ENODEV,
+                        (_, true) => Errno::ECONNRESET,
+                        (CmEventKind::Failed, _) => Errno::EHOSTUNREACH,
+                        _ => Errno::ECONNREFUSED,
+                    };
+                    lane.ending.get_or_insert(errno);
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+                None
+            }
+        };
+        if let Some(error) = failed {
+            tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %lane.address, "cannot connect");
+            lane.ending.get_or_insert(Errno::from_raw(error.errno));
+            common.hold(&mut lane.is_dirty, peer);
+        }
+    }
+
+    fn take_request<H: Upcalls<Verbs>>(&mut self, host: &mut H, event: Event) {
+        let Some(mut id) = event.request else { return };
+        if self.common.gone.is_some() {
+            return; // the request is refused as it is dropped
+        }
+        let Some(greeting) = Greeting::parse(&event.private_data) else {
+            self.common.counts.malformed += 1;
+            let _ = id.reject(b"not an endpoint of provider verbs");
+            return;
+        };
+        // The port is from the greeting, but the address is from the network, so that a stranger cannot replace a
+        // connected peer.
+        if id.peer_address().is_some_and(|from| address::canonical(from).ip() != greeting.address.ip()) {
+            self.common.counts.malformed += 1;
+            let _ = id.reject(b"the greeting has another address");
+            return;
+        }
+        let peer = self.peer_at(host, greeting.address);
+        let own = self.common.adapter.address;
+        let lane = &mut self.lanes[peer as usize];
+        if greeting.incarnation == self.common.incarnation {
+            return self.reflect(peer, id);
+        }
+        let sign = (greeting.incarnation, greeting.attempts);
+        let is_old = lane.attempt.is_some_and(|(incarnation, attempts)| {
+            incarnation == greeting.incarnation && attempts >= greeting.attempts
+        });
+        let asking = matches!(lane.link, Link::Resolving(..) | Link::Asking(..));
+        let wins = (own.ip(), own.port()) < (lane.address.ip(), lane.address.port());
+        if is_old || (asking && wins && lane.ending.is_none()) {
+            let _ = id.reject(CROSSED);
+            return;
+        }
+        if matches!(lane.link, Link::Open(_) | Link::Accepting(..)) {
+            // The peer has lost the connection, another process has replaced it, or both ends have closed the idle
+            // connection.
+            self.hang_up(host, peer);
+            if self.lanes[peer as usize].has_agreed() {
+                self.lanes[peer as usize].put_away(&mut self.common, peer);
+            } else {
+                // The peer no longer expects answers to its reads, so records after them need not wait. Messages that
+                // the application has no room for stay: the request does not wait for that.
+                loop {
+                    self.lanes[peer as usize].reads.clear();
+                    self.resume(host, peer);
+                    if !self.lanes[peer as usize].is_read() {
+                        break; // otherwise a waiting read has started
+                    }
+                }
+                let lane = &mut self.lanes[peer as usize];
+                lane.lose(&mut self.common, host, peer, Errno::ECONNRESET);
+            }
+        }
+        let lane = &mut self.lanes[peer as usize];
+        if lane.held_slots() >= 2 * self.common.grant {
+            let _ = id.reject(b"messages of earlier connections wait for the application");
+            return;
+        }
+        lane.attempt = Some(sign);
+        let common = &mut self.common;
+        let accepted = accept(lane, common, &mut *id);
+        match accepted {
+            Ok(()) => {
+                lane.greeted(&greeting);
+                self.ids.insert(id.number(), peer);
+                if let Some((qp, inline)) = id.qp() {
+                    self.qps.insert(qp, peer);
+                    lane.inline = inline;
+                }
+                lane.link = Link::Accepting(id, common.adapter.queues.now() + connect_timeout());
+                lane.ending = None;
+                self.watch(peer);
+            }
+            Err(error) => {
+                tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, from = %greeting.address, "cannot accept");
+            }
+        }
+    }
+}
+
+impl VerbsEndpoint {
+    /// Handles an endpoint's connection to itself: both ends belong to one lane.
+    fn reflect(&mut self, peer: PeerId, mut id: Box<dyn Connection>) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let accepted = accept(lane, common, &mut *id);
+        match (accepted, id.qp()) {
+            (Ok(()), Some((qp, _))) => {
+                self.qps.insert(qp, peer);
+                lane.mirror = Some(id);
+            }
+            (accepted, _) => {
+                tracing::warn!(target: "ofi::verbs::ep_ctrl", error = ?accepted.err(), "cannot accept itself");
+                lane.ending.get_or_insert(Errno::EIO);
+                common.hold(&mut lane.is_dirty, peer);
+            }
+        }
+    }
+
+    /// Removes a lane without a connection from the tables of connections.
+    pub fn unlink(&mut self, peer: PeerId) {
+        self.ids.retain(|_, other| *other != peer);
+        self.qps.retain(|_, other| *other != peer);
+    }
+}
+
+impl Peer {
+    /// Handles the arrival of a record. Over a connection that this end accepted, a record may arrive before rdma_cm
+    /// reports that the connection is established.
+    #[inline]
+    pub fn heard(&mut self, common: &mut Common, peer: PeerId) {
+        if !matches!(self.link, Link::Accepting(..)) {
+            return;
+        }
+        if let Link::Accepting(id, _) = std::mem::replace(&mut self.link, Link::Closed) {
+            self.opened(common, peer, id);
+        }
+    }
+
+    /// The connection is established.
+    pub fn opened(&mut self, common: &mut Common, peer: PeerId, id: Box<dyn Connection>) {
+        common.timers.after(|code| id.set_rnr_timer(code));
+        tracing::info!(
+            target: "ofi::verbs::ep_ctrl",
+            peer = %self.address, credits = self.credits, inline = self.inline,
+            "a session has begun"
+        );
+        tracing::debug!(
+            target: "ofi::verbs::ep_data",
+            peer = %self.address, protocol = "eager", up_to = PAYLOAD,
+            "chose the protocol of short messages to a peer; longer ones are announced (rendezvous)"
+        );
+        self.link = Link::Open(id);
+        self.last_use = common.turn;
+        common.counts.connections += 1;
+        common.hold(&mut self.is_dirty, peer);
+        if self.wished {
+            self.wish(common, peer, true); // an earlier connection, which had the wish, was put away
+        }
+    }
+
+    /// Sets the lane's credits from the peer's greeting.
+    fn greeted(&mut self, greeting: &Greeting) {
+        self.credits = usize::from(greeting.credits);
+        self.reserve = self.credits / 4;
+        self.held = self.credits / 8;
+        self.attempt = Some((greeting.incarnation, greeting.attempts));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_come_back_and_strangers_do_not_pass() {
+        for text in ["10.0.0.1:5", "[fd00::1]:65535", "[fe80::1%3]:1"] {
+            let address = text.parse().unwrap();
+            let greeting = Greeting { address, credits: 32, incarnation: u64::MAX, attempts: 7 };
+            let mut bytes = greeting.encode().to_vec();
+            assert!(bytes.len() <= 56);
+            bytes.resize(56, 0); // like the padding of InfiniBand
+            assert_eq!(Greeting::parse(&bytes), Some(greeting));
+            for cut in 0..Greeting::LEN {
+                assert_eq!(Greeting::parse(&bytes[..cut]), None);
+            }
+            bytes[0] ^= 1;
+            assert_eq!(Greeting::parse(&bytes), None);
+        }
+        assert_eq!(Greeting::parse(&[0; 56]), None);
+    }
+}

@@ -1,0 +1,659 @@
+//! All lanes of a reliable datagram endpoint over its device.
+
+mod meeting;
+mod retiring;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ofi_api::{AddrFormat, Address, Errno, Error, Info, MsgOrder, Result};
+use ofi_core::domain::DomainPart;
+use ofi_core::slots::SlotId;
+use ofi_core::transport::record::{Broken, Words, flag};
+use ofi_core::transport::{Arm, PeerId, Upcalls};
+use ofi_ring::cq_arm::{CqArm, may_sleep};
+use rustc_hash::FxHashMap;
+
+use crate::adapter::{Adapter, Ended, Posted as Request};
+use crate::events::Failed;
+use crate::peer::{Common, DETACHED, EndpointCounts, Link, NextStep, Peer, RecordPart};
+use crate::rc::{Status, WorkCompletion};
+use crate::timers::Timers;
+use crate::wire::{HEAD, PAYLOAD, kind, unpack};
+use crate::{Verbs, address, probe, settings};
+
+/// Maximum payload bytes that one endpoint holds for receivers without room.
+const KEPT_LIMIT: usize = 64 << 20;
+/// Maximum number of completion queue entries that one poll reads.
+const MAX_COMPLETIONS_PER_POLL: usize = 256;
+/// Number of polls per check for connection events, if none is expected.
+const POLLS_PER_EVENT_CHECK: u64 = 64;
+
+/// The lanes of one endpoint.
+pub struct VerbsEndpoint {
+    pub(crate) lanes: Vec<Peer>,
+    peers: FxHashMap<SocketAddr, PeerId>,
+    /// Lanes by the identifiers and by the queue pairs of their connections.
+    pub(crate) ids: FxHashMap<usize, PeerId>,
+    pub(crate) qps: FxHashMap<u32, PeerId>,
+    /// Lanes with an established or pending connection, and some that have lost theirs since the last check.
+    pub(crate) live: Vec<PeerId>,
+    /// Number of connections in progress.
+    pub(crate) meetings: usize,
+    pub(crate) next_deadline: Option<Instant>,
+    /// Completion queue entries that were read when it was armed.
+    ready: VecDeque<WorkCompletion>,
+    /// Number of withdrawn registrations that were processed.
+    withdrawals: u64,
+    // Declared last: queue pairs are dropped before the memory that they use.
+    pub(crate) common: Common,
+}
+
+impl VerbsEndpoint {
+    pub(crate) fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info, name: Option<&Address>) -> Result<Self> {
+        let source = info.src_addr.as_ref().filter(|source| address::socket(source).is_ok());
+        let wanted = domain.transport.source(name.or(source), info.addr_format)?;
+        if wanted.is_ipv6() != (info.addr_format == AddrFormat::SockaddrIn6) {
+            return Err(Error::with(
+                Errno::EADDRNOTAVAIL,
+                format!("{wanted} is not of the info's addr_format, {}", info.addr_format),
+            ));
+        }
+        let incarnation = getrandom::u64().map_err(|error| Error::with(Errno::EIO, error.to_string()))?;
+        let common = Common {
+            domain: Arc::clone(domain),
+            caps: info.caps,
+            orders_messages: info.tx_attr.msg_order.intersects(MsgOrder::WAS | MsgOrder::RAS),
+            adapter: Adapter::new(&*domain.transport.device, wanted)?,
+            kept: 0,
+            kept_limit: KEPT_LIMIT,
+            wishing: Vec::new(),
+            dirty: Vec::new(),
+            stalled: Vec::new(),
+            grant: settings::PEER_CREDITS.get(),
+            timers: Timers::read().map_err(settings::unusable)?,
+            gone: None,
+            closing: false,
+            incarnation,
+            attempts: 0,
+            turn: 0,
+            counts: EndpointCounts::default(),
+        };
+        Ok(Self {
+            lanes: Vec::new(),
+            peers: FxHashMap::default(),
+            ids: FxHashMap::default(),
+            qps: FxHashMap::default(),
+            live: Vec::new(),
+            meetings: 0,
+            next_deadline: None,
+            ready: VecDeque::new(),
+            withdrawals: domain.transport.withdrawals(),
+            common,
+        })
+    }
+
+    /// The peer with this address. A new peer is introduced to the core.
+    pub(crate) fn peer_at<H: Upcalls<Verbs>>(&mut self, host: &mut H, address: SocketAddr) -> PeerId {
+        if let Some(&peer) = self.peers.get(&address) {
+            return peer;
+        }
+        let peer = self.lanes.len() as PeerId;
+        self.lanes.push(Peer::new(address));
+        self.peers.insert(address, peer);
+        host.introduce(peer, &Address::from(address));
+        peer
+    }
+
+    /// Prepares a lane for a post. The lane connects at first use.
+    pub(crate) fn lane(&mut self, peer: PeerId) -> Result<()> {
+        let lane = &self.lanes[peer as usize];
+        if lane.ending.is_some() {
+            return Err(Error::AGAIN); // the next poll ends it
+        }
+        if matches!(lane.link, Link::Closed) {
+            self.connect(peer);
+            // Nothing is queued on the lane yet: the caller gets the error, and does not retry forever.
+            if let Some(errno) = self.lanes[peer as usize].ending.take() {
+                return Err(Error::with(
+                    errno,
+                    match self.common.gone {
+                        Some(_) => {
+                            "the device is lost; close the endpoint and its domain, and call getinfo again"
+                        }
+                        None => {
+                            "the device cannot start a connection to this peer; check its address and the route"
+                        }
+                    },
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn poll<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
+        self.common.turn += 1;
+        if self.meetings > 0 || self.common.turn.is_multiple_of(POLLS_PER_EVENT_CHECK) {
+            self.meet(host);
+            self.retire();
+        }
+        let common = &mut self.common;
+        for peer in std::mem::take(&mut common.stalled) {
+            self.resume(host, peer);
+        }
+        let mut taken = 0;
+        while taken < MAX_COMPLETIONS_PER_POLL && host.hungry() {
+            if self.ready.is_empty() && self.refill() == 0 {
+                break;
+            }
+            while host.hungry()
+                && let Some(entry) = self.ready.pop_front()
+            {
+                taken += 1;
+                self.take(host, &entry);
+            }
+        }
+        if !self.common.wishing.is_empty() {
+            self.lift_wishes(host);
+        }
+        if self.common.domain.transport.withdrawals() != self.withdrawals {
+            self.tell_withdrawn();
+        }
+        for peer in std::mem::take(&mut self.common.dirty) {
+            self.tend(host, peer);
+        }
+    }
+
+    /// Reads entries of the completion queue.
+    pub(crate) fn refill(&mut self) -> usize {
+        let polled = self.common.adapter.queues.poll(&mut self.ready);
+        polled.unwrap_or_else(|error| {
+            if self.common.gone.is_none() {
+                tracing::error!(target: "ofi::verbs::cq", %error, "the completion queue is lost");
+                self.lost(Errno::EIO);
+            }
+            0
+        })
+    }
+
+    /// Processes the device's events, and ends the connections whose queue pair or queue has failed.
+    pub(crate) fn take_device_events(&mut self) {
+        while let Some(failed) = self.common.adapter.watch.next() {
+            match failed {
+                Failed::Device => {
+                    tracing::error!(target: "ofi::verbs::domain", "the device is lost");
+                    self.lost(Errno::ENODEV);
+                }
+                Failed::Queue(queue) if self.common.adapter.queues.has_queue(queue) => {
+                    tracing::error!(target: "ofi::verbs::cq", "a queue of the endpoint has failed");
+                    self.lost(Errno::EIO);
+                }
+                Failed::Pair(qp) => {
+                    let Some(&peer) = self.qps.get(&qp) else { continue };
+                    let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+                    tracing::warn!(target: "ofi::verbs::ep_data", qp, to = %lane.address, "the device reports that a queue pair has failed");
+                    common.adapter.watch.failures += 1;
+                    lane.ending.get_or_insert(Errno::EIO);
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+                Failed::Queue(_) => {} // another endpoint's
+            }
+        }
+    }
+
+    /// Handles the loss of the device: ends all connections for good.
+    #[cold]
+    fn lost(&mut self, errno: Errno) {
+        let common = &mut self.common;
+        common.adapter.watch.failures += 1;
+        if common.gone.is_some() {
+            return;
+        }
+        common.gone = Some(errno);
+        let Adapter { watch, waiter, queues, .. } = &mut common.adapter;
+        watch.mute(waiter, queues.fd());
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            if !matches!(lane.link, Link::Closed) {
+                lane.ending.get_or_insert(errno);
+                common.hold(&mut lane.is_dirty, peer as PeerId);
+            }
+        }
+    }
+
+    /// Processes records that arrived before a connection ended, even if the core wants no more.
+    pub(crate) fn take_rest<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
+        loop {
+            while let Some(entry) = self.ready.pop_front() {
+                self.take(host, &entry);
+            }
+            if self.refill() == 0 {
+                return;
+            }
+        }
+    }
+
+    fn take<H: Upcalls<Verbs>>(&mut self, host: &mut H, entry: &WorkCompletion) {
+        match self.common.adapter.sort(entry) {
+            Ended::Returned { slot } => self.common.adapter.receive(slot),
+            Ended::Received { slot, qp, len } => match self.qps.get(&qp) {
+                Some(&peer) => self.take_record(host, peer, slot, len),
+                None => self.common.adapter.receive(slot),
+            },
+            Ended::Unasked { slot, qp } => match self.qps.get(&qp) {
+                Some(&peer) => self.broken(peer, Some(slot)),
+                None => self.common.adapter.receive(slot),
+            },
+            Ended::Request { id, status } => {
+                let Some(posted) = self.common.adapter.posted.remove(id) else { return };
+                let peer = posted.peer();
+                let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+                lane.requests -= 1;
+                let result = outcome(status);
+                if result.is_ok() {
+                    lane.end_quiet(common, posted.number());
+                }
+                match posted {
+                    Request::Send { slot, mark, marks, quiet, .. } => {
+                        common.adapter.end_send(slot, quiet);
+                        if result.is_ok() {
+                            for mark in mark.into_iter().chain(marks) {
+                                lane.sent(host, peer, mark);
+                            }
+                        }
+                    }
+                    Request::Step { transfer, reads, is_access, .. } => {
+                        common.adapter.reads -= usize::from(reads);
+                        lane.reads_out -= usize::from(reads && is_access);
+                        if is_access {
+                            lane.note_refusal(result);
+                        }
+                        lane.fetched(common, host, peer, transfer, result);
+                    }
+                    Request::Alone { op, reads, held, .. } => {
+                        common.adapter.reads -= usize::from(reads);
+                        lane.reads_out -= usize::from(reads);
+                        lane.note_refusal(result);
+                        lane.alone_ended(common, host, (peer, op), held, result);
+                    }
+                }
+                if let Err(errno) = result {
+                    tracing::debug!(target: "ofi::verbs::ep_data", ?status, to = %lane.address, "a request failed");
+                    // Only the refused access itself ends with `EKEYREJECTED`.
+                    lane.ending.get_or_insert(match errno {
+                        Errno::EKEYREJECTED => Errno::ECONNRESET,
+                        errno => errno,
+                    });
+                }
+                let is_over = lane.ending.is_some() || lane.retiring.is_some();
+                if lane.waits() || lane.owes_credits(common) || is_over {
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+            }
+        }
+    }
+
+    /// Processes a record, or holds it until there is room.
+    fn take_record<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId, slot: u32, len: usize) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        common.counts.received += 1;
+        lane.heard(common, peer);
+        lane.last_use = common.turn;
+        let record = common.adapter.record(slot, 0, len);
+        let head = record.first_chunk::<HEAD>().copied();
+        let Some([what, _, high, low, 0, 0, 0, 0]) = head.filter(|head| flag::are_known(head[1])) else {
+            return self.broken(peer, Some(slot));
+        };
+        lane.credits += usize::from(u16::from_be_bytes([high, low]));
+        lane.used += usize::from(what != kind::CREDIT);
+        if lane.used > common.grant {
+            return self.broken(peer, Some(slot)); // it would take the receives of others
+        }
+        match what {
+            kind::CREDIT => common.adapter.receive(slot),
+            kind::PACK => match unpack(record) {
+                Ok(parts) => {
+                    let count = parts.len();
+                    for (index, (at, len)) in parts.into_iter().enumerate() {
+                        let part = RecordPart { slot, at, len, last: index + 1 == count, orphan: false };
+                        if self.take_part(host, peer, part).is_err() {
+                            return self.broken(peer, Some(slot));
+                        }
+                    }
+                }
+                Err(Broken) => return self.broken(peer, Some(slot)),
+            },
+            _ => {
+                let part = RecordPart { slot, at: 0, len, last: true, orphan: false };
+                if self.take_part(host, peer, part).is_err() {
+                    return self.broken(peer, Some(slot));
+                }
+            }
+        }
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        if lane.waits() || lane.owes_credits(common) {
+            common.hold(&mut lane.is_dirty, peer);
+        }
+    }
+
+    /// Processes a record, or holds it behind earlier ones.
+    fn take_part<H: Upcalls<Verbs>>(
+        &mut self,
+        host: &mut H,
+        peer: PeerId,
+        part: RecordPart,
+    ) -> Result<(), Broken> {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let what = common.adapter.record(part.slot, part.at, part.len)[0];
+        if what < kind::ANSWERS && (!lane.stalled.is_empty() || lane.is_read()) {
+            lane.stalled.push_back(part);
+            return Ok(());
+        }
+        match dispatch(lane, common, host, peer, part)? {
+            NextStep::Next => lane.taken(common, part),
+            NextStep::Stop => {
+                common.counts.stalls += 1;
+                lane.stalled.push_front(part);
+                common.stalled.push(peer);
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles a protocol violation: drops the peer's records, and ends the lane. `slot` is a slot that is not among
+    /// the stalled.
+    fn broken(&mut self, peer: PeerId, slot: Option<u32>) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        common.counts.malformed += 1;
+        let stalled = std::mem::take(&mut lane.stalled);
+        // If a pack broke in the middle, its stalled records are in the given slot, and none of them is marked as the
+        // last.
+        for part in stalled.iter().filter(|part| part.last) {
+            common.adapter.receive(part.slot);
+        }
+        if let Some(slot) = slot {
+            common.adapter.receive(slot);
+        }
+        lane.ending.get_or_insert(Errno::EIO);
+        common.hold(&mut lane.is_dirty, peer);
+    }
+
+    /// Offers held records to the core again.
+    pub(crate) fn resume<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
+        loop {
+            let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+            if lane.is_read() {
+                return; // continues when these reads are served
+            }
+            let Some(part) = lane.stalled.pop_front() else { return };
+            let taken =
+                if host.hungry() { dispatch(lane, common, host, peer, part) } else { Ok(NextStep::Stop) };
+            match taken {
+                Ok(NextStep::Next) => {
+                    lane.taken(common, part);
+                    common.hold(&mut lane.is_dirty, peer);
+                }
+                Ok(NextStep::Stop) => {
+                    lane.stalled.push_front(part);
+                    return common.stalled.push(peer);
+                }
+                // A pack's slot is given back with its last record, which is among the stalled.
+                Err(Broken) => return self.broken(peer, part.last.then_some(part.slot)),
+            }
+        }
+    }
+
+    /// Posts queued records and requests of a lane, and ends the lane if its connection is over.
+    fn tend<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        lane.is_dirty = false;
+        if lane.is_retired() {
+            return self.put_away(host, peer);
+        }
+        let reading = lane.is_read();
+        if lane.ending.is_some() {
+            lane.reads.clear(); // no peer expects the answers any more, and records after the reads need not wait
+        }
+        if !lane.flush(common, host, peer) || lane.is_read() {
+            common.hold(&mut lane.is_dirty, peer);
+        }
+        if reading && !lane.is_read() && !lane.stalled.is_empty() {
+            self.resume(host, peer);
+        }
+        let lane = &mut self.lanes[peer as usize];
+        let Some(errno) = lane.ending else {
+            // The connection was ended elsewhere, and refused accesses must go to their owner; or the connection was
+            // put away, and a payload must be fetched.
+            if matches!(lane.link, Link::Closed) && lane.wants_connection() {
+                self.connect(peer);
+            }
+            return;
+        };
+        // Records that arrived before the end are processed first.
+        if self.ready.is_empty() && self.refill() == 0 && self.lanes[peer as usize].stalled.is_empty() {
+            self.hang_up(host, peer);
+            let lane = &mut self.lanes[peer as usize];
+            if lane.has_agreed() {
+                return self.put_away(host, peer);
+            }
+            lane.lose(&mut self.common, host, peer, errno);
+            if lane.has_commands() {
+                self.connect(peer); // for the refused accesses
+            }
+        } else {
+            let lane = &mut self.lanes[peer as usize];
+            self.common.hold(&mut lane.is_dirty, peer);
+        }
+    }
+
+    /// Notifies peers of withdrawn keys. Until a peer is notified, an access with such a key by its device ends the
+    /// connection.
+    #[cold]
+    fn tell_withdrawn(&mut self) {
+        self.withdrawals = self.common.domain.transport.withdrawals();
+        for &peer in &self.live {
+            self.lanes[peer as usize].tell_withdrawn(&mut self.common, peer);
+        }
+    }
+
+    /// Tells peers to stop holding payloads.
+    #[cold]
+    fn lift_wishes<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
+        for peer in std::mem::take(&mut self.common.wishing) {
+            if !host.may_hold(peer, PAYLOAD) {
+                self.common.wishing.push(peer);
+                continue;
+            }
+            let lane = &mut self.lanes[peer as usize];
+            lane.wished = false;
+            lane.wish(&mut self.common, peer, false);
+        }
+    }
+
+    pub(crate) fn arm(&mut self) -> Arm {
+        if !self.common.dirty.is_empty() || !self.common.stalled.is_empty() || !self.ready.is_empty() {
+            return Arm::Ready;
+        }
+        if !may_sleep(self) {
+            return Arm::Ready;
+        }
+        if self.common.adapter.watch.is_ready() {
+            self.meetings += 1; // makes the next poll check
+            return Arm::Ready;
+        }
+        let now = self.common.adapter.queues.now();
+        let mut wait = self.next_deadline.filter(|_| self.meetings > 0);
+        if self.may_retire() {
+            self.meetings += 1; // makes the next poll do that
+            return Arm::Ready;
+        }
+        if self.live.iter().any(|&peer| self.lanes[peer as usize].awaits_word(self.common.turn)) {
+            let probe = now + probe::interval();
+            wait = Some(wait.map_or(probe, |at| at.min(probe)));
+            self.meetings += 1; // makes the next poll check
+        }
+        self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(now)));
+        Arm::Armed
+    }
+
+    /// Waits briefly for the arrival of fire-and-forget messages, and of answers to operations that this end executed.
+    /// Queued frames are sent as credits arrive.
+    fn close(&mut self) {
+        let end = self.common.adapter.queues.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
+        self.common.closing = true;
+        for peer in 0..self.lanes.len() {
+            self.lanes[peer].flush_frames(&mut self.common, peer as PeerId);
+            self.lanes[peer].await_quiet(&mut self.common, peer as PeerId);
+        }
+        while self.lanes.iter().any(Peer::is_awaited) && self.common.adapter.queues.now() < end {
+            if self.ready.is_empty() && self.refill() == 0 {
+                // Perhaps no slot was free before, because requests of other lanes used them.
+                for peer in 0..self.lanes.len() {
+                    self.lanes[peer].flush_frames(&mut self.common, peer as PeerId);
+                    self.lanes[peer].await_quiet(&mut self.common, peer as PeerId);
+                }
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            while let Some(entry) = self.ready.pop_front() {
+                self.take_last(&entry);
+            }
+        }
+        for lane in &self.lanes {
+            if let Some(id) = lane.link.open() {
+                let _ = id.disconnect();
+            }
+        }
+    }
+
+    /// Processes a completion while the endpoint closes, for fire-and-forget messages.
+    fn take_last(&mut self, entry: &WorkCompletion) {
+        match self.common.adapter.sort(entry) {
+            Ended::Returned { .. } | Ended::Unasked { .. } => {}
+            Ended::Received { slot, qp, len } => {
+                let Some(&peer) = self.qps.get(&qp) else { return };
+                let record = self.common.adapter.record(slot, 0, len);
+                let given =
+                    record.first_chunk::<4>().map_or(0, |head| u16::from_be_bytes([head[2], head[3]]));
+                let lane = &mut self.lanes[peer as usize];
+                lane.credits += usize::from(given);
+                // The peer has fetched a message that was held for it.
+                if let [kind::DONE, flag::KEPT, ..] = record
+                    && let Ok(op) = record.get(HEAD..).ok_or(Broken).and_then(|body| Words(body).word())
+                    && let Some((_, len)) = lane.kept.remove(SlotId::from_wire(op))
+                {
+                    self.common.kept -= len;
+                }
+                // Queued work at both ends continues if the idle connection is not closed.
+                if let [kind::RETIRE, ..] = record
+                    && let Some(body) = record.get(HEAD..).map(<[u8]>::to_vec)
+                {
+                    let _ = lane.take_retire(&mut self.common, peer, &body);
+                }
+                self.common.adapter.receive(slot);
+                lane.flush_frames(&mut self.common, peer);
+            }
+            Ended::Request { id, status } => {
+                let Some(posted) = self.common.adapter.posted.remove(id) else { return };
+                let peer = posted.peer();
+                let lane = &mut self.lanes[peer as usize];
+                lane.requests -= 1;
+                if status == Status::SUCCESS {
+                    lane.end_quiet(&mut self.common, posted.number());
+                }
+                if let Request::Send { slot, mark, marks, quiet, .. } = posted {
+                    self.common.adapter.end_send(slot, quiet);
+                    let arrived = mark.into_iter().chain(marks).filter(|&mark| mark == DETACHED);
+                    lane.detached = lane.detached.saturating_sub(arrived.count());
+                }
+                if status != Status::SUCCESS {
+                    lane.ending.get_or_insert(Errno::ECONNRESET);
+                }
+                lane.flush_frames(&mut self.common, peer);
+            }
+        }
+    }
+}
+
+/// The error for a request's status.
+fn outcome(status: Status) -> Result<(), Errno> {
+    match status {
+        Status::SUCCESS => Ok(()),
+        Status::FLUSHED => Err(Errno::ECONNRESET),
+        Status::RETRY_EXCEEDED => Err(Errno::ECONNABORTED),
+        Status::REMOTE_ACCESS => Err(Errno::EKEYREJECTED),
+        _ => Err(Errno::EIO),
+    }
+}
+
+/// Passes a record to the code for its kind.
+fn dispatch<H: Upcalls<Verbs>>(
+    lane: &mut Peer,
+    common: &mut Common,
+    host: &mut H,
+    peer: PeerId,
+    part: RecordPart,
+) -> Result<NextStep, Broken> {
+    // A copy of the slice, because the handlers change the lane. The device has written the slot and no longer writes
+    // to it.
+    let record = common.adapter.record(part.slot, part.at, part.len);
+    let (from, len) = (record.as_ptr(), record.len());
+    // SAFETY: the slot does not change until it is posted again, which happens after this.
+    let record = unsafe { std::slice::from_raw_parts(from, len) };
+    let (head, body) = record.split_first_chunk::<HEAD>().ok_or(Broken)?;
+    let [what, flags, ..] = *head;
+    match what {
+        kind::MESSAGE => lane.take_message(common, host, peer, flags, body, !part.orphan),
+        kind::ANNOUNCE => lane.take_announcement(common, host, peer, flags, body),
+        kind::WRITE => lane.take_write(common, host, peer, flags, body),
+        kind::WRITE_LONG => lane.take_long_write(common, host, peer, flags, body),
+        kind::WRITE_PART => lane.take_write_part(common, host, peer, body),
+        kind::READ => lane.take_read(common, host, peer, body),
+        kind::ATOMIC => lane.take_atomic(common, host, peer, body),
+        kind::WRITTEN => lane.take_written(common, host, peer, flags, body),
+        kind::MOVED => lane.take_moved(body).map(|()| NextStep::Next),
+        kind::RETIRE => lane.take_retire(common, peer, body).map(|()| NextStep::Next),
+        kind::KEY => lane.take_key(body).map(|()| NextStep::Next),
+        kind::KEY_GONE => {
+            lane.keys.remove(&Words(body).word()?);
+            Ok(NextStep::Next)
+        }
+        kind::NOTE => {
+            let mut words = Words(body);
+            let say = [words.word()?, words.word()?, words.word()?, words.word()?];
+            // SAFETY: the payload is readable for its length during the call.
+            let taken = unsafe { host.noted(peer, say, words.0.as_ptr(), words.0.len()) };
+            taken.map(|()| NextStep::Next).map_err(|_| Broken)
+        }
+        kind::DONE => lane.take_done(common, host, peer, flags, body).map(|()| NextStep::Next),
+        kind::READ_PART => lane.take_read_part(host, peer, body).map(|()| NextStep::Next),
+        kind::KEEP => {
+            lane.peer_wishes = Words(body).word()? != 0;
+            Ok(NextStep::Next)
+        }
+        _ => Err(Broken),
+    }
+}
+
+impl CqArm for VerbsEndpoint {
+    fn quiet(&mut self) {
+        self.common.adapter.queues.quiet();
+    }
+
+    fn arm(&mut self) -> bool {
+        // A lost queue sends no notifications, so no thread stays awake for it.
+        self.common.adapter.queues.arm().is_ok() || self.common.gone.is_some()
+    }
+
+    fn look(&mut self) -> bool {
+        // If the queue turns out to be lost, a poll must end the lanes.
+        self.refill() > 0 || !self.common.dirty.is_empty()
+    }
+}
+
+impl Drop for VerbsEndpoint {
+    fn drop(&mut self) {
+        self.close();
+        self.lanes.clear();
+    }
+}
