@@ -262,6 +262,14 @@ impl Adapter {
         }
     }
 
+    /// The bytes of a packet of this end. The device has ended its request.
+    pub fn undelivered(&self, packet: &Packet) -> Vec<u8> {
+        let mut bytes = vec![0u8; packet.len];
+        // SAFETY: a slot has room for its packet, which nothing writes before the slot is given back.
+        unsafe { ofi_core::copy::bytes(self.sending.at(packet.slot), bytes.as_mut_ptr(), packet.len) };
+        bytes
+    }
+
     /// The memory of a slot for an outgoing packet.
     pub fn outgoing(&self, slot: u32) -> *mut u8 {
         self.sending.at(slot)

@@ -134,6 +134,7 @@ pub struct Counts {
     pub runts: u64,
     pub fetched: u64,
     pub nacks: u64,
+    pub lost: u64,
 }
 
 /// A peer of the endpoint as an accessor of local memory.

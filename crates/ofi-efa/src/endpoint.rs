@@ -268,6 +268,7 @@ unsafe impl Lanes<Efa> for State {
         );
         add("efa_open_now", open as u64, "operations of this end and requests of its device under way");
         add("efa_held_now", held as u64, "bytes of messages held because they arrived out of order");
+        add("efa_lost", counts.lost, "packets whose arrival the device could not confirm");
         add("efa_malformed", counts.malformed, "packets that violate the protocol");
     }
 }

@@ -13,6 +13,7 @@ pub use ofi_core::transport::record::Broken;
 use ofi_core::transport::{Host, Peer};
 use rustc_hash::FxHashMap;
 
+use self::parting::{Parting, Rounds};
 use crate::Efa;
 use crate::adapter::{Mark, Packet};
 use crate::common::{Common, Entry};
@@ -67,9 +68,6 @@ const QUEUE_LIMIT: usize = 1 << 20;
 /// First and maximum RNR back-off (rest) of a lane whose peer had no receive posted.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// Maximum number of notices that one packet of a peer triggers after the peer was given up.
-const DISMISSALS: u8 = 8;
-
 /// The state of one peer: its address, its queues, and the operations in flight.
 pub struct Lane {
     pub address: RawAddress,
@@ -85,8 +83,14 @@ pub struct Lane {
     greeted: bool,
     /// Whether this end has asked the peer for its handshake.
     asked: bool,
-    /// Number of notices left for a peer that was given up. A notice that finds no receive is resent.
-    dismissals: u8,
+    /// Whether packets wait for the exchange of notices with the peer.
+    parting: Parting,
+    /// The exchange's numbers, which outlive it.
+    rounds: Rounds,
+    /// Whether the peer has violated the protocol. Operations with it fail until its address is inserted again.
+    pub is_barred: bool,
+    /// Messages that did not arrive, by their ids, while the peer's library is unknown.
+    gaps: Vec<u32>,
     /// The id of the next message.
     pub next_msg: u32,
     /// The insertion of the peer's address at which message ids started: of messages to the peer, and from it.
@@ -148,9 +152,13 @@ pub struct Lane {
     pub is_stalled: bool,
     /// Set if the peer is lost: the error of its pending operations.
     pub ending: Option<Errno>,
-    /// Whether the peer is lost for good: no endpoint uses its address any more.
+    /// The error of the operations that were given up last, until the peer answers again. A later operation is tried
+    /// all the same.
     pub dead: Option<Errno>,
 }
+
+/// Maximum number of messages in [`Lane::gaps`]. An unknown peer that has missed more is probably gone.
+const MAX_GAPS: usize = 4096;
 
 impl Lane {
     /// A lane to a peer in its initial state.
@@ -162,7 +170,10 @@ impl Lane {
             bare: None,
             native: Accesses::default(),
             greeted: false,
-            dismissals: 0,
+            parting: Parting::No,
+            is_barred: false,
+            rounds: Rounds::default(),
+            gaps: Vec::new(),
             next_msg: 0,
             counted: [None; 2],
             is_unsure: false,
@@ -387,26 +398,14 @@ impl Lane {
                     self.finish(common, host, peer, id, Err(Errno::ENORX));
                 }
             }
-            Status::NotReady if self.dead.is_none() => {
+            Status::NotReady => {
                 self.again.push_back(packet);
                 self.rest(common, peer);
             }
-            Status::NotReady => common.adapter.give_slot(packet.slot),
-            _ => {
-                common.adapter.give_slot(packet.slot);
-                tracing::debug!(target: "ofi::efa::ep_data", ?status, to = ?self.address, "a packet did not arrive");
-                self.lost();
-            }
+            _ => self.undelivered(common, host, packet, status),
         }
-        if self.dead.is_some() {
-            // If the packet was the handshake, this end sends it again when the peer's next packet arrives.
-            self.greeted &= status == Status::Done || self.features.is_some();
-            if status != Status::NotReady && self.dismissals < DISMISSALS {
-                self.dismissals = 0; // the peer was notified, or is gone
-            }
-            self.say_bye(common, peer);
-        }
-        if self.ending.is_some() || !self.queue.is_empty() || !self.streams.is_empty() {
+        let waits = self.ending.is_some() || self.parting != Parting::No;
+        if waits || !self.queue.is_empty() || !self.streams.is_empty() {
             common.hold(&mut self.is_dirty, peer);
         }
     }
@@ -475,17 +474,12 @@ impl Lane {
     /// Resets the back-off, because the peer has receives.
     pub fn took(&mut self) {
         self.pause = REST.0;
-    }
-
-    /// Handles the device's report that the peer is gone.
-    pub fn lost(&mut self) {
-        let lost = if self.features.is_some() { Errno::ECONNRESET } else { Errno::ECONNREFUSED };
-        self.ending.get_or_insert(lost);
+        self.dead = None;
     }
 
     /// Whether requests can be posted.
     pub fn may_flush(&self) -> bool {
-        self.rest.is_none() && self.ending.is_none() && self.dead.is_none()
+        self.rest.is_none() && self.ending.is_none() && self.parting == Parting::No
     }
 
     fn arrived<H: Host<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: Peer, mark: Mark) {
@@ -567,9 +561,9 @@ impl Lane {
         Ok((slot, id))
     }
 
-    /// Called after an operation was posted. If the peer is already lost, the next poll ends the operation.
+    /// Called after an operation was posted. If the peer is barred, the next poll ends the operation.
     pub fn posted(&mut self, common: &mut Common, peer: Peer) {
-        if self.dead.is_some() {
+        if self.is_barred {
             common.hold(&mut self.is_dirty, peer);
         }
     }

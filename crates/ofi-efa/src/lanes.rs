@@ -257,7 +257,7 @@ impl EfaLanes {
             let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
             lane.is_stalled = false;
             if lane.advance(common, host, peer).is_err() {
-                broken(lane, common, peer);
+                lane.bar(common, peer);
             }
         }
         let mut taken = 0;
@@ -362,18 +362,16 @@ impl EfaLanes {
 
     fn take_packet<H: Host<Efa>>(&mut self, host: &mut H, peer: Peer, packet: &Packet<'_>, bytes: &[u8]) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        if lane.dead.is_some() || lane.ending.is_some() {
-            common.counts.stale += 1;
-            lane.dismiss(common, peer, packet);
-            return;
+        if lane.is_barred {
+            return lane.dismiss(common, peer, packet);
         }
-        lane.probed = None;
+        (lane.probed, lane.dead) = (None, None);
         lane.greet(common, peer);
         match lane.defers(common, host, peer, packet, bytes) {
             Ok(false) => {}
             Ok(true) => return,
             Err(Broken) => {
-                broken(lane, common, peer);
+                lane.bar(common, peer);
                 return;
             }
         }
@@ -381,6 +379,7 @@ impl EfaLanes {
             Packet::Control(control) => lane.take_control(common, host, peer, control),
             Packet::Handshake(shake) => {
                 let learned = lane.learn(common, shake);
+                lane.tell_gaps(common, peer);
                 for (id, errno) in std::mem::take(&mut lane.unsaid) {
                     lane.refuse(common, peer, id, errno);
                 }
@@ -405,14 +404,10 @@ impl EfaLanes {
                 lane.pauses(*number);
                 Ok(())
             }
-            Packet::Bye => {
-                lane.ending.get_or_insert(Errno::ECONNRESET);
-                common.hold(&mut lane.is_dirty, peer);
-                Ok(())
-            }
+            Packet::Bye(bye) => lane.take_bye(common, host, peer, bye),
         };
         if taken.is_err() {
-            broken(lane, common, peer);
+            lane.bar(common, peer);
         }
         if !lane.late.is_empty() || !lane.finishing.is_empty() {
             common.hold(&mut lane.is_dirty, peer);
@@ -436,7 +431,7 @@ impl EfaLanes {
                     lane.late.push_front(bytes);
                     break;
                 }
-                Err(Broken) => broken(lane, common, peer),
+                Err(Broken) => lane.bar(common, peer),
             }
         }
         if !lane.finishing.is_empty() {
@@ -446,8 +441,8 @@ impl EfaLanes {
         if !flushed || !lane.late.is_empty() || !lane.finishing.is_empty() {
             common.hold(&mut lane.is_dirty, peer);
         }
-        let lost = lane.ending.or(lane.dead.filter(|_| lane.outstanding > 0));
-        let Some(errno) = lost else { return };
+        let barred = (lane.is_barred && lane.outstanding > 0).then_some(Errno::EIO);
+        let Some(errno) = lane.ending.or(barred) else { return lane.say_bye(common, peer) };
         lane.stop_accesses(common, host, peer);
         // The device uses memory of operations until all their requests have completed. These completions schedule the
         // lane again.
@@ -477,10 +472,21 @@ impl EfaLanes {
         let owing: FxHashSet<Peer> = self.common.ids.iter().map(Entry::peer).collect();
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             let peer = peer as Peer;
-            let owes = lane.outstanding > 0 || owing.contains(&peer);
+            if lane.awaits_answer() {
+                match lane.probed {
+                    Some(at) if now >= at + PROBE => {
+                        lane.ask_for_answer(&mut self.common, peer);
+                        lane.probed = Some(now);
+                    }
+                    Some(_) => {}
+                    None => lane.probed = Some(now),
+                }
+                continue;
+            }
+            let owes = lane.outstanding > 0 || lane.paused & 1 != 0 || owing.contains(&peer);
             // The device reports whether packets in flight arrive, and a queued packet serves as a probe.
             let asks = lane.inflight > 0 || !lane.may_send_now();
-            if lane.dead.is_some() || !owes || asks {
+            if !owes || asks {
                 continue;
             }
             match lane.probed {
@@ -555,7 +561,7 @@ impl EfaLanes {
         let rests = common.resting.iter().filter_map(|&peer| self.lanes[peer as usize].rests_until()).min();
         let owed = !self.common.direct
             && (self.common.ids.len() > 0
-                || self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none()));
+                || self.lanes.iter().any(|lane| lane.outstanding > 0 || lane.awaits_answer()));
         let probe = owed.then(|| now + PROBE);
         if owed {
             self.polls = POLLS_PER_CLOCK_READ - 1; // the next poll reads the clock
@@ -594,13 +600,6 @@ impl EfaLanes {
             }
         }
     }
-}
-
-/// Handles a protocol violation: only this peer is given up.
-fn broken(lane: &mut Lane, common: &mut Common, peer: Peer) {
-    common.counts.malformed += 1;
-    lane.ending.get_or_insert(Errno::EIO);
-    common.hold(&mut lane.is_dirty, peer);
 }
 
 impl Notices for EfaLanes {

@@ -36,10 +36,7 @@ impl Lane {
             Some(true) => Ok(own),
             Some(false) if rx.is_of_one() => Ok(Own::default()),
             None if rx == RxName::ANY => Ok(Own::default()),
-            None => {
-                self.ask(common, peer);
-                Err(Error::AGAIN)
-            }
+            None => Err(self.ask_or_fail(common, peer)),
             Some(false) => Err(Error::with(
                 Errno::EOPNOTSUPP,
                 "C libfabric's efa has no scalable endpoints: send to the peer itself, not to one of its receive contexts",
@@ -64,6 +61,7 @@ impl Lane {
         let known = self.features.is_some() || common.direct;
         if !known
             || common.gives_up
+            || self.dead.is_some()
             || self.bare.is_some()
             || self.paused & 1 != 0
             || !self.may_send_now()
@@ -93,6 +91,12 @@ impl Lane {
         let (len, mark) = (head.len() + len, Mark::Detached);
         self.post(common, adapter::Packet { peer, slot, len, data: None, mark, bare: false });
         true
+    }
+
+    /// Requests the peer's handshake, and returns the error of an operation that needs it.
+    fn ask_or_fail(&mut self, common: &mut Common, peer: Peer) -> Error {
+        self.ask(common, peer);
+        self.dead.map_or(Error::AGAIN, Error::new)
     }
 
     /// Sends a message.
@@ -236,10 +240,7 @@ impl Lane {
                 return Err(crate::direct::refused("a collective operation"));
             }
             Some(true) => {}
-            None => {
-                self.ask(common, out.peer);
-                return Err(Error::AGAIN);
-            }
+            None => return Err(self.ask_or_fail(common, out.peer)),
             Some(false) => {
                 return Err(Error::with(
                     Errno::EOPNOTSUPP,

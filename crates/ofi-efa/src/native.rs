@@ -233,7 +233,7 @@ impl Lane {
         let Some(transfer) = common.transfers.get_mut(id) else { return };
         transfer.posted -= 1;
         let is_stopped = transfer.failed.is_some();
-        let again = status == Status::NotReady && !is_stopped && self.ending.is_none() && self.dead.is_none();
+        let again = status == Status::NotReady && !is_stopped && self.ending.is_none();
         match status {
             Status::Done => {}
             Status::NotReady if is_stopped => {}
@@ -242,15 +242,21 @@ impl Lane {
                 transfer.todo.push_back(request.step);
                 self.accessing.push_back(id);
             }
-            Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => {
+            Status::NoDestination | Status::Flushed | Status::NotReady => {
                 transfer.failed.get_or_insert(status);
-                self.lost();
+                if !common.direct {
+                    self.lost(status);
+                }
             }
-            Status::BadAddress | Status::UnknownPeer | Status::Refused(_) | Status::Failed(_) => {
+            Status::Unresponsive
+            | Status::BadAddress
+            | Status::UnknownPeer
+            | Status::Refused(_)
+            | Status::Failed(_) => {
                 transfer.failed.get_or_insert(status);
             }
         }
-        if transfer.failed.is_some() || self.ending.is_some() || self.dead.is_some() {
+        if transfer.failed.is_some() || self.ending.is_some() {
             transfer.todo.clear();
         }
         if transfer.posted == 0
@@ -263,7 +269,7 @@ impl Lane {
         if again {
             self.rest(common, peer);
         }
-        if self.ending.is_some() || self.dead.is_some() || !self.accessing.is_empty() {
+        if self.ending.is_some() || !self.accessing.is_empty() {
             common.hold(&mut self.is_dirty, peer);
         }
     }
@@ -356,7 +362,9 @@ impl Lane {
             Status::UnknownPeer => Errno::ENOTCONN, // as C's provider reports it
             Status::Refused(errno) => errno,
             Status::NoDestination => Errno::ECONNREFUSED,
-            _ if self.ending.is_some() || self.dead.is_some() => Errno::ECONNRESET,
+            Status::Unresponsive if self.features.is_none() && !self.is_met => Errno::ECONNREFUSED,
+            Status::Unresponsive => Errno::ECONNRESET,
+            _ if self.ending.is_some() => Errno::ECONNRESET,
             _ => Errno::EIO,
         }
     }

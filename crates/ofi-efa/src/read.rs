@@ -136,9 +136,9 @@ impl Lane {
                 common.counts.fetched += 1;
                 self.complete(common, host, incoming);
             }
-            Some(_) if self.ending.is_some() || self.dead.is_some() => {
+            Some(_) if self.ending.is_some() => {
                 if let Some(into) = incoming.receive() {
-                    host.received(into, Err(self.ending.or(self.dead).unwrap_or(Errno::ECONNRESET)));
+                    host.received(into, Err(self.ending.unwrap_or(Errno::ECONNRESET)));
                 }
             }
             // The receive was discarded with its context, so the payload is unwanted.

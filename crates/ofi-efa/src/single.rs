@@ -250,7 +250,7 @@ impl Lane {
         match status {
             Status::NotReady if common.gives_up => common.counts.not_ready += 1,
             // The peer has no receive for a message, or for a write with data.
-            Status::NotReady if self.ending.is_none() && self.dead.is_none() => {
+            Status::NotReady if self.ending.is_none() => {
                 self.rest(common, peer);
                 // The memory of an operation that was discarded or given up is no longer lent.
                 if let Some(Op { work: Work::Alone(alone), .. }) = host.op(peer, id)
@@ -260,12 +260,18 @@ impl Lane {
                     return common.hold(&mut self.is_dirty, peer);
                 }
             }
-            Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => self.lost(),
             Status::Done => self.took(),
-            Status::BadAddress | Status::UnknownPeer | Status::Refused(_) | Status::Failed(_) => {}
+            // On fabric `efa-direct` nobody waits for the peer.
+            _ if common.direct => {}
+            Status::NoDestination | Status::Flushed | Status::NotReady => self.lost(status),
+            Status::Unresponsive
+            | Status::BadAddress
+            | Status::UnknownPeer
+            | Status::Refused(_)
+            | Status::Failed(_) => {}
         }
         self.finish_alone(common, host, (peer, id), status);
-        if self.ending.is_some() || self.dead.is_some() {
+        if self.ending.is_some() {
             common.hold(&mut self.is_dirty, peer);
         }
     }

@@ -303,7 +303,13 @@ impl Lane {
                 }
             }
             _ => {
+                // The operation was given up: the peer need not wait for its data.
                 common.counts.stale += 1;
+                if self.is_own() == Some(true) {
+                    let what = Abandoned::Operation(recv_id);
+                    let errno = Errno::ECANCELED.get() as u32;
+                    self.control(common, peer, Control::PeerError { what, errno });
+                }
                 return Ok(());
             }
         }

@@ -10,6 +10,8 @@ const MESSAGE_OVERHEAD: usize = 128;
 /// Maximum distance of a message from its turn. All messages before a farther one would be held, and would exceed the
 /// second limit.
 const MAX_MESSAGES_AHEAD: u32 = 1 << 24;
+/// Maximum number of messages that one notice may declare lost. A sender has fewer under way and queued.
+const MAX_VOID: usize = 1 << 16;
 const _: () = assert!(HELD.1 / MESSAGE_OVERHEAD < MAX_MESSAGES_AHEAD as usize / 4);
 
 /// The received part of a message.
@@ -100,6 +102,11 @@ impl Window {
         dropped.len()
     }
 
+    /// Drops everything that is held or deferred.
+    pub fn clear(&mut self) {
+        (self.held, self.deferred, self.bytes) = (FxHashMap::default(), Vec::new(), 0);
+    }
+
     /// Defers a packet until it is known which count its id belongs to.
     pub fn defer(&mut self, packet: Box<[u8]>) {
         self.bytes += packet.len();
@@ -153,7 +160,10 @@ impl Window {
             *bytes += held.size();
             held
         });
-        let Held::Parts { bytes, got, .. } = held else { return Err(Misfit) };
+        let Held::Parts { bytes, got, .. } = held else {
+            // The notice that the message was given up has overtaken this part.
+            return if matches!(held, Held::Skipped) { Ok(()) } else { Err(Misfit) };
+        };
         let end = offset.checked_add(part.len()).ok_or(Misfit)?;
         let room = bytes.len() - *got;
         let whole = bytes.len();
@@ -187,6 +197,26 @@ impl Window {
         if let Some(old) = self.held.insert(msg_id, Held::Skipped) {
             self.bytes -= old.size();
         }
+    }
+}
+
+impl Window {
+    /// Records that messages before `next` that have not arrived will not.
+    pub fn void(&mut self, next: u32) -> Result<(), Misfit> {
+        let ahead = next.wrapping_sub(self.expected);
+        if ahead >= MAX_MESSAGES_AHEAD {
+            return Ok(()); // an old notice
+        }
+        if (ahead as usize).saturating_sub(self.held.len()) > MAX_VOID {
+            return Err(Misfit);
+        }
+        for distance in 0..ahead {
+            let id = self.expected.wrapping_add(distance);
+            if !self.held.get(&id).is_some_and(Held::is_whole) {
+                self.skip(id);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -257,6 +287,25 @@ mod tests {
         }
         assert!(window.is_full(usize::MAX), "by their memory");
         assert!(window.has_room(0) && !window.has_room(usize::MAX));
+    }
+
+    #[test]
+    fn a_notice_skips_what_has_not_arrived_and_keeps_what_has() {
+        let mut window = Window { expected: u32::MAX, ..Window::default() };
+        assert!(window.hold(1, packet(1)));
+        assert_eq!(window.hold_part(2, b"head", (5, 3), b"lo"), Ok(()));
+        assert_eq!(window.void(4), Ok(()));
+        assert_eq!(window.hold_part(2, b"head", (5, 0), b"hel"), Ok(()), "a part that was overtaken");
+        let mut left = Vec::new();
+        while let Some(held) = window.take() {
+            left.push(matches!(held, Held::Packet(_)));
+            window.step();
+        }
+        assert_eq!(left, [false, false, true, false, false]);
+        assert_eq!((window.expected, window.bytes()), (4, 0));
+        assert_eq!(window.void(3), Ok(()), "an old notice");
+        assert_eq!(window.void(4 + MAX_VOID as u32 + 1), Err(Misfit));
+        assert!(window.take().is_none() && window.is_next(4));
     }
 
     #[test]

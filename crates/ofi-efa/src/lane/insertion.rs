@@ -18,7 +18,11 @@ impl Lane {
 
     /// The application's address vector contains the peer.
     pub fn named<H: Host<Efa>>(&mut self, common: &mut Common, host: &H, peer: Peer) {
-        if !self.is_inserted_again(host, peer, 0) || self.next_msg == 0 {
+        if !self.is_inserted_again(host, peer, 0) {
+            return;
+        }
+        self.pardon();
+        if self.next_msg == 0 {
             return;
         }
         match self.is_own() {

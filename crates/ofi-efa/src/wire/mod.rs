@@ -102,7 +102,8 @@ pub mod kind {
     pub const NOTE: u8 = 240;
     /// Between endpoints of this library alone: whether the sender should pause its messages.
     pub const PAUSE: u8 = 241;
-    /// Between endpoints of this library alone: the sender closes, and everything it sent before has arrived.
+    /// Between endpoints of this library alone: the sender has given up all operations with the receiver, and no packet
+    /// that it sent before is under way.
     pub const BYE: u8 = 242;
 }
 
@@ -171,8 +172,19 @@ pub enum Packet<'a> {
     /// Whether the peer accepts messages now. These packets are numbered from 1, because they may overtake one another;
     /// an odd number asks this end to pause.
     Pause(u32),
-    /// The peer closes.
-    Bye,
+    /// The peer closes, or has given up all operations between the two.
+    Bye(Bye),
+}
+
+/// A notice that its sender has given up all operations with the receiver, which does the same and answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bye {
+    /// The id of a message of the sender. Earlier ones that have not arrived will not.
+    pub next: u32,
+    /// The number of the notice, from 1 on; in an answer, that of the notice that it answers.
+    pub round: u32,
+    /// Whether it is an answer.
+    pub answers: bool,
 }
 
 impl Packet<'_> {
@@ -208,7 +220,7 @@ impl Packet<'_> {
             Self::Atomic(atomic) => (atomic.encode(origin), atomic.payload),
             Self::Note { msg_id, words, payload } => (Header::of_note(origin, *msg_id, *words), payload),
             Self::Pause(number) => (Header::of_pause(connid, *number), &[]),
-            Self::Bye => (Header::of_bye(connid), &[]),
+            Self::Bye(bye) => (Header::of_bye(connid, *bye), &[]),
         };
         [header.bytes(), payload].concat()
     }
@@ -233,7 +245,11 @@ pub fn parse(bytes: &[u8]) -> Result<(Origin, Packet<'_>), Malformed> {
             let (number, connid) = (reader.u32()?, reader.u32()?);
             Ok((Origin::Connid(connid), Packet::Pause(number)))
         }
-        kind::BYE => Ok((Origin::Connid(reader.u32()?), Packet::Bye)),
+        kind::BYE => {
+            let connid = reader.u32()?;
+            let (next, round, answers) = (reader.u32()?, reader.u32()?, reader.u32()? != 0);
+            Ok((Origin::Connid(connid), Packet::Bye(Bye { next, round, answers })))
+        }
         kind::EAGER_RTW
         | kind::LONGCTS_RTW
         | kind::DC_EAGER_RTW

@@ -1,7 +1,7 @@
 //! The common parts of requests: the sender's identity, CQ data, and the part between endpoints of this library.
 
 use super::cursor::Reader;
-use super::{Header, Malformed, Packet, RawAddress, flag, kind};
+use super::{Bye, Header, Malformed, Packet, RawAddress, flag, kind};
 
 /// The sender's identity in a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,10 +114,10 @@ impl Header {
         header
     }
 
-    /// A whole BYE packet.
-    pub fn of_bye(connid: u32) -> Self {
+    /// A whole BYE packet. See [`super::Packet::Bye`].
+    pub fn of_bye(connid: u32, Bye { next, round, answers }: Bye) -> Self {
         let mut header = Self::new(kind::BYE, flag::CONNID);
-        header.u32(connid);
+        header.u32(connid).u32(next).u32(round).u32(answers.into());
         header
     }
 }

@@ -130,8 +130,8 @@ struct Inner {
     accesses: Vec<usize>,
     /// Queue pairs whose links are mute.
     muted: Vec<u16>,
-    /// Messages that will be reported as failed: source, destination, and whether they arrive nevertheless.
-    cuts: Vec<(u16, u16, bool)>,
+    /// Messages that will be reported as failed: source, destination, whether they arrive nevertheless, and the status.
+    cuts: Vec<(u16, u16, bool, Status)>,
     /// Queue pairs whose next message is delayed: source, destination.
     delays: Vec<(u16, u16)>,
     /// Messages that are delayed.
@@ -329,7 +329,12 @@ impl SimulatedDevice {
 
     /// Reports the next message or access between two queue pairs as failed, whether it arrives or not.
     pub fn cut(&self, from: u16, to: u16, arrives: bool) {
-        self.lock().cuts.push((from, to, arrives));
+        self.lock().cuts.push((from, to, arrives, Status::Unresponsive));
+    }
+
+    /// Reports the next message or access between two queue pairs as failed with this status. It does not arrive.
+    pub fn fail(&self, from: u16, to: u16, status: Status) {
+        self.lock().cuts.push((from, to, false, status));
     }
 
     /// Delays the next message or access between two queue pairs until [`SimulatedDevice::release`], as a device does
@@ -490,11 +495,11 @@ impl SimulatedDevice {
     /// The result of a request, apart from its cut and the state of its own queue pair.
     fn deliver(&self, inner: &mut Inner, flight: &Flight, unready: bool) -> Status {
         let cut = inner.cuts.iter().position(|cut| (cut.0, cut.1) == (flight.from, flight.to.qpn));
-        if let Some((_, _, arrives)) = cut.map(|at| inner.cuts.swap_remove(at)) {
+        if let Some((_, _, arrives, status)) = cut.map(|at| inner.cuts.swap_remove(at)) {
             if arrives {
                 self.arrive(inner, flight, unready);
             }
-            return Status::Unresponsive;
+            return status;
         }
         let own = inner.queues.get(&flight.from).filter(|queue| queue.life == flight.life);
         if own.is_some_and(|queue| !queue.stopped) {

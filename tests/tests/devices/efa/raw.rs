@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ofi_efa::srd::{Access, Completion, Device, Region};
 use ofi_efa::wire::{
-    Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, Read, Write,
-    WriteForm, parse,
+    Abandoned, Control, Features, Form, Handshake, Iov, Iovs, Message, Origin, Own, Packet, RawAddress, Read,
+    Write, WriteForm, parse,
 };
 use ofi_testkit::prelude::*;
 use ofi_testkit::srd::Handle;
@@ -458,23 +458,35 @@ fn a_peer_that_was_given_up_is_greeted_until_it_has_a_receive() {
     wait::drive(&[&side], "room", || side.out(to, &Memory::patterned(8, 1)).context(2).send().ok());
     let failed = wait::drive(&[&side], "a failure", || side.next_of(2)).failed();
     assert_eq!(failed.err, Errno::ECONNREFUSED);
-    let talk = |raw: &mut Raw| {
-        let stale = side.statistic("efa_stale");
-        raw.send(&message(0, 0, Form::Eager { payload: b"hello" }));
-        wait::drive(&[&side], "a stale packet", || (side.statistic("efa_stale") > stale).then_some(()));
+    let talk = |raw: &mut Raw, id: u32| {
+        let came = side.statistic("efa_received");
+        raw.send(&message(id, 0, Form::Eager { payload: b"hello" }));
+        wait::drive(&[&side], "a packet", || (side.statistic("efa_received") > came).then_some(()));
     };
     // The answer is a handshake, for which there is no receive.
-    for _ in 0..3 {
-        talk(&mut raw);
+    for id in 0..3 {
+        talk(&mut raw, id);
         wait::drive_through(Duration::from_millis(20), &[&side]);
     }
     raw.listen(RECEIVES);
-    talk(&mut raw);
+    talk(&mut raw, 3);
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
-    // A peer of this library is notified that it was given up.
-    let features = Features::of(&[C, &[Features::OWN]].concat());
+    // A peer that understands it is told which message will not come.
+    let features = Features::of(&[C, &[Features::PEER_ERROR]].concat());
     raw.send(&Packet::Handshake(Handshake { features, ..Handshake::default() }));
-    raw.next(&side, "a farewell", |packet| matches!(packet, Packet::Bye));
+    let skipped = Abandoned::Skipped(0);
+    raw.next(
+        &side,
+        "a notice",
+        |packet| matches!(packet, Packet::Control(Control::PeerError { what, .. }) if *what == skipped),
+    );
+    // What it has said meanwhile was heard.
+    for _ in 0..4 {
+        let into = Memory::new(5);
+        side.receive(&into).context(3).post().unwrap();
+        wait::drive(&[&side], "a message", || side.next_of(3)).done();
+        assert_eq!(into.bytes(), b"hello");
+    }
 }
 
 #[test]
