@@ -27,7 +27,7 @@ const WARM: u64 = 1_000;
 /// Single-stepped calls. A poll reads the clock once in 32 calls.
 pub const FOLLOWED: u64 = 32;
 /// Repetitions for a path that exceeds its row: a preempted thread yields its core, which is an additional system call
-/// (`ofi-core/patience.rs`).
+/// (`ofi-core/spin_policy.rs`).
 const ATTEMPTS: usize = 3;
 /// The table's head.
 const HEAD: [&str; 5] = ["path", "locked", "system calls", "allocations", "clock reads"];

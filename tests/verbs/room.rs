@@ -38,7 +38,7 @@ impl Kit for Short {
     }
 }
 
-/// A lane that owes its peer credits while its queue pair is full returns them as soon as there is room, even if
+/// An endpoint that owes a peer credits while its queue pair is full returns them as soon as there is room, even if
 /// nothing else is posted.
 #[test]
 fn credits_that_found_a_full_queue_are_given_back_when_it_has_room() {
@@ -176,7 +176,7 @@ pub fn room(line: &mut Line, _: &[String]) {
     drop((raw, raws));
 }
 
-/// Refused accesses do not end with their connection on a lane that gets no other one.
+/// Refused accesses do not end with their connection on a peer that gets no other one.
 #[test]
 fn messages_without_room_outlive_their_connection() {
     let mut child = Child::start_with("room", &[], &SETTINGS);

@@ -254,7 +254,7 @@ fn a_peer_that_is_gone_while_messages_wait_for_its_credits_is_given_up() {
     assert_eq!(pair.a.statistic("verbs_waiting_now"), 0);
 }
 
-/// A record without a slot waits, even if no request of its lane is in flight.
+/// A record without a slot waits, even if no request of its peer is in flight.
 #[test]
 fn what_was_injected_to_many_peers_arrives_after_the_sender_has_closed() {
     const EACH: usize = 20;

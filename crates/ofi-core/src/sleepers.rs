@@ -3,7 +3,7 @@
 //! Lanes are armed once, for all sleepers, and a poll disarms them for all, because a polling thread wants no wake-ups.
 //! While polls continue, sleepers miss nothing: a poll rings the bells of sleepers for which it finds something. A
 //! polling thread that goes to sleep arms the lanes again, for all. But if it just stops polling, the others would
-//! sleep for ever. So a thread of the process checks [a moment later](crate::rouse): if the lanes are still disarmed,
+//! sleep for ever. So a thread of the process checks [a moment later](crate::rearm): if the lanes are still disarmed,
 //! it arms them on behalf of the sleepers, and wakes them only if something is already waiting. Waking them at once
 //! would not do: two threads on their way to sleep would disarm each other's lanes, for ever.
 //!

@@ -23,7 +23,7 @@ struct WakeShared {
 pub struct WakeFd(Arc<WakeShared>);
 
 impl WakeFd {
-    /// A bell without listeners, for calls of the library.
+    /// A wake fd that only calls of the library wait for.
     ///
     /// # Errors
     /// Errors of eventfd(2).

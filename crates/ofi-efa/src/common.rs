@@ -1,4 +1,4 @@
-//! The state that an endpoint's lanes share: its device, its numbers and its counters.
+//! The state that an endpoint's peers share: its device, its numbers and its counters.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::options::Rdma;
 use crate::settings::Chosen;
 use crate::wire::Features;
 
-/// The state that an endpoint's lanes share.
+/// The state that an endpoint's peers share.
 pub struct Common {
     pub domain: Arc<DomainPart<Efa>>,
     pub caps: Caps,
@@ -44,11 +44,11 @@ pub struct Common {
     pub orphans: FxHashMap<SlotId, SingleWr>,
     /// Entries that peers name by 32-bit numbers.
     pub ids: Ids<Entry>,
-    /// Lanes with pending work.
+    /// Peers with pending work.
     pub dirty: Vec<PeerId>,
-    /// Lanes whose next incoming message has no room at this end.
+    /// Peers whose next incoming message has no room at this end.
     pub stalled: Vec<PeerId>,
-    /// Lanes in back-off until their peer has receives again.
+    /// Peers in back-off until they have receives again.
     pub resting: Vec<PeerId>,
     pub counts: EndpointCounts,
 }
@@ -59,7 +59,7 @@ impl Common {
         Owner { regions: &self.domain.regions, caps: self.caps, auth: &AuthKey::NONE }
     }
 
-    /// Schedules a lane for the next poll.
+    /// Schedules a peer for the next poll.
     pub fn hold(&mut self, is_dirty: &mut bool, peer: PeerId) {
         if !std::mem::replace(is_dirty, true) {
             self.dirty.push(peer);

@@ -1,4 +1,4 @@
-//! All lanes of an endpoint over its device.
+//! All peers of an endpoint over its device.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use crate::{Efa, address, settings};
 
 /// Maximum number of completions that one poll reads.
 const MAX_COMPLETIONS_PER_POLL: usize = 256;
-/// Number of polls per clock read, which finds lanes whose peers owe an answer.
+/// Number of polls per clock read, which finds peers that owe an answer.
 const POLLS_PER_CLOCK_READ: u32 = 64;
 /// How long a peer that owes an answer may be silent before it is probed.
 const PROBE: Duration = Duration::from_millis(500);
@@ -34,7 +34,7 @@ const PROBE: Duration = Duration::from_millis(500);
 /// How long the device may use memory of ended operations before its queue pair is stopped.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// The lanes of one endpoint.
+/// The peers of one endpoint.
 pub struct EfaEndpoint {
     pub lanes: Vec<Peer>,
     peers: FxHashMap<RawAddress, PeerId>,
@@ -47,7 +47,7 @@ pub struct EfaEndpoint {
     looked: Option<Instant>,
     timer: Timer,
     pub waits: WaitSet,
-    /// A spare list of lanes, kept for its capacity.
+    /// A spare list of peers, kept for its capacity.
     tended: Vec<PeerId>,
     /// Messages without headers that the core has no room for.
     held: RxBacklog,
@@ -284,7 +284,7 @@ impl EfaEndpoint {
         if self.polls.is_multiple_of(POLLS_PER_CLOCK_READ) {
             self.probe();
         }
-        // Lanes that are scheduled again go to the other list, which keeps its capacity.
+        // Peers that are scheduled again go to the other list, which keeps its capacity.
         std::mem::swap(&mut self.common.dirty, &mut self.tended);
         for at in 0..self.tended.len() {
             self.tend(host, self.tended[at]);
@@ -430,7 +430,7 @@ impl EfaEndpoint {
         }
     }
 
-    /// Does the pending work of a lane: posts queued packets, or ends the lane if its peer is lost.
+    /// Does the pending work of a peer: posts queued packets, or ends it if it is lost.
     fn tend<H: Upcalls<Efa>>(&mut self, host: &mut H, peer: PeerId) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         lane.is_dirty = false;
@@ -456,7 +456,7 @@ impl EfaEndpoint {
         let Some(errno) = lost else { return };
         lane.stop_accesses(common, host, peer);
         // The device uses memory of operations until all their requests have completed. These completions schedule the
-        // lane again.
+        // peer again.
         if lane.is_busy() {
             return;
         }

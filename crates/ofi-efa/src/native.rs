@@ -9,7 +9,7 @@
 //! or counts the access.
 //!
 //! The memory of an access belongs to the device until it has completed each request, even if the peer is lost. So a
-//! lane waits for that before it ends its operations (`Peer::is_busy`).
+//! peer's state waits for that before its operations end (`Peer::is_busy`).
 
 use ibv::transfer::{Source, plan};
 use ofi_api::{Errno, OpFlags, Piece, Result};
@@ -182,7 +182,7 @@ impl Peer {
         }
     }
 
-    /// Whether the device uses memory for this lane.
+    /// Whether the device uses memory for this peer.
     pub fn is_busy(&self) -> bool {
         self.transfers > 0
     }
@@ -268,7 +268,7 @@ impl Peer {
         }
     }
 
-    /// Discards the unposted requests of all transfers: the lane is lost.
+    /// Discards the unposted requests of all transfers: the peer is lost.
     pub fn stop_accesses<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) {
         self.accessing.clear();
         self.stop_singles(common, host, peer);

@@ -1,9 +1,9 @@
 //! Peers on the same host: shared memory, under the endpoint's fabric address.
 //!
 //! An endpoint is also the shared-memory endpoint `fi_shm://efa/` followed by its 32-byte address in hexadecimal, which
-//! is unique on a fabric. A [`ProbeListener`] advertises that. C libfabric's endpoints have no door, and are reached
-//! over the device even on the same host. Fabric `efa-direct` uses only the device, as with C: its operations are the
-//! device's requests.
+//! is unique on a fabric. A [`ProbeListener`] advertises that. C libfabric's endpoints have no locality probe, and are
+//! reached over the device even on the same host. Fabric `efa-direct` uses only the device, as with C: its operations
+//! are the device's requests.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! A lane: an endpoint's path to one peer, with its queues and the peer's state.
+//! One peer of an endpoint: its address, its queues, and the operations in flight.
 
 mod insertion;
 mod parting;
@@ -64,7 +64,7 @@ pub fn nothing() -> Write<'static> {
 
 /// Maximum number of queued bytes for a peer.
 const QUEUE_LIMIT: usize = 1 << 20;
-/// First and maximum RNR back-off (rest) of a lane whose peer had no receive posted.
+/// First and maximum RNR back-off (rest) of a peer that had no receive posted.
 const REST: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
 /// Maximum number of notices that one packet of a peer triggers after the peer was given up.
@@ -115,7 +115,7 @@ pub struct Peer {
     pub late: VecDeque<Box<[u8]>>,
     /// The same for long writes.
     pub finishing: Vec<Incoming>,
-    /// Number of the device's transfers for this lane.
+    /// Number of the device's transfers for this peer.
     pub transfers: usize,
     /// Transfers with unposted requests.
     pub accessing: VecDeque<SlotId>,
@@ -144,7 +144,7 @@ pub struct Peer {
     pub told: Told,
     /// Whether the peer has received a packet.
     pub is_met: bool,
-    /// Whether the lane is in [`Common::stalled`].
+    /// Whether the peer is in [`Common::stalled`].
     pub is_stalled: bool,
     /// Set if the peer is lost: the error of its pending operations.
     pub ending: Option<Errno>,
@@ -153,7 +153,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A lane to a peer in its initial state.
+    /// A peer in its initial state.
     pub fn new(address: RawAddress, handle: u16) -> Self {
         Self {
             address,
@@ -355,7 +355,7 @@ impl Peer {
         true
     }
 
-    /// The end of the lane's rest.
+    /// The end of the peer's rest.
     pub fn rests_until(&self) -> Option<Instant> {
         self.rest
     }
@@ -580,7 +580,7 @@ impl Peer {
         }
     }
 
-    /// Whether a closing endpoint waits for this lane.
+    /// Whether a closing endpoint waits for this peer.
     pub fn is_awaited(&self) -> bool {
         let owes = self.detached > 0 || self.inflight > 0 || !self.queue.is_empty() || !self.again.is_empty();
         self.dead.is_none() && self.ending.is_none() && owes

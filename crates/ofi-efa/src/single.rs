@@ -246,7 +246,7 @@ impl Peer {
         true
     }
 
-    /// Handles the completion of a request of the lane.
+    /// Handles the completion of a request of the peer.
     pub fn single_ended<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
@@ -277,7 +277,7 @@ impl Peer {
         }
     }
 
-    /// Ends the unposted operations: the lane is lost.
+    /// Ends the unposted operations: the peer is lost.
     pub fn stop_singles<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) {
         for (id, _) in std::mem::take(&mut self.singles) {
             self.finish_alone(common, host, (peer, id), Status::Flushed);

@@ -1,4 +1,4 @@
-//! The core's view of an endpoint, which has lanes once it is enabled.
+//! The core's view of an endpoint, which has peers once it is enabled.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::op::Op;
 use crate::options::Options;
 use crate::{Efa, address};
 
-/// An endpoint's lanes before and after it is enabled.
+/// An endpoint's peers before and after it is enabled.
 pub enum EndpointState {
     Closed { domain: Arc<DomainPart<Efa>>, info: Box<Info>, options: Options },
     Open(Box<EfaEndpoint>),

@@ -47,7 +47,7 @@ impl Peer {
         let len = grant(common).min(incoming.len - incoming.got);
         incoming.cleared = incoming.got + len;
         let (peer, send_id) = (incoming.peer, incoming.send_id);
-        // A million transfers are in flight: this end cannot clear another, and gives up the sender's lane.
+        // A million transfers are in flight: this end cannot clear another, and gives up the sender's peer.
         let Some(recv_id) = common.ids.insert(Entry::Incoming(incoming)) else {
             self.ending.get_or_insert(Errno::ENOMEM);
             return common.hold(&mut self.is_dirty, peer);

@@ -1,23 +1,24 @@
-//! Tickets: two processes copy directly to and from each other's memory, and either takes its own back at any time.
+//! Access tokens (`ticket` in names): two processes copy directly to and from each other's memory, and either takes its
+//! own back at any time.
 //!
-//! A ticket is a number other than 0 that its owner never uses again. It is in a word of the owner's while the memory
+//! A token is a number other than 0 that its owner never uses again. It is in a word of the owner's while the memory
 //! is open to the other process. Every word has one process that stores it; threads of that process may withdraw a
-//! ticket concurrently.
+//! token concurrently.
 //!
 //! Memory that the other process writes:
-//! T1. A writer stores the ticket in `writing` and, after a fence, finds it in `target`, before it writes ([`claim`]).
-//!     It stores 0 when it has written, or if it finds another ticket there.
-//! T2. An owner takes the ticket out of `target`, and after a fence waits until `writing` no longer has it
+//! T1. A writer stores the token in `writing` and, after a fence, finds it in `target`, before it writes ([`claim`]).
+//!     It stores 0 when it has written, or if it finds another token there.
+//! T2. An owner takes the token out of `target`, and after a fence waits until `writing` no longer has it
 //!     ([`is_writing`]).
 //!
-//! So either the writer finds the ticket gone and writes nothing, or the owner finds the writer and waits for it.
+//! So either the writer finds the token gone and writes nothing, or the owner finds the writer and waits for it.
 //!
 //! Memory that the other process reads:
-//! T3. An owner takes the ticket out of `lent`, and lets the memory change only after a fence.
+//! T3. An owner takes the token out of `lent`, and lets the memory change only after a fence.
 //! T4. A reader reads `lent` after a fence that follows its reads ([`is_still_lent`]), and drops the data if the
-//!     ticket is gone.
+//!     token is gone.
 //!
-//! So a reader that read a byte of later contents finds the ticket gone. Neither side waits.
+//! So a reader that read a byte of later contents finds the token gone. Neither side waits.
 //!
 //! Pairs: the fences; DONE on `writing`, [`Writing`]'s end (Release) to [`is_writing`] (Acquire): all bytes are
 //! written.

@@ -4,9 +4,8 @@
 //! O1. Only a caller that gets `true` from [`DeferredCheck::begin`] puts the item on the list whose items are passed to
 //!     [`DeferredCheck::look`] later. So the item is on the list at most once, however often it becomes due.
 //! O2. If the item is due and has not [ended](DeferredCheck::end), a later `look` sees it. Pairs: LISTED on `listed`,
-//! `begin`
-//!     with `look`, both swaps: if `begin` finds the item listed, the swap of that look comes after, and the look sees
-//!     that it is due. If it finds the item not listed, O1 brings another look.
+//!     `begin` with `look`, both swaps: if `begin` finds the item listed, the swap of that look comes after, and the
+//!     look sees that it is due. If it finds the item not listed, O1 brings another look.
 
 use crate::sync::{AtomicU8, Ordering};
 

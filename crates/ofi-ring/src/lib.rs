@@ -8,14 +8,14 @@
 //! - [`doorbell`]: how a receiver goes to sleep without losing a record, and how a sender wakes it;
 //!   [`membarrier`] is the barrier under it.
 //! - [`biased`]: the lock of endpoints and queues, which needs no locked instruction while one thread uses it.
-//! - [`alarm`]: whether a thread that waits at a descriptor must be woken.
-//! - [`notice`]: how a thread goes to sleep on a device's completion queue.
-//! - [`overdue`]: an item that a thread checks later, if it is still due then.
-//! - [`slumber`]: how a helper thread sleeps beside an application that polls.
-//! - [`errand`]: work that any thread may submit and one at a time executes.
+//! - [`wake_state`]: whether a thread that waits at a descriptor must be woken.
+//! - [`cq_arm`]: how a thread goes to sleep on a device's completion queue.
+//! - [`deferred_check`]: an item that a thread checks later, if it is still due then.
+//! - [`sleep_handshake`]: how a helper thread sleeps beside an application that polls.
+//! - [`single_runner`]: work that any thread may submit and one at a time executes.
 //! - [`version`]: the state of a slot that is read without a lock.
 //! - [`lease`]: memory that others copy from and to until it is taken back.
-//! - [`ticket`]: memory that another process copies from and to by itself, until it is taken back.
+//! - [`access_token`]: memory that another process copies from and to by itself, until it is taken back.
 //! - [`fifo`]: a plain queue for use under a lock.
 //! - [`crash`]: steps at which tests kill a process; nothing in release builds.
 //! - [`memory`], [`sync`]: the storage of lines; std or loom.

@@ -1,7 +1,7 @@
 //! Work that any thread may submit and that one thread at a time executes.
 //!
-//! A thread that submits work puts it into a queue under a lock, announces it, and runs the errand. One thread executes
-//! the queue. Another thread that submits work meanwhile returns at once, and the first one finds that work.
+//! A thread that submits work puts it into a queue under a lock, announces it, and tries to begin a run. One thread
+//! executes the queue. Another thread that submits work meanwhile returns at once, and the first one finds that work.
 //!
 //! Invariants:
 //! E1. Work is announced under the queue's lock, before or while it is put there.

@@ -1,8 +1,8 @@
 //! Whether a thread that waits at a descriptor must be woken: three states in one byte.
 //!
 //! Invariants:
-//! A1. A thread that is about to sleep arms the alarm, and afterwards checks for what it waits for.
-//! A2. A thread that has news publishes it, and afterwards checks whether the alarm is armed. The two stores and the
+//! A1. A thread that is about to sleep arms the state, and afterwards checks for what it waits for.
+//! A2. A thread that has news publishes it, and afterwards checks whether it is armed. The two stores and the
 //!     two loads are `SeqCst` (or the news is under a lock that both threads take), so one of the two sees the other.
 //! A3. The descriptor is readable in state STRUCK. During a change to or from STRUCK it is about to become readable, or
 //!     to be emptied.

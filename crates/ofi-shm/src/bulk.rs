@@ -41,10 +41,10 @@ impl Peer {
         let fd = sys::memfd(c"ofi-shm bulk", count * LINE)?;
         let memory = Mapping::new(fd.as_fd(), count * LINE, true)?;
         sys::seal(&fd, sys::Writers::Any)?; // as the ring of commands: see `pair.rs`
-        // SAFETY: the lane keeps `memory` beside the producer, which is the only one.
+        // SAFETY: the peer keeps `memory` beside the producer, which is the only one.
         let lines = unsafe { lines(&memory, 0, count)? };
-        // SAFETY: the lines lie in `memory` and the word in the peer's pair memory, both kept by the lane; this is the
-        // only producer.
+        // SAFETY: the lines lie in `memory` and the word in the peer's pair memory, both kept with the peer; this is
+        // the only producer.
         let producer = unsafe { Producer::new(lines, up.parts.pair.word(pair::BULK_READ)) };
         let message = ControlMessage::Bulk { incarnation: common.shared.incarnation, lines: count as u32 };
         crash_point!("bulk.open");
@@ -60,10 +60,10 @@ impl Peer {
     /// `FI_EINVAL` for a ring of impossible size.
     pub fn attach_bulk(&mut self, memory: Mapping, count: u32) -> Result<()> {
         let Some(link) = &self.link else { return Ok(()) };
-        // SAFETY: the lane keeps `memory` beside the consumer, which is the only one.
+        // SAFETY: the peer keeps `memory` beside the consumer, which is the only one.
         let lines = unsafe { lines(&memory, 0, count as usize)? };
-        // SAFETY: the lines lie in `memory` and the word in this end's pair memory, both kept by the lane; this is the
-        // only consumer.
+        // SAFETY: the lines lie in `memory` and the word in this end's pair memory, both kept with the peer; this is
+        // the only consumer.
         let consumer = unsafe { Consumer::new(lines, link.own.memory.word(pair::BULK_READ)) };
         crash_point!("bulk.attach");
         self.bulk.input = Some(BulkIn::new(consumer, memory));

@@ -1,4 +1,4 @@
-//! Shared state of all lanes of an endpoint.
+//! Shared state of all peers of an endpoint.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::helper::Helper;
 use crate::settings::{SingleCopy, StreamingStores};
 use crate::shared::SharedEndpoint;
 
-/// The state that all lanes of one endpoint share.
+/// The state that all peers of one endpoint share.
 pub struct Common {
     pub shared: Arc<SharedEndpoint>,
     pub helper: Arc<Helper>,
@@ -48,7 +48,7 @@ pub fn eager() -> usize {
     longest - before(3, longest)
 }
 
-/// Statistics of the lanes.
+/// Statistics of the peers.
 #[derive(Default)]
 pub struct EndpointCounts {
     pub eager: u64,
@@ -89,7 +89,7 @@ pub fn full(common: &mut Common, error: ReserveError) -> Error {
             Errno::EMSGSIZE,
             "a command exceeds a quarter of its ring; raise FI_SHM_COMMAND_LINES",
         ),
-        // The peer claims to have read more than was written. The next poll gives up the lane.
+        // The peer claims to have read more than was written. The next poll gives it up.
         ReserveError::Corrupt => Error::AGAIN,
     }
 }

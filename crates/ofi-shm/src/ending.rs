@@ -1,4 +1,4 @@
-//! The end of a lane's operations, and of the lane itself: its peer has closed, died, or broken the protocol.
+//! The end of a peer and of its operations: it has closed, died, or broken the protocol.
 
 use ofi_api::Errno;
 use ofi_core::slots::{SlotId, Slots};

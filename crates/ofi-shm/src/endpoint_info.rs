@@ -3,7 +3,7 @@
 use ofi_api::{AddrFormat, Address, Caps, EpType, Info, MsgOrder};
 use ofi_core::auth::AuthKey;
 
-/// The part of an endpoint's info that its lanes need.
+/// The part of an endpoint's info that its peers need.
 #[derive(Clone)]
 pub struct EndpointInfo {
     pub format: AddrFormat,

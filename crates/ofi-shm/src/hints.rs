@@ -1,23 +1,23 @@
-//! Maps hint bytes of an endpoint's doorbell memory to lanes.
+//! Maps hint bytes of an endpoint's doorbell memory to peers.
 //!
 //! Peers get bytes in turn. When there are more peers than bytes, several share one, which then means all of them. (A
-//! byte that was shared once stays so; the cost is a check of idle lanes.)
+//! byte that was shared once stays so; the cost is a check of idle peers.)
 
 use ofi_core::transport::PeerId;
 
-/// The lanes that a byte stands for.
+/// The peers that a byte stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hinted {
-    /// No lane uses it.
+    /// No peer uses it.
     #[default]
     Nobody,
     /// This peer.
     One(PeerId),
-    /// All lanes that share it.
+    /// All peers that share it.
     Several,
 }
 
-/// The table of one endpoint's hint bytes and the lanes that use them.
+/// The table of one endpoint's hint bytes and the peers that use them.
 #[derive(Default)]
 pub struct HintTable(Vec<Hinted>);
 
@@ -34,7 +34,7 @@ impl HintTable {
         };
     }
 
-    /// The lanes that a byte stands for.
+    /// The peers that a byte stands for.
     pub fn of(&self, hint: usize) -> Hinted {
         self.0.get(hint).copied().unwrap_or_default()
     }

@@ -51,7 +51,7 @@ impl Peer {
     pub fn poll<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         let mut left = TURN;
         loop {
-            // Most commands are plain messages, which touch no other state of the lane.
+            // Most commands are plain messages, which touch no other state of the peer.
             let (then, rest) = match self.next_kind() {
                 kind::MESSAGE => self.take_messages::<false, _>(common, host, left)?,
                 kind::TAGGED_MESSAGE => self.take_messages::<true, _>(common, host, left)?,

@@ -71,7 +71,7 @@ impl StorePlan {
     }
 }
 
-/// The writer's end: a lane's choice for payloads to its peer.
+/// The writer's end: the choice for payloads to one peer.
 #[derive(Default)]
 pub struct RingStores {
     /// Made at the first long payload.
@@ -134,7 +134,8 @@ impl RingStores {
         let costs = cma::word(peer, pair::COPY_COSTS + 8 * StoresChoice::class_of(len));
         let reading = unpack(costs.load(Ordering::Relaxed))[stores.index()];
         if credible(reading) {
-            // The slower end bounds a stream. A lone payload takes the sum, which decides alike in all but close cases.
+            // In a stream the slower end sets the speed. A lone payload costs the sum of both, and the choice by the
+            // sum differs only where the two ways are close.
             choice.measured(stores, len, (took as f32 / len as f32).max(reading));
         }
     }

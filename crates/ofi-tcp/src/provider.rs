@@ -92,7 +92,7 @@ fn answer(
     offer::answer(&TYPES, &variants, request)
 }
 
-// SAFETY: everything that it opens is `ofi-core`'s, which keeps the promises for every transport; the lanes complete an
+// SAFETY: everything that it opens is `ofi-core`'s, which keeps the promises for every transport; the peers complete an
 // operation only when they no longer use its memory.
 unsafe impl Provider for TcpProvider {
     fn name(&self) -> &str {

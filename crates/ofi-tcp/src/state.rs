@@ -1,4 +1,4 @@
-//! An endpoint's lanes before and after it is enabled: what the core calls.
+//! An endpoint's peers before and after it is enabled: what the core calls.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::Tcp;
 use crate::endpoint::TcpEndpoint;
 use crate::op::{TcpOp, Token};
 
-/// An endpoint's lanes before and after it is enabled.
+/// An endpoint's peers before and after it is enabled.
 pub enum EndpointState {
     /// Before.
     Closed { domain: Arc<DomainPart<Tcp>>, info: Box<Info> },

@@ -1,4 +1,4 @@
-//! Connects `ofi-rdm`'s events and requests with the lanes and the core.
+//! Connects `ofi-rdm`'s events and requests with the peers and the core.
 
 use std::net::SocketAddr;
 
@@ -26,7 +26,7 @@ use crate::{Udp, ahead, note};
 /// Maximum bytes of unacknowledged answers to one peer. Above it, the peer's commands wait.
 pub const ANSWERS: usize = 1 << 20;
 
-/// The adapter through which `ofi-rdm` calls the lanes and the core.
+/// The adapter through which `ofi-rdm` calls the peers and the core.
 pub struct DriverAdapter<'a, H> {
     pub common: &'a mut Common,
     pub lanes: &'a mut Chunks<Peer>,

@@ -1,6 +1,6 @@
 //! Payloads that the kernel copies directly to their destination.
 //!
-//! A lane that receives a long payload predicts the next packets, and the destination of the bytes after their headers.
+//! A receiver of a long payload predicts the next packets, and the destination of the bytes after their headers.
 //! The socket receives into vectors that alternate between header buffers and those destinations, and checks the
 //! headers afterwards (`socket/placed.rs`). A mispredicted payload is moved back into the buffer before anything is
 //! processed. Its destination had no valid bytes yet, and gets the right ones later.

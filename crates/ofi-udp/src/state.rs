@@ -1,4 +1,4 @@
-//! The core's view of an endpoint's lanes, before and after it is enabled.
+//! The core's view of an endpoint's peers, before and after it is enabled.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use crate::peer::Peer;
 use crate::time::now;
 use crate::{Udp, address, note};
 
-/// An endpoint's lanes before and after it is enabled.
+/// An endpoint's peers before and after it is enabled.
 pub enum EndpointState {
     Closed {
         domain: Arc<DomainPart<Udp>>,

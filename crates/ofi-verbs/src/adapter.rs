@@ -18,13 +18,13 @@ use crate::transfer::RequestMemory;
 use crate::waiter::Waiter;
 use crate::wire::SLOT;
 
-/// Maximum number of outgoing records of all lanes that occupy a slot.
+/// Maximum number of outgoing records of all peers that occupy a slot.
 const SEND_SLOTS: usize = 256;
-/// Maximum number of remote reads in flight on all lanes.
+/// Maximum number of remote reads in flight on all peers.
 pub const READS: usize = 64;
-/// Maximum number of requests in flight on one lane, if the device's queues hold as many.
+/// Maximum number of requests in flight on one peer, if the device's queues hold as many.
 const REQUESTS: usize = 96;
-/// Maximum number of requests in flight on all lanes, if the device's completion queues hold as many: each may need an
+/// Maximum number of requests in flight on all peers, if the device's completion queues hold as many: each may need an
 /// entry there.
 const ALL_REQUESTS: usize = 4096;
 /// Maximum bytes of an inline request, if the device allows it: enough for a record of 64 bytes with its header.
@@ -90,7 +90,7 @@ pub enum Posted {
         peer: PeerId,
         /// The record's slot, unless the record is inline.
         slot: Option<u32>,
-        /// Its number among the requests of its lane.
+        /// Its number among the requests of its peer.
         number: u64,
         /// Whether its success is not reported.
         quiet: bool,
@@ -106,14 +106,14 @@ pub enum Posted {
 }
 
 impl Posted {
-    /// Its number among the requests of its lane.
+    /// Its number among the requests of its peer.
     pub fn number(&self) -> u64 {
         match self {
             Self::Send { number, .. } | Self::Step { number, .. } | Self::Alone { number, .. } => *number,
         }
     }
 
-    /// The peer of its lane.
+    /// Its peer.
     pub fn peer(&self) -> PeerId {
         match self {
             Self::Send { peer, .. } | Self::Step { peer, .. } | Self::Alone { peer, .. } => *peer,
@@ -139,7 +139,7 @@ pub enum Ended {
 pub struct Adapter {
     pub queues: Box<dyn Queues>,
     pub posted: Slots<Posted>,
-    /// Maximum number of requests in flight on one lane.
+    /// Maximum number of requests in flight on one peer.
     pub requests: usize,
     /// Number of connections above which idle ones are closed.
     pub connections: usize,
@@ -239,7 +239,7 @@ impl Adapter {
         self.free.extend(slot);
     }
 
-    /// Whether one more record may be quiet. Idle lanes keep the slots of their quiet requests.
+    /// Whether one more record may be quiet. Idle peers keep the slots of their quiet requests.
     pub fn may_be_quiet(&self, inline: bool) -> bool {
         self.silent < self.most && (inline || self.quiet < SEND_SLOTS / 4)
     }

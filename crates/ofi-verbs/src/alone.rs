@@ -74,7 +74,7 @@ impl Peer {
                 // ends, or it is a slot that nothing else uses.
                 unsafe { connection.write(wr.to_wire(), local, at, how) }
             }
-            // SAFETY: as above, for memory that the request uses; a lane is lost before the access ends early.
+            // SAFETY: as above, for memory that the request uses; a peer is lost before the access ends early.
             Some(connection) => unsafe { connection.read(wr.to_wire(), local, at) },
             None => Ok(()), // there is one, because the lane may go native
         };

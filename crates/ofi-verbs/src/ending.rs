@@ -1,4 +1,4 @@
-//! The end of a lane's connection: which state is dropped, and which outlives it.
+//! The end of a peer's connection: which state is dropped, and which outlives it.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use crate::transfer::{End, Transfer};
 use crate::wire::kind;
 
 impl Peer {
-    /// Resets the lane and returns its old state. The queue pair is dropped first, so that the device no longer writes
+    /// Resets the peer and returns its old state. The queue pair is dropped first, so that the device no longer writes
     /// to memory.
     pub fn disconnected(&mut self, common: &mut Common, peer: PeerId) -> Self {
         let mut old = std::mem::replace(self, Self::new(self.address));
@@ -41,7 +41,7 @@ impl Peer {
         old
     }
 
-    /// Ends the connection: clears the lane's state, except messages of the peer that the application had no room for.
+    /// Ends the connection: clears the peer's state, except its messages that the application had no room for.
     pub fn lose<H: Upcalls<Verbs>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId, errno: Errno) {
         let old = self.disconnected(common, peer);
         for id in old.kept.ids(|_| true) {

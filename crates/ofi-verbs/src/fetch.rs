@@ -135,7 +135,7 @@ impl Peer {
                     // else uses.
                     unsafe { connection.write(wr.to_wire(), step.local, step.remote, how) }
                 } else {
-                    // SAFETY: as above, for the receive or the access; a lane is lost before either ends early.
+                    // SAFETY: as above, for the receive or the access; a peer is lost before either ends early.
                     unsafe { connection.read(wr.to_wire(), step.local, step.remote) }
                 };
                 if let Err(error) = posted {

@@ -144,14 +144,14 @@ pub struct Native {
     pub write: bool,
     pub data: Option<RemoteData>,
     pub len: usize,
-    /// Its number among the lane's accesses.
+    /// Its number among the peer's accesses.
     pub number: u64,
     /// Whether it is sent to the owner instead of ending with the connection.
     pub spared: bool,
 }
 
 impl Native {
-    /// The state of access `number` of a lane.
+    /// The state of access `number` of a peer.
     pub fn new(out: &OutRma<'_>, number: u64, place: AccessMemory) -> Self {
         Self {
             pieces: out.pieces.into(),

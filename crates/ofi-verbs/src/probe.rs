@@ -1,13 +1,13 @@
 //! Detecting peers that have disappeared without a message.
 //!
-//! A posted request fails when the peer's device does not acknowledge it. But a lane may wait for its peer without a
+//! A posted request fails when the peer's device does not acknowledge it. But operations may wait for a peer without a
 //! posted request: for an announced message, an access that its owner executes, or credits. Then the device probes the
 //! peer from time to time with a zero-byte write. The peer's device acknowledges it without the peer's program, and it
 //! consumes no receive, so a peer may stay unpolled for a long time.
 //!
 //! The core reports notes that a collective waits for ([`TransportEndpoint::await_note`]).
 //!
-//! [`TransportEndpoint::await_note`]: ofi_core::transport::Lanes::await_note
+//! [`TransportEndpoint::await_note`]: ofi_core::transport::TransportEndpoint::await_note
 
 use std::time::{Duration, Instant};
 

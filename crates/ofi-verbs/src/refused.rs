@@ -26,7 +26,7 @@ impl Peer {
         }
     }
 
-    /// The accesses of a lane that survive a connection ended by a refusal, in order.
+    /// The accesses of a peer that survive a connection ended by a refusal, in order.
     pub fn spare<H: Upcalls<Verbs>>(
         common: &mut Common,
         host: &mut H,

@@ -156,7 +156,7 @@ impl Peer {
         let how = Post { fence: self.reads_out > 0, inline, quiet };
         // SAFETY: the device owns the slot until the request has ended, or, if it is inline, until the call returns.
         if let Err(error) = unsafe { connection.send(wr.to_wire(), segment, how) } {
-            // The connection is unusable: operations that wait for this record end with the lane.
+            // The connection is unusable: operations that wait for this record end with the peer.
             tracing::warn!(target: "ofi::verbs::ep_data", %error, "a send cannot be posted");
             common.adapter.posted.remove(wr);
             common.adapter.end_send(kept, quiet);
@@ -223,7 +223,7 @@ impl Peer {
                     let part = PAYLOAD.min(len - done);
                     let Some(Op::Write(payload)) = host.op(peer, id) else {
                         // The application has ended the write midway. The peer cannot interpret later parts, so the
-                        // lane ends.
+                        // peer ends.
                         common.adapter.give_slot(slot);
                         self.ending.get_or_insert(Errno::ECANCELED);
                         return false;
@@ -248,11 +248,11 @@ impl Peer {
             self.credits += 1; // this record needs no credit
             self.post(common, peer, slot, HEAD, None, Vec::new());
         }
-        // The lane may have no request in flight whose completion would schedule it again.
+        // The peer may have no request in flight whose completion would schedule it again.
         common.adapter.has_room() || !(self.waits() || self.owes_credits(common))
     }
 
-    /// Whether the lane's queue pair and the completion queue have room for another request.
+    /// Whether the peer's queue pair and the completion queue have room for another request.
     pub fn has_room(&self, common: &Common) -> bool {
         self.requests < common.adapter.requests && common.adapter.has_room()
     }

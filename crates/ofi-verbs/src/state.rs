@@ -1,4 +1,4 @@
-//! An endpoint's lanes, for every endpoint type, behind the core's interface.
+//! An endpoint's peers, for every endpoint type, behind the core's interface.
 
 use std::any::Any;
 use std::os::fd::RawFd;
@@ -23,7 +23,7 @@ use crate::transfer::End;
 use crate::wire::kind;
 use crate::{Verbs, address};
 
-/// An endpoint's lanes before and after it is enabled.
+/// An endpoint's peers before and after it is enabled.
 pub enum EndpointState {
     Closed {
         domain: Arc<DomainPart<Verbs>>,
@@ -67,7 +67,7 @@ impl EndpointState {
 }
 
 // SAFETY: an operation ends by the completion of the request that has its memory; failed queue pairs are flushed, and
-// dropped before the operations of their lanes are.
+// dropped before the operations of their peers are.
 unsafe impl TransportEndpoint<Verbs> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {

@@ -60,7 +60,7 @@ impl RequestMemory {
         }
     }
 
-    /// A transfer whose requests are posted: for a lane that has lost its connection.
+    /// A transfer whose requests are posted: for a peer that has lost its connection.
     pub fn into_transfer(self, op: SlotId) -> Transfer {
         let mut transfer = Transfer::of(End::Access(op));
         match self {

@@ -1,4 +1,4 @@
-//! The records of a lane. All numbers are in network byte order.
+//! The records of a peer. All numbers are in network byte order.
 //!
 //! A record is a message of its queue pair: 8 bytes of header (kind, flags, returned credits, 4 bytes of 0), the fields
 //! of the kind, and a payload.

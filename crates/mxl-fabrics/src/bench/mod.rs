@@ -123,7 +123,7 @@ fn run(options: &Options) -> Result<()> {
         let domain = Domain::open(&options.domain)?;
         let core = if role == Role::Initiator { cores.0 } else { cores.1 };
         return match (&options.what, role) {
-            (_, Role::StreamReader) => {
+            (_, Role::Reader) => {
                 let task = Task { way: options.way, first: options.first, count: options.commits };
                 readers::hear(&domain, &definition, task, core)
             }

@@ -22,7 +22,7 @@ pub const EVENT_TIMEOUT: Duration = Duration::from_secs(20);
 pub enum Role {
     Target,
     Initiator,
-    StreamReader,
+    Reader,
 }
 
 /// The locations of both ends.
@@ -73,7 +73,7 @@ pub fn start(
     let name = match role {
         Role::Target => "target",
         Role::Initiator => "initiator",
-        Role::StreamReader => "reader",
+        Role::Reader => "reader",
     };
     let cores = format!("{},{}", cores.0, cores.1);
     // Of an option that is given twice, the last one counts.

@@ -119,7 +119,7 @@ impl Readers {
     pub fn start(domain: &Path, cores: (usize, usize), task: Task, readers: usize) -> Result<Self> {
         let (first, count) = (task.first.to_string(), task.count.to_string());
         let arguments = ["--way", task.way.name(), "--first", &first, "--commits", &count];
-        let start = |_| pair::start(Role::StreamReader, domain, cores, &arguments);
+        let start = |_| pair::start(Role::Reader, domain, cores, &arguments);
         let mut readers = (0..readers).map(start).collect::<Result<Vec<_>>>()?;
         for (_, out) in &mut readers {
             let mut line = String::new();

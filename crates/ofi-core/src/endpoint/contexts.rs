@@ -1,8 +1,8 @@
-//! The transmit and receive contexts of a scalable endpoint, inside the endpoint that has their address and lanes.
+//! The transmit and receive contexts of a scalable endpoint, inside the endpoint that has their address and peers.
 //!
-//! A context is a side: its posts and reports. Contexts are numbered from 1: first those that transmit, then those that
-//! receive; 0 is the endpoint itself, which has no transfers of its own then. All sides share the endpoint's peers, its
-//! lock, and the slots of operations in flight.
+//! A context ([`EndpointContext`]) has its own posts and reports. Contexts are numbered from 1: first those that
+//! transmit, then those that receive; 0 is the endpoint itself, which has no transfers of its own then. All contexts
+//! share the endpoint's peers, its lock, and the slots of operations in flight.
 
 use std::sync::{Arc, Weak};
 

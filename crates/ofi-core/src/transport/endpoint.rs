@@ -1,4 +1,4 @@
-//! A transport's part of an endpoint: its lanes to peers.
+//! A transport's part of an endpoint: its peers, queues and sockets.
 
 use std::any::Any;
 use std::os::fd::RawFd;
@@ -55,7 +55,7 @@ pub enum GivenUp {
     Busy,
 }
 
-/// One endpoint's lanes to its peers.
+/// A transport's part of one endpoint.
 ///
 /// # Safety
 /// Memory that an operation lends, here or in [`Upcalls::op`] and [`Upcalls::receiving`], is read or written by this

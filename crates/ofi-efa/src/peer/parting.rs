@@ -1,4 +1,4 @@
-//! The end of a lane: this end closes, or the peer is given up.
+//! The end of a peer: this end closes, or the peer is given up.
 
 use ofi_api::Errno;
 use ofi_core::transport::{PeerId, Upcalls};

@@ -1,7 +1,7 @@
-//! Lanes that are not checked at every poll.
+//! Peers that are not checked at every poll.
 //!
-//! With more than [`HOT`] peers, quiet lanes become cold: their senders set a hint byte, and a poll reads one cache
-//! line of hints. It also checks one cold lane in turn, because hints are unreliable (every peer can write them).
+//! With more than [`HOT`] peers, quiet peers become cold: their senders set a hint byte, and a poll reads one cache
+//! line of hints. It also checks one cold peer in turn, because hints are unreliable (every peer can write them).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -14,13 +14,13 @@ use crate::hints::Hinted;
 use crate::layout::{LINE, doorbell, pair};
 use crate::peer::Peer;
 
-/// Lanes polled at every poll.
+/// Peers polled at every poll.
 pub(super) const HOT: usize = 16;
-/// Polls without a command after which a lane may become cold.
+/// Polls without a command after which a peer may become cold.
 const QUIET: u32 = 256;
 
 impl ShmEndpoint {
-    /// Makes quiet lanes cold, while there are too many hot ones.
+    /// Makes quiet peers cold, while there are too many hot ones.
     #[cold]
     pub(super) fn cool_down<H: Upcalls<Shm>>(&mut self, host: &mut H) {
         let quiet =
@@ -65,7 +65,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// Whether a lane in use has this hint byte.
+    /// Whether a peer in use has this hint byte.
     pub(super) fn is_hinted(&self, peer: PeerId, hint: usize) -> bool {
         let link = self.lanes.get(peer as usize).and_then(|lane| lane.link.as_ref());
         link.is_some_and(|link| link.up.is_some() && link.own.hint as usize == hint)
@@ -89,7 +89,7 @@ impl ShmEndpoint {
         unsafe { &*self.common.shared.doorbell.word(index % doorbell::HINTS) }
     }
 
-    /// Checks one line of hints and one cold lane.
+    /// Checks one line of hints and one cold peer.
     #[cold]
     pub(super) fn poll_cold<H: Upcalls<Shm>>(&mut self, host: &mut H) {
         let first = self.next_line * LINE;

@@ -1,4 +1,4 @@
-//! Connections (`FI_EP_MSG`): their packets, and the one lane.
+//! Connections (`FI_EP_MSG`): their packets, and the one peer.
 
 use ofi_api::{Address, Errno, Error, Result};
 use ofi_core::transport::{PeerId, Reaction, Upcalls};

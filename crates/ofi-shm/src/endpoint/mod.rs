@@ -1,6 +1,6 @@
-//! All lanes of an endpoint: their state, and the operations that the core calls.
+//! All peers of an endpoint: their state, and the operations that the core calls.
 //!
-//! `peers.rs`: creation and reuse; `events.rs`: events of the helper thread; `poll.rs`: polling; `cold.rs`: lanes that
+//! `peers.rs`: creation and reuse; `events.rs`: events of the helper thread; `poll.rs`: polling; `cold.rs`: peers that
 //! are polled rarely; `sleep.rs`: sleeping; `close.rs`: the end; `statistics.rs`: counters.
 
 mod close;
@@ -39,15 +39,15 @@ use crate::settings::{SINGLE_COPY_SIZE, SingleCopy, StreamingStores};
 use crate::shared::SharedEndpoint;
 use crate::token::Token;
 
-/// The lanes of one endpoint.
+/// The peers of one endpoint.
 pub struct ShmEndpoint {
     inbox: mpsc::Receiver<HelperEvent>,
-    /// Events that wait until a lane is drained.
+    /// Events that wait until a peer is drained.
     postponed: Vec<HelperEvent>,
     pub(crate) format: AddrFormat,
     pub(crate) by_socket: FxHashMap<Vec<u8>, PeerId>,
     pub(crate) lanes: Vec<Peer>,
-    /// Lost lanes, the oldest first. Some may be in use again.
+    /// Lost peers, the oldest first. Some may be in use again.
     spare: VecDeque<PeerId>,
     hot: Vec<PeerId>,
     cold: Vec<PeerId>,
@@ -56,7 +56,7 @@ pub struct ShmEndpoint {
     next_line: usize,
     sleeper: Sleeper,
     armed: bool,
-    /// The next poll must do more than check the hot lanes.
+    /// The next poll must do more than check the hot peers.
     rare: bool,
     /// Polls since the endpoint last prepared to sleep. `None` if senders need not ring.
     polls_awake: Option<u32>,
@@ -64,7 +64,7 @@ pub struct ShmEndpoint {
     pub(crate) common: Common,
 }
 
-/// An endpoint's lanes before and after it is enabled.
+/// An endpoint's peers before and after it is enabled.
 pub enum EndpointState {
     Closed { domain: Arc<DomainPart<Shm>>, info: EndpointInfo },
     Open(Box<ShmEndpoint>),

@@ -1,4 +1,4 @@
-//! Creation, reuse and loss of lanes.
+//! Creation, reuse and loss of peers.
 
 use ofi_api::Errno;
 use ofi_core::transport::{PeerId, Upcalls};
@@ -7,7 +7,7 @@ use super::ShmEndpoint;
 use crate::Shm;
 use crate::peer::Peer;
 
-/// Lost lanes that are checked for each new peer.
+/// Lost peers that are checked for each new peer.
 const SPARES: usize = 8;
 
 impl ShmEndpoint {
@@ -30,7 +30,7 @@ impl ShmEndpoint {
         Some(peer)
     }
 
-    /// The number of a lost lane that nothing refers to. Reuse keeps the number of lanes at the number of simultaneous
+    /// The number of a lost peer that nothing refers to. Reuse keeps the number of peers at the number of simultaneous
     /// peers, not of all peers ever met.
     pub(super) fn take_spare<H: Upcalls<Shm>>(&mut self, host: &mut H) -> Option<PeerId> {
         for _ in 0..self.spare.len().min(SPARES) {
@@ -49,7 +49,7 @@ impl ShmEndpoint {
         None
     }
 
-    /// The peer of this lane is lost. The lane is kept for its return, and goes to another peer if no other is free.
+    /// The peer is lost. Its state is kept for its return, and goes to another peer if no other is free.
     pub(super) fn spare(&mut self, peer: PeerId) {
         let lane = &mut self.lanes[peer as usize];
         if !lane.schedule.is_spare {
@@ -64,7 +64,7 @@ impl ShmEndpoint {
         (up.parts.incarnation == incarnation).then_some(peer)
     }
 
-    /// A peer is gone. Its lane ends when everything that it sent has been processed.
+    /// A peer is gone. Its state ends when everything that it sent has been processed.
     pub(crate) fn bury(&mut self, peer: PeerId) {
         let lane = &mut self.lanes[peer as usize];
         (lane.end.gone, lane.busy) = (true, true);

@@ -1,4 +1,4 @@
-//! A poll: the hot lanes every time, everything else now and then.
+//! A poll: the hot peers every time, everything else now and then.
 
 use ofi_core::transport::{PeerId, Upcalls};
 
@@ -29,7 +29,7 @@ impl ShmEndpoint {
         }
     }
 
-    /// The rare work of a poll: events, cold lanes, waking up.
+    /// The rare work of a poll: events, cold peers, waking up.
     #[cold]
     #[inline(never)]
     fn poll_rare<H: Upcalls<Shm>>(&mut self, host: &mut H) {

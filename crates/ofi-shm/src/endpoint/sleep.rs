@@ -40,7 +40,7 @@ impl ShmEndpoint {
         Arm::Armed
     }
 
-    /// Whether a peer with a hot lane has sent something, or made room for a post that found none. A sleeper is
+    /// Whether a hot peer has sent something, or made room for a post that found none. A sleeper is
     /// notified of room once: if the application no longer posts, nothing would ever use it up.
     fn has_input(&mut self) -> bool {
         (0..self.hot.len()).any(|index| {

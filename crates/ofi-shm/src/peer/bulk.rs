@@ -136,7 +136,7 @@ impl BulkStream {
     }
 }
 
-/// A lane's state for large payloads.
+/// A peer's state for large payloads.
 #[derive(Default)]
 pub struct Bulk {
     pub out: Option<BulkOut>,

@@ -1,7 +1,7 @@
 //! One peer of an endpoint: the rings in both directions, and the operations in flight.
 //!
 //! This file creates the rings and appends commands and replies. `poll.rs` reads the peer's rings, `ending.rs` ends
-//! operations and lanes, and `message/`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` implement the
+//! operations and peers, and `message/`, `bulk.rs`, `single/`, `rma/`, `atomic.rs` and `note.rs` implement the
 //! operations.
 
 pub mod bulk;
@@ -43,7 +43,7 @@ use crate::stores::RingStores;
 /// The end of the peer.
 #[derive(Default)]
 pub struct PeerEnd {
-    /// The peer has ended. The records that it sent are still processed; then the lane is given up.
+    /// The peer has ended. The records that it sent are still processed; then it is given up.
     pub gone: bool,
     /// For a connected endpoint: the helper's round in which the end was seen in the peer's memory.
     pub closed_at: Option<u64>,
@@ -72,12 +72,12 @@ pub struct BackPressure {
     pub kept: Slots<Box<[u8]>>,
 }
 
-/// The lane's membership in the endpoint's lists (`endpoint/`).
+/// The peer's membership in the endpoint's lists (`endpoint/`).
 #[derive(Default)]
 pub struct Schedule {
-    /// The lane is not visited by every poll: its peer sets a hint.
+    /// The peer is not visited by every poll: it sets a hint.
     pub is_cold: bool,
-    /// The lane is in the list of lost lanes, whose numbers may be reused.
+    /// The peer is in the list of lost peers, whose numbers may be reused.
     pub is_spare: bool,
     /// Polls since a command came; `ShmEndpoint::cool_down` uses it.
     pub idle: u32,
@@ -110,7 +110,7 @@ pub struct Peer {
     pub told: Told,
 }
 
-/// The peer broke the protocol: the lane must be given up.
+/// The peer broke the protocol: it must be given up.
 pub struct Broken;
 
 impl From<record::Broken> for Broken {

@@ -1,4 +1,4 @@
-//! A lane's state for direct copies.
+//! A peer's state for direct copies.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -58,7 +58,7 @@ pub struct Outward {
 // SAFETY: addresses of another process, which this one never follows.
 unsafe impl Send for Outward {}
 
-/// A lane's state for single copies, created at the first message that may be copied directly.
+/// A peer's state for single copies, created at the first message that may be copied directly.
 #[derive(Default)]
 pub struct Single {
     pub may_read: Option<bool>,

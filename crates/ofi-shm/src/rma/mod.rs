@@ -134,7 +134,7 @@ impl Peer {
         Ok(Posted::Pending)
     }
 
-    /// Whether an access may be posted now. Connects the lane.
+    /// Whether an access may be posted now. Connects the peer.
     ///
     /// # Errors
     /// `FI_EAGAIN` while it must wait.

@@ -76,7 +76,7 @@ impl Peer {
         self.withdraw(deadline);
     }
 
-    /// Receives and reads may have ended without this lane; see
+    /// Receives and reads may have ended without this peer; see
     /// [`ofi_core::transport::TransportEndpoint::settle_receives`].
     pub fn settle_receives<H: Upcalls<Shm>>(&mut self, host: &mut H) {
         let sink = self.single.as_ref().and_then(|single| single.inward.as_ref()).map(|inward| inward.sink);

@@ -12,7 +12,7 @@
 //! receiver, whose replies have the flag `SERVED`. The owner checks registered memory at each chunk that it copies;
 //! `openings.rs` governs the chunks of the other end.
 //!
-//! Each lane copies one payload at a time in this way. What one end cannot copy (device pages, a revoked right) is left
+//! Each peer copies one payload at a time in this way. What one end cannot copy (device pages, a revoked right) is left
 //! to the other end. If neither can, the whole message comes through the bulk ring.
 //!
 //! Nobody writes into memory whose operation has ended, and bytes read from such memory are discarded. The words and
@@ -135,7 +135,7 @@ impl Peer {
         inward || outward || (single.in_flight == 0 && !single.waiting.is_empty())
     }
 
-    /// Whether a direct copy is in flight, so that the lane must be polled.
+    /// Whether a direct copy is in flight, so that the peer must be polled.
     pub fn copies(&self) -> bool {
         self.single.as_ref().is_some_and(|single| single.is_busy())
     }

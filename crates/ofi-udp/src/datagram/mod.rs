@@ -77,7 +77,7 @@ impl PeerNumbers for Peers {
     }
 }
 
-/// The lanes of an endpoint without sessions.
+/// The peers of an endpoint without sessions.
 pub struct Datagrams {
     socket: Socket,
     peers: Peers,

@@ -1,4 +1,4 @@
-//! All lanes of an endpoint over its socket.
+//! All peers of an endpoint over its socket.
 //!
 //! A message is sent at once if nothing is in flight to its peer. Otherwise it is queued in the session's stream until
 //! a packet is full, or until the next poll. An application that injects messages may never poll again, so the
@@ -44,7 +44,7 @@ const FULL: Duration = Duration::from_millis(1);
 /// Maximum time that messages are queued behind a packet in flight, unless a poll or a full packet comes first.
 const GATHER: Duration = Duration::from_micros(20);
 
-/// The lanes of one endpoint.
+/// The peers of one endpoint.
 pub struct UdpEndpoint {
     pub(crate) common: Common,
     pub(crate) endpoint: Endpoint,

@@ -1,4 +1,4 @@
-//! Shared state of all lanes of an endpoint.
+//! The state that all peers of an endpoint share.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::connected::Connected;
 use crate::parts::Parts;
 use crate::rx_batch::{Next, PartSize, RxBatch};
 
-/// The state that all lanes of an endpoint share.
+/// The state that all peers of an endpoint share.
 pub struct Common {
     pub domain: Arc<DomainPart<Udp>>,
     pub caps: Caps,
@@ -53,7 +53,7 @@ pub struct Common {
     pub cut: PartSize,
 }
 
-/// Statistics of the lanes.
+/// Statistics of the endpoint.
 #[derive(Default)]
 pub struct EndpointCounts {
     pub eager: u64,

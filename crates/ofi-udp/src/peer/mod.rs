@@ -84,7 +84,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Resets the lane for another peer or session: only its membership in the endpoint's lists stays.
+    /// Resets the state for another peer or session: only its membership in the endpoint's lists stays.
     pub fn renew(&mut self) {
         let Self { is_loose, is_served, in_keeping, .. } = *self;
         *self = Self { is_loose, is_served, in_keeping, ..Self::default() };

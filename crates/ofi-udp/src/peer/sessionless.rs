@@ -25,7 +25,7 @@ impl SessionlessPeers {
     }
 }
 
-/// Creates the lane of a new peer, which may have the number of a forgotten one.
+/// Creates the state of a new peer, which may have the number of a forgotten one.
 pub fn introduce(lanes: &mut Chunks<Peer>, loose: &mut SessionlessPeers, peer: u32) {
     debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
     match lanes.get_mut(peer as usize) {

@@ -2,8 +2,8 @@
 //!
 //! Outgoing: a packet is built in a buffer of `outgoing.rs`, with gaps for payloads in lent memory; packets of one
 //! length to one peer become one message (`segments.rs`). Incoming: `driver.rs` chooses between system calls
-//! (`incoming.rs`) and io_uring (`ring.rs`), which split messages again. Datagrams leave the socket only in
-//! [`Socket::receive`].
+//! (`incoming.rs`) and io_uring (`ring.rs`), which split messages again. Incoming datagrams
+//! are read from the socket only in [`Socket::receive`].
 
 mod bind;
 mod driver;

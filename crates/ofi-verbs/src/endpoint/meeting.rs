@@ -92,7 +92,7 @@ impl Greeting {
     }
 }
 
-/// This end's greeting for a new connection of a lane. Slots still held by records of an earlier connection count
+/// This end's greeting for a new connection of a peer. Slots still held by records of an earlier connection count
 /// against its credits.
 fn greeting(lane: &mut Peer, common: &Common) -> [u8; Greeting::LEN] {
     let credits = common.grant.saturating_sub(lane.held_slots()).max(LEAST_CREDITS);
@@ -181,7 +181,7 @@ impl VerbsEndpoint {
         });
     }
 
-    /// Adds the lane to those whose connections are checked.
+    /// Adds the peer to those whose connections are checked.
     fn watch(&mut self, peer: PeerId) {
         if !std::mem::replace(&mut self.lanes[peer as usize].is_live, true) {
             self.live.push(peer);
@@ -362,7 +362,7 @@ impl VerbsEndpoint {
 }
 
 impl VerbsEndpoint {
-    /// Handles an endpoint's connection to itself: both ends belong to one lane.
+    /// Handles an endpoint's connection to itself: both ends belong to one peer.
     fn reflect(&mut self, peer: PeerId, mut id: Box<dyn Connection>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         let accepted = accept(lane, common, &mut *id);
@@ -379,7 +379,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Removes a lane without a connection from the tables of connections.
+    /// Removes a peer without a connection from the tables of connections.
     pub fn unlink(&mut self, peer: PeerId) {
         self.ids.retain(|_, other| *other != peer);
         self.qps.retain(|_, other| *other != peer);
@@ -421,7 +421,7 @@ impl Peer {
         }
     }
 
-    /// Sets the lane's credits from the peer's greeting.
+    /// Sets the peer's credits from its greeting.
     fn greeted(&mut self, greeting: &Greeting) {
         self.credits = usize::from(greeting.credits);
         self.reserve = self.credits / 4;

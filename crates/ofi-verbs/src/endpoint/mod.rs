@@ -1,4 +1,4 @@
-//! All lanes of a reliable datagram endpoint over its device.
+//! All peers of a reliable datagram endpoint over its device.
 
 mod meeting;
 mod retiring;
@@ -31,14 +31,14 @@ const MAX_COMPLETIONS_PER_POLL: usize = 256;
 /// Number of polls per check for connection events, if none is expected.
 const POLLS_PER_EVENT_CHECK: u64 = 64;
 
-/// The lanes of one endpoint.
+/// The peers of one endpoint.
 pub struct VerbsEndpoint {
     pub(crate) lanes: Vec<Peer>,
     peers: FxHashMap<SocketAddr, PeerId>,
-    /// Lanes by the identifiers and by the queue pairs of their connections.
+    /// Peers by the identifiers and by the queue pairs of their connections.
     pub(crate) ids: FxHashMap<usize, PeerId>,
     pub(crate) qps: FxHashMap<u32, PeerId>,
-    /// Lanes with an established or pending connection, and some that have lost theirs since the last check.
+    /// Peers with an established or pending connection, and some that have lost theirs since the last check.
     pub(crate) live: Vec<PeerId>,
     /// Number of connections in progress.
     pub(crate) meetings: usize,
@@ -107,7 +107,7 @@ impl VerbsEndpoint {
         peer
     }
 
-    /// Prepares a lane for a post. The lane connects at first use.
+    /// Prepares a peer for a post. The endpoint connects to it at first use.
     pub(crate) fn lane(&mut self, peer: PeerId) -> Result<()> {
         let lane = &self.lanes[peer as usize];
         if lane.ending.is_some() {
@@ -115,7 +115,7 @@ impl VerbsEndpoint {
         }
         if matches!(lane.link, Link::Closed) {
             self.connect(peer);
-            // Nothing is queued on the lane yet: the caller gets the error, and does not retry forever.
+            // Nothing is queued on the peer yet: the caller gets the error, and does not retry forever.
             if let Some(errno) = self.lanes[peer as usize].ending.take() {
                 return Err(Error::with(
                     errno,
@@ -361,8 +361,8 @@ impl VerbsEndpoint {
         Ok(())
     }
 
-    /// Handles a protocol violation: drops the peer's records, and ends the lane. `slot` is a slot that is not among
-    /// the stalled.
+    /// Handles a protocol violation: drops the peer's records, and ends its connection. `slot` is a slot that is not
+    /// among the stalled.
     fn broken(&mut self, peer: PeerId, slot: Option<u32>) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         common.counts.malformed += 1;
@@ -404,7 +404,7 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Posts queued records and requests of a lane, and ends the lane if its connection is over.
+    /// Posts queued records and requests of a peer, and ends it if its connection is over.
     fn tend<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
         lane.is_dirty = false;
@@ -508,7 +508,7 @@ impl VerbsEndpoint {
         }
         while self.lanes.iter().any(Peer::is_awaited) && self.common.adapter.queues.now() < end {
             if self.ready.is_empty() && self.refill() == 0 {
-                // Perhaps no slot was free before, because requests of other lanes used them.
+                // Perhaps no slot was free before, because requests of other peers used them.
                 for peer in 0..self.lanes.len() {
                     self.lanes[peer].flush_frames(&mut self.common, peer as PeerId);
                     self.lanes[peer].await_quiet(&mut self.common, peer as PeerId);
@@ -594,7 +594,7 @@ fn dispatch<H: Upcalls<Verbs>>(
     peer: PeerId,
     part: RecordPart,
 ) -> Result<NextStep, Broken> {
-    // A copy of the slice, because the handlers change the lane. The device has written the slot and no longer writes
+    // A copy of the slice, because the handlers change the peer. The device has written the slot and no longer writes
     // to it.
     let record = common.adapter.record(part.slot, part.at, part.len);
     let (from, len) = (record.as_ptr(), record.len());
@@ -646,7 +646,7 @@ impl CqArm for VerbsEndpoint {
     }
 
     fn look(&mut self) -> bool {
-        // If the queue turns out to be lost, a poll must end the lanes.
+        // If the queue turns out to be lost, a poll must end the peers.
         self.refill() > 0 || !self.common.dirty.is_empty()
     }
 }

@@ -64,7 +64,7 @@ impl Peer {
 }
 
 impl VerbsEndpoint {
-    /// Asks the peers of surplus lanes to close their connections, the least recently used first.
+    /// Asks surplus peers to close their connections, the least recently used first.
     pub fn retire(&mut self) {
         if self.live.len() <= self.common.adapter.connections {
             return;
@@ -103,7 +103,7 @@ impl VerbsEndpoint {
             }
     }
 
-    /// Closes a lane's idle connection.
+    /// Closes a peer's idle connection.
     pub fn put_away<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
         self.hang_up(host, peer);
         let lane = &mut self.lanes[peer as usize];
@@ -113,14 +113,14 @@ impl VerbsEndpoint {
         }
     }
 
-    /// Ends a lane's connection, and processes the records that arrived over it.
+    /// Ends a peer's connection, and processes the records that arrived over it.
     pub fn hang_up<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
         self.stop(peer);
         self.take_rest(host);
         self.unlink(peer);
     }
 
-    /// Ends a lane's connection and everything that is in flight on it: see
+    /// Ends a peer's connection and everything that is in flight on it: see
     /// [`ofi_core::transport::TransportEndpoint::sever`].
     pub fn sever<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
         self.hang_up(host, peer);
@@ -129,7 +129,7 @@ impl VerbsEndpoint {
         lane.lose(&mut self.common, host, peer, Errno::ECONNABORTED);
     }
 
-    /// Stops arrivals over a lane's connection, and drains its completions: some devices discard them with the queue
+    /// Stops arrivals over a peer's connection, and drains its completions: some devices discard them with the queue
     /// pair, which would lose the receives.
     pub fn stop(&mut self, peer: PeerId) {
         let lane = &self.lanes[peer as usize];

@@ -1,10 +1,10 @@
-//! The connection of a lane, from the request to its close.
+//! The connection of a peer, from the request to its close.
 
 use std::time::Instant;
 
 use crate::rc::Connection;
 
-/// The connection of a lane.
+/// The connection of a peer.
 pub enum Link {
     /// There is no connection.
     Closed,

@@ -1,7 +1,7 @@
 //! One peer of an endpoint: its connection, its credits, and its operations in flight.
 //!
 //! Invariants:
-//! - A lane has at most as many records in flight as the peer gave it credits. A quarter of the credits is reserved for
+//! - A peer has at most as many records in flight as the peer gave it credits. A quarter of the credits is reserved for
 //!   answers. The peer always processes answers, even if it has no room for other records, so two ends that wait for
 //!   each other's answers get them.
 //! - The last of the other credits are for queued records, which are sent in packs: a burst to a peer that does not
@@ -38,7 +38,7 @@ use crate::rc::Connection;
 use crate::timers::Timers;
 use crate::transfer::{Refused, Transfer};
 
-/// The state that all lanes of an endpoint share.
+/// The state that all peers of an endpoint share.
 pub struct Common {
     pub domain: Arc<DomainPart<Verbs>>,
     pub caps: Caps,
@@ -48,7 +48,7 @@ pub struct Common {
     pub kept_limit: usize,
     /// Peers that were asked to hold their payloads.
     pub wishing: Vec<PeerId>,
-    /// Lanes with pending work.
+    /// Peers with pending work.
     pub dirty: Vec<PeerId>,
     /// Peers whose records wait for room at this end.
     pub stalled: Vec<PeerId>,
@@ -58,7 +58,7 @@ pub struct Common {
     pub grant: usize,
     /// How long connections wait for their peers.
     pub timers: Timers,
-    /// Set when the device, or a queue that all lanes share, is lost: nothing is posted any more.
+    /// Set when the device, or a queue that all peers share, is lost: nothing is posted any more.
     pub gone: Option<Errno>,
     /// Whether the endpoint is closing: from then on every request is signaled.
     pub closing: bool,
@@ -66,12 +66,12 @@ pub struct Common {
     pub incarnation: u64,
     /// Number of connection requests so far.
     pub attempts: u32,
-    /// Number of polls so far, the unit of lanes' last use.
+    /// Number of polls so far, the unit of peers' last use.
     pub turn: u64,
     pub counts: EndpointCounts,
 }
 
-/// The statistics of the lanes.
+/// The statistics of the peers.
 #[derive(Default)]
 pub struct EndpointCounts {
     pub eager: u64,
@@ -100,7 +100,7 @@ impl Common {
         Owner { regions: &self.domain.regions, caps: self.caps, auth: &AuthKey::NONE }
     }
 
-    /// Schedules a lane for the next poll.
+    /// Schedules a peer for the next poll.
     pub fn hold(&mut self, is_dirty: &mut bool, peer: PeerId) {
         if !std::mem::replace(is_dirty, true) {
             self.dirty.push(peer);
@@ -203,11 +203,11 @@ pub struct Peer {
     pub peer_wishes: bool,
     /// When the peer's device is probed next.
     pub probe: Option<Instant>,
-    /// Whether the lane is in [`Common::dirty`].
+    /// Whether the peer is in [`Common::dirty`].
     pub is_dirty: bool,
     /// Protocols of messages to the peer that were logged.
     pub told: Told,
-    /// Whether the lane is among those whose connections are checked.
+    /// Whether the peer is among those whose connections are checked.
     pub is_live: bool,
     /// The turn in which a record was last posted, or arrived.
     pub last_use: u64,
@@ -222,7 +222,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// A lane to a peer in its initial state.
+    /// A peer in its initial state.
     pub fn new(address: SocketAddr) -> Self {
         Self {
             address,
@@ -314,7 +314,7 @@ impl Peer {
         self.owed > 0 && self.owed >= common.grant / 4
     }
 
-    /// Whether a closing endpoint waits for this lane: for requests in flight, including answers that the peer relies
+    /// Whether a closing endpoint waits for this peer: for requests in flight, including answers that the peer relies
     /// on, and for the peer to receive messages that were reported as sent.
     pub fn is_awaited(&self) -> bool {
         let owes = self.requests > 0 || !self.answers.is_empty() || self.detached > 0;

@@ -1,4 +1,4 @@
-//! The queued records of a lane.
+//! The queued records of a peer.
 
 use ofi_core::slots::SlotId;
 

@@ -199,7 +199,7 @@ fn of_a_batch_that_the_device_refuses_every_operation_ends_and_nothing_is_lost()
         DEVICE.refuse_requests(true);
         let told = doorbells(&pair.a, post);
         assert_eq!(told, 1);
-        // An unsent packet ends its lane if messages are ordered. All operations end in both cases.
+        // An unsent packet ends its peer if messages are ordered. All operations end in both cases.
         let mut ended: Vec<usize> = (0..12).map(|_| pair.failed(&pair.a).op_context.0).collect();
         ended.sort_unstable();
         let all = [10, 20, 30].into_iter().flat_map(|first| first..first + 4);
