@@ -82,7 +82,7 @@ impl Progress {
     }
 
     /// Records a poll of the application. Call it under the lock of the endpoint, in the section that disarms the
-    /// lanes.
+    /// transport.
     #[inline]
     pub fn polled(&self) {
         if let Some(thread) = &self.0

@@ -1,4 +1,4 @@
-//! The thread of the process that rearms lanes: lanes that sleepers of an endpoint had armed and another thread's poll
+//! The thread of the process that rearms endpoints: those that sleepers had armed and another thread's poll
 //! disarmed ([`crate::sleepers`]).
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ofi_ring::deferred_check::DeferredCheck;
 
-/// The delay before disarmed lanes are rearmed: the longest that a sleeper may miss an event. A progress thread checks
-/// at the same interval ([`crate::progress`]).
+/// The delay before a disarmed endpoint is rearmed: the longest that a sleeper may miss an event. A progress thread
+/// checks at the same interval ([`crate::progress`]).
 pub const REARM_INTERVAL: Duration = Duration::from_millis(10);
 
 /// An object to check.
 pub trait Rearm: Send + Sync {
-    /// Rearms the lanes, or wakes the sleepers. Called by the thread, without a lock.
+    /// Rearms the endpoint, or wakes the sleepers. Called by the thread, without a lock.
     fn rouse(&self);
 }
 

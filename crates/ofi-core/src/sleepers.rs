@@ -1,15 +1,15 @@
-//! The threads that sleep on an endpoint's lanes, and how they are woken although another thread polls.
+//! The threads that sleep on an endpoint, and how they are woken although another thread polls.
 //!
-//! Lanes are armed once, for all sleepers, and a poll disarms them for all, because a polling thread wants no wake-ups.
-//! While polls continue, sleepers miss nothing: a poll rings the bells of sleepers for which it finds something. A
-//! polling thread that goes to sleep arms the lanes again, for all. But if it just stops polling, the others would
-//! sleep for ever. So a thread of the process checks [a moment later](crate::rearm): if the lanes are still disarmed,
-//! it arms them on behalf of the sleepers, and wakes them only if something is already waiting. Waking them at once
-//! would not do: two threads on their way to sleep would disarm each other's lanes, for ever.
+//! A transport is armed once, for all sleepers, and a poll disarms it for all, because a polling thread wants no
+//! wake-ups. While polls continue, sleepers miss nothing: a poll rings the bells of sleepers for which it finds
+//! something. A polling thread that goes to sleep arms it again, for all. But if it just stops polling, the others
+//! would sleep for ever. So a thread of the process checks [a moment later](crate::rearm): if the transport is still
+//! disarmed, it arms it on behalf of the sleepers, and wakes them only if something is already waiting. Waking them
+//! at once would not do: two threads on their way to sleep would disarm it for each other, for ever.
 //!
 //! Invariants, under the endpoint's lock, which every call here holds:
-//! S1. A sleeping thread has armed its bell, then the lanes, and is in `known` ([`Sleepers::armed`]).
-//! S2. Lanes are armed, or `undone` is due, or no thread in `known` sleeps.
+//! S1. A sleeping thread has armed its wake fd, then the transport, and is in `known` ([`Sleepers::armed`]).
+//! S2. The transport is armed, or `undone` is due, or no thread in `known` sleeps.
 //! S3. While `undone` is due, it is [checked](Sleepers::settle) every [`REARM_INTERVAL`](crate::rearm::REARM_INTERVAL).
 
 use std::sync::{Arc, Weak};
@@ -20,8 +20,8 @@ use crate::rearm::{self, Rearm};
 use crate::source::Arm;
 use crate::wake_fd::WakeFd;
 
-/// The number of successive checks that find the lanes disarmed before all sleepers are woken: about a second. An armed
-/// bell counts as slept on until it is rung, even if the thread that waited at its descriptor is awake already.
+/// The number of successive checks that find it disarmed before all sleepers are woken: about a second. An armed
+/// wake fd counts as slept on until it is rung, even if the thread that waited at its descriptor is awake already.
 const MAX_DISARMED_CHECKS: u32 = 100;
 
 /// The sleepers of one endpoint.
@@ -53,12 +53,12 @@ impl Sleeper {
 }
 
 impl Sleepers {
-    /// Creates an empty set. `endpoint` is called later to [re-arm](Sleepers::settle) lanes that a poll has disarmed.
+    /// Creates an empty set. `endpoint` is called later to [re-arm](Sleepers::settle) what a poll has disarmed.
     pub fn of(endpoint: Weak<dyn Rearm>) -> Self {
         Self { known: Vec::new(), undone: Arc::default(), looks: 0, endpoint }
     }
 
-    /// Records that the lanes are armed. The thread that waits for `bell`, if there is one, is about to sleep.
+    /// Records that the transport is armed. The thread that waits for `bell`, if there is one, is about to sleep.
     pub fn armed(&mut self, bell: Option<&WakeFd>) {
         self.undone.end();
         let Some(bell) = bell else { return };
@@ -68,7 +68,7 @@ impl Sleepers {
         }
     }
 
-    /// Records that a poll has disarmed the lanes. `reader`: the bell of the queue that was polled, if any.
+    /// Records that a poll has disarmed the transport. `reader`: the wake fd of the queue that was polled, if any.
     pub fn disarmed(&mut self, reader: Option<&WakeFd>) {
         if self.undone.is_due() {
             return;
@@ -80,7 +80,7 @@ impl Sleepers {
         }
     }
 
-    /// Whether lanes must be rearmed for sleeping threads. Called by the thread of [`crate::rearm`].
+    /// Whether the transport must be rearmed for sleeping threads. Called by the thread of [`crate::rearm`].
     pub fn are_due(&mut self) -> bool {
         let due = self.undone.is_due();
         self.looks = if due { self.looks + 1 } else { 0 };

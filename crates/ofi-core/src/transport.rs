@@ -131,8 +131,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Errors of opening its resources.
     fn open_domain(info: &Info, registered: &Registered<Self::Region>) -> Result<Self::Domain>;
 
-    /// Opens an endpoint's lanes. No peer can reach it before [`TransportEndpoint::enable`]. The endpoint's
-    /// authorization key is that of `info.ep_attr`, wherever the application gave it.
+    /// Opens a transport's part of an endpoint. No peer can reach it before [`TransportEndpoint::enable`]. The
+    /// endpoint's authorization key is that of `info.ep_attr`, wherever the application gave it.
     ///
     /// # Errors
     /// Errors of opening its resources.
@@ -196,7 +196,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         None
     }
 
-    /// Checks a value for such an option. The lanes get it before they are enabled ([`TransportEndpoint::set_option`]).
+    /// Checks a value for such an option. The transport's part gets it before it is enabled
+    /// ([`TransportEndpoint::set_option`]).
     ///
     /// # Errors
     /// Why it cannot be set.

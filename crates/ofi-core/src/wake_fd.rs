@@ -52,8 +52,8 @@ impl WakeFd {
         }
     }
 
-    /// Wakes the reader if it armed the bell. A reader that is not woken sees everything that the caller stored before
-    /// by a `SeqCst` operation, or under a lock that the reader takes after arming.
+    /// Wakes the reader if it armed the wake fd. A reader that is not woken sees everything that the caller stored
+    /// before by a `SeqCst` operation, or under a lock that the reader takes after arming.
     #[inline]
     pub fn ring(&self) {
         if self.0.state.is_armed() {
@@ -66,7 +66,7 @@ impl WakeFd {
         self.0.state.is_armed()
     }
 
-    /// Counts the caller as asleep while it arms the bell and blocks.
+    /// Counts the caller as asleep while it arms the wake fd and blocks.
     pub fn asleep<T>(&self, sleep: impl FnOnce() -> T) -> T {
         self.0.asleep.fetch_add(1, Ordering::SeqCst);
         let slept = sleep();

@@ -47,7 +47,7 @@ pub struct Connection {
     other: Option<Address>,
     /// The passive endpoint that this end called. Its name is also the visible name of the endpoint that accepts.
     called: Option<Address>,
-    /// The lanes have joined `other`.
+    /// The transport has joined `other`.
     joined: bool,
     /// Rejected packets: malformed, of another connection, from a stranger, or out of turn.
     refused: u64,
@@ -375,7 +375,7 @@ impl Connection {
         }
     }
 
-    /// Gives up an attempt that has taken too long. If that ended it, the lanes must part from the peer that they
+    /// Gives up an attempt that has taken too long. If that ended it, the transport must part from the peer that it
     /// joined.
     pub fn tick(&mut self) -> Ended {
         if self.deadline().is_some_and(|deadline| Instant::now() >= deadline) {

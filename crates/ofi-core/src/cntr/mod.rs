@@ -2,8 +2,9 @@
 //! regions when a peer's access has been executed.
 //!
 //! Invariants:
-//! I1. A thread that raises a number checks the bell afterwards for sleepers. A thread that goes to sleep arms the bell
-//!     first, and checks the numbers afterwards. All four accesses are `SeqCst`, so one of the two sees the other.
+//! I1. A thread that raises a number checks the wake fd afterwards for sleepers. A thread that goes to sleep arms the
+//!     wake fd first, and checks the numbers afterwards. All four accesses are `SeqCst`, so one of the two sees the
+//!     other.
 //! I2. While the lock of `polled` is held, only the sources are called. An endpoint never takes that lock while it
 //!     holds its own.
 

@@ -172,7 +172,7 @@ impl Cq {
         unseen
     }
 
-    /// The bell that an endpoint rings when it completes an operation outside a read of this queue.
+    /// The wake fd that an endpoint rings when it completes an operation outside a read of this queue.
     pub fn bell(&self) -> Option<WakeFd> {
         self.waiting.as_ref().map(|waiting| waiting.bell.clone())
     }
@@ -303,7 +303,7 @@ impl Cq {
         self.reader.lock().sources.iter().all(|bound| bound.source.is_empty(bound.slot))
     }
 
-    /// Blocks until the bell or a source's descriptor is readable. Returns whether one is.
+    /// Blocks until the wake fd or a source's descriptor is readable. Returns whether one is.
     fn block(&self, waiting: &WaitObject, deadline: Option<Instant>) -> bool {
         let one = {
             let guard = self.reader.lock();

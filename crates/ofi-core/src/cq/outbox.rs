@@ -89,12 +89,12 @@ impl Outbox {
         if self.direct.is_null() { None } else { self.bell.as_ref() }
     }
 
-    /// The bell that wakes threads asleep on the queue.
+    /// The wake fd that wakes threads asleep on the queue.
     pub fn bell(&self) -> Option<&WakeFd> {
         self.bell.as_ref()
     }
 
-    /// Sets the bell that wakes threads asleep on the queue.
+    /// Sets the wake fd that wakes threads asleep on the queue.
     pub fn set_bell(&mut self, bell: WakeFd) {
         self.bell = Some(bell);
     }

@@ -1,4 +1,4 @@
-//! Tests of receives that lanes take before their messages arrive ([`Upcalls::claim`]).
+//! Tests of receives that transports take before their messages arrive ([`Upcalls::claim`]).
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::still::{self, Still};
 use crate::slots::SlotId;
 use crate::transport::{Arrived, RxName, TransportEndpoint, Upcalls};
 
-/// An endpoint whose lanes claim receives, and what its queue says.
+/// An endpoint whose transport claims receives, and what its queue says.
 struct Scene {
     ep: Arc<Ep<Still>>,
     cq: Arc<dyn ofi_api::CompletionQueue>,

@@ -102,7 +102,7 @@ impl CollectiveSide {
     }
 }
 
-/// Lanes carry notes.
+/// The transport carries notes.
 struct OnEndpoint<'a, T: Transport>(&'a mut T::Endpoint);
 
 impl<T: Transport> Wire for OnEndpoint<'_, T> {
@@ -203,7 +203,7 @@ impl<T: Transport> EpCore<T> {
         self.be_driven_by(&eq)
     }
 
-    /// Reverts [`EpCore::watch_joins`]. Call it before the lanes are closed.
+    /// Reverts [`EpCore::watch_joins`]. Call it before the transport's part is closed.
     pub(super) fn forget_joins(self: &Arc<Self>) {
         self.state.lock().forget_groups(&**self);
         let Some(eq) = self.eq_of_joins() else { return };

@@ -1,5 +1,5 @@
 //! The connection of an endpoint of type `FI_EP_MSG`: connects the state in [`crate::cm`] with the endpoint and its
-//! lanes.
+//! transport.
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
@@ -113,7 +113,7 @@ impl<T: Transport> State<T> {
         Ok(true)
     }
 
-    /// Disconnects from the peer, if the lanes have joined one.
+    /// Disconnects from the peer, if the transport has joined one.
     fn part(&mut self) {
         if let Some((lanes, host)) = self.split() {
             lanes.part(host, false);

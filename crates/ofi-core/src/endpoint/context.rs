@@ -40,8 +40,8 @@ impl<T: Transport> State<T> {
     }
 
     /// Closes transmit context `at`: operations in flight continue without the application's memory and without a
-    /// report, so that the peer and the lane can finish them. If that is not possible, a peer that continues such an
-    /// operation breaks the protocol.
+    /// report, so that the peer and the transport can finish them. If that is not possible, a peer that continues such
+    /// an operation breaks the protocol.
     fn abandon(&mut self, at: u16) {
         let mut room = COPIED;
         for id in self.ends.tx.ops.ids(|op| op.ticket.at == at) {
@@ -73,8 +73,8 @@ impl<T: Transport> State<T> {
 struct Port<T: Transport> {
     core: Arc<EpCore<T>>,
     at: u16,
-    /// A duplicate of the descriptor of the endpoint's lanes: a queue may have several contexts of one endpoint, and
-    /// lose one of them.
+    /// A duplicate of the descriptor of the endpoint's transport: a queue may have several contexts of one endpoint,
+    /// and lose one of them.
     fd: OnceLock<Option<OwnedFd>>,
 }
 
@@ -157,8 +157,8 @@ impl<T: Transport> Source for Port<T> {
     fn wait_fd(&self) -> Option<RawFd> {
         let known = self.fd.get_or_init(|| {
             let fd = Source::wait_fd(&*self.core)?;
-            // SAFETY: the lanes keep their descriptor open while they live, which is as long as the endpoint's core has
-            // them; it is only duplicated here.
+            // SAFETY: the transport's part keeps its descriptor open while it lives, which is as long as the endpoint's
+            // core has it; the descriptor is only duplicated here.
             unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()
         });
         known.as_ref().map(AsRawFd::as_raw_fd)

@@ -1,4 +1,4 @@
-//! Enabling: checks that everything is bound that the endpoint's capabilities need, and opens its lanes.
+//! Enabling: checks that everything is bound that the endpoint's capabilities need, and opens its transport's part.
 
 use std::fmt;
 use std::sync::{Arc, Weak};

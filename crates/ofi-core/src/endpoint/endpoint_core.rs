@@ -31,7 +31,7 @@ use crate::transport::{
     RemoteData, RxName, Transport, Upcalls,
 };
 
-/// The parts of an endpoint that its lanes may reach while they run: where operations begin and end.
+/// The parts of an endpoint that its transport may reach while it runs: where operations begin and end.
 pub struct EndpointCore<T: Transport> {
     pub tx: TxSide<T>,
     pub rx: RxSide<T>,

@@ -1,6 +1,6 @@
 //! Endpoints: the objects that applications post to, over any transport.
 //!
-//! A call enters here, is checked in `transmit.rs` or `receive.rs`, goes to the transport's lanes, and returns through
+//! A call enters here, is checked in `transmit.rs` or `receive.rs`, goes to the transport, and returns through
 //! `endpoint_core.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
 
 mod atomic;
@@ -93,7 +93,7 @@ struct State<T: Transport> {
 }
 
 impl<T: Transport> State<T> {
-    /// The lanes, and the core that they may call. `None` unless enabled.
+    /// The transport's part, and the core that it may call. `None` unless enabled.
     #[inline]
     fn split(&mut self) -> Option<(&mut T::Endpoint, &mut EndpointCore<T>)> {
         Some((self.lanes.as_mut()?, &mut self.ends))
@@ -382,8 +382,8 @@ impl<T: Transport> Ep<T> {
         self.core.domain.id() == domain.id()
     }
 
-    /// The address of the lanes of an enabled endpoint, which receives peers' packets. It is the endpoint's name,
-    /// unless the endpoint accepted a connection: then the name is the passive endpoint's.
+    /// The address of the transport's part of an enabled endpoint, which receives peers' packets. It is the endpoint's
+    /// name, unless the endpoint accepted a connection: then the name is the passive endpoint's.
     pub fn lane_address(&self) -> Option<Address> {
         self.core.state.lock().name.clone()
     }
@@ -613,7 +613,7 @@ impl<T: Transport> Drop for Ep<T> {
         }
         let mut guard = self.core.state.lock();
         let state = &mut *guard;
-        // Outstanding operations end silently (fi_endpoint(3)); peers notice that the lanes are gone.
+        // Outstanding operations end silently (fi_endpoint(3)); peers notice that the endpoint is gone.
         let gone =
             (state.lanes.take(), std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
         state.key_in_use = None;

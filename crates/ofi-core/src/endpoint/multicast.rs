@@ -95,7 +95,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// The endpoint closes: its joins end without events. Call it before the lanes are closed.
+    /// The endpoint closes: its joins end without events. Call it before the transport's part is closed.
     pub(super) fn forget_groups(&mut self, core: &dyn Driven) {
         if let Some(side) = &mut self.ends.multicast {
             side.members.clear();

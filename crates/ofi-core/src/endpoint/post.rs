@@ -209,7 +209,7 @@ impl<T: Transport> State<T> {
 
 impl<T: Transport> State<T> {
     /// The common case of a read or a write, like [`State::send_now`] for sends: plain, of one piece at either end, to
-    /// a peer that has its lane.
+    /// a peer that was met.
     #[inline(always)]
     fn access_now<const WRITE: bool>(&mut self, op: &RmaOp<'_>) -> bool {
         let write = WRITE;

@@ -149,7 +149,7 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Announces a new receive to lanes that claim receives.
+    /// Announces a new receive to a transport that claims receives.
     #[cold]
     fn claimable(&mut self) {
         if let Some((lanes, host)) = self.split() {

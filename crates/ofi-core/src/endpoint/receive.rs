@@ -54,7 +54,7 @@ pub struct RxSide<T: Transport> {
     /// For `FI_EP_DGRAM`: messages are dropped if there is no room.
     pub lossy: bool,
     pub iov_limit: usize,
-    /// The lanes take receives before their messages arrive.
+    /// The transport takes receives before their messages arrive.
     pub claimed: bool,
     pub counts: Counts,
 }

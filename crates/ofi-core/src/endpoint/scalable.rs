@@ -1,4 +1,4 @@
-//! Scalable endpoints (`fi_scalable_ep`): one address and one set of lanes under several transmit and receive contexts.
+//! Scalable endpoints (`fi_scalable_ep`): one address and one set of peers under several transmit and receive contexts.
 //!
 //! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `contexts.rs`. So all of them
 //! share one address: a peer sees one source, and one vector entry covers all receive contexts.
@@ -315,7 +315,7 @@ impl<T: Transport> Endpoint for Sep<T> {
         }
     }
 
-    /// The counters of the lanes, and the messages that were dropped for lack of a context.
+    /// The counters of the transport, and the messages that were dropped for lack of a context.
     fn statistics(&self) -> Vec<Statistic> {
         self.hub.statistics()
     }

@@ -30,7 +30,7 @@ pub trait SharedReceives: Any + Send + Sync {
     ///
     /// # Safety
     /// The pieces are lent until the receive has ended, or the context was [closed](Self::close) and its endpoints'
-    /// lanes have settled ([`TransportEndpoint::settle_receives`]).
+    /// transport has settled ([`TransportEndpoint::settle_receives`]).
     unsafe fn post(&self, id: SlotId, pieces: &[Piece]) -> Result<()>;
 
     /// The application has closed the context.
@@ -60,7 +60,7 @@ pub enum GivenUp {
 /// # Safety
 /// Memory that an operation lends, here or in [`Upcalls::op`] and [`Upcalls::receiving`], is read or written by this
 /// end, its threads, peers and devices, but only until the operation has ended ([`Upcalls::finish`],
-/// [`Upcalls::received`], [`Upcalls::abandon`]). Memory of operations that are unfinished when the lanes are dropped is
+/// [`Upcalls::received`], [`Upcalls::abandon`]). Memory of operations that are unfinished when it is dropped is
 /// not touched afterwards.
 pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and returns its address.
@@ -195,7 +195,7 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// Tells the sender that the payload behind `token` is not needed.
     fn discard(&mut self, peer: PeerId, token: T::Token);
 
-    /// Whether the lanes take receives before their messages ([`Upcalls::claim`]). Called once, after
+    /// Whether the transport takes receives before their messages ([`Upcalls::claim`]). Called once, after
     /// [`TransportEndpoint::enable`].
     fn claims(&self) -> bool {
         false
@@ -225,7 +225,8 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// Sends delayed packets, such as acknowledgements, and processes nothing.
     fn let_out<H: Upcalls<T>>(&mut self, _host: &mut H) {}
 
-    /// Releases the grants that the lanes hold on a closing registration, after copying the memory that they protect.
+    /// Releases the grants that the transport holds on a closing registration, after copying the memory that they
+    /// protect.
     fn give_back(&mut self) {}
 
     /// Prepares for blocking on [`TransportEndpoint::wait_fd`].

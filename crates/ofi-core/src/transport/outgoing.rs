@@ -1,4 +1,4 @@
-//! Outgoing operations, as the core passes them to lanes.
+//! Outgoing operations, as the core passes them to transports.
 
 use ofi_api::{OpFlags, Piece, RemotePiece};
 

@@ -1,4 +1,4 @@
-//! Connections ([`crate::cm`]): a transport's part of passive endpoints, and the reactions of lanes to packets.
+//! Connections ([`crate::cm`]): a transport's part of passive endpoints, and its reactions to packets.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub type RequestData = Arc<dyn std::any::Any + Send + Sync>;
 /// The maximum length of a connection packet, in bytes.
 pub const MAX_PACKET: usize = 512;
 
-/// The reaction of the endpoint's lanes to a connection packet.
+/// The reaction of the endpoint's transport to a connection packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reaction {
     /// Nothing.

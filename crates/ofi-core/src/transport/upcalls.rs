@@ -115,15 +115,15 @@ pub struct Fault {
 
 /// The calls of a transport into the core.
 pub trait Upcalls<T: Transport> {
-    /// A poll has disarmed the lanes ([`TransportEndpoint::arm`](super::TransportEndpoint::arm)). Threads that sleep
-    /// without having polled would not be woken any more, so the core wakes them, and they rearm.
+    /// A poll has disarmed the transport ([`TransportEndpoint::arm`](super::TransportEndpoint::arm)). Threads that
+    /// sleep without having polled would not be woken any more, so the core wakes them, and they rearm.
     fn disarmed(&mut self);
 
     /// A new peer has this address. Peers are introduced in the order of their numbers; one that was
     /// [retired](Upcalls::retire) may have its number used again.
     fn introduce(&mut self, peer: PeerId, address: &Address);
 
-    /// Whether the number of a peer whose lane is lost is free for reuse: nothing refers to it any more. Caches of the
+    /// Whether the number of a lost peer is free for reuse: nothing refers to it any more. Caches of the
     /// number are cleared.
     fn retire(&mut self, peer: PeerId) -> bool;
 
@@ -248,11 +248,12 @@ pub trait Upcalls<T: Transport> {
         self.fail_lane(peer, error, |_| true, |_| true);
     }
 
-    /// As [`Upcalls::fail_outgoing`], for the operations that `which` picks: where a peer has another lane.
+    /// As [`Upcalls::fail_outgoing`], for the operations that `which` picks: where a peer is met over another transport
+    /// too.
     fn fail_ops(&mut self, peer: PeerId, error: Errno, which: impl Fn(&T::Op) -> bool);
 
     /// As [`Upcalls::fail_peer`], for the operations and the payloads at the peer that `ops` and `tokens` pick: where a
-    /// peer has another lane.
+    /// peer is met over another transport too.
     fn fail_lane(
         &mut self,
         peer: PeerId,
@@ -272,7 +273,7 @@ pub trait Upcalls<T: Transport> {
     fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction;
 
     /// A pending join ([`TransportEndpoint::join_group`](super::TransportEndpoint::join_group)) has ended. `group` is
-    /// the address that the call has returned. After an error the lanes have left the group.
+    /// the address that the call has returned. After an error the transport has left the group.
     fn joined_group(&mut self, group: &Address, receives: bool, result: Result<(), Errno>);
 
     /// A packet of [`TransportEndpoint::packet`](super::TransportEndpoint::packet) was not delivered, or its

@@ -1,4 +1,4 @@
-//! The wait objects of queues and counters: a bell, a set of descriptors over it, and the ways in which applications
+//! The wait objects of queues and counters: a wake fd, a set of descriptors over it, and the ways in which applications
 //! see them.
 
 mod mutex_cond;
@@ -31,7 +31,7 @@ pub struct WaitObject {
     waker: Option<Waker>,
     /// Rung when something is there that no descriptor shows.
     pub bell: WakeFd,
-    /// The bell, and the descriptors of all sources.
+    /// The wake fd, and the descriptors of all sources.
     pub set: WaitSet,
     /// The wait set that the object belongs to.
     group: Option<Arc<Waits>>,

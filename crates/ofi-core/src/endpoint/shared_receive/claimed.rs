@@ -9,7 +9,7 @@ use crate::slots::SlotId;
 use crate::transport::{Arrived, RxName, SharedReceives, Transport, TransportEndpoint};
 
 impl<T: Transport> SharedRx<T> {
-    /// Makes the lanes of an endpoint that is being enabled take their receives from here.
+    /// Makes the transport of an endpoint that is being enabled take its receives from here.
     ///
     /// # Errors
     /// `FI_EINVAL` if only one of the two passes receives to a device: the domain was opened for endpoints of another
@@ -51,7 +51,7 @@ impl<T: Transport> SharedRx<T> {
             let filling = state.queue.fill(posted, &none);
             let id = state.claimed.insert(filling);
             // SAFETY: the pieces are lent until the receive's completion, which is made when it has ended; and a
-            // closing context makes the lanes of its endpoints settle.
+            // closing context makes the transports of its endpoints settle.
             if let Err(error) = unsafe { device.post(id, op.buf.pieces()) } {
                 state.claimed.remove(id);
                 return Err(error);
