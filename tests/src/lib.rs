@@ -50,7 +50,8 @@ impl Naming {
 pub fn tcp_atomics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
-        // SAFETY: whoever reads the environment in these tests does it by `std::env`, which takes a lock.
+        // SAFETY: `std::env` takes a lock, and the C library's resolver, which takes none, is not called yet: a test
+        // begins with its hints, in a process of its own under nextest.
         unsafe { std::env::set_var("FI_TCP_ATOMICS", "1") };
     });
 }

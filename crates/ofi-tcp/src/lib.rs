@@ -89,3 +89,13 @@ unsafe impl Transport for Tcp {
         address::normalize(address)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn atomics_are_not_offered_unasked() {
+        assert_eq!(Tcp::atomic_size(EpType::Rdm), 0);
+    }
+}

@@ -165,7 +165,10 @@ impl Conn {
                 at.finish(id, Err(Errno::from_raw(errno.into())));
                 Ok(PacketStep::Took(0))
             }
-            Packet::Atomic { .. } | Packet::Note { .. } if !self.extras.atomics => {
+            Packet::Atomic { .. } if !self.extras.atomics => {
+                Err(Broken::Unexpected("an atomic operation, which was not agreed on"))
+            }
+            Packet::Note { .. } if !self.extras.notes => {
                 Err(Broken::Unexpected("a packet of this library alone, which was not agreed on"))
             }
             Packet::Atomic { len, .. } | Packet::Note { len, .. } if (payload.len() as u64) < len => {

@@ -289,6 +289,31 @@ fn a_peer_hears_of_a_close_before_its_host_has_acknowledged_the_last_message() {
     assert!(best < Duration::from_millis(20), "closing took {best:?} at best");
 }
 
+/// Nobody waits for the acknowledgement of the end alone, which a host delays as well.
+#[test]
+fn closing_an_idle_endpoint_waits_for_nobody() {
+    let round = || {
+        let side = open(Naming::Tcp);
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a listener");
+        let peer = side.insert_address(&Address::from(listener.local_addr().expect("an address")));
+        let (payload, answered) = (Memory::patterned(64, 3), Memory::new(64));
+        side.out(peer, &payload).context(1).send().expect("a send");
+        let mut raw = Raw::be_called(&side, listener);
+        wait::drive(&[&side], "the send", || side.next_of(1)).done();
+        let len = encoded(&Packet::Message { tag: None, data: None, confirm: false, len: 64 }).len() + 64;
+        let message = raw.hear(&side, len);
+        side.receive(&answered).context(2).post().expect("a receive");
+        raw.say(&message);
+        wait::drive(&[&side], "an answer", || side.next_of(2)).done();
+        std::thread::sleep(Duration::from_millis(100)); // all bytes are acknowledged
+        let start = Instant::now();
+        drop(side);
+        start.elapsed()
+    };
+    let best = (0..8).map(|_| round()).min().expect("rounds");
+    assert!(best < Duration::from_millis(20), "closing took {best:?} at best");
+}
+
 #[test]
 fn a_reset_during_the_connect_or_the_handshake_is_an_error_in_time() {
     for answers_partly in [false, true] {

@@ -315,6 +315,10 @@ impl<S: Half<P>, P: CompositeSpec, H: Upcalls<Composite<P>>> Upcalls<S::Is> for 
         self.routes.lost(S::INDEX, peer, error == Errno::ECONNREFUSED);
     }
 
+    fn notes_gone(&mut self, peer: PeerId, error: Errno) {
+        self.host.notes_gone(self.routes.peer(S::INDEX, peer), error);
+    }
+
     fn may_hold(&self, peer: PeerId, len: usize) -> bool {
         self.host.may_hold(self.peer(peer), len)
     }

@@ -403,6 +403,12 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         self.connection_gone(error);
     }
 
+    fn notes_gone(&mut self, peer: PeerId, error: Errno) {
+        if let Some(side) = &mut self.collectives {
+            side.peer_gone(peer, error);
+        }
+    }
+
     fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction {
         self.connection_packet(from, packet)
     }

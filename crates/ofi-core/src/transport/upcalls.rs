@@ -262,6 +262,9 @@ pub trait Upcalls<T: Transport> {
         tokens: impl Fn(&T::Token) -> bool,
     );
 
+    /// A peer will send none of the notes that collectives wait for. Everything else with it goes on.
+    fn notes_gone(&mut self, peer: PeerId, error: Errno);
+
     /// Whether the budget for unexpected payloads has room for `len` more bytes of `peer`. If not, the transport should
     /// have the sender keep its payloads, and announce them.
     fn may_hold(&self, peer: PeerId, len: usize) -> bool;

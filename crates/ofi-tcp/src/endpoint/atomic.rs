@@ -4,7 +4,7 @@
 //! A peer says in its connection message whether it takes them. So an atomic operation that is posted earlier waits for
 //! the connection, and fails if the peer does not.
 
-use ofi_api::{Caps, Errno, Error, Result};
+use ofi_api::{Caps, Errno, Error, OpFlags, Result};
 use ofi_core::atomic::{Executor, MAX_PACKET_ATOMIC_LEN, Sent};
 use ofi_core::copy;
 use ofi_core::slots::SlotId;
@@ -27,7 +27,10 @@ const _: () = assert!(2 * MAX_PACKET_ATOMIC_LEN <= MAX_SHORT_LEN, "operands and 
 fn not_ours(what: &str) -> Error {
     Error::with(
         Errno::EOPNOTSUPP,
-        format!("{what} over tcp works between ends of this library only: the peer is one of C libfabric"),
+        format!(
+            "{what} over tcp works between ends of this library that have it (FI_TCP_ATOMICS=1) and one byte order: the \
+             peer does not say so, as those of C libfabric"
+        ),
     )
 }
 
@@ -47,8 +50,9 @@ impl TcpEndpoint {
         if is_open && !conn.takes_atomics() {
             return Err(not_ours("an atomic operation"));
         }
-        let is_early = !is_open && !conn.atomics.is_empty() && conn.atomics.len() < EARLY;
-        if !is_early && !self.may_post(out.peer, out.flags, id) {
+        let joins_others = !is_open && !conn.atomics.is_empty() && conn.atomics.len() < EARLY;
+        let is_fenced = out.flags.contains(OpFlags::FENCE) && self.lanes[out.peer as usize].outstanding > 0;
+        if (!joins_others || is_fenced) && !self.may_post(out.peer, out.flags, id) {
             return Err(Error::AGAIN);
         }
         let executor = &out.executor;
@@ -100,10 +104,10 @@ impl TcpEndpoint {
         let Some(conn) = self.conn(id).filter(|conn| conn.phase == Phase::Ready) else {
             return Err(Error::AGAIN);
         };
-        if !conn.takes_atomics() {
+        if !conn.takes_notes() {
             return Err(not_ours("a collective"));
         }
-        if !self.may_post(out.peer, ofi_api::OpFlags::empty(), id) {
+        if !self.may_post(out.peer, OpFlags::empty(), id) {
             return Err(Error::AGAIN);
         }
         let Some(conn) = self.conn(id) else { return Err(Error::AGAIN) };
@@ -123,7 +127,7 @@ impl TcpEndpoint {
     /// connection.
     pub(crate) fn await_note(&mut self, peer: PeerId) {
         let Ok(id) = self.connection(peer) else { return };
-        let is_theirs = self.conn(id).is_some_and(|conn| conn.phase == Phase::Ready && !conn.takes_atomics());
+        let is_theirs = self.conn(id).is_some_and(|conn| conn.phase == Phase::Ready && !conn.takes_notes());
         if is_theirs && !self.silent.contains(&peer) {
             self.silent.push(peer);
         }
@@ -132,19 +136,24 @@ impl TcpEndpoint {
     /// Tells the core which peers will never send the notes that it waits for.
     pub(super) fn report_silent<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
         for peer in std::mem::take(&mut self.silent) {
-            host.fail_lane(peer, Errno::EOPNOTSUPP, |_| false, |_| false);
+            host.notes_gone(peer, Errno::EOPNOTSUPP);
         }
     }
 }
 
 impl Conn {
-    /// Whether the peer takes atomic operations and notes. The operands have this host's byte order.
-    fn takes_atomics(&self) -> bool {
+    /// Whether the peer takes atomic operations. The operands have this host's byte order.
+    pub(super) fn takes_atomics(&self) -> bool {
         self.extras.atomics && self.order == Order::Own
     }
 
+    /// Whether the peer takes notes. What collectives add up has this host's byte order.
+    fn takes_notes(&self) -> bool {
+        self.extras.notes && self.order == Order::Own
+    }
+
     /// Queues an operation of this end.
-    fn begin(&mut self, atomic: Atomic) {
+    pub(super) fn begin(&mut self, atomic: Atomic) {
         self.out.header(&atomic.packet, self.order);
         let copied = self.out.fill(atomic.payload.len(), |to| {
             to.copy_from_slice(&atomic.payload);

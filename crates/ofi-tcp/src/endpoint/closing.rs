@@ -1,6 +1,6 @@
 //! Closes an endpoint: data that was reported as sent reaches the peer's host, within a time limit.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, RemotePiece};
@@ -15,7 +15,7 @@ use super::TcpEndpoint;
 use crate::conn::Phase;
 use crate::outgoing::{Lender, Stop};
 use crate::settings;
-use crate::sys;
+use crate::sys::{self, Interest};
 use crate::wire::Identity;
 use crate::wire::cm::{CmKind, CmMessage};
 
@@ -43,6 +43,11 @@ impl TcpEndpoint {
         if let Some(listener) = &self.listener {
             self.ready.remove(listener);
         }
+        for id in self.conns.ids(|conn| conn.as_deref().is_some_and(|conn| conn.phase == Phase::Called)) {
+            if let Some(socket) = self.conn(id).and_then(|conn| conn.socket.take()) {
+                self.ready.remove(&socket); // a request that comes now is not read
+            }
+        }
         self.timer.set(None);
         loop {
             let mut waits = false;
@@ -53,7 +58,7 @@ impl TcpEndpoint {
             }
             for socket in self.parting() {
                 drain(socket.as_fd());
-                waits |= sys::unsent(socket.as_fd()) > 0;
+                waits |= !is_acknowledged(socket.as_fd());
             }
             if !waits || Instant::now() >= end {
                 break;
@@ -80,7 +85,7 @@ impl TcpEndpoint {
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return true };
         if conn.phase != Phase::Ready {
             // Only copied data was reported as sent.
-            return conn.out.is_empty() || !conn.out.is_copied();
+            return !conn.out.is_copied() || (conn.out.is_empty() && conn.atomics.is_empty());
         }
         let Some(socket) = &conn.socket else { return true };
         if drain(socket.as_fd()) {
@@ -99,7 +104,9 @@ impl TcpEndpoint {
                 // At once: the peer's answer to the end acknowledges everything. Without it the peer's host delays the
                 // acknowledgement of the last bytes by 40 ms and more.
                 sys::end_sending(socket.as_fd());
-                sys::unsent(socket.as_fd()) == 0
+                // Room to write would end each wait.
+                self.ready.change(socket, id.to_wire(), Interest { read: true, write: false });
+                is_acknowledged(socket.as_fd())
             }
             Stop::Full => false,
             Stop::Failed(_) => true,
@@ -121,8 +128,13 @@ impl TcpEndpoint {
         match answer {
             Ok(None) if got > 0 => {}
             Ok(Some((message, _))) if message.kind == CmKind::Response && message.order == conn.order => {
+                let extras = message.extras;
                 if Identity::parse(message.payload).is_some() {
-                    conn.phase = Phase::Ready;
+                    (conn.phase, conn.extras) = (Phase::Ready, extras);
+                    let waiting = std::mem::take(&mut conn.atomics);
+                    if conn.takes_atomics() {
+                        waiting.into_iter().for_each(|atomic| conn.begin(atomic));
+                    }
                 }
             }
             _ => self.rest(id, Errno::ECONNREFUSED),
@@ -139,9 +151,15 @@ impl TcpEndpoint {
     }
 }
 
+/// Whether the peer's host has all bytes. The end that was said counts as one byte, for whose acknowledgement nobody
+/// waits; after a reset nothing is acknowledged any more.
+fn is_acknowledged(socket: BorrowedFd<'_>) -> bool {
+    sys::unsent(socket) <= 1 || !sys::is_connected(socket)
+}
+
 /// Discards what a peer sends: the kernel would reset a connection that is closed with unread bytes, and the peer would
 /// lose the bytes that it has not read. Returns whether the peer sends no more.
-fn drain(socket: std::os::fd::BorrowedFd<'_>) -> bool {
+fn drain(socket: BorrowedFd<'_>) -> bool {
     let mut bytes = [0; 4096];
     for _ in 0..1024 {
         match sys::receive(socket, &mut bytes) {

@@ -22,7 +22,7 @@ use crate::conn::{Conn, Peer, Phase};
 use crate::port::PendingCaller;
 use crate::sys::{self, Interest};
 use crate::wire::Order;
-use crate::wire::cm::{self, CmMessage};
+use crate::wire::cm;
 use crate::{Tcp, address, ports};
 
 /// The one peer.
@@ -109,7 +109,7 @@ impl TcpEndpoint {
             Kind::Accept => {
                 let id = self.lanes.first().and_then(|lane| lane.conn);
                 let id = id.ok_or_else(|| Error::new(Errno::ECONNREFUSED))?;
-                let answer = CmMessage::ours(cm::CmKind::Response, packet.data).encode();
+                let answer = self.saying(cm::CmKind::Response, packet.data).encode();
                 let Some(conn) = self.conn(id) else { return Err(Error::new(Errno::ECONNREFUSED)) };
                 let sent = conn.socket.as_ref().map(|socket| answer_on(socket, &answer));
                 let event = match sent {

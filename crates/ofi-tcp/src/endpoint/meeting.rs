@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use ofi_api::{Address, Errno, Error, Result};
+use ofi_api::{Address, Caps, Errno, Error, Result};
 use ofi_core::log::Limit;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{PeerId, Upcalls};
@@ -13,7 +13,7 @@ use super::TcpEndpoint;
 use crate::conn::{Conn, Peer, Phase};
 use crate::handshake::{Standing, Verdict, judge};
 use crate::sys::{self, Interest};
-use crate::wire::cm::{self, CmKind, CmMessage};
+use crate::wire::cm::{self, CmKind, CmMessage, Extras};
 use crate::wire::{Identity, Order};
 use crate::{Tcp, address};
 
@@ -130,11 +130,18 @@ impl TcpEndpoint {
         }
     }
 
+    /// A connection message that also says what this endpoint takes beyond C's protocol.
+    pub(super) fn saying<'a>(&self, kind: CmKind, payload: &'a [u8]) -> CmMessage<'a> {
+        let has = |caps| self.common.caps.intersects(caps);
+        let extras = Extras { refusals: true, atomics: has(Caps::ATOMIC), notes: has(Caps::COLLECTIVE) };
+        CmMessage { extras, ..CmMessage::new(kind, payload) }
+    }
+
     /// Sends this end's request.
     pub(super) fn ask(&mut self, id: SlotId) {
         let identity = || Identity::new(self.bound.port(), std::process::id()).encode().to_vec();
         let payload = self.request().unwrap_or_else(identity);
-        let message = CmMessage::ours(CmKind::Request, &payload).encode();
+        let message = self.saying(CmKind::Request, &payload).encode();
         let Some(conn) = self.conn(id) else { return };
         let Some(socket) = &conn.socket else { return };
         // A new connection has room for it.
@@ -361,10 +368,19 @@ impl TcpEndpoint {
             Some((Phase::Ready, process)) => Standing::Open(process),
             Some(_) => Standing::Asking,
         };
-        let verdict = judge(own, from, standing, identity.process);
+        let by = |conn: &Conn| Some(address::canonical(sys::name(conn.socket.as_ref()?.as_fd())?).ip());
+        let called_by = old
+            .and_then(|old| self.conn(old))
+            .filter(|old| old.phase == Phase::Ready)
+            .and_then(|old| by(old));
+        let verdict = match judge(own, from, standing, identity.process) {
+            // No late request: the same process knows this end by another of its addresses.
+            Verdict::Refuse if called_by.is_some_and(|ip| ip != own.ip()) => Verdict::Beside,
+            verdict => verdict,
+        };
         let answer = match verdict {
             Verdict::Refuse => CmMessage::new(CmKind::Refusal, &identity.encode()).encode(),
-            _ => CmMessage::ours(CmKind::Response, &identity.answer(std::process::id()).encode()).encode(),
+            _ => self.saying(CmKind::Response, &identity.answer(std::process::id()).encode()).encode(),
         };
         let Some(conn) = self.conn(id) else { return };
         let sent =

@@ -35,23 +35,28 @@ pub enum CmKind {
 pub struct Extras {
     /// Packets that refuse an access ([`super::Packet::Refusal`]), in place of the end of the connection.
     pub refusals: bool,
-    /// Atomic operations ([`super::Packet::Atomic`]) and notes ([`super::Packet::Note`]).
+    /// Atomic operations ([`super::Packet::Atomic`]).
     pub atomics: bool,
+    /// Notes between cores ([`super::Packet::Note`]).
+    pub notes: bool,
 }
 
 impl Extras {
-    /// Those of this library.
-    pub const OURS: Self = Self { refusals: true, atomics: true };
+    /// All that this library has.
+    pub const OURS: Self = Self { refusals: true, atomics: true, notes: true };
     /// Those of C.
-    pub const NONE: Self = Self { refusals: false, atomics: false };
+    pub const NONE: Self = Self { refusals: false, atomics: false, notes: false };
     /// The first six bytes; a number follows, in network byte order, with a bit for each of them.
     const MARK: [u8; 6] = *b"ofi-rs";
     const REFUSALS: u16 = 1;
     const ATOMICS: u16 = 2;
+    const NOTES: u16 = 4;
 
     fn encode(self) -> [u8; 8] {
         let bit = |is_taken, bit| if is_taken { bit } else { 0 };
-        let bits = bit(self.refusals, Self::REFUSALS) | bit(self.atomics, Self::ATOMICS);
+        let bits = bit(self.refusals, Self::REFUSALS)
+            | bit(self.atomics, Self::ATOMICS)
+            | bit(self.notes, Self::NOTES);
         let [high, low] = bits.to_be_bytes();
         let [a, b, c, d, e, f] = Self::MARK;
         if bits == 0 { [0; 8] } else { [a, b, c, d, e, f, high, low] }
@@ -61,7 +66,8 @@ impl Extras {
     fn parse(bytes: [u8; 8]) -> Self {
         let [mark @ .., high, low] = bytes;
         let bits = if mark == Self::MARK { u16::from_be_bytes([high, low]) } else { 0 };
-        Self { refusals: bits & Self::REFUSALS != 0, atomics: bits & Self::ATOMICS != 0 }
+        let has = |bit| bits & bit != 0;
+        Self { refusals: has(Self::REFUSALS), atomics: has(Self::ATOMICS), notes: has(Self::NOTES) }
     }
 }
 
@@ -193,16 +199,16 @@ mod tests {
     #[test]
     fn what_goes_beyond_c_is_said_where_c_has_zeros() {
         let ours = CmMessage::ours(CmKind::Request, &[7; 8]).encode();
-        assert_eq!(ours[8..16], *b"ofi-rs\0\x03");
+        assert_eq!(ours[8..16], *b"ofi-rs\0\x07");
         assert_eq!(CmMessage::parse(&ours).unwrap().unwrap().0.extras, Extras::OURS);
         let mut plain = CmMessage::new(CmKind::Request, &[7; 8]).encode();
         assert!(plain[4..24].iter().all(|&byte| byte == 0));
         // A number that C or somebody else puts there, and what a later version may add.
         for (bytes, expected) in [
-            (b"ofi-rt\0\x03", Extras::NONE),
-            (b"ofi-rs\0\x01", Extras { refusals: true, atomics: false }),
+            (b"ofi-rt\0\x07", Extras::NONE),
+            (b"ofi-rs\0\x01", Extras { refusals: true, ..Extras::NONE }),
             (b"ofi-rs\xFF\xFF", Extras::OURS),
-            (b"\0\0\0\0\0\0\0\x03", Extras::NONE),
+            (b"\0\0\0\0\0\0\0\x07", Extras::NONE),
         ] {
             plain[8..16].copy_from_slice(bytes);
             assert_eq!(CmMessage::parse(&plain).unwrap().unwrap().0.extras, expected, "{bytes:?}");
@@ -228,11 +234,11 @@ mod tests {
         fn every_message_comes_back_and_no_part_of_it_does(
             kind in prop::sample::select(vec![CmKind::Request, CmKind::Response, CmKind::Refusal]),
             swapped: bool,
-            (refusals, atomics) in any::<(bool, bool)>(),
+            (refusals, atomics, notes) in any::<(bool, bool, bool)>(),
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_LEN),
         ) {
             let order = if swapped && kind != CmKind::Refusal { Order::Swapped } else { Order::Own };
-            let message = CmMessage { kind, order, extras: Extras { refusals, atomics }, payload: &payload };
+            let message = CmMessage { kind, order, extras: Extras { refusals, atomics, notes }, payload: &payload };
             let mut bytes = message.encode();
             let len = bytes.len();
             for cut in 0..len {

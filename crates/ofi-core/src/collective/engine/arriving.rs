@@ -48,7 +48,11 @@ impl Collectives {
                 if flow.held > CREDITS {
                     return Err(Errno::EPROTO);
                 }
-                if self.is_over(note.group) {
+                // Nobody takes what comes from strangers, or from members that were given up.
+                let is_unwanted = self.groups.get(&note.group).is_some_and(|group| {
+                    !group.members.contains(&peer) || group.gone.iter().any(|&(gone, _)| gone == peer)
+                });
+                if is_unwanted || self.is_over(note.group) {
                     self.taken(peer, epoch);
                     return Ok(());
                 }

@@ -243,7 +243,9 @@ impl Collectives {
             }
         }
         let groups = &self.groups;
-        self.early.retain(|key, _| key.3 != peer || groups.contains_key(&key.0));
+        self.early.retain(|key, _| {
+            key.3 != peer || groups.get(&key.0).is_some_and(|group| group.members.contains(&peer))
+        });
         self.outbox.retain(|(to, _)| *to != peer);
         self.flows.remove(&peer);
     }
