@@ -88,6 +88,8 @@ fn at(domain: &str, ip: impl Into<std::net::IpAddr>) -> (String, Option<SocketAd
 
 /// `fi_getinfo` first lists the whole host, then each interface with its own address.
 fn interfaces_are_listed(line: &mut Line) {
+    // The kernel reports a link as running some time after both of its ends are up.
+    wait::until("the links", || ["near0", "near1"].iter().all(|link| !listed(None, link).is_empty()));
     let own: Vec<_> =
         listed(None, "").iter().map(place).filter(|(_, ip)| ip.is_none_or(|ip| ip.is_ipv4())).collect();
     let near = at("near0", NEAR);
