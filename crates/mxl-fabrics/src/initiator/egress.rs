@@ -59,7 +59,7 @@ pub(crate) struct TransferInFlight {
     pub ops: Vec<OpId>,
     /// It had a payload, which may be overwritten at the source.
     pub is_judged: bool,
-    /// The part of a batch that is not its last, or of a grain whose rest is gone: not the end of a transfer.
+    /// The part of a batch that is not its last, or a grain that the program was told about: not the end of a transfer.
     pub is_partial: bool,
     pub since: Instant,
     /// When it was posted, or any write to the target ended, whichever is later.
@@ -137,7 +137,7 @@ impl Called {
         // The rest of a batch is a job.
         let posting = self.posting.take().filter(|posting| !posting.sent.is_partial);
         lost.extend(posting.map(|posting| posting.job.index));
-        lost.extend(self.jobs.drain(..).map(|job| job.index));
+        lost.extend(self.jobs.drain(..).filter(|job| !job.is_told()).map(|job| job.index));
         self.torn = None;
         lost
     }
@@ -160,9 +160,23 @@ impl Called {
         }
     }
 
-    /// Announces a grain again, as invalid: it was overwritten at the source, and the target may have published it.
+    /// Queues a job. Returns the index of the oldest one if it is lost, because `most` wait.
+    pub fn queue(&mut self, job: Job, most: usize) -> Option<u64> {
+        if self.jobs.back_mut().is_some_and(|last| last.extend(&job)) {
+            return None;
+        }
+        // The target must hear that a grain is invalid. No more of these wait than transfers were in flight.
+        let oldest =
+            if self.jobs.len() < most { None } else { self.jobs.iter().position(|job| !job.is_told()) };
+        let lost = oldest.and_then(|at| self.jobs.remove(at)).map(|job| job.index);
+        self.jobs.push_back(job);
+        lost
+    }
+
+    /// Announces a grain again, as invalid: it was overwritten at the source, and the target may have published it. The
+    /// program is told that the grain is torn, and no more.
     pub fn flag(&mut self, index: u64) {
-        let what = What::Grain { start: 0, end: 0, payload: Payload::Left };
+        let what = What::Grain { start: 0, end: 0, payload: Payload::Retracted };
         self.jobs.push_front(Job { index, what, posted: 0, number: None, since: Instant::now() });
     }
 
@@ -281,5 +295,20 @@ mod tests {
         there.jobs.push_back(job(1144));
         assert_eq!(there.hang_up(), [1144]);
         assert!(there.is_idle());
+    }
+
+    /// Regression test: a grain that was told to be torn was told again as done, or as lost.
+    #[test]
+    fn a_torn_grain_is_told_once() {
+        let plant = plant();
+        let mut there = connected(&plant);
+        there.flag(7);
+        assert!(there.hang_up().is_empty() && there.is_idle());
+        there.flag(7);
+        assert_eq!(there.queue(job(48), 2), None);
+        assert_eq!(there.queue(job(96), 2), Some(48), "the announcement stays");
+        assert_eq!(there.queue(job(144), 2), Some(96));
+        assert_eq!(there.jobs.iter().map(|job| job.index).collect::<Vec<_>>(), [7, 144]);
+        assert_eq!(there.hang_up(), [144]);
     }
 }

@@ -163,7 +163,7 @@ impl Initiator {
                 Source::Samples(reader) => reader.holds(index.saturating_sub(sent.count), sent.committed),
             };
             if sent.is_partial {
-                // The end of the batch tells. The rest of a grain that is gone was told already.
+                // The end of the batch tells. A torn grain was told already.
                 if sent.count > 0 && !is_whole {
                     there.torn = Some(sent.of);
                 }
@@ -195,11 +195,8 @@ impl Initiator {
                 self.lost_foreign(at, vec![job.index], false);
                 continue;
             }
-            if !there.jobs.back_mut().is_some_and(|last| last.extend(&job)) {
-                let oldest = if there.jobs.len() < most { None } else { there.jobs.pop_front() };
-                there.jobs.push_back(job);
-                self.lost_foreign(at, oldest.into_iter().map(|job| job.index).collect(), false);
-            }
+            let lost = there.queue(job, most);
+            self.lost_foreign(at, lost.into_iter().collect(), false);
             self.pump_foreign(at);
         }
     }
@@ -271,8 +268,9 @@ impl Initiator {
                 Geometry::Grains { payload: size, slices, .. },
             ) => {
                 let slot = (job.index % regions.len() as u64) as usize;
-                let (start, end) = if payload == Payload::Left { (0, 0) } else { (start, end.min(slices)) };
-                if payload != Payload::Left {
+                let is_sent = matches!(payload, Payload::Valid | Payload::Flagged);
+                let (start, end) = if is_sent { (start, end.min(slices)) } else { (0, 0) };
+                if is_sent {
                     reader.read_slices(job.index, 0, Wait::Not).ok()?;
                 }
                 let flags = if payload == Payload::Valid { 0 } else { INVALID };
@@ -281,7 +279,8 @@ impl Initiator {
                 let writes = wire::cut(writes, GRAIN_HEADER as u64, plant.limits()).into();
                 let (addr, key) = (regions[slot].addr, regions[slot].rkey);
                 let mark = Mark { slot: slot as u16, end }.encode();
-                let sent = TransferInFlight { is_judged: payload != Payload::Left, ..sent(job.index, 0) };
+                let sent =
+                    TransferInFlight { is_judged: is_sent, is_partial: job.is_told(), ..sent(job.index, 0) };
                 Some((Posting { job, header, remote: Remote { addr, key }, mark, writes, sent }, None))
             }
             (What::Samples { count, published }, Source::Samples(reader), _) => {

@@ -123,6 +123,8 @@ pub(crate) enum Payload {
     Flagged,
     /// The payload is not sent: the grain is invalid.
     Left,
+    /// Likewise, after its transfer: it was overwritten at the source meanwhile, and the program was told.
+    Retracted,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +157,11 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Whether the program was told the transfer's outcome.
+    pub(super) fn is_told(&self) -> bool {
+        matches!(self.what, What::Grain { payload: Payload::Retracted, .. })
+    }
+
     /// Appends slices that follow its own. Returns false if a part has been posted already.
     pub(super) fn extend(&mut self, next: &Self) -> bool {
         let untouched = self.posted == 0 && self.number.is_none() && self.index == next.index;
