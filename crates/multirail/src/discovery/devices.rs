@@ -17,6 +17,8 @@ pub(super) struct Device {
     pub(super) reach: Reach,
     /// It is the one that the provider's name alone stands for: the first in the order of getinfo.
     pub(super) is_first: bool,
+    /// The other names of the NIC at this provider, which has one device for each NIC: a VLAN's beside its bond's.
+    others: Vec<String>,
     /// What it sends through. Two devices with a port in common are one NIC.
     ports: Vec<Port>,
 }
@@ -94,13 +96,27 @@ impl Device {
         if ports.is_empty() {
             ports.push(Port::Named(domain.clone()));
         }
-        Self { info: info.clone(), reach, is_first: false, ports }
+        Self { info: info.clone(), reach, is_first: false, others: Vec::new(), ports }
     }
 
     /// The names by which a pattern may call the device.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         let device = self.info.nic.as_ref().map(|nic| nic.device_attr.name.as_str());
         std::iter::once(self.info.domain_attr.name.as_str()).chain(device.filter(|name| !name.is_empty()))
+    }
+
+    /// These names, and those of the provider's other devices of the same NIC.
+    pub(super) fn names_of_nic(&self) -> impl Iterator<Item = &str> {
+        self.names().chain(self.others.iter().map(String::as_str))
+    }
+
+    /// Takes the names of another device of the same NIC.
+    fn merge(&mut self, other: &Self) {
+        for name in other.names() {
+            if !self.names_of_nic().any(|own| own == name) {
+                self.others.push(name.to_string());
+            }
+        }
     }
 
     /// Whether both are the same NIC.
@@ -123,9 +139,16 @@ pub(super) fn all(infos: &[Info], sys: &Path) -> Vec<Device> {
     let mut found: Vec<Device> = Vec::new();
     for mut device in infos.iter().map(|info| Device::of(info, sys)) {
         let provider = &device.info.fabric_attr.prov_name;
-        let mut known = found.iter().filter(|known| known.info.fabric_attr.prov_name == *provider).peekable();
-        let is_first = known.peek().is_none();
-        if !known.any(|known| known.is_same(&device)) {
+        let of_provider = |known: &&mut Device| known.info.fabric_attr.prov_name == *provider;
+        let (mut is_first, mut is_known) = (true, false);
+        for known in found.iter_mut().filter(of_provider) {
+            is_first = false;
+            if known.is_same(&device) {
+                is_known = true;
+                known.merge(&device);
+            }
+        }
+        if !is_known {
             device.is_first = is_first;
             found.push(device);
         }

@@ -32,7 +32,8 @@ use pattern::Pattern;
 ///
 /// Names are those of domains (`rdmap0s6-rdm`), devices (`rdmap0s6`, `mlx5_0`) or interfaces (`eth0`). Interfaces that
 /// have hardware come before virtual ones, and these before loopback and those whose link is down: a provider's
-/// devices of the best kind are used, unless a pattern matches the others alone. If an exception names an interface of
+/// devices of the best kind are used, unless a pattern matches the others alone. An exception that names an interface
+/// on top of a NIC (a VLAN's) leaves out the NIC. If an exception names an interface of
 /// `udp` or `tcp`, `auto` has a rail on each of the others there. Within a host, `efa`, `verbs` and
 /// `udp` use shared memory ([`Builder::shared_memory`](crate::Builder::shared_memory)), so peers there need no rail of
 /// their own. A device of `auto` or of a pattern that does not open is logged and left out. A NIC that a term uses is
@@ -156,7 +157,7 @@ impl RailList {
         let mut left: Vec<&Device> = devices.iter().collect();
         for term in &self.0 {
             let Term::Not(pattern) = term else { continue };
-            let out: Vec<&Device> = devices.iter().filter(|device| pattern.matches(device)).collect();
+            let out: Vec<&Device> = devices.iter().filter(|device| pattern.excludes(device)).collect();
             if out.is_empty() {
                 // One list serves many hosts.
                 tracing::info!(target: "multirail", %pattern, "an exception names no device of this host");
@@ -180,7 +181,7 @@ impl RailList {
                         let is_it = if domain.is_empty() {
                             device.is_first
                         } else {
-                            device.names().any(|it| it == domain)
+                            device.names_of_nic().any(|it| it == domain)
                         };
                         is_it && *provider(device) == **of
                     }));

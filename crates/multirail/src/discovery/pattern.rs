@@ -30,10 +30,19 @@ impl Pattern {
     }
 
     pub(super) fn matches(&self, device: &Device) -> bool {
+        self.is_of(device, device.names())
+    }
+
+    /// Whether a pattern that is an exception names the device, or another of the same NIC.
+    pub(super) fn excludes(&self, device: &Device) -> bool {
+        self.is_of(device, device.names_of_nic())
+    }
+
+    fn is_of<'a>(&self, device: &Device, mut names: impl Iterator<Item = &'a str>) -> bool {
         let provider = &device.info.fabric_attr.prov_name;
         match &self.provider {
-            Some(wanted) => fits(wanted, provider) && device.names().any(|name| fits(&self.name, name)),
-            None => fits(&self.name, provider) || device.names().any(|name| fits(&self.name, name)),
+            Some(wanted) => fits(wanted, provider) && names.any(|name| fits(&self.name, name)),
+            None => fits(&self.name, provider) || names.any(|name| fits(&self.name, name)),
         }
     }
 

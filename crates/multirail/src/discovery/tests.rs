@@ -179,6 +179,18 @@ fn patterns_name_domains_devices_and_interfaces() {
     );
 }
 
+/// Regression test: a VLAN's name, which getinfo lists after its bond's, was no exception.
+#[test]
+fn exceptions_may_name_an_interface_on_top_of_a_nic() {
+    let (_sys, devices) = connectx();
+    assert_eq!(found("udp/*,!bond0.7", &devices), "udp/eno1");
+    assert_eq!(found("udp/*,!udp/bond0.?", &devices), "udp/eno1");
+    assert_eq!(found("udp/*,!tcp/bond0.7", &devices), "udp/eno1 udp/bond0");
+    assert_eq!(found("auto,!bond0.7", &devices), found("auto,!bond0", &devices));
+    assert_eq!(found("udp/bond0.7,udp/*", &devices), "=udp/bond0.7 + udp/eno1", "nor is the NIC used twice");
+    assert!(refused("udp/bond0.*", &devices).contains("udp/bond0.*"), "a rail would be on another interface");
+}
+
 #[test]
 fn exceptions_of_a_provider_leave_its_nics_to_the_others() {
     let (_sys, devices) = connectx();
