@@ -33,11 +33,13 @@ use pattern::Pattern;
 /// Names are those of domains (`rdmap0s6-rdm`), devices (`rdmap0s6`, `mlx5_0`) or interfaces (`eth0`). Interfaces that
 /// have hardware come before virtual ones, and these before loopback and those whose link is down: a provider's
 /// devices of the best kind are used, unless a pattern matches the others alone. An exception that names an interface
-/// on top of a NIC (a VLAN's) leaves out the NIC. If an exception names an interface of
-/// `udp` or `tcp`, `auto` has a rail on each of the others there. Within a host, `efa`, `verbs` and
-/// `udp` use shared memory ([`Builder::shared_memory`](crate::Builder::shared_memory)), so peers there need no rail of
-/// their own. A device of `auto` or of a pattern that does not open is logged and left out. A NIC that a term uses is
-/// not used by later patterns, with one exception: they do not know to which provider `auto` falls back.
+/// on top of a NIC (a VLAN's) leaves out the NIC. If an exception names an interface of `udp` or `tcp`, `auto` has a
+/// rail on each of the others there, and so it has where the rail of all addresses would be of another family than
+/// those of the NICs (a host with IPv6 alone). Within a host, `efa`, `verbs` and `udp` use shared memory
+/// ([`Builder::shared_memory`](crate::Builder::shared_memory)), so peers there need no rail of their own. A device of
+/// `auto` or of a pattern that does not open is logged and left out. A NIC that a term uses is not used by later
+/// patterns. A NIC may be used twice by `auto` followed by patterns, which do not know to which provider `auto` falls
+/// back, and by the rail of all addresses of `udp` or `tcp` beside rails on interfaces (`udp,udp/*`).
 ///
 /// ```
 /// use multirail::{Agent, RailList};
@@ -169,6 +171,11 @@ impl RailList {
             };
             left.retain(|device| !out.iter().any(|gone| is_out(device, gone)));
         }
+        // The rail of all addresses would use the interfaces that are left out.
+        let is_left = |device: &Device| left.iter().any(|left| std::ptr::eq(*left, device));
+        let out: Vec<&Device> = devices.iter().filter(|device| !is_left(device)).collect();
+        let is_out = |of: &str| out.iter().any(|device| provider(device) == of);
+        left.retain(|device| !has_all_addresses(device) || !is_out(provider(device)));
         let mut taken: Vec<&Device> = Vec::new();
         let mut found = Vec::new();
         for term in &self.0 {
@@ -207,8 +214,7 @@ impl RailList {
                     let mut ranks: Vec<u8> = left.iter().map(|device| rank(device)).collect();
                     ranks.dedup();
                     let of = |of: u8| left.iter().copied().filter(move |device| rank(device) == of);
-                    let choices =
-                        ranks.into_iter().map(|rank| of_auto(&of(rank).collect::<Vec<_>>(), devices));
+                    let choices = ranks.into_iter().map(|rank| of_auto(&of(rank).collect::<Vec<_>>()));
                     let mut choices: Vec<Vec<&Device>> =
                         choices.map(|devices| free(devices, &taken)).collect();
                     choices.retain(|devices| !devices.is_empty());
@@ -230,17 +236,19 @@ fn provider(device: &Device) -> &str {
     &device.info.fabric_attr.prov_name
 }
 
-/// The devices of `auto` among those that are left of one rank: the best, or the rail of all addresses of sockets,
-/// unless the list leaves out one of their interfaces.
-fn of_auto<'a>(left: &[&'a Device], devices: &[Device]) -> Vec<&'a Device> {
-    let all_addresses = left.iter().copied().find(|device| {
-        let interfaces = |device: &&&Device| device.reach != Reach::Any;
-        let before = devices.iter().filter(|other| provider(other) == provider(device));
-        matches!(provider(device), "udp" | "tcp")
-            && device.reach == Reach::Any
-            && before.filter(|device| interfaces(&device)).count() == left.iter().filter(interfaces).count()
-    });
-    all_addresses.map_or_else(|| best(left), |device| vec![device])
+/// Whether a device of sockets stands for all of the host's addresses, not for those of an interface.
+fn has_all_addresses(device: &Device) -> bool {
+    matches!(provider(device), "udp" | "tcp") && device.reach == Reach::Any
+}
+
+/// The devices of `auto` among those that are left of one rank: the best, or the rail of all addresses of sockets. That
+/// one has addresses of one family, which must be that of one of the best.
+fn of_auto<'a>(left: &[&'a Device]) -> Vec<&'a Device> {
+    let best = best(left);
+    let is_of_family =
+        |device: &Device| best.iter().any(|nic| nic.info.addr_format == device.info.addr_format);
+    let all = left.iter().copied().find(|device| has_all_addresses(device) && is_of_family(device));
+    all.map_or(best, |device| vec![device])
 }
 
 /// The devices of the best kind, for each provider.

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
+use ofi::AddrFormat;
 use ofi::raw::{BusAttr, LinkState, Nic, PciAttr};
 
 use super::*;
@@ -179,6 +180,22 @@ fn patterns_name_domains_devices_and_interfaces() {
     );
 }
 
+/// Regression test: the rail of all addresses is of IPv4, and nobody reached it on a host with IPv6 alone.
+#[test]
+fn the_rail_of_all_addresses_is_of_a_family_that_a_nic_has() {
+    let of = |format, domain| Info { addr_format: format, ..info("udp", domain) };
+    let sys = Sys::new();
+    sys.interface("eth0", "1", Some("0000:01:00.0"), &[]);
+    sys.interface("eth1", "1", Some("0000:02:00.0"), &[]);
+    sys.interface("lo", "772", None, &[]);
+    let (v4, v6) = (AddrFormat::SockaddrIn, AddrFormat::SockaddrIn6);
+    let only = [of(v4, "udp"), of(v6, "eth0"), of(v4, "lo")];
+    assert_eq!(found("auto", &sys.devices(&only)), "udp/eth0");
+    let both = [&only[..], &[of(v4, "eth1")]].concat();
+    assert_eq!(found("auto", &sys.devices(&both)), "udp/udp");
+    assert_eq!(found("auto", &sys.devices(&[of(v4, "udp")])), "udp/udp", "nothing else is known");
+}
+
 /// Regression test: a VLAN's name, which getinfo lists after its bond's, was no exception.
 #[test]
 fn exceptions_may_name_an_interface_on_top_of_a_nic() {
@@ -189,6 +206,20 @@ fn exceptions_may_name_an_interface_on_top_of_a_nic() {
     assert_eq!(found("auto,!bond0.7", &devices), found("auto,!bond0", &devices));
     assert_eq!(found("udp/bond0.7,udp/*", &devices), "=udp/bond0.7 + udp/eno1", "nor is the NIC used twice");
     assert!(refused("udp/bond0.*", &devices).contains("udp/bond0.*"), "a rail would be on another interface");
+}
+
+/// Regression test: with all interfaces left out there was the rail of all addresses, which uses them.
+#[test]
+fn no_rail_uses_interfaces_that_are_left_out() {
+    let sys = Sys::new();
+    sys.interface("eth0", "1", Some("0000:01:00.0"), &[]);
+    sys.interface("lo", "772", None, &[]);
+    let devices = sys.devices(&["udp", "eth0", "lo"].map(|name| info("udp", name)));
+    assert!(refused("!eth0,!lo", &devices).contains("auto"));
+    assert!(refused("udp/*,!eth0,!lo", &devices).contains("udp/*"));
+    assert_eq!(found("!eth0", &devices), "udp/lo");
+    assert_eq!(found("!udp/udp", &devices), "udp/eth0");
+    assert_eq!(found("udp,!eth0,!lo", &devices), "=udp/", "names are taken as they are");
 }
 
 #[test]
