@@ -49,10 +49,11 @@ fn read(at: &Path) -> Option<Nic> {
     Some(nic)
 }
 
-/// The PCI address of a device, or of its parent (virtio has a device of its own below the PCI device).
+/// The PCI address of a device, or of its parent (virtio has a device of its own below the PCI device). Further up are
+/// bridges, and the controllers of USB, which serve many.
 fn place(device: &Path) -> Option<PciAttr> {
     let path = std::fs::canonicalize(device).ok()?;
-    path.ancestors().find_map(|part| part.file_name()?.to_str()?.parse().ok())
+    path.ancestors().take(2).find_map(|part| part.file_name()?.to_str()?.parse().ok())
 }
 
 #[cfg(test)]
@@ -63,6 +64,20 @@ mod tests {
     fn loopback_and_what_is_not_there_have_no_device() {
         assert_eq!(of("lo"), None);
         assert_eq!(of("no-such-interface"), None);
+    }
+
+    /// Regression test: the NICs of a USB controller had its PCI address, and were taken for one.
+    #[test]
+    fn only_the_device_and_its_parent_have_its_pci_address() {
+        let top = std::env::temp_dir().join(format!("ofi-place-{}", std::process::id()));
+        let address = |below: &str| {
+            let device = top.join("0000:00:14.0").join(below);
+            std::fs::create_dir_all(&device).unwrap();
+            place(&device)
+        };
+        let own = Some("0000:00:14.0".parse().unwrap());
+        assert_eq!([address(""), address("virtio2"), address("usb1/1-1/1-1:1.0")], [own, own, None]);
+        std::fs::remove_dir_all(&top).unwrap();
     }
 
     #[test]
