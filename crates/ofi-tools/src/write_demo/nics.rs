@@ -35,12 +35,16 @@ fn is_sockets(provider: &str) -> bool {
     matches!(provider, "udp" | "tcp")
 }
 
-/// Opens `count` endpoints, on the provider's NICs in turn. One alone of sockets has all addresses.
+/// Opens `count` endpoints, on the provider's NICs in turn. One alone of sockets has all addresses of a family, if that
+/// is the family of the first NIC.
 ///
 /// # Errors
 /// The error of the provider.
 pub fn open(provider: &str, count: u64, steps: Steps) -> Result<Vec<Node>> {
-    let infos = if count == 1 && is_sockets(provider) { domains(provider)? } else { devices(provider)? };
+    let infos = match count {
+        1 if is_sockets(provider) => widest(domains(provider)?, devices(provider)?),
+        _ => devices(provider)?,
+    };
     let open = |nth: usize| {
         let info = &infos[nth % infos.len()];
         let hints = hints(provider).domain(&*info.domain_attr.name).tx_op_flags(info.tx_attr.op_flags);
@@ -52,6 +56,12 @@ pub fn open(provider: &str, count: u64, steps: Steps) -> Result<Vec<Node>> {
         Ok(node)
     };
     (0..count as usize).map(open).collect()
+}
+
+/// The domains, of which the first has all addresses of a family, or else the NICs, if the first one is of another.
+fn widest(domains: Vec<Info>, nics: Vec<Info>) -> Vec<Info> {
+    let format = |infos: &[Info]| infos.first().map(|info| info.addr_format);
+    if format(&domains) == format(&nics) { domains } else { nics }
 }
 
 /// A description of the opened endpoints.
@@ -190,6 +200,19 @@ mod tests {
         assert_eq!(domains("udp").unwrap()[0].domain_attr.name, "udp", "it has all addresses");
         assert!(counted(&[&*"a,".repeat(64)]).is_err());
         assert!(counted(&["-p", "nothing"]).is_err());
+    }
+
+    /// Regression test: on a host with IPv6 alone the endpoint was named 127.0.0.1, which nobody else reaches.
+    #[test]
+    fn one_endpoint_is_of_the_family_of_the_first_nic() {
+        let of = |addr_format| vec![Info { addr_format, ..Info::default() }];
+        let formats = [AddrFormat::SockaddrIn, AddrFormat::SockaddrIn6];
+        for nic in formats {
+            assert_eq!(widest(of(AddrFormat::SockaddrIn), of(nic))[0].addr_format, nic);
+        }
+        let (mut all, one) = (of(AddrFormat::SockaddrIn), of(AddrFormat::SockaddrIn));
+        all[0].domain_attr.name = "udp".into();
+        assert_eq!(widest(all, one)[0].domain_attr.name, "udp");
     }
 
     #[test]
