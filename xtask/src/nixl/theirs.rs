@@ -2,7 +2,8 @@
 //! or from GitHub, at the version of the wheel.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use super::wheel::Environment;
 use super::{WHEELS, cuda};
@@ -13,6 +14,8 @@ const SETTING: &str = "OFI_NIXL_SOURCES";
 const REPOSITORY: &str = "https://github.com/ai-dynamo/nixl";
 /// Seconds for fetching them.
 const FETCH_S: &str = "30";
+/// A file that the sources have.
+const TESTS: &str = "test/python/test_nixl_api.py";
 /// What `tests/nixl/theirs.py` runs.
 const CASES: [&str; 4] = ["tests", "basic", "expanded", "partial"];
 const NAME: &str = "NIXL's own tests in Python";
@@ -84,33 +87,52 @@ fn sources(
             Err(why) => return Ok(Sources::NotFetched(why)),
         },
     };
-    if !folder.join("test/python/test_nixl_api.py").is_file() {
-        return Err(format!("{} has no test/python/test_nixl_api.py", folder.display()));
+    if !folder.join(TESTS).is_file() {
+        return Err(format!("{} has no {TESTS}", folder.display()));
     }
     Ok(Sources::At(folder))
 }
 
-/// Fetches the sources once, complete or not at all. Returns their folder.
+/// The folder of the sources, which are fetched once, complete or not at all.
 ///
 /// # Errors
 /// The reason why they cannot be fetched.
 fn fetched() -> Result<PathBuf, String> {
-    let folder = target_dir("nixl").join(format!("sources-{}", version()));
-    if folder.is_dir() {
+    kept(target_dir("nixl").join(format!("sources-{}", version())), clone)
+}
+
+/// A folder of sources, fetched into one beside it unless the folder has them. One without tests is replaced.
+///
+/// # Errors
+/// The reason why they cannot be fetched, or the folder not replaced.
+fn kept(folder: PathBuf, fetch: impl FnOnce(&Path) -> Result<(), String>) -> Result<PathBuf, String> {
+    if folder.join(TESTS).is_file() {
         return Ok(folder);
     }
-    let part = target_dir("nixl").join("sources.part");
-    let _ = std::fs::remove_dir_all(&part);
+    let part = folder.with_file_name("sources.part");
+    for old in [&part, &folder] {
+        match std::fs::remove_dir_all(old) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(format!("{}: {error}", old.display()));
+            }
+            _ => {}
+        }
+    }
+    fetch(&part)?;
+    std::fs::rename(&part, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Clones the sources into `part`.
+fn clone(part: &Path) -> Result<(), String> {
     let mut git = command("timeout");
     git.args(["--kill-after=5", FETCH_S, "git", "-c", "advice.detachedHead=false"]);
     git.args(["clone", "--quiet", "--depth", "1", "--branch", &format!("v{}", version()), REPOSITORY])
-        .arg(&part);
+        .arg(part);
     // It would ask for a name and a password where GitHub knows no such repository.
-    run(git.env("GIT_TERMINAL_PROMPT", "0")).map_err(|why| {
+    run(git.env("GIT_TERMINAL_PROMPT", "0")).map(drop).map_err(|why| {
         format!("{REPOSITORY} cannot be fetched ({why}); {SETTING} may name a folder with these sources")
-    })?;
-    std::fs::rename(&part, &folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    Ok(folder)
+    })
 }
 
 #[cfg(test)]
@@ -134,5 +156,23 @@ mod tests {
         std::fs::write(tests.join("test_nixl_api.py"), "").unwrap();
         assert_eq!(sources(Some(folder.clone().into()), unfetched), Ok(Sources::At(folder.clone())));
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Regression test: a folder without tests was never fetched again.
+    #[test]
+    fn sources_are_fetched_again_unless_they_have_tests() {
+        let root = std::env::temp_dir().join(format!("xtask-kept-{}", std::process::id()));
+        let folder = root.join("sources-1");
+        std::fs::create_dir_all(folder.join("empty")).unwrap();
+        let fetch = |part: &Path| {
+            std::fs::create_dir_all(part.join("test/python")).unwrap();
+            std::fs::write(part.join(TESTS), "").map_err(|error| error.to_string())
+        };
+        assert_eq!(kept(folder.clone(), fetch), Ok(folder.clone()));
+        assert!(folder.join(TESTS).is_file() && !folder.join("empty").exists());
+        assert_eq!(kept(folder.clone(), |_| Err("no network".into())), Ok(folder.clone()));
+        std::fs::remove_file(folder.join(TESTS)).unwrap();
+        assert_eq!(kept(folder, |_| Err("no network".into())), Err("no network".into()));
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }
