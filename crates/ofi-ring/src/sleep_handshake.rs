@@ -59,14 +59,14 @@ mod models {
 
     use super::*;
     use crate::sync::{Arc, AtomicU32};
-    use crate::wake_state::Alarm;
+    use crate::wake_state::WakeState;
 
     /// A source under its lock, the helper's alarm, and the descriptor that the alarm makes readable.
     #[derive(Default)]
     struct Shared {
         slumber: SleepHandshake,
         is_armed: Mutex<bool>,
-        alarm: Alarm,
+        alarm: WakeState,
         event: AtomicU32,
     }
 
