@@ -2,15 +2,8 @@
 //! clock.
 //!
 //! Each path runs in a traced child and, once it is warm, is single-stepped (x86-64 only). So the numbers are exact,
-//! and do not depend on the load of the machine. `docs/hot-path.md` has the table:
-//!
-//! ```text
-//! | path | locked | system calls | allocations | clock reads |
-//! |---|---:|---:|---:|---:|
-//! | send 64 B, completion read | 0 | 0 | 0 | 0 |
-//! ```
-//!
-//! On average over [`FOLLOWED`] calls (fewer for a long path), a path may not exceed its row.
+//! and do not depend on the load of the machine. The limits are the last columns of [`budget`]'s table. On average over
+//! [`FOLLOWED`] calls (fewer for a long path), a path may not exceed its row.
 
 mod decode;
 mod symbols;
@@ -18,7 +11,7 @@ mod tracee;
 
 use std::path::Path;
 
-use crate::{Error, Result, markdown, ours};
+use crate::{Error, Result, budget, ours};
 pub use tracee::Seen;
 use tracee::Tracee;
 
@@ -29,8 +22,6 @@ pub const FOLLOWED: u64 = 32;
 /// Repetitions for a path that exceeds its row: a preempted thread yields its core, which is an additional system call
 /// (`ofi-core/spin_policy.rs`).
 const ATTEMPTS: usize = 3;
-/// The table's head.
-const HEAD: [&str; 5] = ["path", "locked", "system calls", "allocations", "clock reads"];
 
 /// A path and its row.
 #[derive(Clone, Debug)]
@@ -59,21 +50,13 @@ pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
     let what = || document.display().to_string();
     let mut text = std::fs::read_to_string(document).map_err(Error::io(what()))?;
     let bad = |reason: String| Error::Budget { path: document.to_owned(), reason };
-    let rows: Vec<(String, [String; 4])> = markdown::rows(&text, HEAD)
-        .map(|[path, locked, calls, allocations, clock]| {
-            (path.to_string(), [locked, calls, allocations, clock].map(ToString::to_string))
-        })
-        .collect();
-    if let Some(path) = ours::PATHS.iter().find(|path| !rows.iter().any(|(name, _)| name == path.name)) {
-        return Err(bad(format!(
-            "path {:?} has no row in the table with the head {}",
-            path.name,
-            HEAD.join(" | ")
-        )));
+    let rows = budget::parse(&text).map_err(bad)?;
+    if let Some(path) = ours::PATHS.iter().find(|path| !rows.iter().any(|row| row.path == path.name)) {
+        return Err(bad(format!("path {:?} has no row in the table of budgets", path.name)));
     }
     let this = std::env::current_exe().map_err(Error::io("finding this program"))?;
     let mut results = Vec::new();
-    for (name, cells) in rows {
+    for budget::Entry { path: name, counts: cells, .. } in rows {
         let path = ours::PATHS.iter().find(|path| path.name == name);
         let path = path.ok_or_else(|| Error::NotReady(format!("path {name:?}")))?;
         let mut allowed = [0.0; 4];
@@ -94,9 +77,7 @@ pub fn check(document: &Path, write: bool) -> Result<Vec<Checked>> {
         }
         let Checked { path: name, found, .. } = &row;
         if write {
-            let cells = (*found).map(written);
-            let [locked, calls, allocations, clock] = cells.each_ref().map(String::as_str);
-            text = markdown::with_row(&text, HEAD, [name, locked, calls, allocations, clock]);
+            text = budget::with_counts(&text, name, &(*found).map(written));
         }
         results.push(row);
     }

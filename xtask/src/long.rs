@@ -1,11 +1,11 @@
-//! `cargo xtask nightly`: checks that take too long for a commit, and the table of their results, docs/nightly.md.
+//! `cargo xtask nightly`: checks that take too long for a commit, and the table of their results, target/nightly.md.
 
 use std::fmt::Write as _;
 use std::fs;
 
 use clap::ValueEnum;
 
-use crate::step::{Outcome, Report, Row, command, output, root};
+use crate::step::{Outcome, Report, Row, command, output, target_dir};
 use crate::{StepResult, checks, mpi, nightly, nixl, vm};
 
 /// The parts and their amounts.
@@ -112,8 +112,8 @@ impl Part {
     }
 }
 
-/// Runs the parts. After each it updates docs/nightly.md and keeps the rows of parts that did not run. The whole takes
-/// hours, so an interrupted run still has its table.
+/// Runs the parts. After each it updates target/nightly.md and keeps the rows of parts that did not run. The whole
+/// takes hours, so an interrupted run still has its table.
 pub fn run(report: &mut Report, options: &Options) {
     let parts = if options.parts.is_empty() { Part::value_variants() } else { &options.parts };
     for &part in parts {
@@ -122,13 +122,13 @@ pub fn run(report: &mut Report, options: &Options) {
         let lines: Vec<String> =
             report.rows()[before..].iter().map(|row| line(part, &options.amount, row)).collect();
         lines.iter().for_each(|line| println!("{line}"));
-        report.add("docs/nightly.md", || write(part, &lines));
+        report.add("the table of results", || write(part, &lines));
     }
 }
 
 /// Replaces a part's rows in the page.
 fn write(part: Part, lines: &[String]) -> StepResult {
-    let path = root().join("docs/nightly.md");
+    let path = target_dir("nightly.md");
     // Before the first run it does not exist.
     let old = fs::read_to_string(&path).unwrap_or_default();
     fs::write(&path, page(&old, part, lines)).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -146,7 +146,7 @@ fn line(part: Part, amount: &Amount, Row { name, outcome, seconds }: &Row) -> St
 }
 
 fn page(old: &str, ran: Part, lines: &[String]) -> String {
-    let mut text = "# The last nightly run\n\n<!-- Written by `cargo xtask nightly`. -->\n\n\
+    let mut text = "# The last nightly run\n\n\
                     Each part with its amount, what became of it, how long it took, the tree that it ran on and when it \
                     ended.\n\n\
                     | part | step | amount | outcome | seconds | tree | ended, UTC |\n\

@@ -156,7 +156,7 @@ enum Command {
         #[arg(long)]
         suite: bool,
     },
-    /// Runs the checks that are too long for CI: many seeds, kills, a soak and long fuzzing. Writes docs/nightly.md.
+    /// Runs the checks that are too long for CI: many seeds, kills, a soak and long fuzzing. Writes target/nightly.md.
     Nightly(long::Options),
     /// Checks the workspace as a whole: the promised compiler, the error off Linux, the licences and sources of
     /// dependencies (cargo-deny), unused ones (cargo-machete). Fetches both programs under target/ if they are missing.

@@ -3,7 +3,7 @@
 //!
 //! Two copies beat one call of process_vm_readv here at every size up to 1 MiB, and 17 GB/s beat 8 for 1 MiB of
 //! ordinary pages: a system call that walks page tables costs more than a second pass through the cache (measured on a
-//! Zen 3 in a virtual machine; `docs/hot-path.md`). The ring is made at the first large payload.
+//! Zen 3 in a virtual machine; `docs/design-choices.md`). The ring is made at the first large payload.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The four memories of a pair of endpoints, two of each end, as one end uses them. The peer maps the pair memory
 //! read-only. It maps the ring of commands writable, which makes the owner's copies of 3 KiB and more into it up to
-//! twice as fast (`docs/hot-path.md`). It gains nothing by writing there: the owner never reads that ring.
+//! twice as fast (`docs/design-choices.md`). It gains nothing by writing there: the owner never reads that ring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -13,7 +13,7 @@ pub static COMMAND_LINES: Setting<usize> = Setting::new(
 .range(64, 1 << 16);
 
 /// Lines of the ring that large payloads go through. 8,192 lines (512 KiB): 17 GB/s for 1 MiB messages on a Zen 3,
-/// against 12 with 64 KiB (`docs/hot-path.md`, "Copying").
+/// against 12 with 64 KiB (`docs/design-choices.md`).
 pub static BULK_LINES: Setting<usize> = Setting::new(
     "shm",
     "bulk_lines",
@@ -47,7 +47,8 @@ static SINGLE_COPY: Setting<&str> = Setting::new(
 )
 .one_of(&["auto", "always", "never"]);
 
-/// Below this a system call costs more than the second copy, whatever the pages and the machine (`docs/hot-path.md`).
+/// Below this a system call costs more than the second copy, whatever the pages and the machine
+/// (`docs/design-choices.md`).
 pub static SINGLE_COPY_SIZE: Setting<usize> = Setting::new(
     "shm",
     "single_copy_size",

@@ -1,7 +1,7 @@
 //! Chooses the stores that write payloads into the rings to a peer.
 //!
 //! Where both cores share a cache, plain stores are faster, at least for short payloads; where they do not, streaming
-//! stores can take a quarter of the time (`docs/hot-path.md`, "Streaming stores"). So some payloads are timed at both
+//! stores can take a quarter of the time (`docs/design-choices.md`). So some payloads are timed at both
 //! ends. The reader keeps its costs in its pair memory, the writer compares them with its own, and the stores that cost
 //! the slower end less are used (`choice.rs`). A peer that lies about its costs gets its payloads more slowly.
 

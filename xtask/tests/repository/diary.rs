@@ -1,12 +1,12 @@
 //! Pages and comments describe the tree as it is: they name no day, and no issue, decision or review that a reader does
-//! not have. Dates belong to the report of measurements, to the record of the nightly run, and to the changelog.
+//! not have. Dates belong to the report of measurements and to the changelog.
 
 use std::path::Path;
 
 use super::tracked;
 
 /// Pages of which dates are a part.
-const DATED: [&str; 3] = ["docs/performance.md", "docs/nightly.md", "CHANGELOG.md"];
+const DATED: [&str; 2] = ["docs/performance.md", "CHANGELOG.md"];
 /// Words that name one of a numbered list outside of the repository, if a number follows.
 const NUMBERED: [&str; 4] = ["issue", "issues", "decision", "decisions"];
 /// Words that say nothing to a reader of the repository.

@@ -376,7 +376,7 @@ fn a_slot_and_a_table_are_used_again_not_added_to() {
     m.posted.check();
 }
 
-/// What `docs/hot-path.md` counts on.
+/// A match reads one line with all that it compares.
 #[test]
 fn slots_fill_few_cache_lines() {
     assert_eq!(PostedReceives::<[u64; 4]>::SLOT_BYTES, 64);

@@ -2,8 +2,8 @@
 //!
 //! Linux answers a registration at once while the process has one thread. Later it waits until every processor has gone
 //! through the scheduler's quiescent states (`synchronize_rcu`): 10 to 30 ms on an idle machine, and tens of seconds
-//! were measured when processes that yield in a loop starve the kernel's RCU thread (6.18, two cores; docs/hot-path.md,
-//! "Barriers"). An endpoint would open that much later, and a peer would consider its process dead.
+//! were measured when processes that yield in a loop starve the kernel's RCU thread (6.18, two cores;
+//! docs/design-choices.md). An endpoint would open that much later, and a peer would consider its process dead.
 //!
 //! A library loaded by a process with several threads does not delay that process: it registers with its first
 //! endpoint.

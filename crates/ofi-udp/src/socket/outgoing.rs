@@ -26,7 +26,7 @@ const DATAGRAM: usize = 65_536;
 /// Maximum number of gaps in one datagram, and of the memory pieces that fill them.
 const GAPS: usize = 4;
 /// Minimum length in bytes of a gap. Shorter runs are copied at both ends: two more vectors cost the kernel more
-/// (`docs/hot-path.md`).
+/// (`docs/design-choices.md`).
 pub const LEAST_GAP: usize = 4096;
 /// Parts of one datagram: gaps, and the bytes before, between and after them.
 const PARTS: usize = 2 * GAPS + 1;
