@@ -104,7 +104,7 @@ impl Agent {
     /// # Errors
     /// `FI_ENOMEM`; `FI_EINVAL` for a length of zero.
     pub fn alloc(&self, len: usize) -> Result<Region<Library>> {
-        let rails = self.shared.lock().rails.iter().position(|rail| rail.spec.info.provider == "shm");
+        let rails = self.shared.lock()?.rails.iter().position(|rail| rail.spec.info.provider == "shm");
         Ok(self.keep(Region::allocate(self.region_id(), len, rails.unwrap_or(0), &self.shared.domains)?))
     }
 
@@ -114,6 +114,7 @@ impl Agent {
     /// # Errors
     /// The error of registering a region, if no rail can register it.
     pub fn metadata(&self) -> Result<Vec<u8>> {
+        self.shared.born.check()?;
         let regions: Vec<Arc<RegionInner>> = {
             let regions = self.shared.regions.lock().unwrap_or_else(PoisonError::into_inner);
             regions.values().filter_map(Weak::upgrade).filter(|region| !region.is_revoked()).collect()
@@ -122,13 +123,13 @@ impl Agent {
             .iter()
             .map(|region| region.info(self.shared.shares))
             .collect::<Result<Vec<RegionInfo>>>()?;
-        Ok(self.shared.lock().core.metadata(infos).encode())
+        Ok(self.shared.lock()?.core.metadata(infos).encode())
     }
 
     /// Metadata without regions. A peer that loads it can send notifications to this agent. Metadata of regions may
     /// follow.
     pub fn address(&self) -> Vec<u8> {
-        self.shared.lock().core.metadata(Vec::new()).encode()
+        self.shared.lock().map_or_else(|_| Vec::new(), |driver| driver.core.metadata(Vec::new()).encode())
     }
 
     /// Metadata with this region only.
@@ -137,7 +138,7 @@ impl Agent {
     /// Those of [`Agent::metadata`].
     pub fn metadata_of<B>(&self, region: &Region<B>) -> Result<Vec<u8>> {
         let info = region.inner().info(self.shared.shares)?;
-        Ok(self.shared.lock().core.metadata(vec![info]).encode())
+        Ok(self.shared.lock()?.core.metadata(vec![info]).encode())
     }
 
     /// Withdraws a region even if ranges and plans refer to it. From now on no new transfer uses it, and plans that
@@ -148,8 +149,9 @@ impl Agent {
     /// before freeing the memory.
     pub fn revoke<B>(&self, region: &Region<B>, timeout: Duration) -> Result<()> {
         let inner = region.inner();
+        let driver = self.shared.lock()?;
         inner.revoke();
-        self.shared.rouse(self.shared.lock());
+        self.shared.rouse(driver);
         let uses = |guard: &Guard| guard.iter().any(|other| Arc::ptr_eq(other, inner));
         let quiet = self.shared.wait_for(timeout, |driver| {
             let is_used = driver.core.is_used(uses) || driver.staging.is_used(inner);
@@ -184,7 +186,7 @@ impl Agent {
                 "check that they arrive unchanged, and that both programs have the same version",
             )
         })?;
-        let mut driver = self.shared.lock();
+        let mut driver = self.shared.lock()?;
         driver
             .core
             .load(&parsed)
@@ -214,7 +216,7 @@ impl Agent {
     /// # Errors
     /// `FI_ENOENT` for an unknown peer or region.
     pub fn forget_region(&self, peer: &str, region: u64) -> Result<()> {
-        let mut driver = self.shared.lock();
+        let mut driver = self.shared.lock()?;
         let id = self.peer(&driver, peer)?;
         match driver.core.forget_region(id, region) {
             true => Ok(()),
@@ -239,7 +241,7 @@ impl Agent {
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.
     pub fn regions(&self, peer: &str) -> Result<Vec<(u64, u64)>> {
-        let driver = self.shared.lock();
+        let driver = self.shared.lock()?;
         let id = self.peer(&driver, peer)?;
         Ok(driver.core.regions(id).iter().map(|region| (region.id, region.len)).collect())
     }
@@ -247,7 +249,7 @@ impl Agent {
     /// The next of the notifications that [`Agent::progress`] has received. Its sender is told that this program has
     /// it.
     pub fn take_notification(&self) -> Option<Notification> {
-        self.shared.lock().take_notification(self.shared.now())
+        self.shared.lock().ok()?.take_notification(self.shared.now())
     }
 
     /// Waits for the next notification of any peer; `None` if none arrives within `timeout`.
@@ -260,7 +262,7 @@ impl Agent {
 
     /// Events of peers since the last call.
     pub fn events(&self) -> Vec<Event> {
-        self.shared.lock().core.take_events()
+        self.shared.lock().map_or_else(|_| Vec::new(), |mut driver| driver.core.take_events())
     }
 
     /// Starts to open a session with a peer, as its first transfer would. The session opens as the agent makes
@@ -269,7 +271,7 @@ impl Agent {
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.
     pub fn connect(&self, peer: &str) -> Result<()> {
-        let mut driver = self.shared.lock();
+        let mut driver = self.shared.lock()?;
         let id = self.peer(&driver, peer)?;
         let now = self.shared.now();
         driver.core.connect(id, now);
@@ -283,7 +285,7 @@ impl Agent {
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.
     pub fn is_connected(&self, peer: &str) -> Result<bool> {
-        let driver = self.shared.lock();
+        let driver = self.shared.lock()?;
         Ok(driver.core.is_up(self.peer(&driver, peer)?))
     }
 
@@ -292,39 +294,39 @@ impl Agent {
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.
     pub fn paths(&self, peer: &str) -> Result<Vec<PathState>> {
-        let driver = self.shared.lock();
+        let driver = self.shared.lock()?;
         Ok(driver.core.paths(self.peer(&driver, peer)?, self.shared.now()))
     }
 
     /// The name and the counters of each rail.
     pub fn rails(&self) -> Vec<(String, RailCounts)> {
-        let driver = self.shared.lock();
+        let Ok(driver) = self.shared.lock() else { return Vec::new() };
         driver.rails.iter().map(|rail| (rail.spec.info.provider.clone(), rail.counts)).collect()
     }
 
     /// Latencies of each rail's successful accesses, by class of length. An access is timed from its post until the
     /// agent notices its completion.
     pub fn latencies(&self) -> Vec<Latencies> {
-        self.shared.lock().core.latencies().to_vec()
+        self.shared.lock().map_or_else(|_| Vec::new(), |driver| driver.core.latencies().to_vec())
     }
 
     /// Latencies of successful transfers, by class of their total length. A transfer is timed from its post until the
     /// agent notices its end, which includes the acknowledgement of its notification.
     pub fn transfer_latencies(&self) -> Latencies {
-        self.shared.lock().core.transfer_latencies().clone()
+        self.shared.lock().map(|driver| driver.core.transfer_latencies().clone()).unwrap_or_default()
     }
 
     /// The number of operations that rails have not completed, and the number of transfers that the program still
     /// holds or that are not quiet.
     pub fn under_way(&self) -> (usize, usize) {
-        let driver = self.shared.lock();
+        let Ok(driver) = self.shared.lock() else { return (0, 0) };
         let (operations, transfers, _) = driver.core.kept();
         (operations, transfers + driver.staging.kept())
     }
 
     /// Counters of dropped messages and moved parts.
     pub fn counts(&self) -> Counts {
-        self.shared.lock().core.counts()
+        self.shared.lock().map(|driver| driver.core.counts()).unwrap_or_default()
     }
 
     /// Ends the session with a peer and tells the peer. Transfers in flight fail with `FI_ECANCELED`. A later transfer
@@ -333,7 +335,7 @@ impl Agent {
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.
     pub fn disconnect(&self, peer: &str) -> Result<()> {
-        let mut driver = self.shared.lock();
+        let mut driver = self.shared.lock()?;
         let id = self.peer(&driver, peer)?;
         let now = self.shared.now();
         driver.core.disconnect(id, now);
@@ -348,7 +350,7 @@ impl Agent {
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.
     pub fn forget(&self, peer: &str) -> Result<()> {
-        let mut driver = self.shared.lock();
+        let mut driver = self.shared.lock()?;
         let id = self.peer(&driver, peer)?;
         let now = self.shared.now();
         driver.core.forget(id, now);
@@ -374,9 +376,14 @@ impl fmt::Debug for Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
+        if !self.shared.born.is_here() {
+            // The parent goes on with it, and so does the parent's thread, which may have been changing any of it.
+            return std::mem::forget(self.clone());
+        }
         if Arc::strong_count(&self.thread) == 1 {
             self.shared.over.store(true, Ordering::Relaxed);
-            self.shared.rouse(self.shared.lock());
+            let Ok(driver) = self.shared.lock() else { return };
+            self.shared.rouse(driver);
             self.say_goodbye();
         }
     }
@@ -386,7 +393,7 @@ impl Agent {
     /// Tells the peers that this agent closes, for at most [`FAREWELL`].
     fn say_goodbye(&self) {
         let began = Instant::now();
-        let mut driver = self.shared.lock();
+        let Ok(mut driver) = self.shared.lock() else { return };
         let now = self.shared.now();
         for (_, peer) in driver.core.peers() {
             driver.core.forget(peer, now);

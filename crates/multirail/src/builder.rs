@@ -7,6 +7,7 @@ use std::time::Instant;
 use ofi::raw::Domain;
 use ofi::{Errno, Error, Hints, Info, Result};
 use ofi_core::export::Counted;
+use ofi_core::fork::Born;
 
 use crate::agent::Agent;
 use crate::discovery::{Found, RailList};
@@ -127,6 +128,7 @@ impl Builder {
         let leases = Leases::new(Arc::clone(&regions), windows, most_leased);
         let shared = Arc::new(Shared {
             name: self.name.into(),
+            born: Born::here(),
             began: Instant::now(),
             domains,
             news: Condvar::new(),

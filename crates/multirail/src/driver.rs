@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi::raw::{CompletionQueue, Domain};
-use ofi::{Errno, Error};
+use ofi::{Errno, Error, Result};
+use ofi_core::fork::Born;
 
 use crate::engine::{Access, Core, Notification, OpId, Plan, Refused, Sink};
 use crate::leases::Leases;
@@ -23,6 +24,8 @@ const READS: usize = 16;
 /// State that the handles of an agent share.
 pub(crate) struct Shared {
     pub(crate) name: Arc<str>,
+    /// The process of the agent. A forked child has a copy, in which it must not do anything.
+    pub(crate) born: Born,
     pub(crate) began: Instant,
     pub(crate) domains: Arc<[Arc<dyn Domain>]>,
     pub(crate) state: Mutex<Driver>,
@@ -40,8 +43,23 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Driver> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the agent.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` in a forked child whose parent held the lock: nobody there will release it. Other calls of a child
+    /// end in the rails, which refuse them.
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Driver>> {
+        match self.state.try_lock() {
+            Ok(driver) => Ok(driver),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => self.wait_for_lock(),
+        }
+    }
+
+    #[cold]
+    fn wait_for_lock(&self) -> Result<MutexGuard<'_, Driver>> {
+        self.born.check()?;
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -61,7 +79,7 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// Polls all rails and does the pending work. Returns whether there was any.
-    pub(crate) fn progress(&mut self, now: Duration) -> ofi::Result<bool> {
+    pub(crate) fn progress(&mut self, now: Duration) -> Result<bool> {
         let mut was_busy = false;
         let Self { rails, core, .. } = self;
         for rail in rails.iter_mut() {

@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ofi::{Errno, Error, Result};
+use ofi_core::fork::Born;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::agent::Agent;
@@ -37,6 +38,8 @@ pub struct Server {
     /// Interrupts the thread's sleep.
     wake: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
+    /// The process of the thread, with which a forked child shares the descriptor.
+    born: Born,
 }
 
 impl Server {
@@ -48,6 +51,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if !self.born.is_here() {
+            return std::mem::forget(self.thread.take());
+        }
         self.over.store(true, Ordering::Relaxed);
         // Cannot fail, because it is written once. Without it the thread would notice after `SLEEP`.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
@@ -63,8 +69,9 @@ impl Agent {
     /// metadata of visitors.
     ///
     /// # Errors
-    /// The error of binding or listening.
+    /// The error of binding or listening; `FI_EINVAL` in a forked child.
     pub fn serve(&self, address: impl ToSocketAddrs) -> Result<Server> {
+        self.shared.born.check()?;
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
@@ -93,7 +100,7 @@ impl Agent {
             }
         };
         let thread = std::thread::Builder::new().name("multirail-meta".into()).spawn(run)?;
-        Ok(Server { address, over, wake, thread: Some(thread) })
+        Ok(Server { address, over, wake, thread: Some(thread), born: Born::here() })
     }
 
     /// Exchanges metadata with an agent that [serves](Agent::serve) its own, and returns that agent's name.

@@ -10,7 +10,8 @@ use crate::engine::{Counts, Latencies};
 
 impl Counted for Shared {
     fn counts(&self) -> Vec<Statistic> {
-        let Counts { malformed, strays, refused, stale, moved, repeated, fenced } = self.lock().core.counts();
+        let Counts { malformed, strays, refused, stale, moved, repeated, fenced } =
+            self.lock().map(|driver| driver.core.counts()).unwrap_or_default();
         let all = [
             ("rails_malformed", malformed, "messages that could not be parsed, or have another version"),
             ("rails_strays", strays, "messages and writes that belong to no session"),
@@ -24,7 +25,7 @@ impl Counted for Shared {
     }
 
     fn histograms(&self) -> Vec<Histogram> {
-        let driver = self.lock();
+        let Ok(driver) = self.lock() else { return Vec::new() };
         let rails = driver.rails.iter().zip(driver.core.latencies()).enumerate();
         let of_rails = rails.flat_map(|(nth, (rail, latencies))| {
             let labels = vec![("rail", nth.to_string()), ("rail_provider", rail.spec.info.provider.clone())];

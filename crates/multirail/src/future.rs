@@ -70,7 +70,10 @@ fn poll<T>(
     }
     // A waker is code of the executor: none of its functions runs under the lock.
     let waker = context.waker().clone();
-    let mut driver = shared.lock();
+    let mut driver = match shared.lock() {
+        Ok(driver) => driver,
+        Err(error) => return Poll::Ready(Err(error)),
+    };
     if let Some(found) = found(&mut driver) {
         return Poll::Ready(Ok(found));
     }

@@ -96,7 +96,7 @@ impl Agent {
                 wanted.push(range.region);
             }
         }
-        let driver = self.shared.lock();
+        let driver = self.shared.lock()?;
         let id = self.peer(&driver, peer)?;
         let found: Vec<_> = wanted.into_iter().map(|region| driver.core.region(id, region)).collect();
         Ok((id, found.into_iter()))

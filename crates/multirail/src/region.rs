@@ -16,6 +16,7 @@ use std::time::Duration;
 use ofi::raw::{Desc, Dmabuf, Domain, MemoryRegion, MrAccess, MrAttr, Piece, Placement};
 use ofi::{Buffer, BufferMut, Errno, Error, RawBuffer, Result};
 use ofi_core::copy;
+use ofi_core::fork::Born;
 
 #[cfg(feature = "cuda")]
 use crate::memory::cuda::DeviceMemory;
@@ -83,6 +84,8 @@ pub(crate) struct Inner {
     revoked: AtomicBool,
     /// Registrations whose keys can be closed without the region's own.
     leases: Mutex<Vec<Lease>>,
+    /// The process whose memory it is.
+    born: Born,
 }
 
 /// A registration for one session, or the shared one.
@@ -140,6 +143,7 @@ impl Inner {
             owner: None,
             revoked: AtomicBool::new(false),
             leases: Mutex::default(),
+            born: Born::here(),
         }
     }
 
@@ -335,6 +339,7 @@ impl Inner {
 
     /// Closes all registrations.
     pub(crate) fn close(&self) -> Result<()> {
+        self.born.check()?;
         self.leases().iter().try_for_each(|lease| lease.made.close())?;
         self.rails.iter().filter_map(|rail| rail.get()?.as_ref().ok()).try_for_each(|mr| mr.close())
     }
@@ -343,6 +348,10 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         let (raw, owner) = (self.raw.take(), self.owner.take());
+        if !self.born.is_here() {
+            // The parent's rails and devices use the memory, of which this process need not have a mapping.
+            return std::mem::forget(owner);
+        }
         if raw.is_none() && owner.is_none() {
             return;
         }

@@ -94,7 +94,7 @@ impl Prepared {
 
     pub(crate) fn post_with(&self, notice: Option<&[u8]>, timeout: Duration) -> Result<Transfer> {
         let shared = &self.agent.shared;
-        let mut driver = shared.lock();
+        let mut driver = shared.lock()?;
         let now = shared.now();
         let deadline = now.saturating_add(timeout);
         let notice = notice.map(<[u8]>::to_vec);
@@ -121,7 +121,7 @@ impl Prepared {
 
     /// Estimated duration of a transfer, from the measured speed of the paths; `None` without a session.
     pub fn estimate(&self) -> Option<Duration> {
-        let driver = self.agent.shared.lock();
+        let driver = self.agent.shared.lock().ok()?;
         let paths = driver.core.paths(self.peer, self.agent.shared.now());
         let bandwidth: f64 = paths.iter().filter(|path| path.up).map(|path| path.bandwidth).sum();
         (bandwidth > 0.0).then(|| Duration::from_secs_f64(self.total() as f64 / bandwidth))
@@ -140,7 +140,7 @@ impl Transfer {
     /// The state as of the agent's last progress.
     pub fn progress(&self) -> Progress {
         let gone = Progress { outcome: Some(Outcome::Cancelled), moved: 0, total: 0, is_quiet: true };
-        self.agent.shared.lock().progress_of(self.id).unwrap_or(gone)
+        self.agent.shared.lock().ok().and_then(|driver| driver.progress_of(self.id)).unwrap_or(gone)
     }
 
     /// Drives the agent once and returns the transfer's state.
@@ -190,7 +190,7 @@ impl Transfer {
     /// flight do so at once: the transfer is quiet on return. Other rails keep the memory until the parts have ended;
     /// see [`Transfer::wait_quiet`]. What was sent of a write may still reach the peer.
     pub fn cancel(&self) {
-        let mut driver = self.agent.shared.lock();
+        let Ok(mut driver) = self.agent.shared.lock() else { return };
         match self.id {
             Id::Moved(id) => driver.core.cancel(id),
             Id::Staged(id) => driver.staging.cancel(id),
@@ -222,7 +222,7 @@ pub(crate) fn result(outcome: Outcome) -> Result<()> {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        let mut driver = self.agent.shared.lock();
+        let Ok(mut driver) = self.agent.shared.lock() else { return };
         let is_under_way = match self.id {
             Id::Moved(id) => driver.core.release(id),
             Id::Staged(id) => {

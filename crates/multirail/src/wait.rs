@@ -35,7 +35,7 @@ const FOLLOW: Duration = Duration::from_millis(100);
 impl Shared {
     /// Drives the agent once. Returns whether there was anything to do.
     pub(crate) fn poll(&self) -> Result<bool> {
-        let mut driver = self.lock();
+        let mut driver = self.lock()?;
         let was_busy = driver.progress(self.now());
         let wakers = self.polled(&mut driver, !matches!(was_busy, Ok(false)));
         drop(driver);
@@ -92,7 +92,7 @@ impl Shared {
         loop {
             let mut was_busy = false;
             for _ in 0..POLLS {
-                let mut driver = self.lock();
+                let mut driver = self.lock()?;
                 let result = driver.progress(now);
                 was_busy = !matches!(result, Ok(false));
                 let wakers = self.polled(&mut driver, was_busy);
@@ -133,7 +133,7 @@ impl Shared {
         now: Duration,
         found: &mut impl FnMut(&mut Driver) -> Option<T>,
     ) -> Result<Option<T>> {
-        let mut driver = self.lock();
+        let mut driver = self.lock()?;
         if driver.waiters.led_until.is_some() {
             driver.waiters.followers += 1;
             let left = deadline.saturating_sub(now).min(FOLLOW);
@@ -155,7 +155,7 @@ impl Shared {
         drop(driver);
         self.sleep_on_descriptors(until.saturating_sub(now));
         loop {
-            let mut driver = self.lock();
+            let mut driver = self.lock()?;
             if !std::mem::take(&mut driver.waiters.is_disarmed) || self.now() >= until {
                 driver.waiters.led_until = None;
                 if driver.waiters.followers > 0 {

@@ -1,13 +1,14 @@
 //! Initiators: flows that are sent.
 
 use std::ffi::{c_char, c_int};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use mxl::{Domain, Status};
 use mxl_fabrics::{Driven, Error, Protocol, Provider, Visit};
 use mxl_ffi::border::{Failure, Outcome, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
+use ofi_core::fork::Born;
 
 use crate::info::{Info, info};
 use crate::meetings::{self, ObjectSlot, Others, Side, Visited};
@@ -19,6 +20,8 @@ use crate::types::{Config, Setup, given, optional};
 #[derive(Default)]
 pub struct Initiator {
     ready: ObjectSlot<Ready>,
+    /// The process that created it.
+    born: Born,
 }
 
 impl Initiator {
@@ -36,6 +39,10 @@ impl Initiator {
 
 impl Drop for Initiator {
     fn drop(&mut self) {
+        if !self.born.is_here() {
+            // The parent's. A thread of the parent may have held the lock during the fork.
+            return std::mem::forget(Arc::clone(&self.ready));
+        }
         let mut ready = self.ready();
         self.close(&mut ready);
     }

@@ -1,13 +1,14 @@
 //! Targets: flows that initiators write.
 
 use std::ffi::{c_char, c_int};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mxl::{Domain, Geometry, Status};
 use mxl_fabrics::{Driven, Error, Merge, Received, Visit};
 use mxl_ffi::border::{Failure, Outcome, out, status};
 use mxl_ffi::object::{Kind, Object, magics, place_of};
+use ofi_core::fork::Born;
 
 use crate::info::Info;
 use crate::meetings::{self, ObjectSlot, Others, Side, Visited};
@@ -18,6 +19,8 @@ use crate::types::{Config, Setup, given, optional};
 #[derive(Default)]
 pub struct Target {
     ready: ObjectSlot<Ready>,
+    /// The process that created it.
+    born: Born,
 }
 
 impl Target {
@@ -42,6 +45,10 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
+        if !self.born.is_here() {
+            // The parent's. A thread of the parent may have held the lock during the fork.
+            return std::mem::forget(Arc::clone(&self.ready));
+        }
         let mut ready = self.ready();
         self.close(&mut ready);
     }

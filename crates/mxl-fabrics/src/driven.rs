@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ofi::raw::CompletionQueue;
+use ofi_core::fork::Born;
 
 use crate::engine::{self, Engine, Next, Step};
 use crate::interval_predictor::IntervalPredictor;
@@ -102,7 +103,7 @@ pub struct Driven<T: Drive> {
     /// In place of a thread: the engine, and the end's number there.
     engine: Option<(Engine, u64)>,
     /// The process of the thread: a forked child has a copy of this value, but not the thread.
-    process: u32,
+    born: Born,
 }
 
 struct DrivenShared<T> {
@@ -141,7 +142,7 @@ impl<T: Drive> Driven<T> {
         });
         let thread =
             thread.map_err(|error| Error::Argument(format!("start the progress thread: {error}")))?;
-        Ok(Self { shared, thread: Some(thread), engine: None, process: std::process::id() })
+        Ok(Self { shared, thread: Some(thread), engine: None, born: Born::here() })
     }
 
     /// Drives an end by the thread of an engine, for programs with many ends: see [`Engine`].
@@ -151,12 +152,16 @@ impl<T: Drive> Driven<T> {
     pub fn start_on(engine: &Engine, end: T) -> Result<Self> {
         let shared = DrivenShared::new(end);
         let number = engine.add(shared.clone())?;
-        Ok(Self { shared, thread: None, engine: Some((engine.clone(), number)), process: std::process::id() })
+        Ok(Self { shared, thread: None, engine: Some((engine.clone(), number)), born: Born::here() })
     }
 
     /// Runs `call` on the end, between two turns of the thread: to submit a grain, add a target, or read the
     /// statistics.
+    ///
+    /// # Panics
+    /// In a forked child: the thread that would let it have the end is the parent's.
     pub fn with<R>(&self, call: impl FnOnce(&mut T) -> R) -> R {
+        self.check_process().expect("the end is used by the process that made it");
         let mut state = self.shared.enter();
         let answer = call(&mut state.end);
         self.shared.changed(state);
@@ -166,8 +171,9 @@ impl<T: Drive> Driven<T> {
     /// The oldest unread event. Sleeps until there is one; `None` after `timeout`.
     ///
     /// # Errors
-    /// The error that broke the end, once; [`Error::Argument`] from then on.
+    /// The error that broke the end, once; [`Error::Argument`] from then on, and in a forked child.
     pub fn wait(&self, timeout: Duration) -> Result<Option<T::Event>> {
+        self.check_process()?;
         let begin = Instant::now();
         let mut state = self.shared.enter();
         loop {
@@ -188,6 +194,7 @@ impl<T: Drive> Driven<T> {
     /// # Errors
     /// The errors of [`wait`](Self::wait).
     pub fn wait_until(&self, timeout: Duration, mut is_done: impl FnMut(&T) -> bool) -> Result<bool> {
+        self.check_process()?;
         let begin = Instant::now();
         let mut state = self.shared.enter();
         loop {
@@ -208,6 +215,7 @@ impl<T: Drive> Driven<T> {
     /// # Errors
     /// The errors of [`wait`](Self::wait).
     pub async fn next(&self) -> Result<T::Event> {
+        self.check_process()?;
         std::future::poll_fn(|context| {
             let mut state = self.shared.enter();
             match state.next() {
@@ -228,7 +236,7 @@ impl<T: Drive> Driven<T> {
     /// Stops the thread, and returns the end of the flow that it drove.
     ///
     /// # Panics
-    /// If the thread has panicked.
+    /// If the thread has panicked, and in a forked child, which has not the thread.
     pub fn stop(mut self) -> T {
         self.end();
         let shared = Arc::clone(&self.shared);
@@ -237,9 +245,13 @@ impl<T: Drive> Driven<T> {
         shared.state.into_inner().expect("the thread has not panicked").end
     }
 
+    /// In a forked child the parent's thread drives the parent's end, and may have held the lock during the fork.
+    fn check_process(&self) -> Result<()> {
+        self.born.check().map_err(|error| Error::Argument(error.to_string()))
+    }
+
     fn end(&mut self) {
-        if self.process != std::process::id() {
-            // The parent's thread drives the parent's end, and may have held the lock during the fork.
+        if !self.born.is_here() {
             std::mem::forget(self.thread.take());
             return std::mem::forget(self.engine.take());
         }

@@ -21,6 +21,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use ofi::raw::CompletionQueue;
+use ofi_core::fork::Born;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 
@@ -72,7 +73,7 @@ struct StepHandle {
     core: Arc<Core>,
     thread: Option<JoinHandle<()>>,
     /// The process of the thread, which a forked child does not have.
-    process: u32,
+    born: Born,
 }
 
 struct Core {
@@ -116,7 +117,7 @@ impl Engine {
         let run = core.clone();
         let thread = std::thread::Builder::new().name("mxl-engine".into()).spawn(move || run.run());
         let thread = thread.map_err(|error| Error::Argument(format!("start an engine: thread: {error}")))?;
-        Ok(Self(Arc::new(StepHandle { core, thread: Some(thread), process: std::process::id() })))
+        Ok(Self(Arc::new(StepHandle { core, thread: Some(thread), born: Born::here() })))
     }
 
     /// Drives an end from now on. Returns its number.
@@ -124,7 +125,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Argument`] for an end that cannot be waited for, and in a forked child, which has not the thread.
     pub(crate) fn add(&self, step: Arc<dyn Step>) -> Result<u64> {
-        if self.0.process != std::process::id() {
+        if !self.0.born.is_here() {
             let what = "the thread of this engine is in the parent process: start an engine after the fork";
             return Err(Error::Argument(what.into()));
         }
@@ -183,7 +184,7 @@ impl StepHandle {
 impl Drop for StepHandle {
     fn drop(&mut self) {
         let thread = self.thread.take();
-        if self.process != std::process::id() {
+        if !self.born.is_here() {
             // The thread is the parent's.
             return std::mem::forget(thread);
         }

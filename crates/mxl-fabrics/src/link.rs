@@ -14,6 +14,7 @@ use ofi::raw::{
     Version, WaitObj,
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
+use ofi_core::fork::Born;
 
 use crate::message::{MAX_ADDRESS_LEN, MAX_MESSAGE_LEN, Message, Piece as Part, Remote, is_piece};
 use crate::shape::{Limits, PIECES, Span};
@@ -186,6 +187,8 @@ pub(crate) struct Link {
     /// Registrations of source memory, if the provider needs them.
     local: HashMap<usize, Arc<dyn MemoryRegion>>,
     next: OpId,
+    /// The process of the endpoint.
+    born: Born,
 }
 
 impl Link {
@@ -243,9 +246,15 @@ impl Link {
             sends: HashMap::new(),
             local: HashMap::new(),
             next: 0,
+            born: Born::here(),
         };
         link.post_receives()?;
         Ok(link)
+    }
+
+    /// Whether this is the process that opened it, and not a forked child.
+    pub fn is_here(&self) -> bool {
+        self.born.is_here()
     }
 
     /// The link's queue, to sleep on.
@@ -523,6 +532,9 @@ impl Drop for Link {
     fn drop(&mut self) {
         // Closing the endpoint ends all operations; only then is their memory freed.
         drop(self.endpoint.take());
+        if !self.is_here() {
+            return; // the parent's endpoint uses the memory, of which a child need not have a mapping
+        }
         let sends = self.sends.drain().map(|(_, raw)| raw);
         for raw in self.receives.take().into_iter().chain(sends) {
             // SAFETY: the parts are those of a vector, from when it was posted; the endpoint is closed.

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use mxl::{Domain, FlowDefinition, Geometry, Uuid};
 use ofi::raw::CompletionQueue;
+use ofi_core::fork::Born;
 
 use crate::driven::sealed::Polled;
 use crate::rest::WaitFor;
@@ -98,6 +99,8 @@ enum Ring {
 
 /// Receives one flow by several paths.
 pub struct Merge {
+    /// The process that publishes.
+    born: Born,
     /// `None` for a path whose endpoint broke. Its flow is deleted with it.
     paths: Vec<Option<Target>>,
     ring: Ring,
@@ -149,7 +152,7 @@ impl Merge {
         };
         let paths = paths.iter().enumerate().map(open).collect::<Result<_>>()?;
         let told = Told { events: VecDeque::new(), stats: MergeStats::default() };
-        Ok(Self { paths, ring, told })
+        Ok(Self { born: Born::here(), paths, ring, told })
     }
 
     /// The target of a path, for its [`info`](Target::info) and [`stats`](Target::stats). `None` if there is no such
@@ -188,6 +191,8 @@ impl Merge {
     }
 
     fn turn(&mut self) -> Result<bool> {
+        // A forked child has no paths, but it has the ring.
+        self.born.check().map_err(Error::stack("drive the paths"))?;
         let mut was_busy = false;
         for at in 0..self.paths.len() {
             for _ in 0..TURN {

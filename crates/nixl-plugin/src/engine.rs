@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use multirail::wire::{Metadata, RegionInfo};
 use multirail::{Agent, Transfer};
 use ofi::{Errno, Error, Result};
+use ofi_core::fork::Born;
 
 use crate::border::{Bytes, Sink, call, put, status};
 use crate::log::{self, say};
@@ -15,6 +16,8 @@ use crate::options::{ALL, Options};
 
 /// An agent as a NIXL backend.
 pub struct Engine {
+    /// Its process. In a forked child releasing its objects leaves them to the parent.
+    pub(crate) born: Born,
     /// Calls drive the agent even if it has a progress thread: a program that polls in a loop holds the lock most of
     /// the time, and would starve the thread.
     pub(crate) agent: Agent,
@@ -176,6 +179,7 @@ pub unsafe extern "C" fn ofi_nixl_open(
             "a backend is open"
         );
         let engine = Engine {
+            born: Born::here(),
             agent,
             timeout: options.timeout,
             has_thread: progress,

@@ -138,6 +138,9 @@ pub unsafe extern "C" fn ofi_nixl_deregister(engine: *const Engine, region: *mut
     call("deregistering memory", || {
         // SAFETY: the caller's promise.
         let (engine, registered) = unsafe { (&*engine, &*region) };
+        if !engine.born.is_here() {
+            return Ok(status::SUCCESS);
+        }
         registered.revoke(&engine.agent)?;
         tracing::debug!(target: "ofi::nixl::core", addr = %format_args!("{:#x}", registered.addr), "memory is no longer registered");
         // SAFETY: from a box in `put`, and released once.
@@ -232,6 +235,9 @@ pub unsafe extern "C" fn ofi_nixl_unload(engine: *const Engine, target: *mut Tar
     call("unloading a peer's memory", || {
         // SAFETY: the caller's promise.
         let (engine, target) = unsafe { (&*engine, Box::from_raw(target)) };
+        if !engine.born.is_here() {
+            return Ok(status::SUCCESS);
+        }
         engine.unload((target.peer, target.region));
         Ok(status::SUCCESS)
     })

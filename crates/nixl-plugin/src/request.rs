@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use multirail::{Outcome, Prepared, Progress, Remote, Transfer, Way};
 use ofi::{Errno, Error};
+use ofi_core::fork::Born;
 
 use crate::border::{Bytes, call, of, put, status};
 use crate::engine::Engine;
@@ -45,6 +46,8 @@ pub struct Request {
     posted: Mutex<Option<PostedTransfer>>,
     /// NIXL wants to release the request, whose memory is still in use.
     is_unwanted: AtomicBool,
+    /// The process of its engine.
+    born: Born,
 }
 
 /// A transfer that was posted.
@@ -98,8 +101,8 @@ pub unsafe extern "C" fn ofi_nixl_prepare(
         }
         let way = if is_write { Way::Write } else { Way::Read };
         let plan = engine.agent.prepare(peer, way, &local, &remote)?;
-        let (posted, is_unwanted) = (Mutex::default(), AtomicBool::new(false));
-        let request = Request { plan, timeout: engine.timeout, posted, is_unwanted };
+        let (posted, is_unwanted, born) = (Mutex::default(), AtomicBool::new(false), engine.born);
+        let request = Request { plan, timeout: engine.timeout, posted, is_unwanted, born };
         // SAFETY: the caller's promise.
         unsafe { put(out, request) };
         Ok(status::SUCCESS)
@@ -172,6 +175,9 @@ pub unsafe extern "C" fn ofi_nixl_release(request: *mut Request) -> c_int {
 impl Request {
     /// Cancels the transfer. Returns whether nothing is written into its memory any more.
     fn give_back(&self) -> ofi::Result<bool> {
+        if !self.born.is_here() {
+            return Ok(true); // what is under way is the parent's
+        }
         let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(posted) = &mut *posted else { return Ok(true) };
         posted.transfer.cancel();

@@ -193,6 +193,56 @@ fn two_engines_exchange_over_two_rails() {
     exchange("udp,udp");
 }
 
+/// A child releases its copies of everything, also of a transfer in flight: those of its parent go on.
+#[test]
+fn a_child_that_releases_everything_leaves_it_to_its_parent() {
+    let (here, there) = (Side::open("here", "shm"), Side::open("there", "shm"));
+    let target = here.load(&there);
+    there.load(&here);
+    here.fill(|at| at as u8);
+    let request = here.prepare(true, &there, target, 0, LEN as u64).unwrap();
+    assert_eq!(run(&here, &there, request, b"before").0, status::SUCCESS);
+    // SAFETY: the request is open.
+    assert_eq!(unsafe { ofi_nixl_post(request, true, Bytes::of(b"open")) }, status::IN_PROGRESS);
+    // SAFETY: the child calls the library, which allocates; the C library's allocator works in a forked child.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        // SAFETY: the handles are open, and released once in this process, which then ends.
+        unsafe {
+            libc::alarm(20);
+            let released = [
+                ofi_nixl_release(request),
+                ofi_nixl_unload(here.engine, target),
+                ofi_nixl_deregister(here.engine, here.region),
+            ];
+            ofi_nixl_close(here.engine);
+            ofi_nixl_close(there.engine);
+            libc::_exit(i32::from(released != [status::SUCCESS; 3]));
+        }
+    }
+    let mut ended = 0;
+    // SAFETY: `ended` is writable, and `child` is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut ended, 0) }, child);
+    assert_eq!(ended, 0, "how the child ended");
+    let (began, mut heard) = (Instant::now(), Vec::new());
+    // SAFETY: all are open.
+    while unsafe { ofi_nixl_check(request) } == status::IN_PROGRESS {
+        assert!(began.elapsed() < LONG);
+        // SAFETY: as above.
+        heard.extend(unsafe { gathered(|sink, to| ofi_nixl_notifications(there.engine, sink, to)) });
+    }
+    assert_eq!(heard, [(b"here".to_vec(), b"open".to_vec())]);
+    assert_eq!(run(&here, &there, request, b"after").0, status::SUCCESS);
+    // SAFETY: each is released once.
+    unsafe {
+        assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+        assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
+    }
+    here.close();
+    there.close();
+}
+
 /// No call drives the receiver after it has its notification, as in NIXL's `test_agent`.
 #[test]
 fn a_notification_that_was_taken_ends_its_transfer_although_its_receiver_is_not_polled() {

@@ -73,6 +73,13 @@ impl Born {
     }
 }
 
+impl Default for Born {
+    /// Here and now.
+    fn default() -> Self {
+        Self::here()
+    }
+}
+
 #[cold]
 fn elsewhere() -> Error {
     Error::wanted(

@@ -7,17 +7,20 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ofi::{Errno, Error, Result};
+use ofi_core::fork::Born;
 use serde_json::json;
 
 use super::gateway::encoded;
 use super::{Etcd, patience};
 use crate::agent::Agent;
 
-/// An agent's entry. Dropping it removes the entry at once.
+/// An agent's entry. Dropping it removes the entry at once, unless a forked child drops its copy.
 #[derive(Debug)]
 pub struct Published {
     entry: Arc<PublishedEntry>,
     thread: Option<JoinHandle<()>>,
+    /// The process of the thread.
+    born: Born,
 }
 
 #[derive(Debug)]
@@ -55,7 +58,7 @@ impl Published {
         let keeper = Arc::clone(&entry);
         let thread =
             std::thread::Builder::new().name("multirail-etcd".into()).spawn(move || keeper.keep())?;
-        Ok(Self { entry, thread: Some(thread) })
+        Ok(Self { entry, thread: Some(thread), born: Born::here() })
     }
 
     /// Publishes the agent's metadata as it is now, including regions that were added since.
@@ -64,6 +67,7 @@ impl Published {
     /// The errors of [`Agent::publish`]; `FI_EADDRINUSE` if the entry was lost to another agent. After other errors the
     /// metadata may still be published with the next lease.
     pub fn update(&self, agent: &Agent) -> Result<()> {
+        self.born.check()?;
         let value = BASE64_STANDARD.encode(agent.metadata()?);
         self.entry.lock().value.clone_from(&value);
         loop {
@@ -149,6 +153,9 @@ impl PublishedEntry {
 
 impl Drop for Published {
     fn drop(&mut self) {
+        if !self.born.is_here() {
+            return std::mem::forget(self.thread.take());
+        }
         self.entry.lock().is_over = true;
         self.entry.over.notify_all();
         if let Some(thread) = self.thread.take() {

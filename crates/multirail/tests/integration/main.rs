@@ -8,6 +8,7 @@ mod emulated;
 mod examples;
 mod fenced;
 mod flooded;
+mod fork;
 mod found;
 mod given_up;
 mod greeters;

@@ -2,7 +2,9 @@
  * One thread that drives both ends of a flow with calls that wait: each call returns when it is done, not when its
  * timeout expires. Then targets are removed: the calls answer as those of the C++ SDK. Takes two domains.
  */
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <mxl/ofi_protocol.h>
 
@@ -94,7 +96,8 @@ static void alone(mxlInstance from, mxlInstance to, mxlFabricsProvider provider,
 	mxlFlowWriter source, sink;
 	mxlFlowReader reader;
 	uint64_t index, at = 1000;
-	int protocol = -1;
+	int protocol = -1, status;
+	pid_t child;
 
 	OK(mxlFabricsCreateInstance(from, NULL, &fabrics));
 	OK(mxlCreateFlowWriter(from, video_definition, NULL, &source, NULL, NULL));
@@ -123,6 +126,22 @@ static void alone(mxlInstance from, mxlInstance to, mxlFabricsProvider provider,
 		OK(mxlFabricsTargetReadGrain(target, LONG_MS, &index));
 		CHECK(index == at);
 	}
+	/* A child releases its copies: those of its parent stay, and the flows. */
+	child = fork();
+	CHECK(child >= 0);
+	if (child == 0) {
+		alarm(20);
+		OK(mxlFabricsDestroyInitiator(fabrics, initiator));
+		if (way == MXL_FABRICS_IFACE_CAP_REMOTE_WRITE)
+			OK(mxlFabricsDestroyTarget(fabrics, target));
+		OK(mxlFabricsDestroyInstance(fabrics));
+		OK(mxlReleaseFlowWriter(from, source));
+		OK(mxlReleaseFlowWriter(to, sink));
+		OK(mxlDestroyInstance(from));
+		OK(mxlDestroyInstance(to));
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	/* The target's calls drive the initiator as well. */
 	for (; at < 1020; at++) {
 		send_grain(source, initiator, at);

@@ -15,6 +15,7 @@ use ofi::raw::{
     WaitObj,
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
+use ofi_core::fork::Born;
 
 use crate::link::{MR_MODE, Memory, OpId, Window, pieces_of};
 use crate::message::Remote;
@@ -109,6 +110,7 @@ impl Plant {
             endpoint: Some(endpoint),
             sends: HashMap::new(),
             since: Instant::now(),
+            born: Born::here(),
         })
     }
 
@@ -177,6 +179,8 @@ pub(crate) struct Line {
     sends: HashMap<OpId, RawBuffer>,
     /// When it was opened.
     pub since: Instant,
+    /// The process that opened it.
+    born: Born,
 }
 
 /// One write of this end.
@@ -264,7 +268,8 @@ impl Drop for Line {
         let Some(endpoint) = self.endpoint.take() else { return };
         // This ends the connection and all of its operations: nothing is read from the source or placed here any more.
         let ended = endpoint.shutdown();
-        let closing = Closing { endpoint: Some(endpoint), sends: std::mem::take(&mut self.sends) };
+        let (sends, born) = (std::mem::take(&mut self.sends), self.born);
+        let closing = Closing { endpoint: Some(endpoint), sends, born };
         match ended {
             Ok(()) => closing.elsewhere(),
             // Not connected, so nothing is left to send; or it could not be ended, and closing it does that.
@@ -279,6 +284,7 @@ struct Closing {
     /// There until this is dropped.
     endpoint: Option<Arc<dyn Endpoint>>,
     sends: HashMap<OpId, RawBuffer>,
+    born: Born,
 }
 
 /// Endpoints that are being closed by threads.
@@ -308,6 +314,9 @@ impl Closing {
 
 impl Drop for Closing {
     fn drop(&mut self) {
+        if !self.born.is_here() {
+            return; // the parent's endpoint uses the memory
+        }
         // Closing it ends all operations that are left; only then is their memory freed.
         self.endpoint = None;
         for (_, raw) in self.sends.drain() {

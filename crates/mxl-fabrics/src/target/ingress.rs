@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use ofi::raw::{EventKind, Info, PassiveEndpoint};
 use ofi::{Buffer, RawBuffer};
+use ofi_core::fork::Born;
 
 use crate::link::{Memory, Window};
 use crate::message::Remote;
@@ -68,6 +69,8 @@ struct Staging {
     len: usize,
     stride: usize,
     count: usize,
+    /// The process whose peers write it.
+    born: Born,
 }
 
 impl Staging {
@@ -79,7 +82,7 @@ impl Staging {
         // Pages that no peer writes are never touched.
         let raw = vec![0_u8; bytes].into_raw();
         let pad = raw.addr().addr().wrapping_neg() % ALIGNED;
-        Ok(Self { raw: Some(raw), pad, len, stride, count })
+        Ok(Self { raw: Some(raw), pad, len, stride, count, born: Born::here() })
     }
 
     fn start(&self, at: usize) -> Option<*mut u8> {
@@ -90,7 +93,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if let Some(raw) = self.raw.take() {
+        if let Some(raw) = self.raw.take().filter(|_| self.born.is_here()) {
             // SAFETY: the parts are those of a vector; whoever drops this has closed all windows before.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
         }

@@ -195,6 +195,9 @@ impl Target {
 
     /// Tells the initiator that the target closes. Afterwards the target may only be dropped.
     pub(crate) fn leave(&mut self) {
+        if !self.link.is_here() {
+            return; // only the parent closes it
+        }
         self.part(Some(Why::Closed));
         self.left.get_or_insert_with(Instant::now);
     }
@@ -364,7 +367,9 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         self.leave();
-        self.linger();
+        if self.link.is_here() {
+            self.linger();
+        }
     }
 }
 

@@ -11,6 +11,7 @@ mod documents;
 mod driven;
 mod elsewhere;
 mod engine;
+mod fork;
 mod hostile;
 #[path = "common/hostile_target.rs"]
 mod hostile_target;

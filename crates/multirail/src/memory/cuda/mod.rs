@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use driver::{Context, CuEvent, CuStream, Driver, IpcHandle, NOT_READY, driver, installed};
 use ofi::{Errno, Error, Result};
+use ofi_core::fork::Born;
 
 use super::{Copying, Device, Export, Kind, Mapping, Pinned};
 
@@ -60,6 +61,8 @@ struct CudaIpcMapping {
     context: Context,
     /// One stream to the device and one from it, so that neither waits for the other.
     streams: [CuStream; 2],
+    /// The process that may call the driver. A forked child shares the device's files, and must not.
+    born: Born,
 }
 
 // SAFETY: the handles belong to the driver, which accepts calls from any thread.
@@ -75,7 +78,11 @@ impl fmt::Debug for Cuda {
 
 impl CudaIpcMapping {
     /// Calls the driver with the device's context as the thread's current one.
+    ///
+    /// # Errors
+    /// The driver's; `FI_EINVAL` in a forked child.
     fn call(&self, call: &'static str, run: impl FnOnce(&Driver) -> c_int) -> Result<()> {
+        self.born.check()?;
         // SAFETY: a context that is retained until `drop`.
         let pushed = unsafe { (self.driver.cuCtxPushCurrent_v2)(self.context) };
         self.driver.check("cuCtxPushCurrent", pushed)?;
@@ -92,6 +99,9 @@ impl Drop for CudaIpcMapping {
         for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
             // SAFETY: the stream is ours; copies keep the device, so none is in flight.
             let _ = self.call("cuStreamDestroy", |driver| unsafe { (driver.cuStreamDestroy_v2)(stream) });
+        }
+        if !self.born.is_here() {
+            return;
         }
         // SAFETY: retained once in `open`.
         unsafe { (self.driver.cuDevicePrimaryCtxRelease_v2)(self.device) };
@@ -132,8 +142,8 @@ impl Cuda {
         // SAFETY: a place for the context.
         let retained = unsafe { (driver.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", retained)?;
-        let mut opened =
-            CudaIpcMapping { driver, ordinal, device, uuid, context, streams: [ptr::null_mut(); 2] };
+        let (streams, born) = ([ptr::null_mut(); 2], Born::here());
+        let mut opened = CudaIpcMapping { driver, ordinal, device, uuid, context, streams, born };
         for at in 0..2 {
             let mut stream = ptr::null_mut();
             // SAFETY: a place for the stream.
