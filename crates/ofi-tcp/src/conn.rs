@@ -30,6 +30,17 @@ pub enum Phase {
     Ready,
 }
 
+/// What has to happen before more packets of a connection are processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stall {
+    /// Another poll: this one has found enough.
+    Poll,
+    /// The application has to post receives, or to read its queue.
+    Application,
+    /// The peer has to read the answers that it has asked for.
+    Peer,
+}
+
 /// The destination of an arriving payload.
 #[derive(Debug)]
 pub enum To {
@@ -129,8 +140,10 @@ pub struct Conn {
     /// Bytes that have arrived and could not be processed yet.
     pub stash: Vec<u8>,
     pub body: Option<Body>,
-    /// The bytes in the stash wait for room at the application: nothing more is read.
-    pub stalled: bool,
+    /// The bytes in the stash cannot be processed yet: nothing more is read.
+    pub stalled: Option<Stall>,
+    /// It has ended and is stalled, so its socket, which would always be ready, is in no epoll set.
+    pub away: bool,
     /// The kernel accepts no more for now.
     pub full: bool,
     /// Data waits for the next poll to be passed to the kernel.
@@ -162,7 +175,8 @@ impl Conn {
             asked: FxHashMap::default(),
             stash: Vec::new(),
             body: None,
-            stalled: false,
+            stalled: None,
+            away: false,
             full: false,
             dirty: false,
             wrote: 0,
@@ -181,7 +195,7 @@ impl Conn {
             Phase::Resting(_) => Interest::default(),
             Phase::Connecting => Interest { read: false, write: true },
             Phase::Asking | Phase::Called => Interest { read: true, write: false },
-            Phase::Ready => Interest { read: !self.stalled, write: self.full },
+            Phase::Ready => Interest { read: self.stalled.is_none(), write: self.full },
         }
     }
 }

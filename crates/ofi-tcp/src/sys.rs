@@ -250,6 +250,8 @@ pub struct Found {
     pub read: bool,
     /// There is room to write, or an error.
     pub write: bool,
+    /// The connection has failed, or has ended in both directions: the descriptor stays ready.
+    pub ended: bool,
 }
 
 impl Ready {
@@ -298,7 +300,7 @@ impl Ready {
             let ended = flags.intersects(EventFlags::ERR | EventFlags::HUP);
             let (read, write) =
                 (ended || flags.contains(EventFlags::IN), ended || flags.contains(EventFlags::OUT));
-            into.push(Found { number, read, write });
+            into.push(Found { number, read, write, ended });
         }
     }
 

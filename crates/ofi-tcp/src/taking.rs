@@ -14,7 +14,7 @@ use ofi_core::transport::{Announced, Arrived, Delivery, PeerId, RemoteData, RxNa
 
 use crate::Tcp;
 use crate::common::Common;
-use crate::conn::{AnnouncedMessage, Body, Conn, Peer, Spool, To};
+use crate::conn::{AnnouncedMessage, Body, Conn, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
 use crate::wire::{Malformed, Packet, Pieces};
 
@@ -71,8 +71,8 @@ enum PacketStep {
     Took(usize),
     /// Its payload has not arrived yet.
     Wait,
-    /// The application has no room.
-    Stall,
+    /// It cannot be processed yet.
+    Stall(Stall),
 }
 
 impl<H: Upcalls<Tcp>> At<'_, H> {
@@ -113,11 +113,11 @@ impl Conn {
         loop {
             if self.body.is_some() {
                 used += self.place(at, &bytes[used..])?;
-                if self.stalled || self.body.as_ref().is_some_and(|body| body.left() > 0) {
+                if self.stalled.is_some() || self.body.as_ref().is_some_and(|body| body.left() > 0) {
                     return Ok(used);
                 }
                 if !self.end_body(at) {
-                    self.stalled = true;
+                    self.stalled = Some(Stall::Application);
                     return Ok(used);
                 }
                 continue;
@@ -125,19 +125,26 @@ impl Conn {
             let rest = &bytes[used..];
             let Some((packet, header)) = Packet::parse(rest, self.order)? else { return Ok(used) };
             // A peer that does not read its answers gets no more of them.
-            if !at.host.hungry() || self.out.copied() > ANSWERS.0 {
-                self.stalled = true;
+            let owes = self.out.copied() > ANSWERS.0;
+            if owes || !at.host.hungry() {
+                self.stalled = Some(if owes { Stall::Peer } else { Stall::Poll });
                 return Ok(used);
             }
             match self.take_packet(at, packet, &rest[header..])? {
                 PacketStep::Took(payload) => used += header + payload,
                 PacketStep::Wait => return Ok(used),
-                PacketStep::Stall => {
-                    self.stalled = true;
+                PacketStep::Stall(stall) => {
+                    self.stalled = Some(stall);
                     return Ok(used);
                 }
             }
         }
+    }
+
+    /// Whether the peer must read some of its answers before a connection that has [stalled](Stall::Peer) goes on: half
+    /// of them, so that it does not stall for each.
+    pub fn is_owed_much(&self) -> bool {
+        self.out.copied() > ANSWERS.0 / 2 || self.out.reads() > ANSWERS.1 / 2
     }
 
     fn take_packet<H: Upcalls<Tcp>>(
@@ -247,7 +254,7 @@ impl Conn {
             // SAFETY: so many bytes are there, as was just checked.
             match unsafe { at.host.deliver(arrived, payload.as_ptr()) } {
                 Delivery::Taken | Delivery::Kept => {}
-                Delivery::Stopped => return PacketStep::Stall,
+                Delivery::Stopped => return PacketStep::Stall(Stall::Application),
             }
             if confirm {
                 self.acknowledge();
@@ -261,7 +268,7 @@ impl Conn {
             Announced::Unwanted(_) => To::Nowhere,
             Announced::Stopped(_) => {
                 at.lane.spools.remove(spool);
-                return PacketStep::Stall;
+                return PacketStep::Stall(Stall::Application);
             }
         };
         if !matches!(to, To::Spool(_)) {
@@ -285,7 +292,7 @@ impl Conn {
             Announced::Pull(into) => Some(To::Receive(into)),
             Announced::Kept => None,
             Announced::Unwanted(_) => Some(To::Nowhere),
-            Announced::Stopped(_) => return Ok(PacketStep::Stall),
+            Announced::Stopped(_) => return Ok(PacketStep::Stall(Stall::Application)),
         };
         self.asked.insert(number, AnnouncedMessage { len: arrived.len, confirm, to: None });
         if let Some(to) = to {
@@ -321,7 +328,7 @@ impl Conn {
         remote: Vec<RemotePiece>,
     ) -> Result<PacketStep, Broken> {
         if self.out.reads() > ANSWERS.1 {
-            return Ok(PacketStep::Stall);
+            return Ok(PacketStep::Stall(Stall::Peer));
         }
         let len = match at.check(&remote, MrAccess::REMOTE_READ) {
             Ok(len) => len,
@@ -359,7 +366,7 @@ impl Conn {
             }
             To::Spool(spool) => {
                 if len > 0 && at.common.spooled >= SPOOLED {
-                    self.stalled = true;
+                    self.stalled = Some(Stall::Application);
                     return Ok(0);
                 }
                 if let Some(spool) = at.lane.spools.get_mut(*spool) {

@@ -5,6 +5,7 @@ mod rails_links;
 mod tcp;
 mod tcp_faults;
 mod tcp_raw;
+mod tcp_stalled;
 mod udp;
 mod udp_addresses;
 mod udp_ahead;

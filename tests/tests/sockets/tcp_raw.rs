@@ -27,9 +27,16 @@ impl Kit for Tcp {
     }
 }
 
-fn side() -> TestEndpoint {
+/// An endpoint with what these peers exchange with it.
+pub fn side() -> TestEndpoint {
     let kit: &dyn Kit = &Tcp;
     kit.side()
+}
+
+/// The same with a queue on which a thread can block.
+pub fn sleeper() -> TestEndpoint {
+    let kit: &dyn Kit = &Tcp;
+    kit.opening().wait_obj(WaitObj::Unspec).open()
 }
 
 fn address_of(side: &TestEndpoint) -> SocketAddr {
@@ -37,13 +44,13 @@ fn address_of(side: &TestEndpoint) -> SocketAddr {
 }
 
 /// A plain socket as a peer.
-struct Raw {
-    stream: TcpStream,
+pub struct Raw {
+    pub stream: TcpStream,
     /// The address behind its name.
     listener: TcpListener,
     order: Order,
     /// Bytes read beyond the last packet.
-    read: Vec<u8>,
+    pub read: Vec<u8>,
 }
 
 fn loopback(ip: &str) -> TcpListener {
@@ -62,7 +69,7 @@ impl Raw {
     }
 
     /// Connects, and is accepted.
-    fn meet(side: &TestEndpoint) -> Self {
+    pub fn meet(side: &TestEndpoint) -> Self {
         Self::meet_in(side, Order::Own)
     }
 
@@ -71,7 +78,7 @@ impl Raw {
     }
 
     /// As a peer of this library, which takes refusals.
-    fn meet_as_ours(side: &TestEndpoint) -> Self {
+    pub fn meet_as_ours(side: &TestEndpoint) -> Self {
         Self::meet_by(side, Order::Own, Extras::OURS)
     }
 
@@ -92,20 +99,20 @@ impl Raw {
         self.listener.local_addr().expect("an address").port()
     }
 
-    fn name(&self) -> Address {
+    pub fn name(&self) -> Address {
         Address::from(self.listener.local_addr().expect("an address"))
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    pub fn say(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("room in the socket");
     }
 
     /// Sends a packet and its payload.
-    fn send(&mut self, packet: &Packet, payload: &[u8]) {
+    pub fn send(&mut self, packet: &Packet, payload: &[u8]) {
         self.say(&self.bytes(packet, payload));
     }
 
-    fn bytes(&self, packet: &Packet, payload: &[u8]) -> Vec<u8> {
+    pub fn bytes(&self, packet: &Packet, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         packet.encode(self.order, 0, &mut bytes);
         bytes.extend(payload);
@@ -113,7 +120,7 @@ impl Raw {
     }
 
     /// Reads the available bytes. Returns whether the other end still sends.
-    fn listen(&mut self) -> bool {
+    pub fn listen(&mut self) -> bool {
         let mut buffer = [0; 4096];
         loop {
             match self.stream.read(&mut buffer) {
@@ -126,7 +133,7 @@ impl Raw {
     }
 
     /// Reads this many bytes.
-    fn hear(&mut self, sides: &[&TestEndpoint], len: usize) -> Vec<u8> {
+    pub fn hear(&mut self, sides: &[&TestEndpoint], len: usize) -> Vec<u8> {
         wait::drive(sides, "bytes from the endpoint", || {
             let open = self.listen();
             assert!(open || self.read.len() >= len, "closed after {} of {len} bytes", self.read.len());
@@ -136,10 +143,20 @@ impl Raw {
     }
 
     /// Reads the header of a packet.
-    fn hear_packet(&mut self, sides: &[&TestEndpoint]) -> Packet {
+    pub fn hear_packet(&mut self, sides: &[&TestEndpoint]) -> Packet {
         let mut bytes = self.hear(sides, 16);
         bytes.extend(self.hear(sides, usize::from(bytes[6]) - 16));
         Packet::parse(&bytes, self.order).expect("a packet").expect("a whole header").0
+    }
+
+    /// Ends the connection by a reset.
+    pub fn reset(self) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let (from, len) = (std::ptr::from_ref(&linger).cast(), size_of::<libc::linger>() as libc::socklen_t);
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&self.stream);
+        // SAFETY: the structure of this option.
+        let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, from, len) };
+        assert_eq!(set, 0);
     }
 
     /// Waits until the endpoint closes the connection.
@@ -148,7 +165,8 @@ impl Raw {
     }
 }
 
-fn message(len: u64) -> Packet {
+/// A message without a tag.
+pub fn message(len: u64) -> Packet {
     Packet::Message { tag: None, data: None, confirm: false, len }
 }
 
@@ -161,7 +179,7 @@ fn atomic(addr: u64, key: u64, len: u64) -> Packet {
     Packet::Atomic { what: sum().to_wire(), remote: pieces(&[(addr, 8, key)]), len }
 }
 
-fn pieces(all: &[(u64, u64, u64)]) -> Pieces {
+pub fn pieces(all: &[(u64, u64, u64)]) -> Pieces {
     Pieces::new(all.iter().map(|&(addr, len, key)| RemotePiece { addr, len, key })).expect("pieces")
 }
 

@@ -27,7 +27,7 @@ use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
 use crate::common::{Common, EndpointCounts};
-use crate::conn::{Conn, Peer, Phase, To};
+use crate::conn::{Conn, Peer, Phase, Stall, To};
 use crate::op::{TcpOp, Token};
 use crate::outgoing::{Lender, Stop};
 use crate::sys::{self, Found, Interest, Ready};
@@ -40,6 +40,9 @@ const SCRATCH: usize = 64 << 10;
 const STRAIGHT: usize = 4 << 10;
 /// Calls that receive from one connection in one poll.
 const ROUNDS: usize = 8;
+/// The time after which a sleeper looks again whether the application has made room. (Only another thread can have: of
+/// receives that it posts, the transport is not told.)
+const ROOM_INTERVAL: Duration = Duration::from_millis(10);
 /// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
@@ -65,7 +68,7 @@ pub struct TcpEndpoint {
     pending: Vec<SlotId>,
     /// Connections with data that no poll has sent yet.
     pub(crate) dirty: Vec<SlotId>,
-    /// Connections whose last received bytes wait for room at the application.
+    /// Connections whose last received bytes cannot be processed yet ([`Stall`]).
     stalled: Vec<SlotId>,
     /// Peers of C libfabric for whose notes a collective waits.
     silent: Vec<PeerId>,
@@ -160,7 +163,7 @@ impl TcpEndpoint {
         }
         let mut found = std::mem::take(&mut self.found);
         self.ready.collect(&mut found);
-        for &Found { number, read, write } in &found {
+        for &Found { number, read, write, ended } in &found {
             match number {
                 LISTENER => self.accept(),
                 TIMER => self.timer.set(None),
@@ -171,6 +174,9 @@ impl TcpEndpoint {
                     }
                     if read {
                         self.readable(host, id);
+                    }
+                    if ended {
+                        self.leave_ended(id);
                     }
                 }
             }
@@ -191,11 +197,8 @@ impl TcpEndpoint {
 
     /// Prepares for blocking.
     pub(crate) fn arm(&mut self) -> Arm {
-        let waits = !self.dirty.is_empty()
-            || !self.stalled.is_empty()
-            || !self.silent.is_empty()
-            || self.has_events();
-        if waits || is_readable(self.fd()) {
+        let waits = !self.dirty.is_empty() || !self.silent.is_empty() || self.has_events();
+        if waits || self.may_resume() || is_readable(self.fd()) {
             return Arm::Ready;
         }
         let now = Instant::now();
@@ -204,15 +207,47 @@ impl TcpEndpoint {
             Some(if let Phase::Resting(again) = conn.phase { again } else { conn.deadline })
         });
         let look = self.needs_look().then_some(self.look);
-        let next = pending.chain(look).min();
+        let needs_room = |&id: &SlotId| {
+            self.conns.get(id).and_then(|conn| conn.as_deref()?.stalled) == Some(Stall::Application)
+        };
+        let room = self.stalled.iter().any(needs_room).then(|| now + ROOM_INTERVAL);
+        let next = pending.chain(look).chain(room).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
         Arm::Armed
     }
 
-    /// Offers bytes again for which the application had no room.
+    /// Whether another poll processes more of a stalled connection. Others wait for the application, or for the peer to
+    /// read, which shows by room in the socket.
+    fn may_resume(&self) -> bool {
+        self.stalled.iter().any(|&id| {
+            self.conns.get(id).and_then(Option::as_deref).is_some_and(|conn| match conn.stalled {
+                Some(Stall::Peer) => !conn.is_owed_much(),
+                Some(Stall::Poll) => true,
+                Some(Stall::Application) | None => false,
+            })
+        })
+    }
+
+    /// Processes bytes for which there was no room, if there may be room now.
     fn resume<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
-        if self.conn(id).is_some_and(|conn| std::mem::take(&mut conn.stalled)) {
-            self.read(host, id, true);
+        let Some(conn) = self.conn(id) else { return };
+        match conn.stalled {
+            None => {}
+            Some(Stall::Peer) if conn.is_owed_much() => self.stalled.push(id),
+            Some(_) => {
+                conn.stalled = None;
+                self.read(host, id, true);
+            }
+        }
+    }
+
+    /// The socket of a stalled connection that has ended is ready for ever: it leaves the set until its bytes are
+    /// processed.
+    fn leave_ended(&mut self, id: SlotId) {
+        let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return };
+        if let Some(socket) = conn.socket.as_ref().filter(|_| conn.stalled.is_some() && !conn.away) {
+            self.ready.remove(socket);
+            conn.away = true;
         }
     }
 
@@ -234,9 +269,10 @@ impl TcpEndpoint {
 
     /// Reads from an established connection. `stashed`: first takes what has been read before.
     fn read<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, stashed: bool) {
-        let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
+        let Some(slot) = self.conns.get_mut(id) else { return };
+        let Some(mut conn) = slot.take_if(|conn| conn.stalled.is_none()) else { return };
         let result = self.read_from(host, id, &mut conn, stashed);
-        let stalled = conn.stalled;
+        let stalled = conn.stalled.is_some();
         if conn.dirty {
             self.dirty.push(id);
         }
@@ -259,9 +295,6 @@ impl TcpEndpoint {
         stashed: bool,
     ) -> Result<(), Errno> {
         let Some(peer) = conn.peer else { return Ok(()) };
-        if conn.stalled {
-            return Ok(());
-        }
         // A payload that is here as a whole may wait for the application's room, with nothing behind it.
         if stashed && (!conn.stash.is_empty() || conn.body.is_some()) {
             let bytes = std::mem::take(&mut conn.stash);
@@ -269,7 +302,7 @@ impl TcpEndpoint {
             conn.stash.extend_from_slice(&bytes[used..]);
         }
         for _ in 0..ROUNDS {
-            if conn.stalled || !host.hungry() {
+            if conn.stalled.is_some() || !host.hungry() {
                 return Ok(());
             }
             let Some(lane) = self.lanes.get_mut(peer as usize) else { return Ok(()) };
@@ -354,10 +387,13 @@ impl TcpEndpoint {
     /// Registers the events that a connection waits for.
     fn want(&self, id: SlotId, conn: &mut Conn) {
         let wanted = conn.wanted();
-        if let Some(socket) = conn.socket.as_ref().filter(|_| conn.interest != wanted) {
+        let Some(socket) = conn.socket.as_ref().filter(|_| conn.interest != wanted) else { return };
+        if !conn.away {
             self.ready.change(socket, id.to_wire(), wanted);
-            conn.interest = wanted;
+        } else if wanted.read {
+            conn.away = self.ready.add(socket, id.to_wire(), wanted).is_err();
         }
+        conn.interest = wanted;
     }
 
     fn flush_dirty<H: Upcalls<Tcp>>(&mut self, host: &mut H) {

@@ -1,0 +1,132 @@
+//! Connections of provider `tcp` whose packets cannot be processed for now: a blocked reader sleeps meanwhile, and goes
+//! on by itself when the peer, or another thread, has made room.
+
+use std::io::Read;
+
+use ofi_tcp::wire::Packet;
+use ofi_testkit::prelude::*;
+
+use crate::tcp_raw::{Raw, message, pieces, sleeper};
+
+/// How long a reader sleeps.
+const SLEEP: Duration = Duration::from_secs(1);
+/// The processor time and the wake-ups that it may take meanwhile. A reader that spins takes most of the time, and one
+/// that is woken continually wakes thousands of times.
+const MAX_USE: (Duration, i64) = (Duration::from_millis(100), 250);
+
+/// The processor time of this thread so far, and how often it has blocked.
+fn used() -> (Duration, i64) {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: fills the structure.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    // SAFETY: zeroes are a valid structure too.
+    let usage = unsafe { usage.assume_init() };
+    let time = |time: libc::timeval| Duration::new(time.tv_sec as u64, 1000 * time.tv_usec as u32);
+    (time(usage.ru_utime) + time(usage.ru_stime), usage.ru_nvcsw)
+}
+
+/// Blocks on the side's queue, to which nothing is reported meanwhile, and checks that this costs next to nothing.
+fn sleeps(side: &TestEndpoint) {
+    let before = used();
+    let mut entry = [CqTaggedEntry::EMPTY];
+    let read = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(SLEEP));
+    let is_again = read.as_ref().is_err_and(|error| error.is_again());
+    assert!(is_again, "{read:?}\n{}", side.report());
+    let after = used();
+    let (time, woken) = (after.0 - before.0, after.1 - before.1);
+    assert!(time < MAX_USE.0 && woken < MAX_USE.1, "asleep for {SLEEP:?}: {time:?}, woken {woken} times");
+}
+
+/// Blocks on the side's queue until there is a completion of `context`.
+fn sleeps_until(side: &TestEndpoint, context: usize) {
+    let mut entry = [CqTaggedEntry::EMPTY];
+    let read = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(wait::BOUND));
+    assert_eq!((read.expect("a completion"), entry[0].op_context.0), (1, context));
+}
+
+/// The peer asks for more answers than are kept for it. When it reads, it gets all of them from an endpoint whose only
+/// thread is blocked all the time.
+#[test]
+fn a_blocked_reader_sleeps_while_a_peer_does_not_read_its_answers() {
+    const LEN: usize = 60_000;
+    const COUNT: usize = 1000;
+    let side = sleeper();
+    let memory = Memory::patterned(LEN, 1);
+    let region = side.register(&memory, MrAccess::REMOTE_READ).expect("a region");
+    let (own, into) = (remote(&region), Memory::new(8));
+    let mut raw = Raw::meet(&side);
+    let read = Packet::Read { remote: pieces(&[(own.addr, LEN as u64, own.key)]) };
+    for _ in 0..COUNT {
+        raw.send(&read, &[]);
+    }
+    raw.send(&message(8), &[7; 8]);
+    side.receive(&into).context(1).post().expect("a receive");
+    wait::drive_through(Duration::from_millis(300), &[&side]);
+    assert!(side.next_of(1).is_none(), "the message is behind reads that cannot be answered yet");
+    sleeps(&side);
+    let reader = std::thread::spawn(move || {
+        raw.stream.set_nonblocking(false).expect("a socket that blocks");
+        let mut answer = vec![0; 16 + LEN];
+        for _ in 0..COUNT {
+            raw.stream.read_exact(&mut answer).expect("an answer");
+        }
+    });
+    sleeps_until(&side, 1);
+    // Answers leave while it sleeps.
+    while !reader.is_finished() {
+        let mut entry = [CqTaggedEntry::EMPTY];
+        let _nothing = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(Duration::from_millis(100)));
+    }
+    reader.join().expect("all answers");
+}
+
+/// Sends messages without receives, more than the endpoint keeps, and returns their number and the peer.
+fn flood(side: &TestEndpoint) -> (usize, Raw) {
+    const COUNT: usize = 100;
+    let mut raw = Raw::meet(side);
+    for _ in 0..COUNT {
+        raw.send(&message(8), &[7; 8]);
+    }
+    wait::drive(&[side], "what is kept", || (side.statistic("rx_stopped") > 0).then_some(()));
+    (COUNT, raw)
+}
+
+/// An endpoint that keeps 16 messages.
+fn forgetful() -> TestEndpoint {
+    // SAFETY: as in `ofi_tests::tcp_atomics`.
+    unsafe { std::env::set_var("FI_UNEXPECTED_MESSAGES", "16") };
+    sleeper()
+}
+
+/// Another thread posts the receives, and never polls.
+#[test]
+fn a_blocked_reader_sleeps_while_messages_wait_for_receives_and_gets_them() {
+    let side = forgetful();
+    let (count, _raw) = flood(&side);
+    sleeps(&side);
+    let into = Memory::new(8);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..count {
+                std::thread::sleep(Duration::from_millis(1));
+                side.receive(&into).context(1).post().expect("a receive");
+            }
+        });
+        for _ in 0..count {
+            sleeps_until(&side, 1);
+        }
+    });
+}
+
+/// What it has sent before is not lost.
+#[test]
+fn a_blocked_reader_sleeps_although_the_peer_of_waiting_messages_has_ended() {
+    let side = forgetful();
+    let (_, raw) = flood(&side);
+    raw.reset();
+    sleeps(&side);
+    let (lost, into) = (side.statistic("connections_lost"), Memory::new(8));
+    side.receive(&into).context(1).post().expect("a receive");
+    sleeps_until(&side, 1);
+    assert_eq!(lost, 0);
+}
