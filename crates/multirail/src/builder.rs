@@ -1,10 +1,12 @@
 //! Opens an agent.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use ofi::raw::Domain;
 use ofi::{Errno, Error, Hints, Info, Result};
 use ofi_core::export::Counted;
 use ofi_core::fork::Born;
@@ -14,10 +16,12 @@ use crate::discovery::{Found, RailList};
 use crate::driver::{Driver, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::leases::Leases;
+use crate::near::Domains;
 use crate::rail::Rail;
 use crate::region::Shares;
 use crate::staging::Staging;
 use crate::thread::Thread;
+use crate::topology::{DramLimit, Topology};
 use crate::waiters::Waiters;
 use crate::wire::{MAX_RAILS, check_name};
 
@@ -39,6 +43,16 @@ pub struct Builder {
     progress_thread: bool,
     shared_memory: bool,
     map_devices: bool,
+    near: Near,
+    dram_limit: DramLimit,
+}
+
+/// Where an agent learns which rails are near memory.
+#[derive(Debug)]
+enum Near {
+    Host,
+    Given(Topology),
+    Nowhere,
 }
 
 #[derive(Debug)]
@@ -58,6 +72,8 @@ impl Agent {
             progress_thread: false,
             shared_memory: true,
             map_devices: true,
+            near: Near::Host,
+            dram_limit: DramLimit::Measured,
         }
     }
 }
@@ -104,6 +120,24 @@ impl Builder {
         Self { map_devices: wanted, ..self }
     }
 
+    /// Whether peers get keys of a region on the rails near it alone, and transfers prefer those: a GPU's nearest NICs,
+    /// or as many of a NUMA node's as suffice ([`Topology::near`]), at least two where there are two. Other rails are
+    /// used when those fail. Otherwise all rails serve all memory. On by default; the place of host memory is that of
+    /// most of its pages, which must exist when the region's metadata is made.
+    pub fn near_rails(self, wanted: bool) -> Self {
+        Self { near: if wanted { Near::Host } else { Near::Nowhere }, ..self }
+    }
+
+    /// Replaces the topology of this host, which says what is near.
+    pub fn topology(self, topology: Topology) -> Self {
+        Self { near: Near::Given(topology), ..self }
+    }
+
+    /// How much bandwidth suffices for the memory of one NUMA node, and so how many rails its regions use.
+    pub fn dram_limit(self, limit: DramLimit) -> Self {
+        Self { dram_limit: limit, ..self }
+    }
+
     /// Opens the agent. Without rails added, it has one on each NIC of the best provider ([`RailList`], `auto`).
     ///
     /// # Errors
@@ -115,8 +149,16 @@ impl Builder {
             self.rails.push(Wanted::List(RailList::default()));
         }
         let rails = self.open_rails()?;
+        self.assemble(rails)
+    }
+
+    /// The agent with these rails.
+    fn assemble(self, rails: Vec<Rail>) -> Result<Agent> {
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
-        let domains: Arc<[Arc<dyn Domain>]> = rails.iter().map(|rail| Arc::clone(&rail.domain)).collect();
+        let domains = Arc::new(Domains::new(rails.len(), self.near.topology(rails.len()), self.dram_limit));
+        for rail in &rails {
+            domains.add(&rail.info, &rail.domain);
+        }
         let most_leased = self.config.most_leased;
         let mut core = Core::new(&self.name, specs, self.config, Box::new(random));
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
@@ -215,6 +257,21 @@ impl Builder {
     }
 }
 
+impl Near {
+    /// The topology, if it matters with this many rails.
+    fn topology(self, rails: usize) -> Option<Topology> {
+        match self {
+            Self::Given(topology) => Some(topology),
+            Self::Host if rails > 2 => Topology::of_host()
+                .inspect_err(|error| {
+                    tracing::info!(target: "multirail", %error, "the host has no topology: all rails serve all memory");
+                })
+                .ok(),
+            Self::Host | Self::Nowhere => None,
+        }
+    }
+}
+
 /// Logs that a rail is refused.
 fn told(info: &Info, opened: Result<Rail>) -> Result<Rail> {
     opened.inspect_err(|error| {
@@ -231,28 +288,4 @@ fn random() -> u64 {
         let here = &raw const since as usize as u64;
         (since.as_nanos() as u64).rotate_left(17) ^ here ^ u64::from(std::process::id()) << 40
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn infos() -> Vec<Info> {
-        let infos = crate::rail::infos(&Hints::new().provider("udp")).unwrap();
-        let mut gone = infos[0].clone();
-        gone.fabric_attr.prov_name = "gone".into();
-        vec![gone, infos[0].clone()]
-    }
-
-    #[test]
-    fn of_the_rails_that_were_found_those_that_open_are_used() {
-        let builder = Agent::builder("a");
-        let [gone, good] = &infos()[..] else { panic!("two infos") };
-        let count = |choices: &[Vec<Info>]| builder.those_that_open(choices).map(|rails| rails.len());
-        assert_eq!(count(&[vec![gone.clone(), good.clone(), gone.clone()]]).unwrap(), 1);
-        assert_eq!(count(&[vec![gone.clone()], vec![good.clone(); 2], vec![good.clone()]]).unwrap(), 2);
-        let error = count(&[vec![gone.clone()], vec![gone.clone()]]).unwrap_err();
-        assert_eq!(error.errno(), builder.of_info(gone).err().unwrap().errno());
-        assert_eq!(count(&[]).unwrap_err().errno(), Errno::ENODATA);
-    }
 }

@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
-use ofi::raw::{CompletionQueue, Domain};
+use ofi::raw::CompletionQueue;
 use ofi::{Errno, Error, Result};
 use ofi_core::fork::Born;
 
 use crate::engine::{Access, Core, Notification, OpId, Plan, Refused, Sink};
 use crate::leases::Leases;
+use crate::near::Domains;
 use crate::rail::{Rail, Shutting};
 use crate::region::{Guard, Inner as RegionInner, Shares};
 use crate::staging::Staging;
@@ -27,7 +28,7 @@ pub(crate) struct Shared {
     /// The process of the agent. A forked child has a copy, in which it must not do anything.
     pub(crate) born: Born,
     pub(crate) began: Instant,
-    pub(crate) domains: Arc<[Arc<dyn Domain>]>,
+    pub(crate) domains: Arc<Domains>,
     pub(crate) state: Mutex<Driver>,
     /// Wakes threads that wait while another thread sleeps on the rails' descriptors.
     pub(crate) news: Condvar,
@@ -166,6 +167,10 @@ impl Sink<Guard> for Rails<'_> {
     fn lease(&mut self, tag: u64, region: u64) -> Vec<RegionKey> {
         let rails: Vec<_> = self.0.iter().map(Rail::shutting).collect();
         self.1.lease(tag, region, &rails)
+    }
+
+    fn widen(&mut self, region: u64) -> Vec<RegionKey> {
+        self.1.widen(region)
     }
 
     fn sever(&mut self, rail: usize, addr: u64) -> Result<(), Errno> {

@@ -89,7 +89,13 @@ impl Leases {
             })
             .ok()
         };
-        rails.iter().enumerate().filter_map(key).collect()
+        let has_keys = |&(rail, _): &(usize, &Shutting)| region.has_keys_on(rail);
+        rails.iter().enumerate().filter(has_keys).filter_map(key).collect()
+    }
+
+    /// Keys of a region on all rails, for a peer that has no path to those near it.
+    pub(crate) fn widen(&self, id: u64) -> Vec<RegionKey> {
+        self.region(id).map_or_else(Vec::new, |region| region.widen())
     }
 
     /// Closes keys of the session with this tag, including shared ones. Returns whether all are closed. The keys of a

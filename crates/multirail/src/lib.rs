@@ -7,7 +7,7 @@
 //!
 //! [`engine`] makes the decisions and does no I/O; [`wire`] has the messages between agents. `docs/multirail.md` is the
 //! guide.
-#![deny(unsafe_code)] // allowed in region.rs and rail.rs (lend memory), memory/ and staging/ (copy it), wait.rs
+#![deny(unsafe_code)] // allowed in region.rs and rail.rs (lend memory), memory/ and staging/ (copy it), wait.rs, near.rs (asks where pages are)
 
 mod agent;
 mod builder;
@@ -19,9 +19,13 @@ pub mod engine;
 mod etcd;
 mod exchange;
 mod exported;
+#[cfg(test)]
+#[path = "../tests/topology/fake.rs"]
+mod fake_sys;
 mod future;
 mod leases;
 pub mod memory;
+mod near;
 mod prepare;
 mod rail;
 mod range;

@@ -36,6 +36,7 @@ impl Agent {
             way,
             pieces: Vec::new(),
             regions: Vec::new(),
+            near: Vec::new(),
             incarnation: 0,
             total: 0,
             guard: Guard::new(),
@@ -45,6 +46,9 @@ impl Agent {
             let region = ours.of(Arc::as_ptr(&local.region) as usize as u64, plan.guard.len() as u32);
             if region as usize == plan.guard.len() {
                 plan.guard.push(Arc::clone(&local.region));
+                if local.region.has_near() {
+                    plan.near.push(local.region.near());
+                }
             }
             let remote_region = theirs.of(remote.region, plan.regions.len() as u32);
             if remote_region as usize == plan.regions.len() {
@@ -138,7 +142,7 @@ impl Numbers {
 
 /// Converts a plan whose bytes an end must copy.
 fn staged(plan: Plan<Guard>, peer: PeerId) -> staging::Plan {
-    let Plan { way, pieces, regions, incarnation, total, guard } = plan;
+    let Plan { way, pieces, regions, incarnation, total, guard, .. } = plan;
     let piece = |piece: Piece| staging::Piece {
         local: Arc::clone(&guard[piece.region as usize]),
         at: piece.local,

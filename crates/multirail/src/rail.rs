@@ -56,8 +56,7 @@ pub(crate) enum Shutting {
 pub(crate) struct Rail {
     pub(crate) spec: RailSpec,
     pub(crate) counts: RailCounts,
-    /// The domain's name.
-    named: String,
+    pub(crate) info: Info,
     needs_desc: bool,
     endpoint: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
@@ -139,7 +138,7 @@ impl Rail {
         let mut rail = Self {
             spec,
             counts: RailCounts::default(),
-            named: info.domain_attr.name.clone(),
+            info: info.clone(),
             needs_desc: info.domain_attr.mr_mode.contains(MrMode::LOCAL),
             endpoint: Some(endpoint),
             cq,
@@ -248,7 +247,9 @@ impl Rail {
         more: bool,
     ) -> Result<()> {
         let addr = region.pointer(access.local, access.len, &self.domain);
-        let addr = addr.ok_or_else(|| Error::new(Errno::EFAULT))?;
+        // Device memory that the NIC does not register goes through host memory.
+        let unable = if region.device().is_some() { Errno::EOPNOTSUPP } else { Errno::EFAULT };
+        let addr = addr.ok_or_else(|| Error::new(unable))?;
         let pieces = [Piece::new(addr, access.len as usize)];
         let descs = if self.needs_desc { [region.desc(self.index(region)?)?] } else { [Desc::NONE] };
         let descs = if self.needs_desc { &descs[..] } else { &[] };
@@ -389,7 +390,7 @@ impl Drop for Rail {
         // Closing the endpoint ends all operations; only then is their memory freed.
         drop(self.endpoint.take());
         let RailCounts { accesses, bytes, sent, received, failed, full } = self.counts;
-        let (provider, domain) = (&self.spec.info.provider, &self.named);
+        let (provider, domain) = (&self.spec.info.provider, &self.info.domain_attr.name);
         tracing::info!(
             target: "multirail",
             provider, domain, accesses, bytes, sent, received, failed, full, "a rail is closed"

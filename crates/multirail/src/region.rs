@@ -9,7 +9,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -21,6 +21,10 @@ use ofi_core::fork::Born;
 #[cfg(feature = "cuda")]
 use crate::memory::cuda::DeviceMemory;
 use crate::memory::{self, Device, Kind, Pinned};
+use crate::near::{Domains, RailSet, bit};
+#[cfg(test)]
+use crate::topology::DramLimit;
+use crate::topology::Place;
 use crate::wire::{RegionInfo, RegionKey};
 
 /// Rails' access to a region: everything.
@@ -63,6 +67,9 @@ impl Shares {
 /// Keeps the memory of a plan.
 pub(crate) type Guard = Vec<Arc<Inner>>;
 
+/// A rail's registration, once the rail has needed it.
+type Registration = OnceLock<Result<Arc<dyn MemoryRegion>>>;
+
 /// The state behind a region.
 pub(crate) struct Inner {
     pub(crate) id: u64,
@@ -71,8 +78,12 @@ pub(crate) struct Inner {
     /// Taken when the region ends.
     raw: Option<RawBuffer>,
     free: unsafe fn(RawBuffer),
-    rails: Vec<OnceLock<Result<Arc<dyn MemoryRegion>>>>,
-    domains: Arc<[Arc<dyn Domain>]>,
+    rails: Box<[Registration]>,
+    domains: Arc<Domains>,
+    /// The rails near the memory, and the number of rails when they were chosen.
+    near: Mutex<Option<(usize, RailSet)>>,
+    /// Rails beside those on which peers have keys.
+    keyed: AtomicU64,
     /// Serialises accesses of this process. It does not affect rails and peers.
     local: RwLock<()>,
     /// The device that copies the memory, if the processor cannot access it. Only rails whose NIC takes the dma-buf
@@ -122,14 +133,14 @@ unsafe fn free_allocation(raw: RawBuffer) {
 }
 
 impl Inner {
-    fn new(id: u64, raw: RawBuffer, free: unsafe fn(RawBuffer), domains: &Arc<[Arc<dyn Domain>]>) -> Self {
+    fn new(id: u64, raw: RawBuffer, free: unsafe fn(RawBuffer), domains: &Arc<Domains>) -> Self {
         let mut inner = Self::at(id, raw.addr(), raw.len(), domains);
         (inner.raw, inner.free) = (Some(raw), free);
         inner
     }
 
-    fn at(id: u64, addr: *mut u8, len: usize, domains: &Arc<[Arc<dyn Domain>]>) -> Self {
-        let rails = domains.iter().map(|_| OnceLock::new()).collect();
+    fn at(id: u64, addr: *mut u8, len: usize, domains: &Arc<Domains>) -> Self {
+        let rails = (0..domains.most()).map(|_| OnceLock::new()).collect();
         Self {
             id,
             addr,
@@ -138,6 +149,8 @@ impl Inner {
             free: |_| {},
             rails,
             domains: Arc::clone(domains),
+            near: Mutex::default(),
+            keyed: AtomicU64::new(0),
             local: RwLock::new(()),
             device: None,
             owner: None,
@@ -165,7 +178,7 @@ impl Inner {
 
     /// Memory that a device has pinned, which rails move like any other. The caller is responsible for the lengths of
     /// accesses.
-    pub(crate) fn pinned(id: u64, pinned: Pinned, domains: &Arc<[Arc<dyn Domain>]>) -> Self {
+    pub(crate) fn pinned(id: u64, pinned: Pinned, domains: &Arc<Domains>) -> Self {
         let mut inner = Self::at(id, pinned.at, pinned.len, domains);
         inner.owner = Some(pinned.owner);
         inner
@@ -175,7 +188,7 @@ impl Inner {
     #[cfg(test)]
     pub(crate) fn on_device(id: u64, at: u64, len: usize, device: Arc<dyn Device>) -> Self {
         let addr = std::ptr::without_provenance_mut(at as usize);
-        let mut inner = Self::at(id, addr, len, &(Arc::new([]) as Arc<[Arc<dyn Domain>]>));
+        let mut inner = Self::at(id, addr, len, &Arc::new(Domains::new(0, None, DramLimit::default())));
         inner.device = Some(device);
         inner
     }
@@ -193,9 +206,9 @@ impl Inner {
     }
 
     /// `len` bytes at the address `at`, if they lie in the region, it is not revoked, and the rail with this domain may
-    /// touch it.
+    /// touch it. A rail that is not near a device's memory registers it now.
     pub(crate) fn pointer(&self, at: u64, len: u64, domain: &Arc<dyn Domain>) -> Option<*mut u8> {
-        if self.device.is_some() && !self.rail_of(domain).is_some_and(|rail| self.is_registered(rail)) {
+        if self.device.is_some() && self.rail_of(domain).is_none_or(|rail| self.on(rail).is_err()) {
             return None;
         }
         let offset = at.checked_sub(self.address())?;
@@ -205,7 +218,8 @@ impl Inner {
 
     /// The registration on a rail, which the first call creates.
     pub(crate) fn on(&self, rail: usize) -> Result<&Arc<dyn MemoryRegion>> {
-        let made = self.rails[rail].get_or_init(|| self.register(rail));
+        let slot = self.rails.get(rail).ok_or_else(|| Error::new(Errno::EDOMAIN))?;
+        let made = slot.get_or_init(|| self.register(rail));
         fence(Ordering::SeqCst);
         if self.is_revoked() {
             self.close()?;
@@ -216,21 +230,87 @@ impl Inner {
         })
     }
 
-    /// Whether a rail has registered the region.
-    fn is_registered(&self, rail: usize) -> bool {
-        self.rails[rail].get().is_some_and(Result::is_ok)
+    /// The rails near the memory, which are chosen anew when rails were added.
+    pub(crate) fn near(&self) -> RailSet {
+        let count = self.domains.count();
+        let mut near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
+        match *near {
+            Some((chosen_of, set)) if chosen_of == count => set,
+            _ => {
+                let set = self.domains.near(self.place());
+                *near = Some((count, set));
+                set
+            }
+        }
+    }
+
+    /// Whether some rails are nearer than others.
+    pub(crate) fn has_near(&self) -> bool {
+        self.domains.chooses()
+    }
+
+    fn place(&self) -> Option<Place> {
+        match &self.device {
+            Some(device) => device.pci().map(Place::Accelerator),
+            None => self.domains.place_of_pages(self.addr, self.len),
+        }
+    }
+
+    /// Whether peers get keys on a rail.
+    pub(crate) fn has_keys_on(&self, rail: usize) -> bool {
+        (self.near() | self.keyed.load(Ordering::Relaxed)) & bit(rail) != 0
+    }
+
+    /// Keys for peers: on the rails near the memory and, where fewer than two of them can register it, on others until
+    /// there are two. Also the last error.
+    fn keys(&self) -> (Vec<RegionKey>, Option<Error>) {
+        let count = self.domains.count();
+        let (mut keys, mut last) = (Vec::new(), None);
+        let (wanted, others): (Vec<usize>, Vec<usize>) = (0..count).partition(|&rail| self.has_keys_on(rail));
+        let least = wanted.len().min(2);
+        for (is_wanted, rail) in
+            wanted.into_iter().map(|rail| (true, rail)).chain(others.into_iter().map(|rail| (false, rail)))
+        {
+            if !is_wanted && keys.len() >= least {
+                break;
+            }
+            match self.own_key(rail) {
+                Ok(key) => {
+                    self.keyed.fetch_or(bit(rail), Ordering::Relaxed);
+                    keys.push(key);
+                }
+                Err(error) => {
+                    tracing::debug!(target: "multirail", %error, rail, region = self.id, "no key on a rail");
+                    last = Some(error);
+                }
+            }
+        }
+        keys.sort_unstable_by_key(|key: &RegionKey| key.rail);
+        (keys, last)
+    }
+
+    /// Keys on all rails: the peer has no path left to those near the memory.
+    pub(crate) fn widen(&self) -> Vec<RegionKey> {
+        let published = self.keyed.load(Ordering::Relaxed);
+        if self.device.is_some() && published == 0 {
+            return Vec::new(); // the processor copies it
+        }
+        let all = (0..self.domains.count()).fold(0, |all, rail| all | bit(rail));
+        self.keyed.fetch_or(all, Ordering::Relaxed);
+        self.keys().0
     }
 
     fn register(&self, rail: usize) -> Result<Arc<dyn MemoryRegion>> {
+        let domain = self.domains.get(rail).ok_or_else(|| Error::new(Errno::EDOMAIN))?;
         let pieces = [Piece::new(self.addr, self.len)];
         if let Some(device) = &self.device {
             let (fd, offset) = device.dmabuf(self.address())?;
             let dmabuf = Dmabuf { fd: fd.as_fd(), offset };
-            return self.domains[rail].register(&MrAttr::of_dmabuf(dmabuf, &pieces, ACCESS));
+            return domain.register(&MrAttr::of_dmabuf(dmabuf, &pieces, ACCESS));
         }
         // SAFETY: the memory stays until `drop` has closed the registration, and no reference to it exists.
         let attr = unsafe { MrAttr::new(&pieces, ACCESS) };
-        self.domains[rail].register(&attr)
+        domain.register(&attr)
     }
 
     fn leases(&self) -> MutexGuard<'_, Vec<Lease>> {
@@ -285,7 +365,7 @@ impl Inner {
 
     /// The rail with this domain.
     pub(crate) fn rail_of(&self, domain: &Arc<dyn Domain>) -> Option<usize> {
-        self.domains.iter().position(|other| Arc::ptr_eq(other, domain))
+        self.domains.rail_of(domain)
     }
 
     /// The descriptor for local use on a rail.
@@ -301,17 +381,7 @@ impl Inner {
             tracing::debug!(target: "multirail", %error, "a region cannot be exported to other processes");
         });
         let export = export.ok().flatten();
-        let mut keys = Vec::new();
-        if export.is_some() || !shares.memory {
-            for rail in 0..self.rails.len() {
-                match self.on(rail) {
-                    Ok(mr) => keys.push(RegionKey { rail: rail as u8, key: mr.key(), base: mr.base() }),
-                    Err(error) => {
-                        tracing::debug!(target: "multirail", %error, rail, "device memory is staged for a rail");
-                    }
-                }
-            }
-        }
+        let keys = if export.is_some() || !shares.memory { self.keys().0 } else { Vec::new() };
         RegionInfo { id: self.id, len: self.len as u64, keys, is_staged: true, export }
     }
 
@@ -320,16 +390,9 @@ impl Inner {
         if let Some(device) = &self.device {
             return Ok(self.device_info(device, shares));
         }
-        let mut keys = Vec::new();
-        let mut last = None;
-        for rail in 0..self.rails.len() {
-            match self.on(rail) {
-                Ok(mr) => keys.push(RegionKey { rail: rail as u8, key: mr.key(), base: mr.base() }),
-                Err(error) => {
-                    tracing::warn!(target: "multirail", %error, rail, "a rail cannot register a region");
-                    last = Some(error);
-                }
-            }
+        let (keys, last) = self.keys();
+        if let Some(error) = &last {
+            tracing::warn!(target: "multirail", %error, region = self.id, "a rail cannot register a region");
         }
         match last {
             Some(error) if keys.is_empty() => Err(error),
@@ -465,7 +528,7 @@ fn sole(mut inner: Arc<Inner>) -> Option<Inner> {
 }
 
 impl<B: BufferMut> Region<B> {
-    pub(crate) fn new(id: u64, buffer: B, domains: &Arc<[Arc<dyn Domain>]>) -> Result<Self> {
+    pub(crate) fn new(id: u64, buffer: B, domains: &Arc<Domains>) -> Result<Self> {
         let raw = buffer.into_raw();
         if raw.is_empty() {
             // SAFETY: taken apart in the line before.
@@ -498,7 +561,7 @@ impl<B: BufferMut> Region<B> {
 #[cfg(feature = "cuda")]
 impl Region<DeviceMemory> {
     /// Memory of a CUDA device.
-    pub(crate) fn of_device(id: u64, memory: DeviceMemory, domains: &Arc<[Arc<dyn Domain>]>) -> Result<Self> {
+    pub(crate) fn of_device(id: u64, memory: DeviceMemory, domains: &Arc<Domains>) -> Result<Self> {
         if memory.len == 0 {
             return Err(Error::with(Errno::EINVAL, "a region needs at least one byte"));
         }
@@ -513,13 +576,9 @@ impl Region<DeviceMemory> {
 
 impl Region<Library> {
     /// Memory of a rail's domain, which peers can map.
-    pub(crate) fn allocate(
-        id: u64,
-        len: usize,
-        rail: usize,
-        domains: &Arc<[Arc<dyn Domain>]>,
-    ) -> Result<Self> {
-        let allocation = Box::new(domains[rail].alloc(len, Placement::default())?);
+    pub(crate) fn allocate(id: u64, len: usize, rail: usize, domains: &Arc<Domains>) -> Result<Self> {
+        let domain = domains.get(rail).ok_or_else(|| Error::new(Errno::EDOMAIN))?;
+        let allocation = Box::new(domain.alloc(len, Placement::default())?);
         let (addr, len) = (allocation.as_ptr(), allocation.len());
         let raw = RawBuffer::new(addr, len, Box::into_raw(allocation).cast());
         Ok(Self::of(Inner::new(id, raw, free_allocation, domains)))

@@ -168,6 +168,48 @@ proptest! {
         assert_done(&world);
     }
 
+    /// Keys and local memory name the rails: no other one moves anything while these work.
+    #[test]
+    fn rails_far_from_either_end_are_not_used(seed in any::<u64>(), far in 0..RAILS) {
+        let mut world = World::new(seed, NONE);
+        for agent in &mut world.agents {
+            (agent.keyed, agent.near) = (!0, !(1 << far));
+        }
+        (world.agents[0].keyed, world.agents[0].near) = (!(1 << far), !0);
+        for index in 0..AGENTS {
+            world.forget_and_publish(index);
+        }
+        burst_of_posts(&mut world, 4);
+        world.run(world.now + Duration::from_secs(20));
+        assert_done(&world);
+        for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 0), (2, 1)] {
+            let peer = world.agents[from].core.find(&format!("agent-{to}")).unwrap();
+            for path in world.agents[from].core.paths(peer, world.now) {
+                let is_far = path.rail == far && (from > 0 || to == 0);
+                prop_assert!(!is_far || path.moved == 0, "from {from} to {to}: {path:?}");
+            }
+        }
+        let kept: usize = world.agents.iter().map(|agent| (agent.keyed != u64::MAX) as usize).sum();
+        prop_assert_eq!(kept, 1, "nobody asked for keys on all rails");
+    }
+
+    /// The only rail with keys fails, or goes mute: the owner gives keys on the others, and every transfer is done.
+    #[test]
+    fn when_the_rails_with_keys_fail_others_get_keys(seed in any::<u64>(), near in 0..RAILS, is_mute in any::<bool>()) {
+        let mut world = World::new(seed, NONE);
+        for index in 0..AGENTS {
+            (world.agents[index].keyed, world.agents[index].near) = (1 << near, 1 << near);
+            world.forget_and_publish(index);
+        }
+        get_acquainted(&mut world);
+        prop_assert!(world.agents.iter().all(|agent| agent.keyed == 1 << near), "not before it fails");
+        let cut = if is_mute { Cut::Mute } else { Cut::Broken };
+        cut_all(&mut world, near, cut, 1000);
+        burst_of_posts(&mut world, 4);
+        world.run(world.now + Duration::from_secs(60));
+        assert_done(&world);
+    }
+
     #[test]
     fn with_one_rail_cut_at_a_time_all_is_done(seed in any::<u64>(), rail in 0..RAILS) {
         let mut world = World::new(seed, NONE);

@@ -36,6 +36,7 @@ mod sink;
 mod transfer;
 mod unread;
 mod vocabulary;
+mod wide;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

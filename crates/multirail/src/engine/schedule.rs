@@ -14,6 +14,7 @@ use super::path::Path;
 use super::row::{Found, MAX_ROW_LEN, PostedRun, row_of};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
 use super::{Access, Command, Config, Core, OpId, PathId, Refused, Sink, Time, Timer, TransferId};
+use crate::near::bit;
 use crate::wire::RegionKey;
 
 /// Minimum time after which a session with full paths is examined again, unless an operation ends.
@@ -28,7 +29,9 @@ enum Choice {
     Path(usize, RegionKey, bool),
     /// Wait until a path has room, or until this time, when another path may be better.
     Wait(Option<Time>),
-    /// No path: each has failed with the chunk, or has no key for the region.
+    /// A path would do, but has no key for the region.
+    Keyless,
+    /// No path: each has failed with the chunk.
     Nowhere,
 }
 
@@ -64,7 +67,7 @@ impl<G> Core<G> {
                     transfer,
                     &chunk,
                     &session.paths,
-                    leased,
+                    [leased, session.wide_keys(transfer, &chunk)],
                     &self.config,
                     |path| !self.stalled.is_shut(path) && self.places.share(path) > 0,
                     now,
@@ -96,6 +99,15 @@ impl<G> Core<G> {
                     turns -= 1;
                     if let Some(until) = until {
                         self.look_again(id, until.max(now + SOON));
+                    }
+                }
+                Choice::Keyless => {
+                    let error = transfer.error;
+                    session.transfers.rotate_left(1);
+                    turns -= 1;
+                    match self.ask_to_widen(id, transfer_id, &chunk, now) {
+                        Some(until) => self.look_again(id, until),
+                        None => self.finish(transfer_id, Outcome::Failed(error)),
                     }
                 }
                 Choice::Nowhere => {
@@ -250,7 +262,11 @@ fn longest<G>(transfer: &Transfer<G>, paths: &[Path], config: &Config, now: Time
     if piece.len < config.striping_threshold || paths.len() < 2 {
         return config.largest_access;
     }
-    let up = paths.iter().filter(|path| path.is_up(now)).count().max(1) as u64;
+    let near = transfer.plan.near(piece);
+    let keyed = transfer.plan.regions.get(piece.remote_region as usize);
+    let keyed = keyed.map_or(0, |region| region.keys.iter().fold(0, |set, key| set | bit(key.rail.into())));
+    let is_used = |path: &&Path| near >> path.rail & 1 == 1 && keyed >> path.remote & 1 == 1;
+    let up = paths.iter().filter(|path| path.is_up(now) && is_used(path)).count().max(1) as u64;
     if up == 1 {
         return config.largest_access;
     }
@@ -268,7 +284,7 @@ fn choose<G>(
     transfer: &Transfer<G>,
     chunk: &Chunk,
     paths: &[Path],
-    leased: &[RegionKey],
+    [leased, wide]: [&[RegionKey]; 2],
     config: &Config,
     is_free: impl Fn(&Path) -> bool,
     now: Time,
@@ -279,8 +295,11 @@ fn choose<G>(
         let is_its = |key: &&RegionKey| usize::from(key.rail) == path.remote;
         let is_valid = |key: &&RegionKey| key.base.checked_add(region.len).is_some();
         let leased = leased.iter().find(is_its).filter(is_valid).map(|key| (*key, true));
-        leased.or_else(|| region.keys.iter().find(is_its).map(|key| (*key, false)))
+        let own = || region.keys.iter().find(is_its).or_else(|| wide.iter().find(is_its).filter(is_valid));
+        leased.or_else(|| own().map(|key| (*key, false)))
     };
+    let near = transfer.plan.near(piece);
+    let is_near = |path: &Path| near >> path.rail & 1 == 1;
     let may = |at: usize| {
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);
         untried && paths[at].is_up(now)
@@ -297,21 +316,30 @@ fn choose<G>(
         return Choice::Path(last, key, is_leased);
     }
     let mut best: Option<(usize, (RegionKey, bool), f64)> = None;
-    let mut is_waiting = false;
+    let (mut is_waiting, mut is_keyless, mut has_near) = (false, false, false);
     for (at, path) in paths.iter().enumerate() {
-        let Some(key) = key(path) else { continue };
+        let Some(key) = key(path) else {
+            is_keyless |= may(at);
+            continue;
+        };
         // An address whose insertion is pending is not a failure.
         is_waiting |= path.addr.is_none();
         if !may(at) {
             continue;
         }
         let finish = path.finish(chunk.len, now);
-        if best.is_none_or(|(_, _, least)| finish < least) {
+        // A path whose rail is far from the local memory is used only if no other can be.
+        if has_near && !is_near(path) {
+            continue;
+        }
+        if best.is_none_or(|(_, _, least)| finish < least) || (!has_near && is_near(path)) {
             best = Some((at, key, finish));
+            has_near = is_near(path);
         }
     }
     match best {
         Some((at, (key, is_leased), _)) if has_room(&paths[at]) => Choice::Path(at, key, is_leased),
+        None if !is_waiting && is_keyless => Choice::Keyless,
         None if !is_waiting => Choice::Nowhere,
         best => {
             // The longer no operation ends on the best path, the later its expected completion; and a resting path
@@ -326,7 +354,8 @@ fn choose<G>(
                 _ => None,
             };
             let is_tried = |at: usize| 1_u64.checked_shl(at as u32).is_some_and(|bit| chunk.tried & bit != 0);
-            let others = (0..paths.len()).filter(|&at| !is_tried(at) && key(&paths[at]).is_some());
+            let is_other = |at: usize| !is_tried(at) && (!has_near || is_near(&paths[at]));
+            let others = (0..paths.len()).filter(|&at| is_other(at) && key(&paths[at]).is_some());
             Choice::Wait(others.filter_map(when).min())
         }
     }

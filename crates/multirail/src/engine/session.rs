@@ -127,6 +127,8 @@ pub(super) struct Session {
     pub(super) acks: BTreeSet<u64>,
     /// Regions whose keys the peer has asked for: at most [`ASKED`].
     pub(super) asked: BTreeSet<u64>,
+    /// Regions whose keys on all rails the peer has asked for: at most [`ASKED`].
+    pub(super) widening: BTreeSet<u64>,
     /// [`Body::Ready`] must be sent. As a flag it is sent once, however often the peer confirms.
     owes_ready: bool,
     pub(super) next_notification: u64,
@@ -147,6 +149,8 @@ pub(super) struct Session {
     pub(super) able_until: Time,
     /// Leases of the peer's regions.
     pub(super) leases: HashMap<u64, Lease>,
+    /// Keys of the peer's regions on rails beside those near them.
+    pub(super) wide: HashMap<u64, Lease>,
     /// Our unanswered request to fence.
     pub(super) fence: Option<Box<Fence>>,
     /// Lost chunks that no request to fence names yet, oldest first.
@@ -197,6 +201,7 @@ impl Session {
             inbox: Inbox::default(),
             acks: BTreeSet::new(),
             asked: BTreeSet::new(),
+            widening: BTreeSet::new(),
             owes_ready: false,
             next_notification: 0,
             unacked: BTreeMap::new(),
@@ -209,6 +214,7 @@ impl Session {
             is_able: false,
             able_until: Time::ZERO,
             leases: HashMap::new(),
+            wide: HashMap::new(),
             fence: None,
             lost: VecDeque::new(),
             expired: Vec::new(),
@@ -363,6 +369,8 @@ impl<G> Core<G> {
                 // The answer goes into the outbox: so it never has more than one.
                 if let Some(region) = session.asked.pop_first() {
                     self.commands.push_back(Command::Lease { session: id, region });
+                } else if let Some(region) = session.widening.pop_first() {
+                    self.commands.push_back(Command::Widen { session: id, region });
                 }
                 return None;
             }
@@ -563,6 +571,14 @@ impl<G> Core<G> {
                 }
             }
             Body::Leased { region, keys } => self.leased(id, region, keys),
+            Body::Widen(region) => {
+                if session.widening.len() < ASKED {
+                    session.widening.insert(region);
+                } else {
+                    self.counts.refused += 1;
+                }
+            }
+            Body::Widened { region, keys } => self.widened(id, region, keys),
             Body::Fence { serial, keys, notices } => self.asked_to_fence(id, serial, keys, &notices),
             Body::Fenced { serial, out } => self.fenced(id, serial, &out, now),
             Body::Release(notification) => {
@@ -594,9 +610,10 @@ impl<G> Core<G> {
         session.held.clear();
         session.inbox = Inbox::default();
         (session.acks, session.asked) = (BTreeSet::new(), BTreeSet::new());
+        session.widening = BTreeSet::new();
         session.fence = None;
         (session.lost, session.expired) = (VecDeque::new(), Vec::new());
-        session.leases = HashMap::new();
+        (session.leases, session.wide) = (HashMap::new(), HashMap::new());
         if session.has_leased {
             self.commands.push_back(Command::EndLeases { tag: session.tag });
         }

@@ -107,6 +107,12 @@ pub trait Sink<G> {
         Vec::new()
     }
 
+    /// Our region's own keys on all rails that can register it, for a peer that has no path to those whose keys it has.
+    /// By default there are none.
+    fn widen(&mut self, _region: u64) -> Vec<RegionKey> {
+        Vec::new()
+    }
+
     /// Closes keys that were leased to the session with this tag, whose peer has these addresses: rails, and numbers in
     /// their address vectors. Rails with connections end those. Returns whether the keys are closed: then no access
     /// that was posted under them so far touches memory any more, and the session's own keys are not leased again.
@@ -338,6 +344,7 @@ impl<G> Core<G> {
             Command::Sever { session, path } => self.sever(session, path, now, sink),
             Command::Fence { session } => self.fence_lost(session, now),
             Command::Lease { session, region } => self.lease(session, region, sink),
+            Command::Widen { session, region } => self.widen(session, region, sink),
             Command::Close { session, serial, keys, out } => {
                 self.close_keys(session, serial, &keys, out, sink);
             }

@@ -45,6 +45,8 @@ pub struct Plan<G> {
     pub pieces: Vec<Piece>,
     /// The remote regions of the descriptors. The driver has checked that the descriptors lie in them.
     pub regions: Vec<Arc<RegionInfo>>,
+    /// The rails near the memory of each local region, a bit each. Empty, or too short: all rails are.
+    pub near: Vec<u64>,
     /// Incarnation of the peer that owns the regions.
     pub incarnation: u64,
     /// Sum of the lengths.

@@ -208,6 +208,8 @@ pub(super) enum Command {
     Fence { session: SlotId },
     /// Lease keys of our region to a peer.
     Lease { session: SlotId, region: u64 },
+    /// Give a peer keys of our region on all rails.
+    Widen { session: SlotId, region: u64 },
     /// Close keys that were leased to a peer, and answer it. `out` is a part of the answer.
     Close { session: SlotId, serial: u64, keys: Vec<LeasedKey>, out: Vec<u64> },
     /// Close all keys that were leased to the session with this tag.
@@ -227,6 +229,7 @@ impl Command {
             | Self::Sever { .. }
             | Self::Fence { .. }
             | Self::Lease { .. }
+            | Self::Widen { .. }
             | Self::Close { .. }
             | Self::EndLeases { .. } => None,
         }

@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use ofi::{Errno, Error, Result};
 
+use crate::topology::PciAddress;
+
 /// The kind of memory of a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -55,6 +57,9 @@ pub struct Export {
 /// Addresses belong to the device or to this process; the device distinguishes them. Calls come from any thread.
 pub(crate) trait Device: Send + Sync + fmt::Debug {
     fn kind(&self) -> Kind;
+
+    /// The device's PCI address, if it is known.
+    fn pci(&self) -> Option<PciAddress>;
 
     /// Starts to copy.
     ///

@@ -1,6 +1,6 @@
 //! Direct transfer of our own device memory by our NICs, without the pool.
 //!
-//! A chunk is direct if every rail that leads to the peer has registered the memory's dma-buf, and the peer is known to
+//! A chunk is direct if every rail near the memory that leads to the peer has registered its dma-buf, and the peer is known to
 //! be on another host: within one, a rail may lead through shared memory, which the processor copies. A peer that has
 //! not named its host in the handle of its device memory is asked once per session; older agents do not answer. A NIC
 //! may still refuse the access: without RDMA at either end a provider copies with the processor. Then the chunk goes
@@ -12,6 +12,7 @@ use ofi::Errno;
 
 use super::{Chunk, Piece, Staging, Step, Transfer};
 use crate::engine::{Core, PeerId, Time};
+use crate::near::bit;
 use crate::region::Guard;
 use crate::wire::RegionInfo;
 use crate::wire::staging::Order;
@@ -92,7 +93,9 @@ impl Staging {
         piece: &Piece,
         now: Time,
     ) -> bool {
-        let rails = core.rails_to(peer);
+        let (near, other): (Vec<usize>, Vec<usize>) =
+            core.rails_to(peer).into_iter().partition(|&rail| piece.local.near() & bit(rail) != 0);
+        let rails = if near.is_empty() { other } else { near };
         let is_taken = !rails.is_empty() && rails.into_iter().all(|rail| piece.local.on(rail).is_ok());
         if !is_taken {
             return false;

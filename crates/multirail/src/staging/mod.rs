@@ -25,12 +25,12 @@ mod serve;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, Weak};
 
-use ofi::raw::Domain;
 use ofi::{Errno, Error, Result};
 use ofi_core::slots::{SlotId, Slots};
 
 use crate::engine::{self, Audience, Core, Outcome, PeerId, Progress, Time, TransferId, Way};
 use crate::memory::{Copying, Export, Mapping};
+use crate::near::Domains;
 use crate::region::{Guard, Inner as Region, Shares};
 use crate::wire::RegionInfo;
 use crate::wire::staging::Order;
@@ -127,7 +127,7 @@ enum Step {
 
 /// The state of staged transfers. The agent's lock protects it.
 pub(crate) struct Staging {
-    domains: Arc<[Arc<dyn Domain>]>,
+    domains: Arc<Domains>,
     transfers: Slots<Transfer>,
     pool: Pool,
     lent: HashMap<PeerId, Lent>,
@@ -144,7 +144,8 @@ pub(crate) struct Staging {
 /// An engine plan that moves nothing.
 fn nothing() -> Arc<engine::Plan<Guard>> {
     let (pieces, regions, guard) = (Vec::new(), Vec::new(), Guard::new());
-    Arc::new(engine::Plan { way: Way::Write, pieces, regions, incarnation: 0, total: 0, guard })
+    let near = Vec::new();
+    Arc::new(engine::Plan { way: Way::Write, pieces, regions, near, incarnation: 0, total: 0, guard })
 }
 
 fn tell(
@@ -160,12 +161,7 @@ fn tell(
 
 impl Staging {
     /// `windows` receives the windows granted to peers, by number.
-    pub(crate) fn new(
-        domains: Arc<[Arc<dyn Domain>]>,
-        regions: Regions,
-        windows: Regions,
-        shares: Shares,
-    ) -> Self {
+    pub(crate) fn new(domains: Arc<Domains>, regions: Regions, windows: Regions, shares: Shares) -> Self {
         Self {
             served: Served::new(Arc::clone(&domains), regions, windows),
             domains,

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use ofi::Errno;
-use ofi::raw::Domain;
 
 use super::{NO_REGION, PLACE, PLACES, log};
 use crate::memory::Device;
+use crate::near::Domains;
 use crate::region::Inner as Region;
 
 /// The pool of pinned host memory: its region, and its free and lent places.
@@ -40,11 +40,7 @@ impl Pool {
     ///
     /// # Errors
     /// The device pins no memory.
-    pub(super) fn make(
-        &mut self,
-        device: &Arc<dyn Device>,
-        domains: &Arc<[Arc<dyn Domain>]>,
-    ) -> Result<(), Errno> {
+    pub(super) fn make(&mut self, device: &Arc<dyn Device>, domains: &Arc<Domains>) -> Result<(), Errno> {
         if self.region.is_none() {
             let pinned = device.pinned(PLACES * PLACE as usize).map_err(|error| log(&error))?;
             self.region = Some(Arc::new(Region::pinned(NO_REGION, pinned, domains)));

@@ -10,12 +10,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use ofi::raw::Domain;
 use ofi::{Errno, Result};
 
 use super::{PLACE, PLACES, Regions, log, tell};
 use crate::engine::{Core, PeerId, Time, TransferId};
 use crate::memory::Copying;
+use crate::near::Domains;
 use crate::region::{Guard, Inner as Region, Shares};
 use crate::wire::staging::{Order, Through};
 
@@ -37,7 +37,7 @@ struct Serving {
 }
 
 pub(super) struct Served {
-    domains: Arc<[Arc<dyn Domain>]>,
+    domains: Arc<Domains>,
     regions: Regions,
     /// The windows by number, for leasing their keys.
     numbers: Regions,
@@ -48,7 +48,7 @@ pub(super) struct Served {
 }
 
 impl Served {
-    pub(super) fn new(domains: Arc<[Arc<dyn Domain>]>, regions: Regions, numbers: Regions) -> Self {
+    pub(super) fn new(domains: Arc<Domains>, regions: Regions, numbers: Regions) -> Self {
         let (serving, answers) = (Vec::new(), HashMap::new());
         Self { domains, regions, numbers, windows: HashMap::new(), serving, answers }
     }
@@ -215,6 +215,10 @@ mod tests {
     }
 
     impl Device for Endless {
+        fn pci(&self) -> Option<crate::topology::PciAddress> {
+            None
+        }
+
         fn kind(&self) -> Kind {
             Kind::Cuda(0)
         }
@@ -255,7 +259,7 @@ mod tests {
     fn served() -> (Served, Vec<Arc<Region>>, Copies) {
         let copies = Arc::default();
         let device: Arc<dyn Device> = Arc::new(Endless(Arc::clone(&copies)));
-        let domains: Arc<[Arc<dyn Domain>]> = Arc::new([]);
+        let domains: Arc<Domains> = Arc::new(Domains::new(0, None, crate::topology::DramLimit::default()));
         let [host, window] = [LEN, WINDOW].map(|len| device.pinned(len as usize).unwrap());
         let window = Arc::new(Region::pinned(new_number().unwrap(), window, &domains));
         let all = vec![

@@ -95,6 +95,23 @@ impl Topology {
         }
     }
 
+    /// The NIC, out of `nics` and not in `chosen`, that is nearest to those: the one that shares the lowest place in the
+    /// tree with one of them, and among equals the next by index, in a circle.
+    pub fn next_nearest(&self, nics: &[usize], chosen: &[usize]) -> Option<usize> {
+        let depth = |at: usize| self.climb(at).count();
+        let shared = |one: usize, other: usize| {
+            let above: Vec<usize> = self.climb(self.nics[one].parent).collect();
+            self.climb(self.nics[other].parent).find(|at| above.contains(at)).map_or(0, depth)
+        };
+        let last = chosen.iter().copied().max().unwrap_or(0);
+        let candidates = nics.iter().copied().filter(|nic| *nic < self.nics.len() && !chosen.contains(nic));
+        candidates.min_by_key(|&nic| {
+            let of_chosen = chosen.iter().filter(|&&known| known < self.nics.len());
+            let nearest = of_chosen.map(|&known| shared(known, nic)).max().unwrap_or(0);
+            (std::cmp::Reverse(nearest), nic < last, nic)
+        })
+    }
+
     fn near_accelerator(&self, nics: Vec<usize>, pci: PciAddress) -> Near {
         let Some(index) = self.accelerators.iter().position(|found| found.pci == pci) else {
             return Near { nics, because: Because::PlaceUnknown };

@@ -37,6 +37,8 @@ mod kind {
     pub(super) const FENCE: u8 = 13;
     pub(super) const FENCED: u8 = 14;
     pub(super) const RELEASE: u8 = 15;
+    pub(super) const WIDEN: u8 = 16;
+    pub(super) const WIDENED: u8 = 17;
 }
 
 /// The reason why an agent rejects a greeting.
@@ -115,6 +117,15 @@ pub enum Body {
     },
     /// All data of a held notification is in place.
     Release(u64),
+    /// Asks for keys of this region on all rails, because the sender has no path to those that it has keys for.
+    Widen(u64),
+    /// Answers with the region's own keys, in ascending order of their rails.
+    Widened {
+        /// The region's number.
+        region: u64,
+        /// The keys.
+        keys: Vec<RegionKey>,
+    },
 }
 
 /// A key of a region that is valid in one session only.
@@ -173,6 +184,8 @@ impl Message {
             Body::Fence { .. } => kind::FENCE,
             Body::Fenced { .. } => kind::FENCED,
             Body::Release(_) => kind::RELEASE,
+            Body::Widen(_) => kind::WIDEN,
+            Body::Widened { .. } => kind::WIDENED,
         };
         let mut out = Vec::with_capacity(64);
         out.extend_from_slice(&MAGIC);
@@ -191,8 +204,10 @@ impl Message {
             }
             Body::Confirm | Body::Ready | Body::Goodbye | Body::Able => {}
             Body::Reject(reason) => out.push(*reason as u8),
-            Body::Void(id) | Body::Lease(id) | Body::Release(id) => out.extend_from_slice(&id.to_le_bytes()),
-            Body::Leased { region, keys } => {
+            Body::Void(id) | Body::Lease(id) | Body::Release(id) | Body::Widen(id) => {
+                out.extend_from_slice(&id.to_le_bytes());
+            }
+            Body::Leased { region, keys } | Body::Widened { region, keys } => {
                 out.extend_from_slice(&region.to_le_bytes());
                 put_keys(&mut out, keys);
             }
@@ -284,6 +299,10 @@ impl Message {
                 Body::Fenced { serial: reader.u64()?, out: take_ids(&mut reader, FENCED_NOTICES)? }
             }
             kind::RELEASE => Body::Release(reader.u64()?),
+            kind::WIDEN => Body::Widen(reader.u64()?),
+            kind::WIDENED => {
+                Body::Widened { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAILS)? }
+            }
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;
@@ -361,6 +380,10 @@ mod tests {
                 let keys = keys.into_iter().enumerate();
                 let keys = keys.map(|(rail, (key, base))| RegionKey { rail: rail as u8, key, base });
                 Body::Leased { region, keys: keys.collect() }
+            }),
+            any::<u64>().prop_map(Body::Widen),
+            (any::<u64>(), any::<u64>(), 0..MAX_RAILS as u8).prop_map(|(region, key, rail)| {
+                Body::Widened { region, keys: vec![RegionKey { rail, key, base: 0 }] }
             }),
             (
                 any::<u64>(),

@@ -141,6 +141,7 @@ fn a_flood_of_greetings_takes_no_place_from_those_who_confirm() {
         way: multirail::Way::Write,
         pieces: Vec::new(),
         regions: Vec::new(),
+        near: Vec::new(),
         incarnation: 99,
         total: 0,
         guard: (),

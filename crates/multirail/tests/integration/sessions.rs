@@ -79,7 +79,15 @@ fn end_of_a_session(hub: &mut Core<()>, now: Duration) -> Duration {
         let nothing = || {
             let (pieces, regions) = (Vec::new(), Vec::new());
             let incarnation = peer.metadata(Vec::new()).incarnation;
-            Arc::new(Plan { way: multirail::Way::Write, pieces, regions, incarnation, total: 0, guard: () })
+            Arc::new(Plan {
+                way: multirail::Way::Write,
+                pieces,
+                regions,
+                near: Vec::new(),
+                incarnation,
+                total: 0,
+                guard: (),
+            })
         };
         let deadline = now + Duration::from_secs(1000);
         let posted: Vec<_> =

@@ -49,7 +49,8 @@ impl Pair {
 
     fn notify(&mut self, audience: Audience, bytes: Vec<u8>) -> TransferId {
         let (pieces, regions) = (Vec::new(), Vec::new());
-        let plan = Plan { way: Way::Write, pieces, regions, incarnation: 0, total: 0, guard: () };
+        let plan =
+            Plan { way: Way::Write, pieces, regions, near: Vec::new(), incarnation: 0, total: 0, guard: () };
         self.sender.post_to(audience, self.to, Arc::new(plan), Some(bytes), LONG, NOW).unwrap()
     }
 

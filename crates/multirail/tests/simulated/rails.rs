@@ -71,6 +71,9 @@ pub struct Rails<'a> {
     /// The agent's keys that are leased to peers.
     pub leases: &'a mut Leases,
     pub next_key: &'a mut u64,
+    pub life: u64,
+    /// The rails on which peers get keys of the agent's memory, a bit each.
+    pub keyed: &'a mut u64,
 }
 
 impl Rails<'_> {
@@ -133,6 +136,13 @@ impl Sink<()> for Rails<'_> {
             self.leases.insert(key, (tag, region, rail));
             RegionKey { rail, key, base: BASE }
         };
+        let keyed = *self.keyed;
+        (0..super::world::RAILS as u8).filter(|rail| keyed >> rail & 1 == 1).map(key).collect()
+    }
+
+    fn widen(&mut self, _: u64) -> Vec<RegionKey> {
+        *self.keyed = u64::MAX;
+        let key = |rail| RegionKey { rail, key: self.life, base: BASE };
         (0..super::world::RAILS as u8).map(key).collect()
     }
 

@@ -42,7 +42,15 @@ impl World {
             pieces.push(Piece { region: 0, local: place, remote_region: 0, remote: place, len: size as u64 });
             at += size;
         }
-        let plan = Plan { way, pieces, regions: vec![region], incarnation, total: len as u64, guard: () };
+        let plan = Plan {
+            way,
+            pieces,
+            regions: vec![region],
+            near: vec![self.agents[from].near],
+            incarnation,
+            total: len as u64,
+            guard: (),
+        };
         let notice = len == 0 || self.random.chance(700);
         let size = if self.random.chance(100) { 20_000 } else { 8 };
         let bytes = format!("{slot:8}{}", " ".repeat(size - 8)).into_bytes();

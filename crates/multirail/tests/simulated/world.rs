@@ -89,6 +89,10 @@ pub struct Agent {
     pub in_flight: HashSet<OpId>,
     pub leases: Leases,
     pub next_key: u64,
+    /// The rails on which peers get keys of the shared memory, a bit each.
+    pub keyed: u64,
+    /// The rails near the local memory, likewise.
+    pub near: u64,
     /// Accesses that were given up, with what a write was to write.
     pub abandoned: HashMap<OpId, Vec<u8>>,
     /// It knows no leases, as older versions.
@@ -170,6 +174,8 @@ pub fn agent(index: usize, life: u32) -> Agent {
         in_flight: HashSet::new(),
         leases: Leases::new(),
         next_key: u64::from(life) << 32,
+        keyed: u64::MAX,
+        near: u64::MAX,
         abandoned: HashMap::new(),
         is_old: false,
     }
@@ -202,7 +208,9 @@ impl World {
     /// Hands the metadata of an agent to the others, out of band.
     pub fn publish(&mut self, index: usize) {
         let life = self.agents[index].life;
-        let keys = (0..RAILS).map(|rail| RegionKey { rail: rail as u8, key: u64::from(life), base: BASE });
+        let keyed = self.agents[index].keyed;
+        let keys = (0..RAILS).filter(|rail| keyed >> rail & 1 == 1);
+        let keys = keys.map(|rail| RegionKey { rail: rail as u8, key: u64::from(life), base: BASE });
         let region = RegionInfo {
             id: 1,
             len: (SLOT * SLOTS) as u64,
@@ -216,6 +224,18 @@ impl World {
                 agent.core.load(&metadata).unwrap();
             }
         }
+    }
+
+    /// Hands out the metadata of an agent to others that know nothing of it.
+    pub fn forget_and_publish(&mut self, index: usize) {
+        for (other, agent) in self.agents.iter_mut().enumerate() {
+            if other != index
+                && let Some(peer) = agent.core.find(&format!("agent-{index}"))
+            {
+                agent.core.forget(peer, self.now);
+            }
+        }
+        self.publish(index);
     }
 
     pub fn schedule(&mut self, after: Duration, happening: Happening) {
@@ -274,6 +294,8 @@ impl World {
                 abandoned: Vec::new(),
                 leases: &mut agent.leases,
                 next_key: &mut agent.next_key,
+                life: u64::from(agent.life),
+                keyed: &mut agent.keyed,
             };
             while agent.core.perform(self.now, &mut rails) {}
             let (life, taken, abandoned) = (agent.life, rails.taken, rails.abandoned);
@@ -379,7 +401,8 @@ impl World {
 
     /// Whether the key of an access is open.
     fn is_open(&self, to: usize, access: &Access) -> bool {
-        let is_own = access.key == u64::from(self.agents[to].life);
+        let is_keyed = self.agents[to].keyed >> (access.addr & 0xFF) & 1 == 1;
+        let is_own = access.key == u64::from(self.agents[to].life) && is_keyed;
         let leased = self.agents[to].leases.get(&access.key);
         is_own || leased.is_some_and(|key| key.2 as usize == access.rail)
     }

@@ -18,6 +18,8 @@ pub(super) type CuEvent = *mut c_void;
 #[derive(Clone, Copy)]
 pub(super) struct IpcHandle(pub(super) [u8; 64]);
 
+/// Text, its room, device.
+pub(super) type PciBusId = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int;
 /// Place of the handle, address, length, kind of handle, flags.
 pub(super) type RangeHandle = unsafe extern "C" fn(*mut c_void, u64, usize, c_int, u64) -> c_int;
 
@@ -29,6 +31,8 @@ macro_rules! table {
         /// The driver's functions.
         pub(super) struct Driver {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> c_int,)*
+            /// `cuDeviceGetPCIBusId`.
+            pub(super) pci_bus_id: Option<PciBusId>,
             /// `cuMemGetHandleForAddressRange`, which drivers have since CUDA 11.7.
             pub(super) range_handle: Option<RangeHandle>,
         }
@@ -41,6 +45,8 @@ macro_rules! table {
                         let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
                         *found.map_err(|_| stringify!($name))?
                     },)*
+                    // SAFETY: as above.
+                    pci_bus_id: unsafe { library.get(b"cuDeviceGetPCIBusId\0") }.ok().map(|found| *found),
                     // SAFETY: as above.
                     range_handle: unsafe { library.get(b"cuMemGetHandleForAddressRange\0") }
                         .ok()

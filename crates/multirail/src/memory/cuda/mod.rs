@@ -6,7 +6,7 @@
 
 mod driver;
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
@@ -17,6 +17,7 @@ use ofi::{Errno, Error, Result};
 use ofi_core::fork::Born;
 
 use super::{Copying, Device, Export, Kind, Mapping, Pinned};
+use crate::topology::PciAddress;
 
 /// `CU_STREAM_NON_BLOCKING`: copies do not wait for the program's default stream.
 const NON_BLOCKING: u32 = 1;
@@ -327,6 +328,15 @@ impl Drop for Opening {
 impl Device for Cuda {
     fn kind(&self) -> Kind {
         Kind::Cuda(self.0.ordinal)
+    }
+
+    fn pci(&self) -> Option<PciAddress> {
+        let ask = self.0.driver.pci_bus_id?;
+        let mut text = [0_u8; 16];
+        // SAFETY: a place for text, of the given length.
+        let result = unsafe { ask(text.as_mut_ptr().cast(), text.len() as c_int, self.0.device) };
+        let text = CStr::from_bytes_until_nul(&text).ok().filter(|_| result == 0)?;
+        text.to_str().ok()?.to_ascii_lowercase().parse().ok()
     }
 
     unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<Box<dyn Copying>> {

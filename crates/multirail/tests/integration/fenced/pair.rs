@@ -168,6 +168,7 @@ impl Pair {
             way: Way::Write,
             pieces: (0..count).map(piece).collect(),
             regions: vec![region],
+            near: Vec::new(),
             incarnation,
             total: count * LEN,
             guard: (),

@@ -1,0 +1,63 @@
+//! Which rails an agent opens, and which it uses.
+
+use super::*;
+use crate::fake_sys::FakeSys;
+
+fn infos() -> Vec<Info> {
+    let infos = crate::rail::infos(&Hints::new().provider("udp")).unwrap();
+    let mut gone = infos[0].clone();
+    gone.fabric_attr.prov_name = "gone".into();
+    vec![gone, infos[0].clone()]
+}
+
+/// An agent with a rail of `shm` on each of the four NICs of a machine, of which two suffice.
+fn of_four(name: &str) -> Agent {
+    let nics = ["mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"];
+    let mut tree = "node 0\nhost 0000:10 node 0\n  bridge 0000:10:00.0 16x16\n".to_string();
+    for (nth, nic) in nics.into_iter().enumerate() {
+        tree += &format!("    rdma 0000:1{}:00.0 15b3:101b 16x16 {nic} 100\n", nth + 1);
+    }
+    let topology = Topology::read(FakeSys::new(&tree).path()).unwrap();
+    let info = crate::rail::infos(&Hints::new().provider("shm")).unwrap().remove(0);
+    let rail = |nic: &str| {
+        let mut rail = Rail::of_info(&info, true).unwrap();
+        rail.info.domain_attr.name = nic.into();
+        rail
+    };
+    let limit = DramLimit::AtMost(crate::topology::Rate::gbps(200));
+    let builder = Agent::builder(name).progress_thread(true).topology(topology).dram_limit(limit);
+    builder.assemble(nics.into_iter().map(rail).collect()).unwrap()
+}
+
+#[test]
+fn a_region_has_keys_on_the_rails_near_it_and_transfers_use_no_other() {
+    const LEN: usize = 4 << 20;
+    let (here, there) = (of_four("here"), of_four("there"));
+    let (ours, theirs) = (here.register(vec![7; LEN]).unwrap(), there.register(vec![0; LEN]).unwrap());
+    let metadata = there.metadata().unwrap();
+    let keys = crate::wire::Metadata::parse(&metadata).unwrap().regions.remove(0).keys;
+    assert_eq!(keys.iter().map(|key| key.rail).collect::<Vec<_>>(), [0, 1]);
+    here.load(&metadata).unwrap();
+    let remote = [crate::Remote { region: theirs.id(), offset: 0, len: LEN as u64 }];
+    for way in [crate::Way::Write, crate::Way::Read] {
+        let plan = here.prepare("there", way, &[ours.slice(..).unwrap()], &remote).unwrap();
+        plan.post(std::time::Duration::from_secs(30)).unwrap().wait().unwrap();
+    }
+    let mut last = [0];
+    theirs.read_into(LEN - 1, &mut last).unwrap();
+    assert_eq!(last, [7]);
+    let accesses: Vec<bool> = here.rails().iter().map(|(_, counts)| counts.accesses > 0).collect();
+    assert_eq!(accesses, [true, true, false, false]);
+}
+
+#[test]
+fn of_the_rails_that_were_found_those_that_open_are_used() {
+    let builder = Agent::builder("a");
+    let [gone, good] = &infos()[..] else { panic!("two infos") };
+    let count = |choices: &[Vec<Info>]| builder.those_that_open(choices).map(|rails| rails.len());
+    assert_eq!(count(&[vec![gone.clone(), good.clone(), gone.clone()]]).unwrap(), 1);
+    assert_eq!(count(&[vec![gone.clone()], vec![good.clone(); 2], vec![good.clone()]]).unwrap(), 2);
+    let error = count(&[vec![gone.clone()], vec![gone.clone()]]).unwrap_err();
+    assert_eq!(error.errno(), builder.of_info(gone).err().unwrap().errno());
+    assert_eq!(count(&[]).unwrap_err().errno(), Errno::ENODATA);
+}

@@ -1,0 +1,81 @@
+//! Keys beyond those of a region's near rails.
+//!
+//! A region's metadata has keys on the rails near it alone. If a chunk has failed on the paths to those, or they rest,
+//! while another path works, we ask the owner for keys on all its rails: it registers the region there, and the chunk
+//! goes on. An owner of an older version has given all its keys already, and drops the request.
+
+use ofi_core::slots::SlotId;
+
+use super::fence::Lease;
+use super::session::{Outgoing, Session};
+use super::transfer::{Chunk, Transfer};
+use super::{Core, Piece, Plan, Sink, Time};
+use crate::near::RailSet;
+use crate::wire::RegionKey;
+use crate::wire::message::Body;
+
+impl<G> Plan<G> {
+    /// The rails near a piece's local memory.
+    #[inline]
+    pub(super) fn near(&self, piece: &Piece) -> RailSet {
+        self.near.get(piece.region as usize).copied().unwrap_or(RailSet::MAX)
+    }
+}
+
+impl Session {
+    /// The keys on all rails of a chunk's remote region, if the peer has given them.
+    pub(super) fn wide_keys<G>(&self, transfer: &Transfer<G>, chunk: &Chunk) -> &[RegionKey] {
+        if self.wide.is_empty() {
+            return &[];
+        }
+        let known = transfer.region_of(chunk).and_then(|region| self.wide.get(&region));
+        match known {
+            Some(Lease::Held(keys)) => keys,
+            Some(Lease::Asked(_)) | None => &[],
+        }
+    }
+}
+
+impl<G> Core<G> {
+    /// Asks for keys on all rails of a chunk's remote region, unless that was done. Returns the time when the
+    /// chunk is looked at again; `None` if the peer has answered.
+    pub(super) fn ask_to_widen(
+        &mut self,
+        id: SlotId,
+        transfer: SlotId,
+        chunk: &Chunk,
+        now: Time,
+    ) -> Option<Time> {
+        let region = self.transfers.get(transfer)?.region_of(chunk)?;
+        let until = now + self.patience();
+        let session = self.sessions.get_mut(id)?;
+        match session.wide.get(&region) {
+            Some(Lease::Asked(_)) => return Some(until), // the request arrives, or the session ends
+            Some(Lease::Held(_)) => return None,
+            None => {}
+        }
+        session.wide.insert(region, Lease::Asked(until));
+        session.outbox.push_back(Outgoing::new(Body::Widen(region), None));
+        self.wake(id);
+        Some(until)
+    }
+
+    /// Handles the peer's keys on all its rails.
+    pub(super) fn widened(&mut self, id: SlotId, region: u64, keys: Vec<RegionKey>) {
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        // Only what was asked for is kept, so the table is no larger than the peer's metadata.
+        if let Some(wide) = session.wide.get_mut(&region) {
+            *wide = Lease::Held(keys);
+            session.leases.remove(&region); // the next write asks for leases on all rails
+        }
+        self.wake(id);
+    }
+
+    /// Carries out [`Command::Widen`](super::Command::Widen).
+    pub(super) fn widen(&mut self, id: SlotId, region: u64, sink: &mut impl Sink<G>) {
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
+        let keys = sink.widen(region);
+        session.outbox.push_back(Outgoing::new(Body::Widened { region, keys }, None));
+        self.wake(id);
+    }
+}
