@@ -33,6 +33,8 @@ impl Kit for Lonely {
 /// probed, over a new connection if the idle one was closed.
 #[test]
 fn a_root_that_vanishes_fails_who_waits_for_it() {
+    // SAFETY: the process has this test, and no other thread reads the environment yet.
+    unsafe { std::env::set_var("FI_VERBS_CONNECT_TIMEOUT_MS", "1000") };
     let kit: &dyn Kit = &Lonely;
     for is_put_away in [false, true] {
         let sides = [(); 2].map(|()| kit.opening().open_disabled().unwrap());
@@ -78,7 +80,9 @@ fn a_root_that_vanishes_fails_who_waits_for_it() {
         waiting.ep.collective(&op).unwrap();
         let error = wait::drive(&[waiting], "the failure", || waiting.next_of(2)).failed();
         assert!(error.flags.contains(CompletionFlags::COLLECTIVE), "{error:?}");
-        let wanted = if is_put_away { Errno::EHOSTUNREACH } else { Errno::ECONNABORTED };
-        assert_eq!(error.err, wanted, "{error:?}");
+        // The new connection is tried again until its time is over.
+        let wanted: &[Errno] =
+            if is_put_away { &[Errno::EHOSTUNREACH, Errno::ETIMEDOUT] } else { &[Errno::ECONNABORTED] };
+        assert!(wanted.contains(&error.err), "{error:?}");
     }
 }

@@ -228,7 +228,7 @@ pub fn unanswered(line: &mut Line, _: &[String]) {
 
 #[test]
 fn a_join_that_nobody_answers_ends_in_time() {
-    let mut child = Child::start_with("unanswered", &[], &[("FI_VERBS_CONNECT_TIMEOUT_MS", "300")]);
+    let mut child = Child::start_with("unanswered", &[], &[("FI_VERBS_RESOLVE_TIMEOUT_MS", "300")]);
     child.line.expect("in time");
     child.finish();
 }

@@ -158,7 +158,7 @@ pub fn room(line: &mut Line, _: &[String]) {
     side.out(to, &from).context(1).write(&[RemotePiece { addr: 0, len: 8, key: KEY }]).unwrap();
     wait::drive_through(Duration::from_millis(20), &[&side]);
     let refused = Raw::try_over(&full, &side, 5, Access::RemoteRead).err().expect("a refusal");
-    assert_eq!(refused, "messages of earlier connections wait for the application");
+    assert_eq!(refused, "ofv1 later: messages of earlier connections wait for the application");
     wait::drive_through(Duration::from_millis(20), &[&side]);
     assert_eq!((side.statistic("verbs_asked_again"), side.pending()), (1, 0));
     for number in 0..17u64 {

@@ -74,6 +74,23 @@ impl CmEventKind {
     }
 }
 
+/// The backlog of [`CmId::listen`] that stands for the kernel's maximum (net.rdma_ucm.max_backlog, 1024).
+pub const MOST_REQUESTS: usize = 0;
+
+/// Reasons of a rejection ([`CmEvent::status`]): `enum ib_cm_rej_reason` of Linux.
+pub mod refusal {
+    /// The other end's device has no room for the connection.
+    pub const NO_RESOURCES: i32 = 3;
+    /// The other end's kernel has waited too long for its peer or its program.
+    pub const TIMEOUT: i32 = 4;
+    /// Nobody listens at the address.
+    pub const NO_LISTENER: i32 = 8;
+    /// The other end still has an earlier connection of the same queue pair.
+    pub const STALE_CONNECTION: i32 = 10;
+    /// The listening program has refused the request, or has dropped it.
+    pub const BY_PROGRAM: i32 = 28;
+}
+
 /// An event.
 pub struct CmEvent {
     /// The kind of the event.
@@ -290,7 +307,7 @@ impl CmId {
         })
     }
 
-    /// Listens.
+    /// Listens. The kernel drops requests beyond `backlog` that are not taken as events, and their senders repeat them.
     ///
     /// # Errors
     /// The errors of rdma_listen(3).

@@ -41,7 +41,7 @@ mod work;
 
 pub use ah::{AddressHandle, Way};
 pub use batch::Payload;
-pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel};
+pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel, MOST_REQUESTS, refusal};
 pub use completion::{Opcode, Status, WorkCompletion};
 pub use cq::{CompletionChannel, CompletionQueue};
 pub use cq_ex::{EfaCompletion, EfaCompletionQueue, EfaOpcode};

@@ -74,6 +74,12 @@ impl Peer {
 
     /// Closes the idle connection. Queued work and unprocessed records stay.
     pub fn put_away(&mut self, common: &mut Common, peer: PeerId) {
+        self.unconnect(common, peer);
+        common.counts.retired += 1;
+    }
+
+    /// Ends a connection over which nothing is under way. Queued work and unprocessed records stay.
+    pub fn unconnect(&mut self, common: &mut Common, peer: PeerId) {
         let old = self.disconnected(common, peer);
         self.commands = old.commands;
         let len = |item: &Item| if let Item::Frame(frame) = item { frame.len() } else { 0 };
@@ -81,7 +87,6 @@ impl Peer {
         (self.outstanding, self.executed) = (old.outstanding, old.executed);
         (self.transfers, self.fetching) = (old.transfers, old.fetching);
         (self.wished, self.announced) = (old.wished, old.announced);
-        common.counts.retired += 1;
     }
 }
 

@@ -206,14 +206,29 @@ pub static MAX_CONNECTIONS: Setting<usize> = Setting::new(
 )
 .range(0, 1 << 20);
 
-/// Timeout of connecting to a peer.
+/// Timeout of the network's own answers.
+pub static RESOLVE_TIMEOUT_MS: Setting<usize> = Setting::new(
+    "verbs",
+    "resolve_timeout_ms",
+    5000,
+    "Milliseconds after which the search for a peer's address or route, or the join of a multicast group, fails",
+)
+.range(100, 600_000);
+
+/// The value of [`RESOLVE_TIMEOUT_MS`].
+pub fn resolve_timeout() -> Duration {
+    Duration::from_millis(RESOLVE_TIMEOUT_MS.get() as u64)
+}
+
+/// Timeout of connecting to a peer. It answers when its program makes progress, which a program that loads its data
+/// first may do after a minute.
 pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "verbs",
     "connect_timeout_ms",
-    5000,
-    "Milliseconds after which an unanswered connection request, or join of a multicast group, fails",
+    120_000,
+    "Milliseconds for which an endpoint waits for a peer's program to answer a request to connect, and repeats requests that could not be served, before the operations to it fail (FI_EP_RDM)",
 )
-.range(100, 600_000);
+.range(100, 3_600_000);
 
 /// The value of [`CONNECT_TIMEOUT_MS`].
 pub fn connect_timeout() -> Duration {
@@ -279,6 +294,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &RX_SLOTS,
     &PEER_CREDITS,
     &MAX_CONNECTIONS,
+    &RESOLVE_TIMEOUT_MS,
     &CONNECT_TIMEOUT_MS,
     &KEEPALIVE_MS,
     &LINGER_MS,

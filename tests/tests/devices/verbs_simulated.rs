@@ -35,6 +35,8 @@ pub mod safe;
 pub mod settings;
 #[path = "../../verbs/shared_receive.rs"]
 mod shared_receive;
+#[path = "../../verbs/silent.rs"]
+mod silent;
 #[path = "../../verbs/sources.rs"]
 mod sources;
 #[path = "../../verbs/timers.rs"]

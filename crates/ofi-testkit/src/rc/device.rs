@@ -180,10 +180,12 @@ unsafe impl Queues for Opened {
         if it.told.is_empty() {
             sys::drain_eventfd(&it.told_fd);
         }
+        fabric.taken(&told);
         let peer = fabric.ids.get(&told.id).filter(|_| told.kind == CmEventKind::Request).map(|end| end.peer);
         drop(fabric);
         let request = peer.map(|peer| self.connection(told.id, peer));
-        Ok(Some(Event { kind: told.kind, id: told.id, request, private_data: told.data }))
+        let (kind, id, status) = (told.kind, told.id, told.status);
+        Ok(Some(Event { kind, id, request, status, private_data: told.data }))
     }
 
     unsafe fn receive(&self, id: u64, into: Segment) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use ofi_verbs::rc::{CmEventKind, ConnParam, Timers};
+use ofi_verbs::rc::{CmEventKind, ConnParam, Timers, refusal};
 
 use super::fabric::{Fabric, Pair, Receives};
 
@@ -50,6 +50,8 @@ pub struct Told {
     pub kind: CmEventKind,
     /// The connection end of the event; for a request, the new one.
     pub id: usize,
+    /// The reason of a rejection.
+    pub status: i32,
     pub data: Vec<u8>,
 }
 
@@ -59,11 +61,11 @@ pub enum CmMessage {
     Tell(usize, CmEventKind),
     /// A request to a listener.
     Ask(usize, Vec<u8>),
-    /// The second end refuses the first end.
-    Reject(usize, Vec<u8>),
+    /// The second end refuses the first end, for this reason.
+    Reject(usize, i32, Vec<u8>),
     /// The second end grants the request of the first.
     Grant(usize, usize, Vec<u8>),
-    /// The first end knows of the grant, and confirms it to the second.
+    /// The other end knows of the grant, and confirms it to this one.
     Confirm(usize),
     /// Reports to one end that the other one is gone.
     Part(usize),
@@ -72,7 +74,7 @@ pub enum CmMessage {
 impl CmMessage {
     pub const fn to(&self) -> usize {
         match self {
-            Self::Tell(id, _) | Self::Ask(id, _) | Self::Reject(id, _) => *id,
+            Self::Tell(id, _) | Self::Ask(id, _) | Self::Reject(id, ..) => *id,
             Self::Grant(id, ..) | Self::Confirm(id) | Self::Part(id) => *id,
         }
     }
@@ -171,10 +173,10 @@ impl Fabric {
         match message {
             CmMessage::Tell(id, kind) => self.tell(id, kind, Vec::new()),
             CmMessage::Ask(id, data) => self.ask(id, data),
-            CmMessage::Reject(id, data) => {
+            CmMessage::Reject(id, reason, data) => {
                 if self.at(id) == Some(Stage::Asking) {
                     self.set(id, Stage::Over);
-                    self.tell(id, CmEventKind::Rejected, data);
+                    self.tell_of(id, CmEventKind::Rejected, reason, data);
                 }
             }
             CmMessage::Grant(id, by, data) => {
@@ -185,12 +187,11 @@ impl Fabric {
                         self.ready(own, other);
                         self.set(id, Stage::Open);
                         self.tell(id, CmEventKind::Established, data);
-                        self.say(CmMessage::Confirm(by));
                     }
                     // Whoever granted it has left before the grant arrived: the kernel refuses in its place.
                     None if other.is_none() && self.at(id) == Some(Stage::Asking) => {
                         self.set(id, Stage::Over);
-                        self.tell(id, CmEventKind::Rejected, Vec::new());
+                        self.tell_of(id, CmEventKind::Rejected, refusal::BY_PROGRAM, Vec::new());
                     }
                     // The requester no longer wants the connection and says so, or is gone.
                     _ if self.chance(50) => self.say(CmMessage::Part(by)),
@@ -217,6 +218,16 @@ impl Fabric {
         }
     }
 
+    /// An endpoint takes an event. A requester that learns of the grant confirms it then: librdmacm, not the kernel.
+    pub fn taken(&mut self, told: &Told) {
+        let other = self.ids.get(&told.id).and_then(|end| end.other);
+        if let Some(other) = other.filter(|_| told.kind == CmEventKind::Established)
+            && self.at(other) == Some(Stage::Accepted)
+        {
+            self.say(CmMessage::Confirm(other));
+        }
+    }
+
     /// Delivers the request of an end to the listener at its destination.
     fn ask(&mut self, id: usize, data: Vec<u8>) {
         let Some((own, peer)) = self.ids.get(&id).map(|end| (end.own, end.peer)) else { return };
@@ -237,7 +248,7 @@ impl Fabric {
             None => {
                 let vanished = self.endpoints.values().any(|it| it.vanished && it.address == Some(peer));
                 if !vanished && self.speaks(id) {
-                    self.say(CmMessage::Reject(id, Vec::new()));
+                    self.say(CmMessage::Reject(id, refusal::NO_LISTENER, Vec::new()));
                 } else if self.chance(50) {
                     self.say(CmMessage::Tell(id, CmEventKind::Failed));
                 }
@@ -292,7 +303,7 @@ impl Fabric {
     /// Refuses the other end's request.
     pub fn refuse(&mut self, id: usize, data: Vec<u8>) {
         if let Some(other) = self.ids.get(&id).and_then(|end| end.other).filter(|_| self.speaks(id)) {
-            self.say(CmMessage::Reject(other, data));
+            self.say(CmMessage::Reject(other, refusal::BY_PROGRAM, data));
         }
         self.set(id, Stage::Over);
     }
@@ -308,9 +319,13 @@ impl Fabric {
     }
 
     fn tell(&mut self, id: usize, kind: CmEventKind, data: Vec<u8>) {
+        self.tell_of(id, kind, 0, data);
+    }
+
+    fn tell_of(&mut self, id: usize, kind: CmEventKind, status: i32, data: Vec<u8>) {
         let Some(end) = self.ids.get(&id) else { return };
         if let Some(it) = self.endpoints.get_mut(&end.endpoint) {
-            it.tell(Told { kind, id, data });
+            it.tell(Told { kind, id, status, data });
         }
     }
 
@@ -343,7 +358,7 @@ impl Fabric {
             && self.speaks(id)
         {
             match stage {
-                Stage::Asked => self.say(CmMessage::Reject(other, Vec::new())),
+                Stage::Asked => self.say(CmMessage::Reject(other, refusal::BY_PROGRAM, Vec::new())),
                 Stage::Open | Stage::Accepted => self.say(CmMessage::Part(other)),
                 Stage::Bound | Stage::Resolving | Stage::Asking | Stage::Over => {}
             }

@@ -208,6 +208,11 @@ impl SimulatedDevice {
         self.lock().limit_locked(more);
     }
 
+    /// Lets this much time pass on the clock of a [`SimulatedDevice::driven`] device.
+    pub fn pass(&self, time: Duration) {
+        self.lock().clock += time;
+    }
+
     /// Whether no work is pending.
     pub fn is_still(&self) -> bool {
         self.lock().is_still()

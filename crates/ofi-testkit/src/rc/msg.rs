@@ -151,6 +151,7 @@ impl Channel for Events {
         if it.told.is_empty() {
             sys::drain_eventfd(&it.told_fd);
         }
+        fabric.taken(&told);
         let asked = fabric.ids.get(&told.id).filter(|_| told.kind == CmEventKind::Request);
         let asked = asked.map(|end| (end.own, end.peer));
         drop(fabric);

@@ -21,7 +21,7 @@ use super::{Connected, PEER, private};
 use crate::errors::failed;
 use crate::rc::msg::{IdEvent, Identifier, Pair, PairAttr};
 use crate::rc::{self, CmEventKind, ConnParam};
-use crate::settings::connect_timeout;
+use crate::settings::resolve_timeout;
 use crate::{Verbs, address};
 
 /// How long to wait for acknowledgements that a peer sent before it disconnected.
@@ -130,7 +130,7 @@ impl Connected {
             }
             (Kind::Request, Link::Idle(Some(id))) => {
                 let resolved = address::socket(to).and_then(|socket| {
-                    id.resolve_address(socket, connect_timeout()).map_err(|error| failed(&error))
+                    id.resolve_address(socket, resolve_timeout()).map_err(|error| failed(&error))
                 });
                 self.link = match resolved {
                     Ok(()) => {
@@ -227,7 +227,7 @@ impl Connected {
         }
         match (std::mem::replace(&mut self.link, Link::Over), event.kind) {
             (Link::Calling(call), CmEventKind::AddressResolved) => {
-                let result = call.id.resolve_route(connect_timeout());
+                let result = call.id.resolve_route(resolve_timeout());
                 self.calling(host, call, result);
             }
             (Link::Calling(mut call), CmEventKind::RouteResolved) => {

@@ -18,9 +18,6 @@ use crate::rc::CmEventKind;
 use crate::rc::msg::{Channel, Identifier};
 use crate::{address, devices};
 
-/// Maximum number of connection requests that the system queues. The core has its own limit of unanswered requests.
-const BACKLOG: usize = 128;
-
 /// The identifier of an unanswered request.
 pub struct PendingIdentifier(Mutex<Option<Box<dyn Identifier>>>);
 
@@ -66,7 +63,8 @@ impl MsgPort {
         let failed = |error: ibv::Error| failed(&error);
         let channel = devices::channel_at(wanted.ip()).map_err(failed)?;
         let listener = Arc::clone(&channel).bind(wanted).map_err(failed)?;
-        listener.listen(BACKLOG).map_err(failed)?;
+        // The core has its own limit of unanswered requests.
+        listener.listen(ibv::MOST_REQUESTS).map_err(failed)?;
         let address = address::canonical(listener.local_address().unwrap_or(wanted)).into();
         Ok(Self { listener, channel, address, requests: Mutex::default(), lost: OnceLock::new() })
     }

@@ -17,7 +17,7 @@ use super::Datagrams;
 use crate::address::Name;
 use crate::errors::failed;
 use crate::rc::ud::{GroupAddress, MULTICAST, Membership};
-use crate::settings::connect_timeout;
+use crate::settings::resolve_timeout;
 use crate::{Verbs, address};
 
 /// Maximum number of groups that an endpoint may join.
@@ -152,7 +152,7 @@ impl Datagrams {
             ip,
             receives,
             membership,
-            stage: Stage::Joining(Instant::now() + connect_timeout()),
+            stage: Stage::Joining(Instant::now() + resolve_timeout()),
         };
         let name = group.name();
         self.groups.all.push(group);
@@ -210,7 +210,7 @@ impl Datagrams {
             Ok(None) if now < deadline => None,
             Ok(None) => Some(Err(Error::with(
                 Errno::ETIMEDOUT,
-                "the network has not granted the group in time (FI_VERBS_CONNECT_TIMEOUT_MS): check that the subnet \
+                "the network has not granted the group in time (FI_VERBS_RESOLVE_TIMEOUT_MS): check that the subnet \
                  manager runs (InfiniBand), and that the interface is up",
             ))),
         }

@@ -4,22 +4,32 @@
 //! and its own request is refused with [`CROSSED`], which is not a failure. A request contains the number of requests
 //! that its endpoint has made. This distinguishes a late request, which was in flight while the other one established
 //! the connection, from that of a peer that has lost the connection.
+//!
+//! A request waits at the peer until the peer's program polls, for `FI_VERBS_CONNECT_TIMEOUT_MS` at most. Within that
+//! time, a request that could not be served is repeated while operations for the peer live.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
+use ibv::refusal;
 use ofi_api::Errno;
 use ofi_core::transport::{PeerId, Upcalls};
 
 use super::VerbsEndpoint;
 use crate::peer::{Common, Link, Peer};
 use crate::rc::{self, CmEventKind, ConnParam, Connection, Event};
-use crate::settings::{RETRIES, connect_timeout};
+use crate::settings::{RETRIES, connect_timeout, resolve_timeout};
 use crate::wire::PAYLOAD;
 use crate::{Verbs, address};
 
 const MAGIC: [u8; 4] = *b"ofv1";
 /// The reason of a refusal that is no failure.
 pub const CROSSED: &[u8] = b"ofv1 crossed";
+/// How the reason of a refusal begins after which a later request may be served.
+const LATER: &[u8] = b"ofv1 later";
+/// The shortest and the longest pause before a request is repeated. In between, each pause is as long as the time
+/// since the first request, so that pauses double.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
 /// With fewer credits, two ends may wait for each other forever.
 const LEAST_CREDITS: usize = 4;
@@ -106,6 +116,17 @@ fn greeting(lane: &mut Peer, common: &Common) -> [u8; Greeting::LEN] {
     .encode()
 }
 
+/// Whether a later request may be served after this refusal.
+fn may_pass(event: &Event) -> bool {
+    match event.status {
+        // Without a reason: the peer's endpoint could not accept, or its process was replaced.
+        refusal::BY_PROGRAM => {
+            event.private_data.starts_with(LATER) || event.private_data.iter().all(|&byte| byte == 0)
+        }
+        status => [refusal::NO_RESOURCES, refusal::TIMEOUT, refusal::STALE_CONNECTION].contains(&status),
+    }
+}
+
 /// Maximum number of concurrent remote reads of a connection in each direction.
 const READS: u8 = 4;
 
@@ -132,11 +153,15 @@ impl VerbsEndpoint {
         }
         let from = SocketAddr::new(common.adapter.address.ip(), 0);
         let queues = &common.adapter.queues;
-        match queues.call(from, lane.address, connect_timeout()) {
+        let now = queues.now();
+        let by = *lane.reach_by.get_or_insert_with(|| now + connect_timeout());
+        let at = by.min(now + resolve_timeout());
+        match queues.call(from, lane.address, at.saturating_duration_since(now)) {
             Ok(id) => {
                 self.ids.insert(id.number(), peer);
-                lane.link = Link::Resolving(id, queues.now() + connect_timeout());
+                lane.link = Link::Resolving(id, at);
                 self.meetings += 1;
+                self.next_deadline = Some(self.next_deadline.map_or(at, |next| next.min(at)));
                 self.watch(peer);
             }
             Err(error) => {
@@ -163,6 +188,7 @@ impl VerbsEndpoint {
         let now = self.common.adapter.queues.now();
         self.meetings = 0;
         self.next_deadline = None;
+        let mut again = Vec::new();
         self.live.retain(|&peer| {
             let lane = &mut self.lanes[peer as usize];
             let Some(deadline) = lane.link.deadline() else {
@@ -170,15 +196,71 @@ impl VerbsEndpoint {
                 lane.is_live = lane.link.open().is_some();
                 return lane.is_live;
             };
+            let is_over = lane.ending.is_some() || lane.reach_by.is_some_and(|by| by <= now);
+            if deadline <= now && matches!(lane.link, Link::Pausing(_)) && !is_over {
+                again.push(peer);
+                return true;
+            }
             self.meetings += 1;
             if deadline <= now {
-                lane.ending.get_or_insert(Errno::ETIMEDOUT);
+                if lane.ending.is_none() {
+                    let (errno, why) = lane.link.awaited();
+                    tracing::warn!(target: "ofi::verbs::ep_ctrl", to = %lane.address, "gave up connecting: {why}");
+                    lane.ending = Some(errno);
+                }
                 self.common.hold(&mut lane.is_dirty, peer);
             } else if self.next_deadline.is_none_or(|next| deadline < next) {
                 self.next_deadline = Some(deadline);
             }
             true
         });
+        again.into_iter().for_each(|peer| self.ask_again(peer));
+    }
+
+    /// Repeats a request that was not served, unless nothing needs the connection any more.
+    #[cold]
+    fn ask_again(&mut self, peer: PeerId) {
+        let lane = &mut self.lanes[peer as usize];
+        lane.link = Link::Closed;
+        if lane.has_work(self.common.turn) {
+            return self.connect(peer);
+        }
+        lane.reach_by = None;
+    }
+
+    /// The peer has not confirmed the connection that this end accepted.
+    #[cold]
+    fn not_confirmed<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId, errno: Errno) {
+        self.hang_up(host, peer);
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        if lane.link.open().is_some() {
+            // A record came after all.
+            lane.ending.get_or_insert(Errno::ECONNRESET);
+            return common.hold(&mut lane.is_dirty, peer);
+        }
+        lane.unconnect(common, peer);
+        self.retry(peer, errno, None);
+    }
+
+    /// A request was not served, or the connection that it was for has not come about; nothing was sent over it. Pauses
+    /// before the next request if that may be served in time and operations need it. Otherwise they end with `errno`.
+    /// A given pause is for the peer's own request.
+    #[cold]
+    fn retry(&mut self, peer: PeerId, errno: Errno, pause: Option<Duration>) {
+        self.unlink(peer);
+        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let now = common.adapter.queues.now();
+        let by = *lane.reach_by.get_or_insert_with(|| now + connect_timeout());
+        let [shortest, longest] = PAUSES;
+        let since = connect_timeout().saturating_sub(by.saturating_duration_since(now));
+        let until = now + pause.unwrap_or(since.clamp(shortest, longest));
+        if pause.is_none() && (until >= by || !lane.has_work(common.turn)) {
+            lane.ending.get_or_insert(errno);
+            return common.hold(&mut lane.is_dirty, peer);
+        }
+        tracing::debug!(target: "ofi::verbs::ep_ctrl", to = %lane.address, %errno, after = ?(until - now), "the request to connect is repeated");
+        lane.link = Link::Pausing(until.min(by));
+        self.watch(peer);
     }
 
     /// Adds the peer to those whose connections are checked.
@@ -194,8 +276,9 @@ impl VerbsEndpoint {
         }
         // An event of a dropped identifier, or of the listener.
         let Some(&peer) = self.ids.get(&event.id) else { return };
+        let lane = &self.lanes[peer as usize];
         if !matches!(event.kind, CmEventKind::Established | CmEventKind::Other)
-            && self.lanes[peer as usize].is_connected()
+            && (lane.is_connected() || matches!(lane.link, Link::Accepting(..)))
         {
             // The device may already have reported the reason for the end, and records that arrived before it.
             self.take_rest(host);
@@ -208,11 +291,12 @@ impl VerbsEndpoint {
         let link = std::mem::replace(&mut lane.link, Link::Closed);
         let failed = match (link, event.kind) {
             (Link::Resolving(id, at), CmEventKind::AddressResolved) => {
-                let result = id.resolve_route(connect_timeout());
+                let result = id.resolve_route(at.saturating_duration_since(common.adapter.queues.now()));
                 lane.link = Link::Resolving(id, at);
                 result.err()
             }
             (Link::Resolving(mut id, at), CmEventKind::RouteResolved) => {
+                let at = lane.reach_by.unwrap_or(at);
                 common.attempts += 1;
                 common.timers.before(|code| id.set_ack_timeout(code));
                 let data = greeting(lane, common);
@@ -238,16 +322,29 @@ impl VerbsEndpoint {
                     None
                 }
             },
-            (Link::Asking(id, at), CmEventKind::Rejected) => {
-                if event.private_data.starts_with(CROSSED) {
-                    drop(id);
-                    lane.link = Link::Crossed(at);
-                } else {
-                    lane.link = Link::Asking(id, at);
-                    lane.ending.get_or_insert(Errno::ECONNREFUSED);
-                    common.hold(&mut lane.is_dirty, peer);
-                }
-                None
+            (Link::Asking(id, _), CmEventKind::Rejected) if event.private_data.starts_with(CROSSED) => {
+                drop(id);
+                // The peer's own request is on its way. If it ends before it arrives, this end asks again.
+                return self.retry(peer, Errno::ECONNREFUSED, Some(resolve_timeout()));
+            }
+            (Link::Asking(id, _), CmEventKind::Rejected) if may_pass(&event) => {
+                drop(id);
+                return self.retry(peer, Errno::ECONNREFUSED, None);
+            }
+            // The peer, or the network, lost all of the kernel's messages.
+            (Link::Asking(id, _), CmEventKind::Failed) => {
+                drop(id);
+                return self.retry(peer, Errno::EHOSTUNREACH, None);
+            }
+            // The peer no longer wants the connection that it had requested, but this end may.
+            (
+                Link::Accepting(id, at),
+                kind @ (CmEventKind::Rejected | CmEventKind::Failed | CmEventKind::Disconnected),
+            ) if lane.has_work(common.turn) => {
+                lane.link = Link::Accepting(id, at);
+                let is_silent = kind == CmEventKind::Failed;
+                let errno = if is_silent { Errno::EHOSTUNREACH } else { Errno::ECONNREFUSED };
+                return self.not_confirmed(host, peer, errno);
             }
             (Link::Accepting(id, _), CmEventKind::Established) => {
                 lane.opened(common, peer, id);
@@ -320,6 +417,8 @@ impl VerbsEndpoint {
             self.hang_up(host, peer);
             if self.lanes[peer as usize].has_agreed() {
                 self.lanes[peer as usize].put_away(&mut self.common, peer);
+            } else if matches!(self.lanes[peer as usize].link, Link::Accepting(..)) {
+                self.lanes[peer as usize].unconnect(&mut self.common, peer); // nothing was sent over it
             } else {
                 // The peer no longer expects answers to its reads, so records after them need not wait. Messages that
                 // the application has no room for stay: the request does not wait for that.
@@ -336,7 +435,8 @@ impl VerbsEndpoint {
         }
         let lane = &mut self.lanes[peer as usize];
         if lane.held_slots() >= 2 * self.common.grant {
-            let _ = id.reject(b"messages of earlier connections wait for the application");
+            let reason = b": messages of earlier connections wait for the application";
+            let _ = id.reject(&[LATER, reason].concat());
             return;
         }
         lane.attempt = Some(sign);
@@ -413,6 +513,7 @@ impl Peer {
             "chose the protocol of short messages to a peer; longer ones are announced (rendezvous)"
         );
         self.link = Link::Open(id);
+        self.reach_by = None;
         self.last_use = common.turn;
         common.counts.connections += 1;
         common.hold(&mut self.is_dirty, peer);

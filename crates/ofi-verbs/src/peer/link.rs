@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use ofi_api::Errno;
+
 use crate::rc::Connection;
 
 /// The connection of a peer.
@@ -12,8 +14,8 @@ pub enum Link {
     Resolving(Box<dyn Connection>, Instant),
     /// This end has sent its request.
     Asking(Box<dyn Connection>, Instant),
-    /// This end's request crossed the peer's, which wins and will arrive.
-    Crossed(Instant),
+    /// This end's request was not served. It asks again at this time, unless the peer's request arrives first.
+    Pausing(Instant),
     /// This end has accepted the peer's request.
     Accepting(Box<dyn Connection>, Instant),
     /// The connection is established.
@@ -35,17 +37,39 @@ impl Link {
             Self::Resolving(id, _) | Self::Asking(id, _) | Self::Accepting(id, _) | Self::Open(id) => {
                 Some(&**id)
             }
-            Self::Closed | Self::Crossed(_) => None,
+            Self::Closed | Self::Pausing(_) => None,
         }
     }
 
     /// The deadline of the present step.
     pub fn deadline(&self) -> Option<Instant> {
         match self {
-            Self::Resolving(_, at) | Self::Asking(_, at) | Self::Accepting(_, at) | Self::Crossed(at) => {
+            Self::Resolving(_, at) | Self::Asking(_, at) | Self::Accepting(_, at) | Self::Pausing(at) => {
                 Some(*at)
             }
             Self::Closed | Self::Open(_) => None,
+        }
+    }
+
+    /// What the present step waits for, and the error if it does not come.
+    pub fn awaited(&self) -> (Errno, &'static str) {
+        match self {
+            Self::Resolving(..) => (
+                Errno::EHOSTUNREACH,
+                "the network has not found the peer's address or route (FI_VERBS_RESOLVE_TIMEOUT_MS): check the address, and that the peer's interface is up",
+            ),
+            Self::Asking(..) => (
+                Errno::ETIMEDOUT,
+                "the peer has not answered the request to connect (FI_VERBS_CONNECT_TIMEOUT_MS): its program must poll a queue or a counter of its endpoint",
+            ),
+            Self::Accepting(..) => (
+                Errno::ETIMEDOUT,
+                "the peer has not confirmed the connection that it requested (FI_VERBS_CONNECT_TIMEOUT_MS): its program must poll a queue or a counter of its endpoint",
+            ),
+            Self::Pausing(_) | Self::Closed | Self::Open(_) => (
+                Errno::ETIMEDOUT,
+                "the peer has served no request to connect in time (FI_VERBS_CONNECT_TIMEOUT_MS)",
+            ),
         }
     }
 }

@@ -142,6 +142,8 @@ pub struct RecordPart {
 pub struct Peer {
     pub address: SocketAddr,
     pub link: Link,
+    /// While this end tries to connect: the time when it gives up.
+    pub reach_by: Option<Instant>,
     /// The other end of an endpoint's connection with itself: records sent over `link` arrive here.
     pub mirror: Option<Box<dyn Connection>>,
     /// The peer's latest known attempt to connect.
@@ -227,6 +229,7 @@ impl Peer {
         Self {
             address,
             link: Link::Closed,
+            reach_by: None,
             mirror: None,
             attempt: None,
             inline: 0,
@@ -387,6 +390,11 @@ impl Peer {
     /// Whether a note waits for the connection, or is expected from the peer: each turn renews both.
     pub fn is_wanted(&self, turn: u64) -> bool {
         self.wanted > 0 && turn <= self.wanted + 1
+    }
+
+    /// Whether operations of this end have not ended, or a note waits for a connection.
+    pub fn has_work(&self, turn: u64) -> bool {
+        self.outstanding > 0 || self.wants_connection() || self.is_wanted(turn)
     }
 
     /// Whether queued work needs a connection.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 pub use ibv::{
     Access, AsyncEvent, CmEventKind, ConnParam, Error, Opcode, Post, Remote, Result, Segment, Status, Timers,
-    Work, WorkCompletion,
+    Work, WorkCompletion, refusal,
 };
 use ofi_api::Dmabuf;
 
@@ -219,6 +219,8 @@ pub struct Event {
     pub id: usize,
     /// The connection of a peer's request.
     pub request: Option<Box<dyn Connection>>,
+    /// The reason of a rejection ([`ibv::refusal`]), or an error number.
+    pub status: i32,
     /// The peer's private data.
     pub private_data: Vec<u8>,
 }

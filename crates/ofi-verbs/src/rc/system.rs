@@ -19,9 +19,6 @@ use super::{
     Result, Segment, Sizes, WorkCompletion,
 };
 
-/// Maximum number of queued connection requests.
-const BACKLOG: usize = 128;
-
 /// A port of a device.
 #[derive(Clone, Copy)]
 pub struct Port {
@@ -181,7 +178,7 @@ unsafe impl Queues for Opened {
             listener.reuse_address()?;
         }
         listener.bind(at)?;
-        listener.listen(BACKLOG)?;
+        listener.listen(ibv::MOST_REQUESTS)?;
         let address = listener.local_address().unwrap_or(at);
         self.listener = Some(listener);
         Ok(address)
@@ -196,7 +193,8 @@ unsafe impl Queues for Opened {
     fn event(&self) -> Result<Option<Event>> {
         let Some(event) = self.events.next()? else { return Ok(None) };
         let request = event.request.map(|id| self.connection(id));
-        Ok(Some(Event { kind: event.kind, id: event.id, request, private_data: event.private_data }))
+        let (kind, id, status, private_data) = (event.kind, event.id, event.status, event.private_data);
+        Ok(Some(Event { kind, id, request, status, private_data }))
     }
 
     unsafe fn receive(&self, id: u64, into: Segment) -> Result<()> {
