@@ -160,13 +160,19 @@ impl Fabric {
         let status = if is_there { Status::SUCCESS } else { super::fabric::LOCAL_PROTECTION };
         if is_there {
             let mut bytes = route_header(gid, posted.to).to_vec();
+            // Ethernet has no local identifiers, and nothing writes the bytes before a header of IPv4.
+            let (lid, garbage) = (self.draw() as u16, self.draw().to_ne_bytes());
+            if bytes[0] == 0 {
+                bytes[..8].copy_from_slice(&garbage);
+                bytes[0] = 0x60 | garbage[0] & 0xF;
+            }
             let (from, len) = (posted.from.addr.cast_const(), posted.from.len as usize);
             bytes.resize(GRH + len, 0);
             // SAFETY: registered memory that is lent until the send has ended.
             unsafe { super::fabric::device_copy(from, bytes[GRH..].as_mut_ptr(), len) };
             let len = bytes.len();
             let (data, has_route) = (posted.data, true);
-            let forged = Forged { bytes, len, source_qp: qp, has_route, data, ..Forged::default() };
+            let forged = Forged { bytes, len, source_qp: qp, lid, has_route, data, ..Forged::default() };
             // The network makes a copy for each member of a group, and may lose any.
             let to: Vec<(u32, [u8; 16])> = match posted.qp {
                 MULTICAST => {
@@ -245,7 +251,8 @@ impl Datagrams for Handle {
     fn port(&self, ip: IpAddr) -> Result<UdPort> {
         let plan = self.0.lock().plan;
         let (queue, completions) = (plan.requests, plan.completions);
-        Ok(UdPort { gid: gid(ip), lid: 0, mtu: MTU, queue, completions, groups: GROUPS })
+        let (gid, lid, is_ethernet, mtu) = (gid(ip), 0, true, MTU);
+        Ok(UdPort { gid, lid, is_ethernet, mtu, queue, completions, groups: GROUPS })
     }
 
     fn open(&self, ip: IpAddr, sizes: UdSizes) -> Result<Box<dyn UdQueues>> {

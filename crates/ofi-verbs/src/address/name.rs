@@ -66,17 +66,45 @@ pub fn service(address: &Address) -> u16 {
     }
 }
 
-/// The sender's GID in the route header of a datagram. `None` if there is none.
-pub fn source(header: &[u8; GRH]) -> Option<[u8; 16]> {
-    match header[0] >> 4 {
-        6 => Some(std::array::from_fn(|index| header[8 + index])),
-        // An IPv4 header is at the end of the header's space (RoCE version 2).
-        _ if header[20] >> 4 == 4 => {
+/// The sender's GID in the route header of a datagram to the port of GID `own`, or to a group. `None` if there is none.
+///
+/// The header is that of IPv6 or InfiniBand, or of IPv4 (RoCE version 2) in the last 20 bytes of its space. Then the
+/// bytes before it are undefined: those of an earlier datagram, which may look like the other header. The destination
+/// decides; of a datagram to another GID of the port, the checksum, as in the kernel (`ib_get_rdma_header_version`).
+pub fn source(header: &[u8; GRH], own: &[u8; 16]) -> Option<[u8; 16]> {
+    let is_whole = header[0] >> 4 == 6;
+    let is_short = header[SHORT] >> 4 == 4;
+    let is_short = match (is_whole, is_short) {
+        (true, true) => {
+            let to_own = header[24..] == own[..] || header[24] == 0xFF;
+            let [a, b, c, d] = [36, 37, 38, 39].map(|at| header[at]);
+            let to = Ipv4Addr::new(a, b, c, d);
+            match (to_own, to.is_multicast() || to.to_ipv6_mapped().octets() == *own) {
+                (false, true) => true,
+                (true, false) => false,
+                _ => header[SHORT] == 0x45 && has_checksum(&header[SHORT..]),
+            }
+        }
+        (_, is_short) => is_short,
+    };
+    match (is_short, is_whole) {
+        (true, _) => {
             let ip = Ipv4Addr::new(header[32], header[33], header[34], header[35]);
             Some(ip.to_ipv6_mapped().octets())
         }
-        _ => None,
+        (false, true) => Some(std::array::from_fn(|index| header[8 + index])),
+        (false, false) => None,
     }
+}
+
+/// Where a header of IPv4 begins.
+const SHORT: usize = 20;
+
+/// Whether the checksum of an IPv4 header is right (RFC 1071).
+fn has_checksum(header: &[u8]) -> bool {
+    let words = header.chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let sum: u32 = words.sum();
+    (sum & 0xFFFF) + (sum >> 16) == 0xFFFF
 }
 
 #[cfg(test)]
@@ -104,11 +132,43 @@ mod tests {
         let mut header = [0; GRH];
         header[0] = 0x60;
         header[8..24].copy_from_slice(&[9; 16]);
-        assert_eq!(source(&header), Some([9; 16]));
+        assert_eq!(source(&header, &[8; 16]), Some([9; 16]));
         let mut header = [0; GRH];
         header[20] = 0x45;
         header[32..36].copy_from_slice(&[10, 77, 0, 1]);
-        assert_eq!(source(&header), Some(Ipv4Addr::new(10, 77, 0, 1).to_ipv6_mapped().octets()));
-        assert_eq!(source(&[0; GRH]), None);
+        assert_eq!(source(&header, &[8; 16]), Some(mapped([10, 77, 0, 1])));
+        assert_eq!(source(&[0; GRH], &[8; 16]), None);
+    }
+
+    fn mapped(ip: [u8; 4]) -> [u8; 16] {
+        Ipv4Addr::from(ip).to_ipv6_mapped().octets()
+    }
+
+    /// A slot holds what an earlier datagram left there.
+    #[test]
+    fn an_older_header_in_front_of_one_of_ipv4_names_nobody() {
+        let own = mapped([10, 77, 0, 2]);
+        let mut header = [0; GRH];
+        header[0] = 0x60;
+        header[8..24].copy_from_slice(&[9; 16]);
+        header[20] = 0x45;
+        header[32..36].copy_from_slice(&[10, 77, 0, 1]);
+        for to in [[10, 77, 0, 2], [239, 1, 2, 3]] {
+            header[36..].copy_from_slice(&to);
+            assert_eq!(source(&header, &own), Some(mapped([10, 77, 0, 1])), "{to:?}");
+        }
+        // To another address of the port: the example of a checksum in RFC 1071's way.
+        header[20..].copy_from_slice(&[
+            0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xB8, 0x61, 192, 168, 0, 1, 192, 168, 0, 199,
+        ]);
+        assert_eq!(source(&header, &own), Some(mapped([192, 168, 0, 1])));
+        header[31] ^= 1;
+        assert_ne!(source(&header, &own), Some(mapped([192, 168, 0, 1])));
+        // A sender of IPv6 whose GID has the look of an IPv4 header.
+        let own = [0xFD; 16];
+        let mut header = [0x60; GRH];
+        header[8..24].copy_from_slice(&[0x45; 16]);
+        header[24..].copy_from_slice(&own);
+        assert_eq!(source(&header, &own), Some([0x45; 16]));
     }
 }

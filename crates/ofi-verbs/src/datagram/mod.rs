@@ -85,6 +85,7 @@ pub struct Datagrams {
     /// delivered.
     prefixes: [usize; 2],
     name: Name,
+    is_ethernet: bool,
     /// The name at this host's name server, if the endpoint has a service.
     _registered: Option<Registered>,
     waiter: Waiter,
@@ -149,6 +150,7 @@ impl Datagrams {
             longest: info.ep_attr.max_msg_size.min(port.mtu),
             prefixes: [info.tx_attr.mode, info.rx_attr.mode].map(|mode| prefix(info, mode)),
             name,
+            is_ethernet: port.is_ethernet,
             _registered: Registered::new(service, &name.encode()),
             counts: DatagramCounts::default(),
             _domain: Arc::clone(domain),
@@ -355,8 +357,9 @@ impl Datagrams {
         };
         // SAFETY: the device has written the slot, and does not write to it until it is posted again.
         let header = unsafe { &*at.cast_const().cast::<[u8; GRH]>() };
-        let gid = if entry.has_route { source(header) } else { Some([0; 16]) };
-        let name = gid.map(|gid| Name { gid, qp: entry.source_qp, lid: entry.lid });
+        let gid = if entry.has_route { source(header, &self.name.gid) } else { Some([0; 16]) };
+        let lid = if self.is_ethernet { 0 } else { entry.lid };
+        let name = gid.map(|gid| Name { gid, qp: entry.source_qp, lid });
         let peer = self.source(host, name);
         let [_, delivered] = self.prefixes;
         let arrived = Arrived {

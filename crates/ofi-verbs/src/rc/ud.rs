@@ -17,6 +17,8 @@ pub struct UdPort {
     pub gid: [u8; 16],
     /// Its address in its subnet (InfiniBand).
     pub lid: u16,
+    /// Whether it is Ethernet (RoCE), whose datagrams carry no such addresses: some devices report anything there.
+    pub is_ethernet: bool,
     /// Longest datagram in bytes.
     pub mtu: usize,
     /// Maximum number of sends, or receives, on a queue pair.

@@ -21,7 +21,8 @@ use super::{Error, Result, Segment, WorkCompletion};
 pub fn port(context: ibv::Context, number: u8, gid: Gid) -> Result<UdPort> {
     let (info, port) = (context.query()?, context.port(number)?);
     let (queue, completions) = (info.max_queue, info.max_completions);
-    Ok(UdPort { gid: gid.0, lid: port.lid, mtu: port.mtu, queue, completions, groups: info.max_groups })
+    let (mtu, lid, is_ethernet) = (port.mtu, port.lid, port.ethernet);
+    Ok(UdPort { gid: gid.0, lid, is_ethernet, mtu, queue, completions, groups: info.max_groups })
 }
 
 impl Datagrams for System {
