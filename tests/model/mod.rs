@@ -43,6 +43,11 @@ pub trait Fabric {
     /// Makes something between two endpoints fail. They continue.
     fn cut(&self, random: &mut Random, from: &Address, to: &Address);
 
+    /// Whether endpoints send again what [`Fabric::cut`] made fail, so that only accesses may fail.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// Whether a write must request that it is in memory when it is reported.
     fn places_late(&self) -> bool {
         false
@@ -114,6 +119,8 @@ struct Model<'a> {
     ops: Vec<Op>,
     /// Pairs of lives whose operations may fail, in addition to those with a stopped one.
     troubled: Vec<(usize, usize)>,
+    /// Whether any access may fail.
+    is_cut: bool,
 }
 
 impl<'a> Model<'a> {
@@ -122,7 +129,7 @@ impl<'a> Model<'a> {
         let mut random = Random(seed);
         fabric.begin(&mut random, seed);
         let (lives, nodes, ops, troubled) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut model = Self { fabric, random, lives, nodes, ops, troubled };
+        let mut model = Self { fabric, random, lives, nodes, ops, troubled, is_cut: false };
         model.go();
         // Endpoints close while idle, one after the other.
         model.lives.clear();
@@ -206,7 +213,10 @@ impl<'a> Model<'a> {
                         break other;
                     }
                 };
-                self.troubled.push((life, other));
+                match self.fabric.repeats() {
+                    true => self.is_cut = true,
+                    false => self.troubled.push((life, other)),
+                }
                 self.fabric.cut(&mut self.random, &self.lives[life].name, &self.lives[other].name);
             }
             Trouble::Withdraw => self.withdraw(life),
@@ -238,6 +248,11 @@ impl<'a> Model<'a> {
             || self.lives[other].stopped
             || self.troubled.contains(&(one, other))
             || self.troubled.contains(&(other, one))
+    }
+
+    /// Whether a device's access may have been cut.
+    fn may_be_cut(&self, op: &Op) -> bool {
+        self.is_cut && !matches!(op.kind, Kind::Send { .. } | Kind::Add { .. } | Kind::Count { .. })
     }
 
     fn length(&mut self) -> usize {
@@ -413,7 +428,8 @@ impl<'a> Model<'a> {
             return self.received(at, context - RECEIVE, event);
         }
         let id = context - 1;
-        let (op, troubled) = (&self.ops[id], self.is_troubled(self.ops[id].from, self.ops[id].to));
+        let op = &self.ops[id];
+        let troubled = self.is_troubled(op.from, op.to) || self.may_be_cut(op);
         // An injected operation is reported as done when it is posted. If it fails later, that is reported too.
         let open = op.ended.is_none() || (op.injected && matches!(event, Event::Failed(_)));
         assert!(op.from == at && open, "one end: {op:?} {event:?}");
@@ -474,7 +490,7 @@ impl<'a> Model<'a> {
             if is_there && op.ended.is_none() {
                 return Some(format!("the end of {id}: {op:?}"));
             }
-            let troubled = self.is_troubled(op.from, op.to);
+            let troubled = self.is_troubled(op.from, op.to) || self.may_be_cut(op);
             let missing = match op.kind {
                 Kind::Send { .. } => op.arrived == 0,
                 Kind::Write { told, .. } => told && op.told == 0,

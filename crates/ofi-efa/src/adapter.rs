@@ -36,6 +36,8 @@ pub enum Mark {
     Op(SlotId),
     /// A message that was reported as sent.
     Detached,
+    /// The packet under this number that failed before, with a mark of its own.
+    Repeat(u32),
 }
 
 /// A packet in a slot.

@@ -1,5 +1,5 @@
-//! Atomic operations. The memory's owner executes them in order with the peer's messages. The device delivers a packet
-//! once, and each message id is processed once, so an operation is executed once.
+//! Atomic operations. The memory's owner executes them in order with the peer's messages. Each message id is processed
+//! once, so an operation is executed once, even if its packet is repeated.
 
 use ofi_api::{AtomicKind, Datatype, Errno, FiOp, Result};
 use ofi_core::atomic::{Executor, Sent};
@@ -13,6 +13,7 @@ use crate::common::Common;
 use crate::moving::{iovs, pieces};
 use crate::op::{Op, Work};
 use crate::peer::{Broken, NextStep, Peer};
+use crate::ranges::Ranges;
 use crate::wire::{Answer, Atomic, Control, kind};
 
 /// Whether C's endpoints lack this type: they support none of 16 bytes or more, and crash on such an operation
@@ -63,7 +64,9 @@ impl Peer {
         let op = match executor.fetches() {
             true => {
                 let pieces = out.results.into();
-                Op { work: Work::In { pieces, len, got: 0, cleared: len, peer_id: None }, ..Op::packed(true) }
+                let arrived = Ranges::default();
+                let work = Work::In { pieces, len, got: 0, arrived, cleared: len, peer_id: None };
+                Op { work, ..Op::packed(true) }
             }
             false => Op::packed(true),
         };

@@ -120,6 +120,8 @@ pub struct EndpointCounts {
     pub sent: u64,
     pub received: u64,
     pub not_ready: u64,
+    pub failed: u64,
+    pub repeated: u64,
     pub early: u64,
     pub stalls: u64,
     pub malformed: u64,

@@ -141,6 +141,7 @@ impl EfaEndpoint {
                 peer = %address::named(&lane.address), "a peer has restarted: another has its queue pair"
             );
             self.former.insert(lane.address);
+            lane.is_replaced = true;
             lane.ending.get_or_insert(Errno::ECONNRESET);
             self.common.hold(&mut lane.is_dirty, old);
         }
@@ -275,7 +276,8 @@ impl EfaEndpoint {
         if !self.common.resting.is_empty() {
             for peer in std::mem::take(&mut self.common.resting) {
                 let lane = &mut self.lanes[peer as usize];
-                if lane.rests_until().is_some() {
+                lane.is_resting = lane.rests_until().is_some();
+                if lane.is_resting {
                     self.common.resting.push(peer);
                     self.common.hold(&mut lane.is_dirty, peer);
                 }
@@ -368,6 +370,13 @@ impl EfaEndpoint {
         bytes: &[u8],
     ) {
         let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        if let Packet::Restart { round, answer } = *packet {
+            return lane.take_restart(common, peer, round, answer);
+        }
+        if lane.is_restarting() {
+            common.counts.stale += 1; // from before
+            return;
+        }
         if lane.dead.is_some() || lane.ending.is_some() {
             common.counts.stale += 1;
             lane.dismiss(common, peer, packet);
@@ -395,22 +404,31 @@ impl EfaEndpoint {
                         lane.control(common, peer, Control::Receipt { send_id, msg_id });
                     }
                 }
+                lane.resolve_failed(common, host, peer);
                 learned
             }
             Packet::Message(message) => lane.take_ordered(common, host, peer, message.msg_id, packet, bytes),
             Packet::Atomic(atomic) => lane.take_ordered(common, host, peer, atomic.msg_id, packet, bytes),
             Packet::Note { msg_id, .. } => lane.take_ordered(common, host, peer, *msg_id, packet, bytes),
-            Packet::Write(write) => lane.take_write(common, host, peer, write).map(|flow| {
-                if flow == NextStep::Stop {
-                    common.counts.stalls += 1;
-                    lane.late.push_back(bytes.into());
-                }
-            }),
-            Packet::Read(read) => lane.take_read(common, host, peer, read),
+            Packet::Write(write) => match lane.is_repeated(write.number) {
+                Ok(false) => lane.take_write(common, host, peer, write).map(|flow| {
+                    if flow == NextStep::Stop {
+                        common.counts.stalls += 1;
+                        lane.late.push_back(bytes.into());
+                    }
+                }),
+                repeated => repeated.map(|_| common.counts.stale += 1),
+            },
+            Packet::Read(read) => match lane.is_repeated(read.number) {
+                Ok(false) => lane.take_read(common, host, peer, read),
+                repeated => repeated.map(|_| common.counts.stale += 1),
+            },
             Packet::Pause(number) => {
                 lane.pauses(*number);
                 Ok(())
             }
+            // Handled above.
+            Packet::Restart { .. } => Ok(()),
             Packet::Bye => {
                 lane.ending.get_or_insert(Errno::ECONNRESET);
                 common.hold(&mut lane.is_dirty, peer);
@@ -483,7 +501,8 @@ impl EfaEndpoint {
         let owing: FxHashSet<PeerId> = self.common.ids.iter().map(Entry::peer).collect();
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
             let peer = peer as PeerId;
-            let owes = lane.outstanding > 0 || owing.contains(&peer);
+            // A peer that has asked this end to pause owes the word to resume.
+            let owes = lane.outstanding > 0 || owing.contains(&peer) || lane.paused & 1 != 0;
             // The device reports whether packets in flight arrive, and a queued packet serves as a probe.
             let asks = lane.inflight > 0 || !lane.may_send_now();
             if lane.dead.is_some() || !owes || asks {
@@ -561,7 +580,10 @@ impl EfaEndpoint {
         let rests = common.resting.iter().filter_map(|&peer| self.lanes[peer as usize].rests_until()).min();
         let owed = !self.common.direct
             && (self.common.ids.len() > 0
-                || self.lanes.iter().any(|lane| lane.outstanding > 0 && lane.dead.is_none()));
+                || self
+                    .lanes
+                    .iter()
+                    .any(|lane| (lane.outstanding > 0 || lane.paused & 1 != 0) && lane.dead.is_none()));
         let probe = owed.then(|| now + PROBE);
         if owed {
             self.polls = POLLS_PER_CLOCK_READ - 1; // the next poll reads the clock

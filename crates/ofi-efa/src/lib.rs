@@ -32,6 +32,7 @@ mod op;
 mod options;
 mod peer;
 mod provider;
+mod ranges;
 mod read;
 mod region;
 mod rma;

@@ -10,6 +10,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{PeerId, RemoteData};
 
 use crate::domain::Local;
+use crate::ranges::Ranges;
 use crate::srd::Status;
 use crate::wire::{Iov, Iovs};
 
@@ -30,6 +31,8 @@ pub struct Incoming {
     /// Total bytes.
     pub len: usize,
     pub got: usize,
+    /// The parts that have arrived.
+    pub arrived: Ranges,
     /// Bytes that the peer was cleared to send.
     pub cleared: usize,
     /// The sender's number of the payload.
@@ -52,6 +55,7 @@ impl Incoming {
             target: Target::Nowhere,
             len,
             got: 0,
+            arrived: Ranges::default(),
             cleared: 0,
             send_id,
             receipt: None,

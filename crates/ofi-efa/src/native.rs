@@ -242,12 +242,12 @@ impl Peer {
                 transfer.todo.push_back(request.step);
                 self.accessing.push_back(id);
             }
-            Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => {
+            status => {
                 transfer.failed.get_or_insert(status);
-                self.lost();
-            }
-            Status::BadAddress | Status::UnknownPeer | Status::Refused(_) | Status::Failed(_) => {
-                transfer.failed.get_or_insert(status);
+                // This end's queue pair has failed, and nothing reaches any peer.
+                if status == Status::Flushed && !common.direct {
+                    self.lost();
+                }
             }
         }
         if transfer.failed.is_some() || self.ending.is_some() || self.dead.is_some() {
@@ -356,6 +356,7 @@ impl Peer {
             Status::UnknownPeer => Errno::ENOTCONN, // as C's provider reports it
             Status::Refused(errno) => errno,
             Status::NoDestination => Errno::ECONNREFUSED,
+            Status::Unresponsive | Status::Flushed => Errno::ECONNRESET,
             _ if self.ending.is_some() || self.dead.is_some() => Errno::ECONNRESET,
             _ => Errno::EIO,
         }

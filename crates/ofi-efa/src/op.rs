@@ -4,6 +4,7 @@ use ofi_api::{Piece, RemotePiece};
 use ofi_core::transport::{Payload, PeerId, RemoteData};
 
 use crate::held::InUse;
+use crate::ranges::Ranges;
 use crate::srd::{Region, Remote};
 use crate::wire::Message;
 
@@ -38,6 +39,8 @@ pub enum Work {
         pieces: Box<[Piece]>,
         len: usize,
         got: usize,
+        /// The parts that have arrived.
+        arrived: Ranges,
         /// Bytes that the peer was cleared to send.
         cleared: usize,
         /// The peer's number of the operation, once known.

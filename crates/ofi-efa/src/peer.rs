@@ -2,6 +2,8 @@
 
 mod insertion;
 mod parting;
+mod repeats;
+mod restart;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -18,6 +20,7 @@ use crate::adapter::{Mark, Packet};
 use crate::common::{Common, Entry};
 use crate::moving::Incoming;
 use crate::op::{Op, Work};
+use crate::ranges::Ranges;
 use crate::srd::{Action, Status, To};
 use crate::window::Window;
 use crate::wire::{
@@ -59,7 +62,8 @@ pub struct Accesses {
 /// A write of no bytes, which a peer or its device answers.
 pub fn nothing() -> Write<'static> {
     let form = WriteForm::Eager(&[]);
-    Write { remote: Iovs::default(), data: None, confirm: false, send_id: 0, own: Own::default(), form }
+    let own = Own::default();
+    Write { remote: Iovs::default(), data: None, confirm: false, send_id: 0, own, number: 0, form }
 }
 
 /// Maximum number of queued bytes for a peer.
@@ -106,6 +110,19 @@ pub struct Peer {
     rest: Option<Instant>,
     /// The length of the next back-off.
     pause: Duration,
+    /// Packets that failed, and are sent again before anything else.
+    repeats: Option<Box<repeats::Repeats>>,
+    /// The number of the next packet that is sent again.
+    repeated: u32,
+    /// How often both ends have begun anew.
+    round: u32,
+    /// Whether the next packet waits until the device has no packet of before.
+    restarts_after_drain: bool,
+    /// The round in which this end begins anew after everything with the peer has ended.
+    reborn: Option<u32>,
+    /// Number of remote accesses whose packets the peer may recognize, and those of the peer that have arrived.
+    pub next_access: u64,
+    pub accesses: Ranges,
     /// Bytes in `queue`.
     waiting: usize,
     /// Number of packets under way.
@@ -146,10 +163,16 @@ pub struct Peer {
     pub is_met: bool,
     /// Whether the peer is in [`Common::stalled`].
     pub is_stalled: bool,
+    /// Whether the peer is in [`Common::resting`].
+    pub is_resting: bool,
     /// Set if the peer is lost: the error of its pending operations.
     pub ending: Option<Errno>,
-    /// Whether the peer is lost for good: no endpoint uses its address any more.
+    /// Whether the peer is lost until the application inserts its address again: the error of later operations.
     pub dead: Option<Errno>,
+    /// The insertion of the peer's address when the peer was lost.
+    dead_since: Option<u64>,
+    /// Whether another peer has taken over the queue pair, so that the peer is lost for good.
+    pub is_replaced: bool,
 }
 
 impl Peer {
@@ -173,6 +196,13 @@ impl Peer {
             again: VecDeque::new(),
             rest: None,
             pause: REST.0,
+            repeats: None,
+            repeated: 0,
+            round: 0,
+            restarts_after_drain: false,
+            reborn: None,
+            next_access: 0,
+            accesses: Ranges::default(),
             waiting: 0,
             inflight: 0,
             window: Window::default(),
@@ -195,8 +225,11 @@ impl Peer {
             told: Told::default(),
             is_met: false,
             is_stalled: false,
+            is_resting: false,
             ending: None,
             dead: None,
+            dead_since: None,
+            is_replaced: false,
         }
     }
 
@@ -320,7 +353,7 @@ impl Peer {
 
     /// Posts queued packets while slots are free. `false`: packets are still queued that do not wait for the peer.
     pub fn flush<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) -> bool {
-        self.rise(common);
+        self.rise(common, peer);
         if !self.is_free() {
             return true;
         }
@@ -361,12 +394,23 @@ impl Peer {
     }
 
     /// Resends packets that found no receive, once the back-off is over.
-    fn rise(&mut self, common: &mut Common) {
+    fn rise(&mut self, common: &mut Common, peer: PeerId) {
         if self.rest.is_some_and(|until| common.adapter.now() >= until) {
             self.rest = None;
             while let Some(packet) = self.again.pop_front() {
                 self.post(common, packet);
             }
+            if self.repeats.is_some() {
+                self.repeat(common, peer);
+            }
+        }
+    }
+
+    /// Posts nothing to the peer before this time.
+    fn rest_until(&mut self, common: &mut Common, peer: PeerId, until: Instant) {
+        self.rest = Some(until);
+        if !std::mem::replace(&mut self.is_resting, true) {
+            common.resting.push(peer);
         }
     }
 
@@ -398,11 +442,7 @@ impl Peer {
                 self.rest(common, peer);
             }
             Status::NotReady => common.adapter.give_slot(packet.slot),
-            _ => {
-                common.adapter.give_slot(packet.slot);
-                tracing::debug!(target: "ofi::efa::ep_data", ?status, to = ?self.address, "a packet did not arrive");
-                self.lost();
-            }
+            _ => self.failed(common, host, packet, status),
         }
         if self.dead.is_some() {
             // If the packet was the handshake, this end sends it again when the peer's next packet arrives.
@@ -420,13 +460,14 @@ impl Peer {
     /// Starts the back-off: the peer has no receives.
     pub fn rest(&mut self, common: &mut Common, peer: PeerId) {
         common.counts.not_ready += 1;
-        if self.rest.is_none() {
+        // The packet that is sent again may be the one that finds no receive.
+        if self.rest.is_none() || self.repeats.is_some() {
             if self.pause == REST.0 {
                 self.log_rest();
             }
-            self.rest = Some(common.adapter.now() + self.pause);
+            let until = common.adapter.now() + self.pause;
+            self.rest_until(common, peer, until);
             self.pause = (self.pause * 2).min(REST.1);
-            common.resting.push(peer);
         }
     }
 
@@ -483,7 +524,7 @@ impl Peer {
         self.pause = REST.0;
     }
 
-    /// Handles the device's report that the peer is gone.
+    /// Gives up the peer, which its device cannot reach. On fabric `efa-direct` requests end one by one.
     pub fn lost(&mut self) {
         let lost = if self.features.is_some() { Errno::ECONNRESET } else { Errno::ECONNREFUSED };
         self.ending.get_or_insert(lost);
@@ -498,6 +539,10 @@ impl Peer {
         match mark {
             Mark::Nothing => {}
             Mark::Detached => self.detached = self.detached.saturating_sub(1),
+            Mark::Repeat(number) => {
+                let mark = self.has_arrived(common, peer, number);
+                self.arrived(common, host, peer, mark);
+            }
             Mark::Op(id) => {
                 if let Some(op) = host.op(peer, id) {
                     op.unacked = op.unacked.saturating_sub(1);
@@ -582,13 +627,14 @@ impl Peer {
 
     /// Whether a closing endpoint waits for this peer.
     pub fn is_awaited(&self) -> bool {
-        let owes = self.detached > 0 || self.inflight > 0 || !self.queue.is_empty() || !self.again.is_empty();
+        let queued = !self.queue.is_empty() || !self.again.is_empty() || self.repeats.is_some();
+        let owes = self.detached > 0 || self.inflight > 0 || queued;
         self.dead.is_none() && self.ending.is_none() && owes
     }
 
     /// Posts only queued packets, because this end is closing.
     pub fn flush_frames(&mut self, common: &mut Common, peer: PeerId) {
-        self.rise(common);
+        self.rise(common, peer);
         while self.is_free()
             && let Some(frame) = self.queue.pop_front()
         {

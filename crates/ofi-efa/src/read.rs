@@ -209,7 +209,9 @@ impl Peer {
         let Some(id) = self.operation(common, peer, send_id) else { return Ok(()) };
         let Some(op) = host.op(peer, id) else { return Ok(()) };
         if !matches!(op.work, Work::Lent(_)) {
-            return Err(Broken);
+            // A repeated report, or a wrong one.
+            common.counts.stale += 1;
+            return Ok(());
         }
         let Work::Lent(lent) = std::mem::replace(&mut op.work, Work::Packed) else { return Err(Broken) };
         let Lent { payload, runt, regions, .. } = *lent;
@@ -243,7 +245,9 @@ impl Peer {
             return Ok(());
         };
         if !matches!(op.work, Work::Lent(_)) {
-            return Err(Broken);
+            // A repeated request, or a wrong one.
+            common.counts.stale += 1;
+            return Ok(());
         }
         let Work::Lent(lent) = std::mem::replace(&mut op.work, Work::Packed) else { return Err(Broken) };
         let Lent { payload, len, runt, mut message, regions } = *lent;

@@ -12,6 +12,7 @@ use crate::common::{Common, Entry};
 use crate::moving::{Answering, Incoming, Target, iovs, pieces};
 use crate::op::{Op, Work};
 use crate::peer::{Broken, NextStep, PacketStream, Peer};
+use crate::ranges::Ranges;
 use crate::transfer::grant;
 use crate::wire::{Control, Iovs, Own, Read, Write, WriteForm};
 
@@ -84,6 +85,7 @@ impl Peer {
             confirm: true,
             send_id: number,
             own,
+            number: self.next_number(),
             form: WriteForm::Eager(&[]),
         };
         if len > common.adapter.mtu - write.encode(self.origin(common)).bytes().len() {
@@ -136,14 +138,35 @@ impl Peer {
         let recv_id = common.ids.insert(Entry::Op(peer, id)).ok_or(Errno::EAGAIN)?;
         let cleared = grant(common).min(len);
         if let Some(op) = host.op(peer, id) {
-            let work = Work::In { pieces, len, got: 0, cleared, peer_id: None };
+            let arrived = Ranges::default();
+            let work = Work::In { pieces, len, got: 0, arrived, cleared, peer_id: None };
             *op = Op { work, id: recv_id, ..Op::packed(true) };
         }
         // Maximum bytes of an answer in one packet. The largest header before its data has 24 bytes.
         let short = len <= common.adapter.mtu - 24;
-        let read = Read { remote, len, recv_id, cleared: (!short).then_some(cleared as u32) };
+        let cleared = (!short).then_some(cleared as u32);
+        let read = Read { remote, len, recv_id, cleared, number: self.next_number() };
         self.packet(common, peer, &read.encode(self.origin(common)), 0, Mark::Op(id), |_| {});
         Ok(())
+    }
+
+    /// The number of the next access, for a peer that understands it.
+    fn next_number(&mut self) -> u64 {
+        if self.is_own() != Some(true) {
+            return 0;
+        }
+        self.next_access += 1;
+        self.next_access
+    }
+
+    /// Whether an access of the peer was executed already, and its packet was repeated.
+    ///
+    /// # Errors
+    /// If the peer left out too many numbers.
+    pub fn is_repeated(&mut self, number: u64) -> Result<bool, Broken> {
+        let Some(before) = number.checked_sub(1) else { return Ok(false) };
+        let number = usize::try_from(before).map_err(|_| Broken)?;
+        Ok(!self.accesses.add(number, number + 1).map_err(|_| Broken)?)
     }
 
     /// Executes a write of the peer, or starts to.

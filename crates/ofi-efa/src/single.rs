@@ -267,9 +267,12 @@ impl Peer {
                     return common.hold(&mut self.is_dirty, peer);
                 }
             }
-            Status::NoDestination | Status::Unresponsive | Status::Flushed | Status::NotReady => self.lost(),
+            // This end's queue pair has failed, and nothing reaches any peer.
+            Status::Flushed if !common.direct => self.lost(),
             Status::Done => self.took(),
-            Status::BadAddress | Status::UnknownPeer | Status::Refused(_) | Status::Failed(_) => {}
+            // Whether a request was executed is unknown if nobody has answered. To repeat it could undo what the peer's
+            // program did since, so it ends with an error, and nothing else does.
+            _ => {}
         }
         self.finish_alone(common, host, (peer, id), status);
         if self.ending.is_some() || self.dead.is_some() {

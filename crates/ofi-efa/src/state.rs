@@ -252,6 +252,8 @@ unsafe impl TransportEndpoint<Efa> for EndpointState {
         add("efa_doorbells", common.adapter.doorbells, "doorbells rung for requests");
         add("efa_received", counts.received, "packets received");
         add("efa_not_ready", counts.not_ready, "packets resent because the receiver had no receive posted");
+        add("efa_failed", counts.failed, "packets that the device could not deliver, or not confirm");
+        add("efa_repeated", counts.repeated, "of those, packets that were sent again");
         add("efa_early", counts.early, "packets that arrived out of order, ahead of their turn");
         add("efa_stalls", counts.stalls, "messages and reports that waited for room in this endpoint");
         add("efa_refused", counts.refused, "accesses by peers that this end refused");

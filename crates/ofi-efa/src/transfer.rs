@@ -11,6 +11,7 @@ use crate::common::{Common, Entry, accessor};
 use crate::moving::{Incoming, Target};
 use crate::op::Work;
 use crate::peer::{Broken, PacketStream, Peer};
+use crate::ranges::Ranges;
 use crate::wire::{Abandoned, Control, Features, Form};
 
 /// Maximum bytes that one CTS clears.
@@ -44,15 +45,22 @@ impl Peer {
 
     /// Gives a transfer a number, and clears its first data.
     pub fn clear_new(&mut self, common: &mut Common, mut incoming: Incoming) {
-        let len = grant(common).min(incoming.len - incoming.got);
-        incoming.cleared = incoming.got + len;
+        let (before, len) = (incoming.got, grant(common).min(incoming.len - incoming.got));
+        incoming.arrived = Ranges::before(before);
+        incoming.cleared = before + len;
         let (peer, send_id) = (incoming.peer, incoming.send_id);
         // A million transfers are in flight: this end cannot clear another, and gives up the sender's peer.
         let Some(recv_id) = common.ids.insert(Entry::Incoming(incoming)) else {
             self.ending.get_or_insert(Errno::ENOMEM);
             return common.hold(&mut self.is_dirty, peer);
         };
-        self.control(common, peer, Control::Cts { send_id, recv_id, len: len as u64, read: false });
+        let before = self.is_numbered(before);
+        self.control(common, peer, Control::Cts { send_id, recv_id, len: len as u64, read: false, before });
+    }
+
+    /// The number of bytes that were cleared before, for a peer that understands it.
+    fn is_numbered(&self, before: usize) -> Option<u64> {
+        (self.is_own() == Some(true)).then_some(before as u64)
     }
 
     /// Processes data that this end has cleared.
@@ -69,10 +77,13 @@ impl Peer {
         match common.ids.get_mut(recv_id).filter(|entry| entry.peer() == peer) {
             Some(&mut Entry::Op(_, id)) => self.take_answer(common, host, peer, id, offset, bytes, answerer),
             Some(Entry::Incoming(incoming)) => {
-                if bytes.len() > incoming.cleared - incoming.got.min(incoming.cleared) || bytes.is_empty() {
-                    return Err(Broken);
+                let end = offset.checked_add(bytes.len()).filter(|&end| end <= incoming.len);
+                let Some(end) = end.filter(|_| !bytes.is_empty()) else { return Err(Broken) };
+                if !incoming.arrived.add(offset, end).map_err(|_| Broken)? {
+                    common.counts.stale += 1;
+                    return Ok(());
                 }
-                if offset.checked_add(bytes.len()).is_none_or(|end| end > incoming.len) {
+                if bytes.len() > incoming.cleared - incoming.got.min(incoming.cleared) {
                     return Err(Broken);
                 }
                 let Some(Entry::Incoming(mut incoming)) = common.ids.remove(recv_id) else {
@@ -92,9 +103,12 @@ impl Peer {
                 }
                 Ok(())
             }
-            // The transfer was given up.
+            // The transfer was given up, or the packet was repeated.
             _ => {
                 common.counts.stale += 1;
+                if let Some(send_id) = answerer {
+                    self.disown(common, peer, send_id);
+                }
                 Ok(())
             }
         }
@@ -115,12 +129,17 @@ impl Peer {
         let grant = grant(common);
         let Some(op) = host.op(peer, id) else { return Ok(()) };
         let number = op.id;
-        let Work::In { pieces, len, got, cleared, peer_id } = &mut op.work else { return Err(Broken) };
+        let Work::In { pieces, len, got, arrived, cleared, peer_id } = &mut op.work else {
+            return Err(Broken);
+        };
         let end = offset.checked_add(bytes.len()).filter(|&end| end <= *len).ok_or(Broken)?;
-        if bytes.len() > *len - *got || (bytes.is_empty() && *len > 0) {
+        if bytes.is_empty() && *len > 0 {
             return Err(Broken);
         }
-        debug_assert!(end <= *len);
+        if !bytes.is_empty() && !arrived.add(offset, end).map_err(|_| Broken)? {
+            common.counts.stale += 1;
+            return Ok(());
+        }
         // SAFETY: `bytes` is readable; the pieces are lent until the operation ends.
         unsafe { copy::scatter(bytes.as_ptr(), bytes.len(), pieces, offset) };
         *got += bytes.len();
@@ -131,9 +150,10 @@ impl Peer {
         } else if *got >= *cleared
             && let Some(send_id) = *peer_id
         {
-            let more = grant.min(*len - *got);
-            *cleared = *got + more;
-            let cts = Control::Cts { send_id, recv_id: number, len: more as u64, read: true };
+            let (before, more) = (*got, grant.min(*len - *got));
+            *cleared = before + more;
+            let before = self.is_numbered(before);
+            let cts = Control::Cts { send_id, recv_id: number, len: more as u64, read: true, before };
             self.control(common, peer, cts);
         }
         Ok(())
@@ -210,8 +230,8 @@ impl Peer {
         control: &Control<'_>,
     ) -> Result<(), Broken> {
         match *control {
-            Control::Cts { send_id, recv_id, len, .. } => {
-                self.take_cts(common, host, peer, send_id, recv_id, len)
+            Control::Cts { send_id, recv_id, len, before, .. } => {
+                self.take_cts(common, host, peer, (send_id, recv_id), len, before)
             }
             Control::Data { recv_id, offset, payload } => {
                 self.take_data(common, host, peer, (recv_id, offset), payload, None)
@@ -280,15 +300,21 @@ impl Peer {
         common: &mut Common,
         host: &mut H,
         peer: PeerId,
-        send_id: u32,
-        recv_id: u32,
+        (send_id, recv_id): (u32, u32),
         more: u64,
+        before: Option<u64>,
     ) -> Result<(), Broken> {
         let more = usize::try_from(more).unwrap_or(usize::MAX);
+        // A repeated packet clears what was cleared before.
+        let is_old = |cleared: usize| before.is_some_and(|before| before < cleared as u64);
         match common.ids.get_mut(send_id).filter(|entry| entry.peer() == peer) {
             Some(&mut Entry::Op(_, id)) => {
                 let Some(op) = host.op(peer, id) else { return Ok(()) };
                 let Work::Out { len, done, .. } = &mut op.work else { return Err(Broken) };
+                if is_old(*done) {
+                    common.counts.stale += 1;
+                    return Ok(());
+                }
                 let more = more.min(*len - *done);
                 if more == 0 {
                     return Err(Broken);
@@ -299,6 +325,10 @@ impl Peer {
             }
             Some(Entry::Answering(answering)) => {
                 let old = answering.cleared;
+                if is_old(old) {
+                    common.counts.stale += 1;
+                    return Ok(());
+                }
                 answering.cleared = old.saturating_add(more).min(answering.len);
                 if answering.cleared == old {
                     return Err(Broken);
@@ -310,11 +340,20 @@ impl Peer {
             }
             _ => {
                 common.counts.stale += 1;
+                self.disown(common, peer, recv_id);
                 return Ok(());
             }
         }
         common.hold(&mut self.is_dirty, peer);
         Ok(())
+    }
+
+    /// Tells a peer of this library that an operation has ended here, which it is still busy with.
+    fn disown(&mut self, common: &mut Common, peer: PeerId, id: u32) {
+        if self.is_own() == Some(true) {
+            let (what, errno) = (Abandoned::Operation(id), Errno::ECANCELED.get() as u32);
+            self.control(common, peer, Control::PeerError { what, errno });
+        }
     }
 
     /// Builds packets of streams while slots are free. `false`: none is free.

@@ -2,6 +2,8 @@
 
 use rustc_hash::FxHashMap;
 
+use crate::ranges::Ranges;
+
 /// Limits in bytes of a peer's held messages. Above the first, this end asks the peer to pause. Above the second, it
 /// gives up the peer.
 pub const HELD: (usize, usize) = (1 << 20, 256 << 20);
@@ -16,7 +18,7 @@ const _: () = assert!(HELD.1 / MESSAGE_OVERHEAD < MAX_MESSAGES_AHEAD as usize / 
 pub enum PartialMessage {
     /// A whole packet.
     Packet(Box<[u8]>),
-    /// Parts of a message in several packets: the first packet's header, all bytes, and the number of bytes received.
+    /// Parts of a message in several packets.
     Parts {
         /// The packet that arrived first, without its payload.
         head: Box<[u8]>,
@@ -24,6 +26,8 @@ pub enum PartialMessage {
         bytes: Box<[u8]>,
         /// Number of bytes received.
         got: usize,
+        /// The parts that were received.
+        arrived: Ranges,
     },
     /// The sender has given up the message.
     Skipped,
@@ -139,7 +143,7 @@ impl Window {
         vacant
     }
 
-    /// Holds a part of a message.
+    /// Holds a part of a message. A part that was repeated and is already held changes nothing.
     pub fn hold_part(
         &mut self,
         msg_id: u32,
@@ -149,17 +153,21 @@ impl Window {
     ) -> Result<(), Misfit> {
         let bytes = &mut self.bytes;
         let held = self.held.entry(msg_id).or_insert_with(|| {
-            let held = PartialMessage::Parts { head: head.into(), bytes: vec![0; len].into(), got: 0 };
+            let arrived = Ranges::default();
+            let held =
+                PartialMessage::Parts { head: head.into(), bytes: vec![0; len].into(), got: 0, arrived };
             *bytes += held.size();
             held
         });
-        let PartialMessage::Parts { bytes, got, .. } = held else { return Err(Misfit) };
+        let PartialMessage::Parts { bytes, got, arrived, .. } = held else { return Err(Misfit) };
         let end = offset.checked_add(part.len()).ok_or(Misfit)?;
-        let room = bytes.len() - *got;
         let whole = bytes.len();
         let to = bytes.get_mut(offset..end).ok_or(Misfit)?;
-        if whole != len || part.len() > room || (part.is_empty() && len > 0) {
+        if whole != len || (part.is_empty() && len > 0) {
             return Err(Misfit);
+        }
+        if !arrived.add(offset, end)? {
+            return Ok(());
         }
         to.copy_from_slice(part);
         *got += part.len();
@@ -231,6 +239,8 @@ mod tests {
         assert_eq!(window.hold_part(0, b"head", (5, 4), b"lo"), Err(Misfit), "past the end");
         assert_eq!(window.hold_part(0, b"head", (5, 0), b"hell"), Err(Misfit), "more than there is");
         assert_eq!(window.hold_part(0, b"head", (5, 0), b""), Err(Misfit), "nothing");
+        assert_eq!(window.hold_part(0, b"head", (5, 3), b"lo"), Ok(()), "a repeated part");
+        assert!(window.take().is_none());
         assert_eq!(window.hold_part(0, b"head", (5, 0), b"hel"), Ok(()));
         let Some(PartialMessage::Parts { bytes, .. }) = window.take() else { panic!("it is whole") };
         assert_eq!((&*bytes, window.bytes()), (&b"hello"[..], 0));

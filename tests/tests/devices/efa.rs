@@ -13,6 +13,7 @@ mod counted_anew;
 mod direct;
 mod dmabuf;
 mod logs;
+mod losses;
 mod native;
 pub mod options;
 mod pauses;

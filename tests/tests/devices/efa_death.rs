@@ -19,7 +19,7 @@ const READ: usize = 32 << 20;
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
 /// An endpoint over the device. With `keys`, devices access registered memory by themselves.
-fn open(keys: bool) -> TestEndpoint {
+pub fn open(keys: bool) -> TestEndpoint {
     // Refused if the provider is already registered.
     let _ = ofi::register_provider(std::sync::Arc::new(ofi_efa::EfaProvider));
     let modes = if keys { MrMode::VIRT_ADDR | MrMode::PROV_KEY } else { MrMode::VIRT_ADDR };
@@ -28,12 +28,12 @@ fn open(keys: bool) -> TestEndpoint {
 }
 
 /// An endpoint's name as text: its bytes in hexadecimal.
-fn name_of(side: &TestEndpoint) -> String {
+pub fn name_of(side: &TestEndpoint) -> String {
     side.name().bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Inserts the endpoint with this name.
-fn insert(side: &TestEndpoint, name: &str) -> FiAddr {
+pub fn insert(side: &TestEndpoint, name: &str) -> FiAddr {
     let digits = name.as_bytes().chunks(2).map(|two| std::str::from_utf8(two).expect("text"));
     let bytes: Vec<u8> = digits.map(|two| u8::from_str_radix(two, 16).expect("digits")).collect();
     side.insert_address(&Address::new(side.name().format(), &bytes))

@@ -71,9 +71,16 @@ impl model::Fabric for Driven {
         self.device.stop(qpn(name));
     }
 
-    /// Reports a message as failed to its sender, whether or not it arrives.
+    /// Reports a message as failed to its sender, whether or not it arrives; or some of all messages from now on.
     fn cut(&self, random: &mut Random, from: &Address, to: &Address) {
-        self.device.cut(qpn(from), qpn(to), random.chance(500));
+        match random.chance(500) {
+            true => self.device.cut(qpn(from), qpn(to), random.chance(500)),
+            false => self.device.lose(if random.chance(500) { 10 } else { 100 }),
+        }
+    }
+
+    fn repeats(&self) -> bool {
+        true
     }
 
     fn left(&self, side: &TestEndpoint, is_good: bool) -> Option<String> {

@@ -3,6 +3,7 @@
 mod dmabuf;
 mod efa;
 mod efa_death;
+mod efa_losses;
 mod efa_model;
 mod efa_neighbours;
 mod efa_runt;
@@ -19,6 +20,7 @@ mod verbs_simulated;
 
 use efa::options::sized as efa_sized;
 use efa_death::victim;
+use efa_losses::flaky;
 use verbs_datagrams::joins::unanswered;
 use verbs_datagrams::naming::{asks, finds, holds, serves};
 use verbs_many::{hub, server};
@@ -28,6 +30,6 @@ use verbs_simulated::settings::{refused, sized};
 use verbs_simulated::timers::{timed, unusable};
 
 ofi_testkit::roles!(
-    asks, efa_sized, finds, holds, hub, refused, room, served, server, serves, sized, timed, unanswered,
-    unusable, victim, waited,
+    asks, efa_sized, finds, flaky, holds, hub, refused, room, served, server, serves, sized, timed,
+    unanswered, unusable, victim, waited,
 );

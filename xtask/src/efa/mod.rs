@@ -93,6 +93,7 @@ fn test(report: &mut Report) {
     report.add_retried("the log over our efa", || log(&emulator, &dir));
     report.add_retried("media flows over our efa, either end killed", || flows(&emulator, &dir));
     report.add_retried("peers over our efa are killed", || programs::death(&emulator, &dir));
+    report.add_retried("requests over our efa fail", || programs::losses(&emulator, &dir));
     report.add("neighbours on an emulated device", || programs::neighbours(&emulator, &dir));
     report.add_retried("a rail on an emulated device goes mute", || mute(&emulator, &dir, None));
     programs::test(report, &emulator, &dir);

@@ -197,7 +197,13 @@ pub fn in_place(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepR
 /// Kills a peer that runs this library.
 pub fn death(emulator: &Path, dir: &Path) -> StepResult {
     let mut test = Command::new(vm::suite::program("ofi-tests", "devices", None)?);
-    run(on(test.args(["--include-ignored", "efa_death::for_a_peer_that_dies"]), emulator, dir))
+    run(on(test.args(["--include-ignored", "for_a_peer_that_dies"]), emulator, dir))
+}
+
+/// Requests that the device reports as failed.
+pub fn losses(emulator: &Path, dir: &Path) -> StepResult {
+    let mut test = Command::new(vm::suite::program("ofi-tests", "devices", None)?);
+    run(on(test.args(["--include-ignored", "efa_losses::"]), emulator, dir))
 }
 
 /// Two endpoints of a process.
@@ -221,6 +227,6 @@ pub fn death_of_c(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> Ste
     let words = [libraries, victim.get_program()].into_iter().chain(victim.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
     let mut test = Command::new(vm::suite::program("ofi-tests", "devices", None)?);
-    test.args(["--include-ignored", "efa_death::a_dead_peer_of_c_s"]).env("EFA_VICTIM", words.join("\n"));
+    test.args(["--include-ignored", "a_dead_peer_of_c_s"]).env("EFA_VICTIM", words.join("\n"));
     run(on(&mut test, emulator, dir))
 }

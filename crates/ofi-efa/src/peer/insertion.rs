@@ -18,7 +18,11 @@ impl Peer {
 
     /// The application's address vector contains the peer.
     pub fn named<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &H, peer: PeerId) {
-        if !self.is_inserted_again(host, peer, 0) || self.next_msg == 0 {
+        let is_again = self.is_inserted_again(host, peer, 0);
+        if self.may_revive(host, peer) {
+            return self.revive(common, peer);
+        }
+        if !is_again || self.next_msg == 0 {
             return;
         }
         match self.is_own() {

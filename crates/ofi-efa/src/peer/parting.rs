@@ -75,10 +75,15 @@ impl Peer {
             self.rest = Some(common.adapter.now() + REST.0);
             return;
         }
-        common.adapter.give_slot(packet.slot);
-        if packet.mark == Mark::Detached {
-            self.detached = self.detached.saturating_sub(1);
+        if status != Status::Done && self.may_repeat(common, &packet) {
+            return self.keep(common, packet, status);
         }
+        common.adapter.give_slot(packet.slot);
+        let mark = match packet.mark {
+            Mark::Repeat(number) => self.has_arrived(common, packet.peer, number),
+            mark => mark,
+        };
+        self.forget(mark);
         if status != Status::Done {
             self.ending.get_or_insert(Errno::ECONNRESET);
         }
@@ -90,9 +95,12 @@ impl Peer {
         let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
         (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
         (self.native, self.bare) = (old.native, old.bare);
+        (self.repeated, self.round, self.reborn) = (old.repeated, old.round, old.reborn);
+        (self.dead_since, self.is_replaced) = (host.insertion(peer), old.is_replaced);
         self.dismissals = old.dismissals;
         // Their slots return with their completions.
         (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
+        self.is_resting = old.is_resting;
         self.is_met = old.is_met;
         for packet in old.again {
             common.adapter.give_slot(packet.slot);
@@ -105,6 +113,9 @@ impl Peer {
             }
         }
         host.fail_peer(peer, errno);
+        if self.reborn.is_some() {
+            return self.be_reborn(common, peer);
+        }
         if old.dead.is_none() && old.greeted && self.features.is_none() {
             self.introduce(common, peer);
         }

@@ -28,6 +28,9 @@ pub enum Control<'a> {
         len: u64,
         /// Whether the credit is for the answer to a read.
         read: bool,
+        /// Between endpoints of this library alone: the number of bytes that were cleared before, by which the sender
+        /// recognizes a repeated packet.
+        before: Option<u64>,
     },
     /// Cleared bytes.
     Data {
@@ -93,9 +96,13 @@ impl<'a> Control<'a> {
     pub fn encode(&self, connid: u32) -> Header {
         let new = |what, flags| Header::new(what, flag::CONNID | flags);
         match *self {
-            Self::Cts { send_id, recv_id, len, read } => {
-                let mut header = new(kind::CTS, if read { flag::CTS_READ } else { 0 });
+            Self::Cts { send_id, recv_id, len, read, before } => {
+                let own = if before.is_some() { flag::OWN } else { 0 };
+                let mut header = new(kind::CTS, own | if read { flag::CTS_READ } else { 0 });
                 header.u32(connid).u32(send_id).u32(recv_id).u64(len);
+                if let Some(before) = before {
+                    header.u64(before);
+                }
                 header
             }
             Self::Data { recv_id, offset, payload } => {
@@ -150,7 +157,8 @@ impl<'a> Control<'a> {
             kind::CTS => {
                 let origin = said(reader.u32()?);
                 let (send_id, recv_id, len) = (reader.u32()?, reader.u32()?, reader.u64()?);
-                (origin, Self::Cts { send_id, recv_id, len, read: flags & flag::CTS_READ != 0 })
+                let before = if flags & flag::OWN != 0 { Some(reader.u64()?) } else { None };
+                (origin, Self::Cts { send_id, recv_id, len, read: flags & flag::CTS_READ != 0, before })
             }
             kind::CTSDATA => {
                 let (recv_id, len, offset) = (reader.u32()?, reader.len("seg_length")?, reader.u64()?);

@@ -123,7 +123,7 @@ fn message(form: Form<'_>, tag: Option<u64>) -> Message<'_> {
 }
 
 fn write(form: WriteForm<'_>) -> Write<'_> {
-    Write { remote: iovs(2), data: None, confirm: false, send_id: 1, own: Own::default(), form }
+    Write { remote: iovs(2), data: None, confirm: false, send_id: 1, own: Own::default(), number: 0, form }
 }
 
 fn atomic(kind: u8, op: u32, id: u32, payload: &[u8]) -> Packet<'_> {
@@ -142,7 +142,7 @@ fn expected(name: &str) -> (Origin, Packet<'static>) {
     let confirmed = |form| Message { confirm: true, send_id, ..message(form, tag) };
     let named = |form| Message { send_id, ..message(form, tag) };
     let packet = match name {
-        "cts" => Packet::Control(Control::Cts { send_id, recv_id, len: 3, read: true }),
+        "cts" => Packet::Control(Control::Cts { send_id, recv_id, len: 3, read: true, before: None }),
         "ctsdata" => Packet::Control(Control::Data { recv_id, offset: 7, payload: HELLO }),
         "readrsp" => Packet::Control(Control::ReadResponse { recv_id, send_id, payload: HELLO }),
         "eor" => Packet::Control(Control::EndOfRead { send_id, recv_id }),
@@ -183,9 +183,9 @@ fn expected(name: &str) -> (Origin, Packet<'static>) {
         "longread_rtw" => {
             Packet::Write(Write { data: DATA, ..write(WriteForm::LongRead { len: 6, from: iovs(2) }) })
         }
-        "short_rtr" => Packet::Read(Read { remote: iovs(1), len: 3, recv_id, cleared: None }),
+        "short_rtr" => Packet::Read(Read { remote: iovs(1), len: 3, recv_id, cleared: None, number: 0 }),
         "longcts_rtr" => {
-            let read = Read { remote: iovs(1), len: 3, recv_id, cleared: Some(8192) };
+            let read = Read { remote: iovs(1), len: 3, recv_id, cleared: Some(8192), number: 0 };
             return (address(), Packet::Read(read));
         }
         "write_rta" => atomic(kind::WRITE_RTA, 2, 0, b"hel"),

@@ -138,7 +138,7 @@ impl<'a> Message<'a> {
             (Form::LongRead { .. }, _) => kind::LONGREAD_RTM,
             (Form::RuntRead { .. }, _) => kind::RUNTREAD_RTM,
         };
-        let options = Options { data: self.data, own: self.own };
+        let options = Options { data: self.data, own: self.own, number: 0 };
         let mut flags = options.flags(origin) | flag::MSG;
         flags |= if self.tag.is_some() { flag::TAGGED } else { 0 };
         flags |= if matches!(self.form, Form::LongCts { nacked: true, .. }) { flag::NACKED } else { 0 };
@@ -205,6 +205,9 @@ impl<'a> Message<'a> {
         }
         let tag = if tagged { Some(r.u64()?) } else { None };
         let (origin, options) = Options::parse(flags, r)?;
+        if options.number != 0 {
+            return Err(Malformed::Field("own header"));
+        }
         let from = Iovs::parse(pieces, r)?;
         let payload = reader.0;
         let inside = |most: usize| match payload.len().checked_add(offset) {

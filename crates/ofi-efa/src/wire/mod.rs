@@ -104,6 +104,8 @@ pub mod kind {
     pub const PAUSE: u8 = 241;
     /// Between endpoints of this library alone: the sender closes, and everything it sent before has arrived.
     pub const BYE: u8 = 242;
+    /// Between endpoints of this library alone: the sender has given up everything with the receiver, and begins anew.
+    pub const RESTART: u8 = 243;
 }
 
 /// Flags of the base header.
@@ -125,7 +127,7 @@ mod flag {
     /// A request is repeated after a READ_NACK.
     pub const NACKED: u16 = 0x2000;
     /// Between endpoints of this library alone: a request has eight more bytes after its optional headers
-    /// ([`super::Own`]).
+    /// ([`super::Own`]), or a CTS after its fields.
     pub const OWN: u16 = 0x4000;
     /// The packet contains the sender's connection id.
     pub const CONNID: u16 = 0x8000;
@@ -173,6 +175,13 @@ pub enum Packet<'a> {
     Pause(u32),
     /// The peer closes.
     Bye,
+    /// The peer has given up everything with this end, and begins anew.
+    Restart {
+        /// The number of times that the two ends have begun anew.
+        round: u32,
+        /// Whether this is the answer: the sender has given up everything too.
+        answer: bool,
+    },
 }
 
 impl Packet<'_> {
@@ -209,6 +218,7 @@ impl Packet<'_> {
             Self::Note { msg_id, words, payload } => (Header::of_note(origin, *msg_id, *words), payload),
             Self::Pause(number) => (Header::of_pause(connid, *number), &[]),
             Self::Bye => (Header::of_bye(connid), &[]),
+            Self::Restart { round, answer } => (Header::of_restart(connid, *round, *answer), &[]),
         };
         [header.bytes(), payload].concat()
     }
@@ -234,6 +244,10 @@ pub fn parse(bytes: &[u8]) -> Result<(Origin, Packet<'_>), Malformed> {
             Ok((Origin::Connid(connid), Packet::Pause(number)))
         }
         kind::BYE => Ok((Origin::Connid(reader.u32()?), Packet::Bye)),
+        kind::RESTART => {
+            let (round, answer, connid) = (reader.u32()?, reader.u32()?, reader.u32()?);
+            Ok((Origin::Connid(connid), Packet::Restart { round, answer: answer != 0 }))
+        }
         kind::EAGER_RTW
         | kind::LONGCTS_RTW
         | kind::DC_EAGER_RTW

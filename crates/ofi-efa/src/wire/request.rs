@@ -26,6 +26,9 @@ pub struct Own {
 pub(super) struct Options {
     pub data: Option<u64>,
     pub own: Own,
+    /// The number of a remote access among those to its receiver, from 1, by which the receiver recognizes a repeated
+    /// packet; 0 if it has none. It has 48 bits.
+    pub number: u64,
 }
 
 /// Length of the optional raw address as C libfabric writes it: the address, padded so that its header has a multiple
@@ -33,6 +36,10 @@ pub(super) struct Options {
 const PADDED: usize = 36;
 
 impl Options {
+    fn own_word(&self) -> u64 {
+        self.number << 16 | u64::from(self.own.rx)
+    }
+
     /// The flags of the optional headers that are present.
     pub fn flags(&self, origin: Origin) -> u16 {
         let origin = match origin {
@@ -41,7 +48,7 @@ impl Options {
             Origin::Unsaid => 0,
         };
         let data = if self.data.is_some() { flag::CQ_DATA } else { 0 };
-        let own = if self.own == Own::default() { 0 } else { flag::OWN };
+        let own = if self.own_word() == 0 { 0 } else { flag::OWN };
         origin | data | own
     }
 
@@ -56,8 +63,8 @@ impl Options {
         if let Origin::Connid(connid) = origin {
             header.u32(connid);
         }
-        if self.own != Own::default() {
-            header.u64(self.own.rx.into());
+        if self.own_word() != 0 {
+            header.u64(self.own_word());
         }
     }
 
@@ -77,12 +84,11 @@ impl Options {
                 origin = Origin::Connid(connid);
             }
         }
-        let mut own = Own::default();
+        let mut word = 0;
         if flags & flag::OWN != 0 {
-            let word = reader.u64()?;
-            own.rx = u16::try_from(word).map_err(|_| Malformed::Field("own header"))?;
+            word = reader.u64()?;
         }
-        Ok((origin, Self { data, own }))
+        Ok((origin, Self { data, own: Own { rx: word as u16 }, number: word >> 16 }))
     }
 }
 
@@ -118,6 +124,13 @@ impl Header {
     pub fn of_bye(connid: u32) -> Self {
         let mut header = Self::new(kind::BYE, flag::CONNID);
         header.u32(connid);
+        header
+    }
+
+    /// A whole RESTART packet.
+    pub fn of_restart(connid: u32, round: u32, answer: bool) -> Self {
+        let mut header = Self::new(kind::RESTART, flag::CONNID);
+        header.u32(round).u32(answer.into()).u32(connid);
         header
     }
 }

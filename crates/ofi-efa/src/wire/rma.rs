@@ -113,6 +113,8 @@ pub struct Write<'a> {
     pub send_id: u32,
     /// The part between endpoints of this library.
     pub own: Own,
+    /// Its number among the accesses to its receiver, between endpoints of this library; else 0.
+    pub number: u64,
     /// How its payload arrives.
     pub form: WriteForm<'a>,
 }
@@ -127,7 +129,7 @@ impl<'a> Write<'a> {
             (WriteForm::LongCts { .. }, true) => kind::DC_LONGCTS_RTW,
             (WriteForm::LongRead { .. }, _) => kind::LONGREAD_RTW,
         };
-        let options = Options { data: self.data, own: self.own };
+        let options = Options { data: self.data, own: self.own, number: self.number };
         let mut header = Header::new(what, options.flags(origin) | flag::RMA);
         header.u32(self.remote.len() as u32);
         let mut from = Iovs::default();
@@ -154,11 +156,11 @@ impl<'a> Write<'a> {
         let r = &mut reader;
         let count = r.u32()?;
         let confirm = matches!(what, kind::DC_EAGER_RTW | kind::DC_LONGCTS_RTW);
-        let (mut len, mut send_id, mut number) = (0, 0, 0);
+        let (mut len, mut send_id, mut count_or_credits) = (0, 0, 0);
         match what {
             kind::EAGER_RTW => {}
             kind::DC_EAGER_RTW => (send_id, _) = (r.u32()?, r.u32()?),
-            _ => (len, send_id, number) = (r.len("msg_length")?, r.u32()?, r.u32()?),
+            _ => (len, send_id, count_or_credits) = (r.len("msg_length")?, r.u32()?, r.u32()?),
         }
         let remote = Iovs::parse(count, r)?;
         let (origin, options) = Options::parse(flags, r)?;
@@ -169,7 +171,7 @@ impl<'a> Write<'a> {
                 WriteForm::Eager(reader.0)
             }
             kind::LONGREAD_RTW => {
-                let from = Iovs::parse(number, r)?;
+                let from = Iovs::parse(count_or_credits, r)?;
                 from.cover(len)?;
                 remote.cover(len)?;
                 WriteForm::LongRead { len, from }
@@ -179,10 +181,11 @@ impl<'a> Write<'a> {
                 if r.0.len() > len {
                     return Err(Malformed::Field("msg_length"));
                 }
-                WriteForm::LongCts { len, credits: number, payload: reader.0 }
+                WriteForm::LongCts { len, credits: count_or_credits, payload: reader.0 }
             }
         };
-        Ok((origin, Self { remote, data: options.data, confirm, send_id, own: options.own, form }))
+        let Options { data, own, number } = options;
+        Ok((origin, Self { remote, data, confirm, send_id, own, number, form }))
     }
 }
 
@@ -197,12 +200,14 @@ pub struct Read {
     pub recv_id: u32,
     /// Bytes that the responder may send at once; `None` if one packet holds all.
     pub cleared: Option<u32>,
+    /// Its number among the accesses to its receiver, between endpoints of this library; else 0.
+    pub number: u64,
 }
 
 impl Read {
     /// Encodes the whole packet.
     pub fn encode(&self, origin: Origin) -> Header {
-        let options = Options::default();
+        let options = Options { number: self.number, ..Options::default() };
         let what = if self.cleared.is_some() { kind::LONGCTS_RTR } else { kind::SHORT_RTR };
         let mut header = Header::new(what, options.flags(origin) | flag::RMA);
         header.u32(self.remote.len() as u32).len_of(self.len);
@@ -217,8 +222,8 @@ impl Read {
         let (count, len, recv_id, cleared) = (r.u32()?, r.len("msg_length")?, r.u32()?, r.u32()?);
         let remote = Iovs::parse(count, r)?;
         remote.cover(len)?;
-        let (origin, _) = Options::parse(flags, r)?;
+        let (origin, options) = Options::parse(flags, r)?;
         let cleared = (what == kind::LONGCTS_RTR).then_some(cleared);
-        Ok((origin, Self { remote, len, recv_id, cleared }))
+        Ok((origin, Self { remote, len, recv_id, cleared, number: options.number }))
     }
 }

@@ -66,14 +66,15 @@ fn other_versions_types_and_lengths_are_refused_by_name() {
     for version in [0, 3, 5, 255] {
         assert_eq!(parse(&[64, version, 0, 0, 1, 0, 0, 0]), Err(Malformed::Version(version)));
     }
-    for what in [0, 1, 2, 6, 13, 63, 77, 127, 131, 132, 142, 143, 144, 147, 239, 243, 255] {
+    for what in [0, 1, 2, 6, 13, 63, 77, 127, 131, 132, 142, 143, 144, 147, 239, 244, 255] {
         let packet = [&[what, 4, 0, 0][..], &[0; 64]].concat();
         assert_eq!(parse(&packet), Err(Malformed::Type(what)), "{what}");
     }
     let write = |len: u64| {
         let remote = Iovs::new([Iov { addr: u64::MAX - 1, len, key: 0 }]).unwrap();
         let form = WriteForm::Eager(b"abc");
-        let write = Write { remote, data: None, confirm: true, send_id: 1, own: Own::default(), form };
+        let write =
+            Write { remote, data: None, confirm: true, send_id: 1, own: Own::default(), number: 7, form };
         parse(&Packet::Write(write).to_vec(Origin::Connid(1))).map(|_| ())
     };
     assert_eq!(write(3), Ok(()), "whether there is such memory is not the packet's business");
@@ -128,7 +129,7 @@ fn lengths_beyond_the_packet_are_refused() {
     }
     // Of the sender's address, and of pieces of memory.
     let iov = Iov { addr: 1, len: 3, key: 2 };
-    let read = Read { remote: Iovs::new([iov]).unwrap(), len: 3, recv_id: 1, cleared: None };
+    let read = Read { remote: Iovs::new([iov]).unwrap(), len: 3, recv_id: 1, cleared: None, number: 0 };
     let sender = RawAddress { gid: [1; 16], qpn: 2, connid: 7 };
     let mut bytes = Packet::Read(read).to_vec(Origin::Address(sender));
     assert!(parse(&bytes).is_ok());

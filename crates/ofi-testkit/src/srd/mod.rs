@@ -130,8 +130,10 @@ struct Inner {
     accesses: Vec<usize>,
     /// Queue pairs whose links are mute.
     muted: Vec<u16>,
-    /// Messages that will be reported as failed: source, destination, and whether they arrive nevertheless.
-    cuts: Vec<(u16, u16, bool)>,
+    /// Messages that will be reported as failed: source, destination, whether they arrive nevertheless, and the status.
+    cuts: Vec<(u16, u16, bool, Status)>,
+    /// The number of messages per 1,000 that are reported as unanswered.
+    lost: u64,
     /// Queue pairs whose next message is delayed: source, destination.
     delays: Vec<(u16, u16)>,
     /// Messages that are delayed.
@@ -279,6 +281,7 @@ impl SimulatedDevice {
             accesses: Vec::new(),
             muted: Vec::new(),
             cuts: Vec::new(),
+            lost: 0,
             delays: Vec::new(),
             delayed: Vec::new(),
             last_qpn: 0,
@@ -314,6 +317,7 @@ impl SimulatedDevice {
         inner.muted.clear();
         inner.late.clear();
         inner.cuts.clear();
+        inner.lost = 0;
         inner.delays.clear();
         inner.delayed.clear();
         (inner.draws, inner.plan, inner.steps) = (plan.seed, plan, 0);
@@ -329,7 +333,22 @@ impl SimulatedDevice {
 
     /// Reports the next message or access between two queue pairs as failed, whether it arrives or not.
     pub fn cut(&self, from: u16, to: u16, arrives: bool) {
-        self.lock().cuts.push((from, to, arrives));
+        self.fail(from, to, arrives, Status::Unresponsive);
+    }
+
+    /// The same, with this status.
+    pub fn fail(&self, from: u16, to: u16, arrives: bool, status: Status) {
+        self.lock().cuts.push((from, to, arrives, status));
+    }
+
+    /// Withdraws the reports that no message has met yet.
+    pub fn mend_cuts(&self) {
+        self.lock().cuts.clear();
+    }
+
+    /// Sets the number of messages per 1,000 that are reported as unanswered, of which half arrive.
+    pub fn lose(&self, per_mille: u64) {
+        self.lock().lost = per_mille;
     }
 
     /// Delays the next message or access between two queue pairs until [`SimulatedDevice::release`], as a device does
@@ -490,11 +509,16 @@ impl SimulatedDevice {
     /// The result of a request, apart from its cut and the state of its own queue pair.
     fn deliver(&self, inner: &mut Inner, flight: &Flight, unready: bool) -> Status {
         let cut = inner.cuts.iter().position(|cut| (cut.0, cut.1) == (flight.from, flight.to.qpn));
-        if let Some((_, _, arrives)) = cut.map(|at| inner.cuts.swap_remove(at)) {
+        let mut cut = cut.map(|at| inner.cuts.swap_remove(at));
+        if cut.is_none() && inner.lost > 0 && inner.draw() % 1000 < inner.lost {
+            let arrives = inner.draw().is_multiple_of(2);
+            cut = Some((flight.from, flight.to.qpn, arrives, Status::Unresponsive));
+        }
+        if let Some((_, _, arrives, status)) = cut {
             if arrives {
                 self.arrive(inner, flight, unready);
             }
-            return Status::Unresponsive;
+            return status;
         }
         let own = inner.queues.get(&flight.from).filter(|queue| queue.life == flight.life);
         if own.is_some_and(|queue| !queue.stopped) {

@@ -147,7 +147,7 @@ fn what_breaks_the_protocol_is_counted_and_disturbs_nobody_else() {
         for control in [
             Control::EndOfRead { send_id, recv_id },
             Control::ReadNack { send_id, recv_id },
-            Control::Cts { send_id, recv_id, len: u64::MAX, read: false },
+            Control::Cts { send_id, recv_id, len: u64::MAX, read: false, before: None },
             Control::Data { recv_id, offset: u64::MAX, payload: b"payload" },
             Control::Receipt { send_id, msg_id: recv_id },
         ] {
@@ -305,7 +305,7 @@ fn accesses_of_c_s_with_a_closed_key_are_refused_and_counted() {
     let write = |payload: &'static [u8]| {
         let form = WriteForm::Eager(payload);
         let own = Own::default();
-        Packet::Write(Write { remote: at, data: None, confirm: true, send_id: 5, own, form })
+        Packet::Write(Write { remote: at, data: None, confirm: true, send_id: 5, own, number: 0, form })
     };
     raw.send(&write(b"new word"));
     raw.next(&side, "a receipt", |packet| {
@@ -315,7 +315,7 @@ fn accesses_of_c_s_with_a_closed_key_are_refused_and_counted() {
     region.close().unwrap();
     let refused = side.statistic("efa_refused");
     raw.send(&write(b"old word"));
-    raw.send(&Packet::Read(Read { remote: at, len: 8, recv_id: 6, cleared: None }));
+    raw.send(&Packet::Read(Read { remote: at, len: 8, recv_id: 6, cleared: None, number: 0 }));
     wait::drive(&[&side], "two refusals", || (side.statistic("efa_refused") >= refused + 2).then_some(()));
     assert_eq!(memory.bytes(), b"new word");
     // The peer is not given up.
@@ -345,12 +345,20 @@ fn accesses_of_c_s_to_a_region_with_a_counter_are_counted_if_the_endpoint_report
         let RemotePiece { addr, len, key } = remote(&region);
         let at = Iovs::new([Iov { addr, len: len as u64, key }]).unwrap();
         let (form, own) = (WriteForm::Eager(b"new word"), Own::default());
-        raw.send(&Packet::Write(Write { remote: at, data: None, confirm: true, send_id: 5, own, form }));
+        raw.send(&Packet::Write(Write {
+            remote: at,
+            data: None,
+            confirm: true,
+            send_id: 5,
+            own,
+            number: 0,
+            form,
+        }));
         raw.next(&side, "a receipt", |packet| {
             matches!(packet, Packet::Control(Control::Receipt { send_id: 5, .. }))
         });
         assert_eq!((memory.bytes(), counter.read()), (b"new word".to_vec(), 1));
-        raw.send(&Packet::Read(Read { remote: at, len: 8, recv_id: 6, cleared: None }));
+        raw.send(&Packet::Read(Read { remote: at, len: 8, recv_id: 6, cleared: None, number: 0 }));
         let answer = raw.next(&side, "an answer", |packet| {
             matches!(packet, Packet::Control(Control::ReadResponse { recv_id: 6, .. }))
         });
@@ -453,10 +461,10 @@ fn a_peer_that_was_given_up_is_greeted_until_it_has_a_receive() {
     let side = side();
     let mut raw = Raw::deaf(&DEVICE, &side, RECEIVES);
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
-    let name = RawAddress::from_bytes(side.name().bytes()).unwrap();
-    DEVICE.cut(name.qpn, raw.address.qpn, false);
+    DEVICE.lose(1000);
     wait::drive(&[&side], "room", || side.out(to, &Memory::patterned(8, 1)).context(2).send().ok());
     let failed = wait::drive(&[&side], "a failure", || side.next_of(2)).failed();
+    DEVICE.lose(0);
     assert_eq!(failed.err, Errno::ECONNREFUSED);
     let talk = |raw: &mut Raw| {
         let stale = side.statistic("efa_stale");
@@ -484,9 +492,10 @@ fn a_peer_that_was_given_up_is_greeted_again_when_a_greeting_is_lost() {
     let mut raw = Raw::silent(&DEVICE, &side, RECEIVES);
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
     let number = RawAddress::from_bytes(side.name().bytes()).unwrap().qpn;
-    DEVICE.cut(number, raw.address.qpn, false);
+    DEVICE.lose(1000);
     wait::drive(&[&side], "room", || side.out(to, &Memory::patterned(8, 1)).context(2).send().ok());
     wait::drive(&[&side], "a failure", || side.next_of(2)).failed();
+    DEVICE.lose(0);
     let word = message(0, 0, Form::Eager { payload: b"hello" });
     DEVICE.cut(number, raw.address.qpn, false);
     let sent = side.statistic("efa_sent");
