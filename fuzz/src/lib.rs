@@ -115,6 +115,7 @@ pub fn tcp(input: &[u8]) -> bool {
             Packet::Ack
             | Packet::Read { .. }
             | Packet::Rts { .. }
+            | Packet::Grant { .. }
             | Packet::Cts { .. }
             | Packet::Refusal { .. } => 0,
         };

@@ -16,6 +16,8 @@ pub struct Common {
     pub auth: AuthKey,
     /// Bytes of long messages without receives.
     pub spooled: usize,
+    /// The bytes of messages without receives that every peer may send ([`Extras::window`](crate::wire::cm::Extras)).
+    pub window: u64,
     /// Vectors of the call that is being made.
     pub vectors: Vec<libc::iovec>,
     pub counts: EndpointCounts,

@@ -129,6 +129,14 @@ pub struct Conn {
     /// The peer's process.
     pub process: u32,
     pub out: Outgoing,
+    /// Bytes of messages that this end may still send unasked, once the connection is established. A debt is possible.
+    pub credit: i64,
+    /// Bytes of messages that it has queued before.
+    pub early: u64,
+    /// Bytes of messages that the peer has sent unasked, for which it has got no new grant.
+    pub taken: u64,
+    /// It is listed to get one.
+    pub is_listed: bool,
     /// Operations of this end that end with an acknowledgement, in the order in which they are acknowledged.
     pub acks: VecDeque<SlotId>,
     /// Reads of this end, in the order in which they are answered.
@@ -169,6 +177,10 @@ impl Conn {
             atomics: Vec::new(),
             process: 0,
             out: Outgoing::default(),
+            credit: 0,
+            early: 0,
+            taken: 0,
+            is_listed: false,
             acks: VecDeque::new(),
             reads: VecDeque::new(),
             announced: FxHashMap::default(),
@@ -182,6 +194,30 @@ impl Conn {
             wrote: 0,
             interest: Interest::default(),
         }
+    }
+
+    /// The connection is established.
+    pub fn begin_ready(&mut self) {
+        self.phase = Phase::Ready;
+        let bytes = |count| i64::try_from(count).unwrap_or(i64::MAX);
+        self.credit = bytes(self.extras.window) - bytes(self.early);
+    }
+
+    /// Whether both ends count the bytes of messages that are sent unasked.
+    #[inline]
+    pub fn is_counted(&self) -> bool {
+        self.extras.window > 0
+    }
+
+    /// Whether the peer is to get a new grant as soon as receives have taken enough of its messages: of a quarter of the
+    /// window, or, while it announces messages because it has none, of anything.
+    pub fn awaits_grant(&self, window: u64) -> bool {
+        self.is_counted() && self.taken >= self.enough(window)
+    }
+
+    /// The bytes of a grant that is worth a packet.
+    pub fn enough(&self, window: u64) -> u64 {
+        if self.asked.is_empty() { window / 4 } else { 1 }
     }
 
     /// Whether the peer owes an answer, or this end has something to send.
@@ -228,6 +264,8 @@ pub struct Peer {
     /// The byte order of the last connection.
     pub order: Order,
     pub spools: Slots<Spool>,
+    /// The lengths of the messages in them.
+    pub spooled: usize,
 }
 
 impl Peer {
@@ -240,7 +278,15 @@ impl Peer {
             outstanding: 0,
             order: Order::Own,
             spools: Slots::default(),
+            spooled: 0,
         }
+    }
+
+    /// Takes a message out of its spool.
+    pub fn unspool(&mut self, id: SlotId) -> Option<Spool> {
+        let spool = self.spools.remove(id)?;
+        self.spooled = self.spooled.saturating_sub(spool.len);
+        Some(spool)
     }
 
     /// Whether nothing is kept of the peer.
@@ -252,7 +298,7 @@ impl Peer {
 impl Conn {
     /// Takes over the operations that wait for another connection to the same peer, which was never established.
     pub fn inherit(&mut self, other: Self) {
-        (self.out, self.order) = (other.out, other.order);
+        (self.out, self.order, self.early) = (other.out, other.order, other.early);
         (self.acks, self.reads, self.atomics) = (other.acks, other.reads, other.atomics);
     }
 }

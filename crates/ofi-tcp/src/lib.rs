@@ -73,6 +73,10 @@ unsafe impl Transport for Tcp {
         if settings::ATOMICS.get() { ofi_core::atomic::MAX_PACKET_ATOMIC_LEN } else { 0 }
     }
 
+    fn in_flight() -> usize {
+        settings::UNEXPECTED_BYTES.get() // what was granted to a peer has a place
+    }
+
     fn note_size() -> usize {
         wire::MAX_SHORT_LEN
     }

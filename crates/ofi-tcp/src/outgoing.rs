@@ -150,7 +150,7 @@ impl Outgoing {
         }
     }
 
-    /// Marks the end of an operation whose bytes were copied: it ends when the kernel has them.
+    /// Marks the end of an operation that has no bytes, or whose bytes were copied: it ends when the kernel has them.
     pub fn mark(&mut self, op: SlotId) {
         self.items.push_back(Item::Lent { op, at: 0, len: 0 });
     }

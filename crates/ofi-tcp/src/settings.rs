@@ -36,6 +36,15 @@ pub static MAX_SAVED_SIZE: Setting<usize> = Setting::new(
     "Longest tagged message that is sent before its receiver asks for it, in bytes with its header, and at least 16384; C libfabric before 1.20 never asks, and gets all at once",
 );
 
+/// The messages of a peer that wait here without receives.
+pub static UNEXPECTED_BYTES: Setting<usize> = Setting::new(
+    "tcp",
+    "unexpected_bytes",
+    4 << 20,
+    "Bytes of messages, each with 128 more, that a peer of this library may send before there are receives for them; further ones wait at the peer, and its reads and writes go on",
+)
+.range(256 << 10, 1 << 30);
+
 /// The time for which an endpoint tries to connect.
 pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "tcp",
@@ -77,6 +86,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &PORT_LOW,
     &PORT_HIGH,
     &MAX_SAVED_SIZE,
+    &UNEXPECTED_BYTES,
     &CONNECT_TIMEOUT_MS,
     &PEER_TIMEOUT_MS,
     &LINGER_MS,

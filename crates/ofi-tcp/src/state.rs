@@ -167,7 +167,7 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
             stat("receive_calls", counts.reads, "calls of readv"),
             stat("send_calls", counts.writes, "calls of sendmsg"),
             stat("send_full", counts.full, "calls of sendmsg that the kernel did not take all of"),
-            stat("announced", counts.announced, "tagged messages that were sent on request"),
+            stat("announced", counts.announced, "messages that were sent on request"),
         ]);
     }
 }

@@ -16,7 +16,7 @@ use crate::Tcp;
 use crate::common::Common;
 use crate::conn::{AnnouncedMessage, Body, Conn, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
-use crate::wire::{Malformed, Packet, Pieces};
+use crate::wire::{Malformed, Packet, Pieces, charge};
 
 /// The maximum payload, in bytes, of a message that is delivered in one piece.
 pub const EAGER: usize = 16 << 10;
@@ -25,7 +25,7 @@ const COPIED_ANSWER: usize = 64 << 10;
 /// The maximum bytes of acknowledgements and copied answers, and number of longer answers, that may wait for a peer.
 /// Beyond that its packets are not processed.
 const ANSWERS: (usize, usize) = (16 << 20, 1 << 16);
-/// Bytes of long messages without receives, of all peers of an endpoint.
+/// Bytes of long messages without receives, of all peers of an endpoint. Beyond that each peer has its window.
 pub const SPOOLED: usize = 64 << 20;
 
 /// The reason to end a connection.
@@ -214,15 +214,25 @@ impl Conn {
                 self.body = Some(Body { to, at: 0, len: len as usize, confirm });
                 Ok(PacketStep::Took(0))
             }
+            Packet::Grant { .. } | Packet::Rts { tag: None, .. } if !self.is_counted() => {
+                Err(Broken::Unexpected("a grant or an announcement that was not agreed on"))
+            }
+            Packet::Grant { bytes } => {
+                self.credit = self.credit.saturating_add_unsigned(bytes);
+                Ok(PacketStep::Took(0))
+            }
             Packet::Rts { number, tag, data, confirm, len } => {
-                let arrived = arrived(at.peer, Some(tag), data, len as usize);
+                let arrived = arrived(at.peer, tag, data, len as usize);
                 self.take_announcement(at, &arrived, number, confirm)
             }
             Packet::Cts { number } => {
                 let found = self.announced.remove(&number);
                 let own = found.ok_or(Broken::Unexpected("a request for a message that waits for none"))?;
                 self.out.header(&Packet::Data { number, len: own.len as u64 }, self.order);
-                self.out.lend(own.op, own.len);
+                match own.len {
+                    0 => self.out.mark(own.op),
+                    len => self.out.lend(own.op, len),
+                }
                 if own.confirm {
                     self.acks.push_back(own.op);
                 }
@@ -259,21 +269,24 @@ impl Conn {
             if confirm {
                 self.acknowledge();
             }
+            self.taken = self.taken.saturating_add(charge(len as u64));
             return PacketStep::Took(len);
         }
         let spool = at.lane.spools.insert(Spool { on: at.on, bytes: Vec::new(), len });
+        at.lane.spooled = at.lane.spooled.saturating_add(len); // a hostile peer's may be no length
         let to = match at.host.announce(arrived, Token::Spool(spool)) {
             Announced::Pull(into) => To::Receive(into),
             Announced::Kept => To::Spool(spool),
             Announced::Unwanted(_) => To::Nowhere,
             Announced::Stopped(_) => {
-                at.lane.spools.remove(spool);
+                at.lane.unspool(spool);
                 return PacketStep::Stall(Stall::Application);
             }
         };
         if !matches!(to, To::Spool(_)) {
-            at.lane.spools.remove(spool);
+            at.lane.unspool(spool);
         }
+        self.taken = self.taken.saturating_add(charge(len as u64));
         self.body = Some(Body { to, at: 0, len, confirm });
         PacketStep::Took(0)
     }
@@ -365,7 +378,8 @@ impl Conn {
                 }
             }
             To::Spool(spool) => {
-                if len > 0 && at.common.spooled >= SPOOLED {
+                let has_window = self.extras.window > 0 && at.lane.spooled as u64 <= at.common.window;
+                if len > 0 && at.common.spooled >= SPOOLED && !has_window {
                     self.stalled = Some(Stall::Application);
                     return Ok(0);
                 }

@@ -6,6 +6,7 @@ mod tcp;
 mod tcp_faults;
 mod tcp_raw;
 mod tcp_stalled;
+mod tcp_unexpected;
 mod udp;
 mod udp_addresses;
 mod udp_ahead;

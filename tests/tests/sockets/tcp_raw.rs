@@ -33,6 +33,12 @@ pub fn side() -> TestEndpoint {
     kit.side()
 }
 
+/// Two of them.
+pub fn pair() -> Pair {
+    let kit: &dyn Kit = &Tcp;
+    kit.pair()
+}
+
 /// The same with a queue on which a thread can block.
 pub fn sleeper() -> TestEndpoint {
     let kit: &dyn Kit = &Tcp;
@@ -82,7 +88,7 @@ impl Raw {
         Self::meet_by(side, Order::Own, Extras::OURS)
     }
 
-    fn meet_by(side: &TestEndpoint, order: Order, extras: Extras) -> Self {
+    pub fn meet_by(side: &TestEndpoint, order: Order, extras: Extras) -> Self {
         let mut raw = Self::dial(side);
         raw.order = order;
         let identity = Identity::new(raw.port(), 77).encode();
@@ -242,9 +248,12 @@ fn whoever_breaks_the_protocol_loses_its_connection_and_nobody_else_does() {
         confirm: false,
         len,
     };
-    let rts = Packet::Rts { number: 1, tag: 5, data: None, confirm: false, len: 10 };
+    let announces = |tag| Packet::Rts { number: 1, tag, data: None, confirm: false, len: 10 };
+    let (rts, untagged) = (announces(Some(5)), announces(None));
     for (what, bytes) in [
-        ("operation 11", changed(message(0), 1, 11)),
+        ("operation 13", changed(message(0), 1, 13)),
+        ("a grant that was not agreed on", plain(Packet::Grant { bytes: 1 })),
+        ("an announcement without a tag that was not agreed on", plain(untagged)),
         (
             "an atomic operation, which was not agreed on",
             [plain(atomic(own.addr, own.key, 8)), vec![0; 8]].concat(),
@@ -569,7 +578,7 @@ fn an_announced_message_is_asked_for_when_there_is_a_receive() {
     let side = side();
     let mut raw = Raw::meet(&side);
     let len = 100_000u64;
-    raw.send(&Packet::Rts { number: 3, tag: 7, data: None, confirm: true, len }, &[]);
+    raw.send(&Packet::Rts { number: 3, tag: Some(7), data: None, confirm: true, len }, &[]);
     raw.send(&message(4), &[1; 4]);
     let (first, long) = (Memory::new(4), Memory::new(len as usize));
     side.receive(&first).context(1).post().expect("a receive");

@@ -323,6 +323,10 @@ impl<S: Half<P>, P: CompositeSpec, H: Upcalls<Composite<P>>> Upcalls<S::Is> for 
         self.host.may_hold(self.peer(peer), len)
     }
 
+    fn held(&self, peer: PeerId) -> (usize, usize) {
+        self.host.held(self.peer(peer))
+    }
+
     #[inline(always)]
     fn hungry(&self) -> bool {
         self.host.hungry()

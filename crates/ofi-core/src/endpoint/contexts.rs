@@ -177,4 +177,11 @@ impl<T: Transport> EndpointCore<T> {
         let mut contexts = self.contexts.iter().flat_map(|contexts| contexts.sides.iter());
         self.rx.may_hold(peer, len) && contexts.all(|side| side.rx.may_hold(peer, len))
     }
+
+    /// The bytes and the number of a peer's unexpected messages, over all receive sides.
+    pub fn all_held(&self, peer: PeerId) -> (usize, usize) {
+        let contexts = self.contexts.iter().flat_map(|contexts| contexts.sides.iter());
+        let all = std::iter::once(&self.rx).chain(contexts.map(|side| &side.rx));
+        all.map(|rx| rx.held(peer)).fold((0, 0), |sum, held| (sum.0 + held.0, sum.1 + held.1))
+    }
 }

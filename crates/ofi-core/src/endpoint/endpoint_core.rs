@@ -432,4 +432,8 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
     fn may_hold(&self, peer: PeerId, len: usize) -> bool {
         self.all_may_hold(peer, len)
     }
+
+    fn held(&self, peer: PeerId) -> (usize, usize) {
+        self.all_held(peer)
+    }
 }

@@ -134,6 +134,14 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
+    /// The bytes and the number of a peer's unexpected messages.
+    pub fn held(&self, peer: PeerId) -> (usize, usize) {
+        match &self.shared {
+            None => self.queue.matcher.held_by(crate::matching::SourceId(peer)),
+            Some(part) => part.held(peer),
+        }
+    }
+
     /// Whether messages of a peer wait, or receives for its messages.
     pub fn knows(&mut self, peer: PeerId) -> bool {
         match &self.shared {

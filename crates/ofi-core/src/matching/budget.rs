@@ -161,6 +161,10 @@ impl Budget {
         self.stops
     }
 
+    pub(super) fn bytes_of(&self, peer: SourceId) -> usize {
+        self.share(peer).bytes
+    }
+
     pub(super) fn envelopes_of(&self, peer: SourceId) -> usize {
         self.share(peer).envelopes as usize
     }

@@ -524,6 +524,11 @@ impl<R, U> Matcher<R, U> {
         self.budget.bytes()
     }
 
+    /// The bytes and the number of one sender's unexpected messages, claimed ones included.
+    pub fn held_by(&self, peer: SourceId) -> (usize, usize) {
+        (self.budget.bytes_of(peer), self.budget.envelopes_of(peer))
+    }
+
     /// Unexpected messages of one sender, claimed ones included.
     pub fn envelopes_of(&self, peer: SourceId) -> usize {
         self.budget.envelopes_of(peer)

@@ -269,6 +269,9 @@ pub trait Upcalls<T: Transport> {
     /// have the sender keep its payloads, and announce them.
     fn may_hold(&self, peer: PeerId, len: usize) -> bool;
 
+    /// The bytes of a peer's messages that wait here for receives, and the number of all its messages that do.
+    fn held(&self, peer: PeerId) -> (usize, usize);
+
     /// Whether the core accepts more messages in this poll. If not, stop; nothing is lost.
     fn hungry(&self) -> bool;
 

@@ -219,7 +219,7 @@ impl TcpEndpoint {
 
     fn open<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
-        conn.phase = Phase::Ready;
+        conn.begin_ready();
         let interest = Interest { read: true, write: false };
         let is_new = std::mem::replace(&mut conn.interest, interest) == Interest::default();
         let number = id.to_wire();

@@ -133,7 +133,8 @@ impl TcpEndpoint {
     /// A connection message that also says what this endpoint takes beyond C's protocol.
     pub(super) fn saying<'a>(&self, kind: CmKind, payload: &'a [u8]) -> CmMessage<'a> {
         let has = |caps| self.common.caps.intersects(caps);
-        let extras = Extras { refusals: true, atomics: has(Caps::ATOMIC), notes: has(Caps::COLLECTIVE) };
+        let (atomics, notes) = (has(Caps::ATOMIC), has(Caps::COLLECTIVE));
+        let extras = Extras { refusals: true, atomics, notes, window: self.common.window };
         CmMessage { extras, ..CmMessage::new(kind, payload) }
     }
 
@@ -418,7 +419,7 @@ impl TcpEndpoint {
     /// A connection is established.
     fn establish<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, order: Order) {
         let Some(conn) = self.conn(id) else { return };
-        conn.phase = Phase::Ready;
+        conn.begin_ready();
         let written_otherwise = conn.order != order && !conn.out.is_empty();
         conn.order = order;
         let (peer, announces) = (conn.peer, conn.announces);

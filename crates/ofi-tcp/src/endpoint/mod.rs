@@ -7,6 +7,7 @@
 mod atomic;
 mod closing;
 mod connected;
+mod granting;
 mod meeting;
 mod sending;
 mod silence;
@@ -70,6 +71,8 @@ pub struct TcpEndpoint {
     pub(crate) dirty: Vec<SlotId>,
     /// Connections whose last received bytes cannot be processed yet ([`Stall`]).
     stalled: Vec<SlotId>,
+    /// Connections whose peers get new grants when receives have taken their messages.
+    ungranted: Vec<SlotId>,
     /// Peers of C libfabric for whose notes a collective waits.
     silent: Vec<PeerId>,
     /// Peers without a connection, whose numbers may be used again.
@@ -118,6 +121,7 @@ impl TcpEndpoint {
                 caps: info.caps,
                 auth: AuthKey::NONE,
                 spooled: 0,
+                window: settings::UNEXPECTED_BYTES.get() as u64,
                 vectors: Vec::new(),
                 counts: EndpointCounts::default(),
             },
@@ -135,6 +139,7 @@ impl TcpEndpoint {
             pending: Vec::new(),
             dirty: Vec::new(),
             stalled: Vec::new(),
+            ungranted: Vec::new(),
             silent: Vec::new(),
             idle: Default::default(),
             polls: 1,
@@ -192,6 +197,9 @@ impl TcpEndpoint {
             self.report_silent(host);
         }
         self.look_for_silence(host);
+        if !self.ungranted.is_empty() {
+            self.grant(host);
+        }
         self.flush_dirty(host);
     }
 
@@ -273,6 +281,10 @@ impl TcpEndpoint {
         let Some(mut conn) = slot.take_if(|conn| conn.stalled.is_none()) else { return };
         let result = self.read_from(host, id, &mut conn, stashed);
         let stalled = conn.stalled.is_some();
+        if !conn.is_listed && conn.awaits_grant(self.common.window) {
+            conn.is_listed = true;
+            self.ungranted.push(id);
+        }
         if conn.dirty {
             self.dirty.push(id);
         }
@@ -460,7 +472,7 @@ impl TcpEndpoint {
         }
         tracing::info!(target: "ofi::tcp::ep_ctrl", peer = %lane.address, error = errno.name(), "a connection has ended");
         self.common.counts.lost += 1;
-        let spools = &mut lane.spools;
+        let spools = &lane.spools;
         // Messages that are here as a whole stay for their receives.
         let whole = |spools: &Slots<_>, id| spools.get(id).is_some_and(crate::conn::Spool::is_whole);
         host.fail_lane(
@@ -473,7 +485,7 @@ impl TcpEndpoint {
             },
         );
         for id in spools.ids(|spool| !spool.is_whole()) {
-            self.common.spooled -= spools.remove(id).map_or(0, |spool| spool.bytes.len());
+            self.common.spooled -= lane.unspool(id).map_or(0, |spool| spool.bytes.len());
         }
         self.idle.push_back(peer);
     }
@@ -490,7 +502,7 @@ impl TcpEndpoint {
                 return;
             }
             Token::Spool(id) => {
-                let Some(spool) = lane.spools.remove(id) else { return };
+                let Some(spool) = lane.unspool(id) else { return };
                 self.common.spooled -= spool.bytes.len();
                 if let Some(receiving) = host.receiving(into) {
                     let len = spool.bytes.len().min(receiving.len);
@@ -524,7 +536,7 @@ impl TcpEndpoint {
                 }
             }
             Token::Spool(id) => {
-                let Some(spool) = lane.spools.remove(id) else { return };
+                let Some(spool) = lane.unspool(id) else { return };
                 self.common.spooled -= spool.bytes.len();
                 if !spool.is_whole() {
                     self.redirect(spool.on, To::Nowhere);

@@ -8,7 +8,7 @@ use super::TcpEndpoint;
 use crate::Tcp;
 use crate::conn::{Announced, Phase};
 use crate::op::TcpOp;
-use crate::wire::{Packet, Pieces, RemotePiece};
+use crate::wire::{Packet, Pieces, RemotePiece, charge};
 
 /// The maximum length of a payload that is copied behind its header; longer ones are sent from their own memory.
 const COPIED: usize = 4 << 10;
@@ -39,10 +39,19 @@ impl TcpEndpoint {
         let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data);
         let confirm = out.flags.intersects(CONFIRMED);
         let tag = out.tagged.then_some(out.tag);
-        let max_saved = self.max_saved;
+        let (max_saved, window) = (self.max_saved, self.common.window);
         let Some(conn) = self.conn(id) else { return Err(Error::AGAIN) };
-        let announces = conn.announces && conn.phase == Phase::Ready;
-        if let Some(tag) = tag.filter(|_| announces && out.len > max_saved.saturating_sub(TAGGED_HEADER)) {
+        let charge = charge(out.len as u64);
+        let is_asked_for = match conn.phase {
+            Phase::Ready if conn.is_counted() && conn.credit < charge.cast_signed() => true,
+            Phase::Ready => {
+                tag.is_some() && conn.announces && out.len > max_saved.saturating_sub(TAGGED_HEADER)
+            }
+            // Whether the peer counts is not known yet.
+            _ if conn.early > 0 && conn.early.saturating_add(charge) > window => return Err(Error::AGAIN),
+            _ => false,
+        };
+        if is_asked_for {
             let free = (1..=254).find(|number| !conn.announced.contains_key(number));
             let number = free.ok_or(Error::AGAIN)?;
             // SAFETY: the core lends the pieces of what it posts.
@@ -54,6 +63,11 @@ impl TcpEndpoint {
             self.common.counts.announced += 1;
             self.leave(host, id, &out.ticket, out.flags);
             return Ok(Posted::Pending);
+        }
+        if conn.phase == Phase::Ready {
+            conn.credit = conn.credit.saturating_sub_unsigned(charge);
+        } else {
+            conn.early = conn.early.saturating_add(charge);
         }
         let packet = Packet::Message { tag, data, confirm, len: out.len as u64 };
         conn.out.header(&packet, conn.order);

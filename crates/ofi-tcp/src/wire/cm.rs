@@ -7,7 +7,7 @@
 //! | 2..4 | bytes of payload, big endian |
 //! | 4..8 | 0 |
 //! | 8..16 | 0; between ends of this library, what the sender takes beyond C's protocol ([`Extras`]) |
-//! | 16..24 | 0 |
+//! | 16..24 | 0; between ends of this library, [`Extras::window`] in network byte order |
 //! | 24..32 | 1, in the sender's byte order; 0 in a refusal |
 
 use super::Order;
@@ -39,35 +39,50 @@ pub struct Extras {
     pub atomics: bool,
     /// Notes between cores ([`super::Packet::Note`]).
     pub notes: bool,
+    /// The bytes of messages, as they [count](super::charge), that the sender keeps for this peer without receives. If
+    /// both ends say a number, each sends so many bytes unasked, and announces further messages, with or without a tag,
+    /// until it gets [more](super::Packet::Grant). 0: it does not count.
+    pub window: u64,
 }
 
 impl Extras {
-    /// All that this library has.
-    pub const OURS: Self = Self { refusals: true, atomics: true, notes: true };
+    /// All that this library has, without a window.
+    pub const OURS: Self = Self { refusals: true, atomics: true, notes: true, window: 0 };
     /// Those of C.
-    pub const NONE: Self = Self { refusals: false, atomics: false, notes: false };
+    pub const NONE: Self = Self { refusals: false, atomics: false, notes: false, window: 0 };
     /// The first six bytes; a number follows, in network byte order, with a bit for each of them.
     const MARK: [u8; 6] = *b"ofi-rs";
     const REFUSALS: u16 = 1;
     const ATOMICS: u16 = 2;
     const NOTES: u16 = 4;
 
-    fn encode(self) -> [u8; 8] {
+    fn encode(self) -> [u8; 16] {
         let bit = |is_taken, bit| if is_taken { bit } else { 0 };
         let bits = bit(self.refusals, Self::REFUSALS)
             | bit(self.atomics, Self::ATOMICS)
             | bit(self.notes, Self::NOTES);
         let [high, low] = bits.to_be_bytes();
         let [a, b, c, d, e, f] = Self::MARK;
-        if bits == 0 { [0; 8] } else { [a, b, c, d, e, f, high, low] }
+        let mut bytes = [0; 16];
+        if bits != 0 {
+            bytes[..8].copy_from_slice(&[a, b, c, d, e, f, high, low]);
+            bytes[8..].copy_from_slice(&self.window.to_be_bytes());
+        }
+        bytes
     }
 
     /// Bits of later versions are passed over.
-    fn parse(bytes: [u8; 8]) -> Self {
-        let [mark @ .., high, low] = bytes;
-        let bits = if mark == Self::MARK { u16::from_be_bytes([high, low]) } else { 0 };
+    fn parse(bytes: [u8; 16]) -> Self {
+        if bytes[..6] != Self::MARK {
+            return Self::NONE;
+        }
+        let bits = u16::from_be_bytes([bytes[6], bytes[7]]);
+        if bits & (Self::REFUSALS | Self::ATOMICS | Self::NOTES) == 0 {
+            return Self::NONE;
+        }
         let has = |bit| bits & bit != 0;
-        Self { refusals: has(Self::REFUSALS), atomics: has(Self::ATOMICS), notes: has(Self::NOTES) }
+        let window = u64::from_be_bytes(std::array::from_fn(|at| bytes[8 + at]));
+        Self { refusals: has(Self::REFUSALS), atomics: has(Self::ATOMICS), notes: has(Self::NOTES), window }
     }
 }
 
@@ -130,7 +145,7 @@ impl<'a> CmMessage<'a> {
         let mut bytes = vec![0; HEADER];
         (bytes[0], bytes[1]) = (VERSION, kind);
         bytes[2..4].copy_from_slice(&(payload.len() as u16).to_be_bytes());
-        bytes[8..16].copy_from_slice(&self.extras.encode());
+        bytes[8..24].copy_from_slice(&self.extras.encode());
         bytes[24..].copy_from_slice(&self.order.u64(mark).to_ne_bytes());
         bytes.extend(payload);
         bytes
@@ -199,7 +214,7 @@ mod tests {
     #[test]
     fn what_goes_beyond_c_is_said_where_c_has_zeros() {
         let ours = CmMessage::ours(CmKind::Request, &[7; 8]).encode();
-        assert_eq!(ours[8..16], *b"ofi-rs\0\x07");
+        assert_eq!(ours[8..24], *b"ofi-rs\0\x07\0\0\0\0\0\0\0\0");
         assert_eq!(CmMessage::parse(&ours).unwrap().unwrap().0.extras, Extras::OURS);
         let mut plain = CmMessage::new(CmKind::Request, &[7; 8]).encode();
         assert!(plain[4..24].iter().all(|&byte| byte == 0));
@@ -234,11 +249,14 @@ mod tests {
         fn every_message_comes_back_and_no_part_of_it_does(
             kind in prop::sample::select(vec![CmKind::Request, CmKind::Response, CmKind::Refusal]),
             swapped: bool,
-            (refusals, atomics, notes) in any::<(bool, bool, bool)>(),
+            (refusals, atomics, notes, size) in any::<(bool, bool, bool, u64)>(),
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_LEN),
         ) {
             let order = if swapped && kind != CmKind::Refusal { Order::Swapped } else { Order::Own };
-            let message = CmMessage { kind, order, extras: Extras { refusals, atomics, notes }, payload: &payload };
+            // Nothing is said by an end that takes nothing.
+            let window = if refusals || atomics || notes { size } else { 0 };
+            let extras = Extras { refusals, atomics, notes, window };
+            let message = CmMessage { kind, order, extras, payload: &payload };
             let mut bytes = message.encode();
             let len = bytes.len();
             for cut in 0..len {

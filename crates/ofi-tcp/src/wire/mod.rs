@@ -9,7 +9,7 @@ mod identity;
 mod packet;
 
 pub use identity::Identity;
-pub use packet::{MAX_HEADER_LEN, MAX_SHORT_LEN, Malformed, Packet, Pieces, RemotePiece};
+pub use packet::{MAX_HEADER_LEN, MAX_SHORT_LEN, Malformed, Packet, Pieces, RemotePiece, charge};
 
 /// The byte order of a connection's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -13,8 +13,9 @@
 //!
 //! The words are CQ data, tag, length of an announced message, then address, length and key of each remote piece.
 //!
-//! C does not have the last three operations. A refusal has one word, the error number. An atomic operation has a word
-//! for what is done, before its remote pieces; its operands and comparands follow. A note has four words.
+//! C does not have the last five operations. A refusal has one word, the error number. An atomic operation has a word
+//! for what is done, before its remote pieces; its operands and comparands follow. A note has four words. A grant has
+//! one, the bytes. The announcement of a message without a tag is as that of a tagged one without its tag.
 
 use super::Order;
 
@@ -28,6 +29,16 @@ const BASE: usize = 16;
 const PIECE: usize = 24;
 /// The maximum number of remote pieces.
 const PIECES: usize = 4;
+
+/// The bytes that a message counts beyond its payload, where its receiver limits what it keeps without a receive
+/// ([`super::cm::Extras::window`]): about what the receiver needs to keep it.
+const MESSAGE_OVERHEAD: u64 = 128;
+
+/// The bytes that a message with a payload of `len` bytes counts, if it is sent before the receiver asks for it.
+#[inline]
+pub fn charge(len: u64) -> u64 {
+    len.saturating_add(MESSAGE_OVERHEAD)
+}
 
 const VERSION: u8 = 3;
 
@@ -53,6 +64,8 @@ mod op {
     pub const REFUSAL: u8 = 8;
     pub const ATOMIC: u8 = 9;
     pub const NOTE: u8 = 10;
+    pub const GRANT: u8 = 11;
+    pub const RTS_UNTAGGED: u8 = 12;
 }
 
 /// The greatest error number: those of the kernel end there, and libfabric's are smaller.
@@ -139,12 +152,12 @@ pub enum Packet {
         /// Bytes of payload.
         len: u64,
     },
-    /// Announces a tagged message.
+    /// Announces a message. Ends of C announce tagged ones alone.
     Rts {
         /// Its number at the sender.
         number: u8,
         /// Its tag.
-        tag: u64,
+        tag: Option<u64>,
         /// Remote CQ data.
         data: Option<u64>,
         /// The sender wants an acknowledgement.
@@ -186,6 +199,11 @@ pub enum Packet {
         words: [u64; 4],
         /// Bytes of payload. At most [`MAX_SHORT_LEN`].
         len: u64,
+    },
+    /// Lets the other end send this many more bytes of messages unasked.
+    Grant {
+        /// As they [count](charge).
+        bytes: u64,
     },
 }
 
@@ -266,8 +284,9 @@ impl Packet {
             op::READ => BASE + pieces,
             op::WRITE => BASE + word + pieces,
             op::RTS => BASE + 16 + word,
+            op::RTS_UNTAGGED => BASE + 8 + word,
             op::READ_ANSWER | op::CTS | op::DATA => BASE,
-            op::REFUSAL => BASE + 8,
+            op::REFUSAL | op::GRANT => BASE + 8,
             op::ATOMIC => BASE + 8 + pieces,
             op::NOTE => BASE + 32,
             other => return Err(Malformed::Operation(other)),
@@ -280,7 +299,8 @@ impl Packet {
         if len > MAX_SHORT_LEN as u64 && matches!(op, op::ATOMIC | op::NOTE) {
             return Err(Malformed::Length(size));
         }
-        if len > 0 && (is_ack || matches!(op, op::READ | op::RTS | op::CTS | op::REFUSAL)) {
+        let is_bare = matches!(op, op::READ | op::RTS | op::RTS_UNTAGGED | op::CTS | op::REFUSAL | op::GRANT);
+        if len > 0 && (is_ack || is_bare) {
             return Err(Malformed::Length(size));
         }
         let Some(words) = rest.get(..expected - BASE) else { return Ok(None) };
@@ -302,8 +322,9 @@ impl Packet {
                 }
                 Self::Write { remote, data, confirm, len }
             }
-            op::RTS => {
-                let (data, tag, len) = (words.next_if(has_data), words.next(), words.next());
+            op::RTS | op::RTS_UNTAGGED => {
+                let (data, tag) = (words.next_if(has_data), words.next_if(op == op::RTS));
+                let len = words.next();
                 if len > isize::MAX as u64 {
                     return Err(Malformed::Length(len));
                 }
@@ -323,6 +344,7 @@ impl Packet {
                 let what = u16::try_from(what).map_err(|_| Malformed::Atomic(what))?;
                 Self::Atomic { what, remote: remote_pieces(&mut words, count), len }
             }
+            op::GRANT => Self::Grant { bytes: words.next() },
             op::NOTE => Self::Note { words: std::array::from_fn(|_| words.next()), len },
             _ => Self::Data { number, len },
         };
@@ -366,9 +388,9 @@ impl Packet {
             Self::Rts { number: own, tag, data, confirm, len } => {
                 number = own;
                 data_word(data, &mut word);
-                word(tag);
+                tag.into_iter().for_each(&mut word);
                 word(len);
-                (op::RTS, 0, confirm)
+                (if tag.is_some() { op::RTS } else { op::RTS_UNTAGGED }, 0, confirm)
             }
             Self::Cts { number: theirs } => {
                 number = theirs;
@@ -384,6 +406,10 @@ impl Packet {
                 word(what.into());
                 remote.as_slice().iter().flat_map(|p| [p.addr, p.len, p.key]).for_each(&mut word);
                 (op::ATOMIC, len, false)
+            }
+            Self::Grant { bytes } => {
+                word(bytes);
+                (op::GRANT, 0, false)
             }
             Self::Note { words, len } => {
                 words.into_iter().for_each(&mut word);

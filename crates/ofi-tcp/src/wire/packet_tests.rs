@@ -29,7 +29,7 @@ fn captured() -> Vec<(Packet, [u8; 16])> {
         ),
         (Packet::Ack, base(0, 0, 2, 0, 0x10, 0x10)),
         (
-            Packet::Rts { number: 1, tag: 9, data: Some(5), confirm: true, len: 1 << 20 },
+            Packet::Rts { number: 1, tag: Some(9), data: Some(5), confirm: true, len: 1 << 20 },
             base(5, 5, 1, 0, 0x28, 0x28),
         ),
         (Packet::Cts { number: 1 }, base(6, 0, 1, 0, 0x10, 0x10)),
@@ -74,12 +74,15 @@ fn packets_that_cannot_be_are_refused() {
     let write = Packet::Write { remote: pieces(&[64]), data: None, confirm: false, len: 64 };
     let refusal = Packet::Refusal { of_read: true, errno: 13 };
     let atomic = Packet::Atomic { what: 7, remote: pieces(&[8]), len: 16 };
-    assert_eq!(with(message, &[(1, 11)]), Err(Malformed::Operation(11)));
+    assert_eq!(with(message, &[(1, 13)]), Err(Malformed::Operation(13)));
     assert_eq!(with(message, &[(1, 9)]), Err(Malformed::Pieces(0)));
     assert_eq!(with(message, &[(1, 10)]), Err(Malformed::Header { op: 10, len: 16 }));
     assert_eq!(with(atomic, &[(18, 1)]), Err(Malformed::Atomic(0x1_0007)));
     assert_eq!(with(atomic, &[(9, 0x21)]), Err(Malformed::Length(0x2140)), "more than 8 KiB");
     assert_eq!(with(message, &[(1, 8)]), Err(Malformed::Header { op: 8, len: 16 }));
+    assert_eq!(with(message, &[(1, 11)]), Err(Malformed::Header { op: 11, len: 16 }));
+    assert_eq!(with(message, &[(1, 12)]), Err(Malformed::Header { op: 12, len: 16 }));
+    assert_eq!(with(Packet::Grant { bytes: 1 }, &[(8, 25)]), Err(Malformed::Length(25)));
     assert_eq!(with(refusal, &[(16, 0)]), Err(Malformed::Reason(0)));
     assert_eq!(with(refusal, &[(17, 16)]), Err(Malformed::Reason(4096 + 13)));
     assert_eq!(with(refusal, &[(8, 25)]), Err(Malformed::Length(25)));
@@ -114,9 +117,10 @@ fn any_packet() -> impl Strategy<Value = Packet> {
         (remote.clone(), data.clone(), any::<bool>()).prop_map(|(remote, data, confirm)| {
             Packet::Write { remote, data, confirm, len: remote.total().unwrap() }
         }),
-        (any::<u8>(), any::<u64>(), data, any::<bool>(), len.clone())
+        (any::<u8>(), any::<Option<u64>>(), data, any::<bool>(), len.clone())
             .prop_map(|(number, tag, data, confirm, len)| Packet::Rts { number, tag, data, confirm, len }),
         any::<u8>().prop_map(|number| Packet::Cts { number }),
+        any::<u64>().prop_map(|bytes| Packet::Grant { bytes }),
         (any::<bool>(), 1u16..=4095).prop_map(|(of_read, errno)| Packet::Refusal { of_read, errno }),
         (any::<u8>(), len).prop_map(|(number, len)| Packet::Data { number, len }),
         (any::<u16>(), remote, 0..=MAX_SHORT_LEN as u64).prop_map(|(what, remote, len)| Packet::Atomic {

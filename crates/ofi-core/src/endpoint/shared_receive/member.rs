@@ -120,6 +120,12 @@ impl<T: Transport> SharedPart<T> {
         self.context.state.lock().queue.matcher.may_hold_bytes(sender, len)
     }
 
+    /// The bytes and the number of a peer's unexpected messages.
+    pub fn held(&self, peer: PeerId) -> (usize, usize) {
+        let Some(sender) = self.sender(peer) else { return (0, 0) };
+        self.context.state.lock().queue.matcher.held_by(sender)
+    }
+
     /// Whether messages of a peer wait here or may be about to complete a receive: a matched message is completed after
     /// the context's lock is released.
     pub fn knows(&self, peer: PeerId) -> bool {
