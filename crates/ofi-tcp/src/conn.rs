@@ -209,13 +209,13 @@ impl Conn {
         self.extras.window > 0
     }
 
-    /// Whether the peer is to get a new grant as soon as receives have taken enough of its messages: of a quarter of the
-    /// window, or, while it announces messages because it has none, of anything.
+    /// Whether the peer is to get a new grant as soon as receives have taken enough of its messages.
     pub fn awaits_grant(&self, window: u64) -> bool {
         self.is_counted() && self.taken >= self.enough(window)
     }
 
-    /// The bytes of a grant that is worth a packet.
+    /// The bytes of a grant that is worth a packet: a quarter of the window, or any while the peer announces messages
+    /// because it has no credit.
     pub fn enough(&self, window: u64) -> u64 {
         if self.asked.is_empty() { window / 4 } else { 1 }
     }
