@@ -158,6 +158,11 @@ impl Domain {
         garbage::collect(&self.inner.path)
     }
 
+    /// Removes one flow, if it has no writers. Returns whether it was removed.
+    pub fn collect_flow(&self, id: Uuid) -> bool {
+        garbage::remove_dead(&self.dir(id))
+    }
+
     /// Creates a flow of grains, or opens an existing one for writing.
     ///
     /// # Errors

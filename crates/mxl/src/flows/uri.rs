@@ -33,6 +33,41 @@ impl Uri {
     pub fn new(domain: impl Into<PathBuf>, flows: impl IntoIterator<Item = Uuid>) -> Self {
         Self { authority: None, domain: domain.into(), flows: flows.into_iter().collect() }
     }
+
+    /// The host and the port that the authority names. `None` is this host. An IPv6 address is in brackets in the URI,
+    /// and without them here.
+    ///
+    /// ```
+    /// let uri: mxl::Uri = "mxl://[2001:db8::1]:7480/".parse()?;
+    /// assert_eq!(uri.host()?, Some(("2001:db8::1", Some(7480))));
+    /// # Ok::<(), mxl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an authority that is not `HOST`, `HOST:PORT` or `[ADDRESS]:PORT`, with a port from 1 to
+    /// 65535.
+    pub fn host(&self) -> Result<Option<(&str, Option<u16>)>, Error> {
+        let Some(authority) = self.authority.as_deref() else { return Ok(None) };
+        let wrong = || Error::argument(format!("{authority}: write HOST, HOST:PORT or [ADDRESS]:PORT"));
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => {
+                let (address, port) = rest.split_once(']').ok_or_else(wrong)?;
+                address.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?;
+                (address, port)
+            }
+            None => authority.split_at(authority.find(':').unwrap_or(authority.len())),
+        };
+        let port = match port.strip_prefix(':') {
+            Some(port) => Some(port.parse().ok().filter(|port| *port > 0).ok_or_else(wrong)?),
+            None if port.is_empty() => None,
+            None => return Err(wrong()),
+        };
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+        if host.is_empty() || !host.bytes().all(is_plain) {
+            return Err(wrong());
+        }
+        Ok(Some((host, port)))
+    }
 }
 
 impl FromStr for Uri {

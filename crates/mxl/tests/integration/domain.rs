@@ -136,6 +136,18 @@ fn dead_flows_are_collected_and_live_ones_stay() {
     drop(made);
 }
 
+#[test]
+fn one_dead_flow_is_collected_and_the_others_stay() {
+    let folder = Folder::new();
+    let (first, second, alive) = (dead(&folder), dead(&folder), camera());
+    let made = folder.domain().create_grains(&alive, &hints()).unwrap();
+    let collected = [first.id, first.id, alive.id].map(|id| folder.domain().collect_flow(id));
+    assert_eq!(collected, [true, false, false]);
+    assert!(folder.domain().is_active(alive.id).unwrap());
+    assert!(!folder.domain().is_active(second.id).unwrap());
+    drop(made);
+}
+
 /// Defect j: the remains of an interrupted start.
 #[test]
 fn unfinished_flows_are_collected_when_they_are_old() {

@@ -56,6 +56,25 @@ fn what_is_no_uri_is_refused_by_its_reason() {
     }
 }
 
+#[test]
+fn an_authority_is_a_host_and_its_port() {
+    for (authority, host) in [
+        ("", None),
+        ("studio-b", Some(("studio-b", None))),
+        ("192.0.2.1:7480", Some(("192.0.2.1", Some(7480)))),
+        ("[2001:db8::1]", Some(("2001:db8::1", None))),
+        ("[::1]:1", Some(("::1", Some(1)))),
+    ] {
+        assert_eq!(parse(&format!("mxl://{authority}/")).host().unwrap(), host, "{authority}");
+    }
+    for authority in
+        ["b:", "b:0", "b:65536", "b:x", ":1", "::1", "[b]:1", "[::1", "[::1]1", "me@b", "b%20", "b:1:2"]
+    {
+        let error = parse(&format!("mxl://{authority}/")).host().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{authority}: ")) && error.contains("HOST:PORT"), "{error}");
+    }
+}
+
 proptest! {
     #[test]
     fn what_is_written_is_read(
@@ -69,6 +88,7 @@ proptest! {
     #[test]
     fn any_text_is_parsed_or_refused(text in "(mxl://)?[\\PC%?&=/#]{0,40}") {
         if let Ok(uri) = text.parse::<Uri>() {
+            let _ = uri.host();
             prop_assert_eq!(uri.to_string().parse::<Uri>().unwrap(), uri);
         }
     }
