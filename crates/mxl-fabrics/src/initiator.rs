@@ -1,6 +1,7 @@
 //! The sending end: a queue for each target, which is emptied as credits and room allow.
 
 mod answers;
+mod begun;
 pub(crate) mod egress;
 mod foreign;
 mod pace;
@@ -409,6 +410,7 @@ impl Initiator {
         let gone: Vec<u64> = sent.map(|sent| sent.index).chain(gone).collect();
         let unconfirmed = std::mem::take(&mut peer.arrived);
         peer.stats.unconfirmed += unconfirmed.len() as u64;
+        peer.begun.clear();
         peer.flights.clear();
         peer.grants.clear();
         peer.parts.clear();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ofi::Address;
 
+use super::begun::BegunGrains;
 use super::{Job, Payload, PeerState, PeerStats, What};
 use crate::link::OpId;
 use crate::message::Remote;
@@ -73,6 +74,8 @@ pub(crate) struct Called {
     pub call: Call,
     pub pause: Duration,
     pub jobs: VecDeque<Job>,
+    /// Grains that were queued in part since it was connected.
+    pub begun: BegunGrains,
     pub posting: Option<Posting>,
     pub sent: VecDeque<TransferInFlight>,
     /// The batch of which a part was overwritten at the source.
@@ -94,6 +97,7 @@ impl Called {
             call: Call::Idle(Instant::now()),
             pause: PAUSE.0,
             jobs: VecDeque::new(),
+            begun: BegunGrains::default(),
             posting: None,
             sent: VecDeque::new(),
             torn: None,
@@ -139,6 +143,7 @@ impl Called {
         lost.extend(posting.map(|posting| posting.job.index));
         lost.extend(self.jobs.drain(..).filter(|job| !job.is_told()).map(|job| job.index));
         self.torn = None;
+        self.begun.clear();
         lost
     }
 
@@ -169,6 +174,9 @@ impl Called {
         let oldest =
             if self.jobs.len() < most { None } else { self.jobs.iter().position(|job| !job.is_told()) };
         let lost = oldest.and_then(|at| self.jobs.remove(at)).map(|job| job.index);
+        if let Some(index) = lost {
+            self.begun.forget(index);
+        }
         self.jobs.push_back(job);
         lost
     }

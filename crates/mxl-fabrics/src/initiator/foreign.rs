@@ -186,7 +186,7 @@ impl Initiator {
     }
 
     /// Queues a transfer for each of these targets.
-    pub(super) fn queue_foreign(&mut self, job: Job, most: usize) {
+    pub(super) fn queue_foreign(&mut self, job: Job, is_part: bool, most: usize) {
         let count = self.foreign.as_ref().map_or(0, |foreign| foreign.called.len());
         for at in 0..count {
             let Some(foreign) = &mut self.foreign else { return };
@@ -195,6 +195,7 @@ impl Initiator {
                 self.lost_foreign(at, vec![job.index], false);
                 continue;
             }
+            let job = if is_part { there.begun.with_earlier(job) } else { job };
             let lost = there.queue(job, most);
             self.lost_foreign(at, lost.into_iter().collect(), false);
             self.pump_foreign(at);

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use ofi::FiAddr;
 
+use super::begun::BegunGrains;
 use crate::link::OpId;
 use crate::message::{Remote, WINDOW, Why};
 use crate::rest::WaitFor;
@@ -253,6 +254,8 @@ pub(super) struct TargetPeer {
     /// The time since which the target must publish a commit before the next one may begin.
     pub full: Option<Instant>,
     pub jobs: VecDeque<Job>,
+    /// Grains that were queued in part since it was connected.
+    pub begun: BegunGrains,
     /// The parts of the first job that are left to post, once it was begun.
     pub parts: VecDeque<Vec<Span>>,
     /// Commits whose writes are complete, and their verdicts.
@@ -292,6 +295,7 @@ impl TargetPeer {
             asked: None,
             full: None,
             jobs: VecDeque::new(),
+            begun: BegunGrains::default(),
             parts: VecDeque::new(),
             verdicts: VecDeque::new(),
             flights: HashMap::new(),

@@ -51,13 +51,9 @@ impl Initiator {
             true => Payload::Flagged,
             false => Payload::Valid,
         };
-        self.queue(Job {
-            index,
-            what: What::Grain { start, end, payload },
-            posted: 0,
-            number: None,
-            since: Instant::now(),
-        });
+        let what = What::Grain { start, end, payload };
+        let is_part = start > 0 || end < grain.total_slices;
+        self.queue(Job { index, what, posted: 0, number: None, since: Instant::now() }, is_part);
         Ok(())
     }
 
@@ -80,13 +76,8 @@ impl Initiator {
             return Err(Error::Argument(format!("{count} samples before index {index}")));
         }
         reader.read(index, count, Wait::Not)?;
-        self.queue(Job {
-            index,
-            what: What::Samples { count, published: true },
-            posted: 0,
-            number: None,
-            since: Instant::now(),
-        });
+        let what = What::Samples { count, published: true };
+        self.queue(Job { index, what, posted: 0, number: None, since: Instant::now() }, false);
         Ok(())
     }
 
@@ -97,13 +88,8 @@ impl Initiator {
     /// Those of [`send_samples`](Self::send_samples).
     pub fn send_unpublished_samples(&mut self, index: u64, count: u64) -> Result<()> {
         self.check_samples(count)?;
-        self.queue(Job {
-            index,
-            what: What::Samples { count, published: false },
-            posted: 0,
-            number: None,
-            since: Instant::now(),
-        });
+        let what = What::Samples { count, published: false };
+        self.queue(Job { index, what, posted: 0, number: None, since: Instant::now() }, false);
         Ok(())
     }
 
@@ -132,9 +118,12 @@ impl Initiator {
         Ok(reader)
     }
 
-    fn queue(&mut self, job: Job) {
+    /// `is_part`: a part of a grain, of which each target needs the earlier slices too.
+    fn queue(&mut self, job: Job, is_part: bool) {
         for at in 0..self.peers.len() {
             let peer = &mut self.peers[at];
+            let is_connected = peer.state == PeerState::Connected;
+            let job = if is_part && is_connected { peer.begun.with_earlier(job) } else { job };
             if peer.extend_last(&job) {
                 continue;
             }
@@ -147,6 +136,7 @@ impl Initiator {
                 PeerState::Connected => {
                     let oldest = peer.jobs.remove(1).map_or(job.index, |oldest| oldest.index);
                     peer.jobs.push_back(job);
+                    peer.begun.forget(oldest);
                     oldest
                 }
                 _ => job.index,
@@ -156,6 +146,6 @@ impl Initiator {
         for at in 0..self.peers.len() {
             self.pump(at);
         }
-        self.queue_foreign(job, QUEUED);
+        self.queue_foreign(job, is_part, QUEUED);
     }
 }

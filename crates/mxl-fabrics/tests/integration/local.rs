@@ -57,6 +57,28 @@ fn a_target_that_answers_late_is_connected_to_once() {
     }
 }
 
+/// Regression test: a target that was connected between two parts of a grain published the second one, and with it what
+/// its slot held before as the first.
+#[test]
+fn a_target_that_is_connected_in_the_middle_of_a_grain_gets_all_of_it() {
+    for provider in PROVIDERS {
+        let Ends { near: _near, far, definition, writer, mut target, mut initiator } = Ends::open(provider);
+        let mut grain = writer.open(100).unwrap();
+        let (bytes, slices) = (payload(100, grain.len()), grain.info().total_slices);
+        grain.write(0, &bytes).unwrap();
+        grain.commit_slices(slices / 2).unwrap();
+        initiator.send_slices(100, 0, slices / 2).unwrap();
+        assert!(matches!(initiator.event(), Some(Transfer::Lost { index: 100, .. })), "{provider}");
+        both(&mut initiator, &mut target, |initiator, _| initiator.is_idle());
+        grain.commit().unwrap();
+        initiator.send_slices(100, slices / 2, slices).unwrap();
+        let whole = Received::Grain { index: 100, slices, invalid: false };
+        both(&mut initiator, &mut target, |_, received| received == Some(whole));
+        let reader = far.domain().read_grains(definition.id).unwrap();
+        assert!(reader.read(100, Wait::Not).unwrap().to_vec().unwrap() == bytes, "{provider}");
+    }
+}
+
 /// Regression test: an initiator gave up a target that took longer than a second to answer, as on a busy machine, and
 /// lost what it was sending.
 #[test]
