@@ -2,7 +2,6 @@
 
 mod receive;
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,12 +12,7 @@ use clap::Parser;
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 use ofi_progress_bar::Progress;
 
-use crate::{
-    Driven, Error, Initiator, Key, PeerState, Provider, Result, TargetInfo, Transfer, disk, program,
-};
-
-/// Lengths of a key that are accepted: shorter ones can be guessed, and no provider takes longer ones.
-const KEYS: RangeInclusive<usize> = 16..=64;
+use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer, disk, program};
 
 /// Carries a flow from one host to another: a target creates the flow and receives it, an initiator sends it.
 #[derive(Debug, Parser)]
@@ -103,24 +97,9 @@ fn place(options: &Options) -> (Option<&str>, Option<&str>) {
 
 fn ways(options: &Options) -> Result<crate::Options> {
     let pacing = options.pace.map(|spread| crate::Pacing { spread, phase: options.phase });
-    let key = options.key.as_deref().map(key).transpose()?;
+    let key = options.key.as_deref().map(program::key).transpose()?;
     let (messages_only, max_message) = (options.messages_only, options.max_message);
     Ok(crate::Options { messages_only, max_message, pacing, key })
-}
-
-/// The key in a file. White space around it, such as an editor's last line end, does not count.
-fn key(path: &Path) -> Result<Key> {
-    let failed = |what: String| Error::Argument(format!("--key {}: {what}", path.display()));
-    let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
-    match text.trim_ascii() {
-        key if KEYS.contains(&key.len()) => Ok(Key::new(key)),
-        key => Err(failed(format!(
-            "a key has {} to {} bytes, this one {}: `openssl rand -hex 16` makes one",
-            KEYS.start(),
-            KEYS.end(),
-            key.len()
-        ))),
-    }
 }
 
 fn file(path: &Path) -> Result<String> {

@@ -49,6 +49,7 @@ mod disk;
 mod driven;
 mod engine;
 mod error;
+pub mod gateway;
 mod histogram;
 mod info;
 mod initiator;

@@ -1,10 +1,15 @@
-//! How the programs of this crate begin and end.
+//! How the programs of this crate begin and end, and what several of them read.
 
+use std::ops::RangeInclusive;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::Result;
+use crate::{Error, Key, Result};
+
+/// Lengths of a key that are accepted: shorter ones can be guessed, and no provider takes longer ones.
+const KEYS: RangeInclusive<usize> = 16..=64;
 
 /// Runs `body` with the options of the command line. Wrong options and errors go to standard error, the latter behind
 /// the program's name; both end with status 1.
@@ -23,5 +28,23 @@ pub fn run<O: Parser>(name: &str, body: impl FnOnce(&O) -> Result<()>) -> ExitCo
             eprintln!("{name}: {}", mxl::visible(&error.to_string()));
             ExitCode::from(1)
         }
+    }
+}
+
+/// The key in a file. White space around it, such as an editor's last line end, does not count.
+///
+/// # Errors
+/// [`Error::Argument`] for a file that cannot be read, and for a key of another length.
+pub fn key(path: &Path) -> Result<Key> {
+    let failed = |what: String| Error::Argument(format!("--key {}: {what}", path.display()));
+    let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    match text.trim_ascii() {
+        key if KEYS.contains(&key.len()) => Ok(Key::new(key)),
+        key => Err(failed(format!(
+            "a key has {} to {} bytes, this one {}: `openssl rand -hex 16` makes one",
+            KEYS.start(),
+            KEYS.end(),
+            key.len()
+        ))),
     }
 }

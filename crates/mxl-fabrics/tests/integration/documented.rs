@@ -2,9 +2,10 @@
 
 use super::documents::{Program, check};
 
-const PROGRAMS: [Program; 3] = [
+const PROGRAMS: [Program; 4] = [
     ("mxl-bench", env!("CARGO_BIN_EXE_mxl-bench")),
     ("mxl-fabrics-demo", env!("CARGO_BIN_EXE_mxl-fabrics-demo")),
+    ("mxl-gateway", env!("CARGO_BIN_EXE_mxl-gateway")),
     ("mxl-fabrics-info", env!("CARGO_BIN_EXE_mxl-fabrics-info")),
 ];
 

@@ -12,6 +12,7 @@ mod driven;
 mod elsewhere;
 mod engine;
 mod fork;
+mod gateway;
 mod hostile;
 #[path = "common/hostile_target.rs"]
 mod hostile_target;

@@ -1,0 +1,90 @@
+//! `mxl-gateway mirror`: mirrors flows of other hosts into a domain of this one.
+//!
+//! Each host has a thread for its control connection ([`host`]), and one thread drives all targets ([`Engine`]).
+
+mod host;
+mod local;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mxl::{Domain, Uri};
+
+use super::log::say;
+use super::remote::Remote;
+use super::stop::Stop;
+use crate::{Engine, Error, Provider, Result, disk, program};
+use host::Host;
+use local::Local;
+
+/// Maximum wait at the end for a thread that looks for a host's address.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// Maximum hosts of one program: each has a thread.
+const MAX_HOSTS: usize = 64;
+
+/// The command line.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The domain's directory, for the mirrored flows
+    #[arg(short, long, value_name = "DIR")]
+    domain: PathBuf,
+    /// A host that serves flows, as mxl://HOST[:PORT]/?id=ID&id=ID; without an id, all of its flows
+    #[arg(value_name = "URI", required = true)]
+    remotes: Vec<Uri>,
+    /// The address of this host that flows are sent to [default: the one that the serving host sees]
+    #[arg(short, long)]
+    node: Option<String>,
+    /// tcp, udp, shm, verbs or efa; the serving side's
+    #[arg(short, long, default_value = "tcp")]
+    provider: Provider,
+    /// Seconds after which a flow is removed that has ended at the other side
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    keep: u32,
+    /// File with a secret of 16 to 64 bytes that the serving side shares; over udp it encrypts the flows
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+/// The command. Ends by a signal, and then removes the mirrored flows.
+///
+/// # Errors
+/// [`Error::Argument`] for wrong options, and a domain that cannot be used.
+pub fn run(options: &Options) -> Result<()> {
+    let stop = Stop::block()?;
+    let domain = Domain::open(&options.domain)?;
+    disk::warn("mxl-gateway", &options.domain);
+    let remotes = options.remotes.iter().map(Remote::of).collect::<Result<Vec<_>>>()?;
+    if remotes.len() > MAX_HOSTS {
+        return Err(Error::Argument(format!(
+            "{} hosts: one program mirrors at most {MAX_HOSTS}",
+            remotes.len()
+        )));
+    }
+    let key = options.key.as_deref().map(program::key).transpose()?;
+    let local = Arc::new(Local {
+        domain,
+        provider: options.provider,
+        node: options.node.clone(),
+        options: crate::Options { key, ..crate::Options::default() },
+        engine: Engine::start()?,
+    });
+    let is_over = Arc::new(AtomicBool::new(false));
+    let keep = Duration::from_secs(options.keep.into());
+    let mut threads = Vec::new();
+    for remote in remotes {
+        let host = Host::new(remote, Arc::clone(&local), keep, Arc::clone(&is_over));
+        let thread = std::thread::Builder::new().name("mxl-mirror".into()).spawn(move || host.run());
+        threads.push(thread.map_err(|error| Error::Argument(format!("start a thread: {error}")))?);
+    }
+    say(format_args!("mirrors into {}", local.domain.path().display()));
+    while !stop.wait(Duration::from_secs(3600)) {}
+    say("ends");
+    is_over.store(true, Ordering::Relaxed);
+    let begin = Instant::now();
+    while threads.iter().any(|thread| !thread.is_finished()) && begin.elapsed() < FAREWELL {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -1,0 +1,290 @@
+//! The flows of one serving host: connects to it, again and again, and keeps the local flows as it says.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mxl::{FlowDefinition, Uuid};
+
+use super::local::{Local, Mirrored};
+use crate::Provider;
+use crate::gateway::roles::log::say;
+use crate::gateway::roles::remote::{Control, Remote};
+use crate::gateway::wire::{Reply, Request};
+
+/// The first and the longest pause before a host, or a flow, is tried again. Each is twice as long as the last.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
+/// A connection that lasted this long was good: the next pause is the first again.
+const GOOD: Duration = Duration::from_secs(5);
+/// Interval of signs of life.
+const PING_EVERY: Duration = Duration::from_secs(3);
+/// Maximum silence of the other side.
+const SILENCE: Duration = Duration::from_secs(10);
+/// Interval of lists, for mirrors of all flows, and of looks at the local flows.
+const LIST_EVERY: Duration = Duration::from_secs(2);
+/// Maximum flows of one host. Each takes a ring of the domain's memory, and descriptors.
+const MAX_FLOWS: usize = 1024;
+
+/// A host, and what is mirrored of it.
+pub struct Host {
+    remote: Remote,
+    local: Arc<Local>,
+    /// Time for which a flow is kept that has ended there.
+    keep: Duration,
+    stop: Arc<AtomicBool>,
+    flows: BTreeMap<Uuid, Flow>,
+    /// The last failure, which is told once.
+    said: String,
+}
+
+/// A flow, mirrored or wanted.
+#[derive(Default)]
+struct Flow {
+    mirrored: Option<Mirrored>,
+    /// When it was first absent at the other side.
+    absent: Option<Instant>,
+    /// When to ask for it again, after a failure.
+    again: Option<Instant>,
+    pause: Option<Duration>,
+    /// The last failure, which is told once.
+    said: String,
+}
+
+impl Flow {
+    /// Tells a failure, unless it was the last one too.
+    fn fail(&mut self, what: String) {
+        if self.said != what {
+            say(&what);
+            self.said = what;
+        }
+    }
+
+    /// Asks for it again, after a pause.
+    fn retry(&mut self) {
+        let pause = self.pause.map_or(PAUSES.0, |last| (last * 2).min(PAUSES.1));
+        (self.pause, self.again) = (Some(pause), Some(Instant::now() + pause));
+    }
+}
+
+impl Host {
+    /// A host that was not connected yet.
+    pub fn new(remote: Remote, local: Arc<Local>, keep: Duration, stop: Arc<AtomicBool>) -> Self {
+        let flows = remote.ids.iter().map(|id| (*id, Flow::default())).collect();
+        Self { remote, local, keep, stop, flows, said: String::new() }
+    }
+
+    /// Mirrors its flows until the program ends.
+    pub fn run(mut self) {
+        let mut pause = PAUSES.0;
+        while !self.is_over() {
+            let begin = Instant::now();
+            match self.session() {
+                Ok(()) => return,
+                Err(error) => {
+                    let what = format!("{}: {error}", self.remote);
+                    if self.said != what {
+                        say(format_args!("{what}; tries again"));
+                        self.said = what;
+                    }
+                }
+            }
+            if begin.elapsed() > GOOD {
+                pause = PAUSES.0;
+            }
+            let until = Instant::now() + pause;
+            while Instant::now() < until && !self.is_over() {
+                std::thread::sleep(Duration::from_millis(50));
+                self.look();
+            }
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// One connection. Returns when the program ends.
+    fn session(&mut self) -> io::Result<()> {
+        let mut control = self.remote.connect()?;
+        let node = self.node(&control)?;
+        self.flows.values_mut().for_each(|flow| (flow.again, flow.pause) = (None, None));
+        let ids: Vec<Uuid> = self.flows.keys().copied().collect();
+        for id in ids {
+            control.ask(&Request::Follow { id })?;
+        }
+        let (mut pinged, mut listed) = (Instant::now(), None::<Instant>);
+        // What the other side accepts is a connection; what it says after it tells who it is.
+        control.ask(&Request::Ping)?;
+        while !self.is_over() {
+            if pinged.elapsed() > PING_EVERY {
+                pinged = Instant::now();
+                control.ask(&Request::Ping)?;
+            }
+            if listed.is_none_or(|listed| listed.elapsed() > LIST_EVERY) {
+                listed = Some(Instant::now());
+                if self.remote.ids.is_empty() {
+                    control.ask(&Request::List)?;
+                }
+                self.check();
+            }
+            self.look();
+            self.forget(&mut control)?;
+            let now = Instant::now();
+            for (&id, flow) in
+                self.flows.iter_mut().filter(|(_, flow)| flow.again.is_some_and(|at| at <= now))
+            {
+                flow.again = None;
+                control.ask(&Request::Follow { id })?;
+            }
+            if let Some(reply) = control.reply()? {
+                self.handle(&mut control, node.as_deref(), reply)?;
+            } else if control.silence() > SILENCE {
+                let what = format!("silent for {} seconds", SILENCE.as_secs());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// The node of the targets: the given one, or the address that the serving host sees, for providers with addresses
+    /// of IP.
+    fn node(&self, control: &Control) -> io::Result<Option<String>> {
+        if self.local.node.is_some() {
+            return Ok(self.local.node.clone());
+        }
+        let is_ip = matches!(self.local.provider, Provider::Tcp | Provider::Udp | Provider::Verbs);
+        Ok(if is_ip { Some(control.node()?.to_canonical().to_string()) } else { None })
+    }
+
+    fn handle(&mut self, control: &mut Control, node: Option<&str>, reply: Reply) -> io::Result<()> {
+        match reply {
+            Reply::Pong => {
+                if !self.said.is_empty() {
+                    say(format_args!("{}: connected", self.remote));
+                    self.said.clear();
+                }
+            }
+            Reply::Flow(flow) => {
+                if self.remote.ids.is_empty()
+                    && self.flows.len() < MAX_FLOWS
+                    && !self.flows.contains_key(&flow.id)
+                {
+                    self.flows.insert(flow.id, Flow::default());
+                    control.ask(&Request::Follow { id: flow.id })?;
+                }
+            }
+            Reply::Listed { more: true } => {
+                let what =
+                    format!("{} offers more flows than one list has: name those to mirror", self.remote);
+                if self.said != what {
+                    say(&what);
+                    self.said = what;
+                }
+            }
+            Reply::Listed { more: false } => {}
+            Reply::Definition { id, text } => {
+                if let Some(request) = self.on_definition(id, text, node) {
+                    control.ask(&request)?;
+                }
+            }
+            Reply::Absent { id, why } => {
+                if let Some(flow) = self.flows.get_mut(&id) {
+                    flow.absent.get_or_insert_with(Instant::now);
+                    flow.fail(format!("{}: {why}; waits for it", self.remote));
+                }
+            }
+            Reply::Sending { id } => {
+                if let Some(flow) = self.flows.get_mut(&id) {
+                    flow.pause = None;
+                    flow.said.clear();
+                }
+            }
+            Reply::Refused { id: Some(id), why } => {
+                if let Some(flow) = self.flows.get_mut(&id) {
+                    flow.fail(format!("{}: flow {id}: {why}", self.remote));
+                    flow.retry();
+                }
+            }
+            Reply::Refused { id: None, why } => return Err(io::Error::other(why)),
+        }
+        Ok(())
+    }
+
+    /// A flow is there, or has changed. Returns the request to send it.
+    fn on_definition(&mut self, id: Uuid, text: String, node: Option<&str>) -> Option<Request> {
+        let flow = self.flows.get_mut(&id)?;
+        flow.absent = None;
+        if let Some(mirrored) = flow.mirrored.as_ref().filter(|mirrored| mirrored.is_of(&text, node)) {
+            return Some(Request::Target { id, info: mirrored.info.clone() });
+        }
+        let label = FlowDefinition::parse(&text).map(|definition| definition.label).unwrap_or_default();
+        let was_there = flow.mirrored.is_some();
+        match self.local.mirror(id, text, node.map(str::to_owned), flow.mirrored.take()) {
+            Ok(mirrored) => {
+                let what = if was_there { "has changed, and is mirrored anew" } else { "is mirrored" };
+                say(format_args!("{}: flow {id} ({label}) {what}", self.remote));
+                let info = mirrored.info.clone();
+                flow.mirrored = Some(mirrored);
+                Some(Request::Target { id, info })
+            }
+            Err(error) => {
+                flow.fail(format!("{}: flow {id} ({label}): {error}", self.remote));
+                flow.retry();
+                None
+            }
+        }
+    }
+
+    /// Reads the events of the targets. One that has failed is opened again.
+    fn look(&mut self) {
+        for (id, flow) in &mut self.flows {
+            let Some(mirrored) = &flow.mirrored else { continue };
+            match mirrored.look() {
+                Ok(report) if report.is_left => say(format_args!("flow {id}: nobody sends it any more")),
+                Ok(report) if report.is_connected => say(format_args!("flow {id}: arrives")),
+                Ok(_) => {}
+                Err(error) => {
+                    flow.fail(format!("flow {id}: {error}"));
+                    flow.mirrored = None;
+                    flow.retry();
+                }
+            }
+        }
+    }
+
+    /// Opens flows again that somebody has removed from the domain.
+    fn check(&mut self) {
+        for (id, flow) in &mut self.flows {
+            if flow.mirrored.is_some() && !self.local.has(*id) {
+                flow.fail(format!("flow {id} was removed from the domain, and is made again"));
+                flow.mirrored = None;
+                flow.retry();
+            }
+        }
+    }
+
+    /// Removes flows that have been absent for long. Those that were not asked for by name are forgotten.
+    fn forget(&mut self, control: &mut Control) -> io::Result<()> {
+        let (keep, is_all) = (self.keep, self.remote.ids.is_empty());
+        let mut gone = Vec::new();
+        for (&id, flow) in &mut self.flows {
+            if flow.absent.is_none_or(|absent| absent.elapsed() < keep) {
+                continue;
+            }
+            if flow.mirrored.take().is_some() {
+                say(format_args!("{}: flow {id} has ended, and is removed", self.remote));
+            }
+            if is_all {
+                gone.push(id);
+            }
+        }
+        for id in gone {
+            self.flows.remove(&id);
+            control.ask(&Request::Leave { id })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,101 @@
+//! What a serving gateway offers: flows of its domain, all or those that are allowed.
+
+use std::str::FromStr;
+
+use mxl::{Domain, FlowDefinition, Uuid};
+
+use crate::gateway::roles::lines::MAX_LINE;
+use crate::gateway::wire::{Description, Reply};
+
+/// Maximum flows of one list.
+const MAX_LISTED: usize = 1024;
+
+/// A value of `--allow`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allow {
+    /// Every flow of the domain.
+    All,
+    /// One flow.
+    Flow(Uuid),
+}
+
+impl FromStr for Allow {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self::All);
+        }
+        text.parse()
+            .map(Self::Flow)
+            .map_err(|error| format!("\"{text}\" is neither all nor a flow's id: {error}"))
+    }
+}
+
+/// The flows that may be sent.
+#[derive(Debug)]
+pub struct Offers {
+    domain: Domain,
+    /// `None`: all of them.
+    allowed: Option<Vec<Uuid>>,
+}
+
+impl Offers {
+    /// The flows of a domain that are allowed; without any value, all.
+    pub fn new(domain: Domain, allow: &[Allow]) -> Self {
+        let flow = |allow: &Allow| match allow {
+            Allow::All => None,
+            Allow::Flow(id) => Some(*id),
+        };
+        let allowed = allow.iter().map(flow).collect::<Option<Vec<_>>>().filter(|ids| !ids.is_empty());
+        Self { domain, allowed }
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Domain {
+        &self.domain
+    }
+
+    fn is_allowed(&self, id: Uuid) -> bool {
+        self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&id))
+    }
+
+    /// The text of a flow's definition.
+    ///
+    /// # Errors
+    /// Why it cannot be sent. A flow that is not allowed looks like one that does not exist.
+    pub fn definition(&self, id: Uuid) -> Result<String, String> {
+        let text = match self.domain.definition_text(id) {
+            _ if !self.is_allowed(id) => return Err(format!("no flow {id} is offered")),
+            Ok(text) => text,
+            Err(mxl::Error::NotFound(_)) => return Err(format!("no flow {id} is offered")),
+            Err(error) => return Err(format!("flow {id}: {error}")),
+        };
+        let text = String::from_utf8(text).map_err(|_| format!("flow {id}: its definition is not UTF-8"))?;
+        let definition = FlowDefinition::parse(&text).map_err(|error| format!("flow {id}: {error}"))?;
+        if definition.id != id {
+            return Err(format!("flow {id}: its definition is that of {}", definition.id));
+        }
+        let line = Reply::Definition { id, text: text.clone() }.to_line();
+        if line.len() > MAX_LINE {
+            return Err(format!("flow {id}: its definition takes {} bytes of {MAX_LINE}", line.len()));
+        }
+        Ok(text)
+    }
+
+    /// The flows with valid definitions, and whether some were left out.
+    ///
+    /// # Errors
+    /// Why the domain cannot be read.
+    pub fn list(&self) -> Result<(Vec<Description>, bool), String> {
+        let mut flows = self.domain.flows().map_err(|error| error.to_string())?;
+        flows.retain(|id| self.is_allowed(*id));
+        let more = flows.len() > MAX_LISTED;
+        flows.truncate(MAX_LISTED);
+        let described = |id: Uuid| {
+            let definition = self.domain.definition(id).ok().filter(|definition| definition.id == id)?;
+            Some(Description::new(&definition, self.domain.is_active(id).ok()?))
+        };
+        Ok((flows.into_iter().filter_map(described).collect(), more))
+    }
+}
