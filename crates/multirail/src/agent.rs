@@ -85,6 +85,7 @@ impl Agent {
     /// # Errors
     /// `FI_EINVAL` for an empty buffer.
     pub fn register<B: BufferMut>(&self, buffer: B) -> Result<Region<B>> {
+        self.shared.born.check()?;
         Ok(self.keep(Region::new(self.region_id(), buffer, &self.shared.domains)?))
     }
 
@@ -96,6 +97,7 @@ impl Agent {
     /// `FI_EINVAL` for a length of zero.
     #[cfg(feature = "cuda")]
     pub fn register_device(&self, memory: DeviceMemory) -> Result<Region<DeviceMemory>> {
+        self.shared.born.check()?;
         Ok(self.keep(Region::of_device(self.region_id(), memory, &self.shared.domains)?))
     }
 

@@ -122,8 +122,8 @@ impl Builder {
 
     /// Whether peers get keys of a region on the rails near it alone, and transfers prefer those: a GPU's nearest NICs,
     /// or as many of a NUMA node's as suffice ([`Topology::near`]), at least two where there are two. Other rails are
-    /// used when those fail. Otherwise all rails serve all memory. On by default; the place of host memory is that of
-    /// most of its pages, which must exist when the region's metadata is made.
+    /// used when those fail. With `false`, all rails serve all memory. On by default; the place of host memory is that
+    /// of most of its pages, which must exist when the region is first used.
     pub fn near_rails(self, wanted: bool) -> Self {
         Self { near: if wanted { Near::Host } else { Near::Nowhere }, ..self }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi::raw::CompletionQueue;
@@ -47,18 +47,8 @@ impl Shared {
     /// Locks the agent.
     ///
     /// # Errors
-    /// `FI_EINVAL` in a forked child whose parent held the lock: nobody there will release it. Other calls of a child
-    /// end in the rails, which refuse them.
+    /// `FI_EINVAL` in a forked child: the state is its parent's, and a thread of the parent may have held the lock.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Driver>> {
-        match self.state.try_lock() {
-            Ok(driver) => Ok(driver),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => self.wait_for_lock(),
-        }
-    }
-
-    #[cold]
-    fn wait_for_lock(&self) -> Result<MutexGuard<'_, Driver>> {
         self.born.check()?;
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -7,7 +7,9 @@
 //!
 //! [`engine`] makes the decisions and does no I/O; [`wire`] has the messages between agents. `docs/multirail.md` is the
 //! guide.
-#![deny(unsafe_code)] // allowed in region.rs and rail.rs (lend memory), memory/ and staging/ (copy it), wait.rs, near.rs (asks where pages are)
+// Allowed in region.rs and rail.rs (lend memory), memory/ and staging/ (copy it), wait.rs, near/pages.rs (asks where
+// pages are).
+#![deny(unsafe_code)]
 
 mod agent;
 mod builder;

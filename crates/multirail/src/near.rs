@@ -3,7 +3,7 @@
 //! A registration takes time and pins memory on each NIC, and a NIC of another socket or switch moves the bytes more
 //! slowly. So a region has keys on the rails near it ([`Topology::near`]), at least two where there are two, so that a
 //! transfer goes on when one fails. A rail without a NIC of its own (`shm`, `udp` of all addresses) is near everything.
-//! Other rails register a region when a transfer needs them: no transfer fails for want of a key.
+//! Other rails register a region when a peer asks for their keys, because its paths to the near ones have failed.
 //!
 //! The whole region has one place, that of most of its pages: ranges of their own would make the metadata grow with the
 //! number of pages, and the parts of a transfer are spread over the rails in any case.
@@ -99,7 +99,8 @@ impl Domains {
             let near = sites.iter().enumerate().filter(|(_, nic)| is_near(nic));
             near.fold(0, |set, (rail, _)| set | bit(rail))
         };
-        while rails(&chosen).count_ones() < 2 {
+        let of_nics = |chosen: &[usize]| sites.iter().flatten().filter(|nic| chosen.contains(nic)).count();
+        while of_nics(&chosen) < 2 {
             let Some(next) = topology.next_nearest(&nics, &chosen) else { break };
             chosen.push(next);
         }

@@ -82,7 +82,7 @@ pub(crate) struct Inner {
     domains: Arc<Domains>,
     /// The rails near the memory, and the number of rails when they were chosen.
     near: Mutex<Option<(usize, RailSet)>>,
-    /// Rails beside those on which peers have keys.
+    /// Rails on which peers have been given keys.
     keyed: AtomicU64,
     /// Serialises accesses of this process. It does not affect rails and peers.
     local: RwLock<()>,
@@ -261,12 +261,13 @@ impl Inner {
         (self.near() | self.keyed.load(Ordering::Relaxed)) & bit(rail) != 0
     }
 
-    /// Keys for peers: on the rails near the memory and, where fewer than two of them can register it, on others until
-    /// there are two. Also the last error.
-    fn keys(&self) -> (Vec<RegionKey>, Option<Error>) {
+    /// Keys for peers: on these rails and, where fewer than two of them can register the memory, on others until there
+    /// are two. Also the last error.
+    fn keys(&self, wanted: RailSet) -> (Vec<RegionKey>, Option<Error>) {
         let count = self.domains.count();
         let (mut keys, mut last) = (Vec::new(), None);
-        let (wanted, others): (Vec<usize>, Vec<usize>) = (0..count).partition(|&rail| self.has_keys_on(rail));
+        let (wanted, others): (Vec<usize>, Vec<usize>) =
+            (0..count).partition(|&rail| wanted & bit(rail) != 0);
         let least = wanted.len().min(2);
         for (is_wanted, rail) in
             wanted.into_iter().map(|rail| (true, rail)).chain(others.into_iter().map(|rail| (false, rail)))
@@ -291,13 +292,10 @@ impl Inner {
 
     /// Keys on all rails: the peer has no path left to those near the memory.
     pub(crate) fn widen(&self) -> Vec<RegionKey> {
-        let published = self.keyed.load(Ordering::Relaxed);
-        if self.device.is_some() && published == 0 {
-            return Vec::new(); // the processor copies it
+        if self.keyed.load(Ordering::Relaxed) == 0 {
+            return Vec::new(); // no peer has metadata of it, or it is a device's that the processor copies
         }
-        let all = (0..self.domains.count()).fold(0, |all, rail| all | bit(rail));
-        self.keyed.fetch_or(all, Ordering::Relaxed);
-        self.keys().0
+        self.keys(RailSet::MAX).0
     }
 
     fn register(&self, rail: usize) -> Result<Arc<dyn MemoryRegion>> {
@@ -381,7 +379,7 @@ impl Inner {
             tracing::debug!(target: "multirail", %error, "a region cannot be exported to other processes");
         });
         let export = export.ok().flatten();
-        let keys = if export.is_some() || !shares.memory { self.keys().0 } else { Vec::new() };
+        let keys = if export.is_some() || !shares.memory { self.keys(self.near()).0 } else { Vec::new() };
         RegionInfo { id: self.id, len: self.len as u64, keys, is_staged: true, export }
     }
 
@@ -390,7 +388,7 @@ impl Inner {
         if let Some(device) = &self.device {
             return Ok(self.device_info(device, shares));
         }
-        let (keys, last) = self.keys();
+        let (keys, last) = self.keys(self.near());
         if let Some(error) = &last {
             tracing::warn!(target: "multirail", %error, region = self.id, "a rail cannot register a region");
         }
@@ -485,8 +483,9 @@ impl<B> Region<B> {
     /// old and new bytes.
     ///
     /// # Errors
-    /// `FI_EINVAL` for bytes beyond the end of the region.
+    /// `FI_EINVAL` for bytes beyond the end of the region, and in a forked child, which need not have a mapping of it.
     pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<()> {
+        self.inner.born.check()?;
         let from = self.at(offset, to.len())?;
         if let Some(device) = &self.inner.device {
             return memory::copy_out(&**device, from.addr() as u64, to);
@@ -502,8 +501,9 @@ impl<B> Region<B> {
     /// new ones.
     ///
     /// # Errors
-    /// `FI_EINVAL` for bytes beyond the end of the region.
+    /// `FI_EINVAL` for bytes beyond the end of the region, and in a forked child.
     pub fn write_from(&self, offset: usize, from: &[u8]) -> Result<()> {
+        self.inner.born.check()?;
         let to = self.at(offset, from.len())?;
         if let Some(device) = &self.inner.device {
             return memory::copy_in(&**device, to.addr() as u64, from);

@@ -236,7 +236,7 @@ impl<T: Drive> Driven<T> {
     /// Stops the thread, and returns the end of the flow that it drove.
     ///
     /// # Panics
-    /// If the thread has panicked, and in a forked child, which has not the thread.
+    /// If the thread has panicked, and in a forked child, which does not have the thread.
     pub fn stop(mut self) -> T {
         self.end();
         let shared = Arc::clone(&self.shared);

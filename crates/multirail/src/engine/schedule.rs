@@ -14,7 +14,7 @@ use super::path::Path;
 use super::row::{Found, MAX_ROW_LEN, PostedRun, row_of};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
 use super::{Access, Command, Config, Core, OpId, PathId, Refused, Sink, Time, Timer, TransferId};
-use crate::near::bit;
+use crate::near::{RailSet, bit};
 use crate::wire::RegionKey;
 
 /// Minimum time after which a session with full paths is examined again, unless an operation ends.
@@ -107,7 +107,12 @@ impl<G> Core<G> {
                     turns -= 1;
                     match self.ask_to_widen(id, transfer_id, &chunk, now) {
                         Some(until) => self.look_again(id, until),
-                        None => self.finish(transfer_id, Outcome::Failed(error)),
+                        None => {
+                            if let Some(session) = self.sessions.get_mut(id) {
+                                session.transfers.pop_back();
+                            }
+                            self.finish(transfer_id, Outcome::Failed(error));
+                        }
                     }
                 }
                 Choice::Nowhere => {
@@ -265,8 +270,14 @@ fn longest<G>(transfer: &Transfer<G>, paths: &[Path], config: &Config, now: Time
     let near = transfer.plan.near(piece);
     let keyed = transfer.plan.regions.get(piece.remote_region as usize);
     let keyed = keyed.map_or(0, |region| region.keys.iter().fold(0, |set, key| set | bit(key.rail.into())));
-    let is_used = |path: &&Path| near >> path.rail & 1 == 1 && keyed >> path.remote & 1 == 1;
-    let up = paths.iter().filter(|path| path.is_up(now) && is_used(path)).count().max(1) as u64;
+    // The paths that `choose` spreads chunks over: those near both ends, else those near the remote one, else all.
+    let count = |near: RailSet, keyed: RailSet| {
+        let is_used = |path: &&Path| near >> path.rail & 1 == 1 && keyed >> path.remote & 1 == 1;
+        paths.iter().filter(|path| path.is_up(now) && is_used(path)).count() as u64
+    };
+    let all = RailSet::MAX;
+    let up = [(near, keyed), (all, keyed), (all, all)].into_iter().map(|(near, keyed)| count(near, keyed));
+    let up = up.into_iter().find(|&up| up > 0).unwrap_or(1);
     if up == 1 {
         return config.largest_access;
     }
@@ -299,7 +310,11 @@ fn choose<G>(
         leased.or_else(|| own().map(|key| (*key, false)))
     };
     let near = transfer.plan.near(piece);
-    let is_near = |path: &Path| near >> path.rail & 1 == 1;
+    // A path is near the remote memory if the owner gave its key without being asked for more.
+    let is_own = |path: &Path| {
+        wide.is_empty() || region.keys.iter().any(|key| usize::from(key.rail) == path.remote)
+    };
+    let rank = |path: &Path| 2 * u8::from(is_own(path)) + u8::from(near >> path.rail & 1 == 1);
     let may = |at: usize| {
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);
         untried && paths[at].is_up(now)
@@ -316,7 +331,7 @@ fn choose<G>(
         return Choice::Path(last, key, is_leased);
     }
     let mut best: Option<(usize, (RegionKey, bool), f64)> = None;
-    let (mut is_waiting, mut is_keyless, mut has_near) = (false, false, false);
+    let (mut is_waiting, mut is_keyless, mut nearest) = (false, false, 0);
     for (at, path) in paths.iter().enumerate() {
         let Some(key) = key(path) else {
             is_keyless |= may(at);
@@ -327,14 +342,11 @@ fn choose<G>(
         if !may(at) {
             continue;
         }
-        let finish = path.finish(chunk.len, now);
-        // A path whose rail is far from the local memory is used only if no other can be.
-        if has_near && !is_near(path) {
-            continue;
-        }
-        if best.is_none_or(|(_, _, least)| finish < least) || (!has_near && is_near(path)) {
+        let (finish, rank) = (path.finish(chunk.len, now), rank(path));
+        // A path that is far from the memory of an end is used only if no nearer one can be.
+        if best.is_none_or(|(_, _, least)| rank > nearest || (rank == nearest && finish < least)) {
             best = Some((at, key, finish));
-            has_near = is_near(path);
+            nearest = rank;
         }
     }
     match best {
@@ -354,7 +366,7 @@ fn choose<G>(
                 _ => None,
             };
             let is_tried = |at: usize| 1_u64.checked_shl(at as u32).is_some_and(|bit| chunk.tried & bit != 0);
-            let is_other = |at: usize| !is_tried(at) && (!has_near || is_near(&paths[at]));
+            let is_other = |at: usize| !is_tried(at) && rank(&paths[at]) >= nearest;
             let others = (0..paths.len()).filter(|&at| is_other(at) && key(&paths[at]).is_some());
             Choice::Wait(others.filter_map(when).min())
         }

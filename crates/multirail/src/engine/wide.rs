@@ -37,8 +37,8 @@ impl Session {
 }
 
 impl<G> Core<G> {
-    /// Asks for keys on all rails of a chunk's remote region, unless that was done. Returns the time when the
-    /// chunk is looked at again; `None` if the peer has answered.
+    /// Asks for keys on all rails of a chunk's remote region, unless that was done. Returns the time when the chunk is
+    /// looked at again; `None` if the peer has answered, or has not in time.
     pub(super) fn ask_to_widen(
         &mut self,
         id: SlotId,
@@ -47,11 +47,12 @@ impl<G> Core<G> {
         now: Time,
     ) -> Option<Time> {
         let region = self.transfers.get(transfer)?.region_of(chunk)?;
-        let until = now + self.patience();
+        let until = now + self.config.stall_timeout; // registrations take time
         let session = self.sessions.get_mut(id)?;
         match session.wide.get(&region) {
-            Some(Lease::Asked(_)) => return Some(until), // the request arrives, or the session ends
-            Some(Lease::Held(_)) => return None,
+            Some(&Lease::Asked(until)) if now < until => return Some(until),
+            // An owner of an older version, one that is not driven, or one with too many requests does not answer.
+            Some(_) => return None,
             None => {}
         }
         session.wide.insert(region, Lease::Asked(until));
@@ -63,8 +64,9 @@ impl<G> Core<G> {
     /// Handles the peer's keys on all its rails.
     pub(super) fn widened(&mut self, id: SlotId, region: u64, keys: Vec<RegionKey>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        // Only what was asked for is kept, so the table is no larger than the peer's metadata.
-        if let Some(wide) = session.wide.get_mut(&region) {
+        // Only one answer to a request is taken: the table is no larger than the peer's metadata, and each answer lets
+        // this end ask for leases once more.
+        if let Some(wide @ Lease::Asked(_)) = session.wide.get_mut(&region) {
             *wide = Lease::Held(keys);
             session.leases.remove(&region); // the next write asks for leases on all rails
         }

@@ -67,13 +67,15 @@ mod tests {
             };
             memory.unwrap().cast::<u8>()
         };
-        let (written, untouched) = (fresh(), fresh());
+        let untouched = fresh();
+        // Before there is other memory that the kernel could join with it in a huge page.
+        assert_eq!(node_of(untouched, 100 * page), None, "no page exists");
+        let written = fresh();
         for nth in 0..100 {
             let byte = written.wrapping_add(nth * page);
             // SAFETY: inside the mapping above.
             unsafe { byte.write(1) };
         }
-        assert_eq!(node_of(untouched, 100 * page), None, "no page exists");
         let told = node_of(written, 100 * page);
         let node = |id: u32| std::path::Path::new(&format!("/sys/devices/system/node/node{id}")).exists();
         assert!(told.is_none_or(|id| id == 0 || node(id)), "{told:?}");
