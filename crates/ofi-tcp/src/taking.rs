@@ -141,10 +141,9 @@ impl Conn {
         }
     }
 
-    /// Whether the peer must read some of its answers before a connection that has [stalled](Stall::Peer) goes on: half
-    /// of them, so that it does not stall for each.
+    /// Whether the peer must read some of its answers before a connection that has [stalled](Stall::Peer) goes on.
     pub fn is_owed_much(&self) -> bool {
-        self.out.copied() > ANSWERS.0 / 2 || self.out.reads() > ANSWERS.1 / 2
+        self.out.copied() > ANSWERS.0 || self.out.reads() > ANSWERS.1
     }
 
     fn take_packet<H: Upcalls<Tcp>>(
@@ -353,7 +352,9 @@ impl Conn {
         };
         self.out.header(&Packet::ReadAnswer { len: len as u64 }, self.order);
         self.dirty = true;
-        if len > COPIED_ANSWER {
+        // Two ends that read from each other must not both stop: neither would take the other's answers.
+        let is_much = self.out.copied() > ANSWERS.0 / 2;
+        if len > COPIED_ANSWER || (len > 0 && is_much) {
             self.out.read(remote, len);
             return Ok(PacketStep::Took(0));
         }

@@ -48,16 +48,17 @@ fn sleeps_until(side: &TestEndpoint, context: usize) {
 /// thread is blocked all the time.
 #[test]
 fn a_blocked_reader_sleeps_while_a_peer_does_not_read_its_answers() {
-    const LEN: usize = 60_000;
-    const COUNT: usize = 1000;
+    const LEN: usize = 4096;
+    const COUNT: usize = 70_000;
     let side = sleeper();
     let memory = Memory::patterned(LEN, 1);
     let region = side.register(&memory, MrAccess::REMOTE_READ).expect("a region");
     let (own, into) = (remote(&region), Memory::new(8));
     let mut raw = Raw::meet(&side);
     let read = Packet::Read { remote: pieces(&[(own.addr, LEN as u64, own.key)]) };
-    for _ in 0..COUNT {
-        raw.send(&read, &[]);
+    for _ in 0..COUNT / 100 {
+        (0..100).for_each(|_| raw.send(&read, &[]));
+        wait::drive_through(Duration::from_micros(100), &[&side]);
     }
     raw.send(&message(8), &[7; 8]);
     side.receive(&into).context(1).post().expect("a receive");
@@ -78,6 +79,29 @@ fn a_blocked_reader_sleeps_while_a_peer_does_not_read_its_answers() {
         let _nothing = side.rx.read_wait(&mut CqBuffer::new(&mut entry), Some(Duration::from_millis(100)));
     }
     reader.join().expect("all answers");
+}
+
+/// Neither end takes the other's answers while it waits for its own to be read, so neither may stop for that.
+#[test]
+fn two_ends_that_read_from_each_other_both_finish() {
+    const LEN: usize = 60_000;
+    const COUNT: usize = 1000;
+    let Pair { a, b, to_a, to_b } = Pair::of(sleeper(), sleeper());
+    let from = [Memory::patterned(LEN, 1), Memory::patterned(LEN, 2)];
+    let into = [Memory::new(LEN), Memory::new(LEN)];
+    let ours = a.register(&from[0], MrAccess::REMOTE_READ).expect("a region");
+    let theirs = b.register(&from[1], MrAccess::REMOTE_READ).expect("a region");
+    for context in 1..=COUNT {
+        a.out(to_b, &into[0]).context(context).read(&[remote(&theirs)]).expect("a read");
+        b.out(to_a, &into[1]).context(context).read(&[remote(&ours)]).expect("a read");
+    }
+    for context in 1..=COUNT {
+        for side in [&a, &b] {
+            wait::drive(&[&a, &b], "a read", || side.next_of(context)).done();
+        }
+    }
+    into[0].check(LEN, 2);
+    into[1].check(LEN, 1);
 }
 
 /// Sends messages without receives, more than the endpoint keeps, and returns their number and the peer.

@@ -41,8 +41,8 @@ const SCRATCH: usize = 64 << 10;
 const STRAIGHT: usize = 4 << 10;
 /// Calls that receive from one connection in one poll.
 const ROUNDS: usize = 8;
-/// The time after which a sleeper looks again whether the application has made room. (Only another thread can have: of
-/// receives that it posts, the transport is not told.)
+/// The time after which a sleeper looks again whether the application has made room. Another thread may post receives
+/// without polling, and the transport is not told of them.
 const ROOM_INTERVAL: Duration = Duration::from_millis(10);
 /// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
@@ -403,7 +403,10 @@ impl TcpEndpoint {
         if !conn.away {
             self.ready.change(socket, id.to_wire(), wanted);
         } else if wanted.read {
-            conn.away = self.ready.add(socket, id.to_wire(), wanted).is_err();
+            if self.ready.add(socket, id.to_wire(), wanted).is_err() {
+                return; // tried again at the next change
+            }
+            conn.away = false;
         }
         conn.interest = wanted;
     }
