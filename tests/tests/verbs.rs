@@ -17,6 +17,8 @@ mod hostile;
 mod limits;
 #[path = "../verbs/link.rs"]
 mod link;
+#[path = "../verbs/listed.rs"]
+mod listed;
 #[path = "../verbs/loss.rs"]
 mod loss;
 #[path = "../verbs/native.rs"]

@@ -374,7 +374,8 @@ pub struct rdma_cm_id {
     pub qp: *mut ibv_qp,
     pub src_addr: libc::sockaddr_storage,
     pub dst_addr: libc::sockaddr_storage,
-    pub route_rest: [u64; 7],
+    pub sgid: [u8; 16],
+    pub route_rest: [u64; 5],
     pub ps: c_int,
     pub port_num: u8,
     pub event: *mut rdma_cm_event,
@@ -438,6 +439,7 @@ pub struct rdma_ud_param {
     pub qkey: u32,
 }
 
+pub const IBV_TRANSPORT_IWARP: c_int = 1;
 pub const IBV_ACCESS_LOCAL_WRITE: c_int = 1;
 pub const IBV_ACCESS_REMOTE_WRITE: c_int = 2;
 pub const IBV_ACCESS_REMOTE_READ: c_int = 4;
@@ -527,6 +529,7 @@ const _: () = {
     assert!(size_of::<ibv_srq_attr>() == 12 && offset_of!(ibv_context, async_fd) == 268);
     assert!(size_of::<ibv_qp_init_attr>() == 64 && size_of::<ibv_srq_init_attr>() == 24);
     assert!(size_of::<rdma_cm_id>() == 416 && offset_of!(rdma_cm_id, ps) == 344);
+    assert!(offset_of!(rdma_cm_id, sgid) == 288 && offset_of!(rdma_cm_id, port_num) == 348);
     assert!(offset_of!(rdma_cm_id, event) == 352 && size_of::<rdma_conn_param>() == 24);
     assert!(size_of::<rdma_ud_param>() == 56 && offset_of!(rdma_ud_param, ah_attr) == 16);
     assert!(size_of::<rdma_cm_event>() == 80 && offset_of!(rdma_cm_event, conn) == 24);

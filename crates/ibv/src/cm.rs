@@ -10,9 +10,10 @@ use std::time::Duration;
 use crate::abi::*;
 use crate::batch::Built;
 use crate::cq::set_nonblocking;
-use crate::device::Context;
+use crate::device::{Context, Gid};
 use crate::error::{Error, Result};
 use crate::library::{Cm, cm};
+use crate::missing;
 use crate::name::{from_storage, to_storage};
 use crate::qp::{QueuePair, QueuePairAttr};
 
@@ -120,7 +121,14 @@ impl EventChannel {
         let cm = cm()?;
         // SAFETY: no memory is involved.
         let channel = unsafe { (cm.rdma_create_event_channel)() };
-        let channel = NonNull::new(channel).ok_or_else(|| Error::last("rdma_create_event_channel"))?;
+        let channel = NonNull::new(channel).ok_or_else(|| {
+            let error = Error::last("rdma_create_event_channel");
+            // The file of the connection manager, which a container may lack.
+            match error.errno {
+                libc::ENOENT | libc::ENODEV | libc::EACCES | libc::EPERM => missing::device(error.call),
+                _ => error,
+            }
+        })?;
         let made = Self { channel, cm };
         set_nonblocking(made.fd())?;
         Ok(Arc::new(made))
@@ -347,6 +355,14 @@ impl CmId {
     pub fn context(&self) -> Option<Context> {
         // SAFETY: as above.
         Context::from_ptr(unsafe { (*self.id.as_ptr()).verbs })
+    }
+
+    /// The port of its own address, and the port's GID for it.
+    pub(crate) fn source(&self) -> (u8, Gid) {
+        // SAFETY: as above.
+        let port = unsafe { (*self.id.as_ptr()).port_num };
+        // SAFETY: as above.
+        (port, Gid(unsafe { (*self.id.as_ptr()).sgid }))
     }
 
     /// Resolves an address to a device: [`CmEventKind::AddressResolved`] follows.

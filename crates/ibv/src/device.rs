@@ -98,6 +98,30 @@ impl Gid {
     }
 }
 
+/// An entry of a port's GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Its index in the table.
+    pub index: u32,
+    /// The GID.
+    pub gid: Gid,
+    /// The packets of connections from there.
+    pub version: GidVersion,
+    /// The number of its network interface, in that interface's network namespace; 0 if it has none.
+    pub interface: u32,
+}
+
+/// The packets that belong to a GID. A later version is preferred.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GidVersion {
+    /// Those of InfiniBand.
+    Ib,
+    /// RoCE version 1: InfiniBand's in Ethernet frames.
+    RoceV1,
+    /// RoCE version 2: UDP datagrams.
+    RoceV2,
+}
+
 /// The devices of this host.
 ///
 /// # Errors
@@ -155,6 +179,11 @@ impl Context {
         let device = unsafe { (*self.0.as_ptr()).device };
         // SAFETY: the device exists as long as the context.
         unsafe { &*device }
+    }
+
+    /// Whether its connections are those of iWARP, whose reads and immediate data differ from InfiniBand's and RoCE's.
+    pub fn is_iwarp(self) -> bool {
+        self.device().transport_type == IBV_TRANSPORT_IWARP
     }
 
     /// Its name, such as `mlx5_0`.
@@ -235,17 +264,22 @@ impl Context {
         Ok(gids)
     }
 
-    /// The network interface that a GID of a port belongs to, if it belongs to one of this network namespace.
-    pub fn interface(self, port: u8, gid: Gid) -> Option<String> {
-        let table = self.gid_table(port).ok()?;
-        let index = table.iter().find(|entry| entry.gid == gid.0).map(|entry| entry.ndev_ifindex)?;
-        let mut name = [0u8; libc::IF_NAMESIZE];
-        // SAFETY: room for the longest name.
-        let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
-        if found.is_null() {
-            return None;
-        }
-        std::ffi::CStr::from_bytes_until_nul(&name).ok()?.to_str().ok().map(str::to_owned)
+    /// The entries of a port's GID table that are in use, of all network namespaces.
+    ///
+    /// # Errors
+    /// As [`Context::gids`].
+    pub fn gid_entries(self, port: u8) -> Result<Vec<GidEntry>> {
+        let entry = |raw: &ibv_gid_entry| GidEntry {
+            index: raw.gid_index,
+            gid: Gid(raw.gid),
+            version: match raw.gid_type {
+                0 => GidVersion::Ib,
+                1 => GidVersion::RoceV1,
+                _ => GidVersion::RoceV2,
+            },
+            interface: raw.ndev_ifindex,
+        };
+        Ok(self.gid_table(port)?.iter().map(entry).collect())
     }
 
     /// The index of a GID in a port's table. Of several entries, the one of the newest RoCE version.

@@ -3,10 +3,14 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ibv::{Context, Gid};
+use ibv::{Context, EventChannel, Gid};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
 use ofi_api::{Errno, Error, Info, Result};
 
 use crate::errors::failed;
+use crate::listing::{self, HostAddress, Listing, PortTable, Served};
 use crate::rc::msg::{Abilities, Channel};
 use crate::rc::ud::UdPort;
 use crate::rc::{self, Device, msg_system, ud_system};
@@ -39,6 +43,8 @@ pub struct Port {
     pub number: u8,
     /// The port's GID for the address.
     pub gid: Gid,
+    /// Its index in the port's table. A table that lacks it has no datagrams from the address.
+    pub gid_index: Option<u8>,
 }
 
 impl Own {
@@ -69,7 +75,10 @@ impl Own {
     /// The port's unreliable datagrams; `None` if the device has none.
     pub fn datagrams(&self) -> Option<UdPort> {
         match &self.of {
-            Of::Port(port) => ud_system::port(port.context, port.number, port.gid).ok(),
+            Of::Port(port) => {
+                port.gid_index?;
+                ud_system::port(port.context, port.number, port.gid).ok()
+            }
             Of::Added(device) => device.datagrams()?.port(self.ip).ok(),
         }
     }
@@ -139,57 +148,92 @@ pub fn of_info(info: &Info) -> Result<Vec<Own>> {
     Ok(found)
 }
 
-fn of_the_system() -> Result<Vec<Own>> {
-    let (mut all, mut down) = (Vec::new(), Vec::new());
-    let (name, iface) = (settings::DEVICE_NAME.get(), settings::IFACE.get());
-    // An empty list takes all interfaces, also those of other network namespaces, which have no name here.
-    let takes_interface = |interface: Option<String>| settings::takes(&iface, &interface.unwrap_or_default());
-    for &context in ibv::contexts().map_err(|error| failed(&error))? {
-        if !settings::takes(&name, &context.name()) {
-            tracing::debug!(target: "ofi::verbs::core", device = context.name(), "FI_VERBS_DEVICE_NAME leaves out");
-            continue;
+/// The ports of devices that rdma_cm has named, and what their tables say.
+#[derive(Default)]
+struct Ports {
+    places: Vec<(Context, u8)>,
+    tables: Vec<PortTable>,
+    /// Why a device cannot be used.
+    useless: Vec<String>,
+}
+
+impl Ports {
+    /// The place of a port in the list; `None` if its device cannot be used.
+    fn find(&mut self, context: Context, number: u8) -> Option<usize> {
+        let known = self.places.iter().position(|&place| place == (context, number));
+        if known.is_some() {
+            return known;
         }
-        let ports = match context.query() {
-            Ok(info) => info.ports,
+        let device = context.name();
+        if context.is_iwarp() {
+            self.useless.push(format!("{device}, which is iWARP: this provider serves InfiniBand and RoCE"));
+            return None;
+        }
+        let (port, gids) = match (context.port(number), context.gid_entries(number)) {
+            (Ok(port), Ok(gids)) => (port, gids),
             // This device was removed; the others still work.
-            Err(error) => {
-                down.push(format!("{}, which does not respond ({error})", context.name()));
-                continue;
+            (Err(error), _) | (_, Err(error)) => {
+                self.useless.push(format!("{device}, which does not respond ({error})"));
+                return None;
             }
         };
-        for port in 1..=ports {
-            let active = context.port(port).is_ok_and(|port| port.active);
-            for gid in context.gids(port).unwrap_or_default() {
-                let local = matches!(gid.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local());
-                // A link-local address is ambiguous without its interface.
-                if local || !takes_interface(context.interface(port, gid)) {
-                    continue;
-                }
-                match active {
-                    true => {
-                        let of = Of::Port(Port { context, number: port, gid });
-                        all.push(Own { ip: gid.ip(), of });
-                    }
-                    false => {
-                        down.push(format!("{} of {}, whose port {port} is down", gid.ip(), context.name()))
-                    }
-                }
-            }
-        }
+        self.places.push((context, number));
+        let (is_active, is_ethernet) = (port.active, port.ethernet);
+        self.tables.push(PortTable { device, number, is_active, is_ethernet, gids });
+        Some(self.tables.len() - 1)
     }
+}
+
+/// The addresses of this network namespace, each with the port to which rdma_cm binds it.
+fn of_the_host(ports: &mut Ports) -> Result<Vec<HostAddress>> {
+    let channel = EventChannel::new().map_err(|error| failed(&error))?;
+    let system = |errno: nix::Error| Error::with(Errno::from_raw(errno as i32), "getifaddrs failed");
+    let mut all = Vec::new();
+    for entry in getifaddrs().map_err(system)? {
+        let Some(ip) = entry.address.as_ref().and_then(ip_of) else { continue };
+        let flags = entry.flags;
+        let is_loopback = flags.contains(InterfaceFlags::IFF_LOOPBACK);
+        let bound = if is_loopback { Ok(None) } else { ibv::binding_of(&channel, ip) };
+        let bound = bound.unwrap_or_else(|error| {
+            tracing::info!(target: "ofi::verbs::core", %ip, interface = entry.interface_name, %error, "rdma_cm does not bind the address");
+            None
+        });
+        let bound = bound.and_then(|at| Some((ports.find(at.context, at.port)?, at.gid)));
+        let index = nix::net::if_::if_nametoindex(&*entry.interface_name).unwrap_or(0);
+        let is_up = flags.contains(InterfaceFlags::IFF_UP);
+        all.push(HostAddress { interface: entry.interface_name, index, ip, is_up, bound });
+    }
+    Ok(all)
+}
+
+fn ip_of(storage: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = storage.as_sockaddr_in().map(|v4| v4.ip().into());
+    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| v6.ip().into()))
+}
+
+fn of_the_system() -> Result<Vec<Own>> {
+    ibv::contexts().map_err(|error| failed(&error))?; // says what this host lacks
+    let mut ports = Ports::default();
+    let addresses = of_the_host(&mut ports)?;
+    let (name, iface) = (settings::DEVICE_NAME.get(), settings::IFACE.get());
+    let Listing { served, mut down, unwanted } = listing::list(&addresses, &ports.tables, &name, &iface);
+    down.append(&mut ports.useless);
     for device in &down {
         tracing::info!(target: "ofi::verbs::core", "left out {device}");
     }
-    if !down.is_empty() && all.is_empty() {
+    if unwanted > 0 {
+        tracing::debug!(target: "ofi::verbs::core", unwanted, "FI_VERBS_DEVICE_NAME or FI_VERBS_IFACE leaves out addresses");
+    }
+    if !down.is_empty() && served.is_empty() {
         return Err(Error::wanted(
             Errno::ENODEV,
             "RDMA devices",
-            "one whose port is up",
+            "InfiniBand or RoCE, with a port that is up",
             down.join("; "),
             "bring the interface up (`ip link set`), or check the cable (`rdma link`)",
         ));
     }
-    if all.is_empty() {
+    if served.is_empty() {
         return Err(Error::wanted(
             Errno::ENODEV,
             "RDMA devices",
@@ -200,5 +244,9 @@ fn of_the_system() -> Result<Vec<Own>> {
             "give the interface an address (`ip addr add`), or set FI_VERBS_DEVICE_NAME or FI_VERBS_IFACE",
         ));
     }
-    Ok(all)
+    let own = |Served { ip, port, gid, gid_index }| {
+        let (context, number) = ports.places[port];
+        Own { ip, of: Of::Port(Port { context, number, gid, gid_index }) }
+    };
+    Ok(served.into_iter().map(own).collect())
 }

@@ -51,7 +51,8 @@ fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
             let found = format!("{ip}, whose GID is not at {index}");
             return Err(Error::wanted(Errno::ENODEV, "fi_info.src_addr", wanted, found, advice));
         }
-        None => port.context.gid_index(port.number, port.gid).map_err(|error| failed(&error))?,
+        // Connections find it themselves.
+        None => port.gid_index.unwrap_or_default(),
     };
     Ok(System::new(pd, ip, rc::Port { number: port.number, gid: port.gid, gid_index }))
 }

@@ -27,6 +27,7 @@ mod errors;
 mod events;
 mod fetch;
 mod few;
+mod listing;
 mod memory;
 mod message;
 mod native;

@@ -151,6 +151,23 @@ fn addresses(request: &Request<'_>) -> Result<(Option<AddrFormat>, Option<Addres
     Ok((format.or(named.as_ref().map(Address::format)), named))
 }
 
+/// The peer's address of a request.
+fn dest(request: &Request<'_>, named: Option<&Address>) -> Option<SocketAddr> {
+    let named = named.filter(|_| !request.flags.contains(GetinfoFlags::SOURCE));
+    let hinted = || request.hints.and_then(|hints| hints.info.dest_addr.as_ref());
+    address::socket(named.or_else(hinted)?).ok()
+}
+
+/// The addresses to offer: of the requested format, else those of IPv4 first. The one from which the kernel would send
+/// to the peer precedes the others: of several VLANs, only one may lead there.
+fn sources(all: &[Own], format: Option<AddrFormat>, to: Option<SocketAddr>) -> Vec<&Own> {
+    let fits = |own: &&Own| address::fits(SocketAddr::new(own.ip, 0), format);
+    let mut found: Vec<&Own> = all.iter().filter(fits).collect();
+    let towards = to.and_then(ofi_core::ip::route);
+    found.sort_by_key(|own| (towards != Some(own.ip), own.ip.is_ipv6()));
+    found
+}
+
 /// The ends that a request for datagrams names.
 #[derive(Default)]
 struct Named {
@@ -325,11 +342,9 @@ impl VerbsProvider {
         let (format, named) = addresses(request)?;
         let family = format.unwrap_or(AddrFormat::SockaddrIn);
         offer::check_formats(NAME, request, family)?;
-        let v6 = family == AddrFormat::SockaddrIn6;
         let mut offers = Offers::default();
-        // One offer for each device, by its first address of the family, or by the requested one.
-        let mut seen = Vec::new();
-        for own in all.iter().filter(|own| own.ip.is_ipv6() == v6) {
+        for own in sources(&all, format, dest(request, named.as_ref())) {
+            let family = if own.ip.is_ipv6() { AddrFormat::SockaddrIn6 } else { AddrFormat::SockaddrIn };
             let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
             let base =
                 Base { name: NAME, protocol: PROTOCOL, reach, format: family, rma_iov_limit: RMA_IOV_LIMIT };
@@ -343,7 +358,6 @@ impl VerbsProvider {
                     None => {
                         let port = source.map_or(0, |source| source.port());
                         info.src_addr = Some(Address::from(SocketAddr::new(own.ip, port)));
-                        wanted = !seen.contains(&own.name());
                     }
                 }
                 info.domain_attr.name = own.name();
@@ -352,7 +366,6 @@ impl VerbsProvider {
             if !wanted {
                 continue;
             }
-            seen.push(own.name());
             let connected = connected_offers(own, &variants, request);
             if hinted.is_some_and(|(ep, _)| ep == EpType::Msg) {
                 offers.infos.extend(connected.infos);
@@ -435,8 +448,7 @@ impl VerbsProvider {
         if !offers.infos.is_empty() {
             offers.refusals.clear();
         } else if let (Some(index), true, true) = (place, seen.is_empty(), device.is_none()) {
-            let at = |port: Port| port.context.gid_index(port.number, port.gid);
-            let has = all.iter().filter_map(|own| Some(at(own.port()?).ok()?.to_string()));
+            let has = all.iter().filter_map(|own| Some(own.port()?.gid_index?.to_string()));
             return Err(refusal("FI_VERBS_GID_IDX", index.to_string(), has.collect::<Vec<_>>().join(", ")));
         } else if let (Some(ip), true) = (device, offers.refusals.is_empty()) {
             let has: Vec<String> = ports().map(|(own, _)| own.ip.to_string()).collect();

@@ -15,7 +15,7 @@ use crate::step::{answers, command};
 const QEMU: &str = "qemu-system-x86_64";
 
 /// The modules that the guest needs. The checksum modules are for rxe, which does not list them as dependencies.
-const MODULES: [&str; 16] = [
+const MODULES: [&str; 18] = [
     "virtio_pci",
     "9pnet_virtio",
     "9p",
@@ -30,6 +30,8 @@ const MODULES: [&str; 16] = [
     "ib_umad",
     "dummy",
     "veth",
+    "macvlan",
+    "8021q",
     "bridge",
     "sch_netem",
 ];
