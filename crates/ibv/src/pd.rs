@@ -55,7 +55,8 @@ impl Drop for ProtectionDomain {
 /// The allowed accesses to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Requests of this end read and write it.
+    /// Requests of this end read and write it. Of memory whose pages cannot be written, such as a mapped file, they
+    /// only read it.
     Local,
     /// Peers that know its key also read it.
     RemoteRead,
@@ -108,7 +109,13 @@ impl MemoryRegion {
     /// a work request changes.
     pub unsafe fn new(pd: &Arc<ProtectionDomain>, addr: *mut u8, len: usize, access: Access) -> Result<Self> {
         // SAFETY: the caller's promise.
-        unsafe { Self::register(pd, addr, len, access.flags()) }
+        match unsafe { Self::register(pd, addr, len, access.flags()) } {
+            // SAFETY: the caller's promise.
+            Err(error) if error.errno == libc::EFAULT && access == Access::Local => unsafe {
+                Self::register(pd, addr, len, 0)
+            },
+            made => made,
+        }
     }
 
     /// Registers memory whose parts peers access only through memory windows ([`crate::MemoryWindow`]): the region's

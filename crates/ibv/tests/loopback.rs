@@ -624,3 +624,20 @@ fn a_device_says_what_it_is() {
     assert!(context.port(200).is_err());
     println!("{}: {info:?}, {port:?}", context.name());
 }
+
+/// Mapped files, such as a model's weights, are often read-only.
+#[test]
+fn memory_that_cannot_be_written_is_registered_for_reading() {
+    let Some((context, _)) = device() else { return };
+    let pd = ProtectionDomain::new(context).unwrap();
+    let (access, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), SLOT, access, flags, -1, 0) };
+    assert_ne!(page, libc::MAP_FAILED);
+    // SAFETY: the page stays mapped, and nothing writes to it.
+    let region = unsafe { MemoryRegion::new(&pd, page.cast(), SLOT, Access::Local) };
+    assert!(region.is_ok(), "{:?}", region.err());
+    // SAFETY: as above.
+    let written = unsafe { MemoryRegion::new(&pd, page.cast(), SLOT, Access::RemoteWrite) };
+    assert_eq!(written.err().map(|error| error.errno), Some(libc::EFAULT));
+}
