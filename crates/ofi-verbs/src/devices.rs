@@ -72,6 +72,14 @@ impl Own {
         }
     }
 
+    /// Whether the device has shared receive queues, which reliable datagrams need.
+    pub fn has_shared_receives(&self) -> bool {
+        match &self.of {
+            Of::Port(port) => port.context.query().is_ok_and(|info| info.max_shared > 0),
+            Of::Added(device) => device.limits().is_ok_and(|limits| limits.receives > 0),
+        }
+    }
+
     /// The port's unreliable datagrams; `None` if the device has none.
     pub fn datagrams(&self) -> Option<UdPort> {
         match &self.of {

@@ -372,7 +372,13 @@ impl VerbsProvider {
                 offers.refusals.extend(connected.refusals);
                 continue;
             }
-            let answer = offer::answer(&TYPES, &variants, request);
+            let answer = if own.has_shared_receives() {
+                offer::answer(&TYPES, &variants, request)
+            } else {
+                let offered = format!("FI_EP_MSG: {} has no shared receive queues", own.name());
+                let refusals = vec![refusal("ep_attr.type", EpType::Rdm.to_string(), offered)];
+                Offers { refusals, ..Offers::default() }
+            };
             offers.infos.extend(answer.infos.into_iter().chain(connected.infos));
             offers.refusals.extend(answer.refusals);
         }

@@ -17,6 +17,8 @@ mod connected;
 mod costs;
 #[path = "../../verbs/device_events.rs"]
 mod device_events;
+#[path = "../../verbs/lacking.rs"]
+mod lacking;
 #[path = "../../verbs/least.rs"]
 mod least;
 #[path = "../../verbs/lockable.rs"]
