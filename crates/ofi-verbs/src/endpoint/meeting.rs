@@ -127,8 +127,8 @@ fn may_pass(event: &Event) -> bool {
     }
 }
 
-/// Maximum number of concurrent remote reads of a connection in each direction.
-const READS: u8 = 4;
+/// Requests the device's maximum of concurrent remote reads, in each direction.
+const READS: u8 = u8::MAX;
 
 fn param<'a>(private_data: &'a [u8], common: &Common) -> ConnParam<'a> {
     common.timers.param(private_data, READS, RETRIES)
