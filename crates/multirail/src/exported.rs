@@ -10,7 +10,7 @@ use crate::engine::{Counts, Latencies};
 
 impl Counted for Shared {
     fn counts(&self) -> Vec<Statistic> {
-        let Counts { malformed, strays, refused, stale, moved, repeated, fenced } =
+        let Counts { malformed, strays, refused, stale, moved, repeated, fenced, evicted } =
             self.lock().map(|driver| driver.core.counts()).unwrap_or_default();
         let all = [
             ("rails_malformed", malformed, "messages that could not be parsed, or have another version"),
@@ -19,6 +19,7 @@ impl Counted for Shared {
             ("rails_stale", stale, "completions that belong to no operation"),
             ("rails_moved", moved, "parts of transfers that moved to another path"),
             ("rails_repeated", repeated, "messages that were repeated on another path"),
+            ("rails_evicted", evicted, "sessions that ended because peers made the agent keep too much"),
             ("rails_fenced", fenced, "paths that were abandoned because no operation completed on them"),
         ];
         all.into_iter().map(|(name, value, help)| Statistic { name, value, help }).collect()

@@ -8,14 +8,15 @@
 //! Bounds: [`WINDOW`] notifications and [`BYTES`] that are unfinished, or that are neither taken nor acknowledged
 //! (`unread.rs`); [`WINDOW`] gaps between the ids that were delivered, beyond which no id is taken that might leave one
 //! more (what is unfinished by then may add as many); the length of a notification; and the writes of the last
-//! [`NUMBERS`] transfers. How far ids lie apart does not matter: while a program takes no notifications, the
-//! orders behind them go on. A sender that keeps to its bounds (`session.rs`) stays within them: the bytes are equal,
-//! the numbers lower. Input beyond the bounds is dropped and counted.
+//! [`NUMBERS`] transfers. All sessions together have a budget (`budget.rs`). How far ids lie apart does not matter:
+//! while a program takes no notifications, the orders behind them go on. A sender that keeps to its bounds
+//! (`session.rs`) stays within them: the bytes are equal, the numbers lower. Input beyond the bounds is dropped and
+//! counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::budget::{ENTRY, NUMBER};
 use super::delivered::Delivered;
-
 use super::session::{ORDER_BYTES, UNACKED_BYTES};
 use crate::wire::message::{FRAGMENT, Fragment};
 
@@ -31,6 +32,8 @@ pub(super) const NUMBERS: u16 = 2048;
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     arrivals: BTreeMap<u16, Arrivals>,
+    /// Words of all marks in `arrivals`.
+    words: usize,
     newest: Option<u16>,
     partial: HashMap<u64, Partial>,
     /// Complete notifications that wait for writes, by the transfer's number.
@@ -108,13 +111,19 @@ impl Inbox {
         let ahead = transfer.wrapping_sub(newest).cast_signed();
         if ahead > 0 {
             self.newest = Some(transfer);
-            self.arrivals.retain(|&number, _| transfer.wrapping_sub(number) < NUMBERS);
+            self.arrivals.retain(|&number, old| {
+                let is_near = transfer.wrapping_sub(number) < NUMBERS;
+                self.words -= if is_near { 0 } else { old.seen.0.len() };
+                is_near
+            });
         } else if ahead.unsigned_abs() >= NUMBERS {
             return None;
         }
         let arrivals = self.arrivals.entry(transfer).or_default();
+        let words = arrivals.seen.0.len();
         if arrivals.seen.set(usize::from(chunk)) {
             arrivals.count += 1;
+            self.words += arrivals.seen.0.len() - words;
         }
         let count = arrivals.count;
         let Some(waiting) = self.waiting.get_mut(&transfer) else { return Some(Vec::new()) };
@@ -251,15 +260,23 @@ impl Inbox {
         let partial = self.partial.remove(&id)?;
         self.bytes -= partial.bytes.len();
         if partial.expected > 0 {
-            self.arrivals.remove(&partial.transfer);
+            let gone = self.arrivals.remove(&partial.transfer);
+            self.words -= gone.map_or(0, |gone| gone.seen.0.len());
         }
         self.delivered.insert(id);
         Some(partial.bytes)
     }
 
+    /// What it keeps, in bytes.
+    pub(super) fn kept(&self) -> usize {
+        let entries = self.partial.len() + self.arrivals.len();
+        let numbers = self.delivered.gaps() + self.unread.len() + self.held.len();
+        self.bytes + 8 * self.words + ENTRY * entries + NUMBER * numbers
+    }
+
     /// Sizes of the state: unfinished notifications, and transfers with counted writes.
     #[cfg(test)]
-    fn kept(&self) -> (usize, usize, usize) {
+    fn sizes(&self) -> (usize, usize, usize) {
         (self.partial.len(), self.arrivals.len(), self.bytes)
     }
 }
@@ -327,8 +344,10 @@ mod tests {
                 }
             }
             prop_assert_eq!(out, vec![1; lens.len()]);
-            prop_assert_eq!(inbox.kept().0, 0);
+            prop_assert_eq!(inbox.sizes().0, 0);
             prop_assert_eq!(inbox.bytes, 0);
+            let words: usize = inbox.arrivals.values().map(|arrivals| arrivals.seen.0.len()).sum();
+            prop_assert_eq!(inbox.words, words);
         }
     }
 
@@ -337,7 +356,7 @@ mod tests {
         let mut inbox = Inbox::default();
         for round in 0..70_000_u32 {
             assert_eq!(inbox.arrived(round as u16, 0), Some(Vec::new()));
-            assert!(inbox.kept().1 <= usize::from(NUMBERS));
+            assert!(inbox.sizes().1 <= usize::from(NUMBERS) && inbox.words == inbox.sizes().1);
         }
         // A number that was used 65,536 transfers ago: writes that arrived then do not count.
         let number = 70_000_u32 as u16;
@@ -424,7 +443,7 @@ mod tests {
         for nth in 0..super::super::session::UNACKED {
             assert_eq!(inbox.arrived(nth as u16, 0), Some(vec![(2 * nth, b"after a write".to_vec())]));
         }
-        assert_eq!((inbox.kept().0, inbox.delivered.gaps()), (0, 0));
+        assert_eq!((inbox.sizes().0, inbox.delivered.gaps()), (0, 0));
     }
 
     /// A notification that is longer than the budget stands in nobody's way: the orders beside it are taken.
@@ -460,7 +479,7 @@ mod tests {
         let limits = Limits { longest: 1 << 20, ..FREE };
         assert_eq!(inbox.take(&first(0, u32::MAX), limits), Taken::Refused);
         assert_eq!(inbox.take(&first(0, (1 << 20) + 1), limits), Taken::Refused);
-        assert_eq!(inbox.kept(), (0, 0, 0));
+        assert_eq!(inbox.sizes(), (0, 0, 0));
         assert_eq!(inbox.take(&first(0, 1 << 20), limits), Taken::Incomplete);
         let full = Limits { unread: (WINDOW as usize - 1, 0), ..limits };
         assert_eq!(inbox.take(&first(1, 9000), full), Taken::Refused, "one too many");

@@ -15,6 +15,7 @@
 //! - An error of an operation that is not a rail's fault ends its transfer alone. A rail's fault moves its work to the
 //!   others; when no path is left, the session and its transfers end.
 
+mod budget;
 mod delivered;
 mod farewell;
 mod fence;
@@ -43,6 +44,7 @@ use std::sync::Arc;
 
 use ofi_core::slots::{SlotId, Slots};
 
+use budget::Budget;
 use fence::Abandoned;
 pub use latency::{CLASSES, Histogram, Latencies};
 use operations::{InFlight, Landed};
@@ -103,6 +105,8 @@ pub struct Core<G> {
     stalled: Stalled,
     places: Places,
     events: VecDeque<Event>,
+    /// What peers make the agent keep.
+    budget: Budget,
     /// Peers with notifications that the program has not taken.
     unread: VecDeque<SlotId>,
     /// Notifications for the code that serves device memory.
@@ -151,7 +155,7 @@ impl<G> Core<G> {
     ) -> Self {
         let incarnation = random();
         let (latencies, stalled) = (vec![Latencies::default(); rails.len()], Stalled::new(rails.len()));
-        let places = Places::new(&rails);
+        let (places, budget) = (Places::new(&rails), Budget::new(&config));
         Self {
             config,
             name: name.into(),
@@ -180,6 +184,7 @@ impl<G> Core<G> {
             stalled,
             places,
             events: VecDeque::new(),
+            budget,
             unread: VecDeque::new(),
             orders: VecDeque::new(),
             gone: Vec::new(),

@@ -289,6 +289,7 @@ impl<G> Core<G> {
                 for (notification, bytes) in ready {
                     self.hand_out(id, notification, bytes);
                 }
+                self.charge(id);
             }
         }
     }

@@ -278,6 +278,10 @@ impl<G> Core<G> {
         if let Some(peer) = self.peers.remove(peer.0) {
             self.names.remove(&peer.name);
             self.greeters -= usize::from(peer.is_greeter);
+            peer.unread
+                .iter()
+                .flat_map(|unread| unread.acknowledged())
+                .for_each(|len| self.budget.taken(len));
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::budget::{ENTRY, NUMBER};
 use super::farewell::SessionClose;
 use super::fence::{Fence, Lease};
 use super::inbox::{self, Inbox, Limits, Taken};
@@ -123,6 +124,10 @@ pub(super) struct Session {
     /// Transfers whose notifications wait for acknowledgements of others.
     pub(super) held: Vec<SlotId>,
     pub(super) inbox: Inbox,
+    /// Bytes of its notifications that the program has not taken, and that are not acknowledged.
+    pub(super) unread: usize,
+    /// Bytes that it is charged in the agent's budget.
+    pub(super) charge: usize,
     /// Notifications to acknowledge: at most [`ACKS`].
     pub(super) acks: BTreeSet<u64>,
     /// Regions whose keys the peer has asked for: at most [`ASKED`].
@@ -199,6 +204,8 @@ impl Session {
             transfers: VecDeque::new(),
             held: Vec::new(),
             inbox: Inbox::default(),
+            unread: 0,
+            charge: 0,
             acks: BTreeSet::new(),
             asked: BTreeSet::new(),
             widening: BTreeSet::new(),
@@ -309,6 +316,11 @@ impl Session {
         Some(transfer)
     }
 
+    /// What the peer makes the session keep, in bytes.
+    pub(super) fn kept(&self) -> usize {
+        self.inbox.kept() + self.unread + NUMBER * (self.acks.len() + self.asked.len() + self.widening.len())
+    }
+
     /// Whether the session only answers the greeting of a stranger.
     pub(super) fn is_answer(&self) -> bool {
         matches!(self.state, State::Offered | State::Rejecting(_))
@@ -372,6 +384,9 @@ impl<G> Core<G> {
                 } else if let Some(region) = session.widening.pop_first() {
                     self.commands.push_back(Command::Widen { session: id, region });
                 }
+                if session.charge > 0 {
+                    self.charge(id);
+                }
                 return None;
             }
         };
@@ -386,6 +401,7 @@ impl<G> Core<G> {
         } else {
             session.outbox.pop_front()?
         };
+        let is_charged = session.charge > 0;
         let (rail, to) = (session.paths[index].rail, session.theirs);
         let addr = session.paths[index].addr?;
         session.paths[index].sent(now);
@@ -405,6 +421,9 @@ impl<G> Core<G> {
             }
         }
         self.watch(id, index, now);
+        if is_charged {
+            self.charge(id); // acknowledgements have left
+        }
         let path = PathId { session: id, path: index };
         Some(Command::Send { path, op: OpId::message(op), rail, addr, bytes: message.encode() })
     }
@@ -544,7 +563,8 @@ impl<G> Core<G> {
                     && let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer))
                     && let Some(unread) = &mut peer.unread
                 {
-                    unread.void(id, notification);
+                    let len = unread.void(id, notification);
+                    session.unread -= len.map_or(0, |len| ENTRY + len);
                 }
                 let is_taken = session.inbox.void(notification) && session.acknowledge(notification);
                 self.counts.refused += u64::from(!is_taken);
@@ -592,6 +612,7 @@ impl<G> Core<G> {
             Body::Ready | Body::Welcome { .. } | Body::Reject(_) | Body::Hello { .. } => {}
         }
         self.wake(id);
+        self.charge(id);
     }
 
     /// Ends a session: its pending work is dropped.
@@ -608,7 +629,7 @@ impl<G> Core<G> {
         session.outbox.clear();
         session.transfers.clear();
         session.held.clear();
-        session.inbox = Inbox::default();
+        (session.inbox, session.unread) = (Inbox::default(), 0);
         (session.acks, session.asked) = (BTreeSet::new(), BTreeSet::new());
         session.widening = BTreeSet::new();
         session.fence = None;
@@ -617,6 +638,8 @@ impl<G> Core<G> {
         if session.has_leased {
             self.commands.push_back(Command::EndLeases { tag: session.tag });
         }
+        self.discharge(id);
+        let Some(session) = self.sessions.get_mut(id) else { return };
         let woken = std::mem::take(&mut session.woken);
         if let Some(timer) = session.full.take() {
             self.timers.remove(&timer);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use ofi_core::slots::SlotId;
 
+use super::budget::ENTRY;
 use super::{Core, Notification};
 
 /// Notifications and bytes of one peer that may be unread and acknowledged: half of what its sender may have
@@ -68,10 +69,15 @@ impl Unread {
         Some(entry)
     }
 
-    /// Drops the notification with this id.
-    pub(super) fn void(&mut self, session: SlotId, id: u64) {
+    /// Drops the notification with this id. Returns its length.
+    pub(super) fn void(&mut self, session: SlotId, id: u64) -> Option<usize> {
         let found = self.entries.iter().position(|entry| (entry.session, entry.id) == (session, id));
-        found.and_then(|at| self.remove(at));
+        found.and_then(|at| self.remove(at)).map(|entry| entry.bytes.len())
+    }
+
+    /// The lengths of those that are acknowledged.
+    pub(super) fn acknowledged(&self) -> impl Iterator<Item = usize> {
+        self.entries.iter().filter(|entry| entry.is_acknowledged).map(|entry| entry.bytes.len())
     }
 
     /// Drops the notifications of an ended session that were not acknowledged.
@@ -93,8 +99,13 @@ impl<G> Core<G> {
             self.unread.push_back(peer_id);
         }
         let (count, kept) = (unread.entries.len(), unread.bytes);
-        let is_acknowledged =
-            !acknowledge_taken && count < ACKNOWLEDGED.0 && kept + bytes.len() <= ACKNOWLEDGED.1;
+        let is_acknowledged = !acknowledge_taken
+            && count < ACKNOWLEDGED.0
+            && kept + bytes.len() <= ACKNOWLEDGED.1
+            && self.budget.acknowledge(bytes.len());
+        if !is_acknowledged && let Some(session) = self.sessions.get_mut(session) {
+            session.unread += ENTRY + bytes.len();
+        }
         unread.push(UnreadEntry { session, id, is_acknowledged, bytes });
         is_acknowledged
     }
@@ -116,12 +127,15 @@ impl<G> Core<G> {
             } else {
                 self.unread.push_back(peer_id);
             }
-            if !is_acknowledged
-                && let Some(found) = self.sessions.get_mut(session)
+            if is_acknowledged {
+                self.budget.taken(bytes.len());
+            } else if let Some(found) = self.sessions.get_mut(session)
                 && found.inbox.was_read(id)
             {
                 found.acks.insert(id);
+                found.unread -= ENTRY + bytes.len();
                 self.wake(session);
+                self.charge(session);
             }
             return Some(Notification { peer: name, bytes });
         }

@@ -48,6 +48,11 @@ pub struct Config {
     pub most_regions: usize,
     /// Maximum length of a notification that is sent or received, in bytes. Default: 16 MiB.
     pub longest_notification: usize,
+    /// Maximum bytes that all peers together may make the agent keep: notifications that are incomplete or that the
+    /// program has not taken, and the marks of counted writes. Beyond it, the session that keeps the most ends; its
+    /// peer's transfers fail, and [`Event::Down`] has `FI_ENOBUFS`. At least twice `longest_notification`. Default:
+    /// 32 MiB.
+    pub most_kept: usize,
     /// Maximum bytes that devices register a second time for one peer's writes, so that the writes of a mute rail can
     /// be fenced. For rails of `efa`; other providers need no second registration. Registering takes time and pins the
     /// memory once more (`RLIMIT_MEMLOCK`). Regions beyond the limit share one second registration among all peers, so
@@ -79,6 +84,7 @@ impl Default for Config {
             most_greeters: 1 << 16,
             most_regions: 1 << 18,
             longest_notification: 16 << 20,
+            most_kept: 32 << 20,
             most_leased: 1 << 30,
             count_writes: true,
             acknowledge_taken: true,
@@ -335,6 +341,8 @@ pub struct Counts {
     pub repeated: u64,
     /// Paths that were abandoned because no operation completed on them.
     pub fenced: u64,
+    /// Sessions that were ended because peers made the agent keep too much ([`Config::most_kept`]).
+    pub evicted: u64,
 }
 
 /// The current state of a path: one of our rails to one of the peer's.

@@ -10,6 +10,8 @@ use multirail::wire::message::{Body, FRAGMENT, Fragment};
 use multirail::wire::{Message, RailInfo, RegionKey};
 use ofi::Errno;
 
+use super::support::resident;
+
 const NOW: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(1000);
 /// Messages of each kind.
@@ -88,11 +90,6 @@ fn greet(hub: &mut Core<()>, rails: &mut Rails, name: &str) -> u64 {
     let tag = tag.expect("a welcome");
     hub.message(&Message { to: tag, body: Body::Confirm }.encode(), NOW);
     tag
-}
-
-fn resident() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 fn fragment(id: u64, len: usize) -> Body {

@@ -12,6 +12,7 @@ mod fork;
 mod found;
 mod given_up;
 mod greeters;
+mod kept;
 mod local;
 mod mute;
 mod peers;

@@ -11,6 +11,7 @@ use multirail::wire::message::Body;
 use multirail::wire::{Message, RailInfo};
 
 use super::support::kept::{Kept, random};
+use super::support::resident;
 
 const PEERS: u64 = 65_536;
 /// Bytes that a session with two rails may take, including its peer, as `docs/multirail.md` states.
@@ -41,11 +42,6 @@ fn speak(from: &mut Core<()>, to: &mut Core<()>, now: Duration) -> bool {
         to.message(bytes, now);
     }
     !kept.0.is_empty()
-}
-
-fn resident() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 /// The least time of a greeting for another incarnation, with its answer: others interrupt some of them.

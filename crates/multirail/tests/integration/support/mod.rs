@@ -10,6 +10,12 @@ use multirail::{Local, Region, Remote};
 /// An nftables table for cuts, in a network namespace of its own, with the loopback up.
 pub const TABLE: &str = "ip link set lo up; nft add table ip cut; nft add chain ip cut in '{ type filter hook input priority 0; }'";
 
+/// Bytes of memory that this process has.
+pub fn resident() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
