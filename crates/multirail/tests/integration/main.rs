@@ -21,6 +21,7 @@ mod processes;
 mod sessions;
 mod sharing;
 mod silent;
+mod stopped;
 mod storm;
 mod strangers;
 mod support;
@@ -30,6 +31,7 @@ mod waits;
 use emulated::{alice, bob};
 use mute::cut;
 use processes::{cut_rail, owner};
+use stopped::stopped;
 use storm::{owner as storm_owner, scribbler, storm};
 
-ofi_testkit::roles!(alice, bob, cut, cut_rail, owner, scribbler, storm, storm_owner);
+ofi_testkit::roles!(alice, bob, cut, cut_rail, owner, scribbler, stopped, storm, storm_owner);
