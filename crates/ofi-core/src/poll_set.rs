@@ -55,15 +55,10 @@ struct Members {
 }
 
 /// The core's poll set.
+#[derive(Default)]
 pub struct Polls {
     members: Mutex<Members>,
     born: Born,
-}
-
-impl Default for Polls {
-    fn default() -> Self {
-        Self { members: Mutex::default(), born: Born::here() }
-    }
 }
 
 impl PollSet for Polls {
