@@ -4,6 +4,7 @@
 //! Devices are behind traits, so that the transport also runs over a simulated fabric (`ofi_testkit::srd`).
 
 mod attached;
+mod handles;
 mod system;
 
 use std::collections::VecDeque;

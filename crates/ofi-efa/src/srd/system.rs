@@ -12,6 +12,7 @@ use ofi_api::{BusAttr, DeviceAttr, Dmabuf, Errno, Error, LinkAttr, LinkState, Ni
 use rustc_hash::FxHashMap;
 
 use super::attached::Attached;
+use super::handles::Handles;
 use super::{
     Access, Action, Completion, Device, DeviceLimits, From, Gid, QueuePair, Region, Segment, Sizes, Status,
     To, WorkRequest,
@@ -44,6 +45,7 @@ struct System {
     limits: DeviceLimits,
     rnr_retry: Option<u8>,
     attached: Arc<Attached>,
+    handles: Arc<Handles<AddressHandle>>,
 }
 
 impl System {
@@ -71,8 +73,8 @@ impl System {
         };
         let pd = ProtectionDomain::new(context).map_err(failed)?;
         let rnr_retry = info.rnr_retry.then_some(RNR_RETRY);
-        let attached = Arc::default();
-        Ok(Arc::new(Self { name: context.name(), pd, gid, limits, rnr_retry, attached }))
+        let (attached, handles) = (Arc::default(), Arc::default());
+        Ok(Arc::new(Self { name: context.name(), pd, gid, limits, rnr_retry, attached, handles }))
     }
 }
 
@@ -181,7 +183,7 @@ unsafe impl Device for System {
             pd: Arc::clone(&self.pd),
             qpn,
             qkey,
-            handles: Handles::new(&self.attached),
+            handles: Peers::new(&self.attached, &self.handles),
         }))
     }
 }
@@ -207,20 +209,22 @@ struct Queue {
     pd: Arc<ProtectionDomain>,
     qpn: u16,
     qkey: u32,
-    handles: Handles,
+    handles: Peers,
 }
 
-/// Address handles of devices.
-struct Handles {
+/// The remote devices of a queue pair.
+struct Peers {
     /// The handles by their numbers, which the device chooses.
     ways: Vec<Option<Arc<AddressHandle>>>,
     numbers: FxHashMap<Gid, u16>,
     attached: Arc<Attached>,
+    shared: Arc<Handles<AddressHandle>>,
 }
 
-impl Handles {
-    fn new(attached: &Arc<Attached>) -> Self {
-        Self { ways: Vec::new(), numbers: FxHashMap::default(), attached: Arc::clone(attached) }
+impl Peers {
+    fn new(attached: &Arc<Attached>, shared: &Arc<Handles<AddressHandle>>) -> Self {
+        let (attached, shared) = (Arc::clone(attached), Arc::clone(shared));
+        Self { ways: Vec::new(), numbers: FxHashMap::default(), attached, shared }
     }
 
     /// The address of a sender's device that only another queue pair has attached.
@@ -237,7 +241,7 @@ impl Handles {
     }
 }
 
-impl Drop for Handles {
+impl Drop for Peers {
     fn drop(&mut self) {
         self.numbers.values().for_each(|&number| self.attached.remove(number));
     }
@@ -261,7 +265,8 @@ unsafe impl QueuePair for Queue {
         if let Some(number) = self.handles.numbers.get(gid) {
             return Ok(*number);
         }
-        let handle = AddressHandle::new(&self.pd, ibv::Gid(*gid)).map_err(|error| failed(&error))?;
+        let make = || AddressHandle::new(&self.pd, ibv::Gid(*gid)).map_err(|error| failed(&error));
+        let handle = self.handles.shared.get(gid, make)?;
         let number = handle.efa_number().map_err(|error| failed(&error))?;
         let ways = &mut self.handles.ways;
         ways.resize(ways.len().max(usize::from(number) + 1), None);
@@ -343,7 +348,7 @@ fn as_c_has_it(data: u32) -> u32 {
     u32::from_be(data)
 }
 
-fn completion(entry: &EfaCompletion, handles: &Handles) -> Completion {
+fn completion(entry: &EfaCompletion, handles: &Peers) -> Completion {
     let id = entry.id;
     let immediate = entry.immediate.map(as_c_has_it);
     let done = entry.status == ibv::Status::SUCCESS;
