@@ -424,7 +424,7 @@ impl Adapter {
     /// Asks the device for a wake-up at the next completion.
     pub fn arm(&mut self) -> Result<()> {
         self.tell();
-        self.qp.arm()
+        if self.qp.fd().is_some() { self.qp.arm() } else { Ok(()) }
     }
 
     /// Consumes the notification of earlier completions.
@@ -432,8 +432,8 @@ impl Adapter {
         self.qp.quiet();
     }
 
-    /// The descriptor that becomes readable on a wake-up.
-    pub fn fd(&self) -> std::os::fd::RawFd {
+    /// The descriptor that becomes readable on a wake-up, if the device has notifications.
+    pub fn fd(&self) -> Option<std::os::fd::RawFd> {
         self.qp.fd()
     }
 }

@@ -31,6 +31,9 @@ const POLLS_PER_CLOCK_READ: u32 = 64;
 /// How long a peer that owes an answer may be silent before it is probed.
 const PROBE: Duration = Duration::from_millis(500);
 
+/// How often a thread that waits for a device without notifications polls it.
+const LOOK: Duration = Duration::from_millis(1);
+
 /// How long the device may use memory of ended operations before its queue pair is stopped.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -65,7 +68,9 @@ impl EfaEndpoint {
         let adapter = Adapter::new(&*domain.transport.device, inline, options.device_retries(direct))?;
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
-        waits.add(adapter.fd())?;
+        if let Some(fd) = adapter.fd() {
+            waits.add(fd)?;
+        }
         let common = Common {
             domain: Arc::clone(domain),
             caps: info.caps,
@@ -588,7 +593,9 @@ impl EfaEndpoint {
         if owed {
             self.polls = POLLS_PER_CLOCK_READ - 1; // the next poll reads the clock
         }
-        let wake = [rests, probe].into_iter().flatten().min();
+        // A device without notifications is looked at again and again.
+        let look = self.common.adapter.fd().is_none().then(|| now + LOOK);
+        let wake = [rests, probe, look].into_iter().flatten().min();
         self.timer.set(wake.map(|at| at.saturating_duration_since(now)));
         Arm::Armed
     }

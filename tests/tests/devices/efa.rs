@@ -10,6 +10,7 @@ use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 mod batches;
 mod contexts;
 mod counted_anew;
+mod device;
 mod direct;
 mod dmabuf;
 mod logs;

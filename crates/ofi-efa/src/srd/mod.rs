@@ -323,8 +323,9 @@ pub unsafe trait QueuePair: Send {
         Instant::now()
     }
 
-    /// The descriptor that [`QueuePair::arm`] arms.
-    fn fd(&self) -> RawFd;
+    /// The descriptor that [`QueuePair::arm`] arms. `None` if the device has no notifications: threads that wait must
+    /// poll.
+    fn fd(&self) -> Option<RawFd>;
 }
 
 /// Devices that were added, besides the system's.

@@ -147,10 +147,22 @@ unsafe impl Device for System {
         let Sizes { sends, receives, inline } = sizes;
         let failed = |error: ibv::Error| failed(&error);
         let context = self.pd.context();
-        let channel = CompletionChannel::new(context).map_err(failed)?;
         // Writes with data arrive without receives.
-        let cq = EfaCompletionQueue::new(context, (sends + 2 * receives) as u32, Some(&channel))
-            .map_err(failed)?;
+        let size = (sends + 2 * receives) as u32;
+        let notified = CompletionChannel::new(context)
+            .and_then(|channel| Ok((EfaCompletionQueue::new(context, size, Some(&channel))?, Some(channel))));
+        // Older kernel modules have no notifications.
+        let (cq, channel) = match notified {
+            Ok(notified) => notified,
+            Err(error) => {
+                let Ok(cq) = EfaCompletionQueue::new(context, size, None) else { return Err(failed(error)) };
+                tracing::info!(
+                    target: "ofi::efa::ep_ctrl", device = self.name, %error,
+                    "the device has no notifications: threads that wait for a queue poll it every millisecond"
+                );
+                (cq, None)
+            }
+        };
         let attr = SrdAttr {
             pd: Arc::clone(&self.pd),
             send_cq: Arc::clone(&cq),
@@ -205,7 +217,7 @@ unsafe impl Region for RegisteredMemory {
 struct Queue {
     qp: Arc<SrdQueuePair>,
     cq: Arc<EfaCompletionQueue>,
-    channel: Arc<CompletionChannel>,
+    channel: Option<Arc<CompletionChannel>>,
     pd: Arc<ProtectionDomain>,
     qpn: u16,
     qkey: u32,
@@ -336,8 +348,8 @@ unsafe impl QueuePair for Queue {
         self.cq.quiet();
     }
 
-    fn fd(&self) -> RawFd {
-        self.channel.fd()
+    fn fd(&self) -> Option<RawFd> {
+        self.channel.as_ref().map(|channel| channel.fd())
     }
 }
 

@@ -290,8 +290,9 @@ unsafe impl QueuePair for Simulated {
         self.device.now()
     }
 
-    fn fd(&self) -> RawFd {
-        self.event
+    fn fd(&self) -> Option<RawFd> {
+        let is_silent = self.device.silent.load(Ordering::Relaxed);
+        (!is_silent).then_some(self.event)
     }
 }
 

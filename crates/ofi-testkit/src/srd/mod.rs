@@ -240,6 +240,8 @@ pub struct SimulatedDevice {
     full: AtomicBool,
     /// Whether messages are held back.
     held: AtomicBool,
+    /// Whether the device has no notifications.
+    silent: AtomicBool,
 }
 
 impl SimulatedDevice {
@@ -302,6 +304,7 @@ impl SimulatedDevice {
             refuses: AtomicBool::new(false),
             full: AtomicBool::new(false),
             held: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
         }
     }
 
@@ -449,6 +452,11 @@ impl SimulatedDevice {
     /// Sets whether messages in flight are held back.
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Takes the notifications away.
+    pub fn be_silent(&self) {
+        self.silent.store(true, Ordering::Relaxed);
     }
 
     /// Number of registrations.
