@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use ibv::transfer::Step;
-use ofi_api::{Error, Result};
+use ofi_api::{Errno, Error, Result};
 use ofi_core::log::Limit;
 use ofi_core::pages::Pages;
 use ofi_core::slots::{SlotId, Slots};
@@ -123,6 +123,8 @@ pub struct Adapter {
     room: usize,
     /// Most bytes that a request can carry inline.
     inline: usize,
+    /// Whether the device is lost.
+    lost: bool,
     /// Number of doorbells for send requests.
     pub doorbells: u64,
     pub address: RawAddress,
@@ -161,6 +163,7 @@ impl Adapter {
             returned: Vec::with_capacity(BATCH),
             room,
             inline,
+            lost: false,
             doorbells: 0,
             address,
             mtu: limits.mtu,
@@ -244,6 +247,9 @@ impl Adapter {
     /// Logs which resource of a request is used up, and returns the error of its post.
     #[cold]
     pub fn full(&self) -> ofi_api::Error {
+        if self.lost {
+            return Error::with(Errno::ENODEV, "the device is lost");
+        }
         self.log_full();
         ofi_api::Error::AGAIN
     }
@@ -370,10 +376,23 @@ impl Adapter {
     /// too.
     pub fn refill(&mut self) -> usize {
         self.tell();
-        if let Err(error) = self.qp.poll(&mut self.ready) {
-            tracing::error!(target: "ofi::efa::cq", %error, "the device is lost");
+        if let Err(error) = self.qp.poll(&mut self.ready)
+            && !std::mem::replace(&mut self.lost, true)
+        {
+            tracing::error!(target: "ofi::efa::cq", %error, "the device's completions cannot be read");
         }
         self.ready.len()
+    }
+
+    /// Whether the device is lost. Reads its events.
+    pub fn is_lost(&mut self) -> bool {
+        self.lost |= self.qp.is_lost();
+        self.lost
+    }
+
+    /// The descriptors that become readable when [`Adapter::is_lost`] may have changed.
+    pub fn event_fds(&self) -> Vec<std::os::fd::RawFd> {
+        self.qp.event_fds()
     }
 
     /// Whether completions are queued.

@@ -63,7 +63,7 @@ impl Peer {
             ));
         }
         if !self.is_free() {
-            return Err(Error::AGAIN);
+            return Err(self.dead.map_or(Error::AGAIN, Error::new));
         }
         // The device carries 32 bits, as the domain declares (`cq_data_size`).
         let data = out.flags.contains(OpFlags::REMOTE_CQ_DATA).then_some(out.data as u32);

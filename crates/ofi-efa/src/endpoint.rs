@@ -31,6 +31,8 @@ const POLLS_PER_CLOCK_READ: u32 = 64;
 /// How long a peer that owes an answer may be silent before it is probed.
 const PROBE: Duration = Duration::from_millis(500);
 
+/// How long a lost device may take to stop its accesses to memory.
+const RELEASE: Duration = Duration::from_secs(1);
 /// How often a thread that waits for a device without notifications polls it.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -56,6 +58,8 @@ pub struct EfaEndpoint {
     held: RxBacklog,
     /// Number of insertions into the address vector that were processed.
     met: u32,
+    /// When the device was lost.
+    lost: Option<Instant>,
     pub common: Common,
 }
 
@@ -69,6 +73,9 @@ impl EfaEndpoint {
         let (timer, waits) = (Timer::new()?, WaitSet::new()?);
         waits.add(timer.fd())?;
         if let Some(fd) = adapter.fd() {
+            waits.add(fd)?;
+        }
+        for fd in adapter.event_fds() {
             waits.add(fd)?;
         }
         let common = Common {
@@ -101,6 +108,7 @@ impl EfaEndpoint {
             tended: Vec::new(),
             held: RxBacklog::default(),
             met: 0,
+            lost: None,
             common,
         })
     }
@@ -122,6 +130,7 @@ impl EfaEndpoint {
         if self.common.direct {
             lane.decide(&self.common);
         }
+        lane.dead = self.lost.map(|_| Errno::ENODEV);
         self.lanes.push(lane);
         self.peers.insert(address, peer);
         let lives = |lane: &Peer| lane.dead.is_none() && lane.ending.is_none();
@@ -481,7 +490,11 @@ impl EfaEndpoint {
         // The device uses memory of operations until all their requests have completed. These completions schedule the
         // peer again.
         if lane.is_busy() {
-            return;
+            // A device that is lost completes nothing, and accesses no memory once it had the time to stop.
+            if self.lost.is_none_or(|at| common.adapter.now() < at + RELEASE) {
+                return;
+            }
+            lane.drop_transfers(common, host, peer);
         }
         // Packets that arrived before the loss are processed first.
         if lane.is_stalled || !lane.late.is_empty() || !lane.finishing.is_empty() {
@@ -494,14 +507,15 @@ impl EfaEndpoint {
     /// Probes silent peers that owe an answer: their devices answer for them. The probe for a peer of C libfabric is a
     /// write of no bytes, which such endpoints themselves send to request a handshake.
     fn probe(&mut self) {
-        if self.common.direct {
-            return; // no peer owes anything: the device completes every operation
-        }
         let now = self.common.adapter.now();
         if self.looked.is_some_and(|at| now < at + PROBE / 8) {
             return;
         }
         self.looked = Some(now);
+        self.watch(now);
+        if self.common.direct {
+            return; // no peer owes anything: the device completes every operation
+        }
         // Expected data, and data that waits for credit, has a number at this end.
         let owing: FxHashSet<PeerId> = self.common.ids.iter().map(Entry::peer).collect();
         for (peer, lane) in self.lanes.iter_mut().enumerate() {
@@ -524,6 +538,29 @@ impl EfaEndpoint {
                 }
                 Some(_) => {}
                 None => lane.probed = Some(now),
+            }
+        }
+    }
+
+    /// Ends everything if the device is lost.
+    fn watch(&mut self, now: Instant) {
+        let common = &mut self.common;
+        if self.lost.is_none() {
+            if !common.adapter.is_lost() {
+                return;
+            }
+            tracing::error!(
+                target: "ofi::efa::ep_ctrl", address = %address::named(&common.adapter.address),
+                "the device is lost: all operations of its endpoint end with an error"
+            );
+            self.lost = Some(now);
+            common.adapter.event_fds().into_iter().for_each(|fd| self.waits.remove(fd));
+            common.adapter.stop();
+        }
+        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.dead != Some(Errno::ENODEV) {
+                lane.ending = Some(Errno::ENODEV);
+                common.hold(&mut lane.is_dirty, peer as PeerId);
             }
         }
     }
@@ -559,6 +596,9 @@ impl EfaEndpoint {
                 self.take(host, ended);
             }
             let common = &mut self.common;
+            if stopped && common.adapter.is_lost() {
+                return common.orphans.clear();
+            }
             // The device finally completes every request: after a peer's silence, or when its queue pair is stopped.
             if common.adapter.now() >= end && !std::mem::replace(&mut stopped, true) {
                 tracing::error!(target: "ofi::efa::ep_ctrl", "the device has not released memory in time: its queue pair is stopped");
@@ -593,8 +633,9 @@ impl EfaEndpoint {
         if owed {
             self.polls = POLLS_PER_CLOCK_READ - 1; // the next poll reads the clock
         }
-        // A device without notifications is looked at again and again.
-        let look = self.common.adapter.fd().is_none().then(|| now + LOOK);
+        // A device without notifications is looked at again and again, and so is one that is lost.
+        let looks = self.common.adapter.fd().is_none() || self.lost.is_some();
+        let look = looks.then(|| now + LOOK);
         let wake = [rests, probe, look].into_iter().flatten().min();
         self.timer.set(wake.map(|at| at.saturating_duration_since(now)));
         Arm::Armed

@@ -277,6 +277,18 @@ impl Peer {
         }
     }
 
+    /// Ends all transfers and accesses of the peer: the device is lost, and completes no request.
+    pub fn drop_transfers<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) {
+        self.stop_accesses(common, host, peer);
+        for id in common.transfers.ids(|transfer| transfer.peer == peer) {
+            if let Some(transfer) = common.transfers.remove(id) {
+                self.transferred(common, host, transfer);
+            }
+        }
+        // The operations that are one request end with the peer.
+        self.transfers = 0;
+    }
+
     /// Discards the unposted requests of a transfer. It ends at once if the device has none of its requests.
     pub fn stop_transfer<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, id: SlotId) {
         let Some(transfer) = common.transfers.get_mut(id) else { return };

@@ -20,7 +20,10 @@ impl Peer {
     /// Whether the peer was given up, and its address was inserted since.
     pub(super) fn may_revive<H: Upcalls<Efa>>(&self, host: &H, peer: PeerId) -> bool {
         let now = host.insertion(peer);
-        self.dead.is_some() && !self.is_replaced && now.is_some() && now != self.dead_since
+        self.dead.is_some_and(|errno| errno != Errno::ENODEV)
+            && !self.is_replaced
+            && now.is_some()
+            && now != self.dead_since
     }
 
     /// Ends the state of having been given up.

@@ -291,6 +291,17 @@ pub unsafe trait QueuePair: Send {
     /// accessed. Inline bytes are readable during the call.
     unsafe fn post(&mut self, requests: &[WorkRequest]) -> Result<()>;
 
+    /// Whether the device is lost, or the queue pair has failed without a request: it completes nothing any more. Reads
+    /// the device's events.
+    fn is_lost(&mut self) -> bool {
+        false
+    }
+
+    /// The descriptors that become readable when [`QueuePair::is_lost`] may have changed.
+    fn event_fds(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+
     /// Stops the queue pair: it soon returns all requests and receives, and accepts no more.
     fn stop(&mut self);
 

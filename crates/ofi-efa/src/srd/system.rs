@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, OnceLock};
 
 use ibv::{
-    AddressHandle, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue, EfaOpcode, MemoryRegion,
-    Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
+    AddressHandle, AsyncEvent, AsyncEvents, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue,
+    EfaOpcode, MemoryRegion, Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
 };
 use ofi_api::{BusAttr, DeviceAttr, Dmabuf, Errno, Error, LinkAttr, LinkState, Nic, Result};
 use rustc_hash::FxHashMap;
@@ -195,6 +195,7 @@ unsafe impl Device for System {
             pd: Arc::clone(&self.pd),
             qpn,
             qkey,
+            events: AsyncEvents::new(context).map_err(failed)?,
             handles: Peers::new(&self.attached, &self.handles),
         }))
     }
@@ -221,6 +222,7 @@ struct Queue {
     pd: Arc<ProtectionDomain>,
     qpn: u16,
     qkey: u32,
+    events: AsyncEvents,
     handles: Peers,
 }
 
@@ -314,6 +316,20 @@ unsafe impl QueuePair for Queue {
             added.map_err(|error| failed(&error))?;
         }
         batch.submit().map_err(|error| failed(&error))
+    }
+
+    fn is_lost(&mut self) -> bool {
+        while let Ok(Some(event)) = self.events.next() {
+            tracing::info!(target: "ofi::efa::ep_ctrl", ?event, "a device reports an event");
+            if event == AsyncEvent::DeviceFatal || event.failed_pair() == Some(self.qp.number()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn event_fds(&self) -> Vec<RawFd> {
+        self.events.fds().into()
     }
 
     fn stop(&mut self) {

@@ -246,8 +246,14 @@ unsafe impl QueuePair for Simulated {
         Ok(())
     }
 
+    fn is_lost(&mut self) -> bool {
+        self.device.dead.load(Ordering::Relaxed)
+    }
+
     fn stop(&mut self) {
-        let _ = self.with(Queue::stop);
+        if !self.is_lost() {
+            let _ = self.with(Queue::stop);
+        }
     }
 
     unsafe fn receive(&mut self, receives: &[(u64, Segment)]) -> Result<()> {

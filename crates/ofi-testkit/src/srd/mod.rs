@@ -240,6 +240,8 @@ pub struct SimulatedDevice {
     full: AtomicBool,
     /// Whether messages are held back.
     held: AtomicBool,
+    /// Whether the device is lost.
+    dead: AtomicBool,
     /// Whether the device has no notifications.
     silent: AtomicBool,
 }
@@ -304,6 +306,7 @@ impl SimulatedDevice {
             refuses: AtomicBool::new(false),
             full: AtomicBool::new(false),
             held: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
             silent: AtomicBool::new(false),
         }
     }
@@ -452,6 +455,12 @@ impl SimulatedDevice {
     /// Sets whether messages in flight are held back.
     pub fn hold(&self, held: bool) {
         self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// Makes the device lost: nothing moves any more, and nothing completes.
+    pub fn die(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+        self.hold(true);
     }
 
     /// Takes the notifications away.
