@@ -189,23 +189,6 @@ fn a_request_that_could_not_be_served_is_repeated_until_it_is_or_the_time_is_ove
 }
 
 #[test]
-fn a_request_is_not_repeated_for_an_operation_that_was_cancelled() {
-    let kit: &dyn Kit = &Silent;
-    let side = kit.side();
-    let from = Memory::patterned(64, 1);
-    let listener = Listener::new();
-    let to = side.insert_address(&listener.address.into());
-    side.out(to, &from).context(1).tag(1).send().unwrap();
-    let request = listener.request(&side);
-    if side.cancel(1).is_ok() {
-        wait::drive(&[&side], "the end", || side.next_of(1)).failed();
-        drop(request);
-        through(3 * PAUSE, &[&side]);
-        assert!(listener.event().is_none(), "another request");
-    }
-}
-
-#[test]
 fn a_peer_where_nobody_listens_is_refused_at_once() {
     listen();
     let kit: &dyn Kit = &Silent;

@@ -87,6 +87,10 @@ impl Peer {
         (self.outstanding, self.executed) = (old.outstanding, old.executed);
         (self.transfers, self.fetching) = (old.transfers, old.fetching);
         (self.wished, self.announced) = (old.wished, old.announced);
+        // What waits goes on waiting for as long as it would have.
+        if self.has_work(common.turn) {
+            self.reach_by = old.reach_by;
+        }
     }
 }
 

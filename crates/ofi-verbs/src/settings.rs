@@ -220,8 +220,8 @@ pub fn resolve_timeout() -> Duration {
     Duration::from_millis(RESOLVE_TIMEOUT_MS.get() as u64)
 }
 
-/// Timeout of connecting to a peer. It answers when its program makes progress, which a program that loads its data
-/// first may do after a minute.
+/// Time for a peer's program to answer a request to connect. It answers when it polls, which may be a minute after its
+/// start if it loads data first.
 pub static CONNECT_TIMEOUT_MS: Setting<usize> = Setting::new(
     "verbs",
     "connect_timeout_ms",

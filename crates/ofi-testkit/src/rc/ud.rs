@@ -251,7 +251,8 @@ impl Datagrams for Handle {
     fn port(&self, ip: IpAddr) -> Result<UdPort> {
         let plan = self.0.lock().plan;
         let (queue, completions) = (plan.requests, plan.completions);
-        let (gid, lid, is_ethernet, mtu) = (gid(ip), 0, true, MTU);
+        // A LID on Ethernet means nothing, and the driver irdma reports this one.
+        let (gid, lid, is_ethernet, mtu) = (gid(ip), 1, true, MTU);
         Ok(UdPort { gid, lid, is_ethernet, mtu, queue, completions, groups: GROUPS })
     }
 

@@ -1,6 +1,6 @@
 //! Names of datagram endpoints: addresses in the format of C libfabric's verbs provider, and senders in route headers.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ibv::GRH;
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
@@ -53,7 +53,9 @@ impl Name {
         };
         let gid = std::array::from_fn(|index| bytes[index]);
         let qp = u32::from_ne_bytes(std::array::from_fn(|index| bytes[16 + index]));
-        let lid = u16::from_ne_bytes([bytes[20], bytes[21]]);
+        // A GID that is an IPv4 address is Ethernet's: C's library names the LID that the driver reports.
+        let is_ethernet = Ipv6Addr::from(gid).to_ipv4_mapped().is_some();
+        let lid = if is_ethernet { 0 } else { u16::from_ne_bytes([bytes[20], bytes[21]]) };
         Ok(Self { gid, qp, lid })
     }
 }

@@ -128,7 +128,9 @@ impl Datagrams {
         let queues = of.open(ip, UdSizes { sends, receives, qkey: QKEY }).map_err(failed)?;
         let sending = Slab::new(device, sends, port.mtu)?;
         let receiving = Slab::new(device, receives, GRH + port.mtu)?;
-        let name = Name { gid: port.gid, qp: queues.number(), lid: port.lid };
+        // A LID means nothing on Ethernet, where some drivers report 1.
+        let lid = if port.is_ethernet { 0 } else { port.lid };
+        let name = Name { gid: port.gid, qp: queues.number(), lid };
         let of_source = Caps::SOURCE | Caps::SOURCE_ERR | Caps::DIRECTED_RECV;
         let watch = Watch::new(device, &[])?;
         let waiter = Waiter::new(&[&[queues.fd()], watch.fds()].concat())?;

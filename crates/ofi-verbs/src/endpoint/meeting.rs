@@ -166,6 +166,7 @@ impl VerbsEndpoint {
             }
             Err(error) => {
                 tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %lane.address, "cannot connect");
+                lane.reach_by = None;
                 lane.ending.get_or_insert(Errno::from_raw(error.errno));
                 common.hold(&mut lane.is_dirty, peer);
             }
@@ -204,7 +205,10 @@ impl VerbsEndpoint {
             self.meetings += 1;
             if deadline <= now {
                 if lane.ending.is_none() {
-                    let (errno, why) = lane.link.awaited();
+                    // A repeat that is cut short says nothing about the network.
+                    let is_late =
+                        matches!(lane.link, Link::Resolving(..)) && lane.reach_by.is_some_and(|by| by <= now);
+                    let (errno, why) = if is_late { Link::Closed.awaited() } else { lane.link.awaited() };
                     tracing::warn!(target: "ofi::verbs::ep_ctrl", to = %lane.address, "gave up connecting: {why}");
                     lane.ending = Some(errno);
                 }
@@ -244,7 +248,7 @@ impl VerbsEndpoint {
 
     /// A request was not served, or the connection that it was for has not come about; nothing was sent over it. Pauses
     /// before the next request if that may be served in time and operations need it. Otherwise they end with `errno`.
-    /// A given pause is for the peer's own request.
+    /// `pause`: how long to wait for the peer's own request, which is on its way.
     #[cold]
     fn retry(&mut self, peer: PeerId, errno: Errno, pause: Option<Duration>) {
         self.unlink(peer);
@@ -432,6 +436,8 @@ impl VerbsEndpoint {
                 let lane = &mut self.lanes[peer as usize];
                 lane.lose(&mut self.common, host, peer, Errno::ECONNRESET);
             }
+            // If this request is not served, queued work needs one of this end.
+            self.common.hold(&mut self.lanes[peer as usize].is_dirty, peer);
         }
         let lane = &mut self.lanes[peer as usize];
         if lane.held_slots() >= 2 * self.common.grant {
