@@ -74,6 +74,7 @@ fn make(built: &Built, work: &Path, small: bool) -> Result<PathBuf, String> {
         lib: tree.join(&lib),
         include: tree.join("usr/include"),
         share: tree.join("usr/share"),
+        units: tree.join("usr/lib/systemd/system"),
         root: tree.clone(),
     };
     into(built, &places)?;
@@ -227,6 +228,7 @@ fn check(package: &Path) -> Result<(), String> {
         .map(|file| format!("{lib}/{file}")),
     );
     wanted.push("./usr/include/mxl/mxl.h".into());
+    wanted.extend(mxl::UNITS.map(|unit| format!("./usr/lib/systemd/system/{unit}")));
     wanted.extend(
         ["bash-completion/completions/ofi", "doc/ofi-rs/copyright"].map(|file| format!("./usr/share/{file}")),
     );

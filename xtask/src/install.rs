@@ -27,7 +27,7 @@ pub struct Options {
     /// The programs ofi, fi_* and mr-*, with man pages and completions.
     #[arg(long)]
     programs: bool,
-    /// The media layer: libmxl.so.1, libmxl-fabrics.so.1, their headers, pkg-config files and programs.
+    /// The media layer: libmxl.so.1, libmxl-fabrics.so.1, their headers, pkg-config files, programs and systemd units.
     #[arg(long)]
     mxl: bool,
     /// libplugin_OFI.so, our backend for NVIDIA's NIXL, in `lib/nixl`.
@@ -125,6 +125,8 @@ pub struct Places {
     pub include: PathBuf,
     /// `man` and the shells' completions.
     pub share: PathBuf,
+    /// Units of systemd.
+    pub units: PathBuf,
     /// The prefix of these paths before those in pkg-config files: the folder where a package is assembled.
     pub root: PathBuf,
 }
@@ -133,7 +135,8 @@ impl Places {
     /// The folders below a prefix.
     pub fn below(prefix: &Path) -> Self {
         let [bin, lib, include, share] = ["bin", "lib", "include", "share"].map(|name| prefix.join(name));
-        Self { bin, lib, include, share, root: PathBuf::from("/") }
+        let units = lib.join("systemd/system");
+        Self { bin, lib, include, share, units, root: PathBuf::from("/") }
     }
 
     /// A path as a pkg-config file states it.
@@ -260,6 +263,7 @@ pub fn into(built: &Built, to: &Places) -> Result<(), String> {
     }
     if has(Part::Mxl) {
         mxl::libraries(&built.folder, to)?;
+        mxl::units(to)?;
         programs.extend(mxl::TOOLS);
     }
     links(&built.folder.join("ofi-programs"), &to.bin, &programs)?;

@@ -27,8 +27,17 @@ const LIBRARIES: [Library; 2] = [
 /// The interface version that `mxlGetVersion` returns.
 const INTERFACE: &str = "1.2.0";
 /// The programs.
-pub const TOOLS: [&str; 6] =
-    ["mxl-info", "mxl-generate", "mxl-view", "mxl-fabrics-info", "mxl-fabrics-demo", "mxl-bench"];
+pub const TOOLS: [&str; 7] = [
+    "mxl-info",
+    "mxl-generate",
+    "mxl-view",
+    "mxl-fabrics-info",
+    "mxl-fabrics-demo",
+    "mxl-gateway",
+    "mxl-bench",
+];
+/// The units of systemd, for a gateway that serves a domain's flows, and one that mirrors those of other hosts.
+pub const UNITS: [&str; 2] = ["mxl-gateway-serve@.service", "mxl-gateway-mirror@.service"];
 
 /// Installs the libraries from cargo's output, headers of our own and pkg-config files, and replaces existing files.
 ///
@@ -60,6 +69,22 @@ pub fn libraries(built: &Path, to: &Places) -> Result<(), String> {
     Ok(())
 }
 
+/// Installs the units of systemd, which start the programs where they are installed.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn units(to: &Places) -> Result<(), String> {
+    make(&to.units)?;
+    for name in UNITS {
+        let from = root().join("crates/mxl-fabrics/systemd").join(name);
+        let text = fs::read_to_string(&from).map_err(|error| format!("{}: {error}", from.display()))?;
+        let text = text.replace("/usr/bin/mxl-gateway", &to.told(&to.bin.join("mxl-gateway")));
+        let unit = to.units.join(name);
+        fs::write(&unit, text).map_err(|error| format!("{}: {error}", unit.display()))?;
+    }
+    Ok(())
+}
+
 /// Cargo's file name for a package's library.
 fn file(package: &str) -> String {
     format!("lib{}.so", package.replace('-', "_"))
@@ -68,6 +93,33 @@ fn file(package: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::{answers, command};
+
+    #[test]
+    fn units_start_the_installed_program_and_are_sound() {
+        let folder = std::env::temp_dir().join(format!("xtask-units-{}", std::process::id()));
+        let places = Places::below(&folder);
+        units(&places).unwrap();
+        // systemd-analyze looks for what a unit starts.
+        make(&places.bin).unwrap();
+        symlink("/bin/true", &places.bin.join("mxl-gateway")).unwrap();
+        let started = format!("ExecStart={}/bin/mxl-gateway ", folder.display());
+        for name in UNITS {
+            let unit = folder.join("lib/systemd/system").join(name);
+            assert!(fs::read_to_string(&unit).unwrap().contains(&started), "{name}");
+            if !answers("systemd-analyze", &["--version"]) {
+                println!("NOT RUN: systemd-analyze verify {name}: no systemd-analyze");
+                continue;
+            }
+            let instance = folder.join("lib/systemd/system").join(name.replace('@', "@studio"));
+            fs::rename(&unit, &instance).unwrap();
+            let checked = command("systemd-analyze").arg("verify").arg(&instance).output().unwrap();
+            let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+            let ours: Vec<&str> = said.lines().filter(|line| line.contains("mxl-gateway")).collect();
+            assert!(checked.status.success() && ours.is_empty(), "{said}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn libraries_are_installed_whole_and_over_older_ones() {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// A program: its name, and its function.
 type Program = (&'static str, fn() -> ExitCode);
 
-const PROGRAMS: [Program; 13] = [
+const PROGRAMS: [Program; 14] = [
     ("ofi", ofi_tools::cli::main),
     ("fi_info", ofi_tools::info::main),
     ("fi_pingpong", ofi_tools::pingpong::main),
@@ -25,6 +25,7 @@ const PROGRAMS: [Program; 13] = [
     ("mxl-view", mxl_tools::view::main),
     ("mxl-fabrics-info", mxl_fabrics::list::main),
     ("mxl-fabrics-demo", mxl_fabrics::demo::main),
+    ("mxl-gateway", mxl_fabrics::gateway::main),
     ("mxl-bench", mxl_fabrics::bench::main),
 ];
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 const FILE: &str = env!("CARGO_BIN_EXE_ofi-programs");
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "ofi",
     "fi_info",
     "fi_pingpong",
@@ -19,6 +19,7 @@ const NAMES: [&str; 13] = [
     "mxl-view",
     "mxl-fabrics-info",
     "mxl-fabrics-demo",
+    "mxl-gateway",
     "mxl-bench",
 ];
 
