@@ -25,7 +25,7 @@ const MAX_GROUPS: usize = 16;
 /// What a mirror asks for.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Request {
+pub enum ControlRequest {
     /// The flows that are offered.
     List,
     /// The definition of a flow, now and after each change.
@@ -52,7 +52,7 @@ pub enum Request {
 /// What the serving side says.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Reply {
+pub enum ControlReply {
     /// A flow that is offered.
     Flow(Description),
     /// All flows were listed.
@@ -154,7 +154,7 @@ impl Description {
     }
 }
 
-impl Request {
+impl ControlRequest {
     /// Parses a line. Keys that the version does not have are ignored.
     ///
     /// # Errors
@@ -194,7 +194,7 @@ impl Request {
     }
 }
 
-impl Reply {
+impl ControlReply {
     /// Parses a line. Keys that the version does not have are ignored.
     ///
     /// # Errors
@@ -280,30 +280,30 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for request in [
-            Request::List,
-            Request::Follow { id: ID },
-            Request::Leave { id: ID },
-            Request::Target { id: ID, info: Box::new(info()) },
-            Request::Ping,
+            ControlRequest::List,
+            ControlRequest::Follow { id: ID },
+            ControlRequest::Leave { id: ID },
+            ControlRequest::Target { id: ID, info: Box::new(info()) },
+            ControlRequest::Ping,
         ] {
             let line = request.to_line();
             assert_eq!(line.matches('\n').count(), 1, "{line}");
-            assert_eq!(Request::parse(line.trim_end().as_bytes()), Ok(request));
+            assert_eq!(ControlRequest::parse(line.trim_end().as_bytes()), Ok(request));
         }
         let definition = FlowDefinition::video("Kamera\n\"1\"", 192, 40, Rational::new(50, 1)).unwrap();
         for reply in [
-            Reply::Flow(Description::new(&definition, true)),
-            Reply::Listed { more: false },
-            Reply::Definition { id: ID, text: definition.to_json() },
-            Reply::Absent { id: ID, why: "no flow".into() },
-            Reply::Sending { id: ID },
-            Reply::Refused { id: Some(ID), why: "no".into() },
-            Reply::Refused { id: None, why: "no".into() },
-            Reply::Pong,
+            ControlReply::Flow(Description::new(&definition, true)),
+            ControlReply::Listed { more: false },
+            ControlReply::Definition { id: ID, text: definition.to_json() },
+            ControlReply::Absent { id: ID, why: "no flow".into() },
+            ControlReply::Sending { id: ID },
+            ControlReply::Refused { id: Some(ID), why: "no".into() },
+            ControlReply::Refused { id: None, why: "no".into() },
+            ControlReply::Pong,
         ] {
             let line = reply.to_line();
             assert_eq!(line.matches('\n').count(), 1, "{line}");
-            assert_eq!(Reply::parse(line.trim_end().as_bytes()), Ok(reply));
+            assert_eq!(ControlReply::parse(line.trim_end().as_bytes()), Ok(reply));
         }
     }
 
@@ -323,12 +323,12 @@ mod tests {
             (r#"{"version":1,"request":"target","target":7}"#, "target is not an object"),
             (r#"{"version":1,"request":"target","target":{}}"#, "addressFormat is missing"),
         ] {
-            let error = Request::parse(line.as_bytes()).unwrap_err();
+            let error = ControlRequest::parse(line.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{line}: {error}");
         }
-        assert!(Request::parse(&[0xff, 0xfe]).is_err() && Reply::parse(b"").is_err());
+        assert!(ControlRequest::parse(&[0xff, 0xfe]).is_err() && ControlReply::parse(b"").is_err());
         let deep = "[".repeat(100_000);
-        assert!(Request::parse(deep.as_bytes()).is_err());
+        assert!(ControlRequest::parse(deep.as_bytes()).is_err());
     }
 
     #[test]
@@ -337,6 +337,6 @@ mod tests {
         let definition = FlowDefinition::audio(&label, 2, Rational::new(48_000, 1)).unwrap();
         let flow = Description::new(&definition, false);
         assert_eq!((flow.label.chars().count(), flow.format.as_str()), (MAX_TEXT, "audio/float32"));
-        assert!(Reply::Flow(flow).to_line().len() < 8192);
+        assert!(ControlReply::Flow(flow).to_line().len() < 8192);
     }
 }

@@ -8,11 +8,11 @@ use mxl::Uri;
 use serde_json::Value;
 
 use super::remote::Remote;
-use crate::gateway::wire::{Description, Reply, Request};
+use crate::gateway::wire::{ControlReply, ControlRequest, Description};
 use crate::{Error, Result};
 
 /// Maximum wait for the whole list.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The command line.
 #[derive(Debug, clap::Args)]
@@ -56,13 +56,13 @@ pub fn run(options: &Options) -> Result<()> {
 fn listed(remote: &Remote) -> std::io::Result<(Vec<Description>, bool)> {
     let begin = Instant::now();
     let mut control = remote.connect()?;
-    control.ask(&Request::List)?;
+    control.ask(&ControlRequest::List)?;
     let mut flows = Vec::new();
-    while begin.elapsed() < PATIENCE {
+    while begin.elapsed() < LIST_TIMEOUT {
         match control.reply()? {
-            Some(Reply::Flow(flow)) => flows.push(flow),
-            Some(Reply::Listed { more }) => return Ok((flows, more)),
-            Some(Reply::Refused { why, .. }) => return Err(std::io::Error::other(why)),
+            Some(ControlReply::Flow(flow)) => flows.push(flow),
+            Some(ControlReply::Listed { more }) => return Ok((flows, more)),
+            Some(ControlReply::Refused { why, .. }) => return Err(std::io::Error::other(why)),
             _ => {}
         }
     }

@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use mxl::{Uri, Uuid};
 
 use super::lines::{Inbox, MAX_LINE};
-use crate::gateway::wire::{Reply, Request};
+use crate::gateway::wire::{ControlReply, ControlRequest};
 use crate::{Error, Result};
 
 /// The port if a URI names none.
 pub const DEFAULT_PORT: u16 = 7480;
 /// Maximum time of one attempt to connect, and of one write.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest read.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -49,7 +49,7 @@ impl Remote {
     pub fn connect(&self) -> io::Result<Control> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address");
         for address in (self.host.as_str(), self.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, PATIENCE) {
+            match TcpStream::connect_timeout(&address, CALL_TIMEOUT) {
                 Ok(stream) => return Control::new(stream),
                 Err(error) => last = error,
             }
@@ -76,7 +76,7 @@ pub struct Control {
 impl Control {
     fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(CALL_TIMEOUT))?;
         stream.set_read_timeout(Some(TURN))?;
         Ok(Self { stream, inbox: Inbox::default(), heard: Instant::now() })
     }
@@ -90,7 +90,7 @@ impl Control {
     ///
     /// # Errors
     /// The system's; a connection that takes nothing for seconds.
-    pub fn ask(&mut self, request: &Request) -> io::Result<()> {
+    pub fn ask(&mut self, request: &ControlRequest) -> io::Result<()> {
         self.stream.write_all(request.to_line().as_bytes())
     }
 
@@ -98,7 +98,7 @@ impl Control {
     ///
     /// # Errors
     /// The end of the connection, and a reply that makes no sense.
-    pub fn reply(&mut self) -> io::Result<Option<Reply>> {
+    pub fn reply(&mut self) -> io::Result<Option<ControlReply>> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         if let Some(reply) = self.parsed()? {
             return Ok(Some(reply));
@@ -118,11 +118,11 @@ impl Control {
         }
     }
 
-    fn parsed(&mut self) -> io::Result<Option<Reply>> {
+    fn parsed(&mut self) -> io::Result<Option<ControlReply>> {
         let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         let line =
             self.inbox.next_line().map_err(|_| invalid(format!("a line of more than {MAX_LINE} bytes")))?;
-        line.map(|line| Reply::parse(&line).map_err(invalid)).transpose()
+        line.map(|line| ControlReply::parse(&line).map_err(invalid)).transpose()
     }
 
     /// The time since anything has arrived.

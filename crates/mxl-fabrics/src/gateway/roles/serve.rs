@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::log::say;
 use super::remote::DEFAULT_PORT;
 use super::stop::{Stop, timespec};
-use crate::gateway::wire::{Reply, Request};
+use crate::gateway::wire::{ControlReply, ControlRequest};
 use crate::{Engine, Error, PeerState, Provider, Result, TargetInfo, disk, program};
 use client::{Client, Follow, MAX_FOLLOWED};
 use offers::{Allow, Offers};
@@ -83,7 +83,7 @@ pub fn run(options: &Options) -> Result<()> {
         clients: Vec::new(),
         sources: HashMap::new(),
         lingering: Vec::new(),
-        known: Known::new(),
+        known: KnownDefinitions::new(),
         refused: HashMap::new(),
     };
     server.run(&listener, &stop);
@@ -107,7 +107,7 @@ fn listen(at: &str) -> Result<TcpListener> {
 type SourceKey = (Uuid, Option<String>);
 
 /// The definitions of the flows that mirrors follow, or why there is none.
-type Known = BTreeMap<Uuid, Result<String, String>>;
+type KnownDefinitions = BTreeMap<Uuid, Result<String, String>>;
 
 /// A target without a control connection.
 struct Lingering {
@@ -124,7 +124,7 @@ struct Server {
     clients: Vec<Client>,
     sources: HashMap<SourceKey, Arc<Source>>,
     lingering: Vec<Lingering>,
-    known: Known,
+    known: KnownDefinitions,
     /// Flows that could not be opened for sending, and when.
     refused: HashMap<SourceKey, Instant>,
 }
@@ -192,39 +192,39 @@ impl Server {
         }
     }
 
-    fn handle(&mut self, at: usize, request: Request) {
+    fn handle(&mut self, at: usize, request: ControlRequest) {
         let client = &mut self.clients[at];
         match request {
-            Request::Ping => client.say(&Reply::Pong),
-            Request::List => match self.offers.list() {
+            ControlRequest::Ping => client.say(&ControlReply::Pong),
+            ControlRequest::List => match self.offers.list() {
                 Ok((flows, more)) => {
-                    flows.into_iter().for_each(|flow| client.say(&Reply::Flow(flow)));
-                    client.say(&Reply::Listed { more });
+                    flows.into_iter().for_each(|flow| client.say(&ControlReply::Flow(flow)));
+                    client.say(&ControlReply::Listed { more });
                 }
-                Err(why) => client.say(&Reply::Refused { id: None, why }),
+                Err(why) => client.say(&ControlReply::Refused { id: None, why }),
             },
-            Request::Follow { id } => {
+            ControlRequest::Follow { id } => {
                 if client.follows.len() >= MAX_FOLLOWED && !client.follows.contains_key(&id) {
                     let why = format!("one mirror follows at most {MAX_FOLLOWED} flows");
-                    return client.say(&Reply::Refused { id: Some(id), why });
+                    return client.say(&ControlReply::Refused { id: Some(id), why });
                 }
                 // Once more: it is told again.
                 client.follows.entry(id).or_default().told = None;
             }
-            Request::Leave { id } => {
+            ControlRequest::Leave { id } => {
                 if let Some(Follow { target: Some(target), .. }) = client.follows.remove(&id) {
                     let key = (id, node(self.node.as_deref(), self.way.provider, client.node));
                     self.drop_target(&key, target.id);
                 }
             }
-            Request::Target { id, info } => self.on_target(at, id, *info),
+            ControlRequest::Target { id, info } => self.on_target(at, id, *info),
         }
     }
 
     /// A mirror has told where to send a flow.
     fn on_target(&mut self, at: usize, id: Uuid, info: TargetInfo) {
         let client = &mut self.clients[at];
-        let refused = |why: String| Reply::Refused { id: Some(id), why };
+        let refused = |why: String| ControlReply::Refused { id: Some(id), why };
         let Some(Follow { told: Some(Ok(_)), .. }) = client.follows.get(&id) else {
             return client.say(&refused(format!("flow {id} is not followed, or not there")));
         };
@@ -237,7 +237,7 @@ impl Server {
         match self.add_target(&key, &info) {
             Ok(()) => {
                 say(format_args!("sends flow {id} to {from}"));
-                self.clients[at].say(&Reply::Sending { id });
+                self.clients[at].say(&ControlReply::Sending { id });
             }
             Err(error) => {
                 say(format_args!("does not send flow {id} to {from}: {error}"));
@@ -305,7 +305,7 @@ impl Server {
             Some(known) => known,
             None => self.offers.definition(id),
         };
-        let now: Known = ids.into_iter().map(|id| (id, state(id))).collect();
+        let now: KnownDefinitions = ids.into_iter().map(|id| (id, state(id))).collect();
         self.drop_ended(&now);
         for at in 0..self.clients.len() {
             let client = &mut self.clients[at];
@@ -328,8 +328,8 @@ impl Server {
                     self.drop_target(&(id, node.clone()), former.id);
                 }
                 self.clients[at].say(&match state {
-                    Ok(text) => Reply::Definition { id, text },
-                    Err(why) => Reply::Absent { id, why },
+                    Ok(text) => ControlReply::Definition { id, text },
+                    Err(why) => ControlReply::Absent { id, why },
                 });
             }
             for (id, target) in again {
@@ -357,7 +357,7 @@ impl Server {
     }
 
     /// Drops initiators whose flow has ended or changed, or that have failed.
-    fn drop_ended(&mut self, now: &Known) {
+    fn drop_ended(&mut self, now: &KnownDefinitions) {
         let before = self.sources.len();
         self.sources.retain(|(id, _), source| {
             let is_there = now.get(id).is_none_or(Result::is_ok) && source.is_current();

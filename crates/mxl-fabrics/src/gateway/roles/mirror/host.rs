@@ -12,7 +12,7 @@ use super::local::{Local, Mirrored};
 use crate::Provider;
 use crate::gateway::roles::log::say;
 use crate::gateway::roles::remote::{Control, Remote};
-use crate::gateway::wire::{Reply, Request};
+use crate::gateway::wire::{ControlReply, ControlRequest};
 
 /// The first and the longest pause before a host, or a flow, is tried again. Each is twice as long as the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(8));
@@ -113,20 +113,20 @@ impl Host {
         self.flows.values_mut().for_each(|flow| (flow.again, flow.pause) = (None, None));
         let ids: Vec<Uuid> = self.flows.keys().copied().collect();
         for id in ids {
-            control.ask(&Request::Follow { id })?;
+            control.ask(&ControlRequest::Follow { id })?;
         }
         let (mut pinged, mut listed) = (Instant::now(), None::<Instant>);
         // What the other side accepts is a connection; what it says after it tells who it is.
-        control.ask(&Request::Ping)?;
+        control.ask(&ControlRequest::Ping)?;
         while !self.is_over() {
             if pinged.elapsed() > PING_EVERY {
                 pinged = Instant::now();
-                control.ask(&Request::Ping)?;
+                control.ask(&ControlRequest::Ping)?;
             }
             if listed.is_none_or(|listed| listed.elapsed() > LIST_EVERY) {
                 listed = Some(Instant::now());
                 if self.remote.ids.is_empty() {
-                    control.ask(&Request::List)?;
+                    control.ask(&ControlRequest::List)?;
                 }
                 self.check();
             }
@@ -137,7 +137,7 @@ impl Host {
                 self.flows.iter_mut().filter(|(_, flow)| flow.again.is_some_and(|at| at <= now))
             {
                 flow.again = None;
-                control.ask(&Request::Follow { id })?;
+                control.ask(&ControlRequest::Follow { id })?;
             }
             if let Some(reply) = control.reply()? {
                 self.handle(&mut control, node.as_deref(), reply)?;
@@ -159,24 +159,24 @@ impl Host {
         Ok(if is_ip { Some(control.node()?.to_canonical().to_string()) } else { None })
     }
 
-    fn handle(&mut self, control: &mut Control, node: Option<&str>, reply: Reply) -> io::Result<()> {
+    fn handle(&mut self, control: &mut Control, node: Option<&str>, reply: ControlReply) -> io::Result<()> {
         match reply {
-            Reply::Pong => {
+            ControlReply::Pong => {
                 if !self.said.is_empty() {
                     say(format_args!("{}: connected", self.remote));
                     self.said.clear();
                 }
             }
-            Reply::Flow(flow) => {
+            ControlReply::Flow(flow) => {
                 if self.remote.ids.is_empty()
                     && self.flows.len() < MAX_FLOWS
                     && !self.flows.contains_key(&flow.id)
                 {
                     self.flows.insert(flow.id, Flow::default());
-                    control.ask(&Request::Follow { id: flow.id })?;
+                    control.ask(&ControlRequest::Follow { id: flow.id })?;
                 }
             }
-            Reply::Listed { more: true } => {
+            ControlReply::Listed { more: true } => {
                 let what =
                     format!("{} offers more flows than one list has: name those to mirror", self.remote);
                 if self.said != what {
@@ -184,41 +184,41 @@ impl Host {
                     self.said = what;
                 }
             }
-            Reply::Listed { more: false } => {}
-            Reply::Definition { id, text } => {
+            ControlReply::Listed { more: false } => {}
+            ControlReply::Definition { id, text } => {
                 if let Some(request) = self.on_definition(id, text, node) {
                     control.ask(&request)?;
                 }
             }
-            Reply::Absent { id, why } => {
+            ControlReply::Absent { id, why } => {
                 if let Some(flow) = self.flows.get_mut(&id) {
                     flow.absent.get_or_insert_with(Instant::now);
                     flow.fail(format!("{}: {why}; waits for it", self.remote));
                 }
             }
-            Reply::Sending { id } => {
+            ControlReply::Sending { id } => {
                 if let Some(flow) = self.flows.get_mut(&id) {
                     flow.pause = None;
                     flow.said.clear();
                 }
             }
-            Reply::Refused { id: Some(id), why } => {
+            ControlReply::Refused { id: Some(id), why } => {
                 if let Some(flow) = self.flows.get_mut(&id) {
                     flow.fail(format!("{}: flow {id}: {why}", self.remote));
                     flow.retry();
                 }
             }
-            Reply::Refused { id: None, why } => return Err(io::Error::other(why)),
+            ControlReply::Refused { id: None, why } => return Err(io::Error::other(why)),
         }
         Ok(())
     }
 
     /// A flow is there, or has changed. Returns the request to send it.
-    fn on_definition(&mut self, id: Uuid, text: String, node: Option<&str>) -> Option<Request> {
+    fn on_definition(&mut self, id: Uuid, text: String, node: Option<&str>) -> Option<ControlRequest> {
         let flow = self.flows.get_mut(&id)?;
         flow.absent = None;
         if let Some(mirrored) = flow.mirrored.as_ref().filter(|mirrored| mirrored.is_of(&text, node)) {
-            return Some(Request::Target { id, info: mirrored.info.clone() });
+            return Some(ControlRequest::Target { id, info: mirrored.info.clone() });
         }
         let label = FlowDefinition::parse(&text).map(|definition| definition.label).unwrap_or_default();
         let was_there = flow.mirrored.is_some();
@@ -228,7 +228,7 @@ impl Host {
                 say(format_args!("{}: flow {id} ({label}) {what}", self.remote));
                 let info = mirrored.info.clone();
                 flow.mirrored = Some(mirrored);
-                Some(Request::Target { id, info })
+                Some(ControlRequest::Target { id, info })
             }
             Err(error) => {
                 flow.fail(format!("{}: flow {id} ({label}): {error}", self.remote));
@@ -283,7 +283,7 @@ impl Host {
         }
         for id in gone {
             self.flows.remove(&id);
-            control.ask(&Request::Leave { id })?;
+            control.ask(&ControlRequest::Leave { id })?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use mxl::Uuid;
 use crate::TargetInfo;
 use crate::gateway::roles::lines::{Inbox, MAX_LINE};
 use crate::gateway::roles::remote::is_nothing;
-use crate::gateway::wire::{Reply, Request};
+use crate::gateway::wire::{ControlReply, ControlRequest};
 
 /// Maximum time between two requests. A mirror says more often that it is there.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -96,7 +96,7 @@ impl Client {
     }
 
     /// The requests that have arrived. What makes no sense ends the connection.
-    pub fn receive(&mut self) -> Vec<Request> {
+    pub fn receive(&mut self) -> Vec<ControlRequest> {
         let mut bytes = [0; 64 << 10];
         // Unread requests come first: the inbox does not grow meanwhile.
         if !self.has_more() && self.over.is_none() {
@@ -111,7 +111,7 @@ impl Client {
         let mut requests = Vec::new();
         while self.closing.is_none() && requests.len() < REQUESTS {
             let request = match self.inbox.next_line() {
-                Ok(Some(line)) => Request::parse(&line),
+                Ok(Some(line)) => ControlRequest::parse(&line),
                 Ok(None) => {
                     self.has_more = false;
                     return requests;
@@ -131,7 +131,7 @@ impl Client {
     }
 
     /// Queues a reply.
-    pub fn say(&mut self, reply: &Reply) {
+    pub fn say(&mut self, reply: &ControlReply) {
         if self.closing.is_some() || self.over.is_some() {
             return;
         }
@@ -148,7 +148,7 @@ impl Client {
 
     /// Ends the connection, with the reason.
     pub fn close(&mut self, why: String) {
-        self.say(&Reply::Refused { id: None, why });
+        self.say(&ControlReply::Refused { id: None, why });
         self.closing.get_or_insert(Instant::now() + STUCK);
     }
 
@@ -196,7 +196,7 @@ mod tests {
         (Client::new(stream, from).unwrap(), there)
     }
 
-    fn received(client: &mut Client) -> Vec<Request> {
+    fn received(client: &mut Client) -> Vec<ControlRequest> {
         let begin = Instant::now();
         loop {
             let requests = client.receive();
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn many_requests_at_once_are_all_answered_in_turns() {
         let (mut client, mut there) = pair();
-        let ping = Request::Ping.to_line();
+        let ping = ControlRequest::Ping.to_line();
         there.write_all(ping.repeat(REQUESTS * 2 + 1).as_bytes()).unwrap();
         let begin = Instant::now();
         let mut turns = Vec::new();
@@ -225,7 +225,8 @@ mod tests {
     #[test]
     fn garbage_is_answered_and_ends_the_connection() {
         let (mut client, mut there) = pair();
-        let garbage = [&Request::Ping.to_line().into_bytes()[..], b"\xff\x00\n", &[b'x'; 1 << 20]].concat();
+        let garbage =
+            [&ControlRequest::Ping.to_line().into_bytes()[..], b"\xff\x00\n", &[b'x'; 1 << 20]].concat();
         let writer = std::thread::spawn(move || {
             let _ = there.write_all(&garbage);
             let _ = there.shutdown(Shutdown::Write);
@@ -233,7 +234,7 @@ mod tests {
             there.read_to_string(&mut answer).unwrap();
             answer
         });
-        assert_eq!(received(&mut client), [Request::Ping]);
+        assert_eq!(received(&mut client), [ControlRequest::Ping]);
         assert_eq!(received(&mut client), []);
         assert_eq!(client.over(), Some("it closed the connection"));
         drop(client);
@@ -245,7 +246,7 @@ mod tests {
     fn who_reads_nothing_is_dropped() {
         let (mut client, _there) = pair();
         let text = "x".repeat(1 << 20);
-        let reply = Reply::Definition { id: Uuid::nil(), text };
+        let reply = ControlReply::Definition { id: Uuid::nil(), text };
         for _ in 0..64 {
             client.say(&reply);
             client.advance();

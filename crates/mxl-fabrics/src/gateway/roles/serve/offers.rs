@@ -5,7 +5,7 @@ use std::str::FromStr;
 use mxl::{Domain, FlowDefinition, Uuid};
 
 use crate::gateway::roles::lines::MAX_LINE;
-use crate::gateway::wire::{Description, Reply};
+use crate::gateway::wire::{ControlReply, Description};
 
 /// Maximum flows of one list.
 const MAX_LISTED: usize = 1024;
@@ -76,7 +76,7 @@ impl Offers {
         if definition.id != id {
             return Err(format!("flow {id}: its definition is that of {}", definition.id));
         }
-        let line = Reply::Definition { id, text: text.clone() }.to_line();
+        let line = ControlReply::Definition { id, text: text.clone() }.to_line();
         if line.len() > MAX_LINE {
             return Err(format!("flow {id}: its definition takes {} bytes of {MAX_LINE}", line.len()));
         }

@@ -22,12 +22,12 @@ pub struct Sender {
 
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<SenderState>,
     bell: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SenderState {
     sources: Vec<Arc<Source>>,
     is_over: bool,
 }
@@ -64,7 +64,7 @@ impl Drop for Sender {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SenderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
