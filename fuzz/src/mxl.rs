@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mxl::{BatchHints, Domain, FlowDefinition, Uuid, Wait};
+use mxl_fabrics::gateway::wire::{ControlReply, ControlRequest};
 
 use super::Input;
 
@@ -48,6 +49,16 @@ pub fn mxl(input: &[u8]) -> bool {
                 mxl_fabrics::TargetInfo::parse(&info.to_json()).expect("what was written parses"),
                 info
             );
+            true
+        }),
+        b'Q' => ControlRequest::parse(bytes).is_ok_and(|request| {
+            let line = request.to_line();
+            assert_eq!(ControlRequest::parse(line.trim_end().as_bytes()), Ok(request));
+            true
+        }),
+        b'R' => ControlReply::parse(bytes).is_ok_and(|reply| {
+            let line = reply.to_line();
+            assert_eq!(ControlReply::parse(line.trim_end().as_bytes()), Ok(reply));
             true
         }),
         _ => files(&mut Input(bytes)),
