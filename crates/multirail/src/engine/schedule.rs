@@ -311,9 +311,8 @@ fn choose<G>(
     };
     let near = transfer.plan.near(piece);
     // A path is near the remote memory if the owner gave its key without being asked for more.
-    let is_own = |path: &Path| {
-        wide.is_empty() || region.keys.iter().any(|key| usize::from(key.rail) == path.remote)
-    };
+    let is_own =
+        |path: &Path| wide.is_empty() || region.keys.iter().any(|key| usize::from(key.rail) == path.remote);
     let rank = |path: &Path| 2 * u8::from(is_own(path)) + u8::from(near >> path.rail & 1 == 1);
     let may = |at: usize| {
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);
