@@ -147,8 +147,8 @@ unsafe impl QueuePair for Pair {
 
     fn quiet(&mut self) {}
 
-    fn fd(&self) -> RawFd {
-        self.silent[0].as_raw_fd()
+    fn fd(&self) -> Option<RawFd> {
+        Some(self.silent[0].as_raw_fd())
     }
 }
 

@@ -260,8 +260,13 @@ unsafe impl Connection for Id {
             wires.ends[self.0].other = Some(number);
             let request: Box<dyn Connection> = Box::new(Self(number));
             let private_data = param.private_data.to_vec();
-            let event =
-                Event { kind: CmEventKind::Request, id: number, request: Some(request), private_data };
+            let event = Event {
+                kind: CmEventKind::Request,
+                status: 0,
+                id: number,
+                request: Some(request),
+                private_data,
+            };
             wires.queues[queue].events.push_back(event);
             Ok(())
         })
@@ -321,7 +326,7 @@ unsafe impl Connection for Id {
 impl Wires {
     /// An event for the endpoint of an end.
     fn tell(&mut self, end: usize, kind: CmEventKind, private_data: &[u8]) {
-        let event = Event { kind, id: end, request: None, private_data: private_data.to_vec() };
+        let event = Event { kind, status: 0, id: end, request: None, private_data: private_data.to_vec() };
         self.queues[self.ends[end].queue].events.push_back(event);
     }
 

@@ -30,7 +30,15 @@ thread_local! {
 
 impl Datagrams for Bare {
     fn port(&self, _ip: IpAddr) -> Result<UdPort> {
-        Ok(UdPort { gid: GID, lid: 0, mtu: 4096, queue: 1024, completions: 1 << 16, groups: 0 })
+        Ok(UdPort {
+            gid: GID,
+            lid: 0,
+            is_ethernet: true,
+            mtu: 4096,
+            queue: 1024,
+            completions: 1 << 16,
+            groups: 0,
+        })
     }
 
     fn open(&self, _ip: IpAddr, _sizes: UdSizes) -> Result<Box<dyn UdQueues>> {

@@ -31,7 +31,6 @@ mod missing;
 mod multicast;
 mod name;
 mod pd;
-
 mod polling;
 mod qp;
 mod srd;

@@ -58,6 +58,8 @@ pub enum Access {
     /// Requests of this end read and write it. Of memory whose pages cannot be written, such as a mapped file, they
     /// only read it.
     Local,
+    /// As `Local`, but memory whose pages cannot be written is refused.
+    LocalWrite,
     /// Peers that know its key also read it.
     RemoteRead,
     /// Peers that know its key also write it.
@@ -71,7 +73,7 @@ pub enum Access {
 impl Access {
     pub(crate) fn flags(self) -> c_int {
         match self {
-            Self::Local => IBV_ACCESS_LOCAL_WRITE,
+            Self::Local | Self::LocalWrite => IBV_ACCESS_LOCAL_WRITE,
             Self::RemoteRead => IBV_ACCESS_REMOTE_READ,
             Self::RemoteWrite => IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE,
             Self::RemoteReadWrite => {

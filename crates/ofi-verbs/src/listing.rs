@@ -106,7 +106,7 @@ fn is_of_link(ip: IpAddr) -> bool {
 fn gid_of(table: &PortTable, address: &HostAddress, bound: Gid) -> (Gid, Option<u8>) {
     let gid = match (table.is_ethernet, bound) {
         (true, _) => Gid::of(address.ip),
-        (false, Gid([0, ..])) if bound.0 == [0; 16] => table.gids.first().map_or(bound, |entry| entry.gid),
+        (false, bound) if bound.0 == [0; 16] => table.gids.first().map_or(bound, |entry| entry.gid),
         (false, bound) => bound,
     };
     let entries = table.gids.iter().filter(|entry| entry.gid == gid);

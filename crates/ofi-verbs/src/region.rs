@@ -63,6 +63,8 @@ impl Region {
         }
         let access = match access(attr) {
             Some(Access::RemoteReadWrite) if domain.atomics => Access::RemoteAtomic,
+            // Receives and reads into memory that cannot be written would end the connection.
+            None if attr.access().intersects(MrAccess::RECV | MrAccess::READ) => Access::LocalWrite,
             access => access.unwrap_or(Access::Local),
         };
         let region = match attr.dmabuf() {

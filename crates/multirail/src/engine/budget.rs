@@ -86,7 +86,7 @@ impl<G> Core<G> {
     pub(super) fn charge(&mut self, id: SlotId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         let kept = session.kept() / STEP * STEP;
-        if kept != session.charge {
+        if kept != session.charge || self.budget.excess().is_some() {
             self.recharge(id, kept);
         }
     }

@@ -172,7 +172,7 @@ impl Inner {
     fn allows(&self, at: Remote, len: usize, write: bool) -> bool {
         let Some(&(addr, size, access)) = self.registered.get(&at.rkey) else { return false };
         let right = match access {
-            Access::Local => false,
+            Access::Local | Access::LocalWrite => false,
             Access::RemoteRead => !write,
             Access::RemoteWrite => write,
             Access::RemoteReadWrite | Access::RemoteAtomic => true,

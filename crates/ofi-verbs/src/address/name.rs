@@ -53,7 +53,8 @@ impl Name {
         };
         let gid = std::array::from_fn(|index| bytes[index]);
         let qp = u32::from_ne_bytes(std::array::from_fn(|index| bytes[16 + index]));
-        // A GID that is an IPv4 address is Ethernet's: C's library names the LID that the driver reports.
+        // C libfabric puts the driver's LID there, which means nothing on Ethernet. A GID that is an IPv4 address is
+        // Ethernet's; of others this cannot tell, so such a name of C's with a LID matches no sender.
         let is_ethernet = Ipv6Addr::from(gid).to_ipv4_mapped().is_some();
         let lid = if is_ethernet { 0 } else { u16::from_ne_bytes([bytes[20], bytes[21]]) };
         Ok(Self { gid, qp, lid })

@@ -206,8 +206,9 @@ impl VerbsEndpoint {
             if deadline <= now {
                 if lane.ending.is_none() {
                     // A repeat that is cut short says nothing about the network.
-                    let is_late =
-                        matches!(lane.link, Link::Resolving(..)) && lane.reach_by.is_some_and(|by| by <= now);
+                    let is_late = connect_timeout() > resolve_timeout()
+                        && matches!(lane.link, Link::Resolving(..))
+                        && lane.reach_by.is_some_and(|by| by <= now);
                     let (errno, why) = if is_late { Link::Closed.awaited() } else { lane.link.awaited() };
                     tracing::warn!(target: "ofi::verbs::ep_ctrl", to = %lane.address, "gave up connecting: {why}");
                     lane.ending = Some(errno);
@@ -436,7 +437,7 @@ impl VerbsEndpoint {
                 let lane = &mut self.lanes[peer as usize];
                 lane.lose(&mut self.common, host, peer, Errno::ECONNRESET);
             }
-            // If this request is not served, queued work needs one of this end.
+            // If accepting fails, this end asks for the connection itself if work is queued.
             self.common.hold(&mut self.lanes[peer as usize].is_dirty, peer);
         }
         let lane = &mut self.lanes[peer as usize];
