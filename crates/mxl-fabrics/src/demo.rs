@@ -151,7 +151,7 @@ fn send(options: &Options) -> Result<()> {
     match geometry {
         Geometry::Grains { .. } => send_grains(options, &domain.read_grains(id)?, &mut sender, &progress)?,
         Geometry::Samples { rate, .. } => {
-            let batch = (rate.numerator / (rate.denominator * 100)).max(1) as u64;
+            let batch = program::batch(rate);
             send_samples(options, &domain.read_samples(id)?, &mut sender, batch, &progress)?;
         }
     }

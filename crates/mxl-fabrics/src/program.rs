@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use mxl::Rational;
 
 use crate::{Error, Key, Result};
 
@@ -31,6 +32,12 @@ pub fn run<O: Parser>(name: &str, body: impl FnOnce(&O) -> Result<()>) -> ExitCo
     }
 }
 
+/// Samples of ten milliseconds, as the C++ SDK's batches; at least one. A definition may have any rate above 0.
+pub fn batch(rate: Rational) -> u64 {
+    let samples = i128::from(rate.numerator) / (i128::from(rate.denominator) * 100).max(1);
+    u64::try_from(samples.max(1)).unwrap_or(u64::MAX)
+}
+
 /// The key in a file. White space around it, such as an editor's last line end, does not count.
 ///
 /// # Errors
@@ -46,5 +53,25 @@ pub fn key(path: &Path) -> Result<Key> {
             KEYS.end(),
             key.len()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_of_any_rate_have_samples() {
+        for (numerator, denominator, samples) in [
+            (48_000, 1, 480),
+            (44_100, 1, 441),
+            (1, 1, 1),
+            // A hundred times as much is 0 in 64 bits.
+            (1, 1 << 62, 1),
+            (i64::MAX, 1, i64::MAX as u64 / 100),
+            (0, 0, 1),
+        ] {
+            assert_eq!(batch(Rational::new(numerator, denominator)), samples, "{numerator}/{denominator}");
+        }
     }
 }

@@ -17,7 +17,9 @@ use crate::TargetInfo;
 
 /// The version of the protocol.
 pub const VERSION: u64 = 1;
-/// Maximum characters of a label, and of a group, in a list. Longer ones are cut.
+/// Maximum flows of one list.
+pub const MAX_LISTED: usize = 1024;
+/// Maximum characters of a label, and of a group, in a list, and of a reason. Longer ones are cut.
 const MAX_TEXT: usize = 256;
 /// Maximum groups of a flow in a list.
 const MAX_GROUPS: usize = 16;
@@ -110,7 +112,6 @@ pub struct Description {
 impl Description {
     /// The description of a flow.
     pub fn new(definition: &FlowDefinition, is_active: bool) -> Self {
-        let cut = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
         let format = match &definition.format {
             Format::Video(video) if video.alpha => "video/v210a".into(),
             Format::Video(_) => "video/v210".into(),
@@ -142,13 +143,13 @@ impl Description {
         let rate = of.get("rate").cloned().unwrap_or_default();
         let rate: Rational = serde_json::from_value(rate).map_err(|error| format!("rate: {error}"))?;
         let groups = of.get("groups").and_then(Value::as_array).ok_or("groups is not a list")?;
-        let group = |group: &Value| group.as_str().map(str::to_owned).ok_or("a group is not a string");
+        let group = |group: &Value| group.as_str().map(cut).ok_or("a group is not a string");
         Ok(Self {
             id: id(of)?,
-            label: text(of, "label")?.to_owned(),
-            format: text(of, "format")?.to_owned(),
+            label: cut(text(of, "label")?),
+            format: cut(text(of, "format")?),
             rate,
-            groups: groups.iter().map(group).collect::<Result<_, _>>()?,
+            groups: groups.iter().take(MAX_GROUPS).map(group).collect::<Result<_, _>>()?,
             is_active: of.get("active").and_then(Value::as_bool).ok_or("active is not true or false")?,
         })
     }
@@ -208,11 +209,11 @@ impl ControlReply {
                 Ok(Self::Listed { more })
             }
             "definition" => Ok(Self::Definition { id: id(&of)?, text: text(&of, "definition")?.to_owned() }),
-            "absent" => Ok(Self::Absent { id: id(&of)?, why: text(&of, "why")?.to_owned() }),
+            "absent" => Ok(Self::Absent { id: id(&of)?, why: cut(text(&of, "why")?) }),
             "sending" => Ok(Self::Sending { id: id(&of)? }),
             "refused" => {
                 let id = if of.contains_key("id") { Some(id(&of)?) } else { None };
-                Ok(Self::Refused { id, why: text(&of, "why")?.to_owned() })
+                Ok(Self::Refused { id, why: cut(text(&of, "why")?) })
             }
             "pong" => Ok(Self::Pong),
             other => Err(format!("reply \"{other}\" is unknown")),
@@ -253,6 +254,11 @@ fn object(line: &[u8]) -> Result<Map<String, Value>, String> {
         Some(other) => Err(format!("version {other} is not spoken here: this is version {VERSION}")),
         None => Err("version is missing".into()),
     }
+}
+
+/// The beginning of a text, which another host has chosen, or the creator of a flow.
+fn cut(text: &str) -> String {
+    text.chars().take(MAX_TEXT).collect()
 }
 
 fn text<'a>(of: &'a Map<String, Value>, name: &str) -> Result<&'a str, String> {
@@ -338,5 +344,14 @@ mod tests {
         let flow = Description::new(&definition, false);
         assert_eq!((flow.label.chars().count(), flow.format.as_str()), (MAX_TEXT, "audio/float32"));
         assert!(ControlReply::Flow(flow).to_line().len() < 8192);
+        // Nor those of another host.
+        let longer = Description { label, format: "f".repeat(1000), ..Description::new(&definition, true) };
+        let flow = ControlReply::parse(ControlReply::Flow(longer).to_line().as_bytes()).unwrap();
+        assert!(flow.to_line().len() < 8192);
+        for id in [None, Some(ID)] {
+            let line = ControlReply::Refused { id, why: "ü".repeat(1000) }.to_line();
+            let why = "ü".repeat(MAX_TEXT);
+            assert_eq!(ControlReply::parse(line.as_bytes()), Ok(ControlReply::Refused { id, why }));
+        }
     }
 }

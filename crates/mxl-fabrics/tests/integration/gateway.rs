@@ -9,9 +9,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mxl::{BatchHints, FlowDefinition, Format, GrainReader, SampleReader, Uuid, Wait};
+use mxl_fabrics::gateway::wire::ControlRequest;
+use mxl_fabrics::{Provider, Target};
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::common::{Folder, LONG, Running, byte_of, camera, microphone};
+use super::common::{ANY, Folder, LONG, Running, byte_of, camera, microphone};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mxl-gateway");
 
@@ -277,28 +279,80 @@ fn a_killed_mirror_comes_back_to_its_flow() {
 
 #[test]
 fn a_flow_that_is_created_again_is_followed() {
-    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
+    let (near, picture) = (Folder::new(), camera());
     let writing = Writing::start(&near, &picture);
     let serving = serve(&near, "127.0.0.1:0", &[]);
-    let mirroring = mirror(&far, &format!("mxl://{}/?id={}", serving.address(), picture.id), &[]);
-    let there = grains(&far, picture.id);
-    arrive(&there, 10);
-    // The same definition: the mirror keeps its flow.
+    let uri = format!("mxl://{}/?id={}", serving.address(), picture.id);
+    // Two mirrors: both are targets of one initiator.
+    let far = [Folder::new(), Folder::new()];
+    let mirroring = far.each_ref().map(|far| mirror(far, &uri, &[]));
+    let there = far.each_ref().map(|far| grains(far, picture.id));
+    there.iter().for_each(|there| arrive(there, 10));
+    // The same definition: the mirrors keep their flows.
     drop(writing);
     let writing = Writing::start(&near, &picture);
-    arrive(&there, 10);
-    assert!(there.is_current());
+    for there in &there {
+        arrive(there, 10);
+        assert!(there.is_current());
+    }
     // Another definition.
     drop(writing);
     let taller = taller(&picture);
     let _writing = Writing::start(&near, &taller);
-    until("the new flow", || {
-        let text = far.domain().definition_text(picture.id).ok()?;
-        (text == taller.to_json().as_bytes()).then_some(())
-    });
-    mirroring.wait("has changed");
-    arrive(&grains(&far, picture.id), 10);
-    assert!(!there.is_current());
+    for ((far, mirroring), there) in far.iter().zip(&mirroring).zip(&there) {
+        until("the new flow", || {
+            let text = far.domain().definition_text(picture.id).ok()?;
+            (text == taller.to_json().as_bytes()).then_some(())
+        });
+        mirroring.wait("has changed");
+        arrive(&grains(far, picture.id), 10);
+        assert!(!there.is_current());
+    }
+}
+
+#[test]
+fn a_flow_that_is_back_with_its_host_is_kept() {
+    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
+    let writing = Writing::start(&near, &picture);
+    let serving = serve(&near, "127.0.0.1:0", &[]);
+    let address = serving.address();
+    let uri = format!("mxl://{address}/?id={}", picture.id);
+    let mirroring = mirror(&far, &uri, &["--keep", "4"]);
+    let there = grains(&far, picture.id);
+    arrive(&there, 5);
+    // The flow ends, and so does its host, for longer than an absent flow is kept.
+    drop(writing);
+    mirroring.wait("waits for it");
+    serving.running.kill();
+    std::thread::sleep(Duration::from_millis(4200));
+    let _writing = Writing::start(&near, &picture);
+    let _serving = serve(&near, &address, &[]);
+    arrive(&there, 5);
+    assert!(there.is_current() && !mirroring.said().contains("is removed"), "{}", mirroring.said());
+}
+
+#[test]
+fn what_was_opened_for_a_wrong_target_is_closed() {
+    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
+    let _writing = Writing::start(&near, &picture);
+    let serving = serve(&near, "127.0.0.1:0", &[]);
+    let other = Target::open(&far.domain(), &taller(&picture), Provider::Tcp, ANY, None).unwrap();
+    let mut stranger = TcpStream::connect(serving.address()).unwrap();
+    stranger.set_read_timeout(Some(LONG)).unwrap();
+    let mut replies = BufReader::new(stranger.try_clone().unwrap());
+    let info = Box::new(other.info().clone());
+    let requests =
+        [ControlRequest::Follow { id: picture.id }, ControlRequest::Target { id: picture.id, info }];
+    for (request, answer) in requests.iter().zip(["\"definition\"", "\"refused\""]) {
+        stranger.write_all(request.to_line().as_bytes()).unwrap();
+        let mut reply = String::new();
+        replies.read_line(&mut reply).unwrap();
+        assert!(reply.contains(answer), "{reply}");
+    }
+    // The flow's files are not mapped without a target.
+    let maps = format!("/proc/{}/maps", serving.running.0.id());
+    let id = picture.id.to_string();
+    until("the flow's end", || (!std::fs::read_to_string(&maps).unwrap().contains(&id)).then_some(()));
 }
 
 /// The same flow with pictures of another height.

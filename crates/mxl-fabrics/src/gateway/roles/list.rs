@@ -8,7 +8,7 @@ use mxl::Uri;
 use serde_json::Value;
 
 use super::remote::Remote;
-use crate::gateway::wire::{ControlReply, ControlRequest, Description};
+use crate::gateway::wire::{ControlReply, ControlRequest, Description, MAX_LISTED};
 use crate::{Error, Result};
 
 /// Maximum wait for the whole list.
@@ -60,6 +60,9 @@ fn listed(remote: &Remote) -> std::io::Result<(Vec<Description>, bool)> {
     let mut flows = Vec::new();
     while begin.elapsed() < LIST_TIMEOUT {
         match control.reply()? {
+            Some(ControlReply::Flow(_)) if flows.len() >= MAX_LISTED => {
+                return Err(std::io::Error::other("more flows than a list has"));
+            }
             Some(ControlReply::Flow(flow)) => flows.push(flow),
             Some(ControlReply::Listed { more }) => return Ok((flows, more)),
             Some(ControlReply::Refused { why, .. }) => return Err(std::io::Error::other(why)),

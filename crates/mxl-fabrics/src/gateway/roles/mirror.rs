@@ -19,8 +19,9 @@ use crate::{Engine, Error, Provider, Result, disk, program};
 use host::Host;
 use local::Local;
 
-/// Maximum wait at the end for a thread that looks for a host's address.
-const FAREWELL: Duration = Duration::from_secs(3);
+/// Maximum wait at the end for the threads, which remove their flows: longer than one connects or writes, shorter than
+/// the ten seconds that a container gets. Only one that looks for a host's address may take longer.
+const FAREWELL: Duration = Duration::from_secs(8);
 /// Maximum hosts of one program: each has a thread.
 const MAX_HOSTS: usize = 64;
 

@@ -12,8 +12,10 @@ use crate::{Error, Result};
 
 /// The port if a URI names none.
 pub const DEFAULT_PORT: u16 = 7480;
-/// Maximum time of one attempt to connect, and of one write.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time of one attempt to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time of all attempts to connect, and of one write. A mirror that ends waits longer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The longest read.
 const TURN: Duration = Duration::from_millis(100);
 
@@ -48,8 +50,14 @@ impl Remote {
     /// The system's, of the last address.
     pub fn connect(&self) -> io::Result<Control> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address");
-        for address in (self.host.as_str(), self.port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CALL_TIMEOUT) {
+        let addresses = (self.host.as_str(), self.port).to_socket_addrs()?;
+        let begin = Instant::now();
+        for address in addresses {
+            let left = CALL_TIMEOUT.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            match TcpStream::connect_timeout(&address, left.min(CONNECT_TIMEOUT)) {
                 Ok(stream) => return Control::new(stream),
                 Err(error) => last = error,
             }

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mxl::{Domain, Uuid};
@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::log::say;
 use super::remote::DEFAULT_PORT;
 use super::stop::{Stop, timespec};
-use crate::gateway::wire::{ControlReply, ControlRequest};
+use crate::gateway::wire::{ControlReply, ControlRequest, Description};
 use crate::{Engine, Error, PeerState, Provider, Result, TargetInfo, disk, program};
 use client::{Client, Follow, MAX_FOLLOWED};
 use offers::{Allow, Offers};
@@ -34,6 +34,8 @@ const MAX_CLIENTS: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Time that a target is kept after its control connection has ended. A mirror that comes back finds it connected.
 const LINGER: Duration = Duration::from_secs(10);
+/// Maximum targets without a control connection. The oldest ones are dropped first.
+const MAX_LINGERING: usize = 1024;
 /// Pause after a flow could not be opened for sending.
 const RETRY_EVERY: Duration = Duration::from_secs(2);
 
@@ -52,7 +54,7 @@ pub struct Options {
     /// tcp, udp, shm, verbs or efa. Mirrors must name the same one
     #[arg(short, long, default_value = "tcp")]
     provider: Provider,
-    /// A flow that is offered, or all. Repeat it for each [default: all]
+    /// Offer only this flow; repeatable [default: all]
     #[arg(long, value_name = "ID|all")]
     allow: Vec<Allow>,
     /// File with a secret of 16 to 64 bytes that mirrors share; over udp it encrypts the flows
@@ -84,7 +86,7 @@ pub fn run(options: &Options) -> Result<()> {
         sources: HashMap::new(),
         lingering: Vec::new(),
         known: KnownDefinitions::new(),
-        refused: HashMap::new(),
+        listed: None,
     };
     server.run(&listener, &stop);
     say("ends");
@@ -109,6 +111,9 @@ type SourceKey = (Uuid, Option<String>);
 /// The definitions of the flows that mirrors follow, or why there is none.
 type KnownDefinitions = BTreeMap<Uuid, Result<String, String>>;
 
+/// The flows that are offered, and whether some were left out; or why the domain cannot be read.
+type Listed = Result<(Vec<Description>, bool), String>;
+
 /// A target without a control connection.
 struct Lingering {
     key: SourceKey,
@@ -125,8 +130,8 @@ struct Server {
     sources: HashMap<SourceKey, Arc<Source>>,
     lingering: Vec<Lingering>,
     known: KnownDefinitions,
-    /// Flows that could not be opened for sending, and when.
-    refused: HashMap<SourceKey, Instant>,
+    /// The last list, and when it was made.
+    listed: Option<(Instant, Listed)>,
 }
 
 impl Server {
@@ -143,7 +148,8 @@ impl Server {
             let mut is_asked = false;
             for at in 0..self.clients.len() {
                 for request in self.clients[at].receive() {
-                    is_asked = true;
+                    // Only this is answered by a look, which reads the domain.
+                    is_asked |= matches!(request, ControlRequest::Follow { .. });
                     self.handle(at, request);
                 }
             }
@@ -196,13 +202,7 @@ impl Server {
         let client = &mut self.clients[at];
         match request {
             ControlRequest::Ping => client.say(&ControlReply::Pong),
-            ControlRequest::List => match self.offers.list() {
-                Ok((flows, more)) => {
-                    flows.into_iter().for_each(|flow| client.say(&ControlReply::Flow(flow)));
-                    client.say(&ControlReply::Listed { more });
-                }
-                Err(why) => client.say(&ControlReply::Refused { id: None, why }),
-            },
+            ControlRequest::List => self.list(at),
             ControlRequest::Follow { id } => {
                 if client.follows.len() >= MAX_FOLLOWED && !client.follows.contains_key(&id) {
                     let why = format!("one mirror follows at most {MAX_FOLLOWED} flows");
@@ -221,6 +221,20 @@ impl Server {
         }
     }
 
+    /// Tells the flows that are offered. The list is made once for all that ask at a time: it reads every flow.
+    fn list(&mut self, at: usize) {
+        let former = self.listed.take().filter(|(when, _)| when.elapsed() < LOOK_EVERY);
+        let (_, list) = self.listed.insert(former.unwrap_or_else(|| (Instant::now(), self.offers.list())));
+        let client = &mut self.clients[at];
+        match list {
+            Ok((flows, more)) => {
+                flows.iter().for_each(|flow| client.say(&ControlReply::Flow(flow.clone())));
+                client.say(&ControlReply::Listed { more: *more });
+            }
+            Err(why) => client.say(&ControlReply::Refused { id: None, why: why.clone() }),
+        }
+    }
+
     /// A mirror has told where to send a flow.
     fn on_target(&mut self, at: usize, id: Uuid, info: TargetInfo) {
         let client = &mut self.clients[at];
@@ -235,9 +249,13 @@ impl Server {
         }
         let from = self.clients[at].from;
         match self.add_target(&key, &info) {
-            Ok(()) => {
+            Ok(by) => {
                 say(format_args!("sends flow {id} to {from}"));
-                self.clients[at].say(&ControlReply::Sending { id });
+                let client = &mut self.clients[at];
+                if let Some(follow) = client.follows.get_mut(&id) {
+                    follow.by = by;
+                }
+                client.say(&ControlReply::Sending { id });
             }
             Err(error) => {
                 say(format_args!("does not send flow {id} to {from}: {error}"));
@@ -250,8 +268,8 @@ impl Server {
         }
     }
 
-    /// Adds a target to its flow's initiator, which is opened if there is none.
-    fn add_target(&mut self, key: &SourceKey, info: &TargetInfo) -> Result<()> {
+    /// Adds a target to its flow's initiator, which is opened if there is none. Returns the initiator's flow.
+    fn add_target(&mut self, key: &SourceKey, info: &TargetInfo) -> Result<Weak<Source>> {
         // Refused here, by what it needs; the initiator would only find it unreachable.
         if info.provider != self.way.provider {
             let (here, there) = (self.way.provider, info.provider);
@@ -269,9 +287,13 @@ impl Server {
         };
         self.lingering.retain(|lingering| lingering.target != info.id || lingering.key != *key);
         match source.initiator.with(|initiator| initiator.add(info)) {
-            // The mirror has come back to its target.
-            Ok(()) | Err(Error::Exists(_)) => Ok(()),
-            Err(error) => Err(error),
+            // Exists: the mirror has come back to its target.
+            Ok(()) | Err(Error::Exists(_)) => Ok(Arc::downgrade(&source)),
+            Err(error) => {
+                // Neither an initiator without targets stays, nor a target that nobody removes.
+                self.drop_target(key, info.id);
+                Err(error)
+            }
         }
     }
 
@@ -318,7 +340,8 @@ impl Server {
                     let former = follow.target.take();
                     news.push((id, state.clone(), former));
                 } else if let (Ok(_), Some(target)) = (state, &follow.target)
-                    && !self.sources.contains_key(&(id, node.clone()))
+                    && follow.refused.is_none_or(|when| when.elapsed() >= RETRY_EVERY)
+                    && !self.sources.get(&(id, node.clone())).is_some_and(|source| follow.is_by(source))
                 {
                     again.push((id, target.clone()));
                 }
@@ -333,25 +356,25 @@ impl Server {
                 });
             }
             for (id, target) in again {
-                self.send_again((id, node.clone()), &target);
+                let by = self.send_again(&(id, node.clone()), &target);
+                let Some(follow) = self.clients[at].follows.get_mut(&id) else { continue };
+                follow.refused = by.is_none().then(Instant::now);
+                follow.by = by.unwrap_or_default();
             }
         }
         self.known = now;
     }
 
-    /// Sends a flow that was created again, with the same definition.
-    fn send_again(&mut self, key: SourceKey, target: &TargetInfo) {
-        if self.refused.get(&key).is_some_and(|when| when.elapsed() < RETRY_EVERY) {
-            return;
-        }
-        match self.add_target(&key, target) {
-            Ok(()) => {
-                self.refused.remove(&key);
+    /// Sends a flow that was created again, with the same definition. Returns the initiator's flow.
+    fn send_again(&mut self, key: &SourceKey, target: &TargetInfo) -> Option<Weak<Source>> {
+        match self.add_target(key, target) {
+            Ok(by) => {
                 say(format_args!("sends flow {} again, which was created again", key.0));
+                Some(by)
             }
             Err(error) => {
                 say(format_args!("does not send flow {}: {error}", key.0));
-                self.refused.insert(key, Instant::now());
+                None
             }
         }
     }
@@ -366,7 +389,6 @@ impl Server {
         if self.sources.len() != before {
             self.announce();
         }
-        self.refused.retain(|_, when| when.elapsed() < RETRY_EVERY * 2);
     }
 
     /// Ends connections that are over, and targets whose connection has been over for long.
@@ -390,9 +412,10 @@ impl Server {
             }
             false
         });
-        let (over, left) = std::mem::take(&mut self.lingering)
-            .into_iter()
-            .partition(|lingering| lingering.until < Instant::now());
+        let excess = lingering.len().saturating_sub(MAX_LINGERING);
+        lingering.iter_mut().take(excess).for_each(|lingering| lingering.until = Instant::now());
+        let (over, left) =
+            std::mem::take(lingering).into_iter().partition(|lingering| lingering.until <= Instant::now());
         self.lingering = left;
         let over: Vec<Lingering> = over;
         for Lingering { key, target, .. } in over {

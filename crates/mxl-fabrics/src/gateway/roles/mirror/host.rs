@@ -110,7 +110,10 @@ impl Host {
     fn session(&mut self) -> io::Result<()> {
         let mut control = self.remote.connect()?;
         let node = self.node(&control)?;
-        self.flows.values_mut().for_each(|flow| (flow.again, flow.pause) = (None, None));
+        // What the last connection said of them is old: they may be back.
+        for flow in self.flows.values_mut() {
+            (flow.again, flow.pause, flow.absent) = (None, None, None);
+        }
         let ids: Vec<Uuid> = self.flows.keys().copied().collect();
         for id in ids {
             control.ask(&ControlRequest::Follow { id })?;
@@ -216,7 +219,7 @@ impl Host {
     /// A flow is there, or has changed. Returns the request to send it.
     fn on_definition(&mut self, id: Uuid, text: String, node: Option<&str>) -> Option<ControlRequest> {
         let flow = self.flows.get_mut(&id)?;
-        flow.absent = None;
+        (flow.absent, flow.again) = (None, None);
         if let Some(mirrored) = flow.mirrored.as_ref().filter(|mirrored| mirrored.is_of(&text, node)) {
             return Some(ControlRequest::Target { id, info: mirrored.info.clone() });
         }

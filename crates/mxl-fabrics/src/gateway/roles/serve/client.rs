@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use mxl::Uuid;
 
+use super::source::Source;
 use crate::TargetInfo;
 use crate::gateway::roles::lines::{Inbox, MAX_LINE};
 use crate::gateway::roles::remote::is_nothing;
@@ -53,6 +55,17 @@ pub struct Follow {
     pub told: Option<Result<String, String>>,
     /// Where to send the flow.
     pub target: Option<TargetInfo>,
+    /// What sends to the target, unless it was dropped since.
+    pub by: Weak<Source>,
+    /// When the flow could last not be sent again.
+    pub refused: Option<Instant>,
+}
+
+impl Follow {
+    /// Whether this sends to the target.
+    pub fn is_by(&self, source: &Arc<Source>) -> bool {
+        std::ptr::eq(self.by.as_ptr(), Arc::as_ptr(source))
+    }
 }
 
 impl Client {
@@ -171,7 +184,7 @@ impl Client {
                 let _ = self.stream.shutdown(Shutdown::Write);
             }
             if Instant::now() > until {
-                self.over.get_or_insert("it made no sense".into());
+                self.over.get_or_insert("it was refused".into());
             }
         } else if self.heard.elapsed() > SILENCE {
             self.over.get_or_insert(format!("it was silent for {} seconds", SILENCE.as_secs()));

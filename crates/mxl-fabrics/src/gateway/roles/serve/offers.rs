@@ -5,10 +5,7 @@ use std::str::FromStr;
 use mxl::{Domain, FlowDefinition, Uuid};
 
 use crate::gateway::roles::lines::MAX_LINE;
-use crate::gateway::wire::{ControlReply, Description};
-
-/// Maximum flows of one list.
-const MAX_LISTED: usize = 1024;
+use crate::gateway::wire::{ControlReply, Description, MAX_LISTED};
 
 /// A value of `--allow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait, Watch};
 
-use crate::{Driven, Engine, Error, Initiator, Options, Provider, Result};
+use crate::{Driven, Engine, Error, Initiator, Options, Provider, Result, program};
 
 /// Batches of one turn, so that one flow cannot keep the others waiting.
 const BATCHES: usize = 32;
@@ -60,7 +60,7 @@ impl Source {
     /// # Errors
     /// Those of [`Initiator::open_with`].
     pub fn open(domain: &Domain, id: Uuid, node: Option<&str>, way: &Way) -> Result<Self> {
-        let initiator = Initiator::open_with(domain, id, way.provider, (node, None), &way.options)?;
+        // Before the initiator: if the flow is created again in between, the reader has the older one, and tells.
         let (reader, index) = match domain.definition(id)?.geometry() {
             Geometry::Grains { .. } => {
                 let reader = domain.read_grains(id)?;
@@ -69,12 +69,11 @@ impl Source {
             }
             Geometry::Samples { rate, .. } => {
                 let reader = domain.read_samples(id)?;
-                // Ten milliseconds, as the C++ SDK's batches.
-                let most = (rate.numerator / (rate.denominator * 100)).max(1).cast_unsigned();
-                let (most, index) = (most.min(reader.max_read()), reader.head());
+                let (most, index) = (program::batch(rate).min(reader.max_read()), reader.head());
                 (Reader::Samples(reader, most), index)
             }
         };
+        let initiator = Initiator::open_with(domain, id, way.provider, (node, None), &way.options)?;
         let initiator = Driven::start_on(&way.engine, initiator)?;
         let position = Mutex::new(Position { index, slices: 0 });
         Ok(Self { reader, initiator, position, is_broken: AtomicBool::new(false) })
