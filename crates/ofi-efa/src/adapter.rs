@@ -51,6 +51,16 @@ pub struct Packet {
     pub mark: Mark,
     /// The packet goes to the peer's queue pair for messages without headers ([`crate::peer::Peer::bare`]).
     pub bare: bool,
+    /// The packet is of an earlier life of the peer, or an earlier count of its messages: its loss affects no later one.
+    pub is_former: bool,
+}
+
+impl Packet {
+    /// A packet with a header.
+    #[inline(always)]
+    pub fn new(peer: PeerId, slot: u32, len: usize, mark: Mark) -> Self {
+        Self { peer, slot, len, data: None, mark, bare: false, is_former: false }
+    }
 }
 
 /// A request to read or write a peer's memory.
@@ -88,6 +98,10 @@ impl Slab {
 
     fn at(&self, slot: u32) -> *mut u8 {
         self.pages.base().wrapping_add(slot as usize * self.size)
+    }
+
+    fn content(&self, packet: &Packet) -> *const [u8] {
+        std::ptr::slice_from_raw_parts(self.at(packet.slot), packet.len)
     }
 
     fn segment(&self, slot: u32, len: usize) -> Segment {
@@ -275,6 +289,11 @@ impl Adapter {
         self.sending.at(slot)
     }
 
+    /// The bytes of an outgoing packet that is in its slot.
+    pub fn content(&self, packet: &Packet) -> *const [u8] {
+        self.sending.content(packet)
+    }
+
     /// Posts the packet in a slot.
     pub fn send(&mut self, to: To, packet: Packet) {
         let id = self.posted.insert(Posted::Packet(packet)).to_wire();
@@ -282,6 +301,33 @@ impl Adapter {
         let action = Action::Send { from, inline: packet.len <= self.inline, data: packet.data };
         // SAFETY: the device owns the slot until the send has ended.
         unsafe { self.post(WorkRequest { id, to, action }) };
+    }
+
+    /// Makes the peer's packets in flight former ones ([`Packet::is_former`]) that complete nothing: its operations have
+    /// ended.
+    #[cold]
+    pub fn retire_all(&mut self, peer: PeerId) {
+        self.change(peer, |packet, _| (packet.is_former, packet.mark) = (true, Mark::Nothing));
+    }
+
+    /// Makes those of the peer's packets in flight former ones whose bytes satisfy `which`.
+    #[cold]
+    pub fn retire(&mut self, peer: PeerId, which: impl Fn(&[u8]) -> bool) {
+        // The packet that is sent again is awaited under its number.
+        self.change(peer, |packet, bytes| {
+            packet.is_former |= !matches!(packet.mark, Mark::Repeat(_)) && which(bytes);
+        });
+    }
+
+    fn change(&mut self, peer: PeerId, change: impl Fn(&mut Packet, &[u8])) {
+        let is_its = |posted: &Posted| matches!(posted, Posted::Packet(packet) if packet.peer == peer);
+        for id in self.posted.ids(is_its) {
+            if let Some(Posted::Packet(packet)) = self.posted.get_mut(id) {
+                let bytes = self.sending.content(packet);
+                // SAFETY: the slot has the packet, which nothing writes to while it is posted.
+                change(packet, unsafe { &*bytes });
+            }
+        }
     }
 
     /// The memory of a slot, for a short operation.

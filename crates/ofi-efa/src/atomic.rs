@@ -52,6 +52,9 @@ impl Peer {
             match self.is_own() {
                 Some(true) => {}
                 Some(false) => return Err(beyond_c(executor.size())),
+                None if self.dead.is_some() => {
+                    return Err(ofi_api::Error::new(self.dead.unwrap_or(ofi_api::Errno::ECONNRESET)));
+                }
                 // The answer shows whether the peer is an endpoint of this library.
                 None => {
                     self.ask(common, out.peer);

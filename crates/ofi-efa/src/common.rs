@@ -78,6 +78,7 @@ impl Common {
             (Features::CONNID, true),
             (Features::PEER_ERROR, true),
             (Features::OWN, true),
+            (Features::REPEATS, true),
             (Features::OWN_KEYS, keys),
             (Features::RDMA_READ, is_read),
             (Features::RUNT, is_read),

@@ -133,11 +133,9 @@ impl EfaEndpoint {
         lane.dead = self.lost.map(|_| Errno::ENODEV);
         self.lanes.push(lane);
         self.peers.insert(address, peer);
-        let lives = |lane: &Peer| lane.dead.is_none() && lane.ending.is_none();
-        let old = self.queues.get(&(handle, address.qpn)).map(|&old| &self.lanes[old as usize]);
         // Both an address and a packet may be outdated: the arrival of a packet shows which of two peers owns the queue
-        // pair. Messages without headers do not identify their sender.
-        if self.common.direct || !old.is_some_and(lives) {
+        // pair. A peer that was given up may come back. Messages without headers do not identify their sender.
+        if self.common.direct || !self.queues.contains_key(&(handle, address.qpn)) {
             self.take_over(peer);
         }
         host.introduce(peer, &address::named(&address));
@@ -409,7 +407,7 @@ impl EfaEndpoint {
         let taken = match packet {
             Packet::Control(control) => lane.take_control(common, host, peer, control),
             Packet::Handshake(shake) => {
-                let learned = lane.learn(common, shake);
+                let learned = lane.learn(common, peer, shake);
                 for (id, errno) in std::mem::take(&mut lane.unsaid) {
                     lane.refuse(common, peer, id, errno);
                 }

@@ -36,6 +36,7 @@ impl Peer {
             Some(true) => Ok(own),
             Some(false) if rx.is_of_one() => Ok(Own::default()),
             None if rx == RxName::ANY => Ok(Own::default()),
+            None if self.dead.is_some() => Err(Error::new(self.dead.unwrap_or(Errno::ECONNRESET))),
             None => {
                 self.ask(common, peer);
                 Err(Error::AGAIN)
@@ -91,7 +92,7 @@ impl Peer {
         self.detached += 1;
         common.counts.eager += 1;
         let (len, mark) = (head.len() + len, Mark::Detached);
-        self.post(common, adapter::Packet { peer, slot, len, data: None, mark, bare: false });
+        self.post(common, adapter::Packet::new(peer, slot, len, mark));
         true
     }
 
@@ -236,6 +237,9 @@ impl Peer {
                 return Err(crate::direct::refused("a collective operation"));
             }
             Some(true) => {}
+            None if self.dead.is_some() => {
+                return Err(Error::new(self.dead.unwrap_or(Errno::ECONNRESET)));
+            }
             None => {
                 self.ask(common, out.peer);
                 return Err(Error::AGAIN);

@@ -31,10 +31,10 @@ impl Peer {
     ///
     /// # Errors
     /// If the peer names an impossible queue pair for messages, or none.
-    pub fn learn(&mut self, common: &Common, shake: &Handshake) -> Result<(), Broken> {
+    pub fn learn(&mut self, common: &mut Common, peer: PeerId, shake: &Handshake) -> Result<(), Broken> {
         if self.features.is_none() {
             self.features = Some(shake.features);
-            self.resolve();
+            self.resolve(common, peer);
             self.decide(common);
             let by = |device| if device { "the device" } else { "the peer's process (in messages)" };
             tracing::info!(

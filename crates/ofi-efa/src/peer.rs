@@ -238,6 +238,11 @@ impl Peer {
         self.features.map(|features| features.has(Features::OWN))
     }
 
+    /// Whether the peer is known to recognize repeated packets.
+    pub fn knows_repeats(&self) -> bool {
+        self.features.is_some_and(|features| features.has(Features::REPEATS))
+    }
+
     /// Requests the peer's handshake, which answers any packet. This one is a write of no bytes, as from C's endpoints.
     pub fn ask(&mut self, common: &mut Common, peer: PeerId) {
         if self.next_msg == 0 && !std::mem::replace(&mut self.asked, true) {
@@ -309,8 +314,7 @@ impl Peer {
         {
             put(common.adapter.outgoing(slot), header);
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
-            return self
-                .post(common, Packet { peer, slot, len: header.len() + len, data: None, mark, bare: false });
+            return self.post(common, Packet::new(peer, slot, header.len() + len, mark));
         }
         if self.queue.is_empty() && self.is_free() {
             common.adapter.log_full();
@@ -335,7 +339,11 @@ impl Peer {
         if common.direct || std::mem::replace(&mut self.greeted, true) {
             return;
         }
-        self.packet(common, peer, &greeting(common), 0, Mark::Nothing, |_| {});
+        let greeting = greeting(common);
+        // Nothing of the queue is posted before the peer's handshake has arrived, and the peer may wait for this one.
+        if self.features.is_some() || !self.repeat_early(common, peer, greeting.bytes()) {
+            self.packet(common, peer, &greeting, 0, Mark::Nothing, |_| {});
+        }
     }
 
     /// Whether packets can be posted.
@@ -365,7 +373,7 @@ impl Peer {
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
             self.waiting -= len;
-            self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark, bare: false });
+            self.post(common, Packet::new(peer, slot, len, frame.mark));
         }
         let posted = self.flush_accesses(common);
         self.flush_streams(common, host, peer) && posted
@@ -384,7 +392,7 @@ impl Peer {
         }
         let Some(slot) = common.adapter.take_slot() else { return false };
         let len = fill(common, common.adapter.outgoing(slot));
-        self.post(common, Packet { peer, slot, len, data: None, mark, bare: false });
+        self.post(common, Packet::new(peer, slot, len, mark));
         true
     }
 
@@ -437,11 +445,14 @@ impl Peer {
                     self.finish(common, host, peer, id, Err(Errno::ENORX));
                 }
             }
-            Status::NotReady if self.dead.is_none() => {
+            Status::NotReady
+                if self.dead.is_none() && !(packet.is_former && packet.mark == Mark::Nothing) =>
+            {
                 self.again.push_back(packet);
                 self.rest(common, peer);
             }
             Status::NotReady => common.adapter.give_slot(packet.slot),
+            _ if packet.is_former => self.lose_former(common, host, packet, status),
             _ => self.failed(common, host, packet, status),
         }
         if self.dead.is_some() {
@@ -641,7 +652,7 @@ impl Peer {
             let Some(slot) = common.adapter.take_slot() else { return self.queue.push_front(frame) };
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
-            self.post(common, Packet { peer, slot, len, data: None, mark: frame.mark, bare: false });
+            self.post(common, Packet::new(peer, slot, len, frame.mark));
         }
     }
 }

@@ -152,7 +152,7 @@ impl Peer {
 
     /// The number of the next access, for a peer that understands it.
     fn next_number(&mut self) -> u64 {
-        if self.is_own() != Some(true) {
+        if !self.knows_repeats() {
             return 0;
         }
         self.next_access += 1;

@@ -60,7 +60,7 @@ impl Peer {
 
     /// The number of bytes that were cleared before, for a peer that understands it.
     fn is_numbered(&self, before: usize) -> Option<u64> {
-        (self.is_own() == Some(true)).then_some(before as u64)
+        self.knows_repeats().then_some(before as u64)
     }
 
     /// Processes data that this end has cleared.

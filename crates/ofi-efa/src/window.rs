@@ -159,6 +159,9 @@ impl Window {
             *bytes += held.size();
             held
         });
+        if matches!(held, PartialMessage::Skipped) {
+            return Ok(()); // a part that was late or repeated
+        }
         let PartialMessage::Parts { bytes, got, arrived, .. } = held else { return Err(Misfit) };
         let end = offset.checked_add(part.len()).ok_or(Misfit)?;
         let whole = bytes.len();
@@ -205,6 +208,15 @@ mod tests {
 
     fn packet(byte: u8) -> PartialMessage {
         PartialMessage::Packet([byte].into())
+    }
+
+    #[test]
+    fn a_late_part_of_a_skipped_message_changes_nothing() {
+        let mut window = Window::default();
+        window.skip(0);
+        assert_eq!(window.hold_part(0, b"head", (8, 0), b"part"), Ok(()));
+        assert_eq!(window.bytes(), 0);
+        assert!(matches!(window.take(), Some(PartialMessage::Skipped)));
     }
 
     proptest! {

@@ -13,6 +13,7 @@ mod counted_anew;
 mod device;
 mod direct;
 mod dmabuf;
+mod lives;
 mod logs;
 mod losses;
 mod native;

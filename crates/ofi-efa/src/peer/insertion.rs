@@ -27,7 +27,7 @@ impl Peer {
         }
         match self.is_own() {
             Some(true) => {}
-            Some(false) => self.count_anew(),
+            Some(false) => self.count_anew(common, peer),
             // C's endpoints have forgotten this one, and send their handshake again at the next packet.
             None => {
                 self.is_unsure = true;
@@ -37,14 +37,29 @@ impl Peer {
     }
 
     /// Decides whether message ids restart. Called when the peer's handshake has arrived.
-    pub fn resolve(&mut self) {
+    pub fn resolve(&mut self, common: &mut Common, peer: PeerId) {
         if std::mem::take(&mut self.is_unsure) && self.is_own() == Some(false) {
-            self.count_anew();
+            self.count_anew(common, peer);
         }
     }
 
-    fn count_anew(&mut self) {
+    fn count_anew(&mut self, common: &mut Common, peer: PeerId) {
         (self.next_msg, self.greeted) = (0, false);
+        // What was lost of the old count must not be skipped in the new one.
+        common.adapter.retire(peer, |bytes| is_notice(bytes) || is_whole(bytes));
+        for mut packet in std::mem::take(&mut self.again) {
+            // SAFETY: the slot has the packet, which nothing writes to.
+            let bytes = unsafe { &*common.adapter.content(&packet) };
+            if is_notice(bytes) {
+                common.adapter.give_slot(packet.slot);
+                continue;
+            }
+            packet.is_former |= is_whole(bytes);
+            self.again.push_back(packet);
+        }
+        self.queue.retain(|frame| !is_notice(&frame.bytes));
+        self.waiting = self.queue.iter().map(|frame| frame.bytes.len()).sum();
+        self.drop_failed(common, peer, is_notice);
     }
 
     /// Checks the id of a packet from the peer before the packet is processed, and restarts the ids if the peer has.
@@ -64,7 +79,7 @@ impl Peer {
         if std::mem::replace(&mut self.looked, insertions) != insertions {
             self.may_restart |= self.is_inserted_again(host, peer, 1);
         }
-        // A message may be given up after its turn, but is not sent again.
+        // A message may be given up after its turn. Only peers of this library send one again.
         let is_reused = !self.window.admits(msg_id) && !matches!(packet, wire::Packet::Control(_));
         if is_reused && self.counted[1].is_some() && host.insertion(peer).is_none() {
             // The peer has reinserted this end, which so far has only removed the peer.
@@ -75,7 +90,7 @@ impl Peer {
         }
         match self.is_own() {
             Some(true) => self.may_restart = false,
-            None if !is_reused && !self.window.is_new() => {
+            None if !self.window.is_new() => {
                 if !self.window.has_room(bytes.len()) {
                     return Err(Broken);
                 }
@@ -99,4 +114,22 @@ impl Peer {
     pub fn take_deferred(&mut self) -> Vec<Box<[u8]>> {
         if self.may_restart && self.features.is_none() { Vec::new() } else { self.window.take_deferred() }
     }
+}
+
+/// Whether a packet is a notice that skips a message id.
+fn is_notice(bytes: &[u8]) -> bool {
+    use wire::{Abandoned, Control, Packet};
+    match wire::parse(bytes) {
+        Ok((_, Packet::Control(Control::PeerError { what, .. }))) => !matches!(what, Abandoned::Operation(_)),
+        _ => false,
+    }
+}
+
+/// Whether a packet is a whole operation that has a message id.
+fn is_whole(bytes: &[u8]) -> bool {
+    use wire::{Form, Message, Packet};
+    matches!(
+        wire::parse(bytes),
+        Ok((_, Packet::Message(Message { form: Form::Eager { .. }, .. }) | Packet::Atomic(_)))
+    )
 }

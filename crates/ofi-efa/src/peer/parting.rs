@@ -23,7 +23,7 @@ impl Peer {
     pub fn dismiss(&mut self, common: &mut Common, peer: PeerId, packet: &wire::Packet<'_>) {
         match packet {
             wire::Packet::Bye => return,
-            wire::Packet::Handshake(shake) => _ = self.learn(common, shake),
+            wire::Packet::Handshake(shake) => _ = self.learn(common, peer, shake),
             _ => {}
         }
         if self.dead.is_none() {
@@ -60,10 +60,7 @@ impl Peer {
     fn last_word(&mut self, common: &mut Common, peer: PeerId, header: &Header) -> bool {
         let Some(slot) = common.adapter.take_slot() else { return false };
         put(common.adapter.outgoing(slot), header.bytes());
-        self.post(
-            common,
-            Packet { peer, slot, len: header.bytes().len(), data: None, mark: Mark::Nothing, bare: false },
-        );
+        self.post(common, Packet::new(peer, slot, header.bytes().len(), Mark::Nothing));
         true
     }
 
@@ -74,6 +71,10 @@ impl Peer {
             self.again.push_back(packet);
             self.rest = Some(common.adapter.now() + REST.0);
             return;
+        }
+        if status != Status::Done && packet.is_former {
+            common.adapter.give_slot(packet.slot);
+            return self.forget(packet.mark);
         }
         if status != Status::Done && self.may_repeat(common, &packet) {
             return self.keep(common, packet, status);
@@ -92,11 +93,14 @@ impl Peer {
     /// Clears the state of a lost peer.
     pub fn lose<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId, errno: Errno) {
         let inflight = self.inflight;
+        common.adapter.retire_all(peer);
         let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
         (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
         (self.native, self.bare) = (old.native, old.bare);
         (self.repeated, self.round, self.reborn) = (old.repeated, old.round, old.reborn);
-        (self.dead_since, self.is_replaced) = (host.insertion(peer), old.is_replaced);
+        // Its address may have been inserted again since it was lost.
+        self.dead_since = if old.dead.is_some() { old.dead_since } else { host.insertion(peer) };
+        self.is_replaced = old.is_replaced;
         self.dismissals = old.dismissals;
         // Their slots return with their completions.
         (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);

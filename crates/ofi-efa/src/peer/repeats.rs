@@ -7,6 +7,8 @@
 //!   or the peer is given up. Nothing is lost, and operations do not learn of it.
 //! - A peer of C libfabric ends its process when a message is repeated. A lost message of one packet ends with an error,
 //!   and the peer is told to skip its id, if it understands that. Any other loss ends all operations with the peer.
+//! - An older endpoint of this library does not announce that it recognizes repeated packets
+//!   ([`Features::REPEATS`]), and is treated like one of C's. Its address may be inserted again, but it cannot begin anew.
 //! - A peer whose library is unknown is asked for its handshake first. That packet may be repeated for any peer.
 //! - Where packets have no headers, each ends alone.
 
@@ -103,7 +105,10 @@ impl Peer {
         let Packet { peer, slot, len, mark, .. } = packet;
         if self.dead.is_some() || self.ending.is_some() || status == Status::Flushed {
             common.adapter.give_slot(slot);
-            return self.lost();
+            if self.dead.is_none() {
+                self.lost();
+            }
+            return;
         }
         let now = common.adapter.now();
         let mut bytes = vec![0; len].into_boxed_slice();
@@ -122,7 +127,15 @@ impl Peer {
                 repeats.under_way = None;
                 repeats.failures += 1;
             }
-            mark => repeats.failed.push_back(Failed { bytes, mark, may_repeat: false }),
+            mark => {
+                let may_repeat = meaning(&bytes, self.features).may_repeat();
+                // The peer's answer may wait for what needs no answer of the peer.
+                let at = match may_repeat && self.features.is_none() {
+                    true => usize::from(repeats.under_way.is_some()),
+                    false => repeats.failed.len(),
+                };
+                repeats.failed.insert(at, Failed { bytes, mark, may_repeat });
+            }
         }
         let since = *repeats.since.get_or_insert(now);
         // No queue pair has the peer's number and Q-Key, and none will.
@@ -173,7 +186,7 @@ impl Peer {
         self.resume(common, peer);
     }
 
-    /// Repeats a clearance from before the peer's handshake, unless it has arrived.
+    /// Repeats a CTS packet from before the peer's handshake, unless it has arrived.
     fn number<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
@@ -190,6 +203,17 @@ impl Peer {
             }),
             _ => None,
         };
+        // A read clears more only after everything of before has arrived: the failed packet has arrived too.
+        let is_later = |frame: &super::Frame| {
+            matches!(
+                parse(&frame.bytes),
+                Ok((_, wire::Packet::Control(Control::Cts { recv_id: later, read: true, before: None, .. })))
+                    if later == recv_id
+            )
+        };
+        if read && self.queue.iter().any(is_later) {
+            return;
+        }
         if let Some(before) = cleared.and_then(|cleared| (cleared as u64).checked_sub(len)) {
             self.control(common, peer, Control::Cts { send_id, recv_id, len, read, before: Some(before) });
         }
@@ -217,8 +241,13 @@ impl Peer {
         let Some(repeats) = &mut self.repeats else { return };
         if repeats.awaited == Awaited::Handshake {
             repeats.awaited = Awaited::Nothing;
-            if self.is_own() == Some(true) {
-                self.begin_anew(common, peer);
+            match self.is_own() {
+                Some(true) if self.knows_repeats() && self.forget_arrivals(common, host, peer) => {
+                    self.begin_anew(common, peer);
+                }
+                // An older endpoint of this library cannot begin anew.
+                Some(true) => self.lost(),
+                _ => {}
             }
         }
         let now = common.adapter.now();
@@ -269,7 +298,7 @@ impl Peer {
         self.repeated = self.repeated.wrapping_add(1);
         self.rest = Some(now + UNTIL_COMPLETION);
         common.counts.repeated += 1;
-        self.post(common, Packet { peer, slot, len, data: None, mark: Mark::Repeat(number), bare: false });
+        self.post(common, Packet::new(peer, slot, len, Mark::Repeat(number)));
     }
 
     /// A packet that was sent again has arrived. Returns its mark.
@@ -283,8 +312,8 @@ impl Peer {
         let failed = repeats.failed.pop_front();
         // Only the peer's process can answer, when it polls. Its device answers repeated questions.
         let asks_on = match repeats.awaited {
-            Awaited::Nothing => !is_known && !repeats.failed.is_empty(),
-            Awaited::Handshake => !is_known,
+            Awaited::Nothing => !is_known && repeats.failed.front().is_some_and(|next| !next.may_repeat),
+            Awaited::Handshake => !is_known && repeats.failed.front().is_none_or(|next| !next.may_repeat),
             Awaited::Restart => true,
         };
         let awaits_restart = repeats.awaited == Awaited::Restart;
@@ -321,7 +350,7 @@ impl Peer {
     }
 
     /// Ends what a lost packet was a part of, and nothing else.
-    fn lose_alone<H: Upcalls<Efa>>(
+    pub(super) fn lose_alone<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
@@ -344,11 +373,50 @@ impl Peer {
 
     /// Whether a failed packet may be sent again while this end closes.
     pub(super) fn may_repeat(&self, common: &Common, packet: &Packet) -> bool {
-        let is_own = self.is_own() == Some(true) && !packet.bare;
-        let bytes =
-            std::ptr::slice_from_raw_parts(common.adapter.outgoing(packet.slot).cast_const(), packet.len);
+        let is_own = self.knows_repeats() && !packet.bare;
         // SAFETY: the slot has the packet, which nothing writes to.
-        is_own && meaning(unsafe { &*bytes }, self.features).may_repeat()
+        is_own && meaning(unsafe { &*common.adapter.content(packet) }, self.features).may_repeat()
+    }
+
+    /// Ends what was lost with a former packet ([`Packet::is_former`]).
+    #[cold]
+    pub(super) fn lose_former<H: Upcalls<Efa>>(
+        &mut self,
+        common: &mut Common,
+        host: &mut H,
+        packet: Packet,
+        status: Status,
+    ) {
+        common.counts.failed += 1;
+        common.adapter.give_slot(packet.slot);
+        self.lose_alone(common, host, packet.peer, packet.mark, status);
+    }
+
+    /// Sends this packet, for which the peer may wait, before the failed packets that wait for the peer's handshake.
+    /// `false`: there are none.
+    pub(super) fn repeat_early(&mut self, common: &mut Common, peer: PeerId, bytes: &[u8]) -> bool {
+        let Some(repeats) = &mut self.repeats else { return false };
+        let is_under_way = repeats.under_way.is_some();
+        let early = Failed { bytes: bytes.into(), mark: Mark::Nothing, may_repeat: true };
+        repeats.failed.insert(usize::from(is_under_way), early);
+        if !is_under_way {
+            let now = common.adapter.now();
+            self.rest_until(common, peer, now);
+        }
+        true
+    }
+
+    /// Drops failed packets.
+    pub(super) fn drop_failed(&mut self, common: &mut Common, peer: PeerId, which: impl Fn(&[u8]) -> bool) {
+        let Some(repeats) = &mut self.repeats else { return };
+        if repeats.under_way.is_some() && repeats.failed.front().is_some_and(|failed| which(&failed.bytes)) {
+            repeats.under_way = None;
+            let now = common.adapter.now();
+            self.rest_until(common, peer, now);
+        }
+        let Some(repeats) = &mut self.repeats else { return };
+        repeats.failed.retain(|failed| !which(&failed.bytes));
+        self.resume(common, peer);
     }
 
     /// Stops counting a packet that was lost.
@@ -380,8 +448,8 @@ fn meaning(bytes: &[u8], features: Option<Features>) -> Meaning {
         (Handshake(_), _) => Meaning::Repeat,
         (Writes(write), _) if is_question(write) => Meaning::Repeat,
         (_, None) => Meaning::Lost,
-        (packet, Some(features)) if features.has(Features::OWN) => {
-            // Accesses and clearances from before the peer's handshake have no number, by which it recognizes them.
+        (packet, Some(features)) if features.has(Features::REPEATS) => {
+            // Accesses and CTS packets from before the peer's handshake have no number, by which it recognizes them.
             match *packet {
                 Writes(Write { number: 0, .. }) | Reads(Read { number: 0, .. }) => Meaning::Alone,
                 wire::Packet::Control(Control::Cts { send_id, recv_id, len, read, before: None }) => {

@@ -28,6 +28,8 @@ impl Features {
     pub const UNSOLICITED_WRITE_RECV: usize = 8;
     /// It understands PEER_ERROR.
     pub const PEER_ERROR: usize = 9;
+    /// It is an endpoint of this library that recognizes repeated packets, and understands RESTART.
+    pub const REPEATS: usize = 253;
     /// It is an endpoint of this library, and devices access its registrations under their own keys.
     pub const OWN_KEYS: usize = 254;
     /// It is an endpoint of this library. C libfabric has room for this bit, its last, but does not read it.

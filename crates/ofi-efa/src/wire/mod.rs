@@ -104,7 +104,8 @@ pub mod kind {
     pub const PAUSE: u8 = 241;
     /// Between endpoints of this library alone: the sender closes, and everything it sent before has arrived.
     pub const BYE: u8 = 242;
-    /// Between endpoints of this library alone: the sender has given up everything with the receiver, and begins anew.
+    /// Between endpoints of this library alone ([`super::Features::REPEATS`]): the sender has given up everything with
+    /// the receiver, and begins anew.
     pub const RESTART: u8 = 243;
 }
 

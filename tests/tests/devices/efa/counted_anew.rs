@@ -10,7 +10,7 @@ use super::raw_peer::{C, Raw};
 
 /// The features of endpoints of this library.
 fn own() -> Vec<usize> {
-    [C, &[Features::OWN]].concat()
+    [C, &[Features::OWN, Features::REPEATS]].concat()
 }
 
 /// An endpoint with a peer in its address vector.
@@ -211,14 +211,16 @@ fn packets_of_a_peer_whose_library_is_unknown_wait_until_it_is_known() {
 }
 
 #[test]
-fn a_number_that_was_used_shows_a_new_count_before_the_handshake_does() {
+fn a_number_that_was_used_waits_for_the_handshake() {
     let _alone = alone();
     let mut scene = Scene::unknown();
     scene.say(0, b"first");
     scene.hold(|scene| scene.send(2, b"ghost"));
     scene.insert_again();
     scene.hold(|scene| scene.send(2, b"new 2"));
-    scene.say(0, b"new 0");
+    scene.hold(|scene| scene.send(0, b"new 0"));
+    scene.introduce(C);
+    assert_eq!(scene.hear(), b"new 0");
     scene.send(1, b"new 1");
     for word in [b"new 1", b"new 2"] {
         assert_eq!(scene.hear(), word);
@@ -237,4 +239,16 @@ fn packets_that_wait_count_as_held() {
     wait::drive(&[&scene.side], "the end of the peer", || {
         (scene.side.statistic("efa_held_now") == 0).then_some(())
     });
+}
+
+#[test]
+fn a_repeated_message_of_a_peer_of_unknown_library_restarts_no_ids() {
+    let _alone = alone();
+    let mut scene = Scene::unknown();
+    scene.say(0, b"first");
+    scene.remove();
+    scene.hold(|scene| scene.send(0, b"first"));
+    scene.introduce(&own());
+    scene.say(1, b"second");
+    assert_eq!(scene.side.pending(), 0);
 }

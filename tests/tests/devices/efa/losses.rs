@@ -16,13 +16,13 @@ use super::raw_peer::{C, Raw};
 const CONTEXT: usize = 100;
 const RECEIVE: usize = 200;
 /// Maximum time until a silent peer is given up.
-const BOUND: Duration = Duration::from_secs(20);
+pub const BOUND: Duration = Duration::from_secs(20);
 
-fn qpn(side: &TestEndpoint) -> u16 {
+pub fn qpn(side: &TestEndpoint) -> u16 {
     RawAddress::from_bytes(side.name().bytes()).unwrap().qpn
 }
 
-fn cold_pair() -> Pair {
+pub fn cold_pair() -> Pair {
     let kit: &dyn Kit = &EfaPair;
     kit.pair_with(|opening| opening.hints(on_own_device))
 }
@@ -34,7 +34,7 @@ fn pair() -> Pair {
 }
 
 /// Mends the device when a test ends, however it ends.
-struct Mended;
+pub struct Mended;
 
 impl Drop for Mended {
     fn drop(&mut self) {
@@ -85,7 +85,7 @@ fn receive(pair: &Pair, len: usize) -> usize {
 }
 
 /// Checks that both ends have released everything.
-fn check_rest(pair: &Pair, what: &dyn std::fmt::Debug) {
+pub fn check_rest(pair: &Pair, what: &dyn std::fmt::Debug) {
     let both = [&pair.a, &pair.b];
     wait::drive(&both, "rest", || {
         let names = ["efa_packets_now", "efa_numbers_now", "efa_open_now", "efa_held_now"];
@@ -436,8 +436,13 @@ fn receive_any(pair: &Pair) -> usize {
     pair.drive("a message", || pair.b.next_of(RECEIVE)).done().len
 }
 
+/// The features of endpoints of this library.
+pub fn own() -> Vec<usize> {
+    [C, &[Features::PEER_ERROR, Features::OWN, Features::REPEATS]].concat()
+}
+
 /// A peer of C's with these features, met by the endpoint.
-fn c_peer(side: &TestEndpoint, features: &[usize]) -> (Raw, FiAddr) {
+pub fn c_peer(side: &TestEndpoint, features: &[usize]) -> (Raw, FiAddr) {
     let mut raw = Raw::to(&DEVICE, side, features, RECEIVES);
     raw.next(side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
@@ -445,7 +450,7 @@ fn c_peer(side: &TestEndpoint, features: &[usize]) -> (Raw, FiAddr) {
 }
 
 /// The id of the next message at a peer.
-fn id_of(raw: &mut Raw, side: &TestEndpoint) -> u32 {
+pub fn id_of(raw: &mut Raw, side: &TestEndpoint) -> u32 {
     let bytes = raw.next(side, "a message", |packet| matches!(packet, Packet::Message(_)));
     let Ok((_, Packet::Message(Message { msg_id, .. }))) = parse(&bytes) else { unreachable!() };
     msg_id
@@ -547,7 +552,7 @@ fn a_first_message_to_c_that_is_lost_is_an_error_once_its_handshake_has_arrived(
 fn a_peer_that_broke_the_protocol_begins_anew_when_its_address_is_inserted_again() {
     let (_alone, _mended) = (alone(), Mended);
     let side = side();
-    let mut raw = Raw::to(&DEVICE, &side, &[C, &[Features::OWN]].concat(), RECEIVES);
+    let mut raw = Raw::to(&DEVICE, &side, &own(), RECEIVES);
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
     let insert = || side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
     let (mut to, word) = (insert(), Memory::patterned(8, 1));
@@ -591,7 +596,7 @@ fn a_peer_that_broke_the_protocol_begins_anew_when_its_address_is_inserted_again
 fn a_paused_peer_that_dies_ends_what_waits_for_it() {
     let (_alone, _mended) = (alone(), Mended);
     let side = side();
-    let mut raw = Raw::to(&DEVICE, &side, &[C, &[Features::OWN]].concat(), RECEIVES);
+    let mut raw = Raw::to(&DEVICE, &side, &own(), RECEIVES);
     raw.next(&side, "a greeting", |packet| matches!(packet, Packet::Handshake(_)));
     let to = side.insert_address(&Address::new(side.name().format(), &raw.address.to_bytes()));
     let word = Memory::patterned(8, 1);

@@ -115,6 +115,11 @@ impl Raw {
         })
     }
 
+    /// Whether such a packet has arrived that [`Raw::next`] has not returned.
+    pub fn has(&self, which: impl Fn(&Packet<'_>) -> bool) -> bool {
+        self.packets.iter().any(|bytes| parse(bytes).is_ok_and(|(_, it)| which(&it)))
+    }
+
     /// The bytes of a slot, which is reposted.
     pub fn taken(&mut self, id: u64, len: usize) -> Vec<u8> {
         let slot = &mut self.slots[id as usize];
