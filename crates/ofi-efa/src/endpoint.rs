@@ -582,7 +582,8 @@ impl EfaEndpoint {
                 self.lanes[peer as usize].stop_transfer(common, host, id);
             }
         }
-        let end = common.adapter.now() + SETTLE;
+        // A lost device touches nothing any more after the time for its release.
+        let end = common.adapter.now() + if self.lost.is_some() { RELEASE } else { SETTLE };
         let mut stopped = false;
         loop {
             gone.retain(|&id| self.common.transfers.get(id).is_some_and(|transfer| transfer.posted > 0));
@@ -631,8 +632,10 @@ impl EfaEndpoint {
         if owed {
             self.polls = POLLS_PER_CLOCK_READ - 1; // the next poll reads the clock
         }
-        // A device without notifications is looked at again and again, and so is one that is lost.
-        let looks = self.common.adapter.fd().is_none() || self.lost.is_some();
+        // A device without notifications is looked at again and again, and so is a lost one until all has ended.
+        let has_rest = |lane: &Peer| lane.ending.is_some() || lane.is_busy();
+        let is_ending = self.lost.is_some() && self.lanes.iter().any(has_rest);
+        let looks = self.common.adapter.fd().is_none() || is_ending;
         let look = looks.then(|| now + LOOK);
         let wake = [rests, probe, look].into_iter().flatten().min();
         self.timer.set(wake.map(|at| at.saturating_duration_since(now)));

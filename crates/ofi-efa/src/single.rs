@@ -305,7 +305,8 @@ impl Peer {
         (peer, id): (PeerId, SlotId),
         status: Status,
     ) {
-        self.transfers -= 1;
+        // The loss of the device has set it to zero while some were posted.
+        self.transfers = self.transfers.saturating_sub(1);
         let Some(Op { work: Work::SingleWr(alone), .. }) = host.op(peer, id) else {
             // The context of the operation was closed.
             self.outstanding = self.outstanding.saturating_sub(1);
