@@ -78,12 +78,15 @@ impl Body {
 }
 
 /// A message that this end has announced.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Announced {
     pub op: SlotId,
     pub len: usize,
     /// It ends with the peer's acknowledgement, which follows the payload.
     pub confirm: bool,
+    /// The bytes of an injected message. The application relies on them as on sent ones, so a closing endpoint waits
+    /// for the peer to ask for them.
+    pub kept: Option<Box<[u8]>>,
 }
 
 /// A message that the peer has announced.
@@ -154,6 +157,8 @@ pub struct Conn {
     pub away: bool,
     /// The kernel accepts no more for now.
     pub full: bool,
+    /// The kernel accepts nothing any more, for this reason. What the peer has sent before is still taken.
+    pub broken: Option<Errno>,
     /// Data waits for the next poll to be passed to the kernel.
     pub dirty: bool,
     /// The poll in which it was written last.
@@ -190,6 +195,7 @@ impl Conn {
             stalled: None,
             away: false,
             full: false,
+            broken: None,
             dirty: false,
             wrote: 0,
             interest: Interest::default(),
@@ -214,10 +220,15 @@ impl Conn {
         self.is_counted() && self.taken >= self.enough(window)
     }
 
-    /// The bytes of a grant that is worth a packet: a quarter of the window, or any while the peer announces messages
-    /// because it has no credit.
+    /// The bytes of a grant that is worth a packet: three quarters of the window, or any while the peer announces
+    /// messages because it has no credit.
     pub fn enough(&self, window: u64) -> u64 {
-        if self.asked.is_empty() { window / 4 } else { 1 }
+        if self.asked.is_empty() { window - window / 4 } else { 1 }
+    }
+
+    /// Whether injected messages wait for the peer to ask for them.
+    pub fn keeps(&self) -> bool {
+        self.announced.values().any(|own| own.kept.is_some())
     }
 
     /// Whether the peer owes an answer, or this end has something to send.
@@ -300,5 +311,22 @@ impl Conn {
     pub fn inherit(&mut self, other: Self) {
         (self.out, self.order, self.early) = (other.out, other.order, other.early);
         (self.acks, self.reads, self.atomics) = (other.acks, other.reads, other.atomics);
+    }
+
+    /// Queues an announced message of this end.
+    pub fn begin_announced(&mut self, number: u8, own: &Announced) {
+        self.out.header(&Packet::Data { number, len: own.len as u64 }, self.order);
+        match &own.kept {
+            Some(bytes) => {
+                self.out.append(bytes);
+                self.out.mark(own.op);
+            }
+            None if own.len == 0 => self.out.mark(own.op),
+            None => self.out.lend(own.op, own.len),
+        }
+        if own.confirm {
+            self.acks.push_back(own.op);
+        }
+        self.dirty = true;
     }
 }

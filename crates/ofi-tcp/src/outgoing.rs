@@ -143,6 +143,12 @@ impl Outgoing {
         Ok(())
     }
 
+    /// Appends a copy of `bytes`.
+    pub fn append(&mut self, bytes: &[u8]) {
+        self.tail().extend_from_slice(bytes);
+        self.copied += bytes.len();
+    }
+
     /// Appends an operation's payload by reference.
     pub fn lend(&mut self, op: SlotId, len: usize) {
         if len > 0 {

@@ -208,16 +208,21 @@ pub struct Silence {
     pub asked: bool,
 }
 
-/// How long the other end of a connection has been silent; `None` if the kernel does not say.
-pub fn silence(socket: BorrowedFd<'_>) -> Option<Silence> {
+fn tcp_info(socket: BorrowedFd<'_>) -> Option<libc::tcp_info> {
     // SAFETY: integers, for which all zeros are valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     let to = std::ptr::from_mut(&mut info).cast();
     // SAFETY: room for `len` bytes.
     let rc = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &mut len) };
+    (rc == 0).then_some(info)
+}
+
+/// How long the other end of a connection has been silent; `None` if the kernel does not say.
+pub fn silence(socket: BorrowedFd<'_>) -> Option<Silence> {
+    let info = tcp_info(socket)?;
     let since = Duration::from_millis(info.tcpi_last_ack_recv.into());
-    (rc == 0).then_some(Silence { since, asked: info.tcpi_retransmits > 0 || info.tcpi_probes > 1 })
+    Some(Silence { since, asked: info.tcpi_retransmits > 0 || info.tcpi_probes > 1 })
 }
 
 /// A set of numbered descriptors, readable when one of them is ready.
@@ -326,6 +331,12 @@ pub fn unsent(socket: BorrowedFd<'_>) -> usize {
 /// Whether a socket is connected.
 pub fn is_connected(socket: BorrowedFd<'_>) -> bool {
     peer_name(socket).is_some()
+}
+
+/// Whether a connection is established, and neither end has said its end.
+pub fn is_open(socket: BorrowedFd<'_>) -> bool {
+    const ESTABLISHED: u8 = 1;
+    tcp_info(socket).is_some_and(|info| info.tcpi_state == ESTABLISHED)
 }
 
 /// Whether the other end has ended the connection, without taking what it has sent.

@@ -25,8 +25,16 @@ const COPIED_ANSWER: usize = 64 << 10;
 /// The maximum bytes of acknowledgements and copied answers, and number of longer answers, that may wait for a peer.
 /// Beyond that its packets are not processed.
 const ANSWERS: (usize, usize) = (16 << 20, 1 << 16);
-/// Bytes of long messages without receives, of all peers of an endpoint. Beyond that each peer has its window.
-pub const SPOOLED: usize = 64 << 20;
+/// Bytes of long messages without receives, of all peers of an endpoint. Beyond the first, each peer has its window;
+/// beyond the second, none has: whoever dials anew, by another name each time, would have another window each time.
+const SPOOLED: (usize, usize) = (64 << 20, 1 << 30);
+
+/// Whether more bytes of long messages may wait for receives, beside `all` of all peers. `own`: the lengths of those of
+/// this peer, and its window if it counts.
+fn may_spool(all: usize, own: (usize, Option<u64>)) -> bool {
+    let has_window = own.1.is_some_and(|window| own.0 as u64 <= window);
+    all < SPOOLED.0 || (has_window && all < SPOOLED.1)
+}
 
 /// The reason to end a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,15 +235,7 @@ impl Conn {
             Packet::Cts { number } => {
                 let found = self.announced.remove(&number);
                 let own = found.ok_or(Broken::Unexpected("a request for a message that waits for none"))?;
-                self.out.header(&Packet::Data { number, len: own.len as u64 }, self.order);
-                match own.len {
-                    0 => self.out.mark(own.op),
-                    len => self.out.lend(own.op, len),
-                }
-                if own.confirm {
-                    self.acks.push_back(own.op);
-                }
-                self.dirty = true;
+                self.begin_announced(number, &own);
                 Ok(PacketStep::Took(0))
             }
             Packet::Data { number, len } => {
@@ -379,8 +379,8 @@ impl Conn {
                 }
             }
             To::Spool(spool) => {
-                let has_window = self.extras.window > 0 && at.lane.spooled as u64 <= at.common.window;
-                if len > 0 && at.common.spooled >= SPOOLED && !has_window {
+                let window = (self.extras.window > 0).then_some(at.common.window);
+                if len > 0 && !may_spool(at.common.spooled, (at.lane.spooled, window)) {
                     self.stalled = Some(Stall::Application);
                     return Ok(0);
                 }
@@ -494,5 +494,25 @@ fn arrived(peer: PeerId, tag: Option<u64>, data: Option<u64>, len: usize) -> Arr
         tag: tag.unwrap_or(0),
         data: data.unwrap_or(0),
         len,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_of_many_peers_are_bounded_together() {
+        let window = Some(4 << 20);
+        for (all, own, may) in [
+            (SPOOLED.0 - 1, (usize::MAX, None), true),
+            (SPOOLED.0, (0, None), false),
+            (SPOOLED.0, (4 << 20, window), true),
+            (SPOOLED.0, ((4 << 20) + 1, window), false),
+            (SPOOLED.1 - 1, (1, window), true),
+            (SPOOLED.1, (1, window), false),
+        ] {
+            assert_eq!(may_spool(all, own), may, "{all} bytes, {own:?}");
+        }
     }
 }

@@ -33,6 +33,12 @@ pub fn side() -> TestEndpoint {
     kit.side()
 }
 
+/// The same with other hints.
+pub fn side_with(change: impl FnOnce(Hints) -> Hints) -> TestEndpoint {
+    let kit: &dyn Kit = &Tcp;
+    kit.opening().hints(change).open()
+}
+
 /// Two of them.
 pub fn pair() -> Pair {
     let kit: &dyn Kit = &Tcp;

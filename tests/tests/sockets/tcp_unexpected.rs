@@ -105,7 +105,7 @@ fn a_receiver_grants_what_receives_have_taken() {
     let side = side();
     let mut raw = Raw::meet_by(&side, Order::Own, Extras { window: 1, ..Extras::OURS });
     // Of the second size each is kept by the transport, and of the first by the core.
-    for (len, count) in [(8 << 10, 10), (40 << 10, 2)] {
+    for (len, count) in [(8 << 10, 25), (40 << 10, 5)] {
         for _ in 0..count {
             raw.send(&message(len as u64), &vec![7; len]);
         }

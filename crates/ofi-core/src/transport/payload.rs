@@ -42,6 +42,17 @@ impl Payload {
         Self(Bytes::Owned(bytes))
     }
 
+    /// The operation's own bytes, or the payload if they are lent.
+    ///
+    /// # Errors
+    /// The payload, whose bytes are lent.
+    pub fn into_owned(self) -> std::result::Result<Box<[u8]>, Self> {
+        match self.0 {
+            Bytes::Owned(bytes) => Ok(bytes),
+            Bytes::Lent(_) => Err(self),
+        }
+    }
+
     /// Copies borrowed bytes: the application's memory is no longer needed.
     pub fn keep(&mut self) {
         if let Bytes::Lent(pieces) = &self.0 {

@@ -269,7 +269,7 @@ pub trait Upcalls<T: Transport> {
     /// have the sender keep its payloads, and announce them.
     fn may_hold(&self, peer: PeerId, len: usize) -> bool;
 
-    /// The bytes of a peer's messages that wait here for receives, and the number of all its messages that do.
+    /// Bytes and number of a peer's messages that wait here for receives; announced ones count no bytes.
     fn held(&self, peer: PeerId) -> (usize, usize);
 
     /// Whether the core accepts more messages in this poll. If not, stop; nothing is lost.

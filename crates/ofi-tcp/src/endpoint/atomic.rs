@@ -20,6 +20,10 @@ use crate::wire::{MAX_SHORT_LEN, Order, Packet, Pieces, RemotePiece};
 /// Atomic operations that may wait for a connection.
 const EARLY: usize = 64;
 
+/// Operations that may wait for their answers, which are copies of up to [`MAX_PACKET_ATOMIC_LEN`] bytes at the peer.
+/// Two ends of which each owes the other too many copies would both stop to process packets.
+const FETCHES: usize = 1024;
+
 const _: () = assert!(2 * MAX_PACKET_ATOMIC_LEN <= MAX_SHORT_LEN, "operands and comparands fit a packet");
 
 /// The error of what C libfabric's end does not take.
@@ -46,6 +50,9 @@ impl TcpEndpoint {
         let remote = Pieces::new(out.remote.iter().map(convert)).ok_or(Error::new(Errno::EINVAL))?;
         let id = self.connection(out.peer)?;
         let Some(conn) = self.conn(id) else { return Err(Error::AGAIN) };
+        if out.executor.fetches() && conn.reads.len() + conn.atomics.len() >= FETCHES {
+            return Err(Error::AGAIN);
+        }
         let is_open = conn.phase == Phase::Ready;
         if is_open && !conn.takes_atomics() {
             return Err(not_ours("an atomic operation"));

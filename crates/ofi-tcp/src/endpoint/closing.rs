@@ -12,12 +12,12 @@ use ofi_core::sys::wait_readable;
 use ofi_core::transport::Payload;
 
 use super::TcpEndpoint;
-use crate::conn::Phase;
+use crate::conn::{Body, Conn, Phase, To};
 use crate::outgoing::{Lender, Stop};
 use crate::settings;
 use crate::sys::{self, Interest};
-use crate::wire::Identity;
 use crate::wire::cm::{CmKind, CmMessage};
+use crate::wire::{Identity, Packet};
 
 /// Lends nothing: the application has its memory back.
 struct Nobody<'a>(&'a Regions, &'a AuthKey);
@@ -87,9 +87,15 @@ impl TcpEndpoint {
             // Only copied data was reported as sent.
             return !conn.out.is_copied() || (conn.out.is_empty() && conn.atomics.is_empty());
         }
+        let is_over = if conn.keeps() {
+            serve(conn)
+        } else {
+            conn.socket.as_ref().is_none_or(|socket| drain(socket.as_fd()))
+        };
         let Some(socket) = &conn.socket else { return true };
-        if drain(socket.as_fd()) {
+        if is_over {
             self.ready.remove(socket); // it would end each wait
+            conn.announced.clear();
         }
         let mut lender = Nobody(&self.common.domain.regions, &self.common.auth);
         let mut vectors = std::mem::take(&mut self.common.vectors);
@@ -100,6 +106,7 @@ impl TcpEndpoint {
         vectors.clear();
         self.common.vectors = vectors;
         match stop {
+            Stop::Empty if conn.keeps() => false,
             Stop::Empty => {
                 // At once: the peer's answer to the end acknowledges everything. Without it the peer's host delays the
                 // acknowledgement of the last bytes by 40 ms and more.
@@ -169,6 +176,57 @@ fn drain(socket: BorrowedFd<'_>) -> bool {
         }
     }
     false
+}
+
+/// Sends the kept messages that a peer asks for, and discards everything else. Returns whether the peer sends no more.
+fn serve(conn: &mut Conn) -> bool {
+    let mut bytes = [0; 4096];
+    for _ in 0..1024 {
+        if !answer(conn) {
+            return true;
+        }
+        let Some(socket) = &conn.socket else { return true };
+        match sys::receive(socket.as_fd(), &mut bytes) {
+            Ok(0) => return true,
+            Ok(len) => conn.stash.extend_from_slice(&bytes[..len]),
+            Err(errno) => return !sys::is_full(errno),
+        }
+    }
+    false
+}
+
+/// Processes what has arrived, for [`serve`]. Returns whether it is packets.
+fn answer(conn: &mut Conn) -> bool {
+    let stash = std::mem::take(&mut conn.stash);
+    let mut rest = &stash[..];
+    loop {
+        if let Some(body) = &mut conn.body {
+            let len = body.left().min(rest.len());
+            body.at += len;
+            rest = &rest[len..];
+            if body.left() > 0 {
+                return true;
+            }
+            conn.body = None;
+        }
+        match Packet::parse(rest, conn.order) {
+            Ok(Some((packet, header))) => {
+                rest = &rest[header..];
+                if let Packet::Cts { number } = packet
+                    && let Some(own) = conn.announced.remove(&number)
+                    && own.kept.is_some()
+                {
+                    conn.begin_announced(number, &own);
+                }
+                conn.body = Some(Body { to: To::Nowhere, at: 0, len: packet.payload_len(), confirm: false });
+            }
+            Ok(None) => {
+                conn.stash.extend_from_slice(rest);
+                return true;
+            }
+            Err(_) => return false,
+        }
+    }
 }
 
 impl Drop for TcpEndpoint {

@@ -2,14 +2,17 @@
 //!
 //! Ends of this library tell each other in their connection messages how many bytes of messages they keep without
 //! receives, and count what they send unasked. Without credit a message is announced, whatever its length: then only
-//! its header waits. When receives have taken messages, their receiver grants as many bytes again, a quarter of the
-//! window at a time, or at once if the sender is out of credit.
+//! its header waits. When receives have taken messages, their receiver grants as many bytes again: three quarters
+//! of the window at a time, or at once if the sender is out of credit. A host that has closed its end answers a grant
+//! by a reset, so a grant is late rather than early, and none is sent to a peer that has said its end.
+
+use std::os::fd::AsFd;
 
 use ofi_core::transport::Upcalls;
 
 use super::TcpEndpoint;
-use crate::Tcp;
 use crate::wire::{Packet, charge};
+use crate::{Tcp, sys};
 
 impl TcpEndpoint {
     /// Grants anew what receives have taken.
@@ -21,9 +24,15 @@ impl TcpEndpoint {
             let Some(lane) = self.lanes.get(peer as usize) else { continue };
             // What the core keeps, among it headers of announced messages, and what is here.
             let (bytes, messages) = host.held(peer);
-            let kept = bytes as u64 + charge(0).saturating_mul(messages as u64) + lane.spooled as u64;
+            let kept = (bytes as u64)
+                .saturating_add(charge(0).saturating_mul(messages as u64))
+                .saturating_add(lane.spooled as u64);
             let free = conn.taken.saturating_sub(kept);
             if free >= conn.enough(window) {
+                if !conn.socket.as_ref().is_some_and(|socket| sys::is_open(socket.as_fd())) {
+                    conn.is_listed = false;
+                    continue;
+                }
                 conn.taken -= free;
                 conn.out.header(&Packet::Grant { bytes: free }, conn.order);
                 if !std::mem::replace(&mut conn.dirty, true) {

@@ -30,7 +30,7 @@ use rustc_hash::FxHashMap;
 use crate::common::{Common, EndpointCounts};
 use crate::conn::{Conn, Peer, Phase, Stall, To};
 use crate::op::{TcpOp, Token};
-use crate::outgoing::{Lender, Stop};
+use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::sys::{self, Found, Interest, Ready};
 use crate::taking::{At, EAGER, VECTORS};
 use crate::{Tcp, address, ports, settings};
@@ -294,7 +294,10 @@ impl TcpEndpoint {
         }
         match result {
             Err(errno) => self.lose(host, id, errno),
-            Ok(()) if stalled => self.stalled.push(id),
+            Ok(()) if stalled => {
+                self.stalled.push(id);
+                self.end_operations(host, id);
+            }
             Ok(()) => {}
         }
     }
@@ -349,7 +352,7 @@ impl TcpEndpoint {
                 Ok(got) => got,
                 Err(errno) if sys::is_full(errno) => {
                     conn.stash.extend_from_slice(&self.scratch[..kept]);
-                    return Ok(());
+                    return conn.broken.map_or(Ok(()), Err);
                 }
                 Err(errno) => return Err(errno),
             };
@@ -426,9 +429,37 @@ impl TcpEndpoint {
             *slot = Some(conn);
         }
         if let Stop::Failed(errno) = stop {
+            let errno = if errno.get() == libc::EPIPE { Errno::ECONNRESET } else { errno };
             // What the peer has sent before says more than this end's failure to send, and must not be lost.
+            let is_over = self.break_off(id, errno);
             self.read(host, id, false);
-            self.lose(host, id, if errno.get() == libc::EPIPE { Errno::ECONNRESET } else { errno });
+            if !is_over {
+                self.lose(host, id, errno);
+            }
+        }
+    }
+
+    /// Sends no more on a connection that is over for the kernel. It counts as lost when everything that has arrived
+    /// was taken. Returns whether it is over.
+    fn break_off(&mut self, id: SlotId, errno: Errno) -> bool {
+        let Some(conn) = self.conn(id) else { return false };
+        let is_open = conn.socket.as_ref().is_some_and(|socket| sys::is_connected(socket.as_fd()));
+        if is_open || errno != Errno::ECONNRESET {
+            return false;
+        }
+        (conn.out, conn.full, conn.broken) = (Outgoing::default(), true, Some(errno));
+        true
+    }
+
+    /// Ends the operations on a connection that is over, and whose last bytes wait for the application, possibly for
+    /// ever.
+    fn end_operations<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
+        let Some(conn) = self.conn(id) else { return };
+        if let (Some(errno), Some(peer), Some(Stall::Application)) = (conn.broken, conn.peer, conn.stalled) {
+            host.fail_outgoing(peer, errno);
+            if let Some(lane) = self.lanes.get_mut(peer as usize) {
+                lane.outstanding = 0;
+            }
         }
     }
 
@@ -437,6 +468,10 @@ impl TcpEndpoint {
             return Stop::Empty;
         };
         conn.dirty = false;
+        if conn.broken.is_some() {
+            conn.out = Outgoing::default();
+            return Stop::Full;
+        }
         if conn.out.is_empty() {
             conn.full = false;
             return Stop::Empty;

@@ -16,6 +16,9 @@ const COPIED: usize = 4 << 10;
 const WAITING: usize = 256 << 10;
 /// The maximum bytes of copies in a batch.
 const GATHERED: usize = 32 << 10;
+/// Reads that may wait for a peer. So each end owes the other fewer answers than those with which it stops to process
+/// packets: two ends that both stopped would never go on.
+const READS: usize = 1 << 15;
 /// Bytes of a tagged message's header with data: what `FI_TCP_MAX_SAVED_SIZE` counts, as in C.
 const TAGGED_HEADER: usize = 32;
 
@@ -54,11 +57,15 @@ impl TcpEndpoint {
         if is_asked_for {
             let free = (1..=254).find(|number| !conn.announced.contains_key(number));
             let number = free.ok_or(Error::AGAIN)?;
-            // SAFETY: the core lends the pieces of what it posts.
+            // SAFETY: the core lends the pieces of what it posts, of injected messages during this call.
             let payload = unsafe { Payload::new(out.pieces, out.len, out.flags) };
+            let (payload, kept) = match payload.into_owned() {
+                Ok(bytes) => (Payload::owned(Box::default()), Some(bytes)),
+                Err(lent) => (lent, None),
+            };
             let op = host.open(out.peer, out.ticket, TcpOp::Send { payload, confirm });
             conn.out.header(&Packet::Rts { number, tag, data, confirm, len: out.len as u64 }, conn.order);
-            conn.announced.insert(number, Announced { op, len: out.len, confirm });
+            conn.announced.insert(number, Announced { op, len: out.len, confirm, kept });
             self.lanes[out.peer as usize].outstanding += 1;
             self.common.counts.announced += 1;
             self.leave(host, id, &out.ticket, out.flags);
@@ -145,6 +152,9 @@ impl TcpEndpoint {
         }
         let Some(conn) = self.conn(id) else { return Err(Error::AGAIN) };
         if !out.write {
+            if conn.reads.len() >= READS {
+                return Err(Error::AGAIN);
+            }
             conn.out.header(&Packet::Read { remote }, conn.order);
             let op = host.open(out.peer, out.ticket, TcpOp::Read { pieces: out.pieces.into(), len: out.len });
             conn.reads.push_back(op);

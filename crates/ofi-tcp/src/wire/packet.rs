@@ -351,6 +351,21 @@ impl Packet {
         Ok(Some((packet, expected)))
     }
 
+    /// Bytes that follow the header.
+    pub fn payload_len(&self) -> usize {
+        match *self {
+            Self::Message { len, .. }
+            | Self::ReadAnswer { len }
+            | Self::Write { len, .. }
+            | Self::Data { len, .. }
+            | Self::Atomic { len, .. }
+            | Self::Note { len, .. } => len as usize,
+            // An announcement has the length of its message, which comes later.
+            Self::Rts { .. } => 0,
+            Self::Ack | Self::Read { .. } | Self::Cts { .. } | Self::Refusal { .. } | Self::Grant { .. } => 0,
+        }
+    }
+
     /// Appends the header. `count`: the packets that were sent before on this connection, modulo 256.
     pub fn encode(&self, order: Order, count: u8, to: &mut Vec<u8>) {
         let start = to.len();
