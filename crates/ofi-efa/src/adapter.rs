@@ -51,7 +51,8 @@ pub struct Packet {
     pub mark: Mark,
     /// The packet goes to the peer's queue pair for messages without headers ([`crate::peer::Peer::bare`]).
     pub bare: bool,
-    /// The packet is of an earlier life of the peer, or an earlier count of its messages: its loss affects no later one.
+    /// The packet is of an earlier life of the peer, or an earlier count of its messages: its loss affects no later
+    /// one.
     pub is_former: bool,
 }
 
@@ -303,8 +304,8 @@ impl Adapter {
         unsafe { self.post(WorkRequest { id, to, action }) };
     }
 
-    /// Makes the peer's packets in flight former ones ([`Packet::is_former`]) that complete nothing: its operations have
-    /// ended.
+    /// Makes the peer's packets in flight former ones ([`Packet::is_former`]) that complete nothing: its operations
+    /// have ended.
     #[cold]
     pub fn retire_all(&mut self, peer: PeerId) {
         self.change(peer, |packet, _| (packet.is_former, packet.mark) = (true, Mark::Nothing));

@@ -34,7 +34,7 @@ const PROBE: Duration = Duration::from_millis(500);
 /// How long a lost device may take to stop its accesses to memory.
 const RELEASE: Duration = Duration::from_secs(1);
 /// How often a thread that waits for a device without notifications polls it.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How long the device may use memory of ended operations before its queue pair is stopped.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -636,7 +636,7 @@ impl EfaEndpoint {
         let has_rest = |lane: &Peer| lane.ending.is_some() || lane.is_busy();
         let is_ending = self.lost.is_some() && self.lanes.iter().any(has_rest);
         let looks = self.common.adapter.fd().is_none() || is_ending;
-        let look = looks.then(|| now + LOOK);
+        let look = looks.then(|| now + POLL_INTERVAL);
         let wake = [rests, probe, look].into_iter().flatten().min();
         self.timer.set(wake.map(|at| at.saturating_duration_since(now)));
         Arm::Armed

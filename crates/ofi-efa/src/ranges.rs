@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::window::Misfit;
+/// A part does not fit the earlier parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Misfit;
 
 /// Maximum number of gaps between the parts. Devices deliver packets out of order, but all parts that a sender has
 /// under way at once are fewer.

@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::ranges::Ranges;
+use crate::ranges::{Misfit, Ranges};
 
 /// Limits in bytes of a peer's held messages. Above the first, this end asks the peer to pause. Above the second, it
 /// gives up the peer.
@@ -46,10 +46,6 @@ impl PartialMessage {
         }
     }
 }
-
-/// A part does not fit the earlier parts of its message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Misfit;
 
 /// Messages of one peer that wait for their turn.
 #[derive(Default)]

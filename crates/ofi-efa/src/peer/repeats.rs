@@ -2,13 +2,14 @@
 //!
 //! A device that got no acknowledgement cannot tell whether the packet arrived. What follows depends on the peer:
 //!
-//! - A peer of this library recognizes repeated packets: messages by their ids, accesses by their numbers, data by its
-//!   place. So a failed packet is sent again, one packet of the peer at a time, after pauses that grow, until it arrives
-//!   or the peer is given up. Nothing is lost, and operations do not learn of it.
-//! - A peer of C libfabric ends its process when a message is repeated. A lost message of one packet ends with an error,
-//!   and the peer is told to skip its id, if it understands that. Any other loss ends all operations with the peer.
-//! - An older endpoint of this library does not announce that it recognizes repeated packets
-//!   ([`Features::REPEATS`]), and is treated like one of C's. Its address may be inserted again, but it cannot begin anew.
+//! - A peer of this library recognizes repeated packets: messages by their ids, accesses by their numbers, data by
+//!   its place. So a failed packet is sent again, one packet of the peer at a time, after pauses that grow, until it
+//!   arrives or the peer is given up. Nothing is lost, and operations do not learn of it.
+//! - A peer of C libfabric ends its process when a message is repeated. A lost message of one packet ends with an
+//!   error, and the peer is told to skip its id, if it understands that. Any other loss ends all operations with the
+//!   peer.
+//! - An older endpoint of this library does not announce that it recognizes repeated packets ([`Features::REPEATS`]),
+//!   and is treated like one of C's. Its address may be inserted again, but it cannot begin anew.
 //! - A peer whose library is unknown is asked for its handshake first. That packet may be repeated for any peer.
 //! - Where packets have no headers, each ends alone.
 
@@ -31,8 +32,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_se
 /// How often a packet is sent again at least before the peer is given up.
 const ATTEMPTS: u32 = 3;
 /// How long a peer may be silent before it is given up. The time that the device waits for each packet comes on top.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a peer that was asked for its handshake, or for the answer to its RESTART, may take until it is asked again.
+const MAX_SILENCE: Duration = Duration::from_secs(5);
+/// How long a peer that was asked for its handshake, or to begin anew, may take until it is asked again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
 /// A pause that the completion of a packet ends.
 const UNTIL_COMPLETION: Duration = Duration::from_secs(3600);
@@ -139,7 +140,7 @@ impl Peer {
         }
         let since = *repeats.since.get_or_insert(now);
         // No queue pair has the peer's number and Q-Key, and none will.
-        let patience = if status == Status::NoDestination { Duration::ZERO } else { PATIENCE };
+        let patience = if status == Status::NoDestination { Duration::ZERO } else { MAX_SILENCE };
         if repeats.failures >= ATTEMPTS && now >= since + patience {
             self.lost();
         } else if repeats.under_way.is_none() && (is_repeat || self.rest.is_none()) {

@@ -1,10 +1,10 @@
 //! A peer that was given up, and whose address the application has inserted again.
 //!
-//! Both ends have forgotten what was under way, or one has and the other still waits, and messages are in flight. So two
-//! endpoints of this library agree to begin anew, with message ids from 0: one sends RESTART with the next round, and the
-//! other ends its operations, waits until its device has none of its packets, and answers. Until then the first one sends
-//! nothing else, and drops everything. If both begin, the higher round counts; if the rounds are equal, both requests
-//! count as one. Packets of before that the device reports as failed are not sent again.
+//! Both ends have forgotten what was under way, or one has and the other still waits, and messages are in flight. So
+//! two endpoints of this library agree to begin anew, with message ids from 0: one sends RESTART with the next round,
+//! and the other ends its operations, waits until its device has none of its packets, and answers. Until then the
+//! first one sends nothing else, and drops everything. If both begin, the higher round counts; if the rounds are
+//! equal, both requests count as one. Packets of before that the device reports as failed are not sent again.
 //!
 //! Peers of C libfabric forget a peer whose address is removed, and need no agreement.
 
@@ -26,7 +26,8 @@ impl Peer {
         let now = host.insertion(peer);
         self.dead.is_some_and(|errno| errno != Errno::ENODEV)
             && !self.is_replaced
-            && (self.knows_repeats() || self.is_own() != Some(true)) // older endpoints of this library cannot begin anew
+            // Older endpoints of this library cannot begin anew.
+            && (self.knows_repeats() || self.is_own() != Some(true))
             && now.is_some()
             && now != self.dead_since
     }
@@ -54,8 +55,8 @@ impl Peer {
         self.send_first(common, peer, word.bytes(), Awaited::Restart);
     }
 
-    /// Forgets what the peer has sent while it was unknown whether it begins anew. `false`: the device still writes some
-    /// of it to memory.
+    /// Forgets what the peer has sent while it was unknown whether it begins anew. `false`: the device still writes
+    /// some of it to memory.
     pub(super) fn forget_arrivals<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,

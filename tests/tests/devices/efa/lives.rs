@@ -1,5 +1,5 @@
-//! A peer that was given up and is there again, or whose messages are counted anew: nothing of before enters the new life
-//! (`ofi-efa/peer/restart.rs`, `peer/insertion.rs`).
+//! A peer that was given up and is there again, or whose messages are counted anew: nothing of before enters the new
+//! life (`ofi-efa/peer/restart.rs`, `peer/insertion.rs`).
 
 use ofi_efa::srd::Status;
 use ofi_efa::wire::{Control, Features, Form, Handshake, Message, Packet, RawAddress, parse};

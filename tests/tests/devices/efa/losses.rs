@@ -1,5 +1,5 @@
-//! Packets that the device reports as failed (`ofi-efa/peer/repeats.rs`, `peer/restart.rs`): an error for what was lost,
-//! then recovery; or a final error, until the address is inserted again.
+//! Packets that the device reports as failed (`ofi-efa/peer/repeats.rs`, `peer/restart.rs`): an error for what was
+//! lost, then recovery; or a final error, until the address is inserted again.
 
 use ofi_efa::srd::Status;
 use ofi_efa::wire::{
