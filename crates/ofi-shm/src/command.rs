@@ -36,8 +36,8 @@ pub const RMA_IOV_LIMIT: usize = 8;
 /// The maximum length of a read inside a reply, in bytes.
 pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
 
-/// From this length on a payload begins on a cache line (`docs/design-choices.md`). Shorter ones may not: they would take
-/// one line more.
+/// From this length on a payload begins on a cache line (`docs/design-choices.md`). Shorter ones may not: they would
+/// take one line more.
 pub const ALIGNED: usize = 192;
 
 /// Bytes of a body that stand before a payload of `len` bytes behind `words` words.

@@ -2,9 +2,10 @@
 //!
 //! A chunk is direct if every rail near the memory that leads to the peer has registered its dma-buf, and the peer is
 //! known to be on another host: within one, a rail may lead through shared memory, which the processor copies. A peer
-//! that has not named its host in the handle of its device memory is asked once per session; older agents do not answer. A NIC
-//! may still refuse the access: without RDMA at either end a provider copies with the processor. Then the chunk goes
-//! through the pool; after [`MAX_REFUSED_CHUNKS`] such chunks all chunks for that peer do, until its session ends.
+//! that has not named its host in the handle of its device memory is asked once per session; older agents do not
+//! answer. A NIC may still refuse the access: without RDMA at either end a provider copies with the processor. Then the
+//! chunk goes through the pool; after [`MAX_REFUSED_CHUNKS`] such chunks all chunks for that peer do, until its session
+//! ends.
 
 use std::collections::HashMap;
 

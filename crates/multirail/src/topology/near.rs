@@ -95,8 +95,8 @@ impl Topology {
         }
     }
 
-    /// The NIC, out of `nics` and not in `chosen`, that is nearest to those: the one that shares the lowest place in the
-    /// tree with one of them, and among equals the next by index, in a circle.
+    /// The NIC, out of `nics` and not in `chosen`, that is nearest to those: the one that shares the lowest place in
+    /// the tree with one of them, and among equals the next by index, in a circle.
     pub fn next_nearest(&self, nics: &[usize], chosen: &[usize]) -> Option<usize> {
         let depth = |at: usize| self.climb(at).count();
         let shared = |one: usize, other: usize| {

@@ -1,4 +1,5 @@
-//! A peer that SIGSTOP stops in the middle of its work: others go on beside it, and what is given up leaves memory alone.
+//! A peer that SIGSTOP stops in the middle of its work: others go on beside it, and what is given up leaves memory
+//! alone.
 
 use std::time::{Duration, Instant};
 
