@@ -155,10 +155,9 @@ impl Builder {
     /// The agent with these rails.
     fn assemble(self, rails: Vec<Rail>) -> Result<Agent> {
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
-        let domains = Arc::new(Domains::new(rails.len(), self.near.topology(rails.len()), self.dram_limit));
-        for rail in &rails {
-            domains.add(&rail.info, &rail.domain);
-        }
+        let (topology, sites) =
+            (self.near.topology(rails.len()), rails.iter().map(|rail| (&rail.info, &rail.domain)));
+        let domains = Arc::new(Domains::new(sites, topology, self.dram_limit));
         let most_leased = self.config.most_leased;
         let mut core = Core::new(&self.name, specs, self.config, Box::new(random));
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();

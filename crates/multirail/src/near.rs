@@ -12,7 +12,7 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use ofi::Info;
 use ofi::raw::Domain;
@@ -22,9 +22,9 @@ use crate::topology::{DramLimit, Place, Topology};
 /// A set of rails, a bit each.
 pub(crate) type RailSet = u64;
 
-/// The rails that regions register with. Rails may be added, up to the number for which it was made.
+/// The rails that regions register with.
 pub(crate) struct Domains {
-    slots: Box<[OnceLock<RailSite>]>,
+    sites: Box<[RailSite]>,
     topology: Option<Topology>,
     limit: DramLimit,
 }
@@ -36,37 +36,31 @@ struct RailSite {
 }
 
 impl Domains {
-    /// Room for `most` rails. Without a topology all rails are near all memory.
-    pub(crate) fn new(most: usize, topology: Option<Topology>, limit: DramLimit) -> Self {
-        Self { slots: (0..most).map(|_| OnceLock::new()).collect(), topology, limit }
-    }
-
-    /// Adds the next rail. Rails are added by one thread at a time, in their order.
-    pub(crate) fn add(&self, info: &Info, domain: &Arc<dyn Domain>) {
-        let nic = self.topology.as_ref().and_then(|topology| topology.nic_of(info));
-        if let Some(slot) = self.slots.get(self.count()) {
-            let _ = slot.set(RailSite { domain: Arc::clone(domain), nic });
-        }
-    }
-
-    /// The maximum number of rails.
-    pub(crate) fn most(&self) -> usize {
-        self.slots.len()
+    /// The domains of these rails, in their order. Without a topology all rails are near all memory.
+    pub(crate) fn new<'a>(
+        rails: impl IntoIterator<Item = (&'a Info, &'a Arc<dyn Domain>)>,
+        topology: Option<Topology>,
+        limit: DramLimit,
+    ) -> Self {
+        let site = |(info, domain): (&Info, &Arc<dyn Domain>)| RailSite {
+            domain: Arc::clone(domain),
+            nic: topology.as_ref().and_then(|topology| topology.nic_of(info)),
+        };
+        Self { sites: rails.into_iter().map(site).collect(), topology, limit }
     }
 
     /// The number of rails.
     pub(crate) fn count(&self) -> usize {
-        self.slots.iter().take_while(|slot| slot.get().is_some()).count()
+        self.sites.len()
     }
 
     pub(crate) fn get(&self, rail: usize) -> Option<&Arc<dyn Domain>> {
-        self.slots.get(rail)?.get().map(|site| &site.domain)
+        self.sites.get(rail).map(|site| &site.domain)
     }
 
     /// The rail with this domain.
     pub(crate) fn rail_of(&self, domain: &Arc<dyn Domain>) -> Option<usize> {
-        let is_it = |site: &RailSite| Arc::ptr_eq(&site.domain, domain);
-        self.slots.iter().map_while(OnceLock::get).position(is_it)
+        self.sites.iter().position(|site| Arc::ptr_eq(&site.domain, domain))
     }
 
     /// Whether it matters where memory is.
@@ -86,20 +80,19 @@ impl Domains {
 
     /// The rails near memory at a place; all of them if it is unknown.
     pub(crate) fn near(&self, place: Option<Place>) -> RailSet {
-        let sites: Vec<Option<usize>> = self.slots.iter().map_while(|slot| Some(slot.get()?.nic)).collect();
-        let all = sites.iter().enumerate().fold(0, |all, (rail, _)| all | bit(rail));
+        let all = (0..self.count()).fold(0, |all, rail| all | bit(rail));
         let (Some(topology), Some(place)) = (self.topology.as_ref().filter(|_| self.chooses()), place) else {
             return all;
         };
-        let nics: Vec<usize> = sites.iter().copied().flatten().collect();
+        let nics: Vec<usize> = self.sites.iter().filter_map(|site| site.nic).collect();
         // No turn among equals: rails are paired by their order, so both ends should choose the same ones.
         let mut chosen = topology.near(&nics, place, self.limit, 0).nics;
         let rails = |chosen: &[usize]| {
-            let is_near = |nic: &Option<usize>| nic.is_none_or(|nic| chosen.contains(&nic));
-            let near = sites.iter().enumerate().filter(|(_, nic)| is_near(nic));
+            let is_near = |site: &RailSite| site.nic.is_none_or(|nic| chosen.contains(&nic));
+            let near = self.sites.iter().enumerate().filter(|(_, site)| is_near(site));
             near.fold(0, |set, (rail, _)| set | bit(rail))
         };
-        let of_nics = |chosen: &[usize]| sites.iter().flatten().filter(|nic| chosen.contains(nic)).count();
+        let of_nics = |chosen: &[usize]| nics.iter().filter(|nic| chosen.contains(nic)).count();
         while of_nics(&chosen) < 2 {
             let Some(next) = topology.next_nearest(&nics, &chosen) else { break };
             chosen.push(next);

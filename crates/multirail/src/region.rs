@@ -80,8 +80,8 @@ pub(crate) struct Inner {
     free: unsafe fn(RawBuffer),
     rails: Box<[Registration]>,
     domains: Arc<Domains>,
-    /// The rails near the memory, and the number of rails when they were chosen.
-    near: Mutex<Option<(usize, RailSet)>>,
+    /// The rails near the memory, once that was asked.
+    near: OnceLock<RailSet>,
     /// Rails on which peers have been given keys.
     keyed: AtomicU64,
     /// Serialises accesses of this process. It does not affect rails and peers.
@@ -140,7 +140,7 @@ impl Inner {
     }
 
     fn at(id: u64, addr: *mut u8, len: usize, domains: &Arc<Domains>) -> Self {
-        let rails = (0..domains.most()).map(|_| OnceLock::new()).collect();
+        let rails = (0..domains.count()).map(|_| OnceLock::new()).collect();
         Self {
             id,
             addr,
@@ -149,7 +149,7 @@ impl Inner {
             free: |_| {},
             rails,
             domains: Arc::clone(domains),
-            near: Mutex::default(),
+            near: OnceLock::new(),
             keyed: AtomicU64::new(0),
             local: RwLock::new(()),
             device: None,
@@ -188,7 +188,7 @@ impl Inner {
     #[cfg(test)]
     pub(crate) fn on_device(id: u64, at: u64, len: usize, device: Arc<dyn Device>) -> Self {
         let addr = std::ptr::without_provenance_mut(at as usize);
-        let mut inner = Self::at(id, addr, len, &Arc::new(Domains::new(0, None, DramLimit::default())));
+        let mut inner = Self::at(id, addr, len, &Arc::new(Domains::new([], None, DramLimit::default())));
         inner.device = Some(device);
         inner
     }
@@ -230,18 +230,9 @@ impl Inner {
         })
     }
 
-    /// The rails near the memory, which are chosen anew when rails were added.
+    /// The rails near the memory, as the first call finds them.
     pub(crate) fn near(&self) -> RailSet {
-        let count = self.domains.count();
-        let mut near = self.near.lock().unwrap_or_else(PoisonError::into_inner);
-        match *near {
-            Some((chosen_of, set)) if chosen_of == count => set,
-            _ => {
-                let set = self.domains.near(self.place());
-                *near = Some((count, set));
-                set
-            }
-        }
+        *self.near.get_or_init(|| self.domains.near(self.place()))
     }
 
     /// Whether some rails are nearer than others.

@@ -5,18 +5,24 @@ use crate::fake_sys::FakeSys;
 
 /// An agent on a machine of this description, with a rail on each RDMA device.
 fn machine(description: &str, limit: DramLimit) -> Domains {
+    machine_with(description, limit, false)
+}
+
+/// The same, with a rail of all addresses behind those if `has_other` is set.
+fn machine_with(description: &str, limit: DramLimit, has_other: bool) -> Domains {
     let topology = Topology::read(FakeSys::new(description).path()).unwrap();
     let names: Vec<String> =
         topology.usual_nics().iter().map(|&nic| topology.nics()[nic].name.clone()).collect();
-    let domains = Domains::new(names.len() + 1, Some(topology), limit);
     let info = crate::rail::infos(&ofi::Hints::new().provider("shm")).unwrap().remove(0);
     let domain = ofi::open_fabric(&info).unwrap().open_domain(&info).unwrap();
-    for name in names {
+    let named = |name: String| {
         let mut info = info.clone();
         info.domain_attr.name = name;
-        domains.add(&info, &domain);
-    }
-    domains
+        info
+    };
+    let other = has_other.then(Info::default);
+    let infos: Vec<Info> = names.into_iter().map(named).chain(other).collect();
+    Domains::new(infos.iter().map(|info| (info, &domain)), Some(topology), limit)
 }
 
 macro_rules! machine {
@@ -70,9 +76,7 @@ fn two_rails_and_rails_without_a_nic_serve_all_memory() {
     assert_eq!(pair.near(Some(Place::Numa(0))), 0b11);
     let laptop = machine!("laptop");
     assert!(gpus(&laptop).into_iter().all(|near| near == laptop.near(None)));
-    // A rail of all addresses beside those of p5, added later.
-    let p5 = machine!("p5");
-    let domain = Arc::clone(p5.get(0).unwrap());
-    p5.add(&Info::default(), &domain);
+    let description = include_str!("../../tests/topology/machines/p5.txt");
+    let p5 = machine_with(description, DramLimit::Measured, true);
     assert_eq!(gpus(&p5)[1], 1 << 32 | 0b1111_0000);
 }

@@ -259,7 +259,7 @@ mod tests {
     fn served() -> (Served, Vec<Arc<Region>>, Copies) {
         let copies = Arc::default();
         let device: Arc<dyn Device> = Arc::new(Endless(Arc::clone(&copies)));
-        let domains: Arc<Domains> = Arc::new(Domains::new(0, None, crate::topology::DramLimit::default()));
+        let domains: Arc<Domains> = Arc::new(Domains::new([], None, crate::topology::DramLimit::default()));
         let [host, window] = [LEN, WINDOW].map(|len| device.pinned(len as usize).unwrap());
         let window = Arc::new(Region::pinned(new_number().unwrap(), window, &domains));
         let all = vec![
