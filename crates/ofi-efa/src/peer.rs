@@ -452,7 +452,7 @@ impl Peer {
                 self.rest(common, peer);
             }
             Status::NotReady => common.adapter.give_slot(packet.slot),
-            _ if packet.is_former => self.lose_former(common, host, packet, status),
+            _ if packet.is_former => self.lose_packet(common, host, packet, status),
             _ => self.failed(common, host, packet, status),
         }
         if self.dead.is_some() {

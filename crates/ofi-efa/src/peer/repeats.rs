@@ -91,12 +91,11 @@ impl Peer {
         packet: Packet,
         status: Status,
     ) {
-        common.counts.failed += 1;
         tracing::debug!(target: "ofi::efa::ep_data", ?status, to = ?self.address, "a packet did not arrive");
         if common.direct || packet.bare {
-            common.adapter.give_slot(packet.slot);
-            return self.lose_alone(common, host, packet.peer, packet.mark, status);
+            return self.lose_packet(common, host, packet, status);
         }
+        common.counts.failed += 1;
         self.keep(common, packet, status);
         self.sort(common, host, packet.peer);
     }
@@ -379,9 +378,10 @@ impl Peer {
         is_own && meaning(unsafe { &*common.adapter.content(packet) }, self.features).may_repeat()
     }
 
-    /// Ends what was lost with a former packet ([`Packet::is_former`]).
+    /// Ends what was lost with a packet that is not sent again: one of an earlier life of the peer
+    /// ([`Packet::is_former`]), or one without headers.
     #[cold]
-    pub(super) fn lose_former<H: Upcalls<Efa>>(
+    pub(super) fn lose_packet<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
