@@ -35,7 +35,7 @@ mod shared_receive;
 mod strangers;
 
 use limits::{bounded, sized};
-use link::cut;
+use link::{cut, outlast};
 use loss::victim;
 use safe::{served, waited};
 use strangers::{asker, caller};
@@ -47,7 +47,7 @@ mod suite;
 #[macro_use]
 mod verbs_suite;
 
-ofi_testkit::roles!(victim, caller, bounded, served, waited, sized, asker, cut);
+ofi_testkit::roles!(victim, caller, bounded, served, waited, sized, asker, cut, outlast);
 
 /// Reliable datagram endpoints with IPv4 addresses; every byte goes over the device.
 struct VerbsPair;

@@ -155,8 +155,9 @@ fn a_port_that_goes_down_and_comes_up_is_counted_and_offered_again() {
     assert_eq!([&pair.a, &pair.b].map(|side| side.statistic("verbs_connections")), [1, 1]);
 }
 
-#[test]
-fn what_is_under_way_on_a_wire_that_stays_down_fails_and_the_next_use_connects() {
+/// Loses what is under way on a wire that stays down, fails to connect over it, and connects over the mended wire.
+/// Says when it has done each.
+pub fn outlast(line: &mut Line, _: &[String]) {
     let (wire, pair) = (Wire::take(), pair());
     let sides = [&pair.a, &pair.b];
     let (from, there) = (Memory::patterned(1 << 18, 3), Memory::new(1 << 18));
@@ -177,10 +178,11 @@ fn what_is_under_way_on_a_wire_that_stays_down_fails_and_the_next_use_connects()
         let error = wait::drive_for(BOUND, &sides, "a failure", || side.next_of(context)).failed();
         assert!(matches!(error.err, Errno::ECONNABORTED | Errno::ECONNRESET), "{context}: {error:?}");
     }
-    // While it is down, another attempt fails too.
+    line.say("lost");
     pair.post(|| pair.a.out(pair.to_b, from.slice(..64)).context(7).send());
     let error = wait::drive_for(BOUND, &sides, "a failure", || pair.a.next_of(7)).failed();
     assert!(matches!(error.err, Errno::ETIMEDOUT | Errno::EHOSTUNREACH), "{error:?}");
+    line.say("not connected");
     wire.mend();
     let traffic = Traffic::to(&pair.b);
     traffic.send(&sides, pair.to_b, 0..Traffic::COUNT);
@@ -189,6 +191,18 @@ fn what_is_under_way_on_a_wire_that_stays_down_fails_and_the_next_use_connects()
     pair.post(|| pair.a.out(pair.to_b, &from).context(1).write(&[remote(&region)]));
     pair.drive("a write", || pair.a.next_of(1)).done();
     there.check(1 << 18, 3);
+    line.say("connected");
+}
+
+/// The time for a connection is a setting, so another process has it.
+#[test]
+fn what_is_under_way_on_a_wire_that_stays_down_fails_and_the_next_use_connects() {
+    let _wire = Wire::take(); // the child's is another
+    let mut child = Child::start_with("outlast", &[], &[("FI_VERBS_CONNECT_TIMEOUT_MS", "8000")]);
+    for said in ["lost", "not connected", "connected"] {
+        child.line.expect(said);
+    }
+    child.finish();
 }
 
 /// Prints the outcome of operations over a cut link, of reliable datagrams and of a connected endpoint. Both wait as
