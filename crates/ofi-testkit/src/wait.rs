@@ -17,7 +17,7 @@ pub fn drive<T>(sides: &[&TestEndpoint], what: &str, ready: impl FnMut() -> Opti
     drive_for(BOUND, sides, what, ready)
 }
 
-/// As [`drive`], with a bound of its own.
+/// As [`drive`], with a bound of its own. Time for which this thread had no processor does not count.
 #[track_caller]
 pub fn drive_for<T>(
     bound: Duration,
@@ -26,18 +26,49 @@ pub fn drive_for<T>(
     mut ready: impl FnMut() -> Option<T>,
 ) -> T {
     let start = Instant::now();
+    let mut starved = Starvation::default();
     loop {
         sides.iter().for_each(|side| side.poll());
         if let Some(value) = ready() {
             return value;
         }
-        if start.elapsed() > bound {
+        if starved.exceeds(start.elapsed(), bound) {
             let report: Vec<String> = sides.iter().map(|side| side.report()).collect();
             panic!("waited {:?} for {what}\n{}", start.elapsed(), report.join("\n"));
         }
         // The other side may be another process on the same core.
         std::thread::yield_now();
     }
+}
+
+/// The time for which a waiting thread was ready, but had no processor. On a busy machine a slow thread is not a hung
+/// one, so this time does not count, up to four times the limit.
+#[derive(Default)]
+struct Starvation {
+    /// The thread's time without a processor, early in the wait.
+    before: Option<Duration>,
+}
+
+impl Starvation {
+    /// Whether a wait of `elapsed` is longer than `bound`.
+    fn exceeds(&mut self, elapsed: Duration, bound: Duration) -> bool {
+        // Most waits end before the first reading.
+        if self.before.is_none() && elapsed > bound / 16 {
+            self.before = Some(unserved());
+        }
+        if elapsed <= bound {
+            return false;
+        }
+        elapsed > 4 * bound
+            || elapsed.saturating_sub(unserved().saturating_sub(self.before.unwrap_or_default())) > bound
+    }
+}
+
+/// The time since this thread's start for which it was ready, but had no processor; zero where the kernel does not say.
+fn unserved() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').nth(1).and_then(|word| word.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
 }
 
 /// Waits for an event that needs no progress of ours.
@@ -94,4 +125,21 @@ pub fn readable(fd: RawFd, timeout: Duration) -> bool {
     // SAFETY: `set` was made above.
     unsafe { libc::close(set) };
     found == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_time_without_a_processor_extends_a_wait() {
+        let bound = Duration::from_millis(100);
+        let mut idle = Starvation::default();
+        assert!(!idle.exceeds(bound / 2, bound));
+        // This thread has not waited for a processor since, or not for an hour.
+        assert!(idle.exceeds(Duration::from_secs(3600), bound));
+        // As if the thread had had no processor since the beginning of the wait.
+        let mut starved = Starvation { before: Some(Duration::ZERO) };
+        assert!(starved.exceeds(4 * bound + Duration::from_millis(1), bound), "four times the limit at most");
+    }
 }
