@@ -13,6 +13,8 @@ use super::memory::{Memory, fill, wrong};
 use crate::failure::{Failure, Result};
 use crate::output;
 
+/// Time for the first word of the first connection, which may be a probe.
+const FIRST_WORD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval of checks of the connections.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum memory that a target allocates for one initiator, in bytes.
@@ -35,8 +37,7 @@ pub(super) fn run(address: &str, list: Option<&List>) -> Result<()> {
     let listed = list.map(|list| list.enter(local)).transpose()?;
     // The first initiator announces the total number. The wait for it is not bounded; the others connect at the same
     // time.
-    let (stream, _) = listener.accept().map_err(system)?;
-    let mut meeting = Meeting::of(stream)?;
+    let mut meeting = Meeting::of(first(&listener).map_err(system)?)?;
     let first = opening(&mut meeting)?;
     let agent = agent(&first.name, &first.rails)?;
     let mut guests = vec![admit(&agent, meeting, &first)?];
@@ -67,6 +68,17 @@ fn opening(meeting: &mut Meeting) -> Result<Opening> {
         return Err(Failure::Peer(format!("{initiators} initiators; 1 to {MAX_INITIATORS} are served")));
     }
     Ok(opening)
+}
+
+/// The first connection over which something is said. Probes of load balancers and kubelets say nothing.
+fn first(listener: &TcpListener) -> std::io::Result<TcpStream> {
+    loop {
+        let (stream, _) = listener.accept()?;
+        stream.set_read_timeout(Some(FIRST_WORD_TIMEOUT))?;
+        if matches!(stream.peek(&mut [0]), Ok(1..)) {
+            return Ok(stream);
+        }
+    }
 }
 
 /// The next connection. The initiators of a run connect together, so the wait is bounded.

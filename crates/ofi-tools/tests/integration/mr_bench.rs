@@ -1,5 +1,7 @@
 //! `mr-bench` with its own target, in both directions, with every byte compared.
 
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -142,6 +144,23 @@ fn targets_and_initiators_meet_in_etcd() {
     }
     // Targets that work with an initiator or have ended are no longer listed.
     assert!(!server.ask("kv/range", r#"{"key":"Lw==","range_end":"MA=="}"#).contains("kvs"));
+}
+
+/// A probe of a load balancer or a kubelet connects and closes.
+#[test]
+fn a_connection_that_says_nothing_does_not_end_a_target() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mr-bench"));
+    command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut target = command.spawn().unwrap();
+    let mut address = String::new();
+    BufReader::new(target.stdout.as_mut().unwrap()).read_line(&mut address).unwrap();
+    for _ in 0..3 {
+        drop(TcpStream::connect(address.trim()).unwrap());
+    }
+    let json = rows(&["--sizes", "64K", "--batches", "1", address.trim()]);
+    assert_eq!(json["rows"].as_array().unwrap().len(), 2, "{json}");
+    let output = target.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
