@@ -104,7 +104,8 @@ pub fn locked() -> Check {
         Ok(()) => Check::good(NAME, EFFECT, format!("{} MiB were locked", LOCKED >> 20)),
         Err(error) => {
             let change = "ulimit -l unlimited; memlock in /etc/security/limits.conf, LimitMEMLOCK=infinity in a systemd \
-                          unit, or --ulimit memlock=-1 for a container";
+                          unit, --ulimit memlock=-1 for a container, or capability IPC_LOCK for a pod (without a user \
+                          namespace, in which the kernel ignores it)";
             Check::lacking(NAME, EFFECT, format!("{} MiB cannot be locked: {error}", LOCKED >> 20), change)
         }
     }

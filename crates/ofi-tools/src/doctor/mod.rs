@@ -8,6 +8,7 @@ mod devices;
 #[allow(unsafe_code)]
 mod ethtool;
 mod files;
+mod gpu;
 mod memory;
 mod network;
 mod offloads;
@@ -63,6 +64,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 fn all(files: &Files) -> Vec<Check> {
     vec![
         devices::infiniband(files),
+        devices::interfaces(files),
+        gpu::direct(files),
         processor::cores(),
         memory::single_copies(files),
         network::buffers(files),

@@ -95,6 +95,71 @@ fn devices_and_governors_are_read_below_the_root() {
     fs::remove_dir_all(root).unwrap();
 }
 
+/// A pod that has the device, but not the network interface by which others reach it.
+#[test]
+fn the_interface_of_an_rdma_port_is_looked_for_in_this_namespace() {
+    let root = root("interfaces");
+    let arguments = format!("--json --root {}", root.display());
+    let ports = "sys/class/infiniband/mlx5_0/ports/1";
+    write(&root, &format!("{ports}/link_layer"), "InfiniBand\n");
+    assert_eq!(check(&json(&after("", &arguments)), "rdma-interfaces")["state"], "unknown");
+
+    write(&root, &format!("{ports}/link_layer"), "Ethernet\n");
+    write(&root, &format!("{ports}/gid_attrs/ndevs/0"), "ens1f0np0\n");
+    write(&root, &format!("{ports}/gid_attrs/ndevs/1"), "ens1f0np0\n");
+    let report = json(&after("", &arguments));
+    let found = check(&report, "rdma-interfaces");
+    assert_eq!(found["state"], "lacking");
+    assert_eq!(found["found"], "in another network namespace: mlx5_0/1 (ens1f0np0)");
+    assert!(found["change"].as_str().unwrap().contains("hostNetwork"), "{found}");
+
+    write(&root, "sys/class/net/ens1f0np0/address", "02:00:00:00:00:01\n");
+    let report = json(&after("", &arguments));
+    assert_eq!(check(&report, "rdma-interfaces")["state"], "good");
+    assert_eq!(check(&report, "rdma-interfaces")["found"], "mlx5_0/1 (ens1f0np0)");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn gpu_memory_is_reached_by_dma_buf_or_by_peer_memory() {
+    let root = root("gpu");
+    let arguments = format!("--json --root {}", root.display());
+    let state = || {
+        let report = json(&after("", &arguments));
+        let found = check(&report, "gpu-direct");
+        (found["state"].as_str().unwrap().to_string(), found["found"].as_str().unwrap().to_string())
+    };
+    let expect = |state_wanted: &str, text: &str| {
+        let (state, found) = state();
+        assert_eq!(state, state_wanted, "{found}");
+        assert!(found.contains(text), "{found}");
+    };
+    write(&root, "sys/class/infiniband/rdmap0s6/node_type", "1");
+    // The bridge and the audio function are no GPUs.
+    for (device, vendor, class) in [("00:00.0", "0x8086", "0x060000"), ("01:00.1", "0x10de", "0x040300")] {
+        write(&root, &format!("sys/bus/pci/devices/0000:{device}/vendor"), &format!("{vendor}\n"));
+        write(&root, &format!("sys/bus/pci/devices/0000:{device}/class"), &format!("{class}\n"));
+    }
+    expect("unknown", "no NVIDIA GPU");
+    write(&root, "sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n");
+    write(&root, "sys/bus/pci/devices/0000:01:00.0/class", "0x030200\n");
+    expect("lacking", "no driver is visible");
+    write(&root, "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.1\n");
+    write(&root, "dev/nvidiactl", "");
+    expect("lacking", "no /dev/nvidia*");
+    write(&root, "dev/nvidia0", "");
+    expect("lacking", "export no dma-buf");
+    write(&root, "sys/module/nvidia_peermem/refcnt", "0\n");
+    expect("good", "nvidia_peermem");
+    write(
+        &root,
+        "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.1\n",
+    );
+    expect("good", "dma-bufs");
+    fs::remove_dir_all(root).unwrap();
+}
+
 #[test]
 fn a_page_for_people_says_what_to_change_in_order_and_what_is_good() {
     let output = after("ulimit -n 256;", "");
