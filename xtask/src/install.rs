@@ -27,7 +27,8 @@ pub struct Options {
     /// The programs ofi, fi_* and mr-*, with man pages and completions.
     #[arg(long)]
     programs: bool,
-    /// The media layer: libmxl.so.1, libmxl-fabrics.so.1, their headers, pkg-config files, programs and systemd units.
+    /// The media layer: libmxl.so.1, libmxl-fabrics.so.1, their headers, pkg-config files and systemd units, and the
+    /// programs mxl-*, with man pages and completions.
     #[arg(long)]
     mxl: bool,
     /// libplugin_OFI.so, our backend for NVIDIA's NIXL, in `lib/nixl`.
@@ -267,8 +268,8 @@ pub fn into(built: &Built, to: &Places) -> Result<(), String> {
         programs.extend(mxl::TOOLS);
     }
     links(&built.folder.join("ofi-programs"), &to.bin, &programs)?;
-    if has(Part::Programs) {
-        pages(&to.bin.join("ofi"), &built.folder.join("pages"), &to.share)?;
+    if !programs.is_empty() {
+        pages(&built.folder, &to.share, &programs)?;
     }
     if has(Part::Nixl) {
         let folder = to.lib.join(NIXL);
@@ -296,10 +297,11 @@ fn links(file: &Path, bin: &Path, names: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// Installs man pages and completions where each shell looks for them.
-fn pages(ofi: &Path, work: &Path, share: &Path) -> Result<(), String> {
-    let _ = fs::remove_dir_all(work);
-    run(command(ofi).arg("pages").arg(work))?;
+/// Installs man pages and completions of programs where each shell looks for them.
+fn pages(built: &Path, share: &Path, programs: &[&str]) -> Result<(), String> {
+    let work = built.join("pages");
+    let _ = fs::remove_dir_all(&work);
+    run(command(built.join("ofi-programs")).arg("pages").arg(&work))?;
     let places = [
         ("man/man1", "man/man1"),
         ("bash", "bash-completion/completions"),
@@ -313,10 +315,18 @@ fn pages(ofi: &Path, work: &Path, share: &Path) -> Result<(), String> {
         for entry in entries.flatten() {
             // bash looks for a file with the program's name.
             let name = entry.file_name().to_string_lossy().trim_end_matches(".bash").to_string();
-            copy(&entry.path(), &to.join(name))?;
+            if programs.iter().any(|program| is_of(&name, program)) {
+                copy(&entry.path(), &to.join(name))?;
+            }
         }
     }
     Ok(())
+}
+
+/// Whether a man page or a completion belongs to a program: `ofi.1`, `ofi-cp-get.1`, `_ofi` and `ofi.fish` to `ofi`.
+fn is_of(name: &str, program: &str) -> bool {
+    let rest = name.trim_start_matches('_').strip_prefix(program);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '-']))
 }
 
 /// Creates a folder of an installation.

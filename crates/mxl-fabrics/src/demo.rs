@@ -79,6 +79,11 @@ struct Options {
     quiet: bool,
 }
 
+/// The command line, for its man page and completions.
+pub fn command() -> clap::Command {
+    <Options as clap::CommandFactory>::command()
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
     let run = |options: &Options| if options.initiator { send(options) } else { receive::receive(options) };

@@ -10,4 +10,4 @@ mod roles;
 pub mod wire;
 
 #[cfg(feature = "programs")]
-pub use roles::main;
+pub use roles::{command, main};

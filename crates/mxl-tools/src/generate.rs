@@ -91,6 +91,11 @@ fn rate(text: &str) -> std::result::Result<Rational, String> {
     if rate.is_positive() { Ok(rate.reduced()) } else { Err(String::from("a rate must be above 0")) }
 }
 
+/// The command line, for its man page and completions.
+pub fn command() -> clap::Command {
+    <Options as clap::CommandFactory>::command()
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
     failure::main("mxl-generate", run)

@@ -45,6 +45,11 @@ struct Options {
     json: bool,
 }
 
+/// The command line, for its man page and completions.
+pub fn command() -> clap::Command {
+    <Options as clap::CommandFactory>::command()
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
     failure::main("mxl-view", run)

@@ -1,11 +1,13 @@
 //! Every program in one file: `ofi`, `fi_info`, `mxl-info` and the others. The file has a link for each name, and runs
 //! the program that it is called by. Linking is most of the work of a release build, and this way it is done once.
 //!
+//! By its own name, `ofi-programs pages DIR` writes the man pages and completions of all programs.
+//!
 //! The links are hard ones: a program that starts itself again does so by its path (`/proc/self/exe`), which for a hard
 //! link has the program's name.
 #![forbid(unsafe_code)]
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -29,13 +31,43 @@ const PROGRAMS: [Program; 14] = [
     ("mxl-bench", mxl_fabrics::bench::main),
 ];
 
+/// The command lines of all programs.
+fn commands() -> Vec<clap::Command> {
+    let mut commands = ofi_tools::cli::commands();
+    commands.extend([
+        mxl_tools::info::command(),
+        mxl_tools::generate::command(),
+        mxl_tools::view::command(),
+        mxl_fabrics::list::command(),
+        mxl_fabrics::demo::command(),
+        mxl_fabrics::gateway::command(),
+        mxl_fabrics::bench::command(),
+    ]);
+    commands
+}
+
 fn main() -> ExitCode {
     // The name of the call; where a caller gave it another one (`exec -a`), that of the file.
     let called = std::env::args_os().next().map(PathBuf::from);
     let candidates = [called, std::env::current_exe().ok()];
     match candidates.iter().flatten().find_map(|path| named(path)) {
         Some((_, program)) => program(),
-        None => {
+        None => own(&std::env::args_os().skip(1).collect::<Vec<_>>()),
+    }
+}
+
+/// The command line of the file by its own name.
+fn own(arguments: &[OsString]) -> ExitCode {
+    match arguments {
+        [word, dir] if word == "pages" => {
+            let dir = Path::new(dir);
+            if let Err(error) = ofi_tools::cli::write_pages(dir, &commands()) {
+                eprintln!("ofi-programs: writing below {}: {error}", dir.display());
+                return ExitCode::FAILURE;
+            }
+            ExitCode::SUCCESS
+        }
+        _ => {
             let names = PROGRAMS.map(|(name, _)| name).join(", ");
             eprintln!("ofi-programs: a link to this file runs the program that it is named after: {names}");
             ExitCode::from(2)

@@ -62,6 +62,23 @@ fn a_program_that_starts_itself_again_remains_that_program() {
 }
 
 #[test]
+fn every_program_has_a_man_page_and_completions() {
+    let folder = PathBuf::from(FILE).with_file_name(format!("pages-{}", std::process::id()));
+    let output = Command::new(FILE).arg("pages").arg(&folder).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    for name in NAMES {
+        for file in [format!("man/man1/{name}.1"), format!("bash/{name}.bash"), format!("fish/{name}.fish")] {
+            let page =
+                fs::read_to_string(folder.join(&file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            assert!(page.contains(name), "{file}");
+        }
+        assert!(folder.join(format!("zsh/_{name}")).exists(), "{name}");
+    }
+    assert!(folder.join("man/man1/mxl-gateway-mirror.1").exists());
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn another_name_lists_the_programs() {
     let output = Command::new(FILE).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

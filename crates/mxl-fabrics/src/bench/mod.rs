@@ -89,6 +89,11 @@ fn rate(text: &str) -> std::result::Result<Rational, String> {
     }
 }
 
+/// The command line, for its man page and completions.
+pub fn command() -> clap::Command {
+    <Options as clap::CommandFactory>::command()
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
     program::run("mxl-bench", run)

@@ -32,6 +32,11 @@ enum Role {
     List(list::Options),
 }
 
+/// The command line, for its man page and completions.
+pub fn command() -> clap::Command {
+    <Options as clap::CommandFactory>::command()
+}
+
 /// Runs the program.
 pub fn main() -> ExitCode {
     program::run("mxl-gateway", |options: &Options| match &options.role {

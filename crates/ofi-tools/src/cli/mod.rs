@@ -2,6 +2,8 @@
 
 mod pages;
 
+pub use pages::{commands, write_pages};
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};

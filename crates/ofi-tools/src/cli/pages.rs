@@ -17,9 +17,9 @@ pub struct Options {
     dir: PathBuf,
 }
 
-/// Every program.
-fn programs() -> [Command; 7] {
-    [
+/// The command lines of the programs of this crate.
+pub fn commands() -> Vec<Command> {
+    vec![
         super::Options::command(),
         info::Options::command(),
         pingpong::Options::command(),
@@ -36,22 +36,26 @@ fn programs() -> [Command; 7] {
 /// When a file cannot be written.
 pub fn write(options: &Options) -> Result<()> {
     let doing = |error| Failure::system(format!("writing below {}", options.dir.display()), error);
-    write_to(&options.dir).map_err(doing)
+    write_pages(&options.dir, &commands()).map_err(doing)
 }
 
-fn write_to(dir: &Path) -> io::Result<()> {
+/// Writes man pages and shell completions of programs: `man/man1`, `bash`, `zsh` and `fish` below `dir`.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn write_pages(dir: &Path, programs: &[Command]) -> io::Result<()> {
     let man = dir.join("man/man1");
     fs::create_dir_all(&man)?;
-    for program in programs() {
+    for program in programs {
         // With a page for each subcommand.
-        clap_mangen::generate_to(program, &man)?;
+        clap_mangen::generate_to(program.clone(), &man)?;
     }
     for (shell, name) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
         let folder = dir.join(name);
         fs::create_dir_all(&folder)?;
-        for mut program in programs() {
+        for program in programs {
             let name = program.get_name().to_string();
-            generate_to(shell, &mut program, name, &folder)?;
+            generate_to(shell, &mut program.clone(), name, &folder)?;
         }
     }
     Ok(())
@@ -63,11 +67,11 @@ mod tests {
 
     #[test]
     fn every_program_has_a_page_a_completion_and_a_sound_command_line() {
-        for program in programs() {
+        for program in commands() {
             program.debug_assert();
         }
         let dir = std::env::temp_dir().join(format!("ofi-pages-{}", std::process::id()));
-        write_to(&dir).unwrap();
+        write_pages(&dir, &commands()).unwrap();
         let text =
             |path: &str| fs::read_to_string(dir.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         for name in ["ofi", "fi_info", "fi_pingpong", "fi_dump", "fi_write_demo", "mr-topo", "mr-bench"] {
