@@ -117,6 +117,14 @@ pub fn run(report: &mut Report) {
         Ok(installed) => script(name, "tests/verbs/neighbours.sh", &[&installed.lib()]),
         Err(why) => not_run(name, why),
     });
+    let name = "addresses of devices beside C's, on soft-RoCE";
+    report.add_retried(name, || match library()? {
+        Ok(installed) => {
+            let tests = program("ofi-tests", "verbs", Some("verbs"))?;
+            script(name, "tests/verbs/addresses.sh", &[&installed.lib(), Path::new(&tests)])
+        }
+        Err(why) => not_run(name, why),
+    });
     let name = "Open MPI over verbs, on soft-RoCE";
     report.add_retried(name, || {
         if !capi::has_open_mpi() {
