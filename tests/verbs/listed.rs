@@ -1,6 +1,6 @@
 //! Every address that getinfo lists serves endpoints of every type, whatever network it is of: listening, enabling, a
-//! message. In the guest of `cargo xtask vm` set `FI_VERBS_IFACE=roce0`: the wire's routes lead from each of its ends
-//! to the other one alone. VLANs and further addresses may be added before.
+//! message. In the guest of `cargo xtask vm` set `FI_VERBS_IFACE=roce`: the wire's routes lead from each of its ends to
+//! the other one alone. `addresses.sh` adds a VLAN and a further address before.
 
 use std::net::SocketAddr;
 

@@ -70,10 +70,13 @@ pub struct Listing {
 /// `FI_VERBS_IFACE`.
 pub fn list(addresses: &[HostAddress], ports: &[PortTable], devices: &str, interfaces: &str) -> Listing {
     let mut listing = Listing::default();
+    let is_whole = |name: &str| addresses.iter().any(|address| address.interface == name);
     for address in addresses {
         let Some((port, bound)) = address.bound.filter(|_| !is_of_link(address.ip)) else { continue };
         let Some(table) = ports.get(port) else { continue };
-        if !settings::takes(devices, &table.device) || !settings::takes(interfaces, &address.interface) {
+        if !settings::takes(devices, &table.device)
+            || !settings::takes_of(interfaces, &address.interface, is_whole)
+        {
             listing.unwanted += 1;
             continue;
         }
@@ -213,6 +216,9 @@ mod tests {
         let ports = [roce("mlx5_0", &table)];
         expect(&list(&addresses, &ports, "", ""), &all);
         expect(&list(&addresses, &ports, "mlx5", "eth0."), &all[3..]);
+        // The whole name of an interface, or the start of two.
+        expect(&list(&addresses, &ports, "", "eth0"), &all[..3]);
+        expect(&list(&addresses, &ports, "", "eth"), &all);
         let none = list(&addresses, &ports, "mlx4", "");
         assert_eq!((none.served.len(), none.unwanted), (0, 4));
     }

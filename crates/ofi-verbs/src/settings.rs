@@ -18,7 +18,7 @@ pub static IFACE: Setting<&'static str> = Setting::new(
     "verbs",
     "iface",
     "",
-    "Use only network interfaces whose names begin with one of these, separated by commas: ens1f0,ens1f1 (empty: all)",
+    "Use only these network interfaces, separated by commas: ens1f0,ens1f1 (the start of a name means all that begin so, unless it is the whole name of one; empty: all)",
 );
 
 /// The GID that datagrams come from.
@@ -173,14 +173,22 @@ pub fn unusable(Problem { env, found, reason }: Problem) -> Error {
     Error::wanted(Errno::EINVAL, env, reason, found, "unset the variable, or see docs/settings.md")
 }
 
-/// Whether `list`, the value of [`DEVICE_NAME`] or [`IFACE`], matches `name`: by a prefix of the name, ignoring case,
-/// as in C libfabric. Prefixes are separated by commas; blanks around them and empty ones are ignored, and an empty
-/// list matches all.
+/// Whether `list`, the value of [`DEVICE_NAME`], matches `name`: by a prefix of the name, ignoring case, as in C
+/// libfabric. Prefixes are separated by commas; blanks around them and empty ones are ignored, and an empty list matches
+/// all.
 pub fn takes(list: &str, name: &str) -> bool {
+    takes_of(list, name, |_| false)
+}
+
+/// As [`takes`], for the value of [`IFACE`]: a prefix that is the whole name of an interface (`is_whole`) matches that one
+/// alone, and not its VLANs, as in C libfabric.
+pub fn takes_of(list: &str, name: &str, is_whole: impl Fn(&str) -> bool) -> bool {
     let mut prefixes = list.split(',').map(str::trim).filter(|prefix| !prefix.is_empty()).peekable();
-    let begins =
-        |prefix: &str| name.get(..prefix.len()).is_some_and(|head| head.eq_ignore_ascii_case(prefix));
-    prefixes.peek().is_none() || prefixes.any(begins)
+    let matches = |prefix: &str| {
+        let head = if is_whole(prefix) { Some(name) } else { name.get(..prefix.len()) };
+        head.is_some_and(|head| head.eq_ignore_ascii_case(prefix))
+    };
+    prefixes.peek().is_none() || prefixes.any(matches)
 }
 
 /// Number of receives of an endpoint.
