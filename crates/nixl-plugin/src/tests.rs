@@ -4,6 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::time::{Duration, Instant};
 
+use ofi_testkit::fork::in_a_child;
+
 use crate::border::{Bytes, status};
 use crate::engine::*;
 use crate::memory::*;
@@ -204,27 +206,16 @@ fn a_child_that_releases_everything_leaves_it_to_its_parent() {
     assert_eq!(run(&here, &there, request, b"before").0, status::SUCCESS);
     // SAFETY: the request is open.
     assert_eq!(unsafe { ofi_nixl_post(request, true, Bytes::of(b"open")) }, status::IN_PROGRESS);
-    // SAFETY: the child calls the library, which allocates; the C library's allocator works in a forked child.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork");
-    if child == 0 {
+    in_a_child(|| {
         // SAFETY: the handles are open, and released once in this process, which then ends.
         unsafe {
-            libc::alarm(20);
-            let released = [
-                ofi_nixl_release(request),
-                ofi_nixl_unload(here.engine, target),
-                ofi_nixl_deregister(here.engine, here.region),
-            ];
+            assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+            assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
+            assert_eq!(ofi_nixl_deregister(here.engine, here.region), status::SUCCESS);
             ofi_nixl_close(here.engine);
             ofi_nixl_close(there.engine);
-            libc::_exit(i32::from(released != [status::SUCCESS; 3]));
         }
-    }
-    let mut ended = 0;
-    // SAFETY: `ended` is writable, and `child` is ours.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut ended, 0) }, child);
-    assert_eq!(ended, 0, "how the child ended");
+    });
     let (began, mut heard) = (Instant::now(), Vec::new());
     // SAFETY: all are open.
     while unsafe { ofi_nixl_check(request) } == status::IN_PROGRESS {

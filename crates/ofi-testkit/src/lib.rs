@@ -9,6 +9,7 @@ pub mod conformance;
 pub mod connect;
 mod connection;
 pub mod etcd;
+pub mod fork;
 pub mod kit;
 pub mod leftovers;
 pub mod memory;

@@ -1,40 +1,15 @@
 //! A forked child: what it closes stays as it is for its parent, and none of it waits for what only the parent has.
-#![allow(unsafe_code)] // fork
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use multirail::{Agent, Remote, Way};
 use ofi::{Errno, Hints};
+use ofi_testkit::fork::in_a_child;
 
 use super::support::{holds, whole};
 
 const LONG: Duration = Duration::from_secs(30);
-
-/// Runs `body` in a child, while `beside` runs here again and again. The child ends within a time.
-fn in_a_child(body: impl FnOnce(), mut beside: impl FnMut()) {
-    // SAFETY: the child calls `body`, which allocates; the C library's allocator works in a forked child.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork");
-    if child == 0 {
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        // SAFETY: it ends this process at once.
-        unsafe { libc::_exit(i32::from(ended.is_err())) }
-    }
-    let (begin, mut status) = (Instant::now(), 0);
-    loop {
-        beside();
-        // SAFETY: `status` is writable, and `child` is ours.
-        if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
-            return assert_eq!(status, 0, "how the child ended");
-        }
-        if begin.elapsed() > LONG {
-            // SAFETY: our own child.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            panic!("the child hangs");
-        }
-    }
-}
 
 /// Two agents that a thread drives, with a region each, and what a write between them takes.
 struct Pair {
@@ -80,15 +55,12 @@ fn a_child_drops_everything(provider: &str) {
     let pending = plan.post_notify(b"pending", LONG).unwrap();
     let (near, far) = (pair.near.clone(), pair.far.clone());
     let mut all = Some((pair, server, own, plan, pending, near, far));
-    in_a_child(
-        || {
-            let all = all.take().expect("everything");
-            all.4.cancel();
-            assert!(all.5.metadata().is_err() && all.6.serve("127.0.0.1:0").is_err());
-            drop(all);
-        },
-        || std::thread::sleep(Duration::from_millis(2)),
-    );
+    in_a_child(|| {
+        let all = all.take().expect("everything");
+        all.4.cancel();
+        assert!(all.5.metadata().is_err() && all.6.serve("127.0.0.1:0").is_err());
+        drop(all);
+    });
     let (pair, server, own, plan, pending, near, far) = all.expect("only the child has taken it");
     let notification = far.wait_notification(LONG).unwrap().expect("the notification of a living transfer");
     assert_eq!(notification.bytes[..], *b"pending");
@@ -124,15 +96,12 @@ fn a_child_waits_for_no_lock_of_its_parent() {
         });
         for _ in 0..20 {
             let near = pair.near.clone();
-            in_a_child(
-                || {
-                    near.events();
-                    assert!(near.progress().is_err());
-                    assert!(near.notify("far", b"from the child", LONG).is_err() || near.progress().is_err());
-                    drop(near);
-                },
-                || std::thread::sleep(Duration::from_millis(1)),
-            );
+            in_a_child(|| {
+                near.events();
+                assert!(near.progress().is_err());
+                assert!(near.notify("far", b"from the child", LONG).is_err() || near.progress().is_err());
+                drop(near);
+            });
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -148,14 +117,11 @@ fn a_child_cannot_withdraw_a_region() {
     let spare = pair.far.register(vec![7; 64]).unwrap();
     pair.far.metadata().unwrap();
     let mut spare = Some(spare);
-    in_a_child(
-        || {
-            let spare = spare.take().expect("the region");
-            assert_eq!(pair.far.revoke(&spare, LONG).unwrap_err(), Errno::EINVAL);
-            assert_eq!(spare.withdraw().unwrap_err(), Errno::EINVAL);
-        },
-        || std::thread::sleep(Duration::from_millis(2)),
-    );
+    in_a_child(|| {
+        let spare = spare.take().expect("the region");
+        assert_eq!(pair.far.revoke(&spare, LONG).unwrap_err(), Errno::EINVAL);
+        assert_eq!(spare.withdraw().unwrap_err(), Errno::EINVAL);
+    });
     assert_eq!(spare.expect("only the child has taken it").withdraw().unwrap(), vec![7; 64]);
     pair.exchange(2);
 }

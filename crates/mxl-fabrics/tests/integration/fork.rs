@@ -1,36 +1,12 @@
 //! A forked child: what it closes stays as it is for its parent and its parent's peers.
-#![allow(unsafe_code)] // fork
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mxl::{BatchHints, Wait};
 use mxl_fabrics::{Driven, Engine, Initiator, Merge, MergePath, Provider, Received, Target, Transfer};
-use nix::libc;
+use ofi_testkit::fork::in_a_child;
 
 use super::common::{ANY, Ends, Folder, LONG, both, byte_of, camera};
-
-/// Runs `body` in a child, which ends within a time.
-fn in_a_child(body: impl FnOnce()) {
-    // SAFETY: the child calls `body`, which allocates; the C library's allocator works in a forked child.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork");
-    if child == 0 {
-        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-        // SAFETY: it ends this process at once.
-        unsafe { libc::_exit(i32::from(ended.is_err())) }
-    }
-    let (begin, mut status) = (Instant::now(), 0);
-    // SAFETY: `status` is writable, and `child` is ours.
-    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } != child {
-        if begin.elapsed() > LONG {
-            // SAFETY: our own child.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            panic!("the child hangs");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    assert_eq!(status, 0, "how the child ended");
-}
 
 /// Writes and sends a grain, and waits until readers see it.
 fn send(ends: &mut Ends, index: u64) {

@@ -1,26 +1,9 @@
 //! A forked child: what it closes stays as it is for its parent.
-#![allow(unsafe_code)] // fork
 
 use mxl::{BatchHints, Wait};
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork};
+use ofi_testkit::fork::in_a_child;
 
 use super::common::{self, Folder, SOON, camera, microphone};
-
-/// Runs `body` in a child, which then ends.
-fn in_a_child(body: impl FnOnce()) {
-    // SAFETY: the child calls `body`, which allocates; the C library's allocator works in a forked child.
-    match unsafe { fork() }.unwrap() {
-        ForkResult::Child => {
-            let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
-            // SAFETY: it ends this process at once.
-            unsafe { libc::_exit(i32::from(ended.is_err())) }
-        }
-        ForkResult::Parent { child } => {
-            assert_eq!(waitpid(child, None).unwrap(), WaitStatus::Exited(child, 0));
-        }
-    }
-}
 
 /// Regression test: the child released the lock that it shares with its parent, and deleted the flow. The parent went
 /// on to commit, and no reader saw it. The child also stopped the thread that records the times of reads.
