@@ -34,6 +34,7 @@ pub mod offer;
 pub mod opened;
 pub mod pages;
 pub mod peers;
+pub mod places;
 pub mod poll_set;
 pub mod progress;
 pub mod provider_filter;

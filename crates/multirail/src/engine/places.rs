@@ -1,8 +1,6 @@
 //! The operations that an endpoint takes at a time, and how the peers of a rail share them.
 //!
-//! An endpoint has one limit for all its peers (`tx_attr.size`). An operation to a peer that does not poll may stay in
-//! it for as long as that peer lives, and nothing else can end it. So a path never takes more than half of what it
-//! leaves free: one path alone may have a third of the places, and each further silent peer a third of the rest. A path
+//! A path has its share of the places ([`ofi_core::places`]): never more than half of what it leaves free. A path
 //! without operations gets a place as long as there is one, and one with few messages under way may send another. All
 //! strangers together, whose greetings this agent answers, have a quarter of the places.
 //!
@@ -11,6 +9,7 @@
 
 use std::collections::VecDeque;
 
+use ofi_core::places::Places as EndpointPlaces;
 use ofi_core::slots::SlotId;
 
 use super::path::Path;
@@ -29,8 +28,7 @@ pub(super) struct Places {
 }
 
 struct Rail {
-    size: u32,
-    used: u32,
+    places: EndpointPlaces,
     /// Places used by answers to strangers.
     strangers: u32,
     /// Sessions whose work waits for a place.
@@ -53,15 +51,14 @@ impl Rail {
     }
 
     fn takes_strangers(&self) -> bool {
-        self.strangers < self.size.div_ceil(4)
+        self.strangers < self.places.size().div_ceil(4)
     }
 }
 
 impl Places {
     pub(super) fn new(rails: &[RailSpec]) -> Self {
         let rail = |spec: &RailSpec| Rail {
-            size: spec.operations.max(1),
-            used: 0,
+            places: EndpointPlaces::new(spec.operations),
             strangers: 0,
             waiting: VecDeque::new(),
             answers: VecDeque::new(),
@@ -79,17 +76,12 @@ impl Places {
     /// The accesses that a path may have under way in addition.
     #[inline]
     pub(super) fn share(&self, path: &Path) -> u32 {
-        let Rail { size, used, .. } = self.rails[path.rail];
-        let (free, own) = (size.saturating_sub(used), path.places());
-        // The largest n with own + n <= (free - n) / 2.
-        let share = free.saturating_sub(own.saturating_mul(2)) / 3;
-        if own == 0 { share.max(free.min(1)) } else { share }
+        self.rails[path.rail].places.share(path.places())
     }
 
     /// Whether a path may send another message.
     pub(super) fn takes_message(&self, path: &Path) -> bool {
-        let Rail { size, used, .. } = self.rails[path.rail];
-        used < size && (path.messages < MESSAGES || self.share(path) > 0)
+        !self.rails[path.rail].places.is_full() && (path.messages < MESSAGES || self.share(path) > 0)
     }
 
     /// Whether a path may send a greeting or, to a stranger, an answer to one.
@@ -97,14 +89,14 @@ impl Places {
         let rail = &self.rails[path.rail];
         // A stranger that has not read one answer gets no other.
         let most = if is_stranger { 1 } else { MESSAGES };
-        rail.used < rail.size && path.messages < most && (!is_stranger || rail.takes_strangers())
+        !rail.places.is_full() && path.messages < most && (!is_stranger || rail.takes_strangers())
     }
 
     #[inline]
     pub(super) fn take(&mut self, rail: usize, count: u32) {
-        let places = &mut self.rails[rail];
-        places.used += count;
-        if places.used >= places.size {
+        let places = &mut self.rails[rail].places;
+        places.take(count);
+        if places.is_full() {
             self.full |= 1 << rail;
         }
     }
@@ -112,12 +104,12 @@ impl Places {
     /// Gives back the places of operations that have ended. Returns whether sessions wait for places.
     #[inline]
     pub(super) fn give_back(&mut self, rail: usize, count: u32) -> bool {
-        let places = &mut self.rails[rail];
-        places.used -= count;
-        if places.used < places.size {
+        let found = &mut self.rails[rail];
+        found.places.give_back(count);
+        if !found.places.is_full() {
             self.full &= !(1 << rail);
         }
-        !places.waiting.is_empty() || !places.answers.is_empty()
+        !found.waiting.is_empty() || !found.answers.is_empty()
     }
 
     /// Whether sessions wait although the end of no operation may wake them.
@@ -326,36 +318,6 @@ mod tests {
         }
         while core.perform(NOW, &mut rail) {}
         assert_eq!(rail.0.len(), 2, "it has the first place, although the strangers have their quarter");
-    }
-
-    /// Takes all that a path may have. Returns the number.
-    fn fill(places: &mut Places) -> u32 {
-        let (mut path, mut all) = (Path::new(0, 0, None), 0);
-        loop {
-            let share = places.share(&path);
-            if share == 0 {
-                return all;
-            }
-            path.posted(share, 0, super::super::Time::ZERO);
-            places.take(0, share);
-            all += share;
-        }
-    }
-
-    #[test]
-    fn a_path_leaves_twice_its_share_to_the_others() {
-        for size in [1, 2, 3, 8, 64, 1024, 1 << 20] {
-            let (mut places, mut free, mut paths) = (places(size), size, 0);
-            while free > 0 {
-                let took = fill(&mut places);
-                assert!(took >= 1, "a path without operations gets a place: {free} are free of {size}");
-                free -= took;
-                assert!(took == 1 || 2 * took <= free, "{took} taken, {free} left of {size}");
-                paths += 1;
-            }
-            assert_eq!(fill(&mut places), 0);
-            println!("{paths} silent paths fill {size} places");
-        }
     }
 
     #[test]
