@@ -31,6 +31,8 @@ pub use peer::{PeerState, PeerStats, Transfer};
 
 /// Interval of greetings to a silent target.
 const GREET_EVERY: Duration = Duration::from_millis(250);
+/// Maximum greetings under way to a target that is not connected: it takes none of them while its process is stopped.
+const GREETINGS: usize = 4;
 /// Interval of attempts to send a greeting for which there is no room: transfers to a removed target are still ending.
 const ROOM_EVERY: Duration = Duration::from_millis(2);
 /// Time that a target may leave a delivered request unanswered before the initiator greets it again. A target
@@ -54,6 +56,8 @@ pub struct Initiator {
     geometry: Geometry,
     provider: Provider,
     peers: Vec<TargetPeer>,
+    /// The target whose turn is first.
+    first: usize,
     events: VecDeque<Transfer>,
     nonsense: u64,
     pace: Option<Pace>,
@@ -110,7 +114,7 @@ impl Initiator {
             None
         };
         let (peers, events) = (Vec::new(), VecDeque::new());
-        Ok(Self { link, foreign, source, geometry, provider, peers, events, nonsense: 0, pace })
+        Ok(Self { link, foreign, source, geometry, provider, peers, first: 0, events, nonsense: 0, pace })
     }
 
     /// Adds a target. [`poll`](Self::poll) connects to it, and reconnects whenever the connection is lost. If a target
@@ -264,10 +268,7 @@ impl Initiator {
                 Happened::Arrived(_) | Happened::Nonsense => self.nonsense += 1,
             }
         }
-        for at in 0..self.peers.len() {
-            self.greet(at);
-            self.pump(at);
-        }
+        self.pump_all();
         let was_served = self.serve_foreign()?;
         Ok(was_busy || was_served)
     }
@@ -368,6 +369,9 @@ impl Initiator {
             return;
         }
         peer.greet = Instant::now() + GREET_EVERY;
+        if peer.flights.len() >= GREETINGS {
+            return;
+        }
         // One nonce for each attempt: the first answer counts, however often the greeting was repeated
         // meanwhile. No other target can guess it.
         if peer.nonce == 0 {

@@ -15,8 +15,10 @@ use ofi::raw::{
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 use ofi_core::fork::Born;
+use ofi_core::places::Places;
 
 use crate::message::{MAX_ADDRESS_LEN, MAX_MESSAGE_LEN, Message, Piece as Part, Remote, is_piece};
+use crate::rest::WaitFor;
 use crate::shape::{Limits, PIECES, Span};
 use crate::{Error, Options, Provider, Result};
 
@@ -163,7 +165,17 @@ fn offer(
     }
 }
 
+/// An operation in flight.
+struct Flight {
+    peer: FiAddr,
+    /// The buffer of a message.
+    raw: Option<RawBuffer>,
+}
+
 /// An endpoint with its resources.
+///
+/// Each peer has its share of the endpoint's operations ([`ofi_core::places`]), whatever its end calls: the operations
+/// of one that does not run stay in the endpoint for as long as its process lives.
 pub(crate) struct Link {
     endpoint: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
@@ -183,7 +195,10 @@ pub(crate) struct Link {
     /// Bytes of each receive.
     pub receive: usize,
     unposted: VecDeque<usize>,
-    sends: HashMap<OpId, RawBuffer>,
+    flights: HashMap<OpId, Flight>,
+    places: Places,
+    /// The operations of each peer that has any.
+    own: HashMap<FiAddr, u32>,
     /// Registrations of source memory, if the provider needs them.
     local: HashMap<usize, Arc<dyn MemoryRegion>>,
     next: OpId,
@@ -211,6 +226,7 @@ impl Link {
         info.ep_attr.max_msg_size = longest;
         info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
         let tx = &info.tx_attr;
+        let places = Places::new(u32::try_from(tx.size).unwrap_or(u32::MAX));
         let pieces = if writes { tx.iov_limit.min(tx.rma_iov_limit) } else { tx.iov_limit.saturating_sub(1) };
         let receive = if end == LinkEnd::Target { longest.min(MAX_PIECE_LEN) } else { MAX_MESSAGE_LEN };
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
@@ -243,7 +259,9 @@ impl Link {
             receives: Some(vec![0_u8; RECEIVES * receive].into_raw()),
             receive,
             unposted: (0..RECEIVES).collect(),
-            sends: HashMap::new(),
+            flights: HashMap::new(),
+            places,
+            own: HashMap::new(),
             local: HashMap::new(),
             next: 0,
             born: Born::here(),
@@ -266,9 +284,48 @@ impl Link {
         self.endpoint.clone().ok_or_else(|| ofi::Error::new(Errno::EOPBADSTATE))
     }
 
-    /// Whether messages of this end are under way.
+    /// Whether writes or messages of this end are under way.
     pub fn is_sending(&self) -> bool {
-        !self.sends.is_empty()
+        !self.flights.is_empty()
+    }
+
+    /// Whether the endpoint has no place for another operation, whatever its peer.
+    pub fn is_full(&self) -> bool {
+        self.places.is_full()
+    }
+
+    /// Whether a peer may have another operation under way.
+    fn has_place(&self, peer: FiAddr) -> bool {
+        self.places.has_place(self.own.get(&peer).copied().unwrap_or(0))
+    }
+
+    /// What an end waits for that had no room for an operation to a peer.
+    pub fn wait_for_room(&self, peer: FiAddr) -> WaitFor {
+        // The end of an operation gives back its place, and the queue announces it.
+        if self.has_place(peer) { WaitFor::Room } else { WaitFor::Announced }
+    }
+
+    /// Records that an operation has begun.
+    fn begun(&mut self, id: OpId, flight: Flight) {
+        self.places.take(1);
+        *self.own.entry(flight.peer).or_default() += 1;
+        self.flights.insert(id, flight);
+    }
+
+    /// Records that an operation has ended, and frees its message.
+    fn ended(&mut self, id: OpId) {
+        let Some(Flight { peer, raw }) = self.flights.remove(&id) else { return };
+        self.places.give_back(1);
+        if let Some(own) = self.own.get_mut(&peer) {
+            *own -= 1;
+            if *own == 0 {
+                self.own.remove(&peer);
+            }
+        }
+        if let Some(raw) = raw {
+            // SAFETY: the send has ended.
+            drop(unsafe { Vec::<u8>::from_raw(raw) });
+        }
     }
 
     /// Operations that begin from now on have higher numbers.
@@ -340,7 +397,7 @@ impl Link {
         Some(Limits { pieces, bytes })
     }
 
-    /// Sends a message to a peer. `None` if there is no room now.
+    /// Sends a message to a peer. `None` if there is no room now ([`wait_for_room`](Self::wait_for_room)).
     pub fn send(&mut self, peer: FiAddr, message: &Message) -> Result<Option<OpId>, ofi::Error> {
         // SAFETY: only the message is sent.
         unsafe { self.send_bytes(peer, message.encode(), &[], &[]) }
@@ -356,6 +413,9 @@ impl Link {
         source: Memory,
         piece: &Part,
     ) -> Result<Option<OpId>, ofi::Error> {
+        if !self.has_place(peer) {
+            return Ok(None);
+        }
         let rest = pieces_of(source, &piece.spans)?;
         let descs =
             if self.needs_desc { vec![self.register(source)?.desc(); rest.len()] } else { Vec::new() };
@@ -373,6 +433,9 @@ impl Link {
         descs: &[Desc],
     ) -> Result<Option<OpId>, ofi::Error> {
         let endpoint = self.endpoint()?;
+        if !self.has_place(peer) {
+            return Ok(None);
+        }
         let raw = bytes.into_raw();
         let pieces = [&[Piece::new(raw.addr(), raw.len())], rest].concat();
         let id = self.id();
@@ -383,7 +446,7 @@ impl Link {
         let op = SendOp { flags, call: Call::Msg, ..SendOp::new(lent, peer, Context(id as usize)) };
         match endpoint.send(&op) {
             Ok(()) => {
-                self.sends.insert(id, raw);
+                self.begun(id, Flight { peer, raw: Some(raw) });
                 Ok(Some(id))
             }
             Err(error) => {
@@ -419,6 +482,9 @@ impl Link {
         spans: &[Span],
         data: u64,
     ) -> Result<Option<OpId>, ofi::Error> {
+        if !self.has_place(peer) {
+            return Ok(None);
+        }
         let pieces = pieces_of(source, spans)?;
         let endpoint = self.endpoint()?;
         let remote = |span: &Span| RemotePiece {
@@ -436,7 +502,10 @@ impl Link {
         let context = Context(id as usize);
         let op = RmaOp { buf: lent, remote: &remote, peer, context, data, flags, call: Call::Msg };
         match endpoint.write(&op) {
-            Ok(()) => Ok(Some(id)),
+            Ok(()) => {
+                self.begun(id, Flight { peer, raw: None });
+                Ok(Some(id))
+            }
             Err(error) if error.is_again() => Ok(None),
             Err(error) => Err(error),
         }
@@ -520,10 +589,7 @@ impl Link {
             return;
         }
         let id = context.0 as OpId;
-        if let Some(raw) = self.sends.remove(&id) {
-            // SAFETY: the send has ended.
-            drop(unsafe { Vec::<u8>::from_raw(raw) });
-        }
+        self.ended(id);
         happened.push(Happened::Ended(id, result.map(|_| ())));
     }
 }
@@ -535,7 +601,7 @@ impl Drop for Link {
         if !self.is_here() {
             return; // the parent's endpoint uses the memory, of which a child need not have a mapping
         }
-        let sends = self.sends.drain().map(|(_, raw)| raw);
+        let sends = self.flights.drain().filter_map(|(_, flight)| flight.raw);
         for raw in self.receives.take().into_iter().chain(sends) {
             // SAFETY: the parts are those of a vector, from when it was posted; the endpoint is closed.
             drop(unsafe { Vec::<u8>::from_raw(raw) });

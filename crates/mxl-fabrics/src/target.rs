@@ -393,9 +393,12 @@ impl Polled for Target {
     }
 
     fn rest(&self) -> WaitFor {
-        let is_full = self.has_dismissals() || self.peer.as_ref().is_some_and(|peer| !peer.outbox.is_empty());
-        let report = self.peer.as_ref().and_then(InitiatorPeer::report_due);
-        if is_full { WaitFor::Room } else { report.map_or(WaitFor::Announced, WaitFor::Until) }
+        let peer = self.peer.as_ref();
+        let full = peer.filter(|peer| !peer.outbox.is_empty());
+        let report = peer.and_then(InitiatorPeer::report_due).map(WaitFor::Until);
+        let dismissals = self.has_dismissals().then_some(WaitFor::Room);
+        let room = full.map(|peer| self.link.wait_for_room(peer.addr));
+        [report, dismissals, room].into_iter().flatten().fold(WaitFor::Announced, WaitFor::or)
     }
 
     fn is_quiet(&self) -> bool {

@@ -43,8 +43,23 @@ impl Amount {
 }
 
 impl Initiator {
+    /// Greets the targets that are not connected, and posts the jobs of the others, as far as there is room. Those that
+    /// come after the last place is taken are the first ones of the next call: no target is the first for ever.
+    pub(super) fn pump_all(&mut self) {
+        let count = self.peers.len();
+        let (first, mut next) = (self.first, None);
+        for at in (0..count).map(|nth| (first + nth) % count) {
+            if next.is_none() && self.link.is_full() {
+                next = Some(at);
+            }
+            self.greet(at);
+            self.pump(at);
+        }
+        self.first = next.unwrap_or(0);
+    }
+
     /// Posts the jobs for a target, as far as there is room.
-    pub(super) fn pump(&mut self, at: usize) {
+    fn pump(&mut self, at: usize) {
         self.peers[at].rest = WaitFor::Announced;
         while self.peers[at].state == PeerState::Connected {
             match self.step(at) {
@@ -66,7 +81,7 @@ impl Initiator {
         if let Some(&(number, whole)) = peer.verdicts.front() {
             let message = Message::Verdict { token: peer.token, number, whole };
             let Some(op) = self.link.send(addr, &message)? else {
-                peer.rest = WaitFor::Room;
+                peer.rest = self.link.wait_for_room(addr);
                 return Ok(false);
             };
             crash_point!("initiator.verdict");
@@ -124,7 +139,7 @@ impl Initiator {
             let number = peer.number;
             let message = Message::Invalid { token: peer.token, number, index };
             let Some(op) = self.link.send(addr, &message)? else {
-                peer.rest = WaitFor::Room;
+                peer.rest = self.link.wait_for_room(addr);
                 return Ok(false);
             };
             peer.number += 1;
@@ -255,7 +270,7 @@ impl Initiator {
             }
         };
         let Some(op) = posted else {
-            peer.rest = WaitFor::Room;
+            peer.rest = self.link.wait_for_room(addr);
             return Ok(None);
         };
         crash_point!("initiator.part");
@@ -296,7 +311,7 @@ impl Initiator {
             peer.asked = Some(RoomRequest { last: now, ..first });
             peer.flights.insert(op, None);
         } else {
-            peer.rest = WaitFor::Room;
+            peer.rest = self.link.wait_for_room(addr);
         }
         Ok(false)
     }

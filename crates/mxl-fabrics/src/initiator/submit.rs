@@ -143,9 +143,7 @@ impl Initiator {
             };
             self.lose(at, gone);
         }
-        for at in 0..self.peers.len() {
-            self.pump(at);
-        }
+        self.pump_all();
         self.queue_foreign(job, is_part, QUEUED);
     }
 }

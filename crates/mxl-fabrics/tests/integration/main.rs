@@ -26,5 +26,10 @@ mod parted;
 mod processes;
 mod progress;
 mod sdk;
+mod stopped;
 mod strangers;
 mod truncated;
+
+use stopped::receiver;
+
+ofi_testkit::roles!(receiver);
