@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use mxl::{BatchHints, FlowDefinition, GrainWriter, SampleWriter};
 use mxl_fabrics::message::{Message, Remote};
-use mxl_fabrics::{Initiator, PeerState, Provider, Target, Transfer};
+use mxl_fabrics::{Initiator, Provider, Target, Transfer};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -127,63 +127,5 @@ fn an_initiator_survives_what_a_target_says() {
             std::thread::sleep(Duration::from_millis(1));
             assert!(begin.elapsed() < LONG, "{:?}", honest.stats());
         }
-    }
-}
-
-/// More silent targets than an endpoint has places for: each keeps its share of the endpoint's operations, the last
-/// ones take what is left, and those that run take turns with the rest.
-#[test]
-fn targets_that_run_take_turns_beside_any_number_of_silent_ones() {
-    const SILENT: u64 = 24;
-    let (near, far) = (Folder::new(), [Folder::new(), Folder::new()]);
-    // A batch takes ten messages, and 64 of them may be unpublished.
-    let definition = microphone(64);
-    let mut writer = Writer::open(&near, &definition);
-    let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
-    let mut live: Vec<Target> = (0..2)
-        .map(|nth| {
-            Target::open(&far[nth].domain(), &definition, Provider::Shm, ANY, Some(nth as u64 + 1)).unwrap()
-        })
-        .collect();
-    initiator.add(live[0].info()).unwrap();
-    let mut silent: Vec<Hostile> =
-        (0..SILENT).map(|nth| Hostile::open((Provider::Shm, "shm"), &definition, 100 + nth)).collect();
-    for one in &mut silent {
-        initiator.add(&one.info).unwrap();
-        one.hear_greeting(&mut initiator);
-        let (nonce, rings) = (one.nonce, Remote::default());
-        one.say(Message::Welcome { nonce, token: nonce ^ 5, rings, length: 1 << 20, receive: 4096 }.encode());
-    }
-    initiator.add(live[1].info()).unwrap();
-    let begin = Instant::now();
-    let turn = |initiator: &mut Initiator, live: &mut Vec<Target>| {
-        initiator.poll().unwrap();
-        live.iter_mut().for_each(|target| while target.poll().unwrap().is_some() {});
-        while initiator.event().is_some() {}
-        assert!(begin.elapsed() < LONG, "{:?}", initiator.targets().collect::<Vec<_>>());
-    };
-    while !initiator.is_idle() {
-        turn(&mut initiator, &mut live);
-    }
-    let mut index = 1000;
-    let mut send = |initiator: &mut Initiator, live: &mut Vec<Target>| {
-        index += 1;
-        writer.send(initiator, index);
-        let before: Vec<u64> = live.iter().map(|target| target.stats().published).collect();
-        while live.iter().zip(&before).any(|(target, before)| target.stats().published == *before) {
-            turn(initiator, live);
-        }
-    };
-    // All are asked for room for the first one, and the silent ones grant it.
-    send(&mut initiator, &mut live);
-    for one in &silent {
-        one.say(Message::Room { token: one.nonce ^ 5, until: u64::MAX }.encode());
-    }
-    for _ in 0..100 {
-        send(&mut initiator, &mut live);
-    }
-    for one in &silent {
-        let (state, stats) = initiator.target(one.info.id).unwrap();
-        assert!(state == PeerState::Connected && stats.done == 0, "{state:?}, {stats:?}");
     }
 }
