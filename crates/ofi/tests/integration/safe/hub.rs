@@ -275,3 +275,68 @@ fn connections_are_dropped_while_another_thread_reads() {
     });
     assert_eq!(hub.in_flight(), 0);
 }
+
+/// A connection of the hub, and its client's end.
+fn met(hub: &Hub, hints: &Hints) -> (HubConnection, Connection) {
+    let name = hub.name().unwrap();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| Connection::open(hints, &name, b"", LONG).unwrap());
+        let accepted = accept(hub);
+        (accepted, client.join().unwrap())
+    })
+}
+
+/// The turns of the hub and a client until a message of 64 bytes has come from one to the other.
+fn turns_of_a_message(hub: &Hub, to: &HubConnection, client: &Connection) -> usize {
+    let (mut turns, mut is_sent, begin) = (0, false, Instant::now());
+    client.recv(vec![0; 64]).unwrap();
+    loop {
+        turns += 1;
+        is_sent = is_sent || to.send(vec![7; 64]).is_ok();
+        while hub.poll().unwrap().is_some() {}
+        while let Some(done) = client.poll().unwrap() {
+            let done = done.into_result().unwrap();
+            if done.kind() == CompletionKind::Receive {
+                assert_eq!(done.bytes(), [7; 64]);
+                return turns;
+            }
+        }
+        assert!(begin.elapsed() < LONG, "sent: {is_sent}");
+    }
+}
+
+#[test]
+fn a_client_that_reads_nothing_delays_no_message_to_another() {
+    const ROUNDS: usize = 30;
+    for provider in ["shm", "udp", "tcp"] {
+        let (hub, hints) = open(provider);
+        let (to_silent, silent) = met(&hub, &hints);
+        let (to_live, live) = met(&hub, &hints);
+        let worst = || (0..ROUNDS).map(|_| turns_of_a_message(&hub, &to_live, &live)).max().unwrap();
+        worst(); // until both know each other
+        let usual = worst();
+        for len in [64, 100_000] {
+            let mut accepted = 0;
+            let begin = Instant::now();
+            while to_silent.send(vec![1; len]).is_ok() {
+                accepted += 1;
+                while hub.poll().unwrap().is_some() {}
+                assert!(
+                    begin.elapsed() < LONG,
+                    "{accepted} messages of {len} bytes to a client that reads nothing"
+                );
+            }
+            let beside = (0..ROUNDS).map(|_| {
+                // What is refused is before nobody else.
+                let _ = to_silent.send(vec![1; len]);
+                turns_of_a_message(&hub, &to_live, &live)
+            });
+            let beside = beside.max().unwrap();
+            println!(
+                "{provider}: {accepted} of {len} bytes accepted, {beside} turns where {usual} are usual"
+            );
+            assert!(beside <= 2 * usual, "{provider}, {len} bytes: {beside} turns where {usual} are usual");
+        }
+        drop(silent);
+    }
+}
