@@ -40,7 +40,8 @@ const HONEST: Duration = Duration::from_secs(2);
 /// Bytes that the engine keeps beside its budget: what its program has posted, a few sessions with their answers,
 /// peers.
 const BESIDE: isize = 4 << 20;
-/// Operations of the engine that the hostile peer lets hang; the oldest of more ends.
+/// Operations of the engine that the hostile peer lets hang; the oldest of more ends. It does not fail: a message that
+/// fails goes over each path in turn, and a peer of 32 rails has 32 paths with hundreds of messages each.
 /// A peer that opens one session after the other, and lets operations of each hang, can take all places of a rail: only
 /// its provider's limits stop it (`engine/places.rs` counts the operations of a session, not those of a peer).
 const HANGING: usize = 400;
