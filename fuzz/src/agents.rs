@@ -50,7 +50,7 @@ const POSTED: usize = 24;
 /// Tags of its sessions that the hostile peer remembers.
 const HEARD: usize = 48;
 /// Longest time that passes in one step.
-const LONGEST: Duration = Duration::from_secs(20);
+const MAX_PAUSE: Duration = Duration::from_secs(20);
 /// Names under which the hostile peer greets.
 const NAMES: [&str; 5] = ["mallory", "mallet", "eve", "trudy", "chuck"];
 const HONEST_NAME: &str = "alice";
@@ -636,7 +636,7 @@ impl World {
                     self.end(op, how);
                 }
             }
-            8 => self.pass(Duration::from_millis(1 << (input.byte() % 16)).min(LONGEST)),
+            8 => self.pass(Duration::from_millis(1 << (input.byte() % 16)).min(MAX_PAUSE)),
             9 => self.post(input),
             10 => self.load(input),
             11 => {

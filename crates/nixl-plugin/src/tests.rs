@@ -274,7 +274,7 @@ fn a_notification_that_was_taken_ends_its_transfer_although_its_receiver_is_not_
 /// fails by its time limit, and is done once they are taken.
 #[test]
 fn transfers_are_done_although_their_notifications_are_not_taken() {
-    const MOST: usize = 512;
+    const MAX_UNREAD: usize = 512;
     for rails in ["shm", "udp"] {
         let shared_memory = if rails == "shm" { "1" } else { "0" };
         let options = |timeout| ["rails", rails, "shared_memory", shared_memory, "timeout_s", timeout];
@@ -295,7 +295,7 @@ fn transfers_are_done_although_their_notifications_are_not_taken() {
             }
             state
         };
-        for nth in 0..MOST {
+        for nth in 0..MAX_UNREAD {
             assert_eq!(post(nth.to_string().as_bytes()), status::SUCCESS, "{rails}: {nth}");
         }
         let began = Instant::now();
@@ -303,7 +303,7 @@ fn transfers_are_done_although_their_notifications_are_not_taken() {
         assert!(began.elapsed() >= Duration::from_secs(2));
         // SAFETY: the engine is open.
         let take = || unsafe { gathered(|sink, to| ofi_nixl_notifications(there.engine, sink, to)) };
-        let wanted: Pairs = (0..MOST).map(|nth| (b"here".to_vec(), nth.to_string().into_bytes())).collect();
+        let wanted: Pairs = (0..MAX_UNREAD).map(|nth| (b"here".to_vec(), nth.to_string().into_bytes())).collect();
         assert!(take() == wanted, "{rails}: what was done is there, and what failed is not");
         assert_eq!(post(b"more"), status::SUCCESS, "{rails}");
         assert_eq!(take(), [(b"here".to_vec(), b"more".to_vec())]);
