@@ -3,9 +3,9 @@
 //! `tcp`, and also has a hostile initiator of the C++ SDK's protocol.
 //!
 //! The input is a script. Its steps are those of the hostile initiator and of the hostile target (they greet or
-//! welcome, send any message with numbers that they have heard, once or many times, write remotely with any CQ data, read their
-//! messages or do not, and come back under another address), and those of the honest ends (a grain or a batch is sent,
-//! an end is polled, the hostile target is added again).
+//! welcome, send any message with numbers that they have heard, once or many times, write remotely with any CQ data,
+//! read their messages or do not, and come back under another address), and those of the honest ends (a grain or a
+//! batch is sent, an end is polled, the hostile target is added again).
 //!
 //! After each step no end has failed, and none keeps more memory than its bounds permit. At the end the honest target
 //! gets what is sent then, and an honest initiator takes the place of the hostile one.

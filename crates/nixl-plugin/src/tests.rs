@@ -303,7 +303,8 @@ fn transfers_are_done_although_their_notifications_are_not_taken() {
         assert!(began.elapsed() >= Duration::from_secs(2));
         // SAFETY: the engine is open.
         let take = || unsafe { gathered(|sink, to| ofi_nixl_notifications(there.engine, sink, to)) };
-        let wanted: Pairs = (0..MAX_UNREAD).map(|nth| (b"here".to_vec(), nth.to_string().into_bytes())).collect();
+        let wanted: Pairs =
+            (0..MAX_UNREAD).map(|nth| (b"here".to_vec(), nth.to_string().into_bytes())).collect();
         assert!(take() == wanted, "{rails}: what was done is there, and what failed is not");
         assert_eq!(post(b"more"), status::SUCCESS, "{rails}");
         assert_eq!(take(), [(b"here".to_vec(), b"more".to_vec())]);
