@@ -553,12 +553,12 @@ impl<B: BufferMut> Region<B> {
 impl Region<DeviceMemory> {
     /// Memory of a CUDA device.
     pub(crate) fn of_device(id: u64, memory: DeviceMemory, domains: &Arc<Domains>) -> Result<Self> {
-        if memory.len == 0 {
+        if memory.len() == 0 {
             return Err(Error::with(Errno::EINVAL, "a region needs at least one byte"));
         }
-        let device: Arc<dyn Device> = Arc::new(memory.device.clone());
-        let addr = std::ptr::without_provenance_mut(memory.at as usize);
-        let mut inner = Inner::at(id, addr, memory.len, domains);
+        let device: Arc<dyn Device> = Arc::new(memory.device().clone());
+        let addr = std::ptr::without_provenance_mut(memory.address() as usize);
+        let mut inner = Inner::at(id, addr, memory.len(), domains);
         inner.device = Some(device);
         inner.owner = Some(Box::new(memory));
         Ok(Self::of(inner))

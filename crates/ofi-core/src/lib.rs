@@ -23,6 +23,7 @@ pub mod export;
 pub mod fabric;
 pub mod fork;
 mod growth;
+pub mod hmem;
 pub mod ip;
 pub mod keys;
 pub mod lock;

@@ -2,22 +2,20 @@
 //!
 //! A device is used through its primary context, which the CUDA runtime uses too. Each call pushes the context and pops
 //! it again, so that threads keep their own context.
-#![allow(unsafe_code)]
 
 mod driver;
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::fmt;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use driver::{Context, CuEvent, CuStream, Driver, IpcHandle, NOT_READY, driver, installed};
-use ofi::{Errno, Error, Result};
-use ofi_core::fork::Born;
+use ofi_api::{Errno, Error, Result};
 
-use super::{Copying, Device, Export, Kind, Mapping, Pinned};
-use crate::topology::PciAddress;
+use crate::fork::Born;
 
 /// `CU_STREAM_NON_BLOCKING`: copies do not wait for the program's default stream.
 const NON_BLOCKING: u32 = 1;
@@ -25,10 +23,17 @@ const NON_BLOCKING: u32 = 1;
 const NO_TIMING: u32 = 2;
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`.
 const LAZY_PEER_ACCESS: u32 = 1;
+/// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`.
+const MEMORY_TYPE: c_int = 2;
+/// `CU_MEMORYTYPE_HOST`.
+const HOST: c_uint = 1;
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 const DEVICE_ORDINAL: c_int = 9;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const DMA_BUF_FD: c_int = 1;
+
+/// Time limit of a copy that is waited for.
+const COPY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The number of CUDA devices.
 ///
@@ -47,14 +52,23 @@ pub fn is_installed() -> bool {
     installed().is_ok()
 }
 
+/// Who accesses memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MemoryType {
+    /// The processor too: CUDA has allocated memory of the host.
+    Host,
+    /// The device with this ordinal.
+    Device(u32),
+}
+
 /// A CUDA device. Clones are the same device.
 #[derive(Clone)]
-pub struct Cuda(Arc<CudaIpcMapping>);
+pub struct Cuda(Arc<OpenDevice>);
 
 /// The devices that this process has open.
-static OPEN: Mutex<Vec<Weak<CudaIpcMapping>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Weak<OpenDevice>>> = Mutex::new(Vec::new());
 
-struct CudaIpcMapping {
+struct OpenDevice {
     driver: &'static Driver,
     ordinal: u32,
     device: c_int,
@@ -67,9 +81,9 @@ struct CudaIpcMapping {
 }
 
 // SAFETY: the handles belong to the driver, which accepts calls from any thread.
-unsafe impl Send for CudaIpcMapping {}
+unsafe impl Send for OpenDevice {}
 // SAFETY: as above.
-unsafe impl Sync for CudaIpcMapping {}
+unsafe impl Sync for OpenDevice {}
 
 impl fmt::Debug for Cuda {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -77,7 +91,7 @@ impl fmt::Debug for Cuda {
     }
 }
 
-impl CudaIpcMapping {
+impl OpenDevice {
     /// Calls the driver with the device's context as the thread's current one.
     ///
     /// # Errors
@@ -95,7 +109,7 @@ impl CudaIpcMapping {
     }
 }
 
-impl Drop for CudaIpcMapping {
+impl Drop for OpenDevice {
     fn drop(&mut self) {
         for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
             // SAFETY: the stream is ours; copies keep the device, so none is in flight.
@@ -127,12 +141,12 @@ impl Cuda {
     }
 
     /// The device with this UUID, if the process has it open.
-    pub(crate) fn opened(uuid: &[u8; 16]) -> Option<Self> {
+    pub fn opened(uuid: &[u8; 16]) -> Option<Self> {
         let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.iter().filter_map(Weak::upgrade).find(|opened| opened.uuid == *uuid).map(Self)
     }
 
-    fn open_anew(ordinal: u32) -> Result<CudaIpcMapping> {
+    fn open_anew(ordinal: u32) -> Result<OpenDevice> {
         let driver = driver()?;
         let (mut device, mut uuid, mut context) = (0, [0; 16], ptr::null_mut());
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
@@ -144,7 +158,7 @@ impl Cuda {
         let retained = unsafe { (driver.cuDevicePrimaryCtxRetain)(&raw mut context, device) };
         driver.check("cuDevicePrimaryCtxRetain", retained)?;
         let (streams, born) = ([ptr::null_mut(); 2], Born::here());
-        let mut opened = CudaIpcMapping { driver, ordinal, device, uuid, context, streams, born };
+        let mut opened = OpenDevice { driver, ordinal, device, uuid, context, streams, born };
         for at in 0..2 {
             let mut stream = ptr::null_mut();
             // SAFETY: a place for the stream.
@@ -156,7 +170,22 @@ impl Cuda {
         Ok(opened)
     }
 
-    /// Allocates memory of the device, for [`Agent::register_device`](crate::Agent::register_device).
+    /// Its ordinal in this process.
+    pub fn ordinal(&self) -> u32 {
+        self.0.ordinal
+    }
+
+    /// Its PCI address as text, if the driver tells it.
+    pub fn pci_bus_id(&self) -> Option<String> {
+        let ask = self.0.driver.pci_bus_id?;
+        let mut text = [0_u8; 16];
+        // SAFETY: a place for text, of the given length.
+        let result = unsafe { ask(text.as_mut_ptr().cast(), text.len() as c_int, self.0.device) };
+        let text = CStr::from_bytes_until_nul(&text).ok().filter(|_| result == 0)?;
+        Some(text.to_str().ok()?.to_ascii_lowercase())
+    }
+
+    /// Allocates memory of the device.
     ///
     /// # Errors
     /// `FI_ENOMEM`, and the driver's other errors.
@@ -173,14 +202,10 @@ impl Cuda {
     /// `FI_EINVAL` for an address that does not belong to a device, and for a range beyond its allocation.
     ///
     /// # Safety
-    /// The memory stays allocated as long as the value, or a region made of it, exists, and until the copies in flight
-    /// when the region is dropped have ended: [`Agent::revoke`](crate::Agent::revoke) waits for them.
+    /// The memory stays allocated as long as the value, or something made of it, exists, and until the copies in flight
+    /// at its end have ended.
     pub unsafe fn borrow(&self, at: u64, len: usize) -> Result<DeviceMemory> {
-        let mut ordinal: c_int = -1;
-        self.0.call("cuPointerGetAttribute", |driver| {
-            // SAFETY: a place for the attribute, which is an int.
-            unsafe { (driver.cuPointerGetAttribute)((&raw mut ordinal).cast(), DEVICE_ORDINAL, at) }
-        })?;
+        let ordinal = self.owner(at)?;
         let (base, whole) = self.allocation(at)?;
         if ordinal != self.0.device || at - base > whole || len as u64 > whole - (at - base) {
             return Err(Error::wanted(
@@ -194,8 +219,41 @@ impl Cuda {
         Ok(DeviceMemory { device: self.clone(), at, len, is_owned: false })
     }
 
+    /// Who accesses the memory at an address.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for memory that CUDA does not know.
+    pub(super) fn memory_type(&self, at: u64) -> Result<MemoryType> {
+        let mut kind: c_uint = 0;
+        self.0.call("cuPointerGetAttribute", |driver| {
+            // SAFETY: a place for the attribute, which is an unsigned int.
+            unsafe { (driver.cuPointerGetAttribute)((&raw mut kind).cast(), MEMORY_TYPE, at) }
+        })?;
+        if kind == HOST {
+            return Ok(MemoryType::Host);
+        }
+        let unknown = || Error::with(Errno::EINVAL, format!("{at:#x} is memory of no device"));
+        Ok(MemoryType::Device(u32::try_from(self.owner(at)?).map_err(|_| unknown())?))
+    }
+
+    /// The driver's number of the device that has the memory at an address.
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an address of no device.
+    fn owner(&self, at: u64) -> Result<c_int> {
+        let mut ordinal: c_int = -1;
+        self.0.call("cuPointerGetAttribute", |driver| {
+            // SAFETY: a place for the attribute, which is an int.
+            unsafe { (driver.cuPointerGetAttribute)((&raw mut ordinal).cast(), DEVICE_ORDINAL, at) }
+        })?;
+        Ok(ordinal)
+    }
+
     /// The start and the length of the allocation that contains an address.
-    fn allocation(&self, at: u64) -> Result<(u64, u64)> {
+    ///
+    /// # Errors
+    /// `FI_EINVAL` for an address of no device.
+    pub fn allocation(&self, at: u64) -> Result<(u64, u64)> {
         let (mut base, mut whole) = (0, 0);
         self.0.call("cuMemGetAddressRange", |driver| {
             // SAFETY: places for both.
@@ -208,9 +266,9 @@ impl Cuda {
 /// Memory of a device.
 #[derive(Debug)]
 pub struct DeviceMemory {
-    pub(crate) device: Cuda,
-    pub(crate) at: u64,
-    pub(crate) len: usize,
+    device: Cuda,
+    at: u64,
+    len: usize,
     is_owned: bool,
 }
 
@@ -218,6 +276,17 @@ impl DeviceMemory {
     /// Its address on the device.
     pub fn address(&self) -> u64 {
         self.at
+    }
+
+    /// Its length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "nothing depends on it")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The device that it belongs to.
+    pub fn device(&self) -> &Cuda {
+        &self.device
     }
 }
 
@@ -228,29 +297,28 @@ impl Drop for DeviceMemory {
             // SAFETY: of `alloc`, and freed once.
             let freed = self.device.0.call("cuMemFree", |driver| unsafe { (driver.cuMemFree_v2)(at) });
             if let Err(error) = freed {
-                tracing::warn!(target: "multirail", %error, "memory of a device is leaked");
+                tracing::warn!(target: "ofi::core::hmem", %error, "memory of a device is leaked");
             }
         }
     }
 }
 
-/// The event recorded after a copy.
-struct Behind {
+/// A copy in flight, and the event recorded behind it. Dropping it does not end the copy.
+#[derive(Debug)]
+pub struct PendingCopy {
     event: CuEvent,
     device: Cuda,
 }
 
 // SAFETY: a handle of the driver, used by one thread at a time.
-unsafe impl Send for Behind {}
+unsafe impl Send for PendingCopy {}
 
-impl fmt::Debug for Behind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a copy of {:?}", self.device)
-    }
-}
-
-impl Copying for Behind {
-    fn is_done(&mut self) -> Result<bool> {
+impl PendingCopy {
+    /// Whether the copy has ended.
+    ///
+    /// # Errors
+    /// The copy has failed, and no part of it is in flight.
+    pub fn is_done(&mut self) -> Result<bool> {
         let mut is_ready = true;
         self.device.0.call("a copy (cuEventQuery)", |driver| {
             // SAFETY: the event is destroyed only when this is dropped.
@@ -260,9 +328,30 @@ impl Copying for Behind {
         })?;
         Ok(is_ready)
     }
+
+    /// Waits for the copy's end, for a limited time.
+    ///
+    /// # Errors
+    /// The copy has failed; or `FI_ETIMEDOUT`: it is still in flight, and its memory must not be used or freed.
+    pub fn wait(mut self) -> Result<()> {
+        let deadline = Instant::now() + COPY_TIMEOUT;
+        while !self.is_done()? {
+            if Instant::now() >= deadline {
+                return Err(Error::wanted(
+                    Errno::ETIMEDOUT,
+                    "a copy of a device",
+                    format!("its end within {COPY_TIMEOUT:?}"),
+                    "none",
+                    "look for errors of the device (nvidia-smi, dmesg)",
+                ));
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
 }
 
-impl Drop for Behind {
+impl Drop for PendingCopy {
     fn drop(&mut self) {
         // SAFETY: created in `copy`; the driver keeps the state of a pending event.
         let _ =
@@ -270,49 +359,61 @@ impl Drop for Behind {
     }
 }
 
-/// Pinned memory, freed when this is dropped.
-struct Pin {
-    at: *mut std::ffi::c_void,
+/// Host memory that a device has pinned: copies to and from it are fast. Freed when this is dropped.
+#[derive(Debug)]
+pub struct PinnedMemory {
+    at: *mut c_void,
+    len: usize,
     device: Cuda,
 }
 
-// SAFETY: the type only frees the memory.
-unsafe impl Send for Pin {}
+// SAFETY: the memory belongs to the value, which only gives its address and frees it.
+unsafe impl Send for PinnedMemory {}
 // SAFETY: as above.
-unsafe impl Sync for Pin {}
+unsafe impl Sync for PinnedMemory {}
 
-impl Drop for Pin {
+impl PinnedMemory {
+    /// The first byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.at.cast()
+    }
+
+    /// Length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "nothing depends on it")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for PinnedMemory {
     fn drop(&mut self) {
         // SAFETY: of `pinned`, and freed once.
         let _ = self.device.0.call("cuMemFreeHost", |driver| unsafe { (driver.cuMemFreeHost)(self.at) });
     }
 }
 
-/// Memory of another process.
-struct Opening {
+/// Memory of another process, mapped until this is dropped.
+#[derive(Debug)]
+pub struct PeerMemory {
     /// The base of the driver's mapping.
     base: u64,
     at: u64,
     device: Cuda,
 }
 
-impl fmt::Debug for Opening {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "memory of another process on {:?}", self.device)
-    }
-}
-
-impl Mapping for Opening {
-    fn at(&self) -> u64 {
+impl PeerMemory {
+    /// Its address in this process.
+    pub fn address(&self) -> u64 {
         self.at
     }
 
-    fn device(&self) -> &dyn Device {
+    /// The device through which it is mapped, which copies from and to it.
+    pub fn device(&self) -> &Cuda {
         &self.device
     }
 }
 
-impl Drop for Opening {
+impl Drop for PeerMemory {
     fn drop(&mut self) {
         // SAFETY: opened in `import`, and closed once. Copies keep the mapping.
         let closed = self
@@ -320,32 +421,31 @@ impl Drop for Opening {
             .0
             .call("cuIpcCloseMemHandle", |driver| unsafe { (driver.cuIpcCloseMemHandle)(self.base) });
         if let Err(error) = closed {
-            tracing::warn!(target: "multirail", %error, "a mapping of another process's memory is leaked");
+            tracing::warn!(target: "ofi::core::hmem", %error, "a mapping of another process's memory is leaked");
         }
     }
 }
 
-impl Device for Cuda {
-    fn kind(&self) -> Kind {
-        Kind::Cuda(self.0.ordinal)
+impl Cuda {
+    /// Its UUID, by which other processes know it.
+    pub fn uuid(&self) -> [u8; 16] {
+        self.0.uuid
     }
 
-    fn pci(&self) -> Option<PciAddress> {
-        let ask = self.0.driver.pci_bus_id?;
-        let mut text = [0_u8; 16];
-        // SAFETY: a place for text, of the given length.
-        let result = unsafe { ask(text.as_mut_ptr().cast(), text.len() as c_int, self.0.device) };
-        let text = CStr::from_bytes_until_nul(&text).ok().filter(|_| result == 0)?;
-        text.to_str().ok()?.to_ascii_lowercase().parse().ok()
-    }
-
-    unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<Box<dyn Copying>> {
+    /// Starts to copy.
+    ///
+    /// # Errors
+    /// The driver's; then no copy is in flight.
+    ///
+    /// # Safety
+    /// Both ranges are memory of a device or of this process, and stay until the copy [is done](PendingCopy::is_done).
+    pub unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<PendingCopy> {
         let mut event = ptr::null_mut();
         self.0.call("cuEventCreate", |driver| {
             // SAFETY: a place for the event.
             unsafe { (driver.cuEventCreate)(&raw mut event, NO_TIMING) }
         })?;
-        let behind = Box::new(Behind { event, device: self.clone() });
+        let pending = PendingCopy { event, device: self.clone() };
         let is_out = self.allocation(from).is_ok();
         let stream = self.0.streams[usize::from(is_out)];
         // SAFETY: the caller's promise.
@@ -361,29 +461,42 @@ impl Device for Cuda {
             self.0.call("cuStreamSynchronize", |driver| unsafe { (driver.cuStreamSynchronize)(stream) })?;
             return Err(error);
         }
-        Ok(behind)
+        Ok(pending)
     }
 
-    fn pinned(&self, len: usize) -> Result<Pinned> {
+    /// Allocates pinned host memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn pinned(&self, len: usize) -> Result<PinnedMemory> {
         let mut at = ptr::null_mut();
         // SAFETY: a place for the address.
         self.0.call("cuMemAllocHost", |driver| unsafe { (driver.cuMemAllocHost_v2)(&raw mut at, len) })?;
-        // SAFETY: new memory of `len` bytes. It is zeroed since rails may send bytes that were never written.
+        // SAFETY: new memory of `len` bytes. It is zeroed since peers may be sent bytes that were never written.
         unsafe { at.cast::<u8>().write_bytes(0, len) };
-        Ok(Pinned { at: at.cast(), len, owner: Box::new(Pin { at, device: self.clone() }) })
+        Ok(PinnedMemory { at, len, device: self.clone() })
     }
 
-    fn export(&self, at: u64) -> Result<Export> {
+    /// The driver's handle of the allocation that contains an address, which other processes of this host
+    /// [import](Cuda::import), and the offset of the address in it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn export(&self, at: u64) -> Result<([u8; 64], u64)> {
         let mut handle = IpcHandle([0; 64]);
         let (base, _) = self.allocation(at)?;
         self.0.call("cuIpcGetMemHandle", |driver| {
             // SAFETY: a place for the handle.
             unsafe { (driver.cuIpcGetMemHandle)(&raw mut handle, at) }
         })?;
-        Ok(Export { host: super::host()?, device: self.0.uuid, handle: handle.0, offset: at - base })
+        Ok((handle.0, at - base))
     }
 
-    fn dmabuf(&self, at: u64) -> Result<(OwnedFd, u64)> {
+    /// A dma-buf of the memory at an address, which NICs may register, and the offset of the address in it.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` if the device or its driver exports none.
+    pub fn dmabuf(&self, at: u64) -> Result<(OwnedFd, u64)> {
         let Some(get) = self.0.driver.range_handle else {
             return Err(Error::with(Errno::ENOSYS, "a driver without cuMemGetHandleForAddressRange"));
         };
@@ -401,32 +514,30 @@ impl Device for Cuda {
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, at - start))
     }
 
-    fn import(&self, export: &Export, len: u64) -> Result<Arc<dyn Mapping>> {
-        if export.host != super::host()? {
-            return Err(Error::with(
-                Errno::EHOSTUNREACH,
-                "the memory is on another host and cannot be mapped",
-            ));
-        }
+    /// Maps memory that another process of this host has [exported](Cuda::export): `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// The driver's; `FI_EINVAL` for a range beyond the other process's allocation.
+    pub fn import(&self, handle: [u8; 64], offset: u64, len: u64) -> Result<PeerMemory> {
         // Another device's memory is mapped if the driver can give this one access to it.
         let mut base = 0;
         self.0.call("cuIpcOpenMemHandle", |driver| unsafe {
             // SAFETY: any 64 bytes are permitted: the driver checks them.
-            (driver.cuIpcOpenMemHandle_v2)(&raw mut base, IpcHandle(export.handle), LAZY_PEER_ACCESS)
+            (driver.cuIpcOpenMemHandle_v2)(&raw mut base, IpcHandle(handle), LAZY_PEER_ACCESS)
         })?;
-        let opening = Opening { base, at: base.wrapping_add(export.offset), device: self.clone() };
+        let memory = PeerMemory { base, at: base.wrapping_add(offset), device: self.clone() };
         // The peer's claims about its memory are accepted only as far as the driver confirms them.
         let (start, whole) = self.allocation(base)?;
-        let end = export.offset.checked_add(len);
+        let end = offset.checked_add(len);
         if end.is_none_or(|end| end > whole - base.saturating_sub(start).min(whole)) {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "memory that a peer has exported",
                 format!("a range inside its {whole} bytes"),
-                format!("{len} bytes at {}", export.offset),
+                format!("{len} bytes at {offset}"),
                 "the peer's metadata is wrong: load it again",
             ));
         }
-        Ok(Arc::new(opening))
+        Ok(memory)
     }
 }

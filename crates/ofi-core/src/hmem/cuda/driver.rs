@@ -1,4 +1,4 @@
-//! The functions of `libcuda.so.1` that the crate calls.
+//! The functions of `libcuda.so.1` that this project calls.
 //!
 //! A hand-written table: bindings with an enum for results would be undefined for a result of a newer driver, and panic
 //! if a function is missing.
@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::OnceLock;
 
-use ofi::{Errno, Error, Result};
+use ofi_api::{Errno, Error, Result};
 
 pub(super) type Context = *mut c_void;
 pub(super) type CuStream = *mut c_void;

@@ -1,0 +1,160 @@
+//! The device memory that is registered in a domain, by address.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ofi_api::{Errno, Error, HmemIface, MrAttr, Result};
+
+use super::Stager;
+use super::cuda::{Cuda, MemoryType};
+
+/// An allocation of a device of which something is registered. Allocations do not overlap, and have no address in
+/// common with memory of the host.
+#[derive(Debug)]
+struct Allocation {
+    len: u64,
+    registrations: usize,
+    stager: Arc<Stager>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By their first address.
+    allocations: BTreeMap<u64, Allocation>,
+    /// One for each device that was used.
+    stagers: Vec<Arc<Stager>>,
+}
+
+/// The device memory that is registered in a domain.
+#[derive(Debug, Default)]
+pub struct Devices {
+    /// The number of allocations.
+    count: AtomicUsize,
+    table: RwLock<Table>,
+}
+
+/// A registration's device memory.
+#[derive(Debug)]
+pub struct RegisteredDevice {
+    devices: Arc<Devices>,
+    stager: Arc<Stager>,
+    /// The allocations that it uses.
+    bases: Vec<u64>,
+}
+
+impl RegisteredDevice {
+    /// Copies to and from its device.
+    pub fn stager(&self) -> &Arc<Stager> {
+        &self.stager
+    }
+}
+
+impl Drop for RegisteredDevice {
+    fn drop(&mut self) {
+        let mut table = self.devices.table.write().unwrap_or_else(PoisonError::into_inner);
+        for base in &self.bases {
+            if let Some(allocation) = table.allocations.get_mut(base) {
+                allocation.registrations -= 1;
+                if allocation.registrations == 0 {
+                    table.allocations.remove(base);
+                }
+            }
+        }
+        self.devices.count.store(table.allocations.len(), Ordering::Release);
+    }
+}
+
+impl Devices {
+    /// Records the device memory of a registration. `None` for memory that the processor accesses too: that of the
+    /// host, whoever has allocated it.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` for an interface other than CUDA; `FI_ENODEV` without its driver; `FI_EINVAL` for memory that is not
+    /// a device's, or of several devices.
+    pub fn register(self: &Arc<Self>, attr: &MrAttr<'_>) -> Result<Option<RegisteredDevice>> {
+        match attr.iface {
+            HmemIface::System => return Ok(None),
+            HmemIface::Cuda => {}
+            other => {
+                return Err(Error::wanted(
+                    Errno::ENOSYS,
+                    "the interface of memory to register (fi_mr_attr.iface)",
+                    "FI_HMEM_SYSTEM or FI_HMEM_CUDA",
+                    other.to_string(),
+                    "copy through memory of the host, or register a dma-buf with a provider whose device takes it",
+                ));
+            }
+        }
+        // The union's number has 32 bits, and programs need not clear the others.
+        let mut cuda = Cuda::open(attr.device as u32)?;
+        let (mut owner, mut bases) = (None, Vec::new());
+        for piece in attr.pieces().iter().filter(|piece| piece.len > 0) {
+            let at = piece.addr.addr() as u64;
+            let MemoryType::Device(ordinal) = cuda.memory_type(at)? else {
+                return if attr.pieces().len() == 1 { Ok(None) } else { Err(mixed()) };
+            };
+            if owner.is_some_and(|owner| owner != ordinal) {
+                return Err(mixed());
+            }
+            owner = Some(ordinal);
+            if cuda.ordinal() != ordinal {
+                cuda = Cuda::open(ordinal)?; // the address says which
+            }
+            // A range of the driver's virtual memory may consist of several allocations.
+            let (mut at, end) = (at, at.saturating_add(piece.len as u64));
+            while at < end {
+                let (base, len) = cuda.allocation(at).map_err(|_| beyond(at, end))?;
+                bases.push((base, len));
+                at = base.saturating_add(len).max(at + 1);
+            }
+        }
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let known = table.stagers.iter().find(|stager| stager.cuda().ordinal() == cuda.ordinal()).cloned();
+        let stager = known.unwrap_or_else(|| {
+            let stager = Arc::new(Stager::new(cuda));
+            table.stagers.push(Arc::clone(&stager));
+            stager
+        });
+        for &(base, len) in &bases {
+            let new = || Allocation { len, registrations: 0, stager: Arc::clone(&stager) };
+            let allocation = table.allocations.entry(base).or_insert_with(new);
+            // Freed and allocated again in spite of a registration: the newest is right.
+            allocation.len = len;
+            allocation.registrations += 1;
+        }
+        self.count.store(table.allocations.len(), Ordering::Release);
+        let bases = bases.into_iter().map(|(base, _)| base).collect();
+        Ok(Some(RegisteredDevice { devices: Arc::clone(self), stager, bases }))
+    }
+
+    /// The device that has the memory at an address, if it is registered.
+    pub fn find(&self, addr: usize) -> Option<Arc<Stager>> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let (&base, allocation) = table.allocations.range(..=addr as u64).next_back()?;
+        (addr as u64 - base < allocation.len).then(|| Arc::clone(&allocation.stager))
+    }
+}
+
+fn mixed() -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "memory to register with FI_HMEM_CUDA",
+        "memory of one device",
+        "pieces of several, or of the host",
+        "register them one by one",
+    )
+}
+
+fn beyond(at: u64, end: u64) -> Error {
+    Error::wanted(
+        Errno::EINVAL,
+        "memory to register with FI_HMEM_CUDA",
+        "allocated memory of a device",
+        format!("{} bytes behind its end", end - at),
+        "give the length that the memory was allocated with",
+    )
+}
