@@ -84,6 +84,10 @@ impl Peer {
             Target::Region { remote, .. } => {
                 let rest = (got, incoming.len - got);
                 let regions = &common.domain.regions;
+                if regions.is_of_device(remote) {
+                    // Packets are copied by its driver.
+                    return self.nack(common, host, incoming);
+                }
                 match regions.grants_as(accessor(host, peer), remote, rest, MrAccess::REMOTE_WRITE) {
                     Ok(granted) => grants = granted,
                     Err(errno) => return self.refuse(common, peer, incoming.send_id, errno),

@@ -88,7 +88,7 @@ pub struct RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    /// The memory of `len` bytes from byte `skip` of `piece` on; `None` if it is in several pieces.
+    /// The memory of `len` bytes from byte `skip` of `piece` on; `None` if it is in several pieces, or a device's.
     ///
     /// # Errors
     /// Why the peer may not access it.
@@ -99,6 +99,9 @@ impl RegisteredMemory {
         (skip, len): (usize, usize),
         access: MrAccess,
     ) -> Result<Option<Self>, Errno> {
+        if domain.regions.is_of_device(&[piece]) {
+            return Ok(None);
+        }
         let addr = piece.addr.wrapping_add(skip as u64);
         let checked = domain.regions.check_as(who, piece.key, addr, len as u64, access);
         let grant = checked.map_err(|violation| violation.errno())?;

@@ -16,6 +16,8 @@ use crate::wire::{Order, Packet};
 const CHUNK: usize = 64 << 10;
 /// Vectors in one call.
 const VECTORS: usize = 64;
+/// Bytes of a device's memory in one call. They are copied again if the kernel does not accept them.
+const COPIED: usize = 256 << 10;
 /// Bytes of the application's memory in one call.
 const AT_ONCE: usize = 4 << 20;
 
@@ -34,6 +36,15 @@ struct Reading {
     remote: Vec<RemotePiece>,
     at: usize,
     len: usize,
+}
+
+/// What protects the memory that is being sent to a reading peer.
+#[derive(Default)]
+struct Held {
+    /// Its registrations.
+    grants: Vec<Grant<RegionData>>,
+    /// A copy of it, if it is a device's.
+    copy: Vec<u8>,
 }
 
 /// The owner of the memory that is sent.
@@ -177,12 +188,12 @@ impl Outgoing {
     ) -> Stop {
         while !self.items.is_empty() {
             vectors.clear();
-            let (grants, offered) = match self.collect(lender, vectors) {
+            let (held, offered) = match self.collect(lender, vectors) {
                 Ok(collected) => collected,
                 Err(errno) => return Stop::Failed(errno),
             };
             let wrote = write(vectors);
-            drop(grants);
+            drop(held);
             match wrote {
                 Ok(len) => {
                     self.advance(lender, len);
@@ -198,13 +209,14 @@ impl Outgoing {
         Stop::Empty
     }
 
-    /// Collects the memory of the first items, and their total length. The grants protect registered memory.
+    /// Collects the memory of the first items, and their total length. What is returned with it must be held while it is
+    /// read.
     fn collect(
         &self,
         lender: &mut impl Lender,
         vectors: &mut Vec<libc::iovec>,
-    ) -> Result<(Vec<Grant<RegionData>>, usize), Errno> {
-        let (mut grants, mut offered) = (Vec::new(), 0);
+    ) -> Result<(Held, usize), Errno> {
+        let (mut held, mut offered) = (Held::default(), 0);
         for item in &self.items {
             if vectors.len() >= VECTORS || offered >= AT_ONCE {
                 break;
@@ -234,20 +246,25 @@ impl Outgoing {
                 }
                 Item::Read(reading) => {
                     let (regions, who) = lender.regions();
-                    let len = (reading.len - reading.at).min(AT_ONCE);
-                    let range = (reading.at, len);
-                    let held = regions.grants_as(who, &reading.remote, range, MrAccess::REMOTE_READ);
+                    let left = reading.len - reading.at;
+                    if regions.is_of_device(&reading.remote) {
+                        held.copy = vec![0; left.min(COPIED)];
+                        let read = regions.read_as(who, &reading.remote, reading.at, &mut held.copy);
+                        read.map_err(|_| Errno::ECONNRESET)?;
+                        push(vectors, &mut offered, held.copy.as_ptr(), held.copy.len());
+                        break;
+                    }
+                    let range = (reading.at, left.min(AT_ONCE));
+                    let grants = regions.grants_as(who, &reading.remote, range, MrAccess::REMOTE_READ);
                     // The error of the peer's access, and not of this end's operations.
-                    let held = held.map_err(|_| Errno::ECONNRESET)?;
-                    held.iter()
-                        .flat_map(Grant::pieces)
-                        .for_each(|piece| push(vectors, &mut offered, piece.addr, piece.len));
-                    grants.extend(held);
+                    held.grants = grants.map_err(|_| Errno::ECONNRESET)?;
+                    let pieces = held.grants.iter().flat_map(Grant::pieces);
+                    pieces.for_each(|piece| push(vectors, &mut offered, piece.addr, piece.len));
                     break; // what follows would have to wait for all of it
                 }
             }
         }
-        Ok((grants, offered))
+        Ok((held, offered))
     }
 
     /// The first `len` bytes are sent.

@@ -1,10 +1,14 @@
 //! Copies between a peer's payload and registered memory that the peer names by remote pieces. Each piece is checked
 //! when it is copied.
 
-use ofi_api::{Errno, MrAccess, RemotePiece, Result};
+use std::sync::Arc;
 
-use super::{Accessor, Grant, RegionTable};
+use ofi_api::{Errno, Error, MrAccess, RemotePiece, Result};
+
+use super::region::Means;
+use super::{Accessor, Grant, RegionTable, Violation};
 use crate::copy::{self, Stores};
+use crate::hmem::Stager;
 
 /// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
 fn runs(
@@ -25,21 +29,60 @@ fn runs(
     })
 }
 
+/// Address, key and length.
+type Run = (u64, u64, usize);
+
+/// Memory of a device that a peer may access.
+struct DeviceGrant<T> {
+    grant: Grant<T>,
+    stager: Arc<Stager>,
+}
+
+/// A copy of the driver's has failed.
+#[cold]
+fn failed(error: &Error) -> Errno {
+    tracing::warn!(target: "ofi::core::hmem", %error, "a peer's access to memory of a device fails");
+    Errno::EIO
+}
+
 impl<T> RegionTable<T> {
     /// The part of the run that a peer may access, with all of `access`.
-    fn grant(
+    fn grant(&self, who: Accessor<'_>, run: Run, access: MrAccess) -> Result<Grant<T>, Errno> {
+        let (addr, key, len) = run;
+        self.check_as(who, key, addr, len as u64, access).map_err(|violation| violation.errno())
+    }
+
+    /// The same, if a device's memory will do: [`Violation::DeviceMemory`] if it is such.
+    #[inline]
+    fn grant_host(&self, who: Accessor<'_>, run: Run, access: MrAccess) -> Result<Grant<T>, Violation> {
+        let (addr, key, len) = run;
+        self.grant_by(Means::Processor, who, key, addr, len as u64, access)
+    }
+
+    /// What [`RegionTable::grant_host`] has refused, if that is because it is a device's.
+    #[cold]
+    fn grant_device(
         &self,
         who: Accessor<'_>,
-        (addr, key, len): (u64, u64, usize),
+        (addr, key, len): Run,
         access: MrAccess,
-    ) -> Result<Grant<T>, Errno> {
-        self.check_as(who, key, addr, len as u64, access).map_err(|violation| violation.errno())
+        refused: Violation,
+    ) -> Result<DeviceGrant<T>, Errno> {
+        let len = len as u64;
+        let granted = match refused {
+            Violation::DeviceMemory => self.grant_by(Means::Driver, who, key, addr, len, access),
+            other => Err(other),
+        };
+        let grant = granted.map_err(|violation| self.refuse(addr, len, access, violation).errno())?;
+        let stager = grant.region().hmem().map(|hmem| Arc::clone(hmem.stager())).ok_or(Errno::EACCES)?;
+        Ok(DeviceGrant { grant, stager })
     }
 
     /// Grants for all of `len` bytes of `remote` from byte `skip` on, in order.
     ///
     /// # Errors
-    /// The error for the peer, if it may not access a piece.
+    /// The error for the peer, if it may not access a piece. `FI_EOPNOTSUPP` for a device's memory
+    /// ([`RegionTable::is_of_device`]).
     pub fn grants_as(
         &self,
         who: Accessor<'_>,
@@ -47,6 +90,9 @@ impl<T> RegionTable<T> {
         (skip, len): (usize, usize),
         access: MrAccess,
     ) -> Result<Vec<Grant<T>>, Errno> {
+        if self.is_of_device(remote) {
+            return Err(Errno::EOPNOTSUPP);
+        }
         runs(remote, skip, len).map(|run| self.grant(who, run, access)).collect()
     }
 
@@ -65,7 +111,13 @@ impl<T> RegionTable<T> {
         let mut parts = parts.into_iter();
         let mut part: &[u8] = &[];
         for run in runs(remote, skip, len) {
-            let granted = self.grant(who, run, MrAccess::REMOTE_WRITE)?;
+            let (granted, device) = match self.grant_host(who, run, MrAccess::REMOTE_WRITE) {
+                Ok(granted) => (granted, None),
+                Err(refused) => {
+                    let found = self.grant_device(who, run, MrAccess::REMOTE_WRITE, refused)?;
+                    (found.grant, Some(found.stager))
+                }
+            };
             for piece in granted.pieces() {
                 let mut done = 0;
                 while done < piece.len {
@@ -74,8 +126,15 @@ impl<T> RegionTable<T> {
                         part = next;
                     }
                     let (here, rest) = part.split_at(part.len().min(piece.len - done));
-                    // SAFETY: the grant holds the registered memory while it is written; `here` lies within the piece.
-                    unsafe { copy::bytes(here.as_ptr(), piece.addr.wrapping_add(done), here.len()) };
+                    let to = piece.addr.wrapping_add(done);
+                    match &device {
+                        // SAFETY: the grant holds the registered memory while it is written; `here` lies within the
+                        // piece.
+                        None => unsafe { copy::bytes(here.as_ptr(), to, here.len()) },
+                        // SAFETY: as above.
+                        Some(stager) => unsafe { stager.write(to.addr() as u64, here.as_ptr(), here.len()) }
+                            .map_err(|error| failed(&error))?,
+                    }
                     (done, part) = (done + here.len(), rest);
                 }
             }
@@ -100,7 +159,16 @@ impl<T> RegionTable<T> {
     ) -> Result<(), Errno> {
         let mut done = 0;
         for run in runs(remote, skip, len) {
-            let granted = self.grant(who, run, MrAccess::REMOTE_WRITE)?;
+            let granted = match self.grant_host(who, run, MrAccess::REMOTE_WRITE) {
+                Ok(granted) => granted,
+                Err(refused) => {
+                    let device = self.grant_device(who, run, MrAccess::REMOTE_WRITE, refused)?;
+                    // SAFETY: the caller's promise; the runs together have no more than `len` bytes.
+                    unsafe { device.write(from.wrapping_add(done))? };
+                    done += device.grant.len();
+                    continue;
+                }
+            };
             for piece in granted.pieces() {
                 // SAFETY: the grant holds the registered memory while it is written; the runs together have no more
                 // than `len` bytes.
@@ -144,7 +212,16 @@ impl<T> RegionTable<T> {
     ) -> Result<usize, Errno> {
         let mut done = 0;
         for run in runs(remote, skip, len) {
-            let granted = self.grant(who, run, MrAccess::REMOTE_READ)?;
+            let granted = match self.grant_host(who, run, MrAccess::REMOTE_READ) {
+                Ok(granted) => granted,
+                Err(refused) => {
+                    let device = self.grant_device(who, run, MrAccess::REMOTE_READ, refused)?;
+                    // SAFETY: the caller's promise; the runs together have no more than `len` bytes.
+                    unsafe { device.read(to.wrapping_add(done))? };
+                    done += device.grant.len();
+                    continue;
+                }
+            };
             for piece in granted.pieces() {
                 // SAFETY: the grant holds the registered memory while it is read; the runs together have no more than
                 // `len` bytes.
@@ -153,6 +230,40 @@ impl<T> RegionTable<T> {
             }
         }
         Ok(done)
+    }
+}
+
+impl<T> DeviceGrant<T> {
+    /// Writes all of it.
+    ///
+    /// # Safety
+    /// `from` may be read for as many bytes.
+    unsafe fn write(&self, from: *const u8) -> Result<(), Errno> {
+        let mut done = 0;
+        for piece in self.grant.pieces() {
+            // SAFETY: the grant holds the registered memory; the rest is the caller's promise.
+            let written =
+                unsafe { self.stager.write(piece.addr.addr() as u64, from.wrapping_add(done), piece.len) };
+            written.map_err(|error| failed(&error))?;
+            done += piece.len;
+        }
+        Ok(())
+    }
+
+    /// Reads all of it.
+    ///
+    /// # Safety
+    /// `to` may be written for as many bytes.
+    unsafe fn read(&self, to: *mut u8) -> Result<(), Errno> {
+        let mut done = 0;
+        for piece in self.grant.pieces() {
+            // SAFETY: as in `write`.
+            let read =
+                unsafe { self.stager.read(piece.addr.addr() as u64, to.wrapping_add(done), piece.len) };
+            read.map_err(|error| failed(&error))?;
+            done += piece.len;
+        }
+        Ok(())
     }
 }
 

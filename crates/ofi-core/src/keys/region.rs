@@ -13,6 +13,7 @@ use ofi_api::{Address, BindFlags, Context, Desc, HmemIface, KEY_NOTAVAIL, MrAcce
 use super::Violation;
 use crate::auth::AuthKey;
 use crate::cntr::{Cntr, Counters, Kind};
+use crate::hmem::RegisteredDevice;
 use crate::sys::mapped;
 
 /// The meaning of addresses in remote accesses.
@@ -65,7 +66,9 @@ pub struct Region<T> {
     /// It is of whatever is mapped, which each access finds out: it begins at the null pointer, or is longer than any
     /// memory.
     pub(super) is_unmapped: bool,
-    /// An access needs more checks than most: `only` or `is_unmapped` says so.
+    /// Its memory is a device's: only the copies of `access` reach it.
+    pub(super) hmem: Option<RegisteredDevice>,
+    /// An access needs more checks than most: `only`, `is_unmapped` or `hmem` says so.
     pub(super) is_special: bool,
     /// The counters of peers' reads and writes.
     pub(super) counters: RwLock<Counters>,
@@ -97,6 +100,15 @@ impl RegionPieces {
             RegionPieces::Many(many) => many,
         }
     }
+}
+
+/// What will read or write the memory of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Means {
+    /// The processor, the kernel, or a peer's process.
+    Processor,
+    /// The processor, or the driver of the device that has the memory.
+    Driver,
 }
 
 /// Part of a region: `len` bytes from `start` in its piece `first`, over as many pieces as necessary.
@@ -174,6 +186,11 @@ impl<T> Region<T> {
         self.iface
     }
 
+    /// The device that has its memory, if the processor may not touch it.
+    pub(crate) fn hmem(&self) -> Option<&RegisteredDevice> {
+        self.hmem.as_ref()
+    }
+
     /// Device number within [`Region::iface`].
     pub fn device(&self) -> u64 {
         self.device
@@ -225,7 +242,7 @@ impl<T> Region<T> {
         Pieces { pieces: &self.pieces()[span.first..], start: span.start, left: span.len }
     }
 
-    /// The span of a remote access.
+    /// The span of a remote access. `means`: whether a device's memory will do.
     #[inline]
     pub(super) fn resolve(
         &self,
@@ -233,13 +250,14 @@ impl<T> Region<T> {
         addr: u64,
         len: u64,
         access: MrAccess,
+        means: Means,
     ) -> Result<Span, Violation> {
         self.allow(access)?;
         if !who.auth.opens(&self.auth) {
             return Err(Violation::AuthKey);
         }
         if self.is_special {
-            return self.resolve_special(who, addr, len, access);
+            return self.resolve_special(who, addr, len, access, means);
         }
         self.span(addr, len)
     }
@@ -252,7 +270,7 @@ impl<T> Region<T> {
         }
     }
 
-    /// The rest of [`Region::resolve`] for a region of one peer, or of the address space.
+    /// The rest of [`Region::resolve`] for a region of one peer, of the address space, or of a device.
     #[cold]
     fn resolve_special(
         &self,
@@ -260,11 +278,15 @@ impl<T> Region<T> {
         addr: u64,
         len: u64,
         access: MrAccess,
+        means: Means,
     ) -> Result<Span, Violation> {
         if self.only.is_some() && who.peer != self.only.as_ref() {
             return Err(Violation::OtherPeer);
         }
         let span = self.span(addr, len)?;
+        if self.hmem.is_some() && means == Means::Processor {
+            return Err(Violation::DeviceMemory);
+        }
         if self.is_unmapped {
             let write = access.contains(MrAccess::REMOTE_WRITE);
             for piece in self.pieces_of(span) {

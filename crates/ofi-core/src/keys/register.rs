@@ -4,6 +4,7 @@ use ofi_api::{Address, Context, Desc, Errno, Error, MrAttr, Piece, Result};
 
 use super::Addressing;
 use crate::auth::AuthKey;
+use crate::hmem::RegisteredDevice;
 
 /// The source of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +18,7 @@ pub enum KeyChoice {
 }
 
 /// What to register.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Registration<'a, T> {
     /// Memory and rights.
     pub attr: &'a MrAttr<'a>,
@@ -39,6 +40,8 @@ pub struct Registration<'a, T> {
     pub auth: AuthKey,
     /// The one peer that may access it, by the address that the application knows it by; none for all.
     pub only: Option<Address>,
+    /// The device that has the memory, if the processor may not touch it.
+    pub hmem: Option<RegisteredDevice>,
 }
 
 impl<'a, T> Registration<'a, T> {
@@ -54,6 +57,7 @@ impl<'a, T> Registration<'a, T> {
             data,
             auth: AuthKey::NONE,
             only: None,
+            hmem: None,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ofi_api::{BindFlags, Caps, Desc, Errno, Error, KEY_NOTAVAIL, MrAccess, Piece, RemotePiece, Result};
 
-use super::region::RegionPieces;
+use super::region::{Means, RegionPieces};
 use super::register::{check_memory, end_of};
 use super::secret::KeySupply;
 use super::shards::Shards;
@@ -34,7 +34,7 @@ pub struct RegionTable<T> {
     violations: Counters,
     /// Some region has, or had, a counter.
     counting: AtomicBool,
-    /// Some region covers, or covered, memory that need not be mapped.
+    /// Some region covers, or covered, memory that need not be mapped, or a device's.
     unpromised: AtomicBool,
 }
 
@@ -63,7 +63,8 @@ impl<T> RegionTable<T> {
     /// base or one that does not hold all of the memory; `FI_ENOKEY` for a requested key that is in use;
     /// `FI_EKEYREJECTED` for `FI_KEY_NOTAVAIL` as a key; `FI_EIO` if the system has no random numbers.
     pub fn register(&self, registration: Registration<'_, T>) -> Result<Desc> {
-        let Registration { attr, key, flags, context, is_enabled, base, data, auth, only } = registration;
+        let Registration { attr, key, flags, context, is_enabled, base, data, auth, only, hmem } =
+            registration;
         let len = check_memory(attr, self.addressing, self.iov_limit)?;
         let mut keys = self.changes();
         let base = self.base_for(base, attr.pieces())?;
@@ -80,7 +81,7 @@ impl<T> RegionTable<T> {
             return Err(Error::wanted(Errno::EKEYREJECTED, "memory key", "a usable key", found, advice));
         }
         let is_unmapped = !attr.promises_memory();
-        if is_unmapped {
+        if is_unmapped || hmem.is_some() {
             self.unpromised.store(true, Ordering::Relaxed);
         }
         let desc = Desc(NEXT_DESC.fetch_add(1, Ordering::Relaxed));
@@ -102,9 +103,10 @@ impl<T> RegionTable<T> {
             base: base.map(|base| Arc::clone(&base.as_base)),
             data,
             auth,
-            is_special: only.is_some() || is_unmapped,
+            is_special: only.is_some() || is_unmapped || hmem.is_some(),
             only,
             is_unmapped,
+            hmem,
             counters: RwLock::default(),
             is_counted: false.into(),
         });
@@ -156,7 +158,7 @@ impl<T> RegionTable<T> {
     }
 
     /// Checks a peer's access to `addr..addr + len` of the region `key`, with all of `access`. An access of no bytes is
-    /// checked like any other; its address may be the end of the region.
+    /// checked like any other; its address may be the end of the region. Nothing is granted on a device's memory.
     ///
     /// # Errors
     /// The reason why not, which is counted.
@@ -169,13 +171,26 @@ impl<T> RegionTable<T> {
         len: u64,
         access: MrAccess,
     ) -> Result<Grant<T>, Violation> {
+        self.grant_by(Means::Processor, who, key, addr, len, access)
+            .map_err(|violation| self.refuse(addr, len, access, violation))
+    }
+
+    /// The same, without a record of a refusal.
+    #[inline]
+    pub(super) fn grant_by(
+        &self,
+        means: Means,
+        who: Accessor<'_>,
+        key: u64,
+        addr: u64,
+        len: u64,
+        access: MrAccess,
+    ) -> Result<Grant<T>, Violation> {
         let granted = self.by_key.read(key, |region| {
-            let span = region.resolve(who, addr, len, access)?;
+            let span = region.resolve(who, addr, len, access, means)?;
             Ok(Grant { region: Arc::clone(region), span })
         });
-        granted
-            .unwrap_or(Err(Violation::UnknownKey))
-            .map_err(|violation| self.refuse(addr, len, access, violation))
+        granted.unwrap_or(Err(Violation::UnknownKey))
     }
 
     /// Checks an access of kind `kind` ([`Caps::RMA`], [`Caps::ATOMIC`]) by a peer to several pieces, through an
@@ -196,8 +211,10 @@ impl<T> RegionTable<T> {
             return Err(Errno::EACCES);
         }
         remote.iter().try_fold(0_usize, |total, piece| {
-            let checked = self.check_as(who, piece.key, piece.addr, piece.len as u64, access);
-            checked.map_err(|violation| violation.errno())?;
+            let len = piece.len as u64;
+            // Whatever executes the access finds a device's memory by itself.
+            let checked = self.grant_by(Means::Driver, who, piece.key, piece.addr, len, access);
+            checked.map_err(|violation| self.refuse(piece.addr, len, access, violation).errno())?;
             total.checked_add(piece.len).ok_or(Errno::EINVAL)
         })
     }
@@ -219,7 +236,7 @@ impl<T> RegionTable<T> {
         run: impl FnOnce(&Region<T>, Pieces<'_>) -> R,
     ) -> Result<R, Violation> {
         let ran = self.by_key.read(key, |region| {
-            let span = region.resolve(Accessor::ANYBODY, addr, len, access)?;
+            let span = region.resolve(Accessor::ANYBODY, addr, len, access, Means::Processor)?;
             Ok(run(region, region.pieces_of(span)))
         });
         ran.unwrap_or(Err(Violation::UnknownKey))
@@ -267,10 +284,18 @@ impl<T> RegionTable<T> {
     }
 
     /// Whether memory that a peer reads may be lent to the network until it has arrived: not memory that only its
-    /// application knows to be mapped, and may unmap once the peer has it.
+    /// application knows to be mapped, and may unmap once the peer has it; and not a device's.
     pub fn may_lend(&self, remote: &[RemotePiece]) -> bool {
-        let promised = |piece: &RemotePiece| self.by_key.read(piece.key, |region| !region.is_unmapped);
+        let promises = |region: &Arc<Region<T>>| !region.is_unmapped && region.hmem.is_none();
+        let promised = |piece: &RemotePiece| self.by_key.read(piece.key, promises);
         !self.unpromised.load(Ordering::Relaxed) || remote.iter().all(|piece| promised(piece).unwrap_or(true))
+    }
+
+    /// Whether a piece is of a device's memory. Then [`RegionTable::read_as`], [`RegionTable::write_as`] and the like
+    /// are the only access to it.
+    pub fn is_of_device(&self, remote: &[RemotePiece]) -> bool {
+        let is_device = |piece: &RemotePiece| self.by_key.read(piece.key, |region| region.hmem.is_some());
+        self.unpromised.load(Ordering::Relaxed) && remote.iter().any(|piece| is_device(piece) == Some(true))
     }
 
     /// Whether some region has, or had, a counter.
@@ -319,7 +344,7 @@ impl<T> RegionTable<T> {
     }
 
     #[cold]
-    fn refuse(&self, addr: u64, len: u64, access: MrAccess, violation: Violation) -> Violation {
+    pub(super) fn refuse(&self, addr: u64, len: u64, access: MrAccess, violation: Violation) -> Violation {
         tracing::debug!(target: "ofi::core::mr", addr, len, ?access, %violation, "remote access refused");
         self.violations.count(violation)
     }
@@ -344,6 +369,11 @@ impl<T> RegionTable<T> {
             return Ok(None);
         }
         let base = self.by_desc.read(base.0 as u64, Arc::clone).ok_or_else(no_such_region)?;
+        if base.hmem.is_some() {
+            let found = "a device's memory";
+            let advice = "register that memory on its own";
+            return Err(Error::wanted(Errno::EINVAL, "sub-region", "a base of host memory", found, advice));
+        }
         let inside = |part: &Piece, whole: &Piece| part.addr >= whole.addr && end_of(part) <= end_of(whole);
         if !pieces.iter().all(|part| base.pieces().iter().any(|whole| inside(part, whole))) {
             let found = "memory outside it";

@@ -26,10 +26,12 @@ pub enum Violation {
     OtherPeer,
     /// Part of the access means an address where the process has no such memory, in a region that promises none.
     Unmapped,
+    /// The region is a device's memory, which the processor does not access: an atomic operation.
+    DeviceMemory,
 }
 
 impl Violation {
-    const ALL: [Violation; 9] = [
+    const ALL: [Violation; 10] = [
         Violation::UnknownKey,
         Violation::UnknownDesc,
         Violation::NotEnabled,
@@ -39,6 +41,7 @@ impl Violation {
         Violation::AuthKey,
         Violation::OtherPeer,
         Violation::Unmapped,
+        Violation::DeviceMemory,
     ];
 
     /// The error for the initiator of the access.
@@ -48,6 +51,7 @@ impl Violation {
                 Errno::EKEYREJECTED
             }
             Violation::UnknownDesc => Errno::EINVAL,
+            Violation::DeviceMemory => Errno::EOPNOTSUPP,
             Violation::Rights | Violation::Bounds | Violation::Overflow | Violation::Unmapped => {
                 Errno::EACCES
             }
@@ -68,6 +72,7 @@ impl Violation {
             Violation::Unmapped => {
                 "the registration is of the address space, and nothing usable is mapped there"
             }
+            Violation::DeviceMemory => "the registration is of a device's memory, which only copies reach",
         }
     }
 }
