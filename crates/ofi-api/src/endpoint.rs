@@ -29,12 +29,12 @@ pub enum EpOption {
     TxSize = 6,
     /// Receives that may be posted. Read-only: `fi_rx_attr.size`.
     RxSize = 7,
-    /// How transfers of device memory run between devices, an `int`: 3, `FI_HMEM_P2P_DISABLED`, and nothing else, as no
-    /// provider has `FI_HMEM`.
+    /// How transfers of device memory run between devices, an `int`: with `FI_HMEM` any value but 1,
+    /// `FI_HMEM_P2P_REQUIRED`, as copies go through memory of the host; otherwise only 3, `FI_HMEM_P2P_DISABLED`.
     HmemP2p = 8,
     /// Operations that a device triggers. Refused.
     XpuTrigger = 9,
-    /// Whether CUDA may be called, for providers with `FI_HMEM`. Refused.
+    /// Whether CUDA may be called. With `FI_HMEM` it must be, and the option can only be set to true; others refuse it.
     CudaApiPermitted = 10,
     /// Whether shared memory may be used with peers of the same host: 1 or 0. Set before enable.
     SharedMemoryPermitted = 11,

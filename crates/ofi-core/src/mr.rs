@@ -4,14 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ofi_api::{
-    AV_AUTH_KEY, BindFlags, Counter, Desc, Endpoint, Errno, Error, Fid, KEY_NOTAVAIL, MemoryRegion, MrAccess,
-    MrAttr, MrMode, Piece, Result,
+    AV_AUTH_KEY, BindFlags, Counter, Desc, Endpoint, Errno, Error, Fid, HmemIface, KEY_NOTAVAIL,
+    MemoryRegion, MrAccess, MrAttr, MrMode, Piece, Result,
 };
 
 use crate::auth::{self, AuthKey};
 use crate::cntr::Cntr;
 use crate::domain::DomainCore;
 use crate::endpoint::Ep;
+use crate::hmem::RegisteredDevice;
 use crate::keys::{Closing, KeyChoice, Region, Registration};
 use crate::transport::{RegionData, Transport};
 
@@ -58,6 +59,7 @@ impl<T: Transport> Mr<T> {
                 "map the dma-buf and register that memory by its address, or copy through memory of the host",
             ));
         }
+        let hmem = device_of(domain, attr)?;
         let data = T::register(&domain.part.transport, attr)?;
         let key = match T::key(&data) {
             _ if !chosen => KeyChoice::Requested,
@@ -69,7 +71,7 @@ impl<T: Transport> Mr<T> {
         let by_device = attr.restricted(MrAccess::all().difference(REMOTE));
         let attr = if attr.dmabuf().is_some() { &by_device } else { attr };
         let mut registration = Registration::new(attr, key, data);
-        registration.auth = auth;
+        (registration.auth, registration.hmem) = (auth, hmem);
         registration.only = attr.peer.map(T::normalize).transpose()?;
         registration.is_enabled = !attr.disabled && !binds_endpoints(domain);
         let desc = domain.regions.register(registration)?;
@@ -114,6 +116,23 @@ fn auth_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<Au
         [] => Ok(AuthKey::new(&domain.info.domain_attr.auth_key)),
         own => Ok(AuthKey::new(own)),
     }
+}
+
+/// The device that has the memory, if the processor may not touch it. A dma-buf is a matter of the transport.
+fn device_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<Option<RegisteredDevice>> {
+    if attr.iface == HmemIface::System || attr.dmabuf().is_some() {
+        return Ok(None);
+    }
+    let Some(devices) = &domain.devices else {
+        return Err(Error::wanted(
+            Errno::ENOSYS,
+            "the interface of memory to register (fi_mr_attr.iface)",
+            "FI_HMEM_SYSTEM: the domain was opened without FI_HMEM",
+            attr.iface.to_string(),
+            "ask getinfo for FI_HMEM with FI_MR_HMEM in mr_mode, or copy through memory of the host",
+        ));
+    };
+    devices.register(attr)
 }
 
 fn binds_endpoints<T: Transport>(domain: &DomainCore<T>) -> bool {

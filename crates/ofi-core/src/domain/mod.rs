@@ -4,12 +4,13 @@ mod events;
 
 use std::sync::Arc;
 
-use ofi_api::{Info, MrMode, Result};
+use ofi_api::{Caps, Info, MrMode, Result};
 
 use crate::cntr::trigger::Works;
 use crate::domain_id::DomainId;
 use crate::endpoint_registry::EndpointRegistry;
 use crate::fork::Born;
+use crate::hmem::Devices;
 use crate::keys::{Addressing, RegionTable};
 use crate::progress::Progress;
 use crate::transport::Transport;
@@ -24,6 +25,8 @@ pub struct DomainCore<T: Transport> {
     pub info: Info,
     /// The registrations.
     pub regions: Arc<Regions>,
+    /// The device memory among them, if it was opened with `FI_HMEM`.
+    pub devices: Option<Arc<Devices>>,
     /// The transport's part.
     pub part: Arc<DomainPart<T>>,
     /// Its progress model.
@@ -64,6 +67,7 @@ impl<T: Transport> DomainCore<T> {
             id: DomainId::next(),
             info: info.clone(),
             regions,
+            devices: info.caps.contains(Caps::HMEM).then(Arc::default),
             part,
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
             born: Born::here(),

@@ -149,6 +149,10 @@ impl<T: Transport> State<T> {
         let tx = self.ends.sender(at).0;
         let (executor, flags, signal, len) = tx.check_atomic(op)?;
         let route = tx.route;
+        if tx.devices {
+            let pieces = [op.buf.pieces(), op.compare.pieces(), op.result.pieces()];
+            self.ends.only_host("an atomic operation", &pieces)?;
+        }
         let (peer, _) = self.dest(op.peer)?;
         if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());

@@ -320,6 +320,7 @@ impl<T: Transport> EpCore<T> {
             return Err(not_opened_for("a collective", "FI_COLLECTIVE"));
         };
         let executor = executor(op)?;
+        state.ends.only_host("a collective", &[op.buf.pieces(), op.result.pieces()])?;
         let (mut flags, signal) = state.ends.tx.flags(op.call, op.flags)?;
         if op.call == Call::Plain {
             flags -= state.ends.tx.op_flags & OpFlags::INJECT; // a default that means nothing here

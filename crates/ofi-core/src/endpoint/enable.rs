@@ -91,7 +91,7 @@ impl<T: Transport> EpCore<T> {
         if let Some(part) = &rx.shared {
             part.context.hand_over(&mut lanes)?;
         }
-        rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty() && !rx.claimed);
+        rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty() && !rx.claimed && !rx.devices);
         let followed = state.ends.peers.av().filter(|_| lanes.follows()).cloned();
         state.lanes = Some(lanes);
         state.ends.boxes.read = [state.ends.tx.bound, state.ends.rx.bound];

@@ -23,6 +23,7 @@ use crate::copy;
 use crate::cq::Credit;
 use crate::domain::Regions;
 use crate::eq::EqCore;
+use crate::hmem::Devices;
 use crate::log::Limit;
 use crate::sleepers::Sleepers;
 use crate::slots::SlotId;
@@ -49,6 +50,8 @@ pub struct EndpointCore<T: Transport> {
     pub sleepers: Sleepers,
     /// The progress thread polls, and rearms for all.
     pub stands_in: bool,
+    /// The domain's device memory, if the endpoint has `FI_HMEM`.
+    pub devices: Option<Arc<Devices>>,
 }
 
 impl<T: Transport> EndpointCore<T> {
@@ -226,7 +229,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
     fn received(&mut self, id: SlotId, result: Result<(), Errno>) {
         let Some(filling) = self.take_filling(id) else { return };
         match result {
-            Ok(()) => self.receiver(filling.at).complete(&filling),
+            Ok(()) => self.receiver(filling.at).complete(filling),
             Err(errno) => self.receiver(filling.at).fail(&filling, Fault { errno, number: 0 }),
         }
     }
@@ -246,7 +249,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
     fn landed(&mut self, id: SlotId, arrived: &Arrived) {
         let Some(filling) = self.take_filling(id) else { return };
         let filling = Filling { arrived: *arrived, ..filling };
-        self.receiver(filling.at).complete(&filling);
+        self.receiver(filling.at).complete(filling);
     }
 
     fn spent(&mut self, id: SlotId, data: u64, len: usize) {
@@ -357,7 +360,13 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         if self.tx.ops.get(id)?.peer != peer {
             return None;
         }
-        let op = self.tx.ops.remove(id)?;
+        let mut op = self.tx.ops.remove(id)?;
+        if op.ticket.route != CounterTarget::ENDPOINT
+            && let Err(errno) = self.unstage(&mut op.ticket)
+        {
+            self.fail_op(&op, Fault { errno, number: errno.get() });
+            return Some(op.op);
+        }
         let boxes = self.sender(op.ticket.at).1;
         boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
         match op.ticket.signal {

@@ -12,6 +12,7 @@ mod connection;
 mod context;
 mod contexts;
 mod datagram;
+mod device;
 mod enable;
 mod endpoint_core;
 mod multicast;
@@ -85,6 +86,8 @@ struct State<T: Transport> {
     named: bool,
     /// `FI_OPT_SHARED_MEMORY_PERMITTED`.
     shared_memory: bool,
+    /// `FI_OPT_FI_HMEM_P2P`.
+    hmem_p2p: usize,
     /// Options of the transport's own that were set.
     own_options: Vec<(EpOption, usize)>,
     /// Keeps the authorization key in the address vector.
@@ -262,6 +265,7 @@ fn tx_side<T: Transport>(info: &Info, caps: Caps, attr: &TxAttr) -> TxSide<T> {
     let access = |way| caps.contains(Caps::RMA) && (accesses.is_empty() || accesses.contains(way));
     let mut tx = TxSide::new();
     tx.op_flags = attr.op_flags;
+    tx.devices = info.caps.contains(Caps::HMEM);
     tx.multicast = caps.contains(Caps::MULTICAST);
     tx.matches = T::MATCHES && info.ep_attr.ep_type != EpType::Dgram;
     tx.may_send = [message(Caps::MSG), message(Caps::TAGGED)];
@@ -294,6 +298,7 @@ fn rx_side<T: Transport>(info: &Info, caps: Caps, attr: &RxAttr) -> RxSide<T> {
     rx.directed = caps.contains(Caps::DIRECTED_RECV);
     rx.tagged_directed = caps.intersects(Caps::DIRECTED_RECV | Caps::TAGGED_DIRECTED_RECV);
     rx.iov_limit = attr.iov_limit;
+    rx.devices = info.caps.contains(Caps::HMEM);
     rx
 }
 
@@ -326,6 +331,7 @@ impl<T: Transport> Ep<T> {
         let connected = info.ep_attr.ep_type == EpType::Msg;
         let connection = connected.then(|| Connection::new(fid, info.handle.as_ref()));
         let accepts = connection.as_ref().is_some_and(Connection::accepts);
+        let devices = domain.devices.clone().filter(|_| info.caps.contains(Caps::HMEM));
         let core = Arc::new_cyclic(|core: &Weak<EpCore<T>>| {
             let state = State {
                 ends: EndpointCore {
@@ -339,6 +345,7 @@ impl<T: Transport> Ep<T> {
                     multicast: MulticastSide::new(caps),
                     sleepers: Sleepers::of(Weak::clone(core) as _),
                     stands_in: false,
+                    devices: devices.clone(),
                 },
                 lanes: None,
                 queues: [None, None],
@@ -346,6 +353,7 @@ impl<T: Transport> Ep<T> {
                 name: if accepts { None } else { info.src_addr.clone() },
                 named: false,
                 shared_memory: true,
+                hmem_p2p: if devices.is_some() { options::P2P_ENABLED } else { options::P2P_DISABLED },
                 own_options: Vec::new(),
                 key_in_use: None,
                 patience: SpinPolicy::default(),

@@ -26,7 +26,7 @@ impl<T: Transport> EpCore<T> {
             EpOption::MaxAtomicSize => guard.ends.tx.atomics.size,
             EpOption::InjectAtomicSize => guard.ends.tx.atomics.inject,
             EpOption::SharedMemoryPermitted => guard.shared_memory.into(),
-            EpOption::HmemP2p => P2P_DISABLED,
+            EpOption::HmemP2p => guard.hmem_p2p,
             EpOption::TxSize => self.info.tx_attr.size,
             EpOption::RxSize => self.info.rx_attr.size,
             other => {
@@ -42,6 +42,9 @@ impl<T: Transport> EpCore<T> {
         let mut guard = self.state.lock();
         let info = &self.info;
         let (max_size, max_inject) = (info.ep_attr.max_msg_size, info.tx_attr.inject_size);
+        if option == EpOption::CudaApiPermitted && guard.ends.devices.is_some() {
+            return permit_cuda(value);
+        }
         let tx = &mut guard.ends.tx;
         let (limits, atomics) = (&mut tx.limits, &mut tx.atomics);
         let (field, max) = match option {
@@ -50,7 +53,7 @@ impl<T: Transport> EpCore<T> {
                 return Ok(());
             }
             EpOption::SharedMemoryPermitted => return guard.permit_shared_memory(value),
-            EpOption::HmemP2p => return transfer_between_devices(value),
+            EpOption::HmemP2p => return guard.transfer_between_devices(value),
             EpOption::MaxMsgSize => (&mut limits.message, max_size),
             EpOption::MaxTaggedSize => (&mut limits.tagged, max_size),
             EpOption::MaxRmaSize => (&mut limits.rma, max_size),
@@ -162,22 +165,27 @@ fn not_a_bool(option: EpOption, value: usize) -> Error {
     Error::wanted(Errno::EINVAL, subject, "true or false", value.to_string(), "give 1 or 0")
 }
 
-/// `FI_HMEM_P2P_DISABLED`, the last of the values of `FI_OPT_FI_HMEM_P2P`.
-const P2P_DISABLED: usize = 3;
+/// `FI_HMEM_P2P_ENABLED`, the first of the values of `FI_OPT_FI_HMEM_P2P`, and what an endpoint with `FI_HMEM` has by
+/// default.
+pub(super) const P2P_ENABLED: usize = 0;
+/// `FI_HMEM_P2P_REQUIRED`.
+const P2P_REQUIRED: usize = 1;
+/// `FI_HMEM_P2P_DISABLED`, the last of the values, and the only one of endpoints without `FI_HMEM`.
+pub(super) const P2P_DISABLED: usize = 3;
 
-/// Sets `FI_OPT_FI_HMEM_P2P`: as no provider has `FI_HMEM`, nothing moves between devices by it.
-fn transfer_between_devices(value: usize) -> Result<()> {
-    if value == P2P_DISABLED {
-        return Ok(());
+/// Sets `FI_OPT_CUDA_API_PERMITTED` of an endpoint with `FI_HMEM`, which copies by CUDA's driver.
+fn permit_cuda(value: usize) -> Result<()> {
+    match value {
+        1 => Ok(()),
+        0 => Err(Error::wanted(
+            Errno::EOPNOTSUPP,
+            "FI_OPT_CUDA_API_PERMITTED",
+            "true: the provider copies a device's memory by CUDA's driver",
+            "false",
+            "open the endpoint without FI_HMEM, and copy through memory of the host",
+        )),
+        _ => Err(not_a_bool(EpOption::CudaApiPermitted, value)),
     }
-    let errno = if value < P2P_DISABLED { Errno::EOPNOTSUPP } else { Errno::EINVAL };
-    Err(Error::wanted(
-        errno,
-        "FI_OPT_FI_HMEM_P2P",
-        "FI_HMEM_P2P_DISABLED (3): no provider has FI_HMEM",
-        value.to_string(),
-        "leave it out, and copy through memory of the host, or register a dma-buf (FI_MR_DMABUF)",
-    ))
 }
 
 /// Why an option is not supported or not set.
@@ -195,7 +203,7 @@ fn refused(option: EpOption) -> Error {
             ("an endpoint is no stream socket", "use the settings of the provider (fi_info -e)")
         }
         EpOption::CudaApiPermitted => {
-            ("it is of providers with FI_HMEM, and no device is ever called here", "leave it out")
+            ("the endpoint was opened without FI_HMEM, and never calls a device", "leave it out")
         }
         EpOption::XpuTrigger => ("no device starts operations", "use FI_TRIGGER, which counters start"),
         EpOption::FirewallAddr => ("no connection has to be made to a peer", "leave it out"),
@@ -206,6 +214,27 @@ fn refused(option: EpOption) -> Error {
 }
 
 impl<T: Transport> State<T> {
+    /// Sets `FI_OPT_FI_HMEM_P2P`. All copies go through memory of the host, which every value but
+    /// `FI_HMEM_P2P_REQUIRED` permits.
+    fn transfer_between_devices(&mut self, value: usize) -> Result<()> {
+        let has_devices = self.ends.devices.is_some();
+        if value == P2P_DISABLED || has_devices && value < P2P_DISABLED && value != P2P_REQUIRED {
+            self.hmem_p2p = value;
+            return Ok(());
+        }
+        let errno = if value < P2P_DISABLED { Errno::EOPNOTSUPP } else { Errno::EINVAL };
+        let (wanted, advice) = match has_devices {
+            true => {
+                ("any but FI_HMEM_P2P_REQUIRED (1): copies go through memory of the host", "leave it out")
+            }
+            false => (
+                "FI_HMEM_P2P_DISABLED (3): the endpoint was opened without FI_HMEM",
+                "leave it out, or ask getinfo for FI_HMEM; with efa and verbs, register a dma-buf (FI_MR_DMABUF)",
+            ),
+        };
+        Err(Error::wanted(errno, "FI_OPT_FI_HMEM_P2P", wanted, value.to_string(), advice))
+    }
+
     /// Sets `FI_OPT_SHARED_MEMORY_PERMITTED`.
     fn permit_shared_memory(&mut self, value: usize) -> Result<()> {
         if value > 1 {

@@ -94,6 +94,13 @@ impl<T: Transport> State<T> {
     pub(super) fn posted(&mut self, outcome: Result<Outcome>, ticket: &CompletionInfo) -> Result<()> {
         match outcome {
             Ok(Outcome::Done) => {
+                let mut ticket = *ticket;
+                if ticket.route != CounterTarget::ENDPOINT
+                    && let Err(errno) = self.ends.unstage(&mut ticket)
+                {
+                    self.ends.not_unstaged(&ticket, errno);
+                    return Ok(());
+                }
                 let boxes = self.ends.sender(ticket.at).1;
                 boxes.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
                 if ticket.signal {
@@ -176,26 +183,33 @@ impl<T: Transport> State<T> {
     /// Posts a send of transmit context `at`.
     #[inline(never)]
     pub(super) fn send<const TAGGED: bool>(&mut self, at: u16, op: &SendOp<'_>, tag: u64) -> Result<()> {
+        if let Some(parts) = self.ends.device_parts(op.buf.pieces()) {
+            return self.send_device::<TAGGED>(at, op, tag, parts);
+        }
         let tx = self.ends.sender(at).0;
-        let (flags, signal, len) = tx.check_send::<TAGGED>(op)?;
+        let checked = tx.check_send::<TAGGED>(op)?;
         let route = tx.route;
+        self.checked_send::<TAGGED>(at, op, op.buf.pieces(), tag, checked, route)
+    }
+
+    /// The same, with the results of [`TxSide::check_send`](super::transmit::TxSide::check_send): sends `pieces`.
+    #[inline(always)]
+    pub(super) fn checked_send<const TAGGED: bool>(
+        &mut self,
+        at: u16,
+        op: &SendOp<'_>,
+        pieces: &[Piece],
+        tag: u64,
+        (flags, signal, len): (OpFlags, bool, usize),
+        route: CounterTarget,
+    ) -> Result<()> {
         let (peer, rx) = self.dest(op.dest)?;
         if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());
         }
         let ticket =
             CompletionInfo { context: op.context, flags: send_flags(TAGGED), signal, len, route, at };
-        let out = OutMessage {
-            pieces: op.buf.pieces(),
-            len,
-            peer,
-            rx,
-            tagged: TAGGED,
-            tag,
-            data: op.data,
-            flags,
-            ticket,
-        };
+        let out = OutMessage { pieces, len, peer, rx, tagged: TAGGED, tag, data: op.data, flags, ticket };
         let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let outcome = lanes.send(host, &out);
         if outcome.is_ok() {
@@ -253,9 +267,26 @@ impl<T: Transport> State<T> {
         at: u16,
         op: &RmaOp<'_>,
         write: bool,
-        (flags, signal, len): (OpFlags, bool, usize),
+        checked: (OpFlags, bool, usize),
     ) -> Result<()> {
+        if let Some(parts) = self.ends.device_parts(op.buf.pieces()) {
+            return self.rma_device(at, op, write, checked, parts);
+        }
         let route = self.ends.sender(at).0.route;
+        self.routed_rma(at, op, op.buf.pieces(), write, checked, route)
+    }
+
+    /// The same, for `pieces` of memory and an end that `route` counts.
+    #[inline(always)]
+    pub(super) fn routed_rma(
+        &mut self,
+        at: u16,
+        op: &RmaOp<'_>,
+        pieces: &[Piece],
+        write: bool,
+        (flags, signal, len): (OpFlags, bool, usize),
+        route: CounterTarget,
+    ) -> Result<()> {
         let (peer, rx) = self.dest(op.peer)?;
         if self.ends.no_transmit_credit(at) {
             return Err(self.no_credit());
@@ -269,17 +300,7 @@ impl<T: Transport> State<T> {
             route,
             at,
         };
-        let out = OutRma {
-            write,
-            pieces: op.buf.pieces(),
-            remote: op.remote,
-            len,
-            peer,
-            data: op.data,
-            rx,
-            flags,
-            ticket,
-        };
+        let out = OutRma { write, pieces, remote: op.remote, len, peer, data: op.data, rx, flags, ticket };
         let (lanes, host) = self.split().ok_or_else(not_enabled)?;
         let outcome = lanes.rma(host, &out);
         if outcome.is_ok() {
@@ -366,6 +387,9 @@ impl<T: Transport> EpCore<T> {
         };
         if given_up == GivenUp::Busy {
             return Err(Error::AGAIN);
+        }
+        if let Some(ticket) = ends.tx.ops.get(id).map(|op| op.ticket) {
+            ends.give_up_memory(&ticket);
         }
         if given_up == GivenUp::Over
             && let Some(peer) = ends.tx.ops.get(id).map(|op| op.peer)

@@ -120,6 +120,10 @@ impl<T: Transport> State<T> {
             }
             return self.search(at, op, &want, flags);
         }
+        let device = match self.ends.device_parts(op.buf.pieces()) {
+            None => None,
+            Some(parts) => Some(self.receive_device(at, op, flags, parts)?),
+        };
         let Receiver { rx, boxes, .. } = self.ends.receiver(at);
         check_pieces(op, rx.iov_limit)?;
         if rx.claimed && flags.contains(OpFlags::MULTI_RECV) {
@@ -134,7 +138,10 @@ impl<T: Transport> State<T> {
         if flags.contains(OpFlags::MULTI_RECV) {
             return self.post_multi(at, op, want, signal);
         }
-        let posted = rx.posted(op.context, &op.buf, signal);
+        let posted = match device {
+            None => rx.posted(op.context, &op.buf, signal),
+            Some(special) => rx.queue.posted_special(op.context, special),
+        };
         match rx.queue.matcher.post(want, posted) {
             matching::PostOutcome::Queued(_) if rx.claimed => self.claimable(),
             matching::PostOutcome::Queued(_) => {}
@@ -164,7 +171,7 @@ impl<T: Transport> State<T> {
             UnexpectedPayload::Bytes(bytes) => {
                 // SAFETY: the pieces were lent for writing until the completion that is made below is read.
                 unsafe { copy::scatter(bytes.as_ptr(), filling.placed(), filling.buffer.pieces(), 0) };
-                self.ends.receiver(filling.at).complete(&filling);
+                self.ends.receiver(filling.at).complete(filling);
             }
             UnexpectedPayload::AtSender(token) => {
                 let peer = filling.arrived.peer;

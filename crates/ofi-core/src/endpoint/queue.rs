@@ -5,6 +5,7 @@ use ofi_api::{CompletionFlags, Context, Errno, Lent, Piece};
 
 use crate::copy;
 use crate::cq::Credit;
+use crate::hmem::{Parts, Staged};
 use crate::matching::{Envelope, Limit, Matcher, MatcherConfig, PostedReceive};
 use crate::slots::{SlotId, Slots};
 use crate::transport::{Arrived, CounterTarget, PeerId, Transport};
@@ -79,6 +80,8 @@ pub enum SpecialKind {
     Pieces(Box<[Piece]>),
     /// The multi-receive buffer behind the receive.
     Multi(SlotId),
+    /// Some of the memory is a device's.
+    Device(Parts),
 }
 
 impl CompactReceive {
@@ -143,6 +146,8 @@ pub struct Filling {
     /// The receive context that reports it; 0 for the endpoint itself.
     pub at: u16,
     pub arrived: Arrived,
+    /// The memory of the receive, if some of it is a device's: `buffer` is then a buffer of the host.
+    pub staged: Option<Box<Staged>>,
 }
 
 impl Filling {
@@ -237,7 +242,7 @@ impl<T: Transport> RxQueue<T> {
     fn multi_of(&self, posted: &CompactReceive) -> Option<(SlotId, bool)> {
         match self.specials.get(posted.special()?)? {
             Special { signal, kind: SpecialKind::Multi(id), .. } => Some((*id, *signal)),
-            Special { kind: SpecialKind::Pieces(_), .. } => None,
+            Special { kind: SpecialKind::Pieces(_) | SpecialKind::Device(_), .. } => None,
         }
     }
 
@@ -245,7 +250,7 @@ impl<T: Transport> RxQueue<T> {
     pub fn forget(&mut self, posted: &CompactReceive) -> Option<SlotId> {
         match self.specials.remove(posted.special()?)?.kind {
             SpecialKind::Multi(id) => Some(id),
-            SpecialKind::Pieces(_) => None,
+            SpecialKind::Pieces(_) | SpecialKind::Device(_) => None,
         }
     }
 
@@ -341,13 +346,19 @@ impl<T: Transport> RxQueue<T> {
 
     /// Starts to fill a receive that is posted no longer, and has no multi-receive buffer.
     pub fn fill(&mut self, posted: CompactReceive, arrived: &Arrived) -> Filling {
+        let mut staged = None;
         let (buffer, signal, route) = match posted.special().and_then(|id| self.specials.remove(id)) {
             Some(Special { signal, route, kind: SpecialKind::Pieces(all) }) => {
                 (Buffer::many(all), signal, route)
             }
+            Some(Special { signal, route, kind: SpecialKind::Device(parts) }) => {
+                let staging = staged.insert(Box::new(parts.staged(arrived.len)));
+                (Buffer::one(staging.piece()), signal, route)
+            }
             _ => (Buffer::one(posted.piece), posted.tail != SILENT, CounterTarget::ENDPOINT),
         };
-        Filling { context: posted.context, buffer, signal, multi: None, route, at: 0, arrived: *arrived }
+        let (context, arrived) = (posted.context, *arrived);
+        Filling { context, buffer, signal, multi: None, route, at: 0, arrived, staged }
     }
 
     /// Starts to fill the next part of a multi-receive buffer. Returns whether the buffer is now exhausted; then it
@@ -375,6 +386,7 @@ impl<T: Transport> RxQueue<T> {
             route: CounterTarget::ENDPOINT,
             at: 0,
             arrived: *arrived,
+            staged: None,
         };
         Some((filling, exhausted))
     }

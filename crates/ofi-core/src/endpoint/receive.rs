@@ -56,6 +56,8 @@ pub struct RxSide<T: Transport> {
     pub iov_limit: usize,
     /// The transport takes receives before their messages arrive.
     pub claimed: bool,
+    /// Memory may be a device's (`FI_HMEM`), so nothing is quick.
+    pub devices: bool,
     pub counts: Counts,
 }
 
@@ -80,6 +82,7 @@ impl<T: Transport> RxSide<T> {
             lossy: false,
             iov_limit: 1,
             claimed: false,
+            devices: false,
             counts: Counts::default(),
         }
     }

@@ -1,11 +1,25 @@
 //! Handles a message that has arrived for one of an endpoint's receive contexts. Most endpoints have one.
 
+use ofi_api::Errno;
+
 use super::peers::Peers;
 use super::queue::{Arrival, Filling, Incoming};
 use super::receive::{self, RxSide};
 use super::staging::CompletionStaging;
 use crate::copy;
+use crate::hmem::Staged;
 use crate::transport::{Arrived, Delivery, Fault, Transport};
+
+/// Copies what has arrived to a receive's memory, some of which is a device's.
+#[cold]
+fn unstage(mut staged: Staged, placed: usize) -> Result<(), Fault> {
+    // SAFETY: the memory was lent for writing until the completion is read, which is made next; the transport has ended
+    // the receive, and so does not use the buffer.
+    unsafe { staged.empty(placed) }.map_err(|error| {
+        tracing::warn!(target: "ofi::core::hmem", %error, "a message does not reach memory of a device");
+        Fault { errno: Errno::EIO, number: Errno::EIO.get() }
+    })
+}
 
 /// A receive context, and the parts of its endpoint that it needs.
 pub struct Receiver<'a, T: Transport> {
@@ -60,7 +74,7 @@ impl<T: Transport> Receiver<'_, T> {
                 // SAFETY: the pieces were lent for writing until their completion is read, which is made below;
                 // `body` is readable by the caller's promise.
                 unsafe { copy::scatter(body, filling.placed(), filling.buffer.pieces(), 0) };
-                self.complete(&filling);
+                self.complete(filling);
                 Delivery::Taken
             }
             Arrival::Kept { .. } => Delivery::Kept,
@@ -79,7 +93,12 @@ impl<T: Transport> Receiver<'_, T> {
     }
 
     /// Reports a filled receive.
-    pub fn complete(&mut self, filling: &Filling) {
-        self.rx.complete(self.boxes, self.peers, filling);
+    pub fn complete(&mut self, mut filling: Filling) {
+        if let Some(staged) = filling.staged.take()
+            && let Err(fault) = unstage(*staged, filling.placed())
+        {
+            return self.fail(&filling, fault);
+        }
+        self.rx.complete(self.boxes, self.peers, &filling);
     }
 }

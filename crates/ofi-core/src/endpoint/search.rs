@@ -80,6 +80,12 @@ impl<T: Transport> State<T> {
         if search == Search::ReceiveClaimed {
             check_pieces(op, self.ends.receiver(at).rx.iov_limit)?;
         }
+        let device = match self.ends.device_parts(op.buf.pieces()) {
+            Some(parts) if search == Search::ReceiveClaimed => {
+                Some(self.receive_device(at, op, flags, parts)?)
+            }
+            _ => None,
+        };
         let credit = &mut self.ends.receiver(at).boxes.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
@@ -107,7 +113,10 @@ impl<T: Transport> State<T> {
             Search::ReceiveClaimed => match matcher.take_claimed(context) {
                 Some(message) => {
                     let rx = self.ends.receiver(at).rx;
-                    let posted = rx.posted(op.context, &op.buf, rx.reports(flags));
+                    let posted = match device {
+                        None => rx.posted(op.context, &op.buf, rx.reports(flags)),
+                        Some(special) => rx.queue.posted_special(op.context, special),
+                    };
                     let filling = Filling { at, ..rx.queue.fill(posted, &waiting(&message)) };
                     self.settle(filling, message.content.held);
                 }

@@ -238,12 +238,14 @@ impl<T: Transport> SharedRx<T> {
         }
         let flags = if op.call == Call::Msg { op.flags } else { self.attr.op_flags | op.flags };
         if !RECEIVE_FLAGS.contains(flags) {
+            self.only_host(op)?;
             return match tag {
                 Some(tag) if searches(flags) => self.search(op, tag, flags),
                 _ => Err(bad_flags(flags - RECEIVE_FLAGS)),
             };
         }
         check_pieces(op, self.attr.iov_limit)?;
+        self.only_host(op)?;
         let multi = flags.contains(OpFlags::MULTI_RECV);
         if multi && op.buf.pieces().len() != 1 {
             return Err(super::post_receive::scattered_multi(op.buf.pieces().len()));
@@ -288,6 +290,13 @@ impl<T: Transport> SharedRx<T> {
         }
         self.domain.works.run_if_due();
         Ok(())
+    }
+
+    /// Checks that no memory of a receive is a device's.
+    fn only_host(&self, op: &ReceiveOp<'_>) -> Result<()> {
+        let Some(devices) = &self.domain.devices else { return Ok(()) };
+        let is_host = op.buf.pieces().iter().all(|piece| devices.find(piece.addr.addr()).is_none());
+        if is_host { Ok(()) } else { Err(super::device::not_of_device("a receive of a shared context")) }
     }
 
     /// Takes back room that completions of endpoints have freed, and returns how much. It drives those endpoints, which

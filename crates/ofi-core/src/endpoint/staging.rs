@@ -6,12 +6,31 @@ use std::sync::Arc;
 
 use crate::cntr::{Cntr, Counters, Kind};
 use crate::cq::{Credit, Credits, Entry, Outbox};
+use crate::hmem::Staged;
 use crate::slots::{SlotId, Slots};
 use crate::transport::CounterTarget;
 use crate::wake_fd::WakeFd;
 
 /// The index of the outbox of receive completions, or of all completions if both directions have the same queue.
 pub const RECEIVE: usize = 1;
+
+/// What to do at the end of an operation beyond its report.
+pub enum Route {
+    /// Deferred work: the counter of its end, and whether the endpoint reports it too.
+    Work(Option<Arc<Cntr>>, bool),
+    /// Its memory is a device's. `EndpointCore::unstage` removes this before a success is reported.
+    Device(Box<DeviceOp>),
+}
+
+/// An operation whose memory is a device's.
+pub struct DeviceOp {
+    /// The memory, and the buffer that the transport moves.
+    pub staged: Staged,
+    /// The buffer is copied to the memory at the end.
+    pub reads: bool,
+    /// The counter of its end.
+    pub route: CounterTarget,
+}
 
 /// Both outboxes, and the credits that entries return.
 pub struct CompletionStaging {
@@ -22,8 +41,8 @@ pub struct CompletionStaging {
     pub credits: Credits,
     /// The counters of ended operations.
     pub counters: Counters,
-    /// The counter of ended deferred work, and whether the endpoint reports it too.
-    pub routes: Slots<(Option<Arc<Cntr>>, bool)>,
+    /// What to do at the end of an operation whose ticket has a number.
+    pub routes: Slots<Route>,
     /// Directions with a queue, by slot: failures of the others are only counted.
     pub read: [bool; 2],
 }
@@ -140,7 +159,11 @@ impl CompletionStaging {
 
     #[cold]
     fn work_ended(&mut self, kind: Kind, len: usize, route: CounterTarget) {
-        let Some((counter, told)) = self.routes.remove(SlotId::from_wire(route.0)) else { return };
+        let (counter, told) = match self.routes.remove(SlotId::from_wire(route.0)) {
+            None => return,
+            Some(Route::Device(device)) => return self.ended(kind, len, device.route),
+            Some(Route::Work(counter, told)) => (counter, told),
+        };
         if let Some(counter) = counter {
             counter.raise(1);
         }
@@ -157,7 +180,11 @@ impl CompletionStaging {
             self.counters.fail(kind);
             return true;
         }
-        let Some((counter, told)) = self.routes.remove(SlotId::from_wire(route.0)) else { return true };
+        let (counter, told) = match self.routes.remove(SlotId::from_wire(route.0)) {
+            None => return true,
+            Some(Route::Device(device)) => return self.failed(kind, device.route),
+            Some(Route::Work(counter, told)) => (counter, told),
+        };
         if let Some(counter) = &counter {
             counter.count_error();
         }

@@ -85,6 +85,8 @@ pub struct TxSide<T: Transport> {
     pub counted: bool,
     /// Addresses name receive contexts, so no send is quick.
     pub names: bool,
+    /// Memory may be a device's (`FI_HMEM`), so nothing is quick.
+    pub devices: bool,
     /// Its part in a shared transmit context.
     pub loan: Option<Loan<T>>,
     /// The counter of the operation being posted: the endpoint's, except for deferred work.
@@ -128,6 +130,7 @@ impl<T: Transport> TxSide<T> {
             multicast: false,
             counted: false,
             names: false,
+            devices: false,
             loan: None,
             route: CounterTarget::ENDPOINT,
             may_send: [false; 2],
@@ -151,7 +154,7 @@ impl<T: Transport> TxSide<T> {
             (tagged, limits.tagged, limits.inject_tagged),
         ]
         .map(|(may, max, inject)| (may, limits.with_prefix(max), limits.with_prefix(inject)));
-        let quick = self.op_flags.is_empty() && !self.counted && !self.names;
+        let quick = self.op_flags.is_empty() && !self.counted && !self.names && !self.devices;
         self.quick = sizes.map(|(may, max, inject)| Quick {
             plain: below(may && quick, max),
             inject: below(may && quick, inject.min(max)),
@@ -159,7 +162,7 @@ impl<T: Transport> TxSide<T> {
         });
         // An access completes when it has been executed, so this level may be the default.
         let plain = OpFlags::COMPLETION | OpFlags::TRANSMIT_COMPLETE;
-        let quick = plain.contains(self.op_flags) && !self.names;
+        let quick = plain.contains(self.op_flags) && !self.names && !self.devices;
         let signal = self.bound && (!self.selective || self.op_flags.contains(OpFlags::COMPLETION));
         self.quick_access = [self.may_read, self.may_write]
             .map(|may| QuickAccess { below: below(may && quick, limits.rma), signal });

@@ -10,6 +10,7 @@ use ofi_api::{
 
 use super::queue::{Special, SpecialKind};
 use super::receive;
+use super::staging::Route;
 use super::transmit::{bad_flags, many_len, not_opened_for};
 use super::{Ep, EpCore, State};
 use crate::cntr::Cntr;
@@ -165,7 +166,11 @@ impl<T: Transport> State<T> {
             return Err(self.no_credit());
         }
         *credit -= 1;
-        let special = Special { signal, route, kind: SpecialKind::Pieces(op.buf.pieces().into()) };
+        let kind = match self.ends.device_parts(op.buf.pieces()) {
+            None => SpecialKind::Pieces(op.buf.pieces().into()),
+            Some(parts) => SpecialKind::Device(parts),
+        };
+        let special = Special { signal, route, kind };
         let posted = self.ends.rx.queue.posted_special(op.context, special);
         if let matching::PostOutcome::Matched { recv, message } =
             self.ends.rx.queue.matcher.post(want, posted)
@@ -205,7 +210,7 @@ impl<T: Transport> DeferredTarget for EpCore<T> {
         if state.lanes.is_none() {
             return Err(Error::new(Errno::ECANCELED)); // it was closed
         }
-        let id = state.ends.boxes.routes.insert((completion, told));
+        let id = state.ends.boxes.routes.insert(Route::Work(completion, told));
         let route = CounterTarget(id.to_wire());
         state.ends.tx.route = route;
         let signal = told && state.ends.rx.bound;

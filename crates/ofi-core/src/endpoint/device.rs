@@ -1,0 +1,182 @@
+//! Operations of this end on a device's memory (`FI_HMEM`): the transport moves a buffer of the host, and the core
+//! copies between the two. Sends and writes are copied out when they are posted; receives and reads are copied in
+//! before they are reported.
+//!
+//! An endpoint without the capability has no [`Devices`](crate::hmem::Devices), and does not come here.
+
+use ofi_api::{CqErrorEntry, Errno, Error, OpFlags, Piece, ReceiveOp, Result, RmaOp, SendOp};
+
+use super::State;
+use super::endpoint_core::EndpointCore;
+use super::queue::{Special, SpecialKind};
+use super::staging::{DeviceOp, Route};
+use crate::cq::Credit;
+use crate::hmem::{Parts, Staged};
+use crate::slots::SlotId;
+use crate::transport::{CompletionInfo, CounterTarget, Transport};
+
+/// The error for a call that does not take a device's memory.
+#[cold]
+pub(super) fn not_of_device(call: &'static str) -> Error {
+    Error::wanted(
+        Errno::EOPNOTSUPP,
+        call,
+        "memory of the host",
+        "memory that is registered as a device's",
+        "copy through memory of the host",
+    )
+}
+
+/// A copy of the driver's has failed.
+fn not_copied(error: &Error) -> Error {
+    let todo = "look for errors of the device (nvidia-smi, dmesg)";
+    Error::wanted(Errno::EIO, "the memory of an operation", "a copy of the device's", error.to_string(), todo)
+}
+
+impl<T: Transport> EndpointCore<T> {
+    /// The memory of an operation, if some of it is a device's.
+    #[inline]
+    pub fn device_parts(&self, pieces: &[Piece]) -> Option<Parts> {
+        Parts::of(self.devices.as_ref()?, pieces)
+    }
+
+    /// Checks that none of this memory is a device's, for a call that cannot use such.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` if it is.
+    #[inline]
+    pub fn only_host(&self, call: &'static str, pieces: &[&[Piece]]) -> Result<()> {
+        match &self.devices {
+            None => Ok(()),
+            Some(devices) if pieces.iter().all(|pieces| Parts::of(devices, pieces).is_none()) => Ok(()),
+            Some(_) => Err(not_of_device(call)),
+        }
+    }
+
+    /// Ends the detour of an operation that has succeeded: copies what a read has fetched. The ticket then names the
+    /// counter that it would have without the detour.
+    ///
+    /// # Errors
+    /// The operation's: the driver's copy has failed.
+    #[cold]
+    pub fn unstage(&mut self, ticket: &mut CompletionInfo) -> Result<(), Errno> {
+        let routes = &mut self.sender(ticket.at).1.routes;
+        let id = SlotId::from_wire(ticket.route.0);
+        if !matches!(routes.get(id), Some(Route::Device(_))) {
+            return Ok(());
+        }
+        let Some(Route::Device(mut device)) = routes.remove(id) else { return Ok(()) };
+        ticket.route = device.route;
+        if !device.reads {
+            return Ok(());
+        }
+        // SAFETY: the memory was lent for writing until the operation's end, which is reported after this; the transport
+        // has ended it, and so does not use the buffer.
+        unsafe { device.staged.empty(ticket.len) }.map_err(|error| {
+            tracing::warn!(target: "ofi::core::hmem", %error, "a read does not reach memory of a device");
+            Errno::EIO
+        })
+    }
+
+    /// Keeps a device's memory out of an operation that goes on without it: a read then ends in its buffer.
+    #[cold]
+    pub fn give_up_memory(&mut self, ticket: &CompletionInfo) {
+        let id = SlotId::from_wire(ticket.route.0);
+        if let Some(Route::Device(device)) = self.sender(ticket.at).1.routes.get_mut(id) {
+            device.reads = false;
+        }
+    }
+
+    /// Accounts for an operation that ended in the call that posted it, and whose copy has failed.
+    #[cold]
+    pub fn not_unstaged(&mut self, ticket: &CompletionInfo, errno: Errno) {
+        let (tx, boxes) = self.sender(ticket.at);
+        tx.counts.failed += 1;
+        boxes.credits[Credit::Transmit as usize] -= 1;
+        let mut error = CqErrorEntry::new(ticket.context, ticket.flags, errno);
+        error.prov_errno = errno.get();
+        boxes.transmit_failed(error, ticket.route);
+    }
+}
+
+impl<T: Transport> State<T> {
+    /// Posts an operation of transmit context `at` with a buffer in place of its memory: `post` gets the buffer, and
+    /// the route for its ticket.
+    fn post_staged(
+        &mut self,
+        at: u16,
+        mut staged: Staged,
+        reads: bool,
+        post: impl FnOnce(&mut Self, &[Piece], CounterTarget) -> Result<()>,
+    ) -> Result<()> {
+        if !reads {
+            // SAFETY: the memory is lent for reading until the operation has ended, and the buffer is not lent yet.
+            unsafe { staged.fill() }.map_err(|error| not_copied(&error))?;
+        }
+        let (tx, boxes) = self.ends.sender(at);
+        let piece = staged.piece();
+        let device = DeviceOp { staged, reads, route: tx.route };
+        let id = boxes.routes.insert(Route::Device(Box::new(device)));
+        let posted = post(self, &[piece], CounterTarget(id.to_wire()));
+        if posted.is_err() {
+            self.ends.sender(at).1.routes.remove(id);
+        }
+        posted
+    }
+
+    /// As [`State::send`], of a device's memory.
+    #[cold]
+    pub(super) fn send_device<const TAGGED: bool>(
+        &mut self,
+        at: u16,
+        op: &SendOp<'_>,
+        tag: u64,
+        parts: Parts,
+    ) -> Result<()> {
+        let checked = self.ends.sender(at).0.check_send::<TAGGED>(op)?;
+        let len = parts.len();
+        self.post_staged(at, parts.staged(len), false, |state, pieces, route| {
+            state.checked_send::<TAGGED>(at, op, pieces, tag, checked, route)
+        })
+    }
+
+    /// As [`State::checked_rma`], of a device's memory.
+    #[cold]
+    pub(super) fn rma_device(
+        &mut self,
+        at: u16,
+        op: &RmaOp<'_>,
+        write: bool,
+        checked: (OpFlags, bool, usize),
+        parts: Parts,
+    ) -> Result<()> {
+        let len = parts.len();
+        self.post_staged(at, parts.staged(len), !write, |state, pieces, route| {
+            state.routed_rma(at, op, pieces, write, checked, route)
+        })
+    }
+
+    /// The special part of a receive into a device's memory, of receive context `at`.
+    ///
+    /// # Errors
+    /// `FI_EOPNOTSUPP` for a multi-receive buffer, and where a device takes the receives.
+    #[cold]
+    pub(super) fn receive_device(
+        &mut self,
+        at: u16,
+        op: &ReceiveOp<'_>,
+        flags: OpFlags,
+        parts: Parts,
+    ) -> Result<Special> {
+        let rx = self.ends.receiver(at).rx;
+        if flags.contains(OpFlags::MULTI_RECV) {
+            return Err(not_of_device("a receive with FI_MULTI_RECV"));
+        }
+        if rx.claimed {
+            return Err(not_of_device("a receive that the device of the provider takes"));
+        }
+        super::post_receive::check_pieces(op, rx.iov_limit)?;
+        let signal = rx.reports(flags);
+        Ok(Special { signal, route: CounterTarget::ENDPOINT, kind: SpecialKind::Device(parts) })
+    }
+}
