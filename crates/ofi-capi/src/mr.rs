@@ -82,13 +82,13 @@ unsafe fn register(
     let is_dmabuf = flags & flag::MR_DMABUF != 0;
     // Layers such as ;ofi_rxm may follow the name.
     let by_device = domain.info.fabric_attr.prov_name.split(';').any(|name| BY_DEVICE.contains(&name));
-    if is_dmabuf && !by_device || !is_dmabuf && iface != HmemIface::System {
+    if is_dmabuf && !by_device {
         return Err(Error::wanted(
             Errno::ENOSYS,
             "the memory to register",
-            "memory of the host, by its address; with provider efa or verbs also a dma-buf (FI_MR_DMABUF)",
+            "memory by its address; with provider efa or verbs also a dma-buf (FI_MR_DMABUF)",
             format!("{iface}, flags {flags:#x}, provider {}", domain.info.fabric_attr.prov_name),
-            "copy through memory of the host",
+            "register it by its address, or copy through memory of the host",
         ));
     }
     // SAFETY: the caller's promise.

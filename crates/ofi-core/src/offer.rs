@@ -7,6 +7,7 @@ use ofi_api::{
 };
 
 use crate::auth;
+use crate::hmem;
 use crate::negotiate::negotiate_any;
 
 /// The maximum length of an injected message, in bytes, as C libfabric's shm and udp have it.
@@ -222,6 +223,32 @@ pub fn name_ends(info: &mut Info, request: &Request<'_>, named: Option<&Address>
         };
         *end = Some(named.clone());
     }
+}
+
+/// As [`answer`], by a provider that also copies a device's memory. An info has `FI_HMEM` only if it is asked for, since
+/// every operation then looks whether its memory is a device's; and only where a device is found.
+pub fn answer_with_devices(
+    types: &[(EpType, Narrow)],
+    mut variants: Vec<Info>,
+    request: &Request<'_>,
+) -> Offers {
+    if !request.hints.is_some_and(|hints| hints.info.caps.contains(Caps::HMEM)) {
+        return answer(types, &variants, request);
+    }
+    let missing = hmem::missing();
+    if missing.is_none() {
+        for info in &mut variants {
+            info.caps |= Caps::HMEM;
+            info.domain_attr.mr_mode |= MrMode::HMEM;
+        }
+    }
+    let mut offers = answer(types, &variants, request);
+    if let (Some(missing), Some(info)) = (missing, variants.first()) {
+        // In place of the capabilities that there are.
+        offers.refusals.retain(|refusal| refusal.field != "caps" || refusal.wanted != "FI_HMEM");
+        offers.refusals.push(refusal(&info.fabric_attr.prov_name, "caps", "FI_HMEM", missing));
+    }
+    offers
 }
 
 /// The answer to a request: for each of `types`, the preferred one first, the grant of `variants`. A repeated type

@@ -123,7 +123,7 @@ unsafe impl Provider for ShmProvider {
         for info in &mut variants {
             offer::name_ends(info, request, address.as_ref());
         }
-        offer::answer(&TYPES, &variants, request)
+        offer::answer_with_devices(&TYPES, variants, request)
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {

@@ -89,7 +89,7 @@ fn answer(
         }
         asked.name_ends(info, request, interface);
     }
-    offer::answer(&TYPES, &variants, request)
+    offer::answer_with_devices(&TYPES, variants, request)
 }
 
 // SAFETY: everything that it opens is `ofi-core`'s, which keeps the promises for every transport; the peers complete an

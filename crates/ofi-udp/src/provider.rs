@@ -155,7 +155,7 @@ fn answer(
         asked.name_ends(info, request, interface);
         info.nic.clone_from(&nic);
     }
-    offer::answer(&TYPES, &variants, request)
+    offer::answer_with_devices(&TYPES, variants, request)
 }
 
 // SAFETY: everything that it opens is `ofi-core`'s, which keeps the promises for every transport; the peers complete an
