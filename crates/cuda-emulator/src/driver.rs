@@ -243,9 +243,13 @@ type CuStream = Mutex<Vec<(usize, usize, usize)>>;
 
 /// Executes the pending copies of a stream.
 fn run(stream: &CuStream) -> c_int {
-    let copies = std::mem::take(&mut *stream.lock().unwrap_or_else(PoisonError::into_inner));
-    // SAFETY: cuda.h requires of the caller that queued a copy that the memory stays until it is executed.
-    let all = copies.into_iter().all(|(to, from, len)| unsafe { memory::copy(to, from, len) });
+    // Held to the end: another thread that finds no copy pending takes its own for executed.
+    let mut copies = stream.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = true;
+    for (to, from, len) in copies.drain(..) {
+        // SAFETY: cuda.h requires of the caller that queued a copy that the memory stays until it is executed.
+        all &= unsafe { memory::copy(to, from, len) };
+    }
     if all { SUCCESS } else { INVALID_VALUE }
 }
 
