@@ -7,6 +7,8 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 use ofi::raw::{Allocation, Domain, Piece, Placement};
+use ofi_core::hmem::Stager;
+use ofi_core::hmem::cuda::{Cuda, DeviceMemory};
 
 /// Shared memory of a test. Clones are handles to the same bytes; an operation keeps one until its endpoint is closed.
 #[derive(Clone)]
@@ -17,6 +19,8 @@ enum Bytes {
     Heap(NonNull<u8>, Layout, usize),
     /// Library memory ([`Domain::alloc`]).
     Library(Allocation),
+    /// A device's memory, and its copies.
+    Device(DeviceMemory, Arc<Stager>, usize),
 }
 
 // SAFETY: the bytes are accessed only through raw pointers, by one test at a time or by operations under test.
@@ -106,9 +110,26 @@ impl Memory {
         Self(Arc::new(Bytes::Library(domain.alloc(len, placement).expect("library memory"))))
     }
 
+    /// `len` zeroes in memory of a device.
+    ///
+    /// # Panics
+    /// If the device has no memory.
+    pub fn device(cuda: &Cuda, len: usize) -> Self {
+        let memory = cuda.alloc(len.max(1)).expect("memory of the device");
+        let memory = Self(Arc::new(Bytes::Device(memory, Arc::new(Stager::new(cuda.clone())), len)));
+        memory.slice(..).put(&vec![0; len]);
+        memory
+    }
+
+    /// Whether it is a device's.
+    pub fn is_of_device(&self) -> bool {
+        matches!(*self.0, Bytes::Device(..))
+    }
+
     /// Address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         match &*self.0 {
+            Bytes::Device(memory, ..) => std::ptr::without_provenance_mut(memory.address() as usize),
             Bytes::Heap(first, ..) => first.as_ptr(),
             Bytes::Library(allocation) => allocation.as_ptr(),
         }
@@ -117,7 +138,7 @@ impl Memory {
     /// Number of bytes.
     pub fn len(&self) -> usize {
         match &*self.0 {
-            Bytes::Heap(_, _, len) => *len,
+            Bytes::Heap(_, _, len) | Bytes::Device(_, _, len) => *len,
             Bytes::Library(allocation) => allocation.len(),
         }
     }
@@ -183,6 +204,11 @@ impl Slice {
         self.memory.as_ptr().wrapping_add(self.at)
     }
 
+    /// Whether it is a device's.
+    pub fn is_of_device(&self) -> bool {
+        self.memory.is_of_device()
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -197,10 +223,7 @@ impl Slice {
     pub fn fill(&self, seed: u8) {
         for at in (0..self.len).step_by(PERIOD) {
             let bytes = run(seed, at, self.len - at);
-            // SAFETY: inside the allocation, which `memory` keeps.
-            let to = unsafe { self.as_ptr().add(at) };
-            // SAFETY: as above, for all of `bytes`, which lies elsewhere.
-            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+            self.memory.slice(self.at + at..self.at + at + bytes.len()).put(bytes);
         }
     }
 
@@ -210,6 +233,11 @@ impl Slice {
     /// If they do not fit.
     pub fn put(&self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len);
+        if let Bytes::Device(_, stager, _) = &*self.memory.0 {
+            // SAFETY: the slice is read, and the range is the device's, which `memory` keeps.
+            let put = unsafe { stager.write(self.as_ptr().addr() as u64, bytes.as_ptr(), bytes.len()) };
+            return put.expect("a copy to the device");
+        }
         // SAFETY: inside the allocation, and a Rust slice does not overlap it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), bytes.len()) };
     }
@@ -217,6 +245,12 @@ impl Slice {
     /// A copy of the bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
+        if let Bytes::Device(_, stager, _) = &*self.memory.0 {
+            // SAFETY: as in `put`, the other way.
+            let got = unsafe { stager.read(self.as_ptr().addr() as u64, bytes.as_mut_ptr(), self.len) };
+            got.expect("a copy from the device");
+            return bytes;
+        }
         // SAFETY: as in `put`, the other way.
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), bytes.as_mut_ptr(), self.len) };
         bytes

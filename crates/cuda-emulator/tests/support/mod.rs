@@ -6,7 +6,8 @@ use std::process::Command;
 /// Set in processes that run on the emulator.
 pub const INSIDE: &str = "CUDA_EMULATOR_TEST";
 
-fn emulator() -> PathBuf {
+/// The emulator's library.
+pub fn emulator() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let folder = program.parent().and_then(Path::parent).unwrap();
     let found = [folder.join("libcuda_emulator.so"), folder.join("deps/libcuda_emulator.so")];

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ofi::raw::{
     AddressVector, CompletionQueue, Context, Counter, CqAttr, CqBuffer, CqErrorEntry, CqTaggedEntry, Domain,
-    Endpoint, Errno, EventQueue, Fabric, FiAddr, Info, MemoryRegion, MrAccess, MrAttr, Piece, RemotePiece,
-    Result,
+    Endpoint, Errno, EventQueue, Fabric, FiAddr, HmemIface, Info, MemoryRegion, MrAccess, MrAttr, Piece,
+    RemotePiece, Result,
 };
 
 pub(crate) use self::calls::Direct;
@@ -218,6 +218,9 @@ impl TestEndpoint {
         // SAFETY: the memory is kept until this side is gone, and tests look at it only through raw pointers.
         let mut attr = unsafe { MrAttr::new(&pieces, access) };
         (attr.requested_key, attr.offset) = (key, offset);
+        if buffers.0.iter().any(Slice::is_of_device) {
+            attr.iface = HmemIface::Cuda;
+        }
         self.domain.register(&attr)
     }
 

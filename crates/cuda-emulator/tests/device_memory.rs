@@ -1,0 +1,476 @@
+//! Device memory through the raw interface (`FI_HMEM`), over every provider that copies it. The emulator's memory cannot
+//! be touched by the processor, so a forgotten copy ends a test with `SIGSEGV`.
+
+mod support;
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Once;
+
+use ofi_core::hmem::cuda::Cuda;
+use ofi_testkit::prelude::*;
+use support::{is_inside, without_driver};
+
+/// Lengths around the limits at which transports change their ways.
+const LENGTHS: [usize; 8] = [1, 64, 4096, 4097, 16_385, 70_000, 300_007, (3 << 20) + 5];
+const RIGHTS: MrAccess = MrAccess::all();
+const CAPS: Caps = Caps::MSG.union(Caps::TAGGED).union(Caps::RMA).union(Caps::HMEM);
+const MODES: MrMode = MrMode::VIRT_ADDR.union(MrMode::PROV_KEY).union(MrMode::ALLOCATED).union(MrMode::HMEM);
+
+/// Loads the emulator as this process's `libcuda.so.1`, whatever driver the host has.
+fn load() -> Cuda {
+    static LOADED: Once = Once::new();
+    LOADED.call_once(|| {
+        let path = std::ffi::CString::new(support::emulator().as_os_str().as_bytes()).unwrap();
+        // SAFETY: a path that ends with a zero; the library has no initialiser that demands anything.
+        let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        assert!(!library.is_null(), "the emulator is a library");
+    });
+    Cuda::open(0).unwrap()
+}
+
+/// A way of moving bytes.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    provider: &'static str,
+    ep_type: EpType,
+    shared_memory: bool,
+}
+
+/// Every way that copies memory of devices.
+const WAYS: [Way; 7] = [
+    Way { provider: "shm", ep_type: EpType::Rdm, shared_memory: true },
+    Way { provider: "shm", ep_type: EpType::Msg, shared_memory: true },
+    Way { provider: "udp", ep_type: EpType::Rdm, shared_memory: true },
+    Way { provider: "udp", ep_type: EpType::Rdm, shared_memory: false },
+    Way { provider: "udp", ep_type: EpType::Msg, shared_memory: false },
+    Way { provider: "tcp", ep_type: EpType::Rdm, shared_memory: false },
+    Way { provider: "tcp", ep_type: EpType::Msg, shared_memory: false },
+];
+
+impl Way {
+    fn hints(self) -> Hints {
+        let hints = Hints::new().provider(self.provider).ep_type(self.ep_type).caps(CAPS).mr_mode(MODES);
+        match self.provider {
+            "shm" => hints,
+            _ => hints.src_addr(Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)))),
+        }
+    }
+
+    fn opening(self) -> Opening {
+        let opening = Opening::new(self.hints());
+        if self.shared_memory { opening } else { opening.without_shared_memory() }
+    }
+
+    fn pair(self) -> Pair {
+        self.pair_with(|opening| opening)
+    }
+
+    fn pair_with(self, change: impl Fn(Opening) -> Opening) -> Pair {
+        Pair::of(change(self.opening()).open(), change(self.opening()).open())
+    }
+}
+
+/// Memory of one kind, registered with a side.
+fn memory(
+    side: &TestEndpoint,
+    cuda: Option<&Cuda>,
+    len: usize,
+) -> (Memory, std::sync::Arc<dyn MemoryRegion>) {
+    let memory = cuda.map_or_else(|| Memory::new(len), |cuda| Memory::device(cuda, len));
+    let region = side.register(&memory, RIGHTS).unwrap();
+    (memory, region)
+}
+
+/// Every pair of kinds with a device in it.
+fn kinds(cuda: &Cuda) -> [(Option<&Cuda>, Option<&Cuda>); 3] {
+    [(Some(cuda), None), (None, Some(cuda)), (Some(cuda), Some(cuda))]
+}
+
+#[test]
+fn messages_leave_and_reach_devices() {
+    let cuda = load();
+    for way in WAYS {
+        let pair = way.pair();
+        for (from, into) in kinds(&cuda) {
+            for (nth, len) in LENGTHS.into_iter().enumerate() {
+                let (source, _sent) = memory(&pair.a, from, len);
+                let (target, _received) = memory(&pair.b, into, len + 8);
+                source.fill(nth as u8);
+                for (tag, early) in [(None, true), (Some(7), true), (None, false), (Some(8), false)] {
+                    target.slice(..).put(&vec![0; len + 8]);
+                    let receive = || {
+                        let receive = pair.b.receive(target.slice(4..)).context(1);
+                        pair.post(|| tag.map_or(receive.clone(), |tag| receive.clone().tag(tag)).post());
+                    };
+                    let send = || {
+                        let out = pair.a.out(pair.to_b, &source).context(2);
+                        tag.map_or(out.clone(), |tag| out.clone().tag(tag)).send()
+                    };
+                    if early {
+                        receive();
+                        pair.post(send);
+                    } else {
+                        pair.keep(send);
+                        receive();
+                    }
+                    let done = pair.done(&pair.b);
+                    assert_eq!((done.op_context, done.len), (Context(1), len), "{way:?}");
+                    assert_eq!(pair.done(&pair.a).op_context, Context(2), "{way:?}");
+                    target.slice(4..4 + len).check(nth as u8);
+                    let bytes = target.bytes();
+                    assert!(bytes[..4].iter().chain(&bytes[4 + len..]).all(|&byte| byte == 0), "{way:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn accesses_move_between_devices() {
+    let cuda = load();
+    for way in WAYS {
+        let pair = way.pair();
+        for (ours, theirs) in kinds(&cuda) {
+            for (nth, len) in LENGTHS.into_iter().enumerate() {
+                let (local, _local) = memory(&pair.a, ours, len);
+                let (target, region) = memory(&pair.b, theirs, len + 32);
+                let there = [remote_at(&region, 16, len)];
+                local.fill(nth as u8);
+                for flags in [OpFlags::COMPLETION, OpFlags::COMPLETION | OpFlags::DELIVERY_COMPLETE] {
+                    target.slice(..).put(&vec![0; len + 32]);
+                    pair.post(|| pair.a.out(pair.to_b, &local).context(3).msg(flags).write(&there));
+                    assert_eq!(pair.done(&pair.a).op_context, Context(3), "{way:?}");
+                    target.slice(16..16 + len).check(nth as u8);
+                    let bytes = target.bytes();
+                    assert!(bytes[..16].iter().chain(&bytes[16 + len..]).all(|&byte| byte == 0), "{way:?}");
+                }
+                pair.post(|| pair.a.out(pair.to_b, &local).context(4).data(99).write(&there));
+                assert_eq!(pair.done(&pair.a).op_context, Context(4), "{way:?}");
+                let told = pair.done(&pair.b);
+                assert_eq!(told.data, 99);
+                assert!(told.flags.contains(CompletionFlags::REMOTE_CQ_DATA), "{way:?}");
+                local.slice(..).put(&vec![0; len]);
+                pair.post(|| pair.a.out(pair.to_b, &local).context(5).read(&there));
+                assert_eq!(pair.done(&pair.a).op_context, Context(5), "{way:?}");
+                local.check(len, nth as u8);
+                region.close().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn many_accesses_under_way_keep_apart() {
+    const EACH: usize = 9_001;
+    const COUNT: usize = 48;
+    let cuda = load();
+    for way in WAYS {
+        let pair = way.pair();
+        let (local, _local) = memory(&pair.a, Some(&cuda), EACH * COUNT);
+        let (target, region) = memory(&pair.b, Some(&cuda), EACH * COUNT);
+        local.fill(3);
+        let place = |nth: usize| EACH * nth..EACH * (nth + 1);
+        for nth in 0..COUNT {
+            let there = [remote_at(&region, EACH * nth, EACH)];
+            pair.post(|| pair.a.out(pair.to_b, local.slice(place(nth))).context(6).write(&there));
+        }
+        pair.all_done(&pair.a, 6, COUNT);
+        target.check(EACH * COUNT, 3);
+        local.slice(..).put(&vec![0; EACH * COUNT]);
+        for nth in 0..COUNT {
+            let there = [remote_at(&region, EACH * nth, EACH)];
+            pair.post(|| pair.a.out(pair.to_b, local.slice(place(nth))).context(7).read(&there));
+        }
+        pair.all_done(&pair.a, 7, COUNT);
+        local.check(EACH * COUNT, 3);
+    }
+}
+
+#[test]
+fn pieces_of_host_and_device_are_one_message() {
+    const LEN: usize = 40_000;
+    let cuda = load();
+    for way in WAYS {
+        let pair = way.pair();
+        let (device, _sent) = memory(&pair.a, Some(&cuda), LEN);
+        let (host, _) = memory(&pair.a, None, 100);
+        let (target, _received) = memory(&pair.b, Some(&cuda), LEN);
+        let (head, _) = memory(&pair.b, None, 60);
+        host.fill(1);
+        device.fill(2);
+        pair.post(|| pair.b.receive(vec![head.slice(..), target.slice(..)]).context(1).post());
+        let pieces = vec![host.slice(..), device.slice(..LEN - 40)];
+        pair.post(|| pair.a.out(pair.to_b, pieces.clone()).context(2).send());
+        assert_eq!(pair.done(&pair.b).len, LEN + 60);
+        pair.done(&pair.a);
+        head.check(60, 1);
+        target.slice(..40).check_from(1, 60);
+        target.slice(40..).check(2);
+    }
+}
+
+/// What is injected may be overwritten at once, and fits like any other message.
+#[test]
+fn injected_messages_leave_devices() {
+    let cuda = load();
+    for way in WAYS {
+        let pair = way.pair();
+        let (source, region) = memory(&pair.a, Some(&cuda), 512);
+        let (target, there) = memory(&pair.b, Some(&cuda), 512);
+        source.fill(5);
+        pair.post(|| pair.b.receive(&target).context(1).post());
+        pair.post(|| pair.a.out(pair.to_b, &source).inject().send());
+        source.slice(..).put(&[0; 512]);
+        assert_eq!(pair.done(&pair.b).len, 512, "{way:?}");
+        target.check(512, 5);
+        source.fill(6);
+        pair.post(|| pair.a.out(pair.to_b, &source).inject().data(1).write(&[remote(&there)]));
+        source.slice(..).put(&[0; 512]);
+        assert_eq!(pair.done(&pair.b).data, 1, "{way:?}");
+        target.check(512, 6);
+        region.close().unwrap();
+    }
+}
+
+#[test]
+fn a_message_longer_than_its_receive_is_cut_in_the_device() {
+    let cuda = load();
+    for way in WAYS {
+        let pair = way.pair();
+        for len in [100, 100_000] {
+            let (source, _sent) = memory(&pair.a, Some(&cuda), len);
+            let (target, _received) = memory(&pair.b, Some(&cuda), len);
+            source.fill(9);
+            pair.post(|| pair.b.receive(target.slice(..len - 30)).context(1).post());
+            pair.post(|| pair.a.out(pair.to_b, &source).context(2).send());
+            let error = pair.failed(&pair.b);
+            assert_eq!((error.err, error.len, error.olen), (Errno::ETRUNC, len - 30, 30), "{way:?}");
+            pair.done(&pair.a);
+            target.slice(..len - 30).check(9);
+            assert!(target.bytes()[len - 30..].iter().all(|&byte| byte == 0), "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn waiting_receives_are_cancelled() {
+    let cuda = load();
+    for way in WAYS {
+        let pair = way.pair();
+        let (target, region) = memory(&pair.b, Some(&cuda), 100);
+        pair.post(|| pair.b.receive(&target).context(1).post());
+        pair.b.cancel(1).unwrap();
+        assert_eq!(pair.failed(&pair.b).err, Errno::ECANCELED, "{way:?}");
+        region.close().unwrap();
+        drop(pair); // with nothing outstanding
+    }
+}
+
+/// The processor would have to calculate with memory that it cannot touch.
+#[test]
+fn atomics_on_devices_are_refused_at_both_ends() {
+    let cuda = load();
+    let _ = ofi::config::list();
+    for way in WAYS.into_iter().filter(|way| way.ep_type == EpType::Rdm && way.provider != "tcp") {
+        let pair = way.pair_with(|opening| opening.hints(|hints| hints.caps(CAPS | Caps::ATOMIC)));
+        let (local, _local) = memory(&pair.a, Some(&cuda), 8);
+        let (plain, _plain) = memory(&pair.a, None, 8);
+        let (target, region) = memory(&pair.b, Some(&cuda), 8);
+        let add = |from: &Memory| {
+            pair.a.out(pair.to_b, from).context(1).atomic(FiOp::Sum, Datatype::Uint64, &[remote(&region)])
+        };
+        assert_eq!(add(&local).unwrap_err().errno(), Errno::EOPNOTSUPP, "{way:?}");
+        pair.post(|| add(&plain));
+        assert_eq!(pair.failed(&pair.a).err, Errno::EOPNOTSUPP, "{way:?}");
+        assert_eq!(target.bytes(), [0; 8]);
+        // The two still understand each other.
+        pair.post(|| pair.a.out(pair.to_b, &local).context(2).write(&[remote(&region)]));
+        pair.done(&pair.a);
+    }
+}
+
+#[test]
+fn bounds_and_rights_hold_for_devices() {
+    let cuda = load();
+    for way in WAYS.into_iter().filter(|way| way.provider != "tcp") {
+        let pair = way.pair();
+        let (local, _local) = memory(&pair.a, Some(&cuda), 1000);
+        let target = Memory::device(&cuda, 1000);
+        let region = pair.b.register(&target, MrAccess::REMOTE_READ).unwrap();
+        local.fill(1);
+        for len in [100, 1000] {
+            let there = [remote_at(&region, 0, len)];
+            pair.post(|| pair.a.out(pair.to_b, local.slice(..len)).context(1).write(&there));
+            assert_eq!(pair.failed(&pair.a).err, Errno::EACCES, "{way:?}");
+        }
+        let beyond = [remote_at(&region, 500, 501)];
+        pair.post(|| pair.a.out(pair.to_b, local.slice(..501)).context(1).read(&beyond));
+        assert_eq!(pair.failed(&pair.a).err, Errno::EACCES, "{way:?}");
+        assert!(target.bytes().iter().all(|&byte| byte == 0));
+        let there = [remote(&region)];
+        region.close().unwrap();
+        pair.post(|| pair.a.out(pair.to_b, &local).context(1).read(&there));
+        assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED, "{way:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_registered_is_refused() {
+    let cuda = load();
+    for way in WAYS {
+        let side = way.opening().open();
+        let device = Memory::device(&cuda, 4096);
+        let host = Memory::new(4096);
+        let register = |memory: &Memory, len: usize, iface: HmemIface, device: u64| {
+            let pieces = [Piece::new(memory.as_ptr(), len)];
+            // SAFETY: the memory outlives the registration, which has no remote rights.
+            let mut attr = unsafe { MrAttr::new(&pieces, MrAccess::SEND) };
+            (attr.iface, attr.device) = (iface, device);
+            side.domain.register(&attr).map(drop).map_err(|error| error.errno())
+        };
+        assert_eq!(register(&device, 4096, HmemIface::Cuda, 0), Ok(()));
+        assert_eq!(register(&device, 4097, HmemIface::Cuda, 0), Err(Errno::EINVAL), "beyond its end");
+        assert_eq!(register(&host, 4096, HmemIface::Cuda, 0), Err(Errno::EINVAL), "of the host");
+        assert_eq!(register(&host, 4096, HmemIface::System, 9), Ok(()), "no device is looked at");
+        assert_eq!(register(&device, 4096, HmemIface::Cuda, 7), Err(Errno::ENODEV), "no such device");
+        for other in [HmemIface::Rocr, HmemIface::Ze, HmemIface::Neuron, HmemIface::Synapseai] {
+            assert_eq!(register(&device, 4096, other, 0), Err(Errno::ENOSYS), "{other}");
+        }
+        let multi = side.receive(&device).msg(OpFlags::MULTI_RECV).post();
+        assert!(multi.is_ok(), "memory that is not registered is taken for the host's");
+        let _region = side.register(&device, RIGHTS).unwrap();
+        let multi = side.receive(&device).msg(OpFlags::MULTI_RECV).post();
+        assert_eq!(multi.unwrap_err().errno(), Errno::EOPNOTSUPP);
+    }
+}
+
+#[test]
+fn options_say_that_copies_are_made() {
+    load();
+    for way in WAYS {
+        let side = way.opening().open();
+        assert_eq!(side.ep.option(EpOption::HmemP2p).unwrap(), 0);
+        for (value, wanted) in
+            [(0, None), (1, Some(Errno::EOPNOTSUPP)), (2, None), (3, None), (4, Some(Errno::EINVAL))]
+        {
+            let set = side.ep.set_option(EpOption::HmemP2p, value);
+            assert_eq!(set.err().map(|error| error.errno()), wanted, "{way:?}, {value}");
+        }
+        assert_eq!(side.ep.option(EpOption::HmemP2p).unwrap(), 3);
+        side.ep.set_option(EpOption::CudaApiPermitted, 1).unwrap();
+        let forbidden = side.ep.set_option(EpOption::CudaApiPermitted, 0);
+        assert_eq!(forbidden.unwrap_err().errno(), Errno::EOPNOTSUPP);
+    }
+}
+
+#[test]
+fn the_capability_is_granted_only_as_it_works() {
+    load();
+    for way in WAYS {
+        let ask = |hints: &Hints| {
+            let request = Request {
+                version: Version::API,
+                node: None,
+                service: None,
+                flags: GetinfoFlags::empty(),
+                hints: Some(hints),
+            };
+            ofi::explain(&request).unwrap()
+        };
+        let granted = ask(&way.hints()).infos;
+        assert!(granted.iter().all(|info| info.caps.contains(Caps::HMEM)), "{way:?}");
+        assert!(granted.iter().all(|info| info.domain_attr.mr_mode.contains(MrMode::HMEM)), "{way:?}");
+        assert!(!granted.is_empty(), "{way:?}");
+        let unregistered = ask(&way.hints().mr_mode(MODES - MrMode::HMEM));
+        assert!(unregistered.infos.is_empty(), "{way:?}: local buffers have to be registered");
+        assert!(unregistered.refusals.iter().any(|refusal| refusal.offered.contains("FI_MR_HMEM")));
+        // Unasked, it is not granted: it would cost every operation a look-up.
+        let unasked = ask(&way.hints().caps(CAPS - Caps::HMEM)).infos;
+        assert!(!unasked.is_empty());
+        assert!(unasked.iter().all(|info| !info.caps.contains(Caps::HMEM)));
+        assert!(unasked.iter().all(|info| !info.domain_attr.mr_mode.contains(MrMode::HMEM)));
+    }
+}
+
+#[test]
+fn a_domain_without_the_capability_takes_no_device() {
+    let cuda = load();
+    for way in WAYS {
+        let side = way.opening().hints(|hints| hints.caps(CAPS - Caps::HMEM)).open();
+        let refused = side.register(&Memory::device(&cuda, 64), RIGHTS).map(drop);
+        assert_eq!(refused.unwrap_err().errno(), Errno::ENOSYS, "{way:?}");
+        assert_eq!(side.ep.option(EpOption::HmemP2p).unwrap(), 3);
+    }
+}
+
+#[test]
+fn without_a_driver_the_refusal_says_so() {
+    if std::env::var_os(support::INSIDE).is_none() {
+        return without_driver("without_a_driver_the_refusal_says_so");
+    }
+    for way in WAYS {
+        let hints = way.hints();
+        let request = Request {
+            version: Version::API,
+            node: None,
+            service: None,
+            flags: GetinfoFlags::empty(),
+            hints: Some(&hints),
+        };
+        let offers = ofi::explain(&request).unwrap();
+        assert!(offers.infos.is_empty());
+        let of_it = |refusal: &&Refusal| refusal.provider == way.provider && refusal.wanted == "FI_HMEM";
+        let reason = offers.refusals.iter().find(of_it).unwrap_or_else(|| panic!("{:?}", offers.refusals));
+        assert!(reason.offered.contains("libcuda.so.1"), "{reason:?}");
+    }
+}
+
+/// A copy that the driver refuses fails its operation, and nothing else.
+#[test]
+fn a_failed_copy_ends_its_operation() {
+    let settings = [("CUDA_EMULATOR_FAIL", "cuMemAllocHost_v2:2")];
+    if !is_inside("a_failed_copy_ends_its_operation", &settings) {
+        return;
+    }
+    // First: without pinned memory all copies go through ordinary memory.
+    let cuda = Cuda::open(0).unwrap();
+    for way in WAYS {
+        let pair = way.pair();
+        let (local, _local) = memory(&pair.a, Some(&cuda), 100_000);
+        let (target, region) = memory(&pair.b, Some(&cuda), 100_000);
+        local.fill(4);
+        pair.post(|| pair.a.out(pair.to_b, &local).context(1).write(&[remote(&region)]));
+        pair.done(&pair.a);
+        target.check(100_000, 4);
+        let fail = |how: Option<&str>| match how {
+            // SAFETY: only this thread reads or changes the environment while the emulator is asked.
+            Some(how) => unsafe { std::env::set_var("CUDA_EMULATOR_FAIL", how) },
+            // SAFETY: as above.
+            None => unsafe { std::env::remove_var("CUDA_EMULATOR_FAIL") },
+        };
+        let (plain, _plain) = memory(&pair.a, None, 100_000);
+        plain.fill(6);
+        fail(Some("cuMemcpyAsync:700"));
+        let posted = pair.a.out(pair.to_b, &local).context(2).write(&[remote(&region)]);
+        assert_eq!(posted.unwrap_err().errno(), Errno::EIO, "{way:?}: out of the device, at the post");
+        if way.provider != "tcp" {
+            pair.post(|| pair.a.out(pair.to_b, &plain).context(3).write(&[remote(&region)]));
+            assert_eq!(pair.failed(&pair.a).err, Errno::EIO, "{way:?}: into the device, at the owner");
+        }
+        pair.post(|| pair.b.receive(&target).context(4).post());
+        pair.post(|| pair.a.out(pair.to_b, &plain).context(5).send());
+        assert_eq!(pair.failed(&pair.b).err, Errno::EIO, "{way:?}: into the device, of a message");
+        pair.drive("the send's end", || pair.a.next_of(5)).done();
+        fail(None);
+        let (host, there) = memory(&pair.b, None, 100_000);
+        host.fill(7);
+        // The device again has copies, so the pair works on.
+        pair.post(|| pair.a.out(pair.to_b, &local).context(6).read(&[remote(&there)]));
+        assert_eq!(pair.done(&pair.a).op_context, Context(6), "{way:?}");
+        local.check(100_000, 7);
+        fail(Some("cuMemcpyAsync:700"));
+        pair.post(|| pair.a.out(pair.to_b, &local).context(7).read(&[remote(&there)]));
+        assert_eq!(pair.failed(&pair.a).err, Errno::EIO, "{way:?}: into the device, of a read");
+        fail(Some("cuMemAllocHost_v2:2"));
+    }
+}
