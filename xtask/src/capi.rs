@@ -185,8 +185,9 @@ pub fn test(report: &mut Report) {
 }
 
 /// The checks with each libfabric of C's.
-const WITH_STOCK: [(&str, Check); 8] = [
+const WITH_STOCK: [(&str, Check); 9] = [
     ("C programs", own_programs),
+    ("device memory of a C program", device_memory),
     ("fi_info and fi_pingpong", their_programs),
     ("datagrams between C's udp and ours", datagrams::pingpongs),
     ("a multicast group of C's udp and ours", datagrams::multicast),
@@ -230,6 +231,24 @@ fn own_programs(folder: &Path, stock: &Stock) -> StepResult {
         }
     }
     if failed.is_empty() { Ok(Outcome::Passed) } else { Err(failed.join("; ")) }
+}
+
+/// The C program of `tests/capi/cuda`, on the emulated driver.
+fn device_memory(folder: &Path, stock: &Stock) -> StepResult {
+    const NAME: &str = "device memory of a C program";
+    if !stock.compiles("#include <rdma/fabric.h>\n#include <rdma/fi_ext.h>\n") {
+        return not_run(NAME, NO_HEADERS);
+    }
+    // One folder with both libraries, which no other program gets.
+    let both = folder.join("cuda");
+    std::fs::create_dir_all(&both).map_err(|error| format!("{}: {error}", both.display()))?;
+    let emulator = crate::nixl::ours::emulated_device()?.join("libcuda.so.1");
+    symlink(&emulator.display().to_string(), &both.join("libcuda.so.1"))?;
+    symlink(&folder.join(SONAME).display().to_string(), &both.join(SONAME))?;
+    let source = root().join("tests/capi/cuda/device_memory.c");
+    let program = stock.output(&both, &source);
+    stock.program(&[&source], &program, &["-lpthread", "-ldl"])?;
+    patient(&mut stock.command_on(&both, &program))
 }
 
 /// C's own `fi_info` and `fi_pingpong`, which are linked against C's library.

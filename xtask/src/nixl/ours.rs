@@ -286,7 +286,10 @@ fn hosts(linked: &Path) -> StepResult {
 }
 
 /// Builds the emulator of a CUDA device. Returns a folder that has it as libcuda.so.1.
-fn emulated_device() -> Result<PathBuf, String> {
+///
+/// # Errors
+/// The error of cargo.
+pub fn emulated_device() -> Result<PathBuf, String> {
     let text =
         output(&mut cargo(&["build", "--quiet", "--package", "cuda-emulator", "--message-format=json"]))?;
     let name = "libcuda_emulator.so";
