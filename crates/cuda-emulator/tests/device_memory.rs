@@ -1,5 +1,5 @@
-//! Device memory through the raw interface (`FI_HMEM`), over every provider that copies it. The emulator's memory cannot
-//! be touched by the processor, so a forgotten copy ends a test with `SIGSEGV`.
+//! Device memory through the raw interface (`FI_HMEM`), over every provider that copies it. The processor cannot touch
+//! the emulator's memory, so a forgotten copy ends a test with `SIGSEGV`.
 
 mod support;
 

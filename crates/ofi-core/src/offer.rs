@@ -225,8 +225,8 @@ pub fn name_ends(info: &mut Info, request: &Request<'_>, named: Option<&Address>
     }
 }
 
-/// As [`answer`], by a provider that also copies a device's memory. An info has `FI_HMEM` only if it is asked for, since
-/// every operation then looks whether its memory is a device's; and only where a device is found.
+/// As [`answer`], by a provider that also copies a device's memory. An info has `FI_HMEM` only if it is asked for,
+/// since every operation then looks whether its memory is a device's; and only where a device is found.
 pub fn answer_with_devices(
     types: &[(EpType, Narrow)],
     mut variants: Vec<Info>,

@@ -209,8 +209,8 @@ impl Outgoing {
         Stop::Empty
     }
 
-    /// Collects the memory of the first items, and their total length. What is returned with it must be held while it is
-    /// read.
+    /// Collects the memory of the first items, and their total length. What is returned with it must be held while the
+    /// memory is read.
     fn collect(
         &self,
         lender: &mut impl Lender,

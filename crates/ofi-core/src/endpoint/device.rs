@@ -70,8 +70,8 @@ impl<T: Transport> EndpointCore<T> {
         if !device.reads {
             return Ok(());
         }
-        // SAFETY: the memory was lent for writing until the operation's end, which is reported after this; the transport
-        // has ended it, and so does not use the buffer.
+        // SAFETY: the memory was lent for writing until the operation's end, which is reported after this; the
+        // transport has ended it, and so does not use the buffer.
         unsafe { device.staged.empty(ticket.len) }.map_err(|error| {
             tracing::warn!(target: "ofi::core::hmem", %error, "a read does not reach memory of a device");
             Errno::EIO

@@ -1,7 +1,7 @@
 //! Device memory (`FI_HMEM`): which memory of a domain belongs to a device, and the copies between it and the host.
 //!
-//! The processor never reads or writes device memory: only the driver's copies do ([`cuda`], [`Stager`]). Memory becomes
-//! known as a device's when it is registered with its interface ([`Devices::register`]). From then on
+//! The processor never reads or writes device memory: only the driver's copies do ([`cuda`], [`Stager`]). Memory is
+//! known as a device's once it is registered with its interface ([`Devices::register`]). From then on
 //!
 //! - an operation of this end that names such memory moves a [`StagingBuffer`] of the host instead (`Staged`): the
 //!   core copies out of the device before it passes a send or a write to the transport, and into the device before
