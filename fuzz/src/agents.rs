@@ -223,14 +223,14 @@ impl World {
             was_busy |= self.alice.perform(self.now, &mut self.alice_rails);
             was_busy |= !self.hub_rails.taken.is_empty() || !self.alice_rails.taken.is_empty();
             for taken in std::mem::take(&mut self.hub_rails.taken) {
-                self.from_hub(taken);
+                self.take_from_hub(taken);
             }
             for op in std::mem::take(&mut self.hub_rails.given_up) {
                 self.open.retain(|open| *open != op);
                 self.hub.ended(op, Err(Errno::ECANCELED), self.now);
             }
             for taken in std::mem::take(&mut self.alice_rails.taken) {
-                self.from_alice(taken);
+                self.take_from_alice(taken);
             }
             while self.hub.take_order().is_some() {}
             drop((
@@ -246,7 +246,7 @@ impl World {
         panic!("the engine does not come to rest: {:?}", self.hub.counts());
     }
 
-    fn from_hub(&mut self, taken: Taken) {
+    fn take_from_hub(&mut self, taken: Taken) {
         let (op, addr) = match &taken {
             Taken::Message { op, addr, .. } => (*op, *addr),
             Taken::Access(access) => (access.op, access.addr),
@@ -279,7 +279,7 @@ impl World {
         remember(&mut self.ids, heard);
     }
 
-    fn from_alice(&mut self, taken: Taken) {
+    fn take_from_alice(&mut self, taken: Taken) {
         let op = match taken {
             Taken::Message { op, bytes, .. } => {
                 let to = Message::parse(&bytes).map_or(0, |message| message.to);

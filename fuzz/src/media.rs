@@ -481,7 +481,7 @@ impl World {
         let Some(foreign) = self.foreign.as_mut().filter(|_| what % 8 > 1) else {
             // It ends without a word, and comes again.
             self.foreign = None;
-            if what % 8 > 0 {
+            if !what.is_multiple_of(8) {
                 self.foreign = Foreign::call(self.victim.info());
             }
             return;

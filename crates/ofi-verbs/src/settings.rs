@@ -174,14 +174,14 @@ pub fn unusable(Problem { env, found, reason }: Problem) -> Error {
 }
 
 /// Whether `list`, the value of [`DEVICE_NAME`], matches `name`: by a prefix of the name, ignoring case, as in C
-/// libfabric. Prefixes are separated by commas; blanks around them and empty ones are ignored, and an empty list matches
-/// all.
+/// libfabric. Prefixes are separated by commas; blanks around them and empty ones are ignored, and an empty list
+/// matches all.
 pub fn takes(list: &str, name: &str) -> bool {
     takes_of(list, name, |_| false)
 }
 
-/// As [`takes`], for the value of [`IFACE`]: a prefix that is the whole name of an interface (`is_whole`) matches that one
-/// alone, and not its VLANs, as in C libfabric.
+/// As [`takes`], for the value of [`IFACE`]: a prefix that is the whole name of an interface (`is_whole`) matches that
+/// one alone, and not its VLANs, as in C libfabric.
 pub fn takes_of(list: &str, name: &str, is_whole: impl Fn(&str) -> bool) -> bool {
     let mut prefixes = list.split(',').map(str::trim).filter(|prefix| !prefix.is_empty()).peekable();
     let matches = |prefix: &str| {

@@ -153,7 +153,7 @@ mod tests {
             while budget.tell((count, count * len), len) {
                 count += 1;
             }
-            shares.push(count * len >> 20);
+            shares.push((count * len) >> 20);
         }
         assert_eq!(shares, [10, 3, 1, 0], "MiB");
         assert!(budget.told < 16 << 20 && budget.tell((0, 0), 1000));

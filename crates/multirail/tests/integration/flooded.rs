@@ -163,7 +163,8 @@ fn what_one_peer_makes_the_engine_keep_is_bounded() {
 /// ended waits for a time to pass.
 #[test]
 fn greetings_without_end_are_forgotten() {
-    let cases: [(&str, &dyn Fn(u64, u64) -> (u64, String, u64)); 4] = [
+    type Greeting<'a> = &'a dyn Fn(u64, u64) -> (u64, String, u64);
+    let cases: [(&str, Greeting); 4] = [
         ("sessions that follow each other", &|own, nth| (own, "hostile".into(), nth)),
         ("names", &|own, nth| (own, format!("hostile-{nth}"), nth)),
         ("stale greetings", &|own, nth| (own ^ 1, "hostile".into(), nth)),
