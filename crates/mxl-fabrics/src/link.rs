@@ -167,6 +167,7 @@ fn offer(
 
 /// An operation in flight.
 struct Flight {
+    /// [`FiAddr::NOTAVAIL`] after the peer was removed.
     peer: FiAddr,
     /// The buffer of a message.
     raw: Option<RawBuffer>,
@@ -197,7 +198,7 @@ pub(crate) struct Link {
     unposted: VecDeque<usize>,
     flights: HashMap<OpId, Flight>,
     places: Places,
-    /// The operations of each peer that has any.
+    /// The operations of each peer that has any, by its number in the address vector.
     own: HashMap<FiAddr, u32>,
     /// Registrations of source memory, if the provider needs them.
     local: HashMap<usize, Arc<dyn MemoryRegion>>,
@@ -373,9 +374,15 @@ impl Link {
     }
 
     /// Removes a peer's address.
-    pub fn remove(&self, peer: FiAddr) {
+    pub fn remove(&mut self, peer: FiAddr) {
         if let Err(error) = self.av.remove(&[peer]) {
             tracing::debug!(target: "mxl::fabrics", %error, "an address could not be removed");
+        }
+        // The vector gives the number to the next address that is inserted. What is still under way to this one keeps
+        // its places in the endpoint, but does not count as the next one's.
+        if self.av.lookup(peer).is_err() && self.own.remove(&peer).is_some() {
+            let flights = self.flights.values_mut().filter(|flight| flight.peer == peer);
+            flights.for_each(|flight| flight.peer = FiAddr::NOTAVAIL);
         }
     }
 

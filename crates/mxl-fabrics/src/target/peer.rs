@@ -571,6 +571,41 @@ mod tests {
         }
     }
 
+    /// Regression test: the next initiator got the number of the one before it in the address vector, and with it the
+    /// operations that this one had left under way. With no place left for its welcome, it waited for ever.
+    #[test]
+    fn an_initiator_is_welcomed_after_one_that_read_nothing() {
+        let (near, far) = (Folder::new(), Folder::new());
+        let camera = camera();
+        let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
+        let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
+        let silent = Link::open(Provider::Shm, ANY, LinkEnd::Initiator, &Options::default()).unwrap();
+        let (format, address) = silent.name.clone();
+        target.hello(77, (format, &address), false, None).unwrap();
+        let owe = |peer: &mut InitiatorPeer| {
+            let token = peer.token;
+            let unread = (1..UNHEARD as u64).map(|number| Message::Published { token, number });
+            peer.outbox.extend(unread);
+        };
+        owe(target.peer.as_mut().unwrap());
+        target.poll().unwrap();
+        let peer = target.peer.as_mut().expect("no more wait than may");
+        assert!(!peer.outbox.is_empty(), "it has its whole share of the endpoint");
+        let number = peer.addr;
+        owe(peer);
+        owe(peer);
+        let begin = Instant::now();
+        while target.peer.is_some() || !target.dismissed.awaited.is_empty() {
+            target.poll().unwrap();
+            assert!(begin.elapsed() < LONG, "it is not parted: {:?}", target.stats());
+        }
+        assert_eq!(target.stats().parted, 1);
+        let next = connect(&near, &camera, &mut target);
+        assert_eq!(target.peer.as_ref().map(|peer| peer.addr), Some(number), "the number is used again");
+        assert!(target.link.is_sending(), "the messages to the first one are still under way");
+        drop((next, silent));
+    }
+
     /// Regression test: an accepted greeting led to the next one that waited within its own call, so strangers could
     /// make a target use any amount of stack.
     #[test]

@@ -1,5 +1,5 @@
 //! A target whose process SIGSTOP stops while grains for it are under way: those of its initiator's other target go on
-//! arriving.
+//! arriving, and so do those of a target that is added after the stopped one was removed.
 
 use std::time::{Duration, Instant};
 
@@ -67,39 +67,80 @@ pub fn receiver(line: &mut Line, arguments: &[String]) {
     line.expect("end");
 }
 
+/// A target in a process of its own.
+struct Receiver {
+    child: Child,
+    id: u64,
+    _folder: Folder,
+}
+
+impl Receiver {
+    /// Starts a target and adds it to an initiator.
+    fn start(initiator: &mut Initiator, provider: &str, by: By) -> Self {
+        let (folder, number) = (Folder::new(), (by as usize).to_string());
+        let mut child = Child::start("receiver", &[provider, &number, folder.path().to_str().unwrap()]);
+        let mut info = TargetInfo::parse(&child.line.hear()).unwrap();
+        if by == By::Sdk {
+            info.ours = None;
+        }
+        initiator.add(&info).unwrap();
+        let wanted = if by == By::Sdk { Protocol::Sdk } else { Protocol::Own };
+        assert_eq!(initiator.protocol(info.id), Some(wanted));
+        Self { child, id: info.id, _folder: folder }
+    }
+
+    /// Whether it has told of a grain.
+    fn has_heard(&mut self, index: u64) -> bool {
+        self.child.line.has_news() && self.child.line.hear() == index.to_string()
+    }
+
+    /// Whether the process is stopped, as the system says.
+    fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
+    fn end(mut self) {
+        self.child.line.say("end");
+        self.child.finish();
+    }
+}
+
 struct Scene {
     initiator: Initiator,
     writer: GrainWriter,
-    stopped: (Child, u64),
-    live: (Child, u64),
-    /// Of the source and of both targets.
-    _folders: [Folder; 3],
+    stopped: Receiver,
+    live: Receiver,
+    /// Of the source.
+    _folder: Folder,
 }
 
 impl Scene {
     fn new(provider: &str, by: By) -> Self {
-        let folders = [Folder::new(), Folder::new(), Folder::new()];
-        let (domain, definition) = (folders[0].domain(), definition());
+        let folder = Folder::new();
+        let (domain, definition) = (folder.domain(), definition());
         let writer = domain.create_grains(&definition, &BatchHints::default()).unwrap().writer;
         let (of, place) = (provider.parse().unwrap(), place(provider));
         let mut initiator = Initiator::open_with(&domain, definition.id, of, place, &options(by)).unwrap();
-        let mut receiver = |folder: &Folder| {
-            let number = (by as usize).to_string();
-            let mut child = Child::start("receiver", &[provider, &number, folder.path().to_str().unwrap()]);
-            let mut info = TargetInfo::parse(&child.line.hear()).unwrap();
-            if by == By::Sdk {
-                info.ours = None;
-            }
-            initiator.add(&info).unwrap();
-            let wanted = if by == By::Sdk { Protocol::Sdk } else { Protocol::Own };
-            assert_eq!(initiator.protocol(info.id), Some(wanted));
-            (child, info.id)
-        };
         // The one that is stopped has the first turn.
-        let (stopped, live) = (receiver(&folders[1]), receiver(&folders[2]));
-        let mut scene = Self { initiator, writer, stopped, live, _folders: folders };
+        let stopped = Receiver::start(&mut initiator, provider, by);
+        let live = Receiver::start(&mut initiator, provider, by);
+        let mut scene = Self { initiator, writer, stopped, live, _folder: folder };
         scene.until("both are connected", |scene| scene.initiator.is_idle());
         scene
+    }
+
+    /// Stops a target that has granted room for the next grains.
+    fn stop(&mut self) {
+        for index in 1000..1003 {
+            self.send(index);
+            self.until("a grain before the stop", |scene| scene.live.has_heard(index));
+            self.until("both have it", |scene| scene.initiator.is_idle());
+        }
+        // Both have granted the next slots.
+        assert!(self.initiator.confirm(LONG).unwrap());
+        self.stopped.child.stop();
+        self.until("the process is stopped", |scene| scene.stopped.is_stopped());
     }
 
     /// Drives the initiator.
@@ -123,44 +164,30 @@ impl Scene {
         self.initiator.send(index).unwrap();
     }
 
-    /// Whether the live target has told of a grain.
-    fn has_heard(&mut self, index: u64) -> bool {
-        self.live.0.line.has_news() && self.live.0.line.hear() == index.to_string()
-    }
-
-    /// Whether the process is stopped, as the system says.
-    fn is_stopped(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.stopped.0.id())).unwrap();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-    }
 }
 
 fn a_stopped_target_holds_up_no_other(provider: &str, by: By) {
     let mut scene = Scene::new(provider, by);
-    for index in 1000..1003 {
-        scene.send(index);
-        scene.until("a grain before the stop", |scene| scene.has_heard(index));
-        scene.until("both have it", |scene| scene.initiator.is_idle());
-    }
-    // Both have granted the next slots.
-    assert!(scene.initiator.confirm(LONG).unwrap());
-    scene.stopped.0.stop();
-    scene.until("the process is stopped", |scene| scene.is_stopped());
+    scene.stop();
     for index in 1003..1003 + GRAINS {
         let begin = Instant::now();
         scene.send(index);
-        scene.until("a grain beside a stopped target", |scene| scene.has_heard(index));
+        scene.until("a grain beside a stopped target", |scene| scene.live.has_heard(index));
         println!("{provider}: grain {index} in {:?}", begin.elapsed());
     }
-    let (state, stats) = scene.initiator.target(scene.stopped.1).unwrap();
-    assert!(scene.is_stopped() && state == PeerState::Connected, "{provider}: {state:?}, {stats:?}");
+    assert!(scene.stopped.is_stopped());
+    let (state, stats) = scene.initiator.target(scene.stopped.id).unwrap();
+    // udp takes a peer that is silent for `FI_UDP_PEER_TIMEOUT_MS` (5 s) for dead, and a slow machine needs as long.
+    if provider != "udp" {
+        assert_eq!(state, PeerState::Connected, "{provider}: {stats:?}");
+    }
     assert_eq!(stats.connected, 1, "it was never given up");
     // Then it takes what is sent from now on.
-    scene.stopped.0.go_on();
+    scene.stopped.child.go_on();
     let mut index = 1003 + GRAINS;
     let before = stats.done;
     scene.until("both take grains", |scene| {
-        scene.initiator.target(scene.stopped.1).unwrap().1.done > before + 2 || {
+        scene.initiator.target(scene.stopped.id).unwrap().1.done > before + 2 || {
             if scene.initiator.is_idle() {
                 scene.send(index);
                 index += 1;
@@ -168,10 +195,28 @@ fn a_stopped_target_holds_up_no_other(provider: &str, by: By) {
             false
         }
     });
-    for (mut child, _) in [scene.stopped, scene.live] {
-        child.line.say("end");
-        child.finish();
-    }
+    scene.stopped.end();
+    scene.live.end();
+}
+
+/// Regression test: a target that was added after a stopped one was removed got its number in the address vector, and
+/// with it the operations that were still under way to it. With no place left for a greeting, it was never connected.
+fn a_target_that_follows_a_stopped_one_takes_grains(provider: &str, by: By) {
+    let mut scene = Scene::new(provider, by);
+    scene.stop();
+    scene.send(1003);
+    scene.until("a grain beside a stopped target", |scene| scene.live.has_heard(1003));
+    scene.initiator.remove(scene.stopped.id).unwrap();
+    let mut next = Receiver::start(&mut scene.initiator, provider, by);
+    scene.until("the next one is connected", |scene| scene.initiator.is_idle());
+    scene.send(1004);
+    scene.until("a grain at the next one", |_| next.has_heard(1004));
+    scene.until("a grain at the other one", |scene| scene.live.has_heard(1004));
+    assert!(scene.stopped.is_stopped());
+    scene.stopped.child.go_on();
+    scene.stopped.end();
+    scene.live.end();
+    next.end();
 }
 
 #[test]
@@ -199,4 +244,18 @@ fn a_stopped_target_holds_up_no_other_by_messages() {
 #[test]
 fn a_stopped_target_holds_up_no_other_by_the_protocol_of_the_sdk() {
     a_stopped_target_holds_up_no_other("tcp", By::Sdk);
+}
+
+#[test]
+fn a_target_that_follows_a_stopped_one_takes_grains_by_writes() {
+    for provider in ["shm", "udp", "tcp"] {
+        a_target_that_follows_a_stopped_one_takes_grains(provider, By::Writes);
+    }
+}
+
+#[test]
+fn a_target_that_follows_a_stopped_one_takes_grains_by_messages() {
+    for provider in ["shm", "udp", "tcp"] {
+        a_target_that_follows_a_stopped_one_takes_grains(provider, By::Messages);
+    }
 }
