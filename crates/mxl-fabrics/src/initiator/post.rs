@@ -43,8 +43,8 @@ impl Amount {
 }
 
 impl Initiator {
-    /// Greets the targets that are not connected, and posts the jobs of the others, as far as there is room. Those that
-    /// come after the last place is taken are the first ones of the next call: no target is the first for ever.
+    /// Greets the targets that are not connected, and posts the jobs of the others, as far as there is room. If the
+    /// endpoint is full before all had their turn, the next call begins with those that had none.
     pub(super) fn pump_all(&mut self) {
         let count = self.peers.len();
         let (first, mut next) = (self.first, None);
