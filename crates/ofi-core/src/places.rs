@@ -6,8 +6,9 @@
 //! without operations gets a place as long as there is one.
 //!
 //! The core leaves this to those who know what one peer may take: layers that serve peers who do not know each other
-//! (`multirail`, `mxl-fabrics`), and transports whose peers share a queue of a device (`ofi-efa`). A program of
-//! libfabric's interface may use all of `tx_attr.size` for one peer.
+//! (`multirail`, `mxl-fabrics`), and transports whose peers share a queue of a device (`ofi-efa`, where a post beyond a
+//! peer's share may get `FI_EAGAIN`). Over other transports, a program of libfabric's interface may use all of
+//! `tx_attr.size` for one peer.
 
 /// Whether a peer that has `own` places may take one of `free` places.
 #[inline(always)]
