@@ -82,10 +82,10 @@ pub enum Awaited {
 impl std::fmt::Display for Awaited {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Data => "not all of its data was moved",
+            Self::Data => "there was no session with the peer, or not all of its data was moved",
             Self::Room => {
-                "all data is in place, but its notification was not sent: the peer's program takes no notifications, \
-                 and 512 or 8 MiB of this agent's wait there"
+                "all data is in place, but its notification was not sent: the peer's program has not taken earlier \
+                 ones of this agent, which are as many as may wait there (512, or 8 MiB)"
             }
             Self::Answer => {
                 "all data is in place, but its notification was not answered: the peer's program does not poll, or \
