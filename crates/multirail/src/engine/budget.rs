@@ -8,9 +8,9 @@
 //! Beyond it, the session that keeps the most is ended. Nothing less would help: a fragment that is dropped is never
 //! repeated, so its notification would stay unfinished, and so would those behind it. Its sender is told, and its
 //! transfers fail; the other sessions go on. A notification whose sender was told that it has arrived counts as
-//! delivered there, and is kept when its session ends. So all of these may take half of the budget, and a peer no more
-//! than twice what it leaves free: one with much unread leaves room for those with little. Beyond, nothing is said
-//! before the program has taken it.
+//! delivered there, and is kept when its session ends. So all of these may take half of the budget, and those of a peer
+//! two thirds of what other peers leave of it: one with much unread leaves room for those with little. Beyond, nothing
+//! is said before the program has taken it.
 //!
 //! A session is charged in steps of [`STEP`] bytes, rounded down: one that keeps little is never looked at.
 

@@ -62,10 +62,10 @@ pub struct Config {
     /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise
     /// the notification follows when all writes have completed. Default: true.
     pub count_writes: bool,
-    /// Whether a transfer at a peer is done when this agent's program has taken its notification. Otherwise it is done
-    /// when the notification has arrived, which is lost if this agent ends before the program takes it. Either way the
-    /// peer may have 512 notifications and 8 MiB here that the program has not taken; its next one waits. Default:
-    /// true.
+    /// Whether a transfer of a peer is done only when this agent's program has taken its notification. Otherwise it is
+    /// done when the notification has arrived, if there is room: at most 8 MiB for each peer, and half of `most_kept`
+    /// for all peers. A notification that was not taken is lost if this agent ends. Either way a peer may have 512
+    /// notifications or 8 MiB here that the program has not taken; its next one waits. Default: true.
     pub acknowledge_taken: bool,
 }
 
