@@ -1,6 +1,7 @@
 //! fork(2) in a program with live endpoints and threads: in the child, calls on inherited objects fail,
 //! closing them does no harm, and new objects work. The parent is not affected.
 
+use ofi_testkit::fork::Forked;
 use ofi_testkit::prelude::*;
 use ofi_tests::{Naming, opening};
 
@@ -73,35 +74,14 @@ fn a_child_is_kept_apart(naming: Naming, progress: Progress) {
     let counter = pair.a.domain.open_counter(&attr).unwrap();
     let memory = Memory::library(&pair.b.domain, 4096);
     let region = pair.b.register(&memory, MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE).unwrap();
-    // SAFETY: the child calls the library and ends by `_exit`; the part of the runtime that it needs (memory)
-    // survives a fork.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork");
-    if child == 0 {
-        let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            in_the_child(naming, pair, counter, region)
-        }));
-        // SAFETY: ends the child without running the parent's exit handlers.
-        unsafe { libc::_exit(code.unwrap_or(99)) };
-    }
+    let mut all = Some((pair, counter, region));
+    let child = Forked::start(|| {
+        let (pair, counter, region) = all.take().expect("everything");
+        in_the_child(naming, pair, counter, region)
+    });
+    let (pair, counter, region) = all.expect("only the child has taken it");
     // The parent goes on while the child runs, and afterwards.
-    let start = Instant::now();
-    let mut status = 0;
-    loop {
-        exchange(&pair);
-        // SAFETY: `status` is writable, and `child` is ours.
-        let ended = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
-        if ended == child {
-            break;
-        }
-        if start.elapsed() > Duration::from_secs(30) {
-            // SAFETY: our own child.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            panic!("the child hangs");
-        }
-    }
-    assert!(libc::WIFEXITED(status), "the child ended with {status:#x}");
-    assert_eq!(libc::WEXITSTATUS(status), 0, "the first check that failed in the child");
+    child.finish(|| exchange(&pair));
     exchange(&pair);
     let there = [remote(&region)];
     let back = Memory::new(4096);
@@ -148,29 +128,6 @@ fn others_in_the_child(side: &TestEndpoint, others: Others) -> i32 {
     0
 }
 
-/// Ends a child with the code that `checks` returns.
-fn end(checks: impl FnOnce() -> i32) -> ! {
-    let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(checks));
-    // SAFETY: ends the child without running the parent's exit handlers.
-    unsafe { libc::_exit(code.unwrap_or(99)) }
-}
-
-/// Waits for a child's exit code, at most half a minute.
-fn code_of(child: libc::pid_t) -> i32 {
-    let (start, mut status) = (Instant::now(), 0);
-    // SAFETY: `status` is writable, and `child` is ours.
-    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } != child {
-        if start.elapsed() > Duration::from_secs(30) {
-            // SAFETY: our own child.
-            unsafe { libc::kill(child, libc::SIGKILL) };
-            panic!("the child hangs");
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    assert!(libc::WIFEXITED(status), "the child ended with {status:#x}");
-    libc::WEXITSTATUS(status)
-}
-
 #[test]
 fn queues_of_events_passive_endpoints_and_sets_are_kept_apart_too() {
     let side = opening(Naming::Names).wait_obj(WaitObj::Fd).open();
@@ -190,16 +147,10 @@ fn queues_of_events_passive_endpoints_and_sets_are_kept_apart_too() {
     let shared = side.domain.open_av(&attr).unwrap();
     shared.insert(&[side.name()]);
     let others = Others { eq, passive, polls, waits, shared };
-    // SAFETY: the child calls the library and ends by `_exit`; the part of the runtime that it needs (memory)
-    // survives a fork.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork");
-    if child == 0 {
-        end(|| others_in_the_child(&side, others));
-    }
-    let code = code_of(child);
-    let Others { eq, passive, polls: _, waits, shared: _open } = others;
-    assert_eq!(code, 0, "the first check that failed in the child");
+    let mut all = Some(others);
+    let child = Forked::start(|| others_in_the_child(&side, all.take().expect("the others")));
+    child.finish(|| std::thread::sleep(Duration::from_millis(2)));
+    let Others { eq, passive, polls: _, waits, shared: _open } = all.expect("only the child has taken them");
     // The parent's objects still work.
     eq.write(ofi::raw::Event { data: 7, ..ofi::raw::Event::new(EventKind::Notify, Fid(1)) }).unwrap();
     assert_eq!(eq.read_wait(Some(Duration::from_secs(5))).unwrap().data, 7);
