@@ -55,6 +55,7 @@ macro_rules! connected {
             both_sides_and_the_owner_count_together: "sends to itself",
             endpoints_share_a_counter: "one peer for each endpoint",
             a_peer_that_does_not_look_stops_nobody_else: "one peer for each endpoint",
+            a_full_window_of_one_peer_delays_no_message_to_another: "one peer for each endpoint",
             a_receiver_that_lacks_receives_stops_nobody_else: "one peer for each endpoint",
             a_peer_that_closes_and_comes_back_under_its_name_is_met_anew: "a connection ends with its peer",
             a_directed_receive_finds_an_unexpected_message_of_its_source: "one peer, so no FI_DIRECTED_RECV",

@@ -140,6 +140,67 @@ pub fn a_peer_that_does_not_look_stops_nobody_else(kit: &dyn Kit) {
     }
 }
 
+/// The polls of `a` and `c` until a message of 64 bytes has arrived at `c`.
+#[track_caller]
+fn polls_of_a_message(a: &TestEndpoint, c: &TestEndpoint, to_c: FiAddr) -> usize {
+    let (from, into) = (Memory::patterned(64, 5), Memory::new(64));
+    c.receive(&into).context(2).post().unwrap();
+    let (mut polls, mut is_sent) = (0, false);
+    wait::drive(&[a, c], "64 bytes", || {
+        polls += 1;
+        is_sent = is_sent || a.out(to_c, &from).context(1).send().is_ok();
+        c.next_of(2)
+    })
+    .done();
+    into.check(64, 5);
+    wait::drive(&[a, c], "the send", || a.next_of(1)).done();
+    polls
+}
+
+fn median(values: impl Iterator<Item = usize>) -> usize {
+    let mut values: Vec<_> = values.collect();
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+pub fn a_full_window_of_one_peer_delays_no_message_to_another(kit: &dyn Kit) {
+    const ROUNDS: usize = 30;
+    const MEDIUM: usize = 60_000;
+    const LARGE: usize = 300_000;
+    for kind in ["short messages", "medium messages", "long messages", "writes", "reads"] {
+        let pair = kit.pair_with(|opening| opening.hints(|hints| hints.progress(Progress::Manual)));
+        let c = kit.side();
+        let to_c = pair.a.insert(&c);
+        let target = Memory::new(LARGE);
+        let region = pair.b.register(&target, MrAccess::REMOTE_WRITE | MrAccess::REMOTE_READ).unwrap();
+        pair.warm_up();
+        let rounds = || (0..ROUNDS).map(|_| polls_of_a_message(&pair.a, &c, to_c));
+        rounds().for_each(drop); // until both know each other
+        let usual = median(rounds());
+        let (short, medium, long) = (Memory::new(64), Memory::new(MEDIUM), Memory::new(LARGE));
+        let there = [remote_at(&region, 0, 64)];
+        let post = || match kind {
+            "short messages" => pair.a.out(pair.to_b, &short).context(3).send(),
+            "medium messages" => pair.a.out(pair.to_b, &medium).context(3).send(),
+            "long messages" => pair.a.out(pair.to_b, &long).context(3).send(),
+            "writes" => pair.a.out(pair.to_b, &short).context(3).write(&there),
+            _ => pair.a.out(pair.to_b, &short).context(3).read(&there),
+        };
+        // b polls no more, and has as much as it may have; the rest of the endpoint's own limit is everybody's.
+        let half = pair.a.info.tx_attr.size / 2;
+        let accepted = (0..half).take_while(|_| post().is_ok()).count();
+        let beside = median((0..ROUNDS).map(|_| {
+            // A refused operation must not hold up those to other peers.
+            if accepted < half {
+                let _ = post();
+            }
+            polls_of_a_message(&pair.a, &c, to_c)
+        }));
+        println!("{kind}: {accepted} accepted, {beside} polls where {usual} are usual");
+        assert!(beside <= 2 * usual, "{kind}: {accepted} accepted, {beside} polls where {usual} are usual");
+    }
+}
+
 pub fn a_receiver_that_lacks_receives_stops_nobody_else(kit: &dyn Kit) {
     // a floods b, which has no receives; b and c continue.
     let pair = kit.pair();

@@ -238,6 +238,7 @@ macro_rules! for_each_case {
                 unread_completions_are_never_lost
                 remote_data_without_room_is_held_back_not_lost
                 a_peer_that_does_not_look_stops_nobody_else
+                a_full_window_of_one_peer_delays_no_message_to_another
                 a_receiver_that_lacks_receives_stops_nobody_else
                 many_outstanding_large_messages_arrive
             }
