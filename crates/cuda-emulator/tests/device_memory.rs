@@ -232,6 +232,41 @@ fn injected_messages_leave_devices() {
     }
 }
 
+/// The processor would have to copy the payload when the operation is submitted. Others are copied when they start.
+#[test]
+fn triggered_injects_of_devices_are_refused() {
+    let cuda = load();
+    for way in WAYS {
+        let pair = way.pair_with(|opening| opening.hints(|hints| hints.caps(CAPS | Caps::TRIGGER)));
+        let attr = CntrAttr { wait_obj: WaitObj::Unspec, ..CntrAttr::default() };
+        let counter = pair.a.domain.open_counter(&attr).unwrap();
+        let (source, _sent) = memory(&pair.a, Some(&cuda), 64);
+        let (target, region) = memory(&pair.b, Some(&cuda), 64);
+        source.fill(5);
+        let (piece, there) = ([source.slice(..).piece()], [remote(&region)]);
+        // SAFETY: the memory lives until the operations have ended.
+        let buf = unsafe { Lent::new(&piece, &[]) };
+        let trigger = |op: &DeferredOp<'_>| pair.a.ep.trigger(&Threshold { counter: &counter, value: 1 }, op);
+        let send = SendOp::new(buf, pair.to_b, Context(1));
+        let (peer, context, flags) = (pair.to_b, Context(2), OpFlags::empty());
+        let write = RmaOp { buf, remote: &there, peer, context, data: 0, flags, call: Call::Plain };
+        let injected = [
+            DeferredOp::Send(SendOp { call: Call::Inject, ..send }),
+            DeferredOp::SendTagged(SendOp { flags: OpFlags::INJECT, call: Call::Msg, ..send }, 3),
+            DeferredOp::Write(RmaOp { call: Call::Inject, ..write }),
+        ];
+        for op in &injected {
+            assert_eq!(trigger(op).unwrap_err().errno(), Errno::EOPNOTSUPP, "{way:?}");
+        }
+        trigger(&DeferredOp::Write(write)).unwrap();
+        source.fill(6);
+        counter.add(1).unwrap();
+        assert_eq!(pair.done(&pair.a).op_context, Context(2), "{way:?}");
+        target.check(64, 6);
+        region.close().unwrap();
+    }
+}
+
 #[test]
 fn a_message_longer_than_its_receive_is_cut_in_the_device() {
     let cuda = load();

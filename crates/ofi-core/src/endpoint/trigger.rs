@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 
 use ofi_api::{
-    AtomicOp, Call, Caps, CompletionFlags, Context, CqErrorEntry, DeferredOp, Endpoint, Errno, Error,
+    AtomicOp, Call, Caps, CompletionFlags, Context, CqErrorEntry, DeferredOp, Endpoint, Errno, Error, Lent,
     OpFlags, ReceiveOp, Result, RmaOp, SendOp, TagMatch, Threshold,
 };
 
@@ -41,6 +41,17 @@ fn stripped<'a>(op: &DeferredOp<'a>, call: Option<Call>) -> DeferredOp<'a> {
     }
 }
 
+/// The memory of an operation with this call shape or flag, which [`Owned::new`] copies.
+fn injected<'a>(op: &DeferredOp<'a>) -> Option<Lent<'a>> {
+    let (buf, flags, call) = match op {
+        DeferredOp::Send(op) | DeferredOp::SendTagged(op, _) => (op.buf, op.flags, op.call),
+        DeferredOp::Receive(op) | DeferredOp::ReceiveTagged(op, _) => (op.buf, op.flags, op.call),
+        DeferredOp::Write(op) | DeferredOp::Read(op) => (op.buf, op.flags, op.call),
+        DeferredOp::Atomic(op) => (op.buf, op.flags, op.call),
+    };
+    (call == Call::Inject || flags.contains(OpFlags::INJECT)).then_some(buf)
+}
+
 fn op_flags(op: &DeferredOp<'_>) -> OpFlags {
     match op {
         DeferredOp::Send(op) | DeferredOp::SendTagged(op, _) => op.flags,
@@ -75,7 +86,13 @@ impl<T: Transport> Ep<T> {
         let access = checked.and_then(|(flags, signal, _)| Access::of(op, flags, signal));
         let deed = match access {
             Some(access) => Deed::Access(target, access),
-            None => Deed::Triggered(target, Box::new(Owned::new(op, true))),
+            None => {
+                if let Some(payload) = injected(op) {
+                    let pieces = [payload.pieces()];
+                    self.core.state.lock().ends.only_host("a triggered operation with FI_INJECT", &pieces)?;
+                }
+                Deed::Triggered(target, Box::new(Owned::new(op, true)))
+            }
         };
         domain.works.wait_for(when, counter, deed)
     }
