@@ -503,12 +503,13 @@ impl<T: Transport> Drop for ContextEp<T> {
         let mut guard = core.state.lock();
         let state = &mut *guard;
         state.abandon(at);
-        for id in state.ends.rx.filling.ids(|filling| filling.at == at) {
-            state.ends.rx.filling.remove(id);
-        }
+        let filling = &mut state.ends.rx.filling;
+        let ids = filling.ids(|filling| filling.at == at);
+        let ended: Vec<_> = ids.into_iter().filter_map(|id| filling.remove(id)).collect();
         if let Some(lanes) = &mut state.lanes {
             lanes.settle_receives(&mut state.ends);
         }
+        drop(ended); // with the buffers that stand in for a device's memory, which are not written any more
         let messages = state.side(at).map(|side| side.rx.queue.matcher.drain());
         let unwanted = messages.into_iter().flat_map(|(_, messages)| messages);
         for message in unwanted {

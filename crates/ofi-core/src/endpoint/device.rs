@@ -8,12 +8,12 @@ use ofi_api::{CqErrorEntry, Errno, Error, OpFlags, Piece, ReceiveOp, Result, Rma
 
 use super::State;
 use super::endpoint_core::EndpointCore;
-use super::queue::{Special, SpecialKind};
+use super::queue::{Filling, Special, SpecialKind};
 use super::staging::{DeviceOp, Route};
 use crate::cq::Credit;
 use crate::hmem::{Parts, Staged};
 use crate::slots::SlotId;
-use crate::transport::{CompletionInfo, CounterTarget, Transport};
+use crate::transport::{CompletionInfo, CounterTarget, Fault, Transport, TransportEndpoint};
 
 /// The error for a call that does not take a device's memory.
 #[cold]
@@ -34,12 +34,6 @@ fn not_copied(error: &Error) -> Error {
 }
 
 impl<T: Transport> EndpointCore<T> {
-    /// The memory of an operation, if some of it is a device's.
-    #[inline]
-    pub fn device_parts(&self, pieces: &[Piece]) -> Option<Parts> {
-        Parts::of(self.devices.as_ref()?, pieces)
-    }
-
     /// Checks that none of this memory is a device's, for a call that cannot use such.
     ///
     /// # Errors
@@ -79,6 +73,28 @@ impl<T: Transport> EndpointCore<T> {
     }
 
     /// Keeps a device's memory out of an operation that goes on without it: a read then ends in its buffer.
+    /// Ends the detour of an operation that has failed, whose buffer the transport may still write to. Returns the
+    /// counter that it would have without the detour.
+    #[cold]
+    pub fn keep_buffer(&mut self, ticket: &CompletionInfo) -> CounterTarget {
+        let routes = &mut self.sender(ticket.at).1.routes;
+        let id = SlotId::from_wire(ticket.route.0);
+        if ticket.route == CounterTarget::ENDPOINT || !matches!(routes.get(id), Some(Route::Device(_))) {
+            return ticket.route;
+        }
+        let Some(Route::Device(device)) = routes.remove(id) else { return ticket.route };
+        let DeviceOp { staged, route, .. } = *device;
+        self.unsettled.push(staged);
+        route
+    }
+
+    /// Reports a receive that failed while a transport filled it, and whose buffer the transport may still write to.
+    #[cold]
+    pub fn fail_filling(&mut self, mut filling: Filling, fault: Fault) {
+        self.unsettled.extend(filling.staged.take().map(|staged| *staged));
+        self.receiver(filling.at).fail(&filling, fault);
+    }
+
     #[cold]
     pub fn give_up_memory(&mut self, ticket: &CompletionInfo) {
         let id = SlotId::from_wire(ticket.route.0);
@@ -114,6 +130,25 @@ impl<T: Transport> State<T> {
             unsafe { staged.fill() }.map_err(|error| not_copied(&error))?;
         }
         let (tx, boxes) = self.ends.sender(at);
+    /// The memory of an operation to post, if some of it is a device's.
+    #[inline]
+    pub(super) fn device_parts(&mut self, pieces: &[Piece]) -> Option<Parts> {
+        if !self.ends.unsettled.is_empty() {
+            self.settle_buffers();
+        }
+        Parts::of(self.ends.devices.as_ref()?, pieces)
+    }
+
+    /// Frees the buffers of operations that have failed.
+    #[cold]
+    fn settle_buffers(&mut self) {
+        let buffers = std::mem::take(&mut self.ends.unsettled);
+        if let Some((lanes, host)) = self.split() {
+            lanes.settle_receives(host);
+        }
+        drop(buffers);
+    }
+
         let piece = staged.piece();
         let device = DeviceOp { staged, reads, route: tx.route };
         let id = boxes.routes.insert(Route::Device(Box::new(device)));

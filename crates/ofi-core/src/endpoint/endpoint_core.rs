@@ -23,7 +23,7 @@ use crate::copy;
 use crate::cq::Credit;
 use crate::domain::Regions;
 use crate::eq::EqCore;
-use crate::hmem::Devices;
+use crate::hmem::{Devices, Staged};
 use crate::log::Limit;
 use crate::sleepers::Sleepers;
 use crate::slots::SlotId;
@@ -52,6 +52,10 @@ pub struct EndpointCore<T: Transport> {
     pub stands_in: bool,
     /// The domain's device memory, if the endpoint has `FI_HMEM`.
     pub devices: Option<Arc<Devices>>,
+    /// Buffers of operations on it that have failed. The transport may write to them until it has settled
+    /// ([`TransportEndpoint::settle_receives`](crate::transport::TransportEndpoint::settle_receives)), as it does in the
+    /// next post.
+    pub unsettled: Vec<Staged>,
 }
 
 impl<T: Transport> EndpointCore<T> {
@@ -137,7 +141,7 @@ impl<T: Transport> EndpointCore<T> {
         let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
         error.prov_errno = number;
         error.peer = peer.map(Box::new);
-        boxes.transmit_failed(error, op.ticket.route);
+        boxes.transmit_failed(error, route);
     }
 }
 
@@ -148,6 +152,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
             return;
         }
         let sides = self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.boxes));
+        let route = self.keep_buffer(&op.ticket);
         let reader = std::iter::once(&self.boxes).chain(sides).find_map(|boxes| boxes.reader());
         self.sleepers.disarmed(reader);
     }
@@ -230,13 +235,13 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         let Some(filling) = self.take_filling(id) else { return };
         match result {
             Ok(()) => self.receiver(filling.at).complete(filling),
-            Err(errno) => self.receiver(filling.at).fail(&filling, Fault { errno, number: 0 }),
+            Err(errno) => self.fail_filling(filling, Fault { errno, number: 0 }),
         }
     }
 
     fn receive_failed(&mut self, id: SlotId, fault: Fault) {
         let Some(filling) = self.take_filling(id) else { return };
-        self.receiver(filling.at).fail(&filling, fault);
+        self.fail_filling(filling, fault);
     }
 
     fn claim(&mut self, peer: PeerId) -> Option<SlotId> {

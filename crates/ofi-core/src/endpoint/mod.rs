@@ -346,6 +346,7 @@ impl<T: Transport> Ep<T> {
                     sleepers: Sleepers::of(Weak::clone(core) as _),
                     stands_in: false,
                     devices: devices.clone(),
+                    unsettled: Vec::new(),
                 },
                 lanes: None,
                 queues: [None, None],

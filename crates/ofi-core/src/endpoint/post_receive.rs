@@ -120,7 +120,7 @@ impl<T: Transport> State<T> {
             }
             return self.search(at, op, &want, flags);
         }
-        let device = match self.ends.device_parts(op.buf.pieces()) {
+        let device = match self.device_parts(op.buf.pieces()) {
             None => None,
             Some(parts) => Some(self.receive_device(at, op, flags, parts)?),
         };

@@ -80,7 +80,7 @@ impl<T: Transport> State<T> {
         if search == Search::ReceiveClaimed {
             check_pieces(op, self.ends.receiver(at).rx.iov_limit)?;
         }
-        let device = match self.ends.device_parts(op.buf.pieces()) {
+        let device = match self.device_parts(op.buf.pieces()) {
             Some(parts) if search == Search::ReceiveClaimed => {
                 Some(self.receive_device(at, op, flags, parts)?)
             }

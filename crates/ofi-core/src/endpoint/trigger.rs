@@ -183,7 +183,7 @@ impl<T: Transport> State<T> {
             return Err(self.no_credit());
         }
         *credit -= 1;
-        let kind = match self.ends.device_parts(op.buf.pieces()) {
+        let kind = match self.device_parts(op.buf.pieces()) {
             None => SpecialKind::Pieces(op.buf.pieces().into()),
             Some(parts) => SpecialKind::Device(parts),
         };
