@@ -466,6 +466,24 @@ fn a_failed_copy_ends_its_operation() {
     let settings = [("CUDA_EMULATOR_FAIL", "cuMemAllocHost_v2:2")];
     if !is_inside("a_failed_copy_ends_its_operation", &settings) {
         return;
+#[test]
+fn pinned_memory_is_used_again() {
+    let stager = std::sync::Arc::new(ofi_core::hmem::Stager::new(load()));
+    let one = stager.buffer(300_000);
+    let at = one.as_ptr();
+    drop(one);
+    let (again, other) = (stager.buffer(5), stager.buffer(5));
+    assert_eq!(again.as_ptr(), at, "longer than needed, but there");
+    assert_ne!(other.as_ptr(), at);
+    drop((again, other));
+    let (short, long) = (stager.buffer(5), stager.buffer(300_000));
+    assert_eq!(long.as_ptr(), at, "the shortest one that is long enough is lent");
+    assert_ne!(short.as_ptr(), at);
+    // However much is lent, there is ordinary memory.
+    let many: Vec<_> = (0..6).map(|_| stager.buffer((16 << 20) - 3)).collect();
+    assert!(many.iter().all(|buffer| buffer.len() == (16 << 20) - 3 && !buffer.as_ptr().is_null()));
+}
+
     }
     // First: without pinned memory all copies go through ordinary memory.
     let cuda = Cuda::open(0).unwrap();

@@ -124,6 +124,8 @@ impl Devices {
             allocation.registrations += 1;
         }
         self.count.store(table.allocations.len(), Ordering::Release);
+        drop(table);
+        stager.prepare(attr.pieces().iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.len)));
         let bases = bases.into_iter().map(|(base, _)| base).collect();
         Ok(Some(RegisteredDevice { devices: Arc::clone(self), stager, bases }))
     }

@@ -1,25 +1,38 @@
 //! Copies between the host and a device, through pinned memory.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ofi_api::Result;
+use ofi_api::{Errno, Result};
 
-use super::cuda::{Cuda, PinnedMemory};
+use super::cuda::{Cuda, Direction, PinnedMemory};
 use crate::copy;
 
 /// The shortest pinned buffer, in bytes. All lengths are powers of two.
 const SHORTEST: usize = 64 << 10;
-/// The longest pinned buffer, and the number of bytes that idle ones of a device may have together. Longer buffers are
-/// ordinary memory, which the driver copies through its own.
-const IDLE: usize = 64 << 20;
+/// Pinned bytes of a device, lent and idle ones together. Beyond them buffers are ordinary memory, which the driver
+/// copies through its own.
+const PINNED: usize = 64 << 20;
+/// Bytes of a pinned buffer at most, so that no message needs all of them.
+const ONE_PINNED: usize = PINNED / 4;
 /// Bytes of one copy in [`Stager::read`] and [`Stager::write`].
 const CHUNK: usize = 1 << 20;
+/// Buffers of up to [`CHUNK`] bytes that [`Stager::prepare`] makes.
+const PREPARED: usize = 4;
 
-/// A device, and idle pinned memory for copies to and from it.
+/// Pinned memory. It is freed with the stager only: the driver may make whoever allocates or frees such memory wait for
+/// the device's work, which may itself wait for the network.
+#[derive(Default)]
+struct Pool {
+    idle: Vec<PinnedMemory>,
+    /// Bytes of all of it, lent memory too.
+    made: usize,
+}
+
+/// A device, and pinned memory for copies to and from it.
 pub struct Stager {
     cuda: Cuda,
-    idle: Mutex<Vec<PinnedMemory>>,
+    pool: Mutex<Pool>,
 }
 
 impl fmt::Debug for Stager {
@@ -31,7 +44,7 @@ impl fmt::Debug for Stager {
 impl Stager {
     /// A stager without memory yet.
     pub fn new(cuda: Cuda) -> Self {
-        Self { cuda, idle: Mutex::default() }
+        Self { cuda, pool: Mutex::default() }
     }
 
     /// The device.
@@ -46,27 +59,43 @@ impl Stager {
     }
 
     fn pinned(&self, len: usize) -> Option<PinnedMemory> {
-        if len == 0 || len > IDLE {
+        if len == 0 || len > ONE_PINNED {
             return None;
         }
-        let len = len.next_power_of_two().max(SHORTEST);
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = idle.iter().position(|memory| memory.len() == len) {
-            return Some(idle.swap_remove(at));
+        let mut pool = self.pool();
+        let idle = pool.idle.iter().enumerate().filter(|(_, memory)| memory.len() >= len);
+        if let Some((at, _)) = idle.min_by_key(|(_, memory)| memory.len()) {
+            return Some(pool.idle.swap_remove(at));
         }
-        drop(idle);
+        let len = len.next_power_of_two().max(SHORTEST);
+        if pool.made + len > PINNED {
+            return None;
+        }
+        pool.made += len;
+        drop(pool);
         let pinned = self.cuda.pinned(len);
         pinned
-            .inspect_err(|error| tracing::debug!(target: "ofi::core::hmem", %error, len, "no pinned memory"))
+            .inspect_err(|error| {
+                self.pool().made -= len;
+                tracing::debug!(target: "ofi::core::hmem", %error, len, "no pinned memory");
+            })
             .ok()
     }
 
     fn give_back(&self, memory: PinnedMemory) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let held: usize = idle.iter().map(PinnedMemory::len).sum();
-        if held + memory.len() <= IDLE {
-            idle.push(memory);
-        }
+        self.pool().idle.push(memory);
+    }
+
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes pinned memory for the first operations on `len` bytes of the device. The call may wait for the device's
+    /// work.
+    pub fn prepare(&self, len: usize) {
+        let lengths = [len.min(ONE_PINNED)].into_iter().chain([len.min(CHUNK); PREPARED]);
+        let prepared: Vec<_> = lengths.filter_map(|len| self.pinned(len)).collect();
+        self.pool().idle.extend(prepared);
     }
 
     /// Copies `len` bytes to device memory at `to`, and waits.
@@ -161,7 +190,7 @@ impl StagingBuffer {
     /// The device's range is registered, or lent to the caller, and nobody else uses that part of the buffer.
     pub unsafe fn copy_in(&mut self, at: usize, from: u64, len: usize) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.copy(at, len, |here| (here, from)) }
+        unsafe { self.copy(at, len, Direction::FromDevice, from) }
     }
 
     /// Copies `len` bytes from byte `at` of the buffer to device memory at `to`, and waits.
@@ -173,20 +202,25 @@ impl StagingBuffer {
     /// As [`StagingBuffer::copy_in`].
     pub unsafe fn copy_out(&mut self, at: usize, to: u64, len: usize) -> Result<()> {
         // SAFETY: the caller's promise.
-        unsafe { self.copy(at, len, |here| (to, here)) }
+        unsafe { self.copy(at, len, Direction::ToDevice, to) }
     }
 
     /// # Safety
-    /// As [`StagingBuffer::copy_in`]; `ways` returns destination and source.
-    unsafe fn copy(&mut self, at: usize, len: usize, ways: impl FnOnce(u64) -> (u64, u64)) -> Result<()> {
+    /// As [`StagingBuffer::copy_in`].
+    unsafe fn copy(&mut self, at: usize, len: usize, direction: Direction, device: u64) -> Result<()> {
         assert!(at <= self.len && len <= self.len - at, "a copy stays inside its buffer");
         if len == 0 {
             return Ok(());
         }
-        let (to, from) = ways(self.as_ptr().wrapping_add(at).expose_provenance() as u64);
+        let here = self.as_ptr().wrapping_add(at).expose_provenance() as u64;
+        let (to, from) = match direction {
+            Direction::FromDevice => (here, device),
+            Direction::ToDevice => (device, here),
+        };
         // SAFETY: the device's range by the caller's promise; the buffer's by the assertion, and it stays: below it is
         // given up if the copy does not end.
-        let pending = unsafe { self.home.cuda.copy(to, from, len as u64) }?;
+        let pending = unsafe { self.home.cuda.copy_towards(direction, to, from, len as u64) };
+        let pending = pending.inspect_err(|error| self.is_lost |= error.errno() == Errno::ETIMEDOUT)?;
         let waited = pending.wait();
         self.is_lost |= waited.is_err();
         waited

@@ -61,6 +61,15 @@ pub(super) enum MemoryType {
     Device(u32),
 }
 
+/// The direction of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To a device, from the host.
+    ToDevice,
+    /// From a device, to the host or to a device.
+    FromDevice,
+}
+
 /// A CUDA device. Clones are the same device.
 #[derive(Clone)]
 pub struct Cuda(Arc<OpenDevice>);
@@ -432,22 +441,42 @@ impl Cuda {
         self.0.uuid
     }
 
-    /// Starts to copy.
+    /// Starts to copy between memory of any kinds.
     ///
     /// # Errors
-    /// The driver's; then no copy is in flight.
+    /// As [`Cuda::copy_towards`].
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<PendingCopy> {
+        let direction =
+            if self.allocation(from).is_ok() { Direction::FromDevice } else { Direction::ToDevice };
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_towards(direction, to, from, len) }
+    }
+
+    /// Starts to copy behind the other copies in this direction.
+    ///
+    /// # Errors
+    /// The driver's; then no copy is in flight. `FI_ETIMEDOUT`: whether one is in flight is unknown, and its memory
+    /// must not be used or freed.
     ///
     /// # Safety
     /// Both ranges are memory of a device or of this process, and stay until the copy [is done](PendingCopy::is_done).
-    pub unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<PendingCopy> {
+    pub unsafe fn copy_towards(
+        &self,
+        direction: Direction,
+        to: u64,
+        from: u64,
+        len: u64,
+    ) -> Result<PendingCopy> {
         let mut event = ptr::null_mut();
         self.0.call("cuEventCreate", |driver| {
             // SAFETY: a place for the event.
             unsafe { (driver.cuEventCreate)(&raw mut event, NO_TIMING) }
         })?;
         let pending = PendingCopy { event, device: self.clone() };
-        let is_out = self.allocation(from).is_ok();
-        let stream = self.0.streams[usize::from(is_out)];
+        let stream = self.0.streams[direction as usize];
         // SAFETY: the caller's promise.
         self.0.call("cuMemcpyAsync", |driver| unsafe {
             (driver.cuMemcpyAsync)(to, from, len as usize, stream)
@@ -458,8 +487,12 @@ impl Cuda {
         if let Err(error) = recorded {
             // The copy is in flight, and only this call reports its end.
             // SAFETY: the stream is ours.
-            self.0.call("cuStreamSynchronize", |driver| unsafe { (driver.cuStreamSynchronize)(stream) })?;
-            return Err(error);
+            let ended =
+                self.0.call("cuStreamSynchronize", |driver| unsafe { (driver.cuStreamSynchronize)(stream) });
+            return Err(match ended {
+                Ok(()) => error,
+                Err(error) => Error::with(Errno::ETIMEDOUT, format!("a copy whose end is unknown: {error}")),
+            });
         }
         Ok(pending)
     }
