@@ -10,6 +10,7 @@ use super::State;
 use super::endpoint_core::EndpointCore;
 use super::queue::{Filling, Special, SpecialKind};
 use super::staging::{DeviceOp, Route};
+use crate::cntr::Kind;
 use crate::cq::Credit;
 use crate::hmem::{Parts, Staged};
 use crate::slots::SlotId;
@@ -72,7 +73,6 @@ impl<T: Transport> EndpointCore<T> {
         })
     }
 
-    /// Keeps a device's memory out of an operation that goes on without it: a read then ends in its buffer.
     /// Ends the detour of an operation that has failed, whose buffer the transport may still write to. Returns the
     /// counter that it would have without the detour.
     #[cold]
@@ -95,6 +95,7 @@ impl<T: Transport> EndpointCore<T> {
         self.receiver(filling.at).fail(&filling, fault);
     }
 
+    /// Keeps a device's memory out of an operation that goes on without it: a read then ends in its buffer.
     #[cold]
     pub fn give_up_memory(&mut self, ticket: &CompletionInfo) {
         let id = SlotId::from_wire(ticket.route.0);
@@ -103,9 +104,22 @@ impl<T: Transport> EndpointCore<T> {
         }
     }
 
-    /// Accounts for an operation that ended in the call that posted it, and whose copy has failed.
+    /// Accounts for an operation that ended in the call that posted it, and whose end is not only the endpoint's to
+    /// count.
     #[cold]
-    pub fn not_unstaged(&mut self, ticket: &CompletionInfo, errno: Errno) {
+    pub fn done_routed(&mut self, mut ticket: CompletionInfo) {
+        if let Err(errno) = self.unstage(&mut ticket) {
+            return self.not_unstaged(&ticket, errno);
+        }
+        let boxes = self.sender(ticket.at).1;
+        boxes.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
+        if ticket.signal {
+            boxes.sent(ticket.context, ticket.flags);
+        }
+    }
+
+    /// The same, if its copy has failed.
+    fn not_unstaged(&mut self, ticket: &CompletionInfo, errno: Errno) {
         let (tx, boxes) = self.sender(ticket.at);
         tx.counts.failed += 1;
         boxes.credits[Credit::Transmit as usize] -= 1;
@@ -116,20 +130,6 @@ impl<T: Transport> EndpointCore<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Posts an operation of transmit context `at` with a buffer in place of its memory: `post` gets the buffer, and
-    /// the route for its ticket.
-    fn post_staged(
-        &mut self,
-        at: u16,
-        mut staged: Staged,
-        reads: bool,
-        post: impl FnOnce(&mut Self, &[Piece], CounterTarget) -> Result<()>,
-    ) -> Result<()> {
-        if !reads {
-            // SAFETY: the memory is lent for reading until the operation has ended, and the buffer is not lent yet.
-            unsafe { staged.fill() }.map_err(|error| not_copied(&error))?;
-        }
-        let (tx, boxes) = self.ends.sender(at);
     /// The memory of an operation to post, if some of it is a device's.
     #[inline]
     pub(super) fn device_parts(&mut self, pieces: &[Piece]) -> Option<Parts> {
@@ -149,6 +149,20 @@ impl<T: Transport> State<T> {
         drop(buffers);
     }
 
+    /// Posts an operation of transmit context `at` with a buffer in place of its memory: `post` gets the buffer, and
+    /// the route for its ticket.
+    fn post_staged(
+        &mut self,
+        at: u16,
+        mut staged: Staged,
+        reads: bool,
+        post: impl FnOnce(&mut Self, &[Piece], CounterTarget) -> Result<()>,
+    ) -> Result<()> {
+        if !reads {
+            // SAFETY: the memory is lent for reading until the operation has ended, and the buffer is not lent yet.
+            unsafe { staged.fill() }.map_err(|error| not_copied(&error))?;
+        }
+        let (tx, boxes) = self.ends.sender(at);
         let piece = staged.piece();
         let device = DeviceOp { staged, reads, route: tx.route };
         let id = boxes.routes.insert(Route::Device(Box::new(device)));

@@ -130,12 +130,29 @@ impl<T: Transport> EndpointCore<T> {
         tracing::info!(target: "ofi::core::ep_ctrl", %peer, error, operations, "the session with a peer has ended");
     }
 
+    /// Ends an operation that has succeeded, and whose end is not only the endpoint's to count.
+    #[cold]
+    fn finish_routed(&mut self, mut op: TxOp<T::Op>) -> T::Op {
+        if let Err(errno) = self.unstage(&mut op.ticket) {
+            self.fail_op(&op, Fault { errno, number: errno.get() });
+            return op.op;
+        }
+        let boxes = self.sender(op.ticket.at).1;
+        boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
+        match op.ticket.signal {
+            true => boxes.transmitted(success(&op.ticket)),
+            false => boxes.credits[Credit::Transmit as usize] += 1,
+        }
+        op.op
+    }
+
     #[cold]
     fn fail_op(&mut self, op: &TxOp<T::Op>, Fault { errno, number }: Fault) {
         if self.is_abandoned(op) || self.forgive(op, errno) {
             return;
         }
         let peer = self.peers.address(op.peer).cloned();
+        let route = self.keep_buffer(&op.ticket);
         let (tx, boxes) = self.sender(op.ticket.at);
         tx.counts.failed += 1;
         let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
@@ -152,7 +169,6 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
             return;
         }
         let sides = self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.boxes));
-        let route = self.keep_buffer(&op.ticket);
         let reader = std::iter::once(&self.boxes).chain(sides).find_map(|boxes| boxes.reader());
         self.sleepers.disarmed(reader);
     }
@@ -365,15 +381,12 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         if self.tx.ops.get(id)?.peer != peer {
             return None;
         }
-        let mut op = self.tx.ops.remove(id)?;
-        if op.ticket.route != CounterTarget::ENDPOINT
-            && let Err(errno) = self.unstage(&mut op.ticket)
-        {
-            self.fail_op(&op, Fault { errno, number: errno.get() });
-            return Some(op.op);
+        let op = self.tx.ops.remove(id)?;
+        if op.ticket.route != CounterTarget::ENDPOINT {
+            return Some(self.finish_routed(op));
         }
         let boxes = self.sender(op.ticket.at).1;
-        boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
+        boxes.counters.count(Kind::of(op.ticket.flags), op.ticket.len);
         match op.ticket.signal {
             true => boxes.transmitted(success(&op.ticket)),
             false => boxes.credits[Credit::Transmit as usize] += 1,

@@ -94,15 +94,12 @@ impl<T: Transport> State<T> {
     pub(super) fn posted(&mut self, outcome: Result<Outcome>, ticket: &CompletionInfo) -> Result<()> {
         match outcome {
             Ok(Outcome::Done) => {
-                let mut ticket = *ticket;
-                if ticket.route != CounterTarget::ENDPOINT
-                    && let Err(errno) = self.ends.unstage(&mut ticket)
-                {
-                    self.ends.not_unstaged(&ticket, errno);
+                if ticket.route != CounterTarget::ENDPOINT {
+                    self.ends.done_routed(*ticket);
                     return Ok(());
                 }
                 let boxes = self.ends.sender(ticket.at).1;
-                boxes.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
+                boxes.counters.count(Kind::of(ticket.flags), ticket.len);
                 if ticket.signal {
                     boxes.sent(ticket.context, ticket.flags);
                 }

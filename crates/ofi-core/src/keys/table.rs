@@ -36,6 +36,8 @@ pub struct RegionTable<T> {
     counting: AtomicBool,
     /// Some region covers, or covered, memory that need not be mapped, or a device's.
     unpromised: AtomicBool,
+    /// Some region is, or was, a device's memory.
+    of_device: AtomicBool,
 }
 
 impl<T> RegionTable<T> {
@@ -51,6 +53,7 @@ impl<T> RegionTable<T> {
             violations: Counters::default(),
             counting: AtomicBool::new(false),
             unpromised: false.into(),
+            of_device: false.into(),
         }
     }
 
@@ -83,6 +86,9 @@ impl<T> RegionTable<T> {
         let is_unmapped = !attr.promises_memory();
         if is_unmapped || hmem.is_some() {
             self.unpromised.store(true, Ordering::Relaxed);
+        }
+        if hmem.is_some() {
+            self.of_device.store(true, Ordering::Relaxed);
         }
         let desc = Desc(NEXT_DESC.fetch_add(1, Ordering::Relaxed));
         let region = Arc::new(Region {
@@ -295,7 +301,7 @@ impl<T> RegionTable<T> {
     /// are the only access to it.
     pub fn is_of_device(&self, remote: &[RemotePiece]) -> bool {
         let is_device = |piece: &RemotePiece| self.by_key.read(piece.key, |region| region.hmem.is_some());
-        self.unpromised.load(Ordering::Relaxed) && remote.iter().any(|piece| is_device(piece) == Some(true))
+        self.of_device.load(Ordering::Relaxed) && remote.iter().any(|piece| is_device(piece) == Some(true))
     }
 
     /// Whether some region has, or had, a counter.
