@@ -158,6 +158,9 @@ impl<T: Transport> State<T> {
         reads: bool,
         post: impl FnOnce(&mut Self, &[Piece], CounterTarget) -> Result<()>,
     ) -> Result<()> {
+        if self.ends.no_transmit_credit(at) {
+            return Err(self.no_credit()); // before the copy, which the next try would repeat
+        }
         if !reads {
             // SAFETY: the memory is lent for reading until the operation has ended, and the buffer is not lent yet.
             unsafe { staged.fill() }.map_err(|error| not_copied(&error))?;
