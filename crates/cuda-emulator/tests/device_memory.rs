@@ -515,6 +515,12 @@ fn pinned_memory_is_used_again() {
         assert_eq!(pair.failed(&pair.b).err, Errno::EIO, "{way:?}: into the device, of a message");
         pair.drive("the send's end", || pair.a.next_of(5)).done();
         fail(None);
+            // What was not written is not reported: the owner's next event is that of the receive below.
+            for len in [100, 100_000] {
+                let out = || pair.a.out(pair.to_b, plain.slice(..len)).context(3).data(9);
+                pair.post(|| out().write(&[remote_at(&region, 0, len)]));
+                assert_eq!(pair.failed(&pair.a).err, Errno::EIO, "{way:?}: a write with data");
+            }
         let (host, there) = memory(&pair.b, None, 100_000);
         host.fill(7);
         // The device again has copies, so the pair works on.

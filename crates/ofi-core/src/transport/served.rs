@@ -4,7 +4,9 @@
 //!
 //! A write is reported (remote CQ data) before its last bytes are copied, because the queue may have no room; then the
 //! transport offers the same bytes again later. The application cannot see the report before the bytes: both happen in
-//! one poll of its endpoint. The rights are checked before the report, because a reported write must have happened.
+//! one poll of its endpoint. The rights are checked before the report, because a reported write must have happened. A
+//! device's memory is written before the report, since its driver's copy may fail; bytes that are offered again are
+//! then copied again.
 
 use ofi_api::{Caps, Errno, MrAccess, RemotePiece};
 
@@ -96,13 +98,21 @@ impl<'a> Owner<'a> {
         if let Err(errno) = allowed {
             return Ok(Progress::Ended(Err(errno)));
         }
+        let is_late = data.is_some() && self.regions.is_of_device(remote);
         if let Some(data) = data
+            && !is_late
             && !host.remote_write(peer, data, len)
         {
             return Ok(Progress::Wait);
         }
         let written = copy(self.accessor(host, peer));
         if written.is_ok() {
+            if is_late
+                && let Some(data) = data
+                && !host.remote_write(peer, data, len)
+            {
+                return Ok(Progress::Wait);
+            }
             host.accessed(self.regions, MrAccess::REMOTE_WRITE, remote);
         }
         Ok(Progress::Ended(written))
@@ -196,19 +206,25 @@ impl WriteInParts {
             return Err(Broken);
         }
         let is_last = self.got + part == self.len;
-        if is_last
-            && self.failed.is_none()
-            && let Some(data) = self.data
-        {
+        let data = self.data.filter(|_| is_last && self.failed.is_none());
+        let is_late = data.is_some() && owner.regions.is_of_device(&self.remote);
+        if let Some(data) = data {
             // A region may have been closed since the write began.
             if let Err(errno) = owner.check(host, peer, &self.remote, Caps::RMA, MrAccess::REMOTE_WRITE) {
                 self.failed = Some(errno);
-            } else if !host.remote_write(peer, data, self.len) {
+            } else if !is_late && !host.remote_write(peer, data, self.len) {
                 return Ok(Progress::Wait);
             }
         }
         if self.failed.is_none() {
             self.failed = copy(owner.accessor(host, peer), &self.remote, self.got).err();
+        }
+        if self.failed.is_none()
+            && is_late
+            && let Some(data) = data
+            && !host.remote_write(peer, data, self.len)
+        {
+            return Ok(Progress::Wait);
         }
         self.got += part;
         if !is_last {
