@@ -393,6 +393,7 @@ fn options_say_that_copies_are_made() {
         }
         assert_eq!(side.ep.option(EpOption::HmemP2p).unwrap(), 3);
         side.ep.set_option(EpOption::CudaApiPermitted, 1).unwrap();
+        assert_eq!(side.ep.option(EpOption::CudaApiPermitted).unwrap(), 1);
         let forbidden = side.ep.set_option(EpOption::CudaApiPermitted, 0);
         assert_eq!(forbidden.unwrap_err().errno(), Errno::EOPNOTSUPP);
     }
@@ -402,9 +403,9 @@ fn options_say_that_copies_are_made() {
 fn the_capability_is_granted_only_as_it_works() {
     load();
     for way in WAYS {
-        let ask = |hints: &Hints| {
+        let ask_as = |version: Version, hints: &Hints| {
             let request = Request {
-                version: Version::API,
+                version,
                 node: None,
                 service: None,
                 flags: GetinfoFlags::empty(),
@@ -412,6 +413,7 @@ fn the_capability_is_granted_only_as_it_works() {
             };
             ofi::explain(&request).unwrap()
         };
+        let ask = |hints: &Hints| ask_as(Version::API, hints);
         let granted = ask(&way.hints()).infos;
         assert!(granted.iter().all(|info| info.caps.contains(Caps::HMEM)), "{way:?}");
         assert!(granted.iter().all(|info| info.domain_attr.mr_mode.contains(MrMode::HMEM)), "{way:?}");
@@ -419,6 +421,10 @@ fn the_capability_is_granted_only_as_it_works() {
         let unregistered = ask(&way.hints().mr_mode(MODES - MrMode::HMEM));
         assert!(unregistered.infos.is_empty(), "{way:?}: local buffers have to be registered");
         assert!(unregistered.refusals.iter().any(|refusal| refusal.offered.contains("FI_MR_HMEM")));
+        let early = ask_as(Version::new(1, 9), &way.hints());
+        assert!(early.infos.is_empty(), "{way:?}: fi_mr_attr had no iface yet");
+        assert!(early.refusals.iter().any(|refusal| refusal.offered.contains("1.10")), "{early:?}");
+        assert!(!ask_as(Version::new(1, 10), &way.hints()).infos.is_empty(), "{way:?}");
         // Unasked, it is not granted: it would cost every operation a look-up.
         let unasked = ask(&way.hints().caps(CAPS - Caps::HMEM)).infos;
         assert!(!unasked.is_empty());
@@ -460,12 +466,6 @@ fn without_a_driver_the_refusal_says_so() {
     }
 }
 
-/// A copy that the driver refuses fails its operation, and nothing else.
-#[test]
-fn a_failed_copy_ends_its_operation() {
-    let settings = [("CUDA_EMULATOR_FAIL", "cuMemAllocHost_v2:2")];
-    if !is_inside("a_failed_copy_ends_its_operation", &settings) {
-        return;
 #[test]
 fn pinned_memory_is_used_again() {
     let stager = std::sync::Arc::new(ofi_core::hmem::Stager::new(load()));
@@ -484,6 +484,12 @@ fn pinned_memory_is_used_again() {
     assert!(many.iter().all(|buffer| buffer.len() == (16 << 20) - 3 && !buffer.as_ptr().is_null()));
 }
 
+/// A copy that the driver refuses fails its operation, and nothing else.
+#[test]
+fn a_failed_copy_ends_its_operation() {
+    let settings = [("CUDA_EMULATOR_FAIL", "cuMemAllocHost_v2:2")];
+    if !is_inside("a_failed_copy_ends_its_operation", &settings) {
+        return;
     }
     // First: without pinned memory all copies go through ordinary memory.
     let cuda = Cuda::open(0).unwrap();
@@ -509,18 +515,18 @@ fn pinned_memory_is_used_again() {
         if way.provider != "tcp" {
             pair.post(|| pair.a.out(pair.to_b, &plain).context(3).write(&[remote(&region)]));
             assert_eq!(pair.failed(&pair.a).err, Errno::EIO, "{way:?}: into the device, at the owner");
-        }
-        pair.post(|| pair.b.receive(&target).context(4).post());
-        pair.post(|| pair.a.out(pair.to_b, &plain).context(5).send());
-        assert_eq!(pair.failed(&pair.b).err, Errno::EIO, "{way:?}: into the device, of a message");
-        pair.drive("the send's end", || pair.a.next_of(5)).done();
-        fail(None);
             // What was not written is not reported: the owner's next event is that of the receive below.
             for len in [100, 100_000] {
                 let out = || pair.a.out(pair.to_b, plain.slice(..len)).context(3).data(9);
                 pair.post(|| out().write(&[remote_at(&region, 0, len)]));
                 assert_eq!(pair.failed(&pair.a).err, Errno::EIO, "{way:?}: a write with data");
             }
+        }
+        pair.post(|| pair.b.receive(&target).context(4).post());
+        pair.post(|| pair.a.out(pair.to_b, &plain).context(5).send());
+        assert_eq!(pair.failed(&pair.b).err, Errno::EIO, "{way:?}: into the device, of a message");
+        pair.drive("the send's end", || pair.a.next_of(5)).done();
+        fail(None);
         let (host, there) = memory(&pair.b, None, 100_000);
         host.fill(7);
         // The device again has copies, so the pair works on.

@@ -225,6 +225,9 @@ pub fn name_ends(info: &mut Info, request: &Request<'_>, named: Option<&Address>
     }
 }
 
+/// The first API whose `fi_mr_attr` names the interface of the memory.
+const HMEM_SINCE: Version = Version::new(1, 10);
+
 /// As [`answer`], by a provider that also copies a device's memory. An info has `FI_HMEM` only if it is asked for,
 /// since every operation then looks whether its memory is a device's; and only where a device is found.
 pub fn answer_with_devices(
@@ -235,7 +238,10 @@ pub fn answer_with_devices(
     if !request.hints.is_some_and(|hints| hints.info.caps.contains(Caps::HMEM)) {
         return answer(types, &variants, request);
     }
-    let missing = hmem::missing();
+    let missing = match request.version < HMEM_SINCE {
+        true => Some(format!("API {HMEM_SINCE} or later, whose fi_mr_attr has an iface")),
+        false => hmem::missing(),
+    };
     if missing.is_none() {
         for info in &mut variants {
             info.caps |= Caps::HMEM;

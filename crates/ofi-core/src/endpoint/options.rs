@@ -27,6 +27,7 @@ impl<T: Transport> EpCore<T> {
             EpOption::InjectAtomicSize => guard.ends.tx.atomics.inject,
             EpOption::SharedMemoryPermitted => guard.shared_memory.into(),
             EpOption::HmemP2p => guard.hmem_p2p,
+            EpOption::CudaApiPermitted if guard.ends.devices.is_some() => 1,
             EpOption::TxSize => self.info.tx_attr.size,
             EpOption::RxSize => self.info.rx_attr.size,
             other => {
