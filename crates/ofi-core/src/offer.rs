@@ -250,7 +250,7 @@ pub fn answer_with_devices(
     }
     let mut offers = answer(types, &variants, request);
     if let (Some(missing), Some(info)) = (missing, variants.first()) {
-        // In place of the capabilities that there are.
+        // Replaces the refusal that only lists the capabilities on offer.
         offers.refusals.retain(|refusal| refusal.field != "caps" || refusal.wanted != "FI_HMEM");
         offers.refusals.push(refusal(&info.fabric_attr.prov_name, "caps", "FI_HMEM", missing));
     }

@@ -14,7 +14,7 @@ use crate::wake_fd::WakeFd;
 /// The index of the outbox of receive completions, or of all completions if both directions have the same queue.
 pub const RECEIVE: usize = 1;
 
-/// What to do at the end of an operation beyond its report.
+/// What to do, besides reporting it, when an operation ends.
 pub enum Route {
     /// Deferred work: the counter of its end, and whether the endpoint reports it too.
     Work(Option<Arc<Cntr>>, bool),

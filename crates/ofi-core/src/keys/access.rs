@@ -52,7 +52,8 @@ impl<T> RegionTable<T> {
         self.check_as(who, key, addr, len as u64, access).map_err(|violation| violation.errno())
     }
 
-    /// The same, if a device's memory will do: [`Violation::DeviceMemory`] if it is such.
+    /// The same for memory of the host. A refusal is not recorded; it is [`Violation::DeviceMemory`] for a device's
+    /// memory.
     #[inline]
     fn grant_host(&self, who: Accessor<'_>, run: Run, access: MrAccess) -> Result<Grant<T>, Violation> {
         let (addr, key, len) = run;

@@ -26,7 +26,7 @@ pub enum Violation {
     OtherPeer,
     /// Part of the access means an address where the process has no such memory, in a region that promises none.
     Unmapped,
-    /// The region is a device's memory, which the processor does not access: an atomic operation.
+    /// The region is a device's memory, and the access is one that only the processor could execute, such as an atomic.
     DeviceMemory,
 }
 
