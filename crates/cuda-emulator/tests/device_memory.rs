@@ -287,6 +287,46 @@ fn a_message_longer_than_its_receive_is_cut_in_the_device() {
     }
 }
 
+/// A receive and a read that fail under way leave the device to the next ones.
+#[test]
+fn what_a_closed_peer_leaves_unfinished_disturbs_nothing() {
+    const LEN: usize = 24 << 20;
+    let cuda = load();
+    for way in WAYS.into_iter().filter(|way| way.ep_type == EpType::Rdm) {
+        for (polls, reads) in [(3, false), (30, false), (3, true), (30, true)] {
+            let Pair { a, b, to_a, to_b } = way.pair();
+            let (source, region) = memory(&a, Some(&cuda), LEN);
+            let (target, _received) = memory(&b, Some(&cuda), LEN);
+            source.fill(1);
+            wait::drive(&[&a, &b], "room", || match reads {
+                true => b.out(to_a, &target).context(1).read(&[remote(&region)]).ok(),
+                false => {
+                    let posted = a.out(to_b, &source).context(9).send().ok();
+                    posted.map(|()| b.receive(&target).context(1).post().unwrap())
+                }
+            });
+            for _ in 0..polls {
+                a.poll();
+                b.poll();
+            }
+            drop(region);
+            drop(a);
+            let _ = b.cancel(1); // a receive that has no message yet
+            if let Event::Done(entry, _) = wait::drive(&[&b], "its end", || b.next_of(1)) {
+                assert_eq!(entry.op_context, Context(1));
+                target.check(LEN, 1);
+            }
+            let pair = Pair::of(way.opening().open(), b);
+            let (again, _sent) = memory(&pair.a, Some(&cuda), LEN);
+            again.fill(2);
+            pair.post(|| pair.b.receive(&target).context(2).tag(5).post());
+            pair.post(|| pair.a.out(pair.to_b, &again).context(3).tag(5).send());
+            assert_eq!(pair.drive("a message", || pair.b.next_of(2)).done().len, LEN, "{way:?}");
+            target.check(LEN, 2);
+        }
+    }
+}
+
 #[test]
 fn waiting_receives_are_cancelled() {
     let cuda = load();
