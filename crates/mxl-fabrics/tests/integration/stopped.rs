@@ -163,7 +163,6 @@ impl Scene {
         grain.commit().unwrap();
         self.initiator.send(index).unwrap();
     }
-
 }
 
 fn a_stopped_target_holds_up_no_other(provider: &str, by: By) {
