@@ -101,6 +101,10 @@ impl Device {
             (&bytes[8..], 4 * out_words, all.u64(8).unwrap_or(0))
         };
         let input = Input(body);
+        // Objects of a device that is gone can be destroyed, as in the kernel.
+        if self.is_gone && !matches!(command & 0xff, 4 | 8 | 13 | 20 | 27) {
+            return Err(libc::EIO);
+        }
         let output = match (extended, command & 0xff) {
             (false, 0) => self.get_context()?,
             (false, 1) => self.query_device(),
@@ -447,7 +451,7 @@ impl Device {
     }
 
     /// Discards a queue pair's requests in flight.
-    fn forget(&mut self, number: u16) {
+    pub fn forget(&mut self, number: u16) {
         self.requests.retain(|_, pending| pending.pair != number);
     }
 

@@ -54,6 +54,8 @@ pub struct Device {
     pub packets: u64,
     /// Whether the device was mute at the time `looked`.
     pub is_mute: bool,
+    /// Whether the device was gone at that time.
+    pub is_gone: bool,
     /// Number of requests so far.
     pub count: u64,
     /// When requests were last checked for timeouts.
@@ -217,6 +219,7 @@ impl Device {
                         late: Vec::new(),
                         packets: 0,
                         is_mute: false,
+                        is_gone: false,
                         count: 0,
                         looked: Instant::now(),
                     });

@@ -66,7 +66,8 @@ fn start() -> Result<Option<Host>, String> {
         let next = |gid: Gid| u128::from_be_bytes(gid).wrapping_add(index.into()).to_be_bytes();
         let seed = settings.seed.wrapping_add(index.into());
         let mute = settings.mute.filter(|mute| *mute == index);
-        Device::new(Settings { gid: settings.gid.map(next), seed, mute, ..settings.clone() })
+        let gone = settings.gone.filter(|gone| *gone == index);
+        Device::new(Settings { gid: settings.gid.map(next), seed, mute, gone, ..settings.clone() })
     };
     let devices = (0..settings.devices).map(one).collect::<Result<Vec<_>, _>>()?;
     let gids: Vec<Gid> = devices.iter().map(|device| device.gid).collect();
@@ -215,6 +216,10 @@ fn wait(socket: RawFd) {
 impl Device {
     /// Does all pending work once. Returns whether there was any.
     fn round(&mut self) -> bool {
+        if self.is_gone {
+            self.look_at_the_clock();
+            return false;
+        }
         let mut busy = self.take_requests();
         // A mute device leaves received packets in its socket, and outgoing packets in their queues.
         if !self.is_mute {

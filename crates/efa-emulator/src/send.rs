@@ -320,6 +320,14 @@ impl Device {
         }
         self.looked = now;
         self.is_mute = self.settings.mute.is_some() && self.settings.dir.join(MUTE).exists();
+        let is_gone = self.settings.gone.is_some() && self.settings.dir.join(GONE).exists();
+        if is_gone && !self.is_gone {
+            self.vanish();
+        }
+        self.is_gone = is_gone;
+        if is_gone {
+            return;
+        }
         let (mut again, mut dead, mut probes) = (Vec::new(), Vec::new(), Vec::new());
         for (token, pending) in &mut self.requests {
             if pending.again.is_some_and(|at| at <= now) {
@@ -343,6 +351,18 @@ impl Device {
         probes.dedup();
         for to in probes {
             self.route(to, Outgoing::Packet(self.probe()));
+        }
+    }
+
+    /// The device goes away: it reports that, and forgets what its queue pairs had under way.
+    fn vanish(&mut self) {
+        self.report(DEVICE_FATAL);
+        let pairs: Vec<u16> = self.pairs.keys().copied().collect();
+        for number in pairs {
+            self.forget(number);
+            if let Some(pair) = self.pairs.get_mut(&number) {
+                pair.state = State::Init;
+            }
         }
     }
 
@@ -384,6 +404,10 @@ struct Rest {
 
 /// The file that makes a device mute ([`Settings::mute`](crate::settings::Settings)).
 const MUTE: &str = "mute";
+/// The file that makes a device go away ([`Settings::gone`](crate::settings::Settings)).
+const GONE: &str = "gone";
+/// `IBV_EVENT_DEVICE_FATAL`.
+const DEVICE_FATAL: u8 = 8;
 /// Interval between checks of outstanding requests.
 const CHECK_INTERVAL: Duration = Duration::from_micros(100);
 /// Interval between probes of a peer that owes an answer.

@@ -61,6 +61,10 @@ pub struct Settings {
     /// The device with this number (from 0) is mute while a file `mute` is in the folder: `EFA_EMULATOR_MUTE`. It
     /// neither sends nor receives, loses nothing, and continues when the file is removed. Default: none.
     pub mute: Option<u8>,
+    /// The device with this number (from 0) is gone while a file `gone` is in the folder: `EFA_EMULATOR_GONE`. It reports
+    /// its end (`IBV_EVENT_DEVICE_FATAL`), what was opened on it does nothing any more, and nothing can be opened until
+    /// the file is removed. Default: none.
+    pub gone: Option<u8>,
     /// Time after which a silent peer is lost: `EFA_EMULATOR_TIMEOUT_MS`. Default: 10,000.
     pub timeout: Duration,
 }
@@ -81,9 +85,9 @@ impl Settings {
             number(name, u64::from(default), u64::from(most)).map(|value| value as u32)
         };
         let lose_after = number("EFA_EMULATOR_LOSE_AFTER", u64::MAX, u64::MAX)?;
-        let mute = match get("EFA_EMULATOR_MUTE") {
-            Some(_) => small("EFA_EMULATOR_MUTE", 0, DEVICES - 1)?,
-            None => DEVICES,
+        let numbered = |name: &str| match get(name) {
+            Some(_) => small(name, 0, DEVICES - 1).map(|number| Some(number as u8)),
+            None => Ok(None),
         };
         Ok(Some(Self {
             dir: PathBuf::from(dir),
@@ -100,7 +104,8 @@ impl Settings {
             fail: get("EFA_EMULATOR_FAIL").map(|text| fail(&text)).transpose()?,
             event: get("EFA_EMULATOR_EVENT").map(|text| event(&text)).transpose()?,
             lose_after: (lose_after != u64::MAX).then_some(lose_after),
-            mute: (mute < DEVICES).then_some(mute as u8),
+            mute: numbered("EFA_EMULATOR_MUTE")?,
+            gone: numbered("EFA_EMULATOR_GONE")?,
             timeout: Duration::from_millis(number("EFA_EMULATOR_TIMEOUT_MS", 10_000, 3_600_000)?),
         }))
     }
@@ -180,8 +185,9 @@ mod tests {
         let found = found.unwrap().unwrap();
         assert_eq!((found.fail, found.mtu, found.regions), (Some((10, 3)), 8928, 262_144));
         assert_eq!(found.caps, cap::READ | cap::SGID | cap::NOTIFY);
-        assert_eq!(found.mute, None);
+        assert_eq!((found.mute, found.gone), (None, None));
         assert_eq!(read(&[dir, ("EFA_EMULATOR_MUTE", "1")]).unwrap().unwrap().mute, Some(1));
+        assert_eq!(read(&[dir, ("EFA_EMULATOR_GONE", "2")]).unwrap().unwrap().gone, Some(2));
         let gid =
             read(&[dir, ("EFA_EMULATOR_GID", "fe8000000000000000000000000000a1")]).unwrap().unwrap().gid;
         assert_eq!(gid.map(|gid| (gid[0], gid[15])), Some((0xfe, 0xa1)));
@@ -193,6 +199,7 @@ mod tests {
             ("EFA_EMULATOR_RNR", "-1"),
             ("EFA_EMULATOR_RNR_TIMES", "256"),
             ("EFA_EMULATOR_MUTE", "8"),
+            ("EFA_EMULATOR_GONE", "8"),
             ("EFA_EMULATOR_REGIONS", "262145"),
             ("EFA_EMULATOR_FAIL", "10"),
             ("EFA_EMULATOR_FAIL", "77@1"),

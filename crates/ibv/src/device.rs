@@ -352,7 +352,7 @@ fn rate(speed: u8) -> u64 {
 }
 
 /// A string in a field of fixed size.
-fn text(field: &[c_char]) -> String {
+pub(crate) fn text(field: &[c_char]) -> String {
     let bytes: Vec<u8> = field.iter().map(|&byte| byte as u8).collect();
     CStr::from_bytes_until_nul(&bytes)
         .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::abi_ex::*;
 use crate::ah::AddressHandle;
-use crate::device::Context;
+use crate::device::{Context, text};
 use crate::error::{Error, Result};
 use crate::library::{efa, verbs};
 use crate::missing;
@@ -62,7 +62,31 @@ fn no_device() -> Error {
     Error::with(missing.call, missing.errno, advice)
 }
 
+/// Opens the EFA device of this name again, after its context has reported the loss of the device. That context stays
+/// open, as the new one does: objects may belong to it.
+///
+/// # Errors
+/// `ENODEV` if there is no such device, or it has no GID yet; the errors of ibv_open_device(3) and of querying it.
+pub fn open_efa(name: &str) -> Result<Context> {
+    let verbs = verbs()?;
+    let context =
+        open(|other| other == name)?.pop().ok_or_else(|| Error::of("ibv_open_device", libc::ENODEV))?;
+    match context.gids(1) {
+        Ok(gids) if !gids.is_empty() => Ok(context),
+        gids => {
+            // SAFETY: the context was opened above, and nothing else knows it.
+            unsafe { (verbs.ibv_close_device)(context.as_ptr()) };
+            Err(gids.err().unwrap_or_else(|| Error::of("ibv_query_gid", libc::ENODEV)))
+        }
+    }
+}
+
 fn open_all() -> Result<Vec<Context>> {
+    open(|_| true)
+}
+
+/// Opens the EFA devices whose names are wanted.
+fn open(is_wanted: impl Fn(&str) -> bool) -> Result<Vec<Context>> {
     efa()?;
     let verbs = verbs()?;
     let mut count: c_int = 0;
@@ -77,7 +101,11 @@ fn open_all() -> Result<Vec<Context>> {
     for index in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries.
         let device = unsafe { list.wrapping_add(index).read() };
-        // SAFETY: a device of the list, which is freed below.
+        // SAFETY: a device of the list, which is freed below; its name does not change.
+        if !is_wanted(&text(unsafe { &(*device).name })) {
+            continue;
+        }
+        // SAFETY: as above.
         let Some(context) = NonNull::new(unsafe { (verbs.ibv_open_device)(device) }) else {
             failed = Some(Error::last("ibv_open_device"));
             continue;

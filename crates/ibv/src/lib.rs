@@ -48,7 +48,7 @@ pub use completion::{Opcode, Status, WorkCompletion};
 pub use cq::{CompletionChannel, CompletionQueue};
 pub use cq_ex::{EfaCompletion, EfaCompletionQueue, EfaOpcode};
 pub use device::{Context, DeviceInfo, Gid, GidEntry, GidVersion, PortInfo, contexts};
-pub use efa::{EfaInfo, efa_contexts};
+pub use efa::{EfaInfo, efa_contexts, open_efa};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, AsyncEvents};
 pub use library::available;

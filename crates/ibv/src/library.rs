@@ -56,6 +56,7 @@ functions!(Verbs: c"libibverbs.so.1" {
     ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
     ibv_free_device_list: fn(*mut *mut ibv_device);
     ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
+    ibv_close_device: fn(*mut ibv_context) -> c_int;
     ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
     ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
     ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;

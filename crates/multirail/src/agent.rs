@@ -300,7 +300,7 @@ impl Agent {
         Ok(driver.core.paths(self.peer(&driver, peer)?, self.shared.now()))
     }
 
-    /// The name and the counters of each rail.
+    /// The name and the counters of each rail, by number: also of those whose devices are gone.
     pub fn rails(&self) -> Vec<(String, RailCounts)> {
         let Ok(driver) = self.shared.lock() else { return Vec::new() };
         driver.rails.iter().map(|rail| (rail.spec.info.provider.clone(), rail.counts)).collect()

@@ -4,7 +4,7 @@
 mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Instant;
 
 use ofi::{Errno, Error, Hints, Info, Result};
@@ -13,12 +13,13 @@ use ofi_core::fork::Born;
 
 use crate::agent::Agent;
 use crate::discovery::{Found, RailList};
-use crate::driver::{Driver, Shared};
+use crate::driver::{Driver, Queues, Shared};
 use crate::engine::{Config, Core, RailSpec};
 use crate::leases::Leases;
 use crate::near::Domains;
 use crate::rail::Rail;
 use crate::region::Shares;
+use crate::reopen::{Closed, Reopening};
 use crate::staging::Staging;
 use crate::thread::Thread;
 use crate::topology::{DramLimit, Topology};
@@ -138,7 +139,8 @@ impl Builder {
         Self { dram_limit: limit, ..self }
     }
 
-    /// Opens the agent. Without rails added, it has one on each NIC of the best provider ([`RailList`], `auto`).
+    /// Opens the agent. Without rails added, it has one on each NIC of the best provider ([`RailList`], `auto`). Those of
+    /// `auto` and of patterns that do not open now are opened when they can be ([`Config::reopen_interval`]).
     ///
     /// # Errors
     /// `FI_EINVAL` for an invalid name, and for too many rails; `FI_ENODATA` for a list of rails that names no device
@@ -148,17 +150,17 @@ impl Builder {
         if self.rails.is_empty() {
             self.rails.push(Wanted::List(RailList::default()));
         }
-        let rails = self.open_rails()?;
-        self.assemble(rails)
+        let (rails, closed) = self.open_rails()?;
+        self.assemble(rails, closed)
     }
 
     /// The agent with these rails.
-    fn assemble(self, rails: Vec<Rail>) -> Result<Agent> {
+    fn assemble(self, rails: Vec<Rail>, closed: Vec<Closed>) -> Result<Agent> {
         let specs: Vec<RailSpec> = rails.iter().map(|rail| rail.spec.clone()).collect();
         let (topology, sites) =
             (self.near.topology(rails.len()), rails.iter().map(|rail| (&rail.info, &rail.domain)));
         let domains = Arc::new(Domains::new(sites, topology, self.dram_limit));
-        let most_leased = self.config.most_leased;
+        let (most_leased, interval) = (self.config.most_leased, self.config.reopen_interval);
         let mut core = Core::new(&self.name, specs, self.config, Box::new(random));
         let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         core.born_at(since.as_secs() as u32);
@@ -167,21 +169,39 @@ impl Builder {
         let shares = Shares { exports: self.map_devices, memory: self.shared_memory };
         let staging = Staging::new(Arc::clone(&domains), Arc::clone(&regions), Arc::clone(&windows), shares);
         let leases = Leases::new(Arc::clone(&regions), windows, most_leased);
-        let shared = Arc::new(Shared {
-            name: self.name.into(),
-            born: Born::here(),
-            began: Instant::now(),
-            domains,
-            news: Condvar::new(),
-            queues: rails.iter().map(Rail::queue).collect(),
-            has_thread: self.progress_thread,
-            state: Mutex::new(Driver { core, rails, staging, waiters: Waiters::default(), leases }),
-            regions,
-            shares,
-            next_region: AtomicU64::new(1),
-            sweep_at: AtomicUsize::new(0),
-            over: AtomicBool::new(false),
+        let queues = Arc::<Queues>::default();
+        let shared = Arc::new_cyclic(|shared| {
+            let mut driver = Driver {
+                core,
+                rails,
+                staging,
+                waiters: Waiters::default(),
+                leases,
+                domains: Arc::clone(&domains),
+                queues: Arc::clone(&queues),
+                reopening: Reopening::new(Weak::clone(shared), interval, self.shared_memory),
+            };
+            driver.list_queues();
+            Shared {
+                name: self.name.into(),
+                born: Born::here(),
+                began: Instant::now(),
+                domains,
+                news: Condvar::new(),
+                queues,
+                has_thread: self.progress_thread,
+                state: Mutex::new(driver),
+                regions,
+                shares,
+                next_region: AtomicU64::new(1),
+                sweep_at: AtomicUsize::new(0),
+                over: AtomicBool::new(false),
+            }
         });
+        if !closed.is_empty() {
+            let mut driver = shared.lock()?;
+            closed.into_iter().for_each(|closed| driver.reopening.add(closed));
+        }
         let counted: Arc<dyn Counted> = Arc::<Shared>::clone(&shared);
         ofi_core::export::opened(&counted);
         let thread = if self.progress_thread { Thread::spawn(&shared)? } else { Thread::none() };
@@ -190,8 +210,9 @@ impl Builder {
 }
 
 impl Builder {
-    fn open_rails(&self) -> Result<Vec<Rail>> {
-        let mut rails = Vec::new();
+    /// The rails, and those of them that did not open.
+    fn open_rails(&self) -> Result<(Vec<Rail>, Vec<Closed>)> {
+        let (mut rails, mut closed) = (Vec::new(), Vec::new());
         for wanted in &self.rails {
             match wanted {
                 Wanted::Hints(hints) => rails.push(self.named(hints)?),
@@ -200,8 +221,12 @@ impl Builder {
                     for found in list.find()? {
                         match found {
                             Found::Named(hints) => rails.push(self.named(&hints)?),
-                            Found::Devices(infos) => rails.extend(self.those_that_open(&[infos])?),
-                            Found::BestOf(choices) => rails.extend(self.those_that_open(&choices)?),
+                            Found::Devices(infos) => {
+                                rails.extend(self.those_that_open(&[infos], &mut closed)?);
+                            }
+                            Found::BestOf(choices) => {
+                                rails.extend(self.those_that_open(&choices, &mut closed)?);
+                            }
                         }
                     }
                 }
@@ -216,7 +241,7 @@ impl Builder {
                 ));
             }
         }
-        Ok(rails)
+        Ok((rails, closed))
     }
 
     fn named(&self, hints: &Hints) -> Result<Rail> {
@@ -227,14 +252,14 @@ impl Builder {
         told(info, Rail::of_info(info, self.shared_memory))
     }
 
-    /// The rails of the first list of which one opens.
+    /// The rails of the first list of which one opens. The others of that list are added to `closed`.
     ///
     /// # Errors
     /// The first error, if none opens.
-    fn those_that_open(&self, choices: &[Vec<Info>]) -> Result<Vec<Rail>> {
+    fn those_that_open(&self, choices: &[Vec<Info>], closed: &mut Vec<Closed>) -> Result<Vec<Rail>> {
         let mut first = None;
         for infos in choices {
-            let mut rails = Vec::new();
+            let (mut rails, mut left_out) = (Vec::new(), Vec::new());
             for info in infos.iter().take(MAX_RAILS) {
                 match Rail::of_info(info, self.shared_memory) {
                     Ok(rail) => rails.push(rail),
@@ -242,6 +267,7 @@ impl Builder {
                         let (provider, domain) = (&info.fabric_attr.prov_name, &info.domain_attr.name);
                         tracing::warn!(target: "multirail", provider, domain, %error, "a rail is left out");
                         first.get_or_insert(error);
+                        left_out.push(Closed { info: info.clone(), instead: None });
                     }
                 }
             }
@@ -249,6 +275,7 @@ impl Builder {
                 tracing::warn!(target: "multirail", left, most = MAX_RAILS, "NICs beyond the most rails are left out");
             }
             if !rails.is_empty() {
+                closed.append(&mut left_out);
                 return Ok(rails);
             }
         }

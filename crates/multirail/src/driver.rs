@@ -14,6 +14,7 @@ use crate::leases::Leases;
 use crate::near::Domains;
 use crate::rail::{Rail, Shutting};
 use crate::region::{Guard, Inner as RegionInner, Shares};
+use crate::reopen::{Closed, Reopening};
 use crate::staging::Staging;
 use crate::waiters::Waiters;
 use crate::wire::RegionKey;
@@ -32,8 +33,7 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<Driver>,
     /// Wakes threads that wait while another thread sleeps on the rails' descriptors.
     pub(crate) news: Condvar,
-    /// The rails' queues. Their descriptors stay open while a thread sleeps on them.
-    pub(crate) queues: Box<[Arc<dyn CompletionQueue>]>,
+    pub(crate) queues: Arc<Queues>,
     pub(crate) has_thread: bool,
     pub(crate) regions: Arc<Mutex<BTreeMap<u64, Weak<RegionInner>>>>,
     pub(crate) shares: Shares,
@@ -58,6 +58,16 @@ impl Shared {
     }
 }
 
+/// The queues of the open rails. A thread that sleeps on their descriptors keeps them.
+#[derive(Default)]
+pub(crate) struct Queues(Mutex<Arc<[Arc<dyn CompletionQueue>]>>);
+
+impl Queues {
+    pub(crate) fn all(&self) -> Arc<[Arc<dyn CompletionQueue>]> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// State that the lock protects.
 pub(crate) struct Driver {
     // Fields drop in order: rails first, since closing them ends their use of the memory that the plans of `core` keep.
@@ -66,25 +76,77 @@ pub(crate) struct Driver {
     pub(crate) staging: Staging,
     pub(crate) waiters: Waiters,
     pub(crate) leases: Leases,
+    pub(crate) domains: Arc<Domains>,
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) reopening: Reopening,
 }
 
 impl Driver {
     /// Polls all rails and does the pending work. Returns whether there was any.
     pub(crate) fn progress(&mut self, now: Duration) -> Result<bool> {
-        let mut was_busy = false;
+        let (mut was_busy, mut has_lost) = (false, false);
         let Self { rails, core, .. } = self;
         for rail in rails.iter_mut() {
             for _ in 0..READS {
-                let has_news = rail.poll(core, now)?;
+                let has_news = rail.poll(core, now);
                 was_busy |= has_news;
                 if !has_news {
                     break;
                 }
             }
+            has_lost |= rail.is_leaving();
+        }
+        if has_lost {
+            self.close_lost(now)?;
         }
         self.core.tick(now);
         was_busy |= self.staging.advance(&mut self.core, now);
         Ok(self.pump(now) || was_busy)
+    }
+
+    /// Leaves out rails whose devices are gone, and closes those that have nothing under way any more.
+    ///
+    /// # Errors
+    /// That of the last rail, if none is left and none comes back.
+    #[cold]
+    fn close_lost(&mut self, now: Duration) -> Result<()> {
+        let mut has_changed = false;
+        for number in 0..self.rails.len() {
+            let rail = &mut self.rails[number];
+            if rail.is_leaving() && !std::mem::replace(&mut rail.is_left_out, true) {
+                tracing::warn!(
+                    target: "multirail",
+                    provider = rail.spec.info.provider, domain = rail.info.domain_attr.name, number,
+                    error = rail.why().map(tracing::field::display),
+                    "a rail is left out: its device is gone"
+                );
+                has_changed = true;
+                self.domains.lose(number);
+                self.core.lose_rail(number, now);
+                self.reopening.add(Closed { info: rail.info.clone(), instead: Some(number) });
+            }
+            if self.core.is_idle(number) {
+                has_changed |= self.rails[number].close_if_lost();
+            }
+        }
+        if has_changed {
+            self.list_queues();
+        }
+        match self.rails.iter().all(|rail| rail.is_left_out) && !self.reopening.may_reopen() {
+            true => self
+                .rails
+                .iter()
+                .rev()
+                .find_map(Rail::why)
+                .map_or(Ok(()), |error| Err(Error::new(error.errno()))),
+            false => Ok(()),
+        }
+    }
+
+    /// Lists the queues of the rails that are polled.
+    pub(crate) fn list_queues(&mut self) {
+        let queues = self.rails.iter().filter(|rail| rail.is_polled()).map(Rail::queue).collect();
+        *self.queues.0.lock().unwrap_or_else(PoisonError::into_inner) = queues;
     }
 
     /// The time by which [`Driver::progress`] must be called next.
@@ -161,6 +223,10 @@ impl Sink<Guard> for Rails<'_> {
 
     fn widen(&mut self, region: u64) -> Vec<RegionKey> {
         self.1.widen(region)
+    }
+
+    fn renew(&mut self, region: u64) -> Vec<RegionKey> {
+        self.1.renew(region)
     }
 
     fn sever(&mut self, rail: usize, addr: u64) -> Result<(), Errno> {

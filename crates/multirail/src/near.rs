@@ -12,19 +12,25 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ofi::Info;
 use ofi::raw::Domain;
 
 use crate::topology::{DramLimit, Place, Topology};
+use crate::wire::MAX_RAIL_NUMBERS;
 
 /// A set of rails, a bit each.
 pub(crate) type RailSet = u64;
 
 /// The rails that regions register with.
 pub(crate) struct Domains {
-    sites: Box<[RailSite]>,
+    /// By number; rails that are opened later are added behind the others.
+    sites: Box<[OnceLock<RailSite>]>,
+    count: AtomicUsize,
+    /// Rails whose devices are gone, a bit each.
+    lost: AtomicU64,
     topology: Option<Topology>,
     limit: DramLimit,
 }
@@ -42,25 +48,48 @@ impl Domains {
         topology: Option<Topology>,
         limit: DramLimit,
     ) -> Self {
-        let site = |(info, domain): (&Info, &Arc<dyn Domain>)| RailSite {
-            domain: Arc::clone(domain),
-            nic: topology.as_ref().and_then(|topology| topology.nic_of(info)),
-        };
-        Self { sites: rails.into_iter().map(site).collect(), topology, limit }
+        let sites = (0..MAX_RAIL_NUMBERS).map(|_| OnceLock::new()).collect();
+        let domains = Self { sites, count: AtomicUsize::new(0), lost: AtomicU64::new(0), topology, limit };
+        rails.into_iter().for_each(|(info, domain)| domains.add(info, domain));
+        domains
     }
 
-    /// The number of rails.
+    /// Adds a rail with the next number. The caller adds one at a time, and no more than [`MAX_RAIL_NUMBERS`].
+    pub(crate) fn add(&self, info: &Info, domain: &Arc<dyn Domain>) {
+        let nic = self.topology.as_ref().and_then(|topology| topology.nic_of(info));
+        let rail = self.count();
+        if let Some(site) = self.sites.get(rail) {
+            let _ = site.set(RailSite { domain: Arc::clone(domain), nic });
+            self.count.store(rail + 1, Ordering::Release);
+        }
+    }
+
+    /// A rail's device is gone.
+    pub(crate) fn lose(&self, rail: usize) {
+        self.lost.fetch_or(bit(rail), Ordering::Relaxed);
+    }
+
+    /// All rails but those whose devices are gone.
+    pub(crate) fn open(&self) -> RailSet {
+        !self.lost.load(Ordering::Relaxed) & (0..self.count()).fold(0, |all, rail| all | bit(rail))
+    }
+
+    fn sites(&self) -> impl Iterator<Item = &RailSite> {
+        self.sites.iter().map_while(OnceLock::get)
+    }
+
+    /// The number of rails, with those that are gone.
     pub(crate) fn count(&self) -> usize {
-        self.sites.len()
+        self.count.load(Ordering::Acquire)
     }
 
     pub(crate) fn get(&self, rail: usize) -> Option<&Arc<dyn Domain>> {
-        self.sites.get(rail).map(|site| &site.domain)
+        self.sites.get(rail)?.get().map(|site| &site.domain)
     }
 
     /// The rail with this domain.
     pub(crate) fn rail_of(&self, domain: &Arc<dyn Domain>) -> Option<usize> {
-        self.sites.iter().position(|site| Arc::ptr_eq(&site.domain, domain))
+        self.sites().position(|site| Arc::ptr_eq(&site.domain, domain))
     }
 
     /// Whether it matters where memory is.
@@ -84,12 +113,15 @@ impl Domains {
         let (Some(topology), Some(place)) = (self.topology.as_ref().filter(|_| self.chooses()), place) else {
             return all;
         };
-        let nics: Vec<usize> = self.sites.iter().filter_map(|site| site.nic).collect();
+        // A rail that was opened again is on the NIC of the one that is gone.
+        let open = self.open();
+        let sites = self.sites().enumerate().filter(|(rail, _)| open & bit(*rail) != 0);
+        let nics: Vec<usize> = sites.filter_map(|(_, site)| site.nic).collect();
         // No turn among equals: rails are paired by their order, so both ends should choose the same ones.
         let mut chosen = topology.near(&nics, place, self.limit, 0).nics;
         let rails = |chosen: &[usize]| {
             let is_near = |site: &RailSite| site.nic.is_none_or(|nic| chosen.contains(&nic));
-            let near = self.sites.iter().enumerate().filter(|(_, site)| is_near(site));
+            let near = self.sites().enumerate().filter(|(_, site)| is_near(site));
             near.fold(0, |set, (rail, _)| set | bit(rail))
         };
         let of_nics = |chosen: &[usize]| nics.iter().filter(|nic| chosen.contains(nic)).count();

@@ -69,6 +69,20 @@ pub(crate) struct Rail {
     entries: Box<[CqTaggedEntry; BATCH]>,
     /// Messages in flight, with their operations: the context is the slot here.
     sends: Slots<(OpId, RawBuffer)>,
+    state: State,
+    /// The engine uses the rail no more.
+    pub(crate) is_left_out: bool,
+}
+
+/// Whether a rail works.
+enum State {
+    Open,
+    /// The device is gone: an operation has ended so, or could not be posted. The others are about to end.
+    Lost(Error),
+    /// The queue fails: what is under way does not end.
+    Failed(Error),
+    /// Nothing is under way, and the endpoint is closed.
+    Closed,
 }
 
 /// The infos that can be rails, of those that getinfo returns for `hints`.
@@ -149,13 +163,51 @@ impl Rail {
             unposted: (0..RECEIVES).collect(),
             entries: Box::new([CqTaggedEntry::EMPTY; BATCH]),
             sends: Slots::default(),
+            state: State::Open,
+            is_left_out: false,
         };
         rail.post_receives()?;
         Ok(rail)
     }
 
     fn endpoint(&self) -> Result<&Arc<dyn Endpoint>> {
-        self.endpoint.as_ref().ok_or_else(|| Error::new(Errno::EOPBADSTATE))
+        self.endpoint.as_ref().ok_or_else(|| Error::new(Errno::ENODEV))
+    }
+
+    /// Whether the rail does not work any more, and is not closed yet.
+    #[inline]
+    pub(crate) fn is_leaving(&self) -> bool {
+        matches!(self.state, State::Lost(_) | State::Failed(_))
+    }
+
+    /// Whether the queue is read.
+    pub(crate) fn is_polled(&self) -> bool {
+        matches!(self.state, State::Open | State::Lost(_))
+    }
+
+    /// Why the rail does not work.
+    pub(crate) fn why(&self) -> Option<&Error> {
+        match &self.state {
+            State::Lost(error) | State::Failed(error) => Some(error),
+            State::Open | State::Closed => None,
+        }
+    }
+
+    /// Closes the endpoint of a device that is gone, if no message is under way. Returns whether it did.
+    pub(crate) fn close_if_lost(&mut self) -> bool {
+        let may_close = matches!(self.state, State::Lost(_)) && self.sends.is_empty();
+        if may_close {
+            self.state = State::Closed;
+            drop(self.endpoint.take());
+        }
+        may_close
+    }
+
+    /// Records an error that says that the device is gone.
+    fn suspect(&mut self, error: &Error) {
+        if *error == Errno::ENODEV && matches!(self.state, State::Open) {
+            self.state = State::Lost(Error::new(Errno::ENODEV));
+        }
     }
 
     /// Whether receives could not be posted yet.
@@ -233,6 +285,7 @@ impl Rail {
                     None => Vec::new(),
                 };
                 self.counts.full += u64::from(error.is_again());
+                self.suspect(&error);
                 Err((error, bytes))
             }
         }
@@ -282,7 +335,7 @@ impl Rail {
                 self.counts.bytes += access.len;
             }
             Err(error) if error.is_again() => self.counts.full += 1,
-            Err(_) => {}
+            Err(error) => self.suspect(error),
         }
         posted
     }
@@ -313,7 +366,25 @@ impl Rail {
     }
 
     /// Drives the rail and passes its events to the engine. Returns whether there were any.
-    pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> Result<bool> {
+    pub(crate) fn poll(&mut self, core: &mut Core<Guard>, now: Time) -> bool {
+        if !self.is_polled() {
+            return false;
+        }
+        match self.read(core, now) {
+            Ok(has_news) => has_news,
+            Err(error) if error == Errno::ENODEV => {
+                self.suspect(&error);
+                false
+            }
+            Err(error) => {
+                self.state = State::Failed(error);
+                false
+            }
+        }
+    }
+
+    #[inline(always)] // called once
+    fn read(&mut self, core: &mut Core<Guard>, now: Time) -> Result<bool> {
         /// A completion with one of these flags is not one of our accesses.
         const OTHERS: CompletionFlags =
             CompletionFlags::REMOTE_WRITE.union(CompletionFlags::RECV).union(CompletionFlags::SEND);
@@ -335,6 +406,9 @@ impl Rail {
             Err(error) if error == Errno::EAVAIL => {
                 let error = self.cq.read_error()?;
                 self.counts.failed += 1;
+                if error.err == Errno::ENODEV {
+                    self.suspect(&Error::new(error.err));
+                }
                 self.take(error.op_context, error.flags, Err(error.err), core, now);
                 self.post_receives()?;
                 Ok(true)

@@ -25,7 +25,7 @@ use crate::near::{Domains, RailSet, bit};
 #[cfg(test)]
 use crate::topology::DramLimit;
 use crate::topology::Place;
-use crate::wire::{RegionInfo, RegionKey};
+use crate::wire::{MAX_RAIL_NUMBERS, RegionInfo, RegionKey};
 
 /// Rails' access to a region: everything.
 const ACCESS: MrAccess =
@@ -79,9 +79,12 @@ pub(crate) struct Inner {
     raw: Option<RawBuffer>,
     free: unsafe fn(RawBuffer),
     rails: Box<[Registration]>,
+    /// Those of rails that were opened after the region.
+    later: OnceLock<Box<[Registration]>>,
     domains: Arc<Domains>,
-    /// The rails near the memory, once that was asked.
-    near: OnceLock<RailSet>,
+    /// The rails near the memory, once that was asked, and above [`MAX_RAIL_NUMBERS`] bits the number of rails at that
+    /// time.
+    near: AtomicU64,
     /// Rails on which peers have been given keys.
     keyed: AtomicU64,
     /// Serialises accesses of this process. It does not affect rails and peers.
@@ -148,8 +151,9 @@ impl Inner {
             raw: None,
             free: |_| {},
             rails,
+            later: OnceLock::new(),
             domains: Arc::clone(domains),
-            near: OnceLock::new(),
+            near: AtomicU64::new(0),
             keyed: AtomicU64::new(0),
             local: RwLock::new(()),
             device: None,
@@ -218,7 +222,7 @@ impl Inner {
 
     /// The registration on a rail, which the first call creates.
     pub(crate) fn on(&self, rail: usize) -> Result<&Arc<dyn MemoryRegion>> {
-        let slot = self.rails.get(rail).ok_or_else(|| Error::new(Errno::EDOMAIN))?;
+        let slot = self.slot(rail).ok_or_else(|| Error::new(Errno::EDOMAIN))?;
         let made = slot.get_or_init(|| self.register(rail));
         fence(Ordering::SeqCst);
         if self.is_revoked() {
@@ -230,9 +234,36 @@ impl Inner {
         })
     }
 
-    /// The rails near the memory, as the first call finds them.
+    #[inline]
+    fn slot(&self, rail: usize) -> Option<&Registration> {
+        match self.rails.get(rail) {
+            None => self.later_slot(rail),
+            slot => slot,
+        }
+    }
+
+    #[cold]
+    fn later_slot(&self, rail: usize) -> Option<&Registration> {
+        let first = self.rails.len();
+        let later = || (first..MAX_RAIL_NUMBERS).map(|_| OnceLock::new()).collect();
+        self.later.get_or_init(later).get(rail.checked_sub(first)?)
+    }
+
+    /// The rails near the memory, as the first call since a rail was opened finds them.
     pub(crate) fn near(&self) -> RailSet {
-        *self.near.get_or_init(|| self.domains.near(self.place()))
+        let (mut near, count) = (self.near.load(Ordering::Relaxed), self.domains.count() as u64);
+        if near >> MAX_RAIL_NUMBERS != count {
+            near = self.domains.near(self.place()) | count << MAX_RAIL_NUMBERS;
+            self.near.store(near, Ordering::Relaxed);
+        }
+        let open = self.domains.open();
+        if near & open == 0 { open } else { near & open }
+    }
+
+    /// The rails near the memory for a plan: with all that are opened while the plan exists.
+    pub(crate) fn near_from_now_on(&self) -> RailSet {
+        let near = self.near();
+        near | RailSet::MAX.checked_shl(self.domains.count() as u32).unwrap_or(0)
     }
 
     /// Whether some rails are nearer than others.
@@ -249,16 +280,16 @@ impl Inner {
 
     /// Whether peers get keys on a rail.
     pub(crate) fn has_keys_on(&self, rail: usize) -> bool {
-        (self.near() | self.keyed.load(Ordering::Relaxed)) & bit(rail) != 0
+        (self.near() | self.keyed.load(Ordering::Relaxed)) & self.domains.open() & bit(rail) != 0
     }
 
     /// Keys for peers: on these rails and, where fewer than two of them can register the memory, on others until there
     /// are two. Also the last error.
     fn keys(&self, wanted: RailSet) -> (Vec<RegionKey>, Option<Error>) {
-        let count = self.domains.count();
+        let (count, open) = (self.domains.count(), self.domains.open());
         let (mut keys, mut last) = (Vec::new(), None);
         let (wanted, others): (Vec<usize>, Vec<usize>) =
-            (0..count).partition(|&rail| wanted & bit(rail) != 0);
+            (0..count).filter(|&rail| open & bit(rail) != 0).partition(|&rail| wanted & bit(rail) != 0);
         let least = wanted.len().min(2);
         for (is_wanted, rail) in
             wanted.into_iter().map(|rail| (true, rail)).chain(others.into_iter().map(|rail| (false, rail)))
@@ -330,6 +361,14 @@ impl Inner {
         counted.count() as u64 * self.len as u64
     }
 
+    /// Keys on the rails near the memory, with those that were opened since a peer has got its keys.
+    pub(crate) fn renew(&self) -> Vec<RegionKey> {
+        if self.keyed.load(Ordering::Relaxed) == 0 {
+            return Vec::new(); // as in `widen`
+        }
+        self.keys(self.near()).0
+    }
+
     /// The key on a rail that all sessions use.
     pub(crate) fn own_key(&self, rail: usize) -> Result<RegionKey> {
         let made = self.on(rail)?;
@@ -393,7 +432,9 @@ impl Inner {
     pub(crate) fn close(&self) -> Result<()> {
         self.born.check()?;
         self.leases().iter().try_for_each(|lease| lease.made.close())?;
-        self.rails.iter().filter_map(|rail| rail.get()?.as_ref().ok()).try_for_each(|mr| mr.close())
+        let later = self.later.get().map_or(&[][..], |later| later);
+        let rails = self.rails.iter().chain(later);
+        rails.filter_map(|rail| rail.get()?.as_ref().ok()).try_for_each(|mr| mr.close())
     }
 }
 

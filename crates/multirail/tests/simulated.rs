@@ -7,6 +7,8 @@
 
 #[path = "simulated/rails.rs"]
 mod rails;
+#[path = "simulated/shares.rs"]
+mod shares;
 #[path = "simulated/traffic.rs"]
 mod traffic;
 #[path = "simulated/world.rs"]
@@ -19,6 +21,7 @@ use ofi::Errno;
 use proptest::prelude::*;
 
 use rails::{NONE, Trouble};
+use shares::{Bottleneck, Link, Pair};
 use world::{AGENTS, Cut, RAILS, SLOTS, World};
 
 fn live(seed: u64, trouble: Trouble) -> World {
@@ -399,5 +402,159 @@ proptest! {
         // What a peer has counted and acknowledged is in place.
         prop_assert!(failed > 0 || cut == Cut::Unanswered);
         prop_assert_eq!(world.agents[0].core.counts().moved, 0);
+    }
+}
+
+/// The paths from one agent to another that work, by rails.
+fn working(world: &World, from: usize, to: usize) -> Vec<(usize, usize, u64)> {
+    let peer = world.agents[from].core.find(&format!("agent-{to}")).unwrap();
+    let paths = world.agents[from].core.paths(peer, world.now);
+    paths.iter().filter(|path| path.up).map(|path| (path.rail, path.remote, path.moved)).collect()
+}
+
+fn all_ways() -> impl Iterator<Item = (usize, usize)> {
+    (0..AGENTS).flat_map(|from| (1..AGENTS).map(move |by| (from, (from + by) % AGENTS)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+
+    /// A rail that did not open at the start is opened by one agent after the other: their sessions use it, for
+    /// regions that peers know already, in both directions.
+    #[test]
+    fn a_rail_that_is_opened_later_is_used(seed in any::<u64>()) {
+        let mut world = World::with(seed, NONE, RAILS - 1);
+        get_acquainted(&mut world);
+        for index in 0..AGENTS {
+            world.open_rail(index, None);
+            world.run(world.now + Duration::from_millis(100));
+        }
+        burst_of_posts(&mut world, 6);
+        world.run(world.now + Duration::from_secs(20));
+        assert_done(&world);
+        for (from, to) in all_ways() {
+            let paths = working(&world, from, to);
+            let rails: Vec<(usize, usize)> = paths.iter().map(|&(rail, remote, _)| (rail, remote)).collect();
+            prop_assert!((0..RAILS).all(|rail| rails.contains(&(rail, rail))), "{from} to {to}: {rails:?}");
+        }
+        let used = world.agents.iter().filter(|agent| !agent.accesses[RAILS - 1].is_empty()).count();
+        prop_assert_eq!(used, AGENTS);
+        prop_assert!(world.agents.iter().all(|agent| agent.core.counts().malformed == 0));
+        end_quietly(&mut world);
+    }
+
+    /// The device of a rail goes away in the midst of transfers and comes back as another rail, at one agent or at all
+    /// of them: nothing is lost, and the new rails lead to each other.
+    #[test]
+    fn a_rail_whose_device_comes_back_takes_its_place(seed in any::<u64>(), rail in 0..RAILS, lost in 1..=AGENTS) {
+        let mut world = acquainted(seed);
+        for index in 0..lost {
+            for _ in 0..4 {
+                world.post_for(LONG);
+            }
+            world.run(world.now + Duration::from_micros(50));
+            world.lose_rail(index, rail);
+        }
+        world.run(world.now + Duration::from_secs(3));
+        for (from, to) in all_ways().filter(|&(from, _)| from < lost) {
+            let paths = working(&world, from, to);
+            prop_assert!(paths.len() == RAILS - 1, "{from} to {to}: {paths:?}");
+        }
+        for index in 0..lost {
+            let number = world.open_rail(index, Some(rail));
+            prop_assert_eq!(number, RAILS);
+        }
+        world.run(world.now + Duration::from_millis(100));
+        burst_of_posts(&mut world, 6);
+        world.run(world.now + Duration::from_secs(20));
+        assert_done(&world);
+        let of = |agent: usize| if agent < lost { RAILS } else { rail };
+        for (from, to) in all_ways() {
+            let paths = working(&world, from, to);
+            let new = paths.iter().find(|path| (path.0, path.1) == (of(from), of(to)));
+            prop_assert!(paths.len() == RAILS && new.is_some(), "{from} to {to}: {paths:?}");
+        }
+        let used = world.agents.iter().filter(|agent| !agent.accesses[RAILS].is_empty()).count();
+        prop_assert_eq!(used, lost);
+    }
+
+    /// An agent of an older version is told nothing that it does not know, and goes on with the rails that it knows.
+    #[test]
+    fn an_older_peer_hears_of_no_later_rail(seed in any::<u64>(), rail in 0..RAILS) {
+        let mut world = World::new(seed, NONE);
+        world.agents[1].is_old = true;
+        get_acquainted(&mut world);
+        world.lose_rail(0, rail);
+        world.open_rail(0, Some(rail));
+        burst_between(&mut world, &[(0, 1), (1, 0)]);
+        world.run(world.now + Duration::from_secs(20));
+        assert_done(&world);
+        prop_assert_eq!(world.late_kinds, 0, "more than a question");
+    }
+}
+
+/// Writes that follow each other closely, and single ones.
+const DEPTHS: [usize; 2] = [16, 1];
+
+fn equal_links(told: Option<f64>) -> Vec<Link> {
+    vec![Link { provider: "sim", speed: 1e9, told }; 4]
+}
+
+/// Paths of equal rails carry a quarter of the bytes each, whatever they have been given before: what is measured of
+/// such a path is what it was given.
+#[test]
+fn equal_rails_have_equal_shares() {
+    for seed in 1..=3 {
+        for bottleneck in [Bottleneck::Links, Bottleneck::Host] {
+            for (told, depth) in
+                [None, Some(12.5e9)].into_iter().flat_map(|told| DEPTHS.map(|depth| (told, depth)))
+            {
+                let mut pair = Pair::new(seed, &equal_links(told), bottleneck);
+                pair.write(4, depth);
+                for round in 0..2 {
+                    let (moved, _) = pair.write(100, depth);
+                    let quarter = moved.iter().sum::<u64>() as f64 / 4.0;
+                    let shares: Vec<f64> = moved.iter().map(|&bytes| bytes as f64 / quarter).collect();
+                    assert!(
+                        shares.iter().all(|share| (0.95..=1.05).contains(share)),
+                        "{shares:.3?} in round {round} of {seed}, {bottleneck:?}, {told:?}, {depth} at a time"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A rail of half the speed of its equals has the share that it carries, and delays the others by little.
+#[test]
+fn a_slower_rail_among_equals_has_a_lesser_share() {
+    for seed in 1..=3 {
+        let mut links = equal_links(None);
+        links[2].speed /= 2.0;
+        let mut pair = Pair::new(seed, &links, Bottleneck::Links);
+        pair.write(20, 16);
+        let (moved, took) = pair.write(100, 16);
+        let all: u64 = moved.iter().sum();
+        let share = moved[2] as f64 / all as f64;
+        assert!((0.10..=0.18).contains(&share), "{share:.3} of {seed}, not a seventh: {moved:?}");
+        let rate = all as f64 / took.as_secs_f64();
+        assert!(rate > 0.75 * 3.5e9, "{rate:.3e} bytes per second of {seed}, in {took:?}");
+    }
+}
+
+/// Rails of different providers have the shares that they are measured to carry.
+#[test]
+fn rails_of_two_providers_are_weighted_by_what_they_carry() {
+    for seed in 1..=3 {
+        let link = |provider, speed| Link { provider, speed, told: None };
+        let links = [link("fast", 3e9), link("fast", 3e9), link("slow", 0.5e9)];
+        let mut pair = Pair::new(seed, &links, Bottleneck::Links);
+        pair.write(20, 16);
+        let (moved, took) = pair.write(100, 16);
+        let all: u64 = moved.iter().sum();
+        let share = moved[2] as f64 / all as f64;
+        assert!((0.04..=0.11).contains(&share), "{share:.3} of {seed}, not a thirteenth: {moved:?}");
+        let rate = all as f64 / took.as_secs_f64();
+        assert!(rate > 0.75 * 6.5e9, "{rate:.3e} bytes per second of {seed}, in {took:?}");
     }
 }

@@ -26,7 +26,7 @@ fn of_four(name: &str) -> Agent {
     };
     let limit = DramLimit::AtMost(crate::topology::Rate::gbps(200));
     let builder = Agent::builder(name).progress_thread(true).topology(topology).dram_limit(limit);
-    builder.assemble(nics.into_iter().map(rail).collect()).unwrap()
+    builder.assemble(nics.into_iter().map(rail).collect(), Vec::new()).unwrap()
 }
 
 #[test]
@@ -54,9 +54,14 @@ fn a_region_has_keys_on_the_rails_near_it_and_transfers_use_no_other() {
 fn of_the_rails_that_were_found_those_that_open_are_used() {
     let builder = Agent::builder("a");
     let [gone, good] = &infos()[..] else { panic!("two infos") };
-    let count = |choices: &[Vec<Info>]| builder.those_that_open(choices).map(|rails| rails.len());
-    assert_eq!(count(&[vec![gone.clone(), good.clone(), gone.clone()]]).unwrap(), 1);
-    assert_eq!(count(&[vec![gone.clone()], vec![good.clone(); 2], vec![good.clone()]]).unwrap(), 2);
+    let open = |choices: &[Vec<Info>]| {
+        let mut closed = Vec::new();
+        let rails = builder.those_that_open(choices, &mut closed)?;
+        Ok::<_, Error>((rails.len(), closed.len()))
+    };
+    let count = |choices: &[Vec<Info>]| open(choices).map(|(rails, _)| rails);
+    assert_eq!(open(&[vec![gone.clone(), good.clone(), gone.clone()]]).unwrap(), (1, 2));
+    assert_eq!(open(&[vec![gone.clone()], vec![good.clone(); 2], vec![good.clone()]]).unwrap(), (2, 0));
     let error = count(&[vec![gone.clone()], vec![gone.clone()]]).unwrap_err();
     assert_eq!(error.errno(), builder.of_info(gone).err().unwrap().errno());
     assert_eq!(count(&[]).unwrap_err().errno(), Errno::ENODATA);

@@ -387,7 +387,8 @@ impl<G> Core<G> {
     pub(super) fn lease(&mut self, id: SlotId, region: u64, sink: &mut impl Sink<G>) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
         session.has_leased = true;
-        let keys = sink.lease(session.tag, region);
+        let mut keys = sink.lease(session.tag, region);
+        session.leave_out_later(&mut keys);
         session.outbox.push_back(Outgoing::new(Body::Leased { region, keys }, None));
         self.wake(id);
     }

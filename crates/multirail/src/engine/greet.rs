@@ -19,7 +19,7 @@ use ofi_core::slots::SlotId;
 use super::session::{Session, State};
 use super::{Command, Core, Event, InFlight, OpId, PathId, Time, Timer, path};
 use crate::wire::message::{Body, Reason};
-use crate::wire::{Message, RailInfo};
+use crate::wire::{MAX_RAILS, Message, RailInfo};
 
 /// Unanswered confirmations after which the agent greets again.
 const CONFIRMATIONS: u32 = 4;
@@ -42,7 +42,7 @@ impl<G> Core<G> {
             self.config.connect_timeout
         };
         let deadline = now + patience.min(self.config.connect_timeout);
-        let paths = path::pair(&self.rails, rails);
+        let paths = self.pair(rails);
         let addresses: Vec<_> = paths.iter().map(|path| (path.rail, rails[path.remote].clone())).collect();
         let mut session = Session::new(incarnation, tag, theirs, state, paths, deadline);
         session.rails = rails.to_vec();
@@ -87,7 +87,7 @@ impl<G> Core<G> {
         rails: &[RailInfo],
         now: Time,
     ) {
-        if path::pair(&self.rails, rails).is_empty() {
+        if self.pair(rails).is_empty() {
             self.counts.strays += 1; // an answer is impossible
             return;
         }
@@ -156,7 +156,10 @@ impl<G> Core<G> {
         let paths = session.paths.len();
         let is_stranger = session.is_answer();
         let open = |path: &path::Path| {
-            path.addr.is_some() && !stalled.is_shut(path) && places.takes_greeting(path, is_stranger)
+            path.addr.is_some()
+                && !path.is_closed
+                && !stalled.is_shut(path)
+                && places.takes_greeting(path, is_stranger)
         };
         let index =
             (0..paths).map(|nth| (session.turn + nth) % paths).find(|&at| open(&session.paths[at]))?;
@@ -184,7 +187,7 @@ impl<G> Core<G> {
                 (session.theirs, Body::Confirm)
             }
             _ => {
-                let rails = self.rails.iter().map(|rail| rail.info.clone()).collect();
+                let rails = self.rails.iter().take(MAX_RAILS).map(|rail| rail.info.clone()).collect();
                 let (name, incarnation) = (self.name.to_string(), self.incarnation);
                 (session.incarnation, Body::Hello { name, incarnation, tag, rails })
             }
@@ -263,7 +266,7 @@ impl<G> Core<G> {
             let name = Arc::clone(&peer.name);
             self.tell(Event::Up(name));
         }
-        self.wake(id);
+        self.grow(id, self.now);
     }
 
     /// Handles the confirmation of a session that this agent offered. It replaces the previous session.
@@ -276,7 +279,8 @@ impl<G> Core<G> {
         let (incarnation, rails) = (session.incarnation, session.rails.clone());
         let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) else { return };
         if incarnation == self.incarnation {
-            return; // the other end is this agent itself; posts use the session that greeted
+            // The other end is this agent itself; posts use the session that greeted.
+            return self.grow(id, self.now);
         }
         peer.offered = None;
         let old = peer.current.replace(id);
@@ -293,7 +297,7 @@ impl<G> Core<G> {
             self.settle(old);
         }
         self.tell(Event::Up(name));
-        self.wake(id);
+        self.grow(id, self.now);
     }
 
     /// Moves transfers that wait for a session to open to another session of the same incarnation.

@@ -23,6 +23,7 @@ mod giving_up;
 mod greet;
 mod inbox;
 mod latency;
+mod later;
 mod lost;
 mod operations;
 mod path;
@@ -62,6 +63,8 @@ pub use vocabulary::{
 };
 use vocabulary::{Command, Named, PathId};
 
+use crate::near::RailSet;
+
 /// The engine. `G` keeps the memory of a plan.
 pub struct Core<G> {
     config: Config,
@@ -69,7 +72,14 @@ pub struct Core<G> {
     incarnation: u64,
     /// The time of the start, if incarnations have an order.
     born: Option<u32>,
+    /// By number: also those that are gone.
     rails: Vec<RailSpec>,
+    /// The number of rails at the start.
+    first_rails: usize,
+    /// Rails whose devices are gone, a bit each.
+    closed: RailSet,
+    /// Rails that were opened in the place of others: the numbers of both, the older one first.
+    heirs: Vec<(u8, u8)>,
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<KnownPeer>,
     names: HashMap<Arc<str>, SlotId>,
@@ -161,6 +171,9 @@ impl<G> Core<G> {
             name: name.into(),
             incarnation,
             born: None,
+            first_rails: rails.len(),
+            closed: 0,
+            heirs: Vec::new(),
             rails,
             random,
             peers: Slots::default(),

@@ -9,7 +9,7 @@ use ofi_core::slots::SlotId;
 use super::session::{Session, State};
 use super::unread::Unread;
 use super::{Core, Event, PathState, PeerId, Time, path};
-use crate::wire::{Metadata, RailInfo, RegionInfo, RegionKey};
+use crate::wire::{MAX_RAILS, Metadata, RailInfo, RegionInfo, RegionKey};
 
 /// Seconds of a day, by which clocks may differ, and of a year, after which an earlier incarnation is not looked for.
 const DAY: u64 = 86_400;
@@ -37,8 +37,11 @@ pub(super) struct KnownPeer {
 
 impl<G> Core<G> {
     /// The agent's metadata, with these regions.
-    pub fn metadata(&self, regions: Vec<RegionInfo>) -> Metadata {
-        let rails = self.rails.iter().map(|rail| rail.info.clone()).collect();
+    pub fn metadata(&self, mut regions: Vec<RegionInfo>) -> Metadata {
+        let rails: Vec<RailInfo> = self.rails.iter().take(MAX_RAILS).map(|rail| rail.info.clone()).collect();
+        for region in &mut regions {
+            region.keys.retain(|key| usize::from(key.rail) < rails.len());
+        }
         Metadata { name: self.name.to_string(), incarnation: self.incarnation, rails, regions }
     }
 
@@ -52,7 +55,7 @@ impl<G> Core<G> {
         if *metadata.name == *self.name && metadata.incarnation != self.incarnation {
             return Err((Errno::EADDRINUSE, "the name is this agent's own"));
         }
-        if path::pair(&self.rails, &metadata.rails).is_empty() {
+        if self.pair(&metadata.rails).is_empty() {
             return Err((
                 Errno::EHOSTUNREACH,
                 "no rail of the peer has the provider and address format of a rail of this agent",
@@ -90,6 +93,9 @@ impl<G> Core<G> {
             }
         }
         if let Some(peer) = self.peers.get_mut(id) {
+            if peer.rails.len() < metadata.rails.len() {
+                peer.rails.clone_from(&metadata.rails); // some were opened later
+            }
             self.greeters -= usize::from(std::mem::take(&mut peer.is_greeter));
             peer.regions.extend(metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone()))));
         }

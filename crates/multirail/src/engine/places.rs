@@ -43,6 +43,17 @@ struct Rail {
 }
 
 impl Rail {
+    fn new(spec: &RailSpec) -> Self {
+        Self {
+            size: spec.operations.max(1),
+            used: 0,
+            strangers: 0,
+            waiting: VecDeque::new(),
+            answers: VecDeque::new(),
+            answers_first: false,
+        }
+    }
+
     /// The session that waits longest and may use a free place; the two lists take turns.
     fn next_waiting(&mut self) -> Option<SlotId> {
         let may_answer = self.takes_strangers();
@@ -59,15 +70,16 @@ impl Rail {
 
 impl Places {
     pub(super) fn new(rails: &[RailSpec]) -> Self {
-        let rail = |spec: &RailSpec| Rail {
-            size: spec.operations.max(1),
-            used: 0,
-            strangers: 0,
-            waiting: VecDeque::new(),
-            answers: VecDeque::new(),
-            answers_first: false,
-        };
-        Self { rails: rails.iter().map(rail).collect(), full: 0, refusing: 0 }
+        Self { rails: rails.iter().map(Rail::new).collect(), full: 0, refusing: 0 }
+    }
+
+    pub(super) fn add_rail(&mut self, spec: &RailSpec) {
+        self.rails.push(Rail::new(spec));
+    }
+
+    /// Whether nothing uses a rail.
+    pub(super) fn is_idle(&self, rail: usize) -> bool {
+        self.rails.get(rail).is_none_or(|rail| rail.used == 0)
     }
 
     /// A bit for each rail without a free place.

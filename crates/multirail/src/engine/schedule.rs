@@ -62,12 +62,17 @@ impl<G> Core<G> {
                 }
                 continue;
             };
+            if session.renews(transfer, &chunk, now) {
+                let command = self.control_command(id, now);
+                self.commands.extend(command);
+                continue;
+            }
             let choice = match session.keys_for(transfer, &chunk, now) {
                 Keys::Leased(leased) => choose(
                     transfer,
                     &chunk,
                     &session.paths,
-                    [leased, session.wide_keys(transfer, &chunk)],
+                    [leased, session.renewed_keys(transfer, &chunk), session.wide_keys(transfer, &chunk)],
                     &self.config,
                     |path| !self.stalled.is_shut(path) && self.places.share(path) > 0,
                     now,
@@ -295,7 +300,7 @@ fn choose<G>(
     transfer: &Transfer<G>,
     chunk: &Chunk,
     paths: &[Path],
-    [leased, wide]: [&[RegionKey]; 2],
+    [leased, renewed, wide]: [&[RegionKey]; 3],
     config: &Config,
     is_free: impl Fn(&Path) -> bool,
     now: Time,
@@ -306,13 +311,15 @@ fn choose<G>(
         let is_its = |key: &&RegionKey| usize::from(key.rail) == path.remote;
         let is_valid = |key: &&RegionKey| key.base.checked_add(region.len).is_some();
         let leased = leased.iter().find(is_its).filter(is_valid).map(|key| (*key, true));
-        let own = || region.keys.iter().find(is_its).or_else(|| wide.iter().find(is_its).filter(is_valid));
+        let later = || renewed.iter().chain(wide).find(is_its).filter(is_valid);
+        let own = || region.keys.iter().find(is_its).or_else(later);
         leased.or_else(|| own().map(|key| (*key, false)))
     };
     let near = transfer.plan.near(piece);
     // A path is near the remote memory if the owner gave its key without being asked for more.
+    let near_keys = region.keys.iter().chain(renewed);
     let is_own =
-        |path: &Path| wide.is_empty() || region.keys.iter().any(|key| usize::from(key.rail) == path.remote);
+        |path: &Path| wide.is_empty() || near_keys.clone().any(|key| usize::from(key.rail) == path.remote);
     let rank = |path: &Path| 2 * u8::from(is_own(path)) + u8::from(near >> path.rail & 1 == 1);
     let may = |at: usize| {
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);

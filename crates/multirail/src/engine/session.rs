@@ -10,6 +10,7 @@ use super::budget::{ENTRY, NUMBER};
 use super::farewell::SessionClose;
 use super::fence::{Fence, Lease};
 use super::inbox::{self, Inbox, Limits, Taken};
+use super::later::Later;
 use super::lost::{Expired, Lost};
 use super::path::Path;
 use super::transfer::Outcome;
@@ -156,6 +157,8 @@ pub(super) struct Session {
     pub(super) leases: HashMap<u64, Lease>,
     /// Keys of the peer's regions on rails beside those near them.
     pub(super) wide: HashMap<u64, Lease>,
+    /// What concerns rails that were opened later.
+    pub(super) later: Option<Box<Later>>,
     /// Our unanswered request to fence.
     pub(super) fence: Option<Box<Fence>>,
     /// Lost chunks that no request to fence names yet, oldest first.
@@ -222,6 +225,7 @@ impl Session {
             able_until: Time::ZERO,
             leases: HashMap::new(),
             wide: HashMap::new(),
+            later: None,
             fence: None,
             lost: VecDeque::new(),
             expired: Vec::new(),
@@ -318,7 +322,9 @@ impl Session {
 
     /// What the peer makes the session keep, in bytes.
     pub(super) fn kept(&self) -> usize {
-        self.inbox.kept() + self.unread + NUMBER * (self.acks.len() + self.asked.len() + self.widening.len())
+        let renewing = self.later.as_ref().map_or(0, |later| later.asked.len());
+        let numbers = self.acks.len() + self.asked.len() + self.widening.len() + renewing;
+        self.inbox.kept() + self.unread + NUMBER * numbers
     }
 
     /// Whether the session only answers the greeting of a stranger.
@@ -383,6 +389,9 @@ impl<G> Core<G> {
                     self.commands.push_back(Command::Lease { session: id, region });
                 } else if let Some(region) = session.widening.pop_first() {
                     self.commands.push_back(Command::Widen { session: id, region });
+                } else if let Some(region) = session.later.as_mut().and_then(|later| later.asked.pop_first())
+                {
+                    self.commands.push_back(Command::Renew { session: id, region });
                 }
                 if session.charge > 0 {
                     self.charge(id);
@@ -599,6 +608,18 @@ impl<G> Core<G> {
                 }
             }
             Body::Widened { region, keys } => self.widened(id, region, keys),
+            Body::Offer => session.outbox.push_back(Outgoing::new(Body::Accept, None)),
+            Body::Accept => self.accepted(id, now),
+            Body::Rails { first, closed, rails } => self.told_rails(id, first, closed, &rails, now),
+            Body::Renew(region) => {
+                let asked = &mut session.later.get_or_insert_default().asked;
+                if asked.len() < ASKED {
+                    asked.insert(region);
+                } else {
+                    self.counts.refused += 1;
+                }
+            }
+            Body::Renewed { region, keys } => self.renewed(id, region, keys),
             Body::Fence { serial, keys, notices } => self.asked_to_fence(id, serial, keys, &notices),
             Body::Fenced { serial, out } => self.fenced(id, serial, &out, now),
             Body::Release(notification) => {
@@ -632,6 +653,7 @@ impl<G> Core<G> {
         (session.inbox, session.unread) = (Inbox::default(), 0);
         (session.acks, session.asked) = (BTreeSet::new(), BTreeSet::new());
         session.widening = BTreeSet::new();
+        session.later = None;
         session.fence = None;
         (session.lost, session.expired) = (VecDeque::new(), Vec::new());
         (session.leases, session.wide) = (HashMap::new(), HashMap::new());

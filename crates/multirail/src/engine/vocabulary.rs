@@ -37,6 +37,10 @@ pub struct Config {
     /// otherwise transfers with a part on it fail with `FI_ETIMEDOUT`. The slowest rail must carry `largest_access` in
     /// this time. Default: 10 s.
     pub stall_timeout: Duration,
+    /// Time after which a rail that did not open, or whose device is gone, is opened again, and between further
+    /// attempts. For rails of `auto` and patterns that did not open at the start, and for all rails whose device is
+    /// reported as gone later. With 0 such rails stay closed. Default: 10 s.
+    pub reopen_interval: Duration,
     /// Maximum number of known peers. Default: 2^20.
     pub most_peers: usize,
     /// Maximum number of peers that are known by their greeting alone. Any process that knows the agent's incarnation
@@ -80,6 +84,7 @@ impl Default for Config {
             greeting_interval: Duration::from_millis(250),
             repeat_after: Duration::from_millis(500),
             stall_timeout: Duration::from_secs(10),
+            reopen_interval: Duration::from_secs(10),
             most_peers: 1 << 20,
             most_greeters: 1 << 16,
             most_regions: 1 << 18,
@@ -216,6 +221,8 @@ pub(super) enum Command {
     Lease { session: SlotId, region: u64 },
     /// Give a peer keys of our region on all rails.
     Widen { session: SlotId, region: u64 },
+    /// Give a peer keys of our region on the rails near it, with those that were opened later.
+    Renew { session: SlotId, region: u64 },
     /// Close keys that were leased to a peer, and answer it. `out` is a part of the answer.
     Close { session: SlotId, serial: u64, keys: Vec<LeasedKey>, out: Vec<u64> },
     /// Close all keys that were leased to the session with this tag.
@@ -236,6 +243,7 @@ impl Command {
             | Self::Fence { .. }
             | Self::Lease { .. }
             | Self::Widen { .. }
+            | Self::Renew { .. }
             | Self::Close { .. }
             | Self::EndLeases { .. } => None,
         }

@@ -76,7 +76,8 @@ impl<G> Core<G> {
     /// Carries out [`Command::Widen`](super::Command::Widen).
     pub(super) fn widen(&mut self, id: SlotId, region: u64, sink: &mut impl Sink<G>) {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_up()) else { return };
-        let keys = sink.widen(region);
+        let mut keys = sink.widen(region);
+        session.leave_out_later(&mut keys);
         session.outbox.push_back(Outgoing::new(Body::Widened { region, keys }, None));
         self.wake(id);
     }

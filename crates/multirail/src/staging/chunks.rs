@@ -32,7 +32,7 @@ fn one(
 ) -> engine::Plan<Guard> {
     let piece = engine::Piece { region: 0, local: at, remote_region: 0, remote: offset, len };
     let (regions, guard) = (vec![Arc::clone(remote)], vec![Arc::clone(local)]);
-    let near = if local.has_near() { vec![local.near()] } else { Vec::new() };
+    let near = if local.has_near() { vec![local.near_from_now_on()] } else { Vec::new() };
     engine::Plan { way, pieces: vec![piece], regions, near, incarnation, total: len, guard }
 }
 

@@ -3,7 +3,8 @@
 
 use super::blob::{put_keys, take_keys};
 use super::{
-    MAX_RAILS, Malformed, RailInfo, Reader, RegionKey, VERSION, put_name, put_rails, take_name, take_rails,
+    MAX_RAIL_NUMBERS, MAX_RAILS, Malformed, RailInfo, Reader, RegionKey, VERSION, put_name, put_rail,
+    put_rails, take_name, take_rail, take_rails,
 };
 
 /// Maximum length of a message, in bytes: the length of the receives that agents post.
@@ -39,6 +40,12 @@ mod kind {
     pub(super) const RELEASE: u8 = 15;
     pub(super) const WIDEN: u8 = 16;
     pub(super) const WIDENED: u8 = 17;
+    // Agents that do not know these kinds drop `OFFER`, and get none of the others.
+    pub(super) const OFFER: u8 = 18;
+    pub(super) const ACCEPT: u8 = 19;
+    pub(super) const RAILS: u8 = 20;
+    pub(super) const RENEW: u8 = 21;
+    pub(super) const RENEWED: u8 = 22;
 }
 
 /// The reason why an agent rejects a greeting.
@@ -126,6 +133,37 @@ pub enum Body {
         /// The keys.
         keys: Vec<RegionKey>,
     },
+    /// The sender has opened rails since its start. Asks whether the receiver takes [`Body::Rails`].
+    Offer,
+    /// Answers that it does.
+    Accept,
+    /// The sender's rails from this number on, and those that are gone. The number of a rail does not change.
+    Rails {
+        /// The number of the first of them: as many rails as the sender had at its start.
+        first: u8,
+        /// A bit for each rail whose device is gone.
+        closed: u64,
+        /// The rails: at most [`MAX_RAILS`].
+        rails: Vec<LaterRail>,
+    },
+    /// Asks for keys of this region on the rails near it, with those that were opened since its metadata was made.
+    Renew(u64),
+    /// Answers with the region's own keys, in ascending order of their rails.
+    Renewed {
+        /// The region's number.
+        region: u64,
+        /// The keys.
+        keys: Vec<RegionKey>,
+    },
+}
+
+/// A rail that was opened after its agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaterRail {
+    /// The number of the rail in whose place it was opened, if there was one: a lower one.
+    pub instead: Option<u8>,
+    /// Its description.
+    pub info: RailInfo,
 }
 
 /// A key of a region that is valid in one session only.
@@ -186,6 +224,11 @@ impl Message {
             Body::Release(_) => kind::RELEASE,
             Body::Widen(_) => kind::WIDEN,
             Body::Widened { .. } => kind::WIDENED,
+            Body::Offer => kind::OFFER,
+            Body::Accept => kind::ACCEPT,
+            Body::Rails { .. } => kind::RAILS,
+            Body::Renew(_) => kind::RENEW,
+            Body::Renewed { .. } => kind::RENEWED,
         };
         let mut out = Vec::with_capacity(64);
         out.extend_from_slice(&MAGIC);
@@ -202,12 +245,23 @@ impl Message {
                 out.extend_from_slice(&incarnation.to_le_bytes());
                 out.extend_from_slice(&tag.to_le_bytes());
             }
-            Body::Confirm | Body::Ready | Body::Goodbye | Body::Able => {}
+            Body::Confirm | Body::Ready | Body::Goodbye | Body::Able | Body::Offer | Body::Accept => {}
             Body::Reject(reason) => out.push(*reason as u8),
-            Body::Void(id) | Body::Lease(id) | Body::Release(id) | Body::Widen(id) => {
+            Body::Void(id) | Body::Lease(id) | Body::Release(id) | Body::Widen(id) | Body::Renew(id) => {
                 out.extend_from_slice(&id.to_le_bytes());
             }
-            Body::Leased { region, keys } | Body::Widened { region, keys } => {
+            Body::Rails { first, closed, rails } => {
+                out.push(*first);
+                out.extend_from_slice(&closed.to_le_bytes());
+                out.push(rails.len() as u8);
+                for rail in rails {
+                    out.push(rail.instead.unwrap_or(NO_RAIL));
+                    put_rail(&mut out, &rail.info);
+                }
+            }
+            Body::Leased { region, keys }
+            | Body::Widened { region, keys }
+            | Body::Renewed { region, keys } => {
                 out.extend_from_slice(&region.to_le_bytes());
                 put_keys(&mut out, keys);
             }
@@ -284,7 +338,9 @@ impl Message {
             kind::VOID => Body::Void(reader.u64()?),
             kind::ABLE => Body::Able,
             kind::LEASE => Body::Lease(reader.u64()?),
-            kind::LEASED => Body::Leased { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAILS)? },
+            kind::LEASED => {
+                Body::Leased { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAIL_NUMBERS)? }
+            }
             kind::FENCE => {
                 let (serial, count) = (reader.u64()?, usize::from(reader.u16()?));
                 if count > FENCED_KEYS {
@@ -301,12 +357,45 @@ impl Message {
             kind::RELEASE => Body::Release(reader.u64()?),
             kind::WIDEN => Body::Widen(reader.u64()?),
             kind::WIDENED => {
-                Body::Widened { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAILS)? }
+                Body::Widened { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAIL_NUMBERS)? }
+            }
+            kind::OFFER => Body::Offer,
+            kind::ACCEPT => Body::Accept,
+            kind::RAILS => {
+                let (first, closed, count) = (reader.u8()?, reader.u64()?, reader.u8()?);
+                let numbers = first..first.saturating_add(count);
+                if usize::from(count) > MAX_RAILS
+                    || usize::from(first) + usize::from(count) > MAX_RAIL_NUMBERS
+                {
+                    return Err(Malformed::Field("numbers of rails"));
+                }
+                if u32::from(numbers.end) < u64::BITS && closed >> numbers.end != 0 {
+                    return Err(Malformed::Field("closed rails"));
+                }
+                let rails = numbers.map(|number| LaterRail::parse(&mut reader, number));
+                Body::Rails { first, closed, rails: rails.collect::<Result<_, Malformed>>()? }
+            }
+            kind::RENEW => Body::Renew(reader.u64()?),
+            kind::RENEWED => {
+                Body::Renewed { region: reader.u64()?, keys: take_keys(&mut reader, MAX_RAIL_NUMBERS)? }
             }
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;
         Ok(Self { to, body })
+    }
+}
+
+/// Stands for the number of a rail where there is none.
+const NO_RAIL: u8 = u8::MAX;
+
+impl LaterRail {
+    fn parse(reader: &mut Reader<'_>, number: u8) -> Result<Self, Malformed> {
+        let instead = Some(reader.u8()?).filter(|&instead| instead != NO_RAIL);
+        if instead.is_some_and(|instead| instead >= number) {
+            return Err(Malformed::Field("replaced rail"));
+        }
+        Ok(Self { instead, info: take_rail(reader)? })
     }
 }
 
@@ -354,6 +443,16 @@ mod tests {
     pub(crate) fn bodies() -> impl Strategy<Value = Body> {
         let rail = ("[a-z]{1,8}", any::<u32>(), vec(any::<u8>(), 1..=super::super::MAX_ADDRESS_LEN))
             .prop_map(|(provider, format, address)| RailInfo { provider, format, address });
+        let later = (any::<bool>(), rail.clone());
+        let rails =
+            (1..=20_u8, any::<u64>(), vec(later, 0..=MAX_RAILS)).prop_map(|(first, closed, rails)| {
+                let closed = closed & !(u64::MAX << (usize::from(first) + rails.len()));
+                let later = |(nth, (replaces, info)): (usize, (bool, RailInfo))| LaterRail {
+                    instead: replaces.then_some(nth as u8),
+                    info,
+                };
+                Body::Rails { first, closed, rails: rails.into_iter().enumerate().map(later).collect() }
+            });
         let hello = ("[a-z0-9-]{1,40}", any::<u64>(), any::<u64>(), vec(rail, 1..=8))
             .prop_map(|(name, incarnation, tag, rails)| Body::Hello { name, incarnation, tag, rails });
         let fragment = (any::<u64>(), any::<u32>(), any::<u16>(), 0..30_000_u32, 0..4_u32).prop_map(
@@ -366,6 +465,13 @@ mod tests {
         );
         prop_oneof![
             hello,
+            rails,
+            Just(Body::Offer),
+            Just(Body::Accept),
+            any::<u64>().prop_map(Body::Renew),
+            (any::<u64>(), any::<u64>(), 0..MAX_RAIL_NUMBERS as u8).prop_map(|(region, key, rail)| {
+                Body::Renewed { region, keys: vec![RegionKey { rail, key, base: 0 }] }
+            }),
             (any::<u64>(), any::<u64>()).prop_map(|(incarnation, tag)| Body::Welcome { incarnation, tag }),
             Just(Body::Confirm),
             Just(Body::Ready),
@@ -376,11 +482,13 @@ mod tests {
             any::<u64>().prop_map(Body::Void),
             Just(Body::Able),
             any::<u64>().prop_map(Body::Lease),
-            (any::<u64>(), vec((any::<u64>(), any::<u64>()), 0..=MAX_RAILS)).prop_map(|(region, keys)| {
-                let keys = keys.into_iter().enumerate();
-                let keys = keys.map(|(rail, (key, base))| RegionKey { rail: rail as u8, key, base });
-                Body::Leased { region, keys: keys.collect() }
-            }),
+            (any::<u64>(), vec((any::<u64>(), any::<u64>()), 0..=MAX_RAIL_NUMBERS)).prop_map(
+                |(region, keys)| {
+                    let keys = keys.into_iter().enumerate();
+                    let keys = keys.map(|(rail, (key, base))| RegionKey { rail: rail as u8, key, base });
+                    Body::Leased { region, keys: keys.collect() }
+                }
+            ),
             any::<u64>().prop_map(Body::Widen),
             (any::<u64>(), any::<u64>(), 0..MAX_RAILS as u8).prop_map(|(region, key, rail)| {
                 Body::Widened { region, keys: vec![RegionKey { rail, key, base: 0 }] }
@@ -430,6 +538,24 @@ mod tests {
         let body =
             Body::Hello { name: "n".repeat(super::super::MAX_NAME_LEN), incarnation: 1, tag: 2, rails };
         assert!(Message { to: 3, body }.encode().len() <= MESSAGE);
+    }
+
+    #[test]
+    fn numbers_of_rails_beyond_the_most_are_refused() {
+        let info = RailInfo { provider: "p".into(), format: 0, address: vec![1] };
+        let of = |first, closed, instead, count| {
+            let rails = vec![LaterRail { instead, info: info.clone() }; count];
+            let body = Body::Rails { first, closed, rails };
+            Message::parse(&Message { to: 3, body }.encode())
+        };
+        let most = MAX_RAIL_NUMBERS - MAX_RAILS;
+        assert!(of(most as u8, 0, None, MAX_RAILS).is_ok());
+        assert_eq!(of(most as u8 + 1, 0, None, MAX_RAILS), Err(Malformed::Field("numbers of rails")));
+        assert_eq!(of(1, 0, None, MAX_RAILS + 1), Err(Malformed::Field("numbers of rails")));
+        assert_eq!(of(255, 0, None, 1), Err(Malformed::Field("numbers of rails")));
+        assert!(of(3, 0b1111, Some(2), 1).is_ok());
+        assert_eq!(of(3, 0b10000, None, 1), Err(Malformed::Field("closed rails")));
+        assert_eq!(of(3, 0, Some(3), 1), Err(Malformed::Field("replaced rail")));
     }
 
     #[test]

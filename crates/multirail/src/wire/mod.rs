@@ -21,6 +21,9 @@ pub const VERSION: u8 = 2;
 pub const MAX_NAME_LEN: usize = 255;
 /// Maximum rails of an agent. Their addresses fit into one message.
 pub const MAX_RAILS: usize = 32;
+/// Maximum number of rails that an agent has in its life, open at the same time or not: a rail that is opened again has
+/// a number of its own. A set of rails and their number fit into 64 bits.
+pub const MAX_RAIL_NUMBERS: usize = 56;
 /// Maximum length of a provider's name, in bytes.
 pub const MAX_PROVIDER_LEN: usize = 64;
 /// Maximum length of a rail's address, in bytes.
@@ -107,12 +110,14 @@ fn take_name(reader: &mut Reader<'_>) -> Result<String, Malformed> {
 
 fn put_rails(out: &mut Vec<u8>, rails: &[RailInfo]) {
     out.push(rails.len() as u8);
-    for rail in rails {
-        put_name(out, &rail.provider);
-        out.extend_from_slice(&rail.format.to_le_bytes());
-        out.push(rail.address.len() as u8);
-        out.extend_from_slice(&rail.address);
-    }
+    rails.iter().for_each(|rail| put_rail(out, rail));
+}
+
+fn put_rail(out: &mut Vec<u8>, rail: &RailInfo) {
+    put_name(out, &rail.provider);
+    out.extend_from_slice(&rail.format.to_le_bytes());
+    out.push(rail.address.len() as u8);
+    out.extend_from_slice(&rail.address);
 }
 
 fn take_rails(reader: &mut Reader<'_>) -> Result<Vec<RailInfo>, Malformed> {
@@ -120,16 +125,16 @@ fn take_rails(reader: &mut Reader<'_>) -> Result<Vec<RailInfo>, Malformed> {
     if count == 0 || count > MAX_RAILS {
         return Err(Malformed::Field("rails"));
     }
-    let mut rails = Vec::new();
-    for _ in 0..count {
-        let (provider, format, len) = (take_name(reader)?, reader.u32()?, usize::from(reader.u8()?));
-        if provider.len() > MAX_PROVIDER_LEN {
-            return Err(Malformed::Field("provider"));
-        }
-        if len == 0 || len > MAX_ADDRESS_LEN {
-            return Err(Malformed::Field("address"));
-        }
-        rails.push(RailInfo { provider, format, address: reader.bytes(len)?.to_vec() });
+    (0..count).map(|_| take_rail(reader)).collect()
+}
+
+fn take_rail(reader: &mut Reader<'_>) -> Result<RailInfo, Malformed> {
+    let (provider, format, len) = (take_name(reader)?, reader.u32()?, usize::from(reader.u8()?));
+    if provider.len() > MAX_PROVIDER_LEN {
+        return Err(Malformed::Field("provider"));
     }
-    Ok(rails)
+    if len == 0 || len > MAX_ADDRESS_LEN {
+        return Err(Malformed::Field("address"));
+    }
+    Ok(RailInfo { provider, format, address: reader.bytes(len)?.to_vec() })
 }

@@ -18,6 +18,7 @@ mod mute;
 mod peers;
 mod prepared;
 mod processes;
+mod returning;
 mod sessions;
 mod sharing;
 mod silent;

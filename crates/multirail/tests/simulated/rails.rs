@@ -72,6 +72,8 @@ pub struct Rails<'a> {
     pub leases: &'a mut Leases,
     pub next_key: &'a mut u64,
     pub life: u64,
+    /// The rails whose devices are gone, a bit each.
+    pub lost: u64,
     /// The rails on which peers get keys of the agent's memory, a bit each.
     pub keyed: &'a mut u64,
 }
@@ -92,6 +94,9 @@ impl Sink<()> for Rails<'_> {
             (piece.local..piece.local + piece.len).contains(&access.local) && access.len <= piece.len
         };
         assert!(plan.pieces.iter().any(is_its), "an access is a part of its plan");
+        if self.lost >> access.rail & 1 == 1 {
+            return Err(Refused::Failed(Errno::ENODEV));
+        }
         self.refusal()?;
         self.taken.push(Taken::Access(*access));
         self.in_flight.insert(access.op);
@@ -99,6 +104,9 @@ impl Sink<()> for Rails<'_> {
     }
 
     fn send(&mut self, op: OpId, rail: usize, addr: u64, bytes: Vec<u8>) -> Result<(), (Refused, Vec<u8>)> {
+        if self.lost >> rail & 1 == 1 {
+            return Err((Refused::Failed(Errno::ENODEV), bytes));
+        }
         match self.refusal() {
             Ok(()) => self.taken.push(Taken::Send { op, rail, addr, bytes }),
             Err(refused) => return Err((refused, bytes)),
@@ -137,7 +145,13 @@ impl Sink<()> for Rails<'_> {
             RegionKey { rail, key, base: BASE }
         };
         let keyed = *self.keyed;
-        (0..super::world::RAILS as u8).filter(|rail| keyed >> rail & 1 == 1).map(key).collect()
+        (0..super::world::NUMBERS as u8).filter(|rail| keyed >> rail & 1 == 1).map(key).collect()
+    }
+
+    fn renew(&mut self, _: u64) -> Vec<RegionKey> {
+        let (keyed, life) = (*self.keyed, self.life);
+        let rails = (0..super::world::NUMBERS as u8).filter(|rail| keyed >> rail & 1 == 1);
+        rails.map(|rail| RegionKey { rail, key: life, base: BASE }).collect()
     }
 
     fn widen(&mut self, _: u64) -> Vec<RegionKey> {

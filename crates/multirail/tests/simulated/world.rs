@@ -14,11 +14,15 @@ use super::rails::{BASE, Leases, Rails, Taken, Trouble};
 
 pub const AGENTS: usize = 3;
 pub const RAILS: usize = 3;
+/// Rails of an agent with those that are opened later.
+pub const NUMBERS: usize = 5;
 /// Bytes that belong to one transfer, at both ends.
 pub const SLOT: usize = 40_000;
 pub const SLOTS: usize = 48;
 /// The first kind of message that older versions do not know.
 const ABLE: u8 = 10;
+/// The question whether an agent takes later rails.
+const OFFER: u8 = 18;
 /// Time that a rail takes to abandon an operation.
 pub const SILENCE: Duration = Duration::from_millis(900);
 
@@ -85,7 +89,9 @@ pub struct Agent {
     /// The memory that peers access.
     pub shared: Vec<u8>,
     /// Lengths of the accesses that its rails took, by rail.
-    pub accesses: [Vec<u64>; RAILS],
+    pub accesses: [Vec<u64>; NUMBERS],
+    /// Rails whose devices are gone, a bit each.
+    pub lost: u64,
     pub in_flight: HashSet<OpId>,
     pub leases: Leases,
     pub next_key: u64,
@@ -130,6 +136,8 @@ pub struct World {
     /// Whether the memory of a transfer was changed since: its target.
     pub scribbled: Vec<bool>,
     pub trouble: Trouble,
+    /// Messages about later rails, beyond the question, to agents of older versions.
+    pub late_kinds: usize,
     /// The only rail with late writes; `None` for all.
     pub late_rail: Option<usize>,
 }
@@ -142,8 +150,8 @@ pub fn byte(slot: usize, at: usize) -> u8 {
     (slot * 37 + at * 11 + at / 256 + 1) as u8
 }
 
-pub fn agent(index: usize, life: u32) -> Agent {
-    let rails = (0..RAILS).map(|rail| RailSpec {
+fn spec(index: usize, life: u32, rail: usize) -> RailSpec {
+    RailSpec {
         info: RailInfo {
             provider: "sim".into(),
             format: 0,
@@ -153,7 +161,16 @@ pub fn agent(index: usize, life: u32) -> Agent {
         wide_data: true,
         severs: false,
         operations: 1024,
-    });
+    }
+}
+
+pub fn agent(index: usize, life: u32) -> Agent {
+    agent_with(index, life, RAILS)
+}
+
+/// An agent of which this many rails have opened.
+fn agent_with(index: usize, life: u32, opened: usize) -> Agent {
+    let rails = (0..opened).map(|rail| spec(index, life, rail));
     let mut random = Random((index as u64) << 32 | u64::from(life) | 0x5EED_0000);
     let config = Config {
         striping_threshold: 8192,
@@ -171,6 +188,7 @@ pub fn agent(index: usize, life: u32) -> Agent {
         local,
         shared: vec![0; SLOT * SLOTS],
         accesses: Default::default(),
+        lost: 0,
         in_flight: HashSet::new(),
         leases: Leases::new(),
         next_key: u64::from(life) << 32,
@@ -183,7 +201,12 @@ pub fn agent(index: usize, life: u32) -> Agent {
 
 impl World {
     pub fn new(seed: u64, trouble: Trouble) -> Self {
-        let agents = (0..AGENTS).map(|index| agent(index, 1)).collect();
+        Self::with(seed, trouble, RAILS)
+    }
+
+    /// Agents of which this many rails have opened.
+    pub fn with(seed: u64, trouble: Trouble, opened: usize) -> Self {
+        let agents = (0..AGENTS).map(|index| agent_with(index, 1, opened)).collect();
         let mut world = Self {
             now: Duration::ZERO,
             agents,
@@ -197,6 +220,7 @@ impl World {
             scribbles: false,
             scribbled: vec![false; SLOTS],
             trouble,
+            late_kinds: 0,
             late_rail: None,
         };
         for index in 0..AGENTS {
@@ -209,7 +233,8 @@ impl World {
     pub fn publish(&mut self, index: usize) {
         let life = self.agents[index].life;
         let keyed = self.agents[index].keyed;
-        let keys = (0..RAILS).filter(|rail| keyed >> rail & 1 == 1);
+        let opened = self.agents[index].core.metadata(Vec::new()).rails.len();
+        let keys = (0..opened).filter(|rail| keyed >> rail & 1 == 1);
         let keys = keys.map(|rail| RegionKey { rail: rail as u8, key: u64::from(life), base: BASE });
         let region = RegionInfo {
             id: 1,
@@ -236,6 +261,40 @@ impl World {
             }
         }
         self.publish(index);
+    }
+
+    /// A rail of an agent is opened, in the place of this one.
+    pub fn open_rail(&mut self, index: usize, instead: Option<usize>) -> usize {
+        let agent = &mut self.agents[index];
+        let number = agent.core.metadata(Vec::new()).rails.len();
+        let added = agent.core.add_rail(spec(index, agent.life, number), instead, self.now);
+        assert_eq!(added, Some(number));
+        number
+    }
+
+    /// The device of an agent's rail is gone: what is under way on it ends with an error.
+    pub fn lose_rail(&mut self, index: usize, rail: usize) {
+        self.agents[index].lost |= 1 << rail;
+        self.agents[index].core.lose_rail(rail, self.now);
+        let is_its = |happening: &Happening| match happening {
+            Happening::Access { from, access, .. } => (*from, access.rail) == (index, rail),
+            Happening::Message { from, rail: of, .. } | Happening::Answer { from, rail: of, .. } => {
+                (*from, *of) == (index, rail)
+            }
+            _ => false,
+        };
+        let its: Vec<u64> =
+            self.happenings.iter().filter(|(_, it)| is_its(it)).map(|(&serial, _)| serial).collect();
+        for serial in its {
+            let happening = self.happenings.get_mut(&serial).unwrap();
+            let (life, op) = match *happening {
+                Happening::Access { life, access, .. } => (life, access.op),
+                Happening::Message { life, op, .. } | Happening::Answer { life, op, .. } => (life, op),
+                _ => continue,
+            };
+            self.agents[index].in_flight.remove(&op);
+            *happening = Happening::Ended { at: index, life, op, result: Err(Errno::ENODEV) };
+        }
     }
 
     pub fn schedule(&mut self, after: Duration, happening: Happening) {
@@ -265,7 +324,8 @@ impl World {
     pub fn target(&self, from: usize, rail: usize, addr: u64) -> Option<usize> {
         let (to, life) = ((addr >> 48) as usize, (addr >> 16) as u32);
         let is_cut = self.cut(from, rail, addr).is_some_and(|(_, cut)| cut != Cut::Unanswered);
-        (self.agents[to].life == life && !is_cut).then_some(to)
+        let is_lost = self.agents[to].lost >> (addr & 0xFF) & 1 == 1;
+        (self.agents[to].life == life && !is_cut && !is_lost).then_some(to)
     }
 
     /// Until when the rail to an address is cut, and how.
@@ -295,6 +355,7 @@ impl World {
                 leases: &mut agent.leases,
                 next_key: &mut agent.next_key,
                 life: u64::from(agent.life),
+                lost: agent.lost,
                 keyed: &mut agent.keyed,
             };
             while agent.core.perform(self.now, &mut rails) {}
@@ -354,6 +415,7 @@ impl World {
                 }
                 let target = self.target(from, rail, addr);
                 if let Some(to) = target {
+                    self.late_kinds += usize::from(self.agents[to].is_old && bytes[3] > OFFER);
                     let is_new = bytes[3] >= ABLE && (self.agents[to].is_old || self.agents[from].is_old);
                     if !is_new {
                         self.agents[to].core.message(&bytes, self.now);
@@ -404,7 +466,7 @@ impl World {
         let is_keyed = self.agents[to].keyed >> (access.addr & 0xFF) & 1 == 1;
         let is_own = access.key == u64::from(self.agents[to].life) && is_keyed;
         let leased = self.agents[to].leases.get(&access.key);
-        is_own || leased.is_some_and(|key| key.2 as usize == access.rail)
+        is_own || leased.is_some_and(|key| u64::from(key.2) == access.addr & 0xFF)
     }
 
     pub fn execute(&mut self, from: usize, to: usize, access: &Access) {

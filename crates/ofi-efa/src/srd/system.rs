@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use ibv::{
     AddressHandle, AsyncEvent, AsyncEvents, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue,
@@ -22,15 +23,28 @@ use super::{
 /// off and resends.
 const RNR_RETRY: u8 = 3;
 
-/// All EFA devices, or what is missing.
-pub fn all() -> Result<&'static [Arc<dyn Device>], String> {
-    static ALL: OnceLock<Result<Vec<Arc<dyn Device>>, String>> = OnceLock::new();
+/// The devices as they were opened last.
+static ALL: OnceLock<Result<Mutex<Vec<Arc<System>>>, String>> = OnceLock::new();
+
+/// All EFA devices, or what is missing. A device that was lost is opened again; until that is possible, it stays the
+/// lost one.
+pub fn all() -> Result<Vec<Arc<dyn Device>>, String> {
     let found = ALL.get_or_init(|| {
         let contexts = ibv::efa_contexts().map_err(|error| error.to_string())?;
         let opened: Result<Vec<_>> = contexts.iter().map(|&context| System::open(context)).collect();
-        opened.map_err(|error| error.to_string())
+        opened.map(Mutex::new).map_err(|error| error.to_string())
     });
-    found.as_ref().map(Vec::as_slice).map_err(Clone::clone)
+    let mut devices = found.as_ref().map_err(Clone::clone)?.lock().unwrap_or_else(PoisonError::into_inner);
+    for device in devices.iter_mut().filter(|device| device.is_lost.load(Ordering::Relaxed)) {
+        let again = ibv::open_efa(&device.name).map_err(|error| failed(&error)).and_then(System::open);
+        match again {
+            Ok(again) => *device = again,
+            Err(error) => {
+                tracing::debug!(target: "ofi::efa::domain", device = device.name, %error, "a lost device stays lost");
+            }
+        }
+    }
+    Ok(devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect())
 }
 
 fn failed(error: &ibv::Error) -> Error {
@@ -46,10 +60,12 @@ struct System {
     rnr_retry: Option<u8>,
     attached: Arc<Attached>,
     handles: Arc<Handles<AddressHandle>>,
+    /// A queue pair was told that the device is gone.
+    is_lost: Arc<AtomicBool>,
 }
 
 impl System {
-    fn open(context: Context) -> Result<Arc<dyn Device>> {
+    fn open(context: Context) -> Result<Arc<Self>> {
         let failed = |error: ibv::Error| failed(&error);
         let info = context.efa().map_err(failed)?;
         let port = context.port(1).map_err(failed)?;
@@ -73,8 +89,8 @@ impl System {
         };
         let pd = ProtectionDomain::new(context).map_err(failed)?;
         let rnr_retry = info.rnr_retry.then_some(RNR_RETRY);
-        let (attached, handles) = (Arc::default(), Arc::default());
-        Ok(Arc::new(Self { name: context.name(), pd, gid, limits, rnr_retry, attached, handles }))
+        let (attached, handles, is_lost) = (Arc::default(), Arc::default(), Arc::default());
+        Ok(Arc::new(Self { name: context.name(), pd, gid, limits, rnr_retry, attached, handles, is_lost }))
     }
 }
 
@@ -197,6 +213,7 @@ unsafe impl Device for System {
             qkey,
             events: AsyncEvents::new(context).map_err(failed)?,
             handles: Peers::new(&self.attached, &self.handles),
+            device_is_lost: Arc::clone(&self.is_lost),
         }))
     }
 }
@@ -224,6 +241,7 @@ struct Queue {
     qkey: u32,
     events: AsyncEvents,
     handles: Peers,
+    device_is_lost: Arc<AtomicBool>,
 }
 
 /// The remote devices of a queue pair.
@@ -321,7 +339,9 @@ unsafe impl QueuePair for Queue {
     fn is_lost(&mut self) -> bool {
         while let Ok(Some(event)) = self.events.next() {
             tracing::info!(target: "ofi::efa::ep_ctrl", ?event, "a device reports an event");
-            if event == AsyncEvent::DeviceFatal || event.failed_pair() == Some(self.qp.number()) {
+            let is_device = event == AsyncEvent::DeviceFatal;
+            self.device_is_lost.fetch_or(is_device, Ordering::Relaxed);
+            if is_device || event.failed_pair() == Some(self.qp.number()) {
                 return true;
             }
         }

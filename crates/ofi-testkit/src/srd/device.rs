@@ -111,6 +111,9 @@ unsafe impl Device for Handle {
         if sends > self.limits().sends_of(inline) || inline > INLINE_LONG {
             return Err(Error::new(Errno::EINVAL));
         }
+        if self.0.dead.load(Ordering::Relaxed) {
+            return Err(Error::new(Errno::ENODEV));
+        }
         let event = sys::eventfd()?;
         let fd = event.as_raw_fd();
         let mut inner = self.0.lock();

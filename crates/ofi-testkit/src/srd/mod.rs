@@ -457,10 +457,21 @@ impl SimulatedDevice {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// Makes the device lost: nothing moves any more, and nothing completes.
+    /// Makes the device lost: nothing moves any more, nothing completes, and no queue pair is opened.
     pub fn die(&self) {
         self.dead.store(true, Ordering::Relaxed);
         self.hold(true);
+    }
+
+    /// Makes a lost device work again, for queue pairs that are opened from now on. What it had under way is gone.
+    pub fn revive(&self) {
+        let mut inner = self.lock();
+        inner.flying.clear();
+        inner.late.clear();
+        inner.queues.values_mut().for_each(|queue| queue.stopped = true);
+        drop(inner);
+        self.dead.store(false, Ordering::Relaxed);
+        self.hold(false);
     }
 
     /// Takes the notifications away.
