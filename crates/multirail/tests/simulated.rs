@@ -7,6 +7,8 @@
 
 #[path = "simulated/rails.rs"]
 mod rails;
+#[path = "simulated/shares.rs"]
+mod shares;
 #[path = "simulated/traffic.rs"]
 mod traffic;
 #[path = "simulated/world.rs"]
@@ -19,6 +21,7 @@ use ofi::Errno;
 use proptest::prelude::*;
 
 use rails::{NONE, Trouble};
+use shares::{Bottleneck, Link, Pair};
 use world::{AGENTS, Cut, RAILS, SLOTS, World};
 
 fn live(seed: u64, trouble: Trouble) -> World {
@@ -399,5 +402,71 @@ proptest! {
         // What a peer has counted and acknowledged is in place.
         prop_assert!(failed > 0 || cut == Cut::Unanswered);
         prop_assert_eq!(world.agents[0].core.counts().moved, 0);
+    }
+}
+
+/// Writes that follow each other closely, and single ones.
+const DEPTHS: [usize; 2] = [16, 1];
+
+fn equal_links(told: Option<f64>) -> Vec<Link> {
+    vec![Link { provider: "sim", speed: 1e9, told }; 4]
+}
+
+/// Paths of equal rails carry a quarter of the bytes each, whatever they have been given before: what is measured of
+/// such a path is what it was given.
+#[test]
+fn equal_rails_have_equal_shares() {
+    for seed in 1..=3 {
+        for bottleneck in [Bottleneck::Links, Bottleneck::Host] {
+            for (told, depth) in
+                [None, Some(12.5e9)].into_iter().flat_map(|told| DEPTHS.map(|depth| (told, depth)))
+            {
+                let mut pair = Pair::new(seed, &equal_links(told), bottleneck);
+                pair.write(4, depth);
+                for round in 0..2 {
+                    let (moved, _) = pair.write(100, depth);
+                    let quarter = moved.iter().sum::<u64>() as f64 / 4.0;
+                    let shares: Vec<f64> = moved.iter().map(|&bytes| bytes as f64 / quarter).collect();
+                    assert!(
+                        shares.iter().all(|share| (0.95..=1.05).contains(share)),
+                        "{shares:.3?} in round {round} of {seed}, {bottleneck:?}, {told:?}, {depth} at a time"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A rail of half the speed of its equals has the share that it carries, and delays the others by little.
+#[test]
+fn a_slower_rail_among_equals_has_a_lesser_share() {
+    for seed in 1..=3 {
+        let mut links = equal_links(None);
+        links[2].speed /= 2.0;
+        let mut pair = Pair::new(seed, &links, Bottleneck::Links);
+        pair.write(20, 16);
+        let (moved, took) = pair.write(100, 16);
+        let all: u64 = moved.iter().sum();
+        let share = moved[2] as f64 / all as f64;
+        assert!((0.10..=0.18).contains(&share), "{share:.3} of {seed}, not a seventh: {moved:?}");
+        let rate = all as f64 / took.as_secs_f64();
+        assert!(rate > 0.75 * 3.5e9, "{rate:.3e} bytes per second of {seed}, in {took:?}");
+    }
+}
+
+/// Rails of different providers have the shares that they are measured to carry.
+#[test]
+fn rails_of_two_providers_are_weighted_by_what_they_carry() {
+    for seed in 1..=3 {
+        let link = |provider, speed| Link { provider, speed, told: None };
+        let links = [link("fast", 3e9), link("fast", 3e9), link("slow", 0.5e9)];
+        let mut pair = Pair::new(seed, &links, Bottleneck::Links);
+        pair.write(20, 16);
+        let (moved, took) = pair.write(100, 16);
+        let all: u64 = moved.iter().sum();
+        let share = moved[2] as f64 / all as f64;
+        assert!((0.04..=0.11).contains(&share), "{share:.3} of {seed}, not a thirteenth: {moved:?}");
+        let rate = all as f64 / took.as_secs_f64();
+        assert!(rate > 0.75 * 6.5e9, "{rate:.3e} bytes per second of {seed}, in {took:?}");
     }
 }

@@ -6,7 +6,7 @@ use ofi_core::slots::SlotId;
 use super::latency::{CLASSES, class};
 use super::session::{self, State};
 use super::transfer::{Chunk, Fate};
-use super::{Audience, Core, Named, OpId, PathId, PeerId, PostedRun, Time};
+use super::{Audience, Core, Named, OpId, PathId, PeerId, PostedRun, Time, path};
 
 /// Accesses of one row that completed successfully at the same time, and are accounted for together. `len` is the
 /// length of one of them; the others have the same length class.
@@ -129,10 +129,14 @@ impl<G> Core<G> {
         let session_id = transfer.session;
         let Some(session) = self.sessions.get_mut(session_id) else { return };
         session.operations -= count as usize;
-        let path = &mut session.paths[path as usize];
+        let index = path as usize;
+        let path = &mut session.paths[index];
         let since = since.min(nanos(now));
-        path.ended(len, bytes, count, since, now);
+        let is_measured = path.ended(len, bytes, count, since, now);
         let rail = path.rail;
+        if is_measured && session.paths.len() > 1 {
+            path::level(&mut session.paths, index, now);
+        }
         self.latencies[rail].add(len, count, nanos(now) - since);
         transfer.landed(bytes, count);
         let is_awaited = self.places.give_back(rail, count);
@@ -217,7 +221,11 @@ impl<G> Core<G> {
             session.operations -= 1;
             session.paths[path].messages -= 1;
             match result {
-                Ok(()) => session.paths[path].ended(0, 0, 1, nanos(now), now),
+                Ok(()) => {
+                    if session.paths[path].ended(0, 0, 1, nanos(now), now) {
+                        path::level(&mut session.paths, path, now);
+                    }
+                }
                 Err(_) => session.paths[path].failed(0, true, now),
             }
             session.paths[path].is_refused = result == Err(Errno::ECONNREFUSED);

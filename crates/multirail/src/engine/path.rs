@@ -3,13 +3,19 @@
 //! The cost of moving `len` bytes is `latency + (in flight + len) / bandwidth`. Both numbers are measured as operations
 //! end, so a slow rail gets as much as it can carry. The engine does not wait for a rail that has stopped without an
 //! error: the longer no operation ends on it, the later its expected completion.
+//!
+//! What is measured of a path depends on what it was given: where the host or its memory bounds all rails together, a
+//! path that is given less looks slower, and would be given less again. So paths of one *kind* (provider, address
+//! format and speed of the link) count as equally fast, unless one is measured to be much slower than the fastest of
+//! them; and of those that count as equal, the one that was given fewer bytes is preferred ([`level`]).
 
 use std::time::Duration;
 
 use ofi::Errno;
 
-use super::Time;
 use super::operations::is_path_fault;
+use super::{RailSpec, Time};
+use crate::wire::RailInfo;
 
 /// Bandwidth assumed before any measurement, in bytes per second, if the NIC reports none.
 const BANDWIDTH: f64 = 1e9;
@@ -19,6 +25,16 @@ const LATENCY: f64 = 20e-6;
 const NEWEST: f64 = 0.25;
 /// Bytes and time that make a measurement of bandwidth.
 const MEASURED: (u64, Duration) = (64 << 10, Duration::from_micros(20));
+/// A path counts as equal to the fastest of its kind if it is measured to be slower by less than this factor. A slower
+/// one counts as faster than measured by the factor, so that one which is slow because it was given little gets more.
+const EQUAL: f64 = 1.5;
+/// Minimum and maximum number of bytes by which a path that was given more than its equals may be given less at a time:
+/// half the length of a chunk, within these bounds.
+const REPAID: (u64, u64) = (64 << 10, 4 << 20);
+/// Maximum number of bytes given to a path beyond its equals that are remembered.
+const OWED: u64 = 64 << 20;
+/// Time for which a path without operations is compared with its equals.
+const COMPARED: Duration = Duration::from_millis(100);
 /// Initial and maximum time for which a failed path rests.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
@@ -47,8 +63,17 @@ pub(super) struct Path {
     /// Start of the measurement of `gathered` bytes: bytes that end together are one measurement.
     since: Time,
     gathered: u64,
+    /// The measured bandwidth.
     bandwidth: f64,
+    /// The bandwidth that the path counts with.
+    rate: f64,
     latency: f64,
+    /// Paths with the same number are expected to be equally fast.
+    kind: u32,
+    /// The path counts as equal to others of its kind.
+    is_equal: bool,
+    /// Bytes that it was given beyond the one of its equals that was given least.
+    ahead: u64,
     /// Bytes of successful operations.
     pub(super) moved: u64,
     /// Operations that failed.
@@ -71,6 +96,7 @@ pub(super) struct Path {
 
 impl Path {
     pub(super) fn new(rail: usize, remote: usize, bandwidth: Option<f64>) -> Self {
+        let bandwidth = bandwidth.filter(|&rate| rate > 0.0).unwrap_or(BANDWIDTH);
         Self {
             rail,
             remote,
@@ -84,8 +110,12 @@ impl Path {
             progress: Time::ZERO,
             since: Time::ZERO,
             gathered: 0,
-            bandwidth: bandwidth.filter(|&rate| rate > 0.0).unwrap_or(BANDWIDTH),
+            bandwidth,
+            rate: bandwidth,
             latency: LATENCY,
+            kind: 0,
+            is_equal: false,
+            ahead: 0,
             moved: 0,
             failures: 0,
             watched: false,
@@ -120,14 +150,15 @@ impl Path {
         self.posted(1, 0, now);
     }
 
-    /// Bytes per second.
+    /// Measured bytes per second.
     pub(super) fn bandwidth(&self) -> f64 {
         self.bandwidth
     }
 
     /// Seconds until `len` more bytes have been moved.
     pub(super) fn finish(&self, len: u64, now: Time) -> f64 {
-        let modelled = self.latency + (self.in_flight + len) as f64 / self.bandwidth;
+        let repaid = self.ahead.min((len / 2).clamp(REPAID.0, REPAID.1));
+        let modelled = self.latency + (self.in_flight + len + repaid) as f64 / self.rate;
         if self.operations == 0 {
             return modelled;
         }
@@ -158,7 +189,7 @@ impl Path {
 
     /// The limit of bytes in flight: what the path carries in two milliseconds, and at least two accesses.
     fn window(&self, largest: u64) -> u64 {
-        ((self.bandwidth * 2e-3) as u64).max(2 * largest)
+        ((self.rate * 2e-3) as u64).max(2 * largest)
     }
 
     /// Records that `operations` operations of `len` bytes together were posted.
@@ -168,33 +199,39 @@ impl Path {
         }
         self.in_flight += len;
         self.operations += operations;
+        if self.is_equal {
+            self.ahead += len;
+        }
     }
 
     /// Records that `count` operations that were posted at `since` (nanoseconds) have ended successfully: `bytes` in
-    /// total, about `len` each.
-    pub(super) fn ended(&mut self, len: u64, bytes: u64, count: u32, since: u64, now: Time) {
+    /// total, about `len` each. Returns whether the bandwidth was measured: then [`level`] follows.
+    pub(super) fn ended(&mut self, len: u64, bytes: u64, count: u32, since: u64, now: Time) -> bool {
         self.gathered += bytes;
         // Operations that end together are measured once.
-        if now != self.last_ended {
-            self.measure(len, since, now);
-        }
+        let is_measured = now != self.last_ended && self.measure(len, since, now);
         self.left(bytes, count, now);
         self.moved += bytes;
         (self.last_ended, self.probed) = (now, false);
         self.backoff = BACKOFF.0;
+        is_measured
     }
 
-    fn measure(&mut self, len: u64, since: u64, now: Time) {
+    /// Takes the measurements that are due. Returns whether the bandwidth is among them.
+    fn measure(&mut self, len: u64, since: u64, now: Time) -> bool {
         let busy = now.saturating_sub(self.since);
-        if self.gathered >= MEASURED.0 && busy >= MEASURED.1 {
+        let is_measured = self.gathered >= MEASURED.0 && busy >= MEASURED.1;
+        if is_measured {
             let rate = self.gathered as f64 / busy.as_secs_f64();
             self.bandwidth += NEWEST * (rate - self.bandwidth);
+            self.rate = self.bandwidth;
             (self.since, self.gathered) = (now, 0);
         }
         if len < 4096 {
             let latency = now.saturating_sub(Duration::from_nanos(since)).as_secs_f64();
             self.latency += NEWEST * (latency.min(1.0) - self.latency);
         }
+        is_measured
     }
 
     /// Records that an operation of `len` bytes has failed; `path` says whether it was the path's fault.
@@ -270,28 +307,61 @@ impl Path {
     }
 }
 
+/// Compares a path whose bandwidth was measured with the others of its kind.
+pub(super) fn level(paths: &mut [Path], of: usize, now: Time) {
+    let kind = paths[of].kind;
+    let is_like = |path: &Path| path.kind == kind && path.is_up(now);
+    let alike = || paths.iter().filter(|path| is_like(path));
+    let fastest = alike().map(|path| path.bandwidth).fold(0.0, f64::max);
+    let is_equal = |path: &Path| is_like(path) && path.bandwidth * EQUAL >= fastest;
+    let (count, sum) = paths
+        .iter()
+        .filter(|path| is_equal(path))
+        .fold((0_u32, 0.0), |(count, sum), path| (count + 1, sum + path.bandwidth));
+    let mean = if count > 0 { sum / f64::from(count) } else { paths[of].bandwidth };
+    // Those that no transfer has used for some time have no bytes to make up for.
+    let is_used = |path: &Path| path.operations > 0 || now.saturating_sub(path.progress) < COMPARED;
+    let used = paths.iter().filter(|path| is_equal(path) && is_used(path));
+    let least = used.map(|path| path.ahead).min().unwrap_or(0);
+    for path in paths.iter_mut().filter(|path| path.kind == kind) {
+        path.is_equal = count > 1 && is_equal(path);
+        path.rate = if is_equal(path) { mean } else { mean.min(path.bandwidth * EQUAL) };
+        path.ahead = if path.is_equal { path.ahead.saturating_sub(least).min(OWED) } else { 0 };
+    }
+}
+
 /// Pairs our rails with a peer's rails of the same provider and address format: each rail of the longer side once, the
 /// rails of the shorter side in turn.
-pub(super) fn pair(ours: &[super::RailSpec], theirs: &[crate::wire::RailInfo]) -> Vec<Path> {
+pub(super) fn pair(ours: &[RailSpec], theirs: &[RailInfo]) -> Vec<Path> {
     let mut kinds: Vec<(&str, u32)> =
         ours.iter().map(|rail| (rail.info.provider.as_str(), rail.info.format)).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let mut paths = Vec::new();
+    let mut paths: Vec<Path> = Vec::new();
     for kind in kinds {
-        let here: Vec<usize> = (0..ours.len())
-            .filter(|&at| (ours[at].info.provider.as_str(), ours[at].info.format) == kind)
-            .collect();
-        let there: Vec<usize> = (0..theirs.len())
-            .filter(|&at| (theirs[at].provider.as_str(), theirs[at].format) == kind)
-            .collect();
+        let is_its = |info: &RailInfo| (info.provider.as_str(), info.format) == kind;
+        let here: Vec<usize> = (0..ours.len()).filter(|&at| is_its(&ours[at].info)).collect();
+        let there: Vec<usize> = (0..theirs.len()).filter(|&at| is_its(&theirs[at])).collect();
         if there.is_empty() {
             continue;
         }
         for nth in 0..here.len().max(there.len()) {
             let (rail, remote) = (here[nth % here.len()], there[nth % there.len()]);
-            paths.push(Path::new(rail, remote, ours[rail].bandwidth));
+            let kind = kind_of(rail, ours, &paths);
+            paths.push(Path { kind, ..Path::new(rail, remote, ours[rail].bandwidth) });
         }
     }
     paths
+}
+
+/// The kind of a path of one of our rails, beside these.
+fn kind_of(rail: usize, ours: &[RailSpec], paths: &[Path]) -> u32 {
+    let alike = paths.iter().find(|path| is_alike(&ours[path.rail], &ours[rail]));
+    alike.map_or(paths.len() as u32, |path| path.kind)
+}
+
+/// Whether rails are expected to be equally fast.
+fn is_alike(one: &RailSpec, other: &RailSpec) -> bool {
+    (&one.info.provider, one.info.format, one.bandwidth)
+        == (&other.info.provider, other.info.format, other.bandwidth)
 }

@@ -231,19 +231,20 @@ impl Scene {
         self.alice.line.hear().split_whitespace().map(|bytes| bytes.parse().unwrap()).collect()
     }
 
-    /// Writes until each of four devices has moved a twentieth of the bytes of a round.
+    /// Writes until each of four devices has moved a quarter of the bytes of a round, within 5 %.
     #[track_caller]
     fn all_four_move(&mut self, when: &str) {
         let began = Instant::now();
         loop {
             self.alice("writes 100", "ok");
             let shares = self.shares();
-            let total: u64 = shares.iter().sum();
-            eprintln!("{when}: {shares:?}");
-            if shares.len() == 4 && shares.iter().all(|&share| share * 20 > total) {
+            let quarter = shares.iter().sum::<u64>() as f64 / 4.0;
+            let parts: Vec<f64> = shares.iter().map(|&share| share as f64 / quarter).collect();
+            eprintln!("{when}: {parts:.3?}");
+            if shares.len() == 4 && parts.iter().all(|part| (0.95..=1.05).contains(part)) {
                 return;
             }
-            assert!(began.elapsed() < LONG, "{when}: {shares:?}");
+            assert!(began.elapsed() < LONG, "{when}: {parts:.3?}");
         }
     }
 
