@@ -347,7 +347,7 @@ impl Agent {
     }
 
     /// Disconnects a peer and forgets its metadata. Its notifications that the program has not taken are dropped, also
-    /// those that were acknowledged as they arrived ([`Config::acknowledge_taken`](crate::Config) off).
+    /// those whose transfers were done as they arrived ([`Config::acknowledge_taken`](crate::Config) off).
     ///
     /// # Errors
     /// `FI_ENOENT` for an unknown peer.

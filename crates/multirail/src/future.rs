@@ -9,7 +9,7 @@ use ofi::Result;
 use crate::agent::Agent;
 use crate::driver::Driver;
 use crate::engine::Notification;
-use crate::transfer::{Transfer, result};
+use crate::transfer::Transfer;
 
 /// A future of the end of a transfer; see [`Transfer::ended`]. Dropping the future does not cancel the transfer.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ impl Future for Ended<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let transfer = self.0;
-        poll(transfer.agent(), context, |driver| transfer.outcome(driver)).map(|ended| result(ended?))
+        poll(transfer.agent(), context, |driver| transfer.outcome(driver))
+            .map(|ended| transfer.result(ended?))
     }
 }
 

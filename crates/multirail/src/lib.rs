@@ -43,7 +43,7 @@ pub mod wire;
 pub use agent::Agent;
 pub use builder::Builder;
 pub use discovery::{RailList, rail_hints};
-pub use engine::{Config, Event, Notification, Outcome, PathState, Progress, Way};
+pub use engine::{Awaited, Config, Event, Notification, Outcome, PathState, Progress, Way};
 #[cfg(feature = "etcd")]
 pub use etcd::{Etcd, Members, Published};
 pub use exchange::Server;

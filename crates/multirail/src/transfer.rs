@@ -8,7 +8,7 @@ use ofi_core::slots::SlotId;
 
 use crate::agent::Agent;
 use crate::driver::Driver;
-use crate::engine::{Outcome, PeerId, Plan, Progress, TransferId};
+use crate::engine::{Awaited, Outcome, PeerId, Plan, Progress, TransferId};
 use crate::region::Guard;
 use crate::staging;
 
@@ -83,7 +83,8 @@ impl Prepared {
 
     /// Starts a transfer with a notification: the peer's program gets `bytes` when all data of a write has arrived, or
     /// all data of a read has been read. The transfer is done when that program has taken them
-    /// ([`Config::acknowledge_taken`](crate::Config)).
+    /// ([`Config::acknowledge_taken`](crate::Config)). It waits while the program leaves 512 notifications of this
+    /// agent, or 8 MiB, untaken.
     ///
     /// # Errors
     /// Those of [`Prepared::post`]; `FI_EMSGSIZE` for a notification above
@@ -143,6 +144,16 @@ impl Transfer {
         self.agent.shared.lock().ok().and_then(|driver| driver.progress_of(self.id)).unwrap_or(gone)
     }
 
+    /// What the transfer waits for, or waited for when its time was over. `None` if it ended otherwise, and for staged
+    /// device memory.
+    pub fn awaited(&self) -> Option<Awaited> {
+        let driver = self.agent.shared.lock().ok()?;
+        match self.id {
+            Id::Moved(id) => driver.core.awaited(id),
+            Id::Staged(_) => None,
+        }
+    }
+
     /// Drives the agent once and returns the transfer's state.
     ///
     /// # Errors
@@ -157,11 +168,25 @@ impl Transfer {
     /// the timeout ([`Config::acknowledge_taken`](crate::Config)).
     ///
     /// # Errors
-    /// `FI_ETIMEDOUT` after the timeout; `FI_ECANCELED` if it was cancelled; `FI_ECONNRESET` and similar errors when
-    /// the peer or all paths to it are lost; the peer's error for memory to which it denies access.
+    /// `FI_ETIMEDOUT` after the timeout, with what it waited for ([`Transfer::awaited`]); `FI_ECANCELED` if it was
+    /// cancelled; `FI_ECONNRESET` and similar errors when the peer or all paths to it are lost; the peer's error for
+    /// memory to which it denies access.
     pub fn wait(&self) -> Result<()> {
         let ended = self.agent.shared.wait_for(Duration::MAX, |driver| self.outcome(driver))?;
-        result(ended.unwrap_or(Outcome::Cancelled))
+        self.result(ended.unwrap_or(Outcome::Cancelled))
+    }
+
+    /// The result of an outcome.
+    pub(crate) fn result(&self, outcome: Outcome) -> Result<()> {
+        match outcome {
+            Outcome::Done => Ok(()),
+            Outcome::Failed(Errno::ETIMEDOUT) => {
+                let awaited = self.awaited().map_or_else(String::new, |awaited| format!(": {awaited}"));
+                Err(Error::with(Errno::ETIMEDOUT, format!("the transfer failed{awaited}")))
+            }
+            Outcome::Failed(errno) => Err(Error::with(errno, "the transfer failed")),
+            Outcome::Cancelled => Err(Error::with(Errno::ECANCELED, "the transfer was cancelled")),
+        }
     }
 
     pub(crate) fn agent(&self) -> &Agent {
@@ -209,14 +234,6 @@ impl Driver {
             Id::Moved(id) => self.core.progress(id),
             Id::Staged(id) => self.staging.progress(id),
         }
-    }
-}
-
-pub(crate) fn result(outcome: Outcome) -> Result<()> {
-    match outcome {
-        Outcome::Done => Ok(()),
-        Outcome::Failed(errno) => Err(Error::with(errno, "the transfer failed")),
-        Outcome::Cancelled => Err(Error::with(Errno::ECANCELED, "the transfer was cancelled")),
     }
 }
 

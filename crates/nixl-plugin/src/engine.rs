@@ -11,7 +11,7 @@ use ofi::{Errno, Error, Result};
 use ofi_core::fork::Born;
 
 use crate::border::{Bytes, Sink, call, put, status};
-use crate::log::{self, say};
+use crate::log::{self, awaited, say};
 use crate::options::{ALL, Options};
 
 /// An agent as a NIXL backend.
@@ -115,7 +115,7 @@ impl Engine {
             None => true,
             Some(multirail::Outcome::Done) => false,
             Some(other) => {
-                say("a notification", &format!("it did not arrive: {other:?}"));
+                say("a notification", &format!("it did not arrive: {other:?}{}", awaited(note)));
                 false
             }
         });
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn ofi_nixl_notifications(engine: *const Engine, sink: Sin
 }
 
 /// Sends a notification that belongs to no transfer. It is repeated until the peer has it or the engine's time limit
-/// has passed.
+/// has passed, and waits while the peer's program leaves too many untaken.
 ///
 /// # Safety
 /// `engine` is open; `peer` and `message` are valid for the call.

@@ -3,6 +3,7 @@
 
 use std::sync::OnceLock;
 
+use multirail::Transfer;
 use ofi::{LogLevel, LogStarted};
 
 /// NIXL's variable, and the level without it.
@@ -64,6 +65,11 @@ pub(crate) fn say(what: &str, why: &str) {
     if !heard.logged && heard.told {
         eprintln!("OFI: {what}: {why}");
     }
+}
+
+/// What a transfer waited for until its time limit, as the end of a sentence.
+pub(crate) fn awaited(transfer: &Transfer) -> String {
+    transfer.awaited().map_or_else(String::new, |awaited| format!(": {awaited}"))
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl Options {
             config: Config {
                 striping_threshold: number("striping_threshold", 1, u64::MAX)?,
                 connect_timeout: Duration::from_secs(number("connect_timeout_s", 1, 1_000_000)?),
-                // NIXL ends a transfer without regard to whether its receiver has asked for notifications.
+                // NIXL's transfers end although their receivers ask for no notifications.
                 acknowledge_taken: false,
                 ..Config::default()
             },

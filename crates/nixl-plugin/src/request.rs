@@ -11,7 +11,7 @@ use ofi_core::fork::Born;
 
 use crate::border::{Bytes, call, of, put, status};
 use crate::engine::Engine;
-use crate::log::say;
+use crate::log::{awaited, say};
 use crate::memory::{Registered, Target};
 
 /// A range of local memory and an equally long range of a peer's memory.
@@ -223,7 +223,10 @@ impl PostedTransfer {
         if state != status::IN_PROGRESS {
             self.ended = Some(state);
             match progress.outcome {
-                Some(Outcome::Failed(_)) if is_late => say("a transfer", "it was not done within timeout_s"),
+                Some(Outcome::Failed(_)) if is_late => {
+                    let awaited = awaited(&self.transfer);
+                    say("a transfer", &format!("it was not done within timeout_s{awaited}"));
+                }
                 Some(Outcome::Failed(errno)) => say("a transfer", &errno.to_string()),
                 _ => {}
             }

@@ -41,14 +41,21 @@ impl Side {
     }
 
     fn open_with(name: &'static str, rails: &str, shared_memory: bool) -> Self {
-        let shared_memory: &[u8] = if shared_memory { b"1" } else { b"0" };
-        let options = [&b"rails"[..], rails.as_bytes(), b"shared_memory", shared_memory].map(Bytes::of);
+        let shared_memory = if shared_memory { "1" } else { "0" };
+        Self::open_by(name, &["rails", rails, "shared_memory", shared_memory], false)
+    }
+
+    /// Opens an engine with options and their values, and maybe a progress thread.
+    fn open_by(name: &'static str, options: &[&str], progress: bool) -> Self {
+        let options: Vec<_> = options.iter().map(|text| Bytes::of(text.as_bytes())).collect();
         let (mut engine, mut region) = (null_mut(), null_mut());
         let memory = Box::into_raw(vec![0_u8; LEN].into_boxed_slice()).cast::<u8>();
         // SAFETY: borrowed arguments outlive the calls; the memory stays until `close`.
         unsafe {
             let name = Bytes::of(name.as_bytes());
-            assert_eq!(ofi_nixl_open(name, options.as_ptr(), 2, false, &raw mut engine), status::SUCCESS);
+            let count = options.len() / 2;
+            let opened = ofi_nixl_open(name, options.as_ptr(), count, progress, &raw mut engine);
+            assert_eq!(opened, status::SUCCESS);
             assert_eq!(ofi_nixl_register(engine, memory, LEN, &raw mut region), status::SUCCESS);
         }
         Self { name, engine, memory, region }
@@ -264,6 +271,53 @@ fn a_notification_that_was_taken_ends_its_transfer_although_its_receiver_is_not_
                 }
             }
             assert_eq!(state, status::SUCCESS);
+            assert_eq!(ofi_nixl_release(request), status::SUCCESS);
+            assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
+        }
+        here.close();
+        there.close();
+    }
+}
+
+/// The peer's program never asks for notifications: as many transfers are done as may be unread there. The next one
+/// fails by its time limit, and is done once they are taken.
+#[test]
+fn transfers_are_done_although_their_notifications_are_not_taken() {
+    const MOST: usize = 512;
+    for rails in ["shm", "udp"] {
+        let shared_memory = if rails == "shm" { "1" } else { "0" };
+        let options = |timeout| ["rails", rails, "shared_memory", shared_memory, "timeout_s", timeout];
+        let here = Side::open_by("here", &options("2"), false);
+        // Its thread drives it, as in NIXL.
+        let there = Side::open_by("there", &options("600"), true);
+        let target = here.load(&there);
+        there.load(&here);
+        let request = here.prepare(true, &there, target, 0, 8).unwrap();
+        let post = |message: &[u8]| {
+            let began = Instant::now();
+            // SAFETY: the request is open.
+            let mut state = unsafe { ofi_nixl_post(request, true, Bytes::of(message)) };
+            while state == status::IN_PROGRESS {
+                assert!(began.elapsed() < LONG);
+                // SAFETY: as above.
+                state = unsafe { ofi_nixl_check(request) };
+            }
+            state
+        };
+        for nth in 0..MOST {
+            assert_eq!(post(nth.to_string().as_bytes()), status::SUCCESS, "{rails}: {nth}");
+        }
+        let began = Instant::now();
+        assert_eq!(post(b"one too many"), status::BACKEND, "{rails}");
+        assert!(began.elapsed() >= Duration::from_secs(2));
+        // SAFETY: the engine is open.
+        let take = || unsafe { gathered(|sink, to| ofi_nixl_notifications(there.engine, sink, to)) };
+        let wanted: Pairs = (0..MOST).map(|nth| (b"here".to_vec(), nth.to_string().into_bytes())).collect();
+        assert!(take() == wanted, "{rails}: what was done is there, and what failed is not");
+        assert_eq!(post(b"more"), status::SUCCESS, "{rails}");
+        assert_eq!(take(), [(b"here".to_vec(), b"more".to_vec())]);
+        // SAFETY: released once.
+        unsafe {
             assert_eq!(ofi_nixl_release(request), status::SUCCESS);
             assert_eq!(ofi_nixl_unload(here.engine, target), status::SUCCESS);
         }

@@ -7,9 +7,10 @@
 //!
 //! Beyond it, the session that keeps the most is ended. Nothing less would help: a fragment that is dropped is never
 //! repeated, so its notification would stay unfinished, and so would those behind it. Its sender is told, and its
-//! transfers fail; the other sessions go on. What was acknowledged counts as delivered at its sender, and is kept when
-//! its session ends. So all of that may take half of the budget, and no more is acknowledged before the program has
-//! taken it.
+//! transfers fail; the other sessions go on. A notification whose sender was told that it has arrived counts as
+//! delivered there, and is kept when its session ends. So all of these may take half of the budget, and a peer no more
+//! than twice what it leaves free: one with much unread leaves room for those with little. Beyond, nothing is said
+//! before the program has taken it.
 //!
 //! A session is charged in steps of [`STEP`] bytes, rounded down: one that keeps little is never looked at.
 
@@ -33,8 +34,9 @@ pub(super) struct Budget {
     most: usize,
     /// Bytes that sessions are charged.
     kept: usize,
-    /// Bytes of notifications that were acknowledged and not taken. They outlive their sessions.
-    acknowledged: usize,
+    /// Bytes of notifications that were not taken, and whose senders were told that they have arrived. They outlive
+    /// their sessions.
+    told: usize,
     /// The sessions that are charged, by their charge.
     charged: BTreeSet<(usize, u64)>,
 }
@@ -46,7 +48,7 @@ impl Budget {
     }
 
     fn of(most: usize) -> Self {
-        Self { most, kept: 0, acknowledged: 0, charged: BTreeSet::new() }
+        Self { most, kept: 0, told: 0, charged: BTreeSet::new() }
     }
 
     /// Charges a session for `now` bytes in place of `charge`.
@@ -61,21 +63,24 @@ impl Budget {
         }
     }
 
-    /// Takes another notification of this length that is acknowledged before the program takes it, if there is room.
-    pub(super) fn acknowledge(&mut self, len: usize) -> bool {
-        let has_room = self.acknowledged + ENTRY + len <= self.most / 2;
-        self.acknowledged += if has_room { ENTRY + len } else { 0 };
+    /// Takes another notification of this length whose sender is told that it has arrived, if there is room beside the
+    /// peer's others: their number and bytes.
+    pub(super) fn tell(&mut self, (count, bytes): (usize, usize), len: usize) -> bool {
+        let of_peer = ENTRY * (count + 1) + bytes + len;
+        let left = (self.most / 2).checked_sub(self.told + ENTRY + len);
+        let has_room = left.is_some_and(|left| of_peer <= 2 * left);
+        self.told += if has_room { ENTRY + len } else { 0 };
         has_room
     }
 
-    /// The program has taken an acknowledged notification, or forgotten its sender.
+    /// The program has taken such a notification, or its sender has cancelled it, or the peer is forgotten.
     pub(super) fn taken(&mut self, len: usize) {
-        self.acknowledged -= ENTRY + len;
+        self.told -= ENTRY + len;
     }
 
     /// The session that keeps the most, if all of them keep too much.
     fn excess(&self) -> Option<SlotId> {
-        let is_exceeded = self.kept + self.acknowledged > self.most;
+        let is_exceeded = self.kept + self.told > self.most;
         self.charged.last().filter(|_| is_exceeded).map(|&(_, id)| SlotId::from_wire(id))
     }
 }
@@ -130,10 +135,27 @@ mod tests {
         assert_eq!(budget.excess(), Some(ids[1]));
         budget.set(ids[1], &mut charges[1], 0);
         assert_eq!((budget.excess(), budget.kept, charges), (None, 601, [300, 0, 301]));
-        // What is acknowledged has half of it, and counts.
-        assert!(budget.acknowledge(500 - ENTRY) && !budget.acknowledge(0));
+        // What was told has half of it, and counts.
+        budget.set(ids[1], &mut charges[1], 100);
+        assert!(budget.tell((0, 0), 300 - ENTRY) && !budget.tell((0, 0), 500 - ENTRY));
         assert_eq!(budget.excess(), Some(ids[2]));
-        budget.taken(500 - ENTRY);
-        assert_eq!((budget.excess(), budget.acknowledged), (None, 0));
+        budget.taken(300 - ENTRY);
+        assert_eq!((budget.excess(), budget.told), (None, 0));
+    }
+
+    /// Each takes as much as it gets.
+    #[test]
+    fn peers_with_much_unread_leave_room_for_others() {
+        let mut budget = Budget::of(32 << 20);
+        let mut shares = Vec::new();
+        for _ in 0..4 {
+            let (mut count, len) = (0, 16 << 10);
+            while budget.tell((count, count * len), len) {
+                count += 1;
+            }
+            shares.push(count * len >> 20);
+        }
+        assert_eq!(shares, [10, 3, 1, 0], "MiB");
+        assert!(budget.told < 16 << 20 && budget.tell((0, 0), 1000));
     }
 }

@@ -55,7 +55,7 @@ use session::Session;
 use sink::Stalled;
 pub use sink::{Refused, Sink};
 use transfer::Transfer;
-pub use transfer::{Chunk, Outcome, Piece, Plan, Progress, Way};
+pub use transfer::{Awaited, Chunk, Outcome, Piece, Plan, Progress, Way};
 pub use vocabulary::{
     Access, Audience, Config, Counts, Event, Notification, OpId, PathState, PeerId, RailSpec, Time,
     TransferId,

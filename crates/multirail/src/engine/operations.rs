@@ -4,7 +4,7 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::latency::{CLASSES, class};
-use super::session::{self, State};
+use super::session::{self, Receipt, State};
 use super::transfer::{Chunk, Fate};
 use super::{Audience, Core, Named, OpId, PathId, PeerId, PostedRun, Time};
 
@@ -298,20 +298,25 @@ impl<G> Core<G> {
     pub(super) fn hand_out(&mut self, id: SlotId, notification: u64, mut bytes: Vec<u8>) {
         let Some(session) = self.sessions.get(id) else { return };
         let audience = Audience::of(bytes.pop());
-        let mut is_acknowledged = true;
+        let mut receipt = Some(Receipt::Taken);
         match (audience, session.peer.filter(|&peer| self.peers.get(peer).is_some())) {
             (Some(Audience::Program), Some(peer)) => {
-                is_acknowledged = self.keep_unread(peer, id, notification, bytes);
+                receipt = self.keep_unread(peer, id, notification, bytes);
             }
             (Some(Audience::Memory), Some(peer)) => self.orders.push_back((PeerId(peer), bytes)),
             (None, _) => self.counts.refused += 1,
             (Some(_), None) => {}
         }
         let Some(session) = self.sessions.get_mut(id) else { return };
-        if is_acknowledged {
-            session.acknowledge(notification);
-        } else {
-            session.inbox.is_unread(notification);
+        match receipt {
+            Some(Receipt::Taken) => {
+                session.acknowledge(notification);
+            }
+            Some(Receipt::Arrived) => {
+                session.inbox.is_unread(notification);
+                session.has_arrived(notification);
+            }
+            None => session.inbox.is_unread(notification),
         }
         self.wake(id);
     }

@@ -180,7 +180,7 @@ impl<G> Core<G> {
                 continue; // listed again when its session ends
             }
             if peer.unread.as_ref().is_some_and(|unread| !unread.is_empty()) {
-                continue; // they are acknowledged: listed again when the program has taken them
+                continue; // their senders count them as done: listed again when the program has taken them
             }
             if let Some(peer) = self.peers.remove(id) {
                 self.names.remove(&peer.name);
@@ -278,10 +278,7 @@ impl<G> Core<G> {
         if let Some(peer) = self.peers.remove(peer.0) {
             self.names.remove(&peer.name);
             self.greeters -= usize::from(peer.is_greeter);
-            peer.unread
-                .iter()
-                .flat_map(|unread| unread.acknowledged())
-                .for_each(|len| self.budget.taken(len));
+            peer.unread.iter().flat_map(|unread| unread.told()).for_each(|len| self.budget.taken(len));
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ofi::Errno;
 
-use super::transfer::{Outcome, Plan, Progress, Transfer};
+use super::transfer::{Awaited, Outcome, Plan, Progress, Transfer};
 use super::{Audience, Core, PeerId, Time, Timer, TransferId};
 
 impl<G> Core<G> {
@@ -110,6 +110,11 @@ impl<G> Core<G> {
     /// The state of a transfer; `None` if it was released.
     pub fn progress(&self, id: TransferId) -> Option<Progress> {
         self.transfers.get(id.0).map(Transfer::progress)
+    }
+
+    /// What a transfer waits for, or waited for when its time was over. `None` if it ended otherwise, or was released.
+    pub fn awaited(&self, id: TransferId) -> Option<Awaited> {
+        self.transfers.get(id.0).and_then(Transfer::awaited)
     }
 
     /// Cancels a transfer that has not ended: none of its remaining parts is posted.

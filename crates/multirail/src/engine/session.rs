@@ -28,8 +28,8 @@ pub(super) const ORDER_BYTES: usize = 64 << 10;
 
 /// Maximum repetitions of a message.
 const MAX_REPEATS: u32 = 5;
-/// Maximum notifications to acknowledge that a session remembers. A peer has fewer of them unacknowledged; more are
-/// repetitions.
+/// Maximum notifications that a session has yet to tell its peer about. A peer has fewer of them unacknowledged; more
+/// are repetitions.
 const ACKS: usize = 2048;
 /// Maximum answers to requests to fence that wait to be sent. A peer has one unanswered request.
 pub(super) const FENCED: usize = 4;
@@ -37,6 +37,15 @@ pub(super) const FENCED: usize = 4;
 const ASKED: usize = 4096;
 /// Maximum doublings of the time before the next repetition.
 const MAX_DOUBLINGS: u32 = 4;
+
+/// What a peer is told about one of its notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Receipt {
+    /// It has arrived, and is kept for the program: its transfer is done.
+    Arrived,
+    /// The program has it, or it was cancelled: the sender may send another.
+    Taken,
+}
 
 /// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,8 +137,8 @@ pub(super) struct Session {
     pub(super) unread: usize,
     /// Bytes that it is charged in the agent's budget.
     pub(super) charge: usize,
-    /// Notifications to acknowledge: at most [`ACKS`].
-    pub(super) acks: BTreeSet<u64>,
+    /// Notifications of which the peer must be told: at most [`ACKS`].
+    pub(super) acks: BTreeMap<u64, Receipt>,
     /// Regions whose keys the peer has asked for: at most [`ASKED`].
     pub(super) asked: BTreeSet<u64>,
     /// Regions whose keys on all rails the peer has asked for: at most [`ASKED`].
@@ -206,7 +215,7 @@ impl Session {
             inbox: Inbox::default(),
             unread: 0,
             charge: 0,
-            acks: BTreeSet::new(),
+            acks: BTreeMap::new(),
             asked: BTreeSet::new(),
             widening: BTreeSet::new(),
             owes_ready: false,
@@ -299,9 +308,40 @@ impl Session {
     pub(super) fn acknowledge(&mut self, id: u64) -> bool {
         let has_room = self.acks.len() < ACKS;
         if has_room {
-            self.acks.insert(id);
+            self.acks.insert(id, Receipt::Taken);
         }
         has_room
+    }
+
+    /// Tells the peer that a notification has arrived. Nothing is lost without room: it is acknowledged when the
+    /// program takes it.
+    pub(super) fn has_arrived(&mut self, id: u64) {
+        if self.acks.len() < ACKS {
+            self.acks.entry(id).or_insert(Receipt::Arrived);
+        }
+    }
+
+    /// The next notifications to tell the peer about, all of one kind.
+    fn take_receipts(&mut self) -> Option<Body> {
+        let (_, &kind) = self.acks.first_key_value()?;
+        let ids = (0..ACKED).map_while(|_| {
+            let next = self.acks.first_entry().filter(|next| *next.get() == kind)?;
+            Some(next.remove_entry().0)
+        });
+        let ids = ids.collect();
+        Some(match kind {
+            Receipt::Arrived => Body::Arrived(ids),
+            Receipt::Taken => Body::Ack(ids),
+        })
+    }
+
+    /// Records that a notification is kept at the peer for its program. Returns its transfer.
+    fn arrived(&mut self, id: u64) -> Option<SlotId> {
+        let unacked = self.unacked.get_mut(&id)?;
+        if let Some(number) = unacked.number.take() {
+            self.numbers.remove(&number);
+        }
+        Some(unacked.transfer)
     }
 
     /// Records the acknowledgement of a notification. Returns its transfer.
@@ -395,9 +435,8 @@ impl<G> Core<G> {
             Outgoing::new(Body::Able, None)
         } else if std::mem::take(&mut session.owes_ready) {
             Outgoing::new(Body::Ready, None)
-        } else if !session.acks.is_empty() {
-            let ids = (0..ACKED).map_while(|_| session.acks.pop_first()).collect();
-            Outgoing::new(Body::Ack(ids), None)
+        } else if let Some(receipts) = session.take_receipts() {
+            Outgoing::new(receipts, None)
         } else {
             session.outbox.pop_front()?
         };
@@ -548,8 +587,7 @@ impl<G> Core<G> {
                 let unread = session.peer.and_then(|peer| self.peers.get(peer)?.unread.as_deref());
                 // The audience is one byte more.
                 let longest = self.config.longest_notification.saturating_add(1);
-                let (unread, longest_unread) =
-                    unread.map_or(((0, 0), 0), |unread| unread.unacknowledged(inbox::BYTES));
+                let (unread, longest_unread) = unread.map_or(((0, 0), 0), |unread| unread.open(inbox::BYTES));
                 let limits = Limits { longest, unread, longest_unread };
                 match session.inbox.take(&fragment, limits) {
                     Taken::Incomplete => {}
@@ -563,8 +601,11 @@ impl<G> Core<G> {
                     && let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer))
                     && let Some(unread) = &mut peer.unread
                 {
-                    let len = unread.void(id, notification);
-                    session.unread -= len.map_or(0, |len| ENTRY + len);
+                    match unread.void(id, notification) {
+                        Some((len, true)) => self.budget.taken(len),
+                        Some((len, false)) => session.unread -= ENTRY + len,
+                        None => {}
+                    }
                 }
                 let is_taken = session.inbox.void(notification) && session.acknowledge(notification);
                 self.counts.refused += u64::from(!is_taken);
@@ -577,6 +618,10 @@ impl<G> Core<G> {
                 for transfer in told {
                     self.told(transfer);
                 }
+            }
+            Body::Arrived(ids) => {
+                let told: Vec<_> = ids.into_iter().filter_map(|id| session.arrived(id)).collect();
+                told.into_iter().for_each(|transfer| self.told(transfer));
             }
             Body::Goodbye => {
                 self.end_session(id, Errno::ESHUTDOWN);
@@ -630,7 +675,7 @@ impl<G> Core<G> {
         session.transfers.clear();
         session.held.clear();
         (session.inbox, session.unread) = (Inbox::default(), 0);
-        (session.acks, session.asked) = (BTreeSet::new(), BTreeSet::new());
+        (session.acks, session.asked) = (BTreeMap::new(), BTreeSet::new());
         session.widening = BTreeSet::new();
         session.fence = None;
         (session.lost, session.expired) = (VecDeque::new(), Vec::new());

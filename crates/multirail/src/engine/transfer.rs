@@ -58,12 +58,41 @@ pub struct Plan<G> {
 /// How a transfer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All bytes have arrived, and the peer has acknowledged the notification if there is one.
+    /// All bytes have arrived, and so has the notification if there is one: the peer's program has taken it, or its
+    /// agent keeps it for the program.
     Done,
     /// It failed with this error. Some bytes may have arrived.
     Failed(Errno),
     /// The program cancelled it. Some bytes may have arrived.
     Cancelled,
+}
+
+/// What a transfer that has not ended waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Awaited {
+    /// A session with the peer, or the ends of its accesses.
+    Data,
+    /// Room for its notification: the peer's program has not taken earlier ones.
+    Room,
+    /// All data is in place: the answer to its notification.
+    Answer,
+}
+
+impl std::fmt::Display for Awaited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Data => "not all of its data was moved",
+            Self::Room => {
+                "all data is in place, but its notification was not sent: the peer's program takes no notifications, \
+                 and 512 or 8 MiB of this agent's wait there"
+            }
+            Self::Answer => {
+                "all data is in place, but its notification was not answered: the peer's program does not poll, or \
+                 does not take it"
+            }
+        })
+    }
 }
 
 /// The state of a transfer.
@@ -112,11 +141,11 @@ pub(super) enum Fate {
 /// The state of a transfer's notification.
 #[derive(Debug)]
 pub(super) enum Unfinished {
-    /// There is no notification, or it was acknowledged.
+    /// There is no notification, or the peer has it.
     Nothing,
     /// The notification is sent when the data permits.
     Unsent(Vec<u8>),
-    /// The notification was sent, or is in the outbox, under this id; the peer has not acknowledged it.
+    /// The notification was sent, or is in the outbox, under this id; the peer has not answered.
     Sent(u64),
 }
 
@@ -152,6 +181,8 @@ pub(super) struct Transfer<G> {
     pub(super) is_held: bool,
     /// The peer has counted all writes. They are not posted again, because its program may change the memory.
     pub(super) is_in_place: bool,
+    /// What it waited for when its time was over, if that has ended it.
+    late: Option<Awaited>,
     /// The last error of a path.
     pub(super) error: Errno,
     /// The timer of its deadline.
@@ -183,6 +214,7 @@ impl<G> Transfer<G> {
             follows: false,
             is_held: false,
             is_in_place: false,
+            late: None,
             error: Errno::EIO,
             timer: None,
             posted: now,
@@ -193,6 +225,17 @@ impl<G> Transfer<G> {
     pub(super) fn progress(&self) -> Progress {
         let is_quiet = self.outcome.is_some() && self.in_flight == 0 && self.lent == 0;
         Progress { outcome: self.outcome, moved: self.moved, total: self.plan.total, is_quiet }
+    }
+
+    /// What it waits for, or waited for when its time was over.
+    pub(super) fn awaited(&self) -> Option<Awaited> {
+        let is_moved = self.is_posted() && self.in_flight == 0;
+        match self.notice {
+            _ if self.outcome.is_some() => self.late,
+            Unfinished::Sent(_) if is_moved => Some(Awaited::Answer),
+            Unfinished::Unsent(_) if is_moved && !self.queued => Some(Awaited::Room),
+            _ => Some(Awaited::Data),
+        }
     }
 
     /// The piece that the next chunk is cut from.
@@ -348,7 +391,7 @@ impl<G> Core<G> {
         moves
     }
 
-    /// Handles the acknowledgement of a transfer's notification.
+    /// The peer has a transfer's notification.
     pub(super) fn told(&mut self, id: SlotId) {
         if let Some(transfer) = self.transfers.get_mut(id)
             && matches!(transfer.notice, Unfinished::Sent(_))
@@ -390,6 +433,9 @@ impl<G> Core<G> {
 
     /// Ends a transfer whose deadline has passed.
     pub(super) fn overdue(&mut self, id: SlotId) {
+        if let Some(transfer) = self.transfers.get_mut(id) {
+            transfer.late = transfer.awaited();
+        }
         self.finish(id, Outcome::Failed(Errno::ETIMEDOUT));
         self.forget_if_quiet(id);
     }

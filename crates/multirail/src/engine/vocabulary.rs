@@ -62,10 +62,10 @@ pub struct Config {
     /// Whether the receiver counts the writes of a transfer, so that the notification travels beside them. Otherwise
     /// the notification follows when all writes have completed. Default: true.
     pub count_writes: bool,
-    /// Whether a notification is acknowledged when the program takes it, so that its transfer at the sender is done
-    /// only then. Otherwise it is acknowledged when it arrives, as long as the program leaves no more than 256
-    /// notifications and 4 MiB of the peer unread; what is acknowledged is lost if this agent ends before the program
-    /// takes it. Default: true.
+    /// Whether a transfer at a peer is done when this agent's program has taken its notification. Otherwise it is done
+    /// when the notification has arrived, which is lost if this agent ends before the program takes it. Either way the
+    /// peer may have 512 notifications and 8 MiB here that the program has not taken; its next one waits. Default:
+    /// true.
     pub acknowledge_taken: bool,
 }
 

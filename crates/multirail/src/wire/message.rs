@@ -39,6 +39,8 @@ mod kind {
     pub(super) const RELEASE: u8 = 15;
     pub(super) const WIDEN: u8 = 16;
     pub(super) const WIDENED: u8 = 17;
+    // An agent that does not know it ends its transfers by `ACK` alone.
+    pub(super) const ARRIVED: u8 = 18;
 }
 
 /// The reason why an agent rejects a greeting.
@@ -82,8 +84,12 @@ pub enum Body {
     Reject(Reason),
     /// A fragment of a notification.
     Notify(Fragment),
-    /// Acknowledges notifications: the program has them, or they were cancelled.
+    /// Acknowledges notifications: the program has them, or they were cancelled. The sender may send others in their
+    /// place.
     Ack(Vec<u64>),
+    /// Notifications have arrived, and are kept for the program even if the session ends: their transfers are done.
+    /// They still count as unacknowledged. Not every agent says so ([`Config::acknowledge_taken`](crate::Config)).
+    Arrived(Vec<u64>),
     /// The session has ended.
     Goodbye,
     /// Cancels a notification.
@@ -176,6 +182,7 @@ impl Message {
             Body::Reject(_) => kind::REJECT,
             Body::Notify(_) => kind::NOTIFY,
             Body::Ack(_) => kind::ACK,
+            Body::Arrived(_) => kind::ARRIVED,
             Body::Goodbye => kind::GOODBYE,
             Body::Void(_) => kind::VOID,
             Body::Able => kind::ABLE,
@@ -233,7 +240,7 @@ impl Message {
                 out.extend_from_slice(&fragment.offset.to_le_bytes());
                 out.extend_from_slice(&fragment.bytes);
             }
-            Body::Ack(ids) => put_ids(&mut out, ids),
+            Body::Ack(ids) | Body::Arrived(ids) => put_ids(&mut out, ids),
         }
         out
     }
@@ -280,6 +287,7 @@ impl Message {
             }),
             kind::NOTIFY => Body::Notify(Fragment::parse(&mut reader)?),
             kind::ACK => Body::Ack(take_ids(&mut reader, ACKED)?),
+            kind::ARRIVED => Body::Arrived(take_ids(&mut reader, ACKED)?),
             kind::GOODBYE => Body::Goodbye,
             kind::VOID => Body::Void(reader.u64()?),
             kind::ABLE => Body::Able,
@@ -372,6 +380,7 @@ mod tests {
             prop::sample::select(vec![Reason::Stale, Reason::Full, Reason::Taken]).prop_map(Body::Reject),
             fragment,
             vec(any::<u64>(), 0..=ACKED).prop_map(Body::Ack),
+            vec(any::<u64>(), 0..=ACKED).prop_map(Body::Arrived),
             Just(Body::Goodbye),
             any::<u64>().prop_map(Body::Void),
             Just(Body::Able),

@@ -3,10 +3,11 @@
 //!
 //! It measures the memory of the whole process: run it with nextest, which gives each test one of its own.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use multirail::engine::{Access, Config, Core, OpId, Plan, RailSpec, Refused, Sink};
-use multirail::wire::message::{Body, FRAGMENT, Fragment};
+use multirail::wire::message::{Body, FRAGMENT, Fragment, Reason};
 use multirail::wire::{Message, RailInfo, RegionKey};
 use ofi::Errno;
 
@@ -104,9 +105,16 @@ fn fragment(id: u64, len: usize) -> Body {
     })
 }
 
+/// A notification whose transfer has more writes than arrive.
+fn waiting(id: u64) -> Body {
+    let Body::Notify(whole) = fragment(id, 100) else { unreachable!("a fragment") };
+    Body::Notify(Fragment { expected: 9, transfer: id as u16, ..whole })
+}
+
 #[test]
 fn what_one_peer_makes_the_engine_keep_is_bounded() {
-    let kinds: [(&str, &dyn Fn(u64) -> Body); 10] = [
+    let key = |rail| RegionKey { rail, key: 1, base: 0 };
+    let kinds: [(&str, &dyn Fn(u64) -> Body); 21] = [
         ("confirmations", &|_| Body::Confirm),
         ("requests for keys", &Body::Lease),
         ("requests for keys of one region", &|_| Body::Lease(1)),
@@ -121,6 +129,17 @@ fn what_one_peer_makes_the_engine_keep_is_bounded() {
             notices: (0..256).collect(),
         }),
         ("acknowledgements", &|id| Body::Ack((0..512).map(|nth| id + nth).collect())),
+        ("arrivals", &|id| Body::Arrived((0..512).map(|nth| id + nth).collect())),
+        ("notifications that wait for writes", &|id| waiting(id)),
+        ("requests for keys on all rails", &Body::Widen),
+        ("keys that nobody asked for", &|region| Body::Leased { region, keys: vec![key(0), key(1)] }),
+        ("keys on all rails that nobody asked for", &|region| Body::Widened { region, keys: vec![key(0)] }),
+        ("answers to no request to fence", &|serial| Body::Fenced { serial, out: (0..256).collect() }),
+        ("releases", &Body::Release),
+        ("abilities", &|_| Body::Able),
+        ("answers to no confirmation", &|_| Body::Ready),
+        ("welcomes", &|tag| Body::Welcome { incarnation: 99, tag }),
+        ("rejections", &|_| Body::Reject(Reason::Full)),
     ];
     for (what, kind) in kinds {
         let (mut hub, mut rails) = (engine("hub", Config::default()), Rails::default());
@@ -147,13 +166,19 @@ fn unread_notifications_hold_back_their_sender_alone() {
         let config = Config { acknowledge_taken, ..Config::default() };
         let (mut hub, mut rails) = (engine("hub", config), Rails::default());
         let [busy, other] = ["busy", "other"].map(|name| greet(&mut hub, &mut rails, name));
+        let arrived = Cell::new(0);
         let acknowledged = |hub: &mut Core<()>, rails: &mut Rails| {
             while hub.perform(NOW, rails) {}
             let mut count = 0;
             for (op, bytes) in std::mem::take(&mut rails.messages) {
                 hub.ended(op, Ok(()), NOW);
-                if let Body::Ack(ids) = Message::parse(&bytes).unwrap().body {
-                    count += ids.len();
+                match Message::parse(&bytes).unwrap().body {
+                    Body::Ack(ids) => count += ids.len(),
+                    Body::Arrived(ids) => {
+                        assert!(!acknowledge_taken);
+                        arrived.set(arrived.get() + ids.len());
+                    }
+                    _ => {}
                 }
             }
             count
@@ -164,7 +189,7 @@ fn unread_notifications_hold_back_their_sender_alone() {
             hub.message(&Message { to: busy, body: fragment(id, 100) }.encode(), NOW);
             told += acknowledged(&mut hub, &mut rails);
         }
-        assert_eq!(told, if acknowledge_taken { 0 } else { 256 });
+        assert_eq!((told, arrived.get()), (0, if acknowledge_taken { 0 } else { 500 }));
         hub.message(&Message { to: other, body: fragment(0, 100) }.encode(), NOW);
         let first: Vec<_> = (0..2).map(|_| hub.take_notification().unwrap().peer.to_string()).collect();
         assert_eq!(first, ["busy", "other"], "peers take turns");
