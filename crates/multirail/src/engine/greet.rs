@@ -56,9 +56,18 @@ impl<G> Core<G> {
                 address,
             });
         }
-        self.remind(deadline, Timer::Session(id));
+        self.time_session(id, deadline);
         self.wake(id);
         id
+    }
+
+    /// Sets the timer of a session that is not open.
+    fn time_session(&mut self, id: SlotId, at: Time) {
+        let timer = self.remind(at, Timer::Session(id));
+        let Some(session) = self.sessions.get_mut(id) else { return };
+        if let Some(before) = session.timer.replace(timer) {
+            self.timers.remove(&before);
+        }
     }
 
     /// Starts to open a session with a peer.
@@ -169,11 +178,14 @@ impl<G> Core<G> {
         if is_stranger {
             self.places.stranger_began(rail);
         }
-        let (state, tag) = (session.state, session.tag);
+        let (state, tag, deadline) = (session.state, session.tag, session.deadline);
         let (to, body) = match state {
             State::Rejecting(reason) => {
                 let to = session.theirs;
                 session.state = State::Over;
+                if let Some(timer) = session.timer.take() {
+                    self.timers.remove(&timer);
+                }
                 self.rejections -= 1;
                 self.tags.remove(&((tag >> 32) as u32));
                 (to, Body::Reject(reason))
@@ -193,7 +205,7 @@ impl<G> Core<G> {
             self.await_no_places(id);
         }
         if matches!(state, State::Greeting | State::Confirming) {
-            self.remind(now + self.config.greeting_interval, Timer::Session(id));
+            self.time_session(id, deadline.min(now + self.config.greeting_interval));
         }
         let flight = InFlight::Once { session: id, path: index, is_stranger };
         let op = OpId::message(self.messages.insert(flight));
@@ -204,10 +216,12 @@ impl<G> Core<G> {
     /// Handles the timer of a session that is not open.
     pub(super) fn session_timer(&mut self, id: SlotId, now: Time) {
         let Some(session) = self.sessions.get_mut(id) else { return };
+        session.timer = None;
         if matches!(session.state, State::Up | State::Over) {
             return;
         }
-        if now >= session.deadline {
+        let deadline = session.deadline;
+        if now >= deadline {
             let peer =
                 session.peer.filter(|_| session.state == State::Offered && !session.transfers.is_empty());
             if let Some(peer) =
@@ -226,6 +240,7 @@ impl<G> Core<G> {
         if session.state != State::Offered {
             session.due = true;
         }
+        self.time_session(id, deadline);
         self.wake(id);
     }
 

@@ -53,8 +53,8 @@ pub(super) struct Path {
     pub(super) moved: u64,
     /// Operations that failed.
     pub(super) failures: u64,
-    /// The path has a timer.
-    pub(super) watched: bool,
+    /// The timer after which the path is examined.
+    pub(super) watch: Option<(Time, u64)>,
     /// Whether the peer was probed on another path since an operation ended here.
     pub(super) probed: bool,
     /// The last greeting over the path found no endpoint: the peer's endpoint is gone, and its metadata is outdated.
@@ -88,7 +88,7 @@ impl Path {
             latency: LATENCY,
             moved: 0,
             failures: 0,
-            watched: false,
+            watch: None,
             probed: false,
             is_refused: false,
             last_ended: Time::ZERO,

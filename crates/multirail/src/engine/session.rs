@@ -111,6 +111,8 @@ pub(super) struct Session {
     pub(super) operations: usize,
     /// The time by which the session must be open.
     pub(super) deadline: Time,
+    /// The timer of that, or of the next greeting or confirmation.
+    pub(super) timer: Option<(Time, u64)>,
     /// A greeting, or the answer to one, must be sent.
     pub(super) due: bool,
     /// Number of confirmations sent.
@@ -201,6 +203,7 @@ impl Session {
             rails: Vec::new(),
             operations: 0,
             deadline,
+            timer: None,
             due: true,
             confirmations: 0,
             turn: 0,
@@ -492,11 +495,16 @@ impl<G> Core<G> {
     /// Schedules an examination of a path, unless one is scheduled: the engine does not wait for operations that never
     /// end.
     pub(super) fn watch(&mut self, id: SlotId, index: usize, now: Time) {
-        let Some(path) = self.sessions.get_mut(id).and_then(|session| session.paths.get_mut(index)) else {
-            return;
-        };
-        if !std::mem::replace(&mut path.watched, true) {
-            self.remind(now + self.config.stall_timeout, Timer::Path(id, index));
+        let path = self.sessions.get(id).and_then(|session| session.paths.get(index));
+        if path.is_some_and(|path| path.watch.is_none()) {
+            self.watch_at(id, index, now + self.config.stall_timeout);
+        }
+    }
+
+    fn watch_at(&mut self, id: SlotId, index: usize, at: Time) {
+        let timer = self.remind(at, Timer::Path(id, index));
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.paths[index].watch = Some(timer);
         }
     }
 
@@ -508,7 +516,7 @@ impl<G> Core<G> {
         let Some(session) = self.sessions.get_mut(id).filter(|session| session.state == State::Up) else {
             return;
         };
-        session.paths[index].watched = false;
+        session.paths[index].watch = None;
         let Some(since) = session.paths[index].busy_since() else { return };
         let mut others = session.paths.iter().enumerate().filter(|&(at, _)| at != index);
         let next = if now < since + stall {
@@ -525,8 +533,7 @@ impl<G> Core<G> {
             }
             now + stall / 4
         };
-        session.paths[index].watched = true;
-        self.remind(next, Timer::Path(id, index));
+        self.watch_at(id, index, next);
         self.wake(id);
     }
 
@@ -686,7 +693,9 @@ impl<G> Core<G> {
         self.discharge(id);
         let Some(session) = self.sessions.get_mut(id) else { return };
         let woken = std::mem::take(&mut session.woken);
-        if let Some(timer) = session.full.take() {
+        // A peer may open sessions and end them faster than their timers pass.
+        let timers = session.paths.iter_mut().filter_map(|path| path.watch.take());
+        for timer in timers.chain(session.full.take()).chain(session.timer.take()) {
             self.timers.remove(&timer);
         }
         self.tags.remove(&((session.tag >> 32) as u32));

@@ -159,6 +159,47 @@ fn what_one_peer_makes_the_engine_keep_is_bounded() {
     }
 }
 
+/// Greetings as fast as they come: in each case the engine keeps what it keeps for a few. Nothing of a session that has
+/// ended waits for a time to pass.
+#[test]
+fn greetings_without_end_are_forgotten() {
+    let cases: [(&str, &dyn Fn(u64, u64) -> (u64, String, u64)); 4] = [
+        ("sessions that follow each other", &|own, nth| (own, "hostile".into(), nth)),
+        ("names", &|own, nth| (own, format!("hostile-{nth}"), nth)),
+        ("stale greetings", &|own, nth| (own ^ 1, "hostile".into(), nth)),
+        ("the hub's name", &|own, nth| (own, "hub".into(), nth)),
+    ];
+    for (what, case) in cases {
+        for is_confirmed in [true, false] {
+            let config = Config { most_greeters: 100, ..Config::default() };
+            let (mut hub, mut rails) = (engine("hub", config), Rails::default());
+            let own = hub.metadata(Vec::new()).incarnation;
+            let before = resident();
+            for nth in 1..=MANY / 2 {
+                let (to, name, tag) = case(own, nth);
+                let hello = Body::Hello { name, incarnation: 99, tag: tag << 32, rails: vec![rail()] };
+                hub.message(&Message { to, body: hello }.encode(), NOW);
+                while hub.perform(NOW, &mut rails) {}
+                for (op, bytes) in std::mem::take(&mut rails.messages) {
+                    hub.ended(op, Ok(()), NOW);
+                    if let (true, Body::Welcome { tag, .. }) =
+                        (is_confirmed, Message::parse(&bytes).unwrap().body)
+                    {
+                        hub.message(&Message { to: tag, body: Body::Confirm }.encode(), NOW);
+                        let goodbye = Message { to: tag, body: Body::Goodbye }.encode();
+                        let is_ended = nth % 2 == 0;
+                        is_ended.then(|| hub.message(&goodbye, NOW));
+                    }
+                }
+                drop((hub.take_events(), hub.take_gone()));
+            }
+            let kept = resident().saturating_sub(before);
+            println!("{what}, confirmed {is_confirmed}: {kept} bytes, {:?}", hub.kept());
+            assert!(kept < MAX_KEPT, "{what}, confirmed {is_confirmed}: {kept} bytes are kept");
+        }
+    }
+}
+
 /// Notifications of one peer that the program does not take are not acknowledged, and delay those of no other peer.
 #[test]
 fn unread_notifications_hold_back_their_sender_alone() {
