@@ -4,13 +4,19 @@
 //! `control`: datagrams of other processes. `record`: rings of other processes. `lane`: an endpoint whose peer breaks
 //! the protocol. `hints`: hints of applications. `protocol`: two ends of the wire protocol, and an attacker between
 //! them. `session`: an endpoint over sockets, and a hostile peer inside a session. `rails`: messages and metadata of
-//! agents. `mxl`: definitions and files of media flows. `efa`: packets of Amazon's protocol. `efa_lane`: two of its
-//! endpoints, and packets of a third. `verbs_lane`: two endpoints over RDMA, and a stranger that connects to them.
-//! `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of strangers. `verbs_connected`: connected
-//! endpoints over RDMA, and their hostile peer. `tcp`: what another process sends on a connection of provider `tcp`.
+//! agents. `agents`: an agent, an honest peer, and one that breaks the rules of its sessions. `mxl`: definitions and
+//! files of media flows. `media`: ends of media flows, and a hostile peer of each. `efa`: packets of Amazon's protocol.
+//! `efa_lane`: two of its endpoints, and packets of a third. `verbs_lane`: two endpoints over RDMA, and a stranger that
+//! connects to them. `verbs_datagrams`: two datagram endpoints over RDMA, and datagrams of strangers.
+//! `verbs_connected`: connected endpoints over RDMA, and their hostile peer. `tcp`: what another process sends on a
+//! connection of provider `tcp`.
 
+mod agents;
 mod efa_lane;
+mod foreign;
+mod heap;
 mod lane;
+mod media;
 mod mxl;
 mod protocol;
 mod rails;
@@ -21,8 +27,10 @@ mod verbs_datagrams;
 mod verbs_lane;
 
 pub use self::mxl::mxl;
+pub use agents::agents;
 pub use efa_lane::efa_lane;
 pub use lane::lane;
+pub use media::media;
 pub use protocol::protocol;
 pub use rails::rails;
 pub use session::session;

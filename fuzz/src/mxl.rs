@@ -75,7 +75,23 @@ fn definition(text: &str) -> bool {
 }
 
 /// A directory that is removed after the run.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    pub(super) fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let shm = PathBuf::from("/dev/shm");
+        let base = if shm.is_dir() { shm } else { std::env::temp_dir() };
+        let name = format!("mxl-fuzz-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let folder = Self(base.join(name));
+        fs::create_dir_all(&folder.0).expect("a folder");
+        folder
+    }
+
+    pub(super) fn domain(&self) -> Domain {
+        Domain::open(&self.0).expect("a directory")
+    }
+}
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -85,18 +101,14 @@ impl Drop for Folder {
 
 /// Reads flows whose files were changed as the input says, before and after they were opened.
 fn files(input: &mut Input<'_>) -> bool {
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let shm = PathBuf::from("/dev/shm");
-    let base = if shm.is_dir() { shm } else { std::env::temp_dir() };
-    let name = format!("mxl-fuzz-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-    let folder = Folder(base.join(name));
+    let folder = Folder::new();
     for (name, bytes) in FILES {
         let path = folder.0.join(name);
         fs::create_dir_all(path.parent().expect("in the folder")).expect("a folder");
         fs::write(path, bytes).expect("a file");
     }
     change(&folder, input, true);
-    let domain = Domain::open(&folder.0).expect("a directory");
+    let domain = folder.domain();
     let mut was_read = false;
     for id in domain.flows().unwrap_or_default() {
         let _ = domain.definition(id);

@@ -92,8 +92,21 @@ fn rails() {
 }
 
 #[test]
+fn agents() {
+    replay("agents", |name, input| assert!(targets::agents(input), "{name} opens no session"));
+}
+
+#[test]
 fn session() {
     replay("session", |name, input| assert!(targets::session(input), "{name}"));
+}
+
+#[test]
+fn media() {
+    // Which of them connects depends on time.
+    let mut connected = 0;
+    replay("media", |_, input| connected += u32::from(targets::media(input)));
+    assert!(connected > 0, "no input connects to anything");
 }
 
 #[test]

@@ -183,6 +183,7 @@ impl<G> Core<G> {
             State::Rejecting(reason) => {
                 let to = session.theirs;
                 session.state = State::Over;
+                session.rails = Vec::new();
                 if let Some(timer) = session.timer.take() {
                     self.timers.remove(&timer);
                 }

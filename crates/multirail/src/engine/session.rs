@@ -678,6 +678,7 @@ impl<G> Core<G> {
         let (was_up, session_peer) = (session.state == State::Up, session.peer);
         self.rejections -= usize::from(matches!(session.state, State::Rejecting(_)));
         session.state = State::Over;
+        session.rails = Vec::new(); // it may wait long for its operations
         session.outbox.clear();
         session.transfers.clear();
         session.held.clear();
