@@ -40,7 +40,7 @@ const HONEST: Duration = Duration::from_secs(2);
 /// Bytes that the engine keeps beside its budget: what its program has posted, a few sessions with their answers,
 /// peers.
 const BESIDE: isize = 4 << 20;
-/// Operations of the engine that the hostile peer lets hang; the oldest of more fails, as at a provider that gives up.
+/// Operations of the engine that the hostile peer lets hang; the oldest of more ends.
 /// A peer that opens one session after the other, and lets operations of each hang, can take all places of a rail: only
 /// its provider's limits stop it (`engine/places.rs` counts the operations of a session, not those of a peer).
 const HANGING: usize = 400;
@@ -260,7 +260,7 @@ impl World {
         if self.open.len() > HANGING
             && let Some(oldest) = self.open.pop_front()
         {
-            self.hub.ended(oldest, Err(Errno::ETIMEDOUT), self.now);
+            self.hub.ended(oldest, Ok(()), self.now);
         }
         let Taken::Message { bytes, .. } = taken else { return };
         let message = Message::parse(&bytes).expect("the engine's own messages parse");
