@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use mxl::{BatchHints, GrainWriter, Wait};
-use mxl_fabrics::{Driven, Engine, Initiator, Provider, Received, Target, Transfer};
+use mxl_fabrics::{Driven, Engine, Initiator, PeerState, Provider, Received, Target, Transfer};
 
 use super::common::{ANY, Folder, LONG, byte_of, camera};
 
@@ -25,6 +25,19 @@ impl Pair {
         initiator.add(target.info()).unwrap();
         let target = Driven::start_on(engine, target).unwrap();
         Self { initiator: Driven::start_on(engine, initiator).unwrap(), target, writer }
+    }
+
+    /// Waits until both ends are connected: a grain that is sent before is lost.
+    fn connected(&self) {
+        assert_eq!(self.target.wait(LONG).unwrap(), Some(Received::Connected));
+        let is_connected = |initiator: &mut Initiator| {
+            initiator.targets().all(|(_, state, _)| state == PeerState::Connected)
+        };
+        let begin = Instant::now();
+        while !self.initiator.with(is_connected) {
+            assert!(begin.elapsed() < LONG, "the initiator is not connected");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn send(&self, index: u64) {
@@ -71,9 +84,7 @@ fn one_thread_carries_many_flows() {
     let engine = Engine::start().unwrap();
     let open = |at: usize| Pair::open((&near, &far), &engine, PROVIDERS[at % 2]);
     let mut pairs: Vec<_> = (0..12).map(open).collect();
-    for pair in &pairs {
-        assert_eq!(pair.target.wait(LONG).unwrap(), Some(Received::Connected));
-    }
+    pairs.iter().for_each(Pair::connected);
     for index in 100..110 {
         pairs.iter().for_each(|pair| pair.send(index));
         pairs.iter().for_each(|pair| pair.arrived(&far, index));
@@ -109,11 +120,10 @@ fn an_end_that_sleeps_for_long_notices_its_peer() {
     for provider in PROVIDERS {
         let (near, far) = (Folder::new(), Folder::new());
         let engine = Engine::start().unwrap();
-        let Pair { initiator, target, writer } = Pair::open((&near, &far), &engine, provider);
-        assert_eq!(target.wait(LONG).unwrap(), Some(Received::Connected), "{provider}");
+        let pair = Pair::open((&near, &far), &engine, provider);
+        pair.connected();
         // Long enough for sleeps of seconds, which an event ends at once.
         std::thread::sleep(Duration::from_millis(2600));
-        let pair = Pair { initiator, target, writer };
         let begin = Instant::now();
         pair.send(7);
         pair.arrived(&far, 7);
