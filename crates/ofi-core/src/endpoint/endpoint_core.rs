@@ -52,9 +52,8 @@ pub struct EndpointCore<T: Transport> {
     pub stands_in: bool,
     /// The domain's device memory, if the endpoint has `FI_HMEM`.
     pub devices: Option<Arc<Devices>>,
-    /// Buffers of operations on it that have failed. The transport may write to them until it has settled
-    /// ([`TransportEndpoint::settle_receives`](crate::transport::TransportEndpoint::settle_receives)), as it does in the
-    /// next post.
+    /// Buffers of operations on it that have failed. The transport may write to them until it has settled, as it does
+    /// in the next post ([`TransportEndpoint::settle_receives`](crate::transport::TransportEndpoint::settle_receives)).
     pub unsettled: Vec<Staged>,
 }
 
