@@ -134,8 +134,6 @@ pub struct Peer {
     pub finishing: Vec<Incoming>,
     /// Number of the device's transfers for this peer.
     pub transfers: usize,
-    /// Number of the device's requests for this peer, other than packets.
-    pub requests: usize,
     /// Transfers with unposted requests.
     pub accessing: VecDeque<SlotId>,
     /// Operations whose only request is not posted.
@@ -211,7 +209,6 @@ impl Peer {
             late: VecDeque::new(),
             finishing: Vec::new(),
             transfers: 0,
-            requests: 0,
             accessing: VecDeque::new(),
             singles: VecDeque::new(),
             nacked: FxHashMap::default(),
@@ -313,7 +310,7 @@ impl Peer {
     ) {
         if self.is_free()
             && self.queue.is_empty()
-            && let Some(slot) = common.adapter.take_slot(self.inflight)
+            && let Some(slot) = common.adapter.take_slot()
         {
             put(common.adapter.outgoing(slot), header);
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
@@ -362,17 +359,16 @@ impl Peer {
         common.counts.sent += 1;
     }
 
-    /// Posts queued packets while slots are free. `false`: packets are still queued that wait neither for the peer nor
-    /// for the end of one of its packets.
+    /// Posts queued packets while slots are free. `false`: packets are still queued that do not wait for the peer.
     pub fn flush<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) -> bool {
         self.rise(common, peer);
         if !self.is_free() {
             return true;
         }
         while let Some(frame) = self.queue.pop_front() {
-            let Some(slot) = common.adapter.take_slot(self.inflight) else {
+            let Some(slot) = common.adapter.take_slot() else {
                 self.queue.push_front(frame);
-                return self.inflight > 0;
+                return false;
             };
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
@@ -394,7 +390,7 @@ impl Peer {
         if !self.is_free() {
             return false;
         }
-        let Some(slot) = common.adapter.take_slot(self.inflight) else { return false };
+        let Some(slot) = common.adapter.take_slot() else { return false };
         let len = fill(common, common.adapter.outgoing(slot));
         self.post(common, Packet::new(peer, slot, len, mark));
         true
@@ -653,9 +649,7 @@ impl Peer {
         while self.is_free()
             && let Some(frame) = self.queue.pop_front()
         {
-            let Some(slot) = common.adapter.take_slot(self.inflight) else {
-                return self.queue.push_front(frame);
-            };
+            let Some(slot) = common.adapter.take_slot() else { return self.queue.push_front(frame) };
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
             self.post(common, Packet::new(peer, slot, len, frame.mark));

@@ -356,8 +356,7 @@ impl Peer {
         }
     }
 
-    /// Builds packets of streams while slots are free. `false`: none is free, and none will be by the end of a packet
-    /// to the peer.
+    /// Builds packets of streams while slots are free. `false`: none is free.
     pub fn flush_streams<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
@@ -373,7 +372,7 @@ impl Peer {
                 self.streams.push_front(rest);
             }
             if !more {
-                return self.inflight > 0;
+                return false;
             }
         }
         true

@@ -21,7 +21,6 @@ pub mod options;
 mod pauses;
 mod raw;
 pub mod raw_peer;
-mod shares;
 mod troubles;
 
 /// Reliable datagram endpoints; every byte goes over the device.
