@@ -5,10 +5,8 @@
 //! leaves free: one peer alone may have a third of the places, and each further silent peer a third of the rest. A peer
 //! without operations gets a place as long as there is one.
 //!
-//! The core leaves this to those who know what one peer may take: layers that serve peers who do not know each other
-//! (`multirail`, `mxl-fabrics`), and transports whose peers share a queue of a device (`ofi-efa`, where a post beyond a
-//! peer's share may get `FI_EAGAIN`). Over other transports, a program of libfabric's interface may use all of
-//! `tx_attr.size` for one peer.
+//! The core leaves this to layers that serve peers who do not know each other (`multirail`, `mxl-fabrics`): a program of
+//! libfabric's interface may use all of `tx_attr.size` for one peer.
 
 /// Whether a peer that has `own` places may take one of `free` places.
 #[inline(always)]
