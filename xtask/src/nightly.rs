@@ -59,6 +59,10 @@ pub fn asan(no_run: bool) -> StepResult {
     suite(tests, &root().join("target/nextest/asan/junit.xml"))
 }
 
+/// Targets whose inputs are whole sessions, some of them in real time, and the seconds from which on they run without
+/// being named. In a minute beside all others they get through few inputs. The tests replay their corpus.
+const SESSIONS: ([&str; 2], u32) = (["agents", "media"], 600);
+
 /// The options for the fuzz targets.
 #[derive(Debug, clap::Args)]
 pub struct Fuzz {
@@ -96,7 +100,10 @@ pub fn fuzz(report: &mut Report, options: &Fuzz) {
     if options.no_run {
         return;
     }
-    let wanted = |target: &&String| options.target.as_ref().is_none_or(|only| only == *target);
+    let wanted = |target: &&String| match &options.target {
+        Some(only) => only == *target,
+        None => options.seconds >= SESSIONS.1 || !SESSIONS.0.contains(&target.as_str()),
+    };
     let chosen = targets.iter().filter(|target| built && wanted(target));
     // In parallel: most of a target's time goes into few inputs, and sequential runs would take five times as long.
     let outcomes: Vec<(&String, StepResult)> = std::thread::scope(|scope| {

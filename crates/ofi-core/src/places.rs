@@ -5,8 +5,8 @@
 //! leaves free: one peer alone may have a third of the places, and each further silent peer a third of the rest. A peer
 //! without operations gets a place as long as there is one.
 //!
-//! The core leaves this to layers that serve peers who do not know each other (`multirail`, `mxl-fabrics`): a program of
-//! libfabric's interface may use all of `tx_attr.size` for one peer.
+//! The core leaves this to layers that serve peers who do not know each other (`multirail`, `mxl-fabrics`): a program
+//! of libfabric's interface may use all of `tx_attr.size` for one peer.
 
 /// Whether a peer that has `own` places may take one of `free` places.
 #[inline(always)]
