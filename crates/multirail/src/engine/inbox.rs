@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::budget::{ENTRY, NUMBER};
 use super::delivered::Delivered;
-use super::session::{ORDER_BYTES, UNACKED_BYTES};
+use super::receipts::{ORDER_BYTES, UNACKED_BYTES};
 use crate::wire::message::{FRAGMENT, Fragment};
 
 /// Maximum notifications that are unfinished or not acknowledged, and maximum gaps between delivered ids.
@@ -430,17 +430,17 @@ mod tests {
     fn orders_are_taken_between_unfinished_notifications() {
         let mut inbox = Inbox::default();
         let order = |id| fragments(id, 0, 0, b"order").remove(0);
-        for nth in 0..super::super::session::UNACKED {
+        for nth in 0..super::super::receipts::UNACKED {
             let late = fragments(2 * nth, 1, nth as u16, b"after a write").remove(0);
             assert_eq!(inbox.take(&late, FREE), Taken::Incomplete);
             let id = 2 * nth + 1;
             assert_eq!(inbox.take(&order(id), FREE), Taken::Complete(id, b"order".to_vec()));
         }
-        let next = 2 * super::super::session::UNACKED;
+        let next = 2 * super::super::receipts::UNACKED;
         for id in next..next + WINDOW {
             assert_eq!(inbox.take(&order(id), FREE), Taken::Complete(id, b"order".to_vec()));
         }
-        for nth in 0..super::super::session::UNACKED {
+        for nth in 0..super::super::receipts::UNACKED {
             assert_eq!(inbox.arrived(nth as u16, 0), Some(vec![(2 * nth, b"after a write".to_vec())]));
         }
         assert_eq!((inbox.sizes().0, inbox.delivered.gaps()), (0, 0));

@@ -29,6 +29,7 @@ mod path;
 mod peers;
 mod places;
 mod posting;
+mod receipts;
 mod row;
 mod schedule;
 mod session;

@@ -4,7 +4,8 @@ use ofi::Errno;
 use ofi_core::slots::SlotId;
 
 use super::latency::{CLASSES, class};
-use super::session::{self, Receipt, State};
+use super::receipts::Receipt;
+use super::session::{self, State};
 use super::transfer::{Chunk, Fate};
 use super::{Audience, Core, Named, OpId, PathId, PeerId, PostedRun, Time};
 

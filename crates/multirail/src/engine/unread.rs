@@ -16,7 +16,7 @@ use std::sync::Arc;
 use ofi_core::slots::SlotId;
 
 use super::budget::ENTRY;
-use super::session::{Receipt, UNACKED, UNACKED_BYTES};
+use super::receipts::{Receipt, UNACKED, UNACKED_BYTES};
 use super::{Core, Notification};
 
 /// Maximum notifications and bytes of one peer that are unread, and of which it was told that they have arrived: all
