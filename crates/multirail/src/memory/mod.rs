@@ -13,9 +13,9 @@ pub mod cuda;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ofi::{Errno, Error, Result};
+use ofi_core::hmem::cuda::await_copy;
 
 use crate::topology::PciAddress;
 
@@ -122,28 +122,8 @@ pub(crate) fn opened(_: &Export) -> Option<Arc<dyn Device>> {
 /// The kernel's file with the id of this boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Time limit of a copy to or from a device, in [`copy_out`] and [`copy_in`].
-const COPY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Bytes of one copy in these functions.
+/// Bytes of one copy in [`copy_out`] and [`copy_in`].
 const PIECE: usize = 1 << 20;
-
-/// Waits for a copy. If the copy does not end, its memory must not be used again.
-fn wait(mut copying: Box<dyn Copying>) -> Result<()> {
-    let deadline = Instant::now() + COPY_TIMEOUT;
-    while !copying.is_done()? {
-        if Instant::now() >= deadline {
-            return Err(Error::wanted(
-                Errno::ETIMEDOUT,
-                "a copy of a device",
-                format!("its end within {COPY_TIMEOUT:?}"),
-                "none",
-                "look for errors of the device (nvidia-smi, dmesg)",
-            ));
-        }
-        std::thread::yield_now();
-    }
-    Ok(())
-}
 
 /// Copies out of a device's memory, and waits.
 pub(crate) fn copy_out(device: &dyn Device, from: u64, to: &mut [u8]) -> Result<()> {
@@ -151,9 +131,9 @@ pub(crate) fn copy_out(device: &dyn Device, from: u64, to: &mut [u8]) -> Result<
         let between = std::mem::ManuallyDrop::new(vec![0_u8; to.len()]);
         let from = from + (nth * PIECE) as u64;
         // SAFETY: the caller's range lies in a region. `between` is leaked if the copy does not end.
-        let copying =
+        let mut copying =
             unsafe { device.copy(between.as_ptr().expose_provenance() as u64, from, to.len() as u64) }?;
-        wait(copying)?;
+        await_copy(|| copying.is_done())?;
         to.copy_from_slice(&std::mem::ManuallyDrop::into_inner(between));
     }
     Ok(())
@@ -165,9 +145,9 @@ pub(crate) fn copy_in(device: &dyn Device, to: u64, from: &[u8]) -> Result<()> {
         let between = std::mem::ManuallyDrop::new(from.to_vec());
         let to = to + (nth * PIECE) as u64;
         // SAFETY: as in `copy_out`.
-        let copying =
+        let mut copying =
             unsafe { device.copy(to, between.as_ptr().expose_provenance() as u64, from.len() as u64) }?;
-        wait(copying)?;
+        await_copy(|| copying.is_done())?;
         drop(std::mem::ManuallyDrop::into_inner(between));
     }
     Ok(())

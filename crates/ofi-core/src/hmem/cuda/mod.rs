@@ -35,6 +35,27 @@ const DMA_BUF_FD: c_int = 1;
 /// Time limit of a copy that is waited for.
 const COPY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Waits for a copy's end, for a limited time.
+///
+/// # Errors
+/// The copy's; or `FI_ETIMEDOUT`: it is still in flight, and its memory must not be used or freed.
+pub fn await_copy(mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
+    let deadline = Instant::now() + COPY_TIMEOUT;
+    while !is_done()? {
+        if Instant::now() >= deadline {
+            return Err(Error::wanted(
+                Errno::ETIMEDOUT,
+                "a copy of a device",
+                format!("its end within {COPY_TIMEOUT:?}"),
+                "none",
+                "look for errors of the device (nvidia-smi, dmesg)",
+            ));
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
 /// The number of CUDA devices.
 ///
 /// # Errors
@@ -343,20 +364,7 @@ impl PendingCopy {
     /// # Errors
     /// The copy has failed; or `FI_ETIMEDOUT`: it is still in flight, and its memory must not be used or freed.
     pub fn wait(mut self) -> Result<()> {
-        let deadline = Instant::now() + COPY_TIMEOUT;
-        while !self.is_done()? {
-            if Instant::now() >= deadline {
-                return Err(Error::wanted(
-                    Errno::ETIMEDOUT,
-                    "a copy of a device",
-                    format!("its end within {COPY_TIMEOUT:?}"),
-                    "none",
-                    "look for errors of the device (nvidia-smi, dmesg)",
-                ));
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
+        await_copy(|| self.is_done())
     }
 }
 
