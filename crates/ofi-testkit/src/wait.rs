@@ -56,12 +56,13 @@ impl Starvation {
         if self.before.is_none() && elapsed > bound / 16 {
             self.before = Some(unserved());
         }
-        if elapsed <= bound {
-            return false;
-        }
-        elapsed > 4 * bound
-            || elapsed.saturating_sub(unserved().saturating_sub(self.before.unwrap_or_default())) > bound
+        elapsed > bound && is_late(elapsed, bound, unserved().saturating_sub(self.before.unwrap_or_default()))
     }
+}
+
+/// Whether a wait of `elapsed`, for `unserved` of which the thread had no processor, is longer than `bound`.
+fn is_late(elapsed: Duration, bound: Duration, unserved: Duration) -> bool {
+    elapsed > 4 * bound || elapsed.saturating_sub(unserved) > bound
 }
 
 /// The time since this thread's start for which it was ready, but had no processor; zero where the kernel does not say.
@@ -132,14 +133,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_time_without_a_processor_extends_a_wait() {
-        let bound = Duration::from_millis(100);
-        let mut idle = Starvation::default();
-        assert!(!idle.exceeds(bound / 2, bound));
-        // This thread has not waited for a processor since, or not for an hour.
-        assert!(idle.exceeds(Duration::from_secs(3600), bound));
-        // As if the thread had had no processor since the beginning of the wait.
-        let mut starved = Starvation { before: Some(Duration::ZERO) };
-        assert!(starved.exceeds(4 * bound + Duration::from_millis(1), bound), "four times the limit at most");
+    fn only_time_without_a_processor_extends_a_wait_up_to_four_times() {
+        let [bound, unserved] = [100, 150].map(Duration::from_millis);
+        assert!(!is_late(bound, bound, Duration::ZERO));
+        assert!(is_late(bound + unserved, bound, unserved / 2));
+        assert!(!is_late(bound + unserved, bound, unserved));
+        assert!(is_late(5 * bound, bound, 5 * bound));
     }
 }
