@@ -59,9 +59,11 @@ pub fn asan(no_run: bool) -> StepResult {
     suite(tests, &root().join("target/nextest/asan/junit.xml"))
 }
 
-/// Targets whose inputs are whole sessions, some of them in real time, and the seconds from which on they run without
-/// being named. In a minute beside all others they get through few inputs. The tests replay their corpus.
-const SESSIONS: ([&str; 2], u32) = (["agents", "media"], 600);
+/// Targets whose inputs are whole sessions, some of them in real time. In a minute beside all others they get through
+/// few inputs, so they run in long runs only, or by name. The tests replay their corpus.
+const SESSIONS: [&str; 2] = ["agents", "media"];
+/// Seconds for each target that make a long run.
+const LONG_RUN: u32 = 600;
 
 /// The options for the fuzz targets.
 #[derive(Debug, clap::Args)]
@@ -102,7 +104,7 @@ pub fn fuzz(report: &mut Report, options: &Fuzz) {
     }
     let wanted = |target: &&String| match &options.target {
         Some(only) => only == *target,
-        None => options.seconds >= SESSIONS.1 || !SESSIONS.0.contains(&target.as_str()),
+        None => options.seconds >= LONG_RUN || !SESSIONS.contains(&target.as_str()),
     };
     let chosen = targets.iter().filter(|target| built && wanted(target));
     // In parallel: most of a target's time goes into few inputs, and sequential runs would take five times as long.
