@@ -4,10 +4,11 @@
 mod support;
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Once;
+use std::sync::{Arc, LazyLock, Once};
 
 use ofi_core::hmem::cuda::Cuda;
 use ofi_testkit::prelude::*;
+use ofi_testkit::{rc, srd};
 use support::{is_inside, without_driver};
 
 /// Lengths around the limits at which transports change their ways.
@@ -37,7 +38,7 @@ struct Way {
 }
 
 /// Every way that copies memory of devices.
-const WAYS: [Way; 7] = [
+const WAYS: [Way; 10] = [
     Way { provider: "shm", ep_type: EpType::Rdm, shared_memory: true },
     Way { provider: "shm", ep_type: EpType::Msg, shared_memory: true },
     Way { provider: "udp", ep_type: EpType::Rdm, shared_memory: true },
@@ -45,13 +46,42 @@ const WAYS: [Way; 7] = [
     Way { provider: "udp", ep_type: EpType::Msg, shared_memory: false },
     Way { provider: "tcp", ep_type: EpType::Rdm, shared_memory: false },
     Way { provider: "tcp", ep_type: EpType::Msg, shared_memory: false },
+    Way { provider: "efa", ep_type: EpType::Rdm, shared_memory: true },
+    EFA,
+    Way { provider: "verbs", ep_type: EpType::Rdm, shared_memory: false },
 ];
+/// Every byte goes over the simulated device.
+const EFA: Way = Way { provider: "efa", ep_type: EpType::Rdm, shared_memory: false };
+
+/// The simulated EFA device.
+static NIC: LazyLock<Arc<srd::SimulatedDevice>> = LazyLock::new(|| {
+    let device = srd::SimulatedDevice::new("hmem0", srd::Plan::default());
+    ofi_efa::srd::add(Arc::new(srd::Handle(Arc::clone(&device))));
+    let _ = ofi::register_provider(Arc::new(ofi_efa::EfaProvider)); // refused if it is there
+    device
+});
+
+/// The simulated RDMA device.
+fn rdma_device() -> &'static str {
+    static ADDED: Once = Once::new();
+    ADDED.call_once(|| {
+        let device = rc::SimulatedDevice::new("hmem1", rc::Plan::default());
+        ofi_verbs::rc::add(Arc::new(rc::Handle(device)));
+        let _ = ofi::register_provider(Arc::new(ofi_verbs::VerbsProvider)); // as above
+    });
+    "hmem1"
+}
 
 impl Way {
     fn hints(self) -> Hints {
         let hints = Hints::new().provider(self.provider).ep_type(self.ep_type).caps(CAPS).mr_mode(MODES);
         match self.provider {
             "shm" => hints,
+            "efa" => {
+                LazyLock::force(&NIC);
+                hints.domain("hmem0-rdm")
+            }
+            "verbs" => hints.addr_format(AddrFormat::SockaddrIn).domain(rdma_device()),
             _ => hints.src_addr(Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)))),
         }
     }
@@ -71,11 +101,7 @@ impl Way {
 }
 
 /// Memory of one kind, registered with a side.
-fn memory(
-    side: &TestEndpoint,
-    cuda: Option<&Cuda>,
-    len: usize,
-) -> (Memory, std::sync::Arc<dyn MemoryRegion>) {
+fn memory(side: &TestEndpoint, cuda: Option<&Cuda>, len: usize) -> (Memory, Arc<dyn MemoryRegion>) {
     let memory = cuda.map_or_else(|| Memory::new(len), |cuda| Memory::device(cuda, len));
     let region = side.register(&memory, RIGHTS).unwrap();
     (memory, region)
@@ -508,7 +534,7 @@ fn without_a_driver_the_refusal_says_so() {
 
 #[test]
 fn pinned_memory_is_used_again() {
-    let stager = std::sync::Arc::new(ofi_core::hmem::Stager::new(load()));
+    let stager = Arc::new(ofi_core::hmem::Stager::new(load()));
     let one = stager.buffer(300_000);
     let at = one.as_ptr();
     drop(one);
@@ -577,5 +603,42 @@ fn a_failed_copy_ends_its_operation() {
         pair.post(|| pair.a.out(pair.to_b, &local).context(7).read(&[remote(&there)]));
         assert_eq!(pair.failed(&pair.a).err, Errno::EIO, "{way:?}: into the device, of a read");
         fail(Some("cuMemAllocHost_v2:2"));
+    }
+}
+
+/// Where the driver exports device memory, the peer's NIC writes and reads it alone.
+#[test]
+fn nics_access_memory_of_devices_by_its_dma_buf() {
+    const LEN: usize = 1 << 20;
+    let name = "nics_access_memory_of_devices_by_its_dma_buf";
+    if !is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1")]) {
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    let pair = EFA.pair();
+    for ours in [None, Some(&cuda)] {
+        let (local, _local) = memory(&pair.a, ours, LEN);
+        let (target, region) = memory(&pair.b, Some(&cuda), LEN + 100);
+        assert!(u32::try_from(region.key()).is_ok(), "the device's key");
+        let there = [remote_at(&region, 100, LEN)];
+        // The first access may go before the peer has said that its device has RDMA.
+        for seed in 0..3 {
+            local.fill(seed);
+            NIC.take_accesses();
+            pair.post(|| pair.a.out(pair.to_b, &local).context(1).write(&there));
+            pair.done(&pair.a);
+            target.slice(100..).check(seed);
+            local.slice(..).put(&vec![0; LEN]);
+            pair.post(|| pair.a.out(pair.to_b, &local).context(2).read(&there));
+            pair.done(&pair.a);
+            local.check(LEN, seed);
+        }
+        assert_eq!(NIC.take_accesses().iter().sum::<usize>(), 2, "by the NIC alone");
+        // Closing withdraws the device's right, too.
+        region.close().unwrap();
+        local.fill(9);
+        pair.post(|| pair.a.out(pair.to_b, &local).context(3).write(&there));
+        pair.failed(&pair.a);
+        target.slice(100..).check(2);
     }
 }

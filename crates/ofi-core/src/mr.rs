@@ -1,10 +1,11 @@
 //! Registrations, as applications hold them.
 
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ofi_api::{
-    AV_AUTH_KEY, BindFlags, Counter, Desc, Endpoint, Errno, Error, Fid, HmemIface, KEY_NOTAVAIL,
+    AV_AUTH_KEY, BindFlags, Counter, Desc, Dmabuf, Endpoint, Errno, Error, Fid, HmemIface, KEY_NOTAVAIL,
     MemoryRegion, MrAccess, MrAttr, MrMode, Piece, Result,
 };
 
@@ -60,7 +61,11 @@ impl<T: Transport> Mr<T> {
             ));
         }
         let hmem = device_of(domain, attr)?;
-        let data = T::register(&domain.part.transport, attr)?;
+        let transport = &domain.part.transport;
+        let data = match hmem.as_ref().filter(|_| T::DMABUF).and_then(|hmem| hmem.export(attr)) {
+            Some((fd, offset)) => T::register_exported(transport, attr, Dmabuf { fd: fd.as_fd(), offset })?,
+            None => T::register(transport, attr)?,
+        };
         let key = match T::key(&data) {
             _ if !chosen => KeyChoice::Requested,
             Some(key) => KeyChoice::Device(key),

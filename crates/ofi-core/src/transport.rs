@@ -17,7 +17,7 @@ mod upcalls;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AtomicKind, Datatype, EpOption, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
+    Address, AtomicKind, Datatype, Dmabuf, EpOption, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
     Placement, Result, RxAttr,
 };
 
@@ -143,6 +143,20 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// # Errors
     /// `FI_ENOSYS` for memory that the transport cannot register.
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
+
+    /// Registers memory of a device (`FI_HMEM`) that its driver has exported as a dma-buf, so that peers' NICs access it
+    /// alone. A transport without such NICs, or whose NIC refuses it, registers the memory as [`Transport::register`]
+    /// does, and the owner copies for its peers.
+    ///
+    /// # Errors
+    /// As there.
+    fn register_exported(
+        domain: &Self::Domain,
+        attr: &MrAttr<'_>,
+        _dmabuf: Dmabuf<'_>,
+    ) -> Result<Self::Region> {
+        Self::register(domain, attr)
+    }
 
     /// The key by which peers' devices name a registration, where the domain chooses keys (`FI_MR_PROV_KEY`). `None`:
     /// any key will do. No other open registration of the domain has this key.

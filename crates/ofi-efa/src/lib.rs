@@ -46,7 +46,7 @@ pub mod wire;
 
 use std::sync::Arc;
 
-use ofi_api::{Address, EpOption, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
+use ofi_api::{Address, Dmabuf, EpOption, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::Transport;
 
@@ -99,6 +99,14 @@ unsafe impl Transport for Efa {
             Some(dmabuf) => region::Region::of_dmabuf(domain, attr, dmabuf),
             None => Ok(region::Region::new(domain, attr)),
         }
+    }
+
+    fn register_exported(
+        domain: &Self::Domain,
+        attr: &MrAttr<'_>,
+        dmabuf: Dmabuf<'_>,
+    ) -> Result<Self::Region> {
+        Ok(region::Region::of_device(domain, attr, dmabuf))
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

@@ -165,7 +165,7 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         if offers_direct {
             direct.extend(answer.infos);
         }
-        let answer = offer::answer(&TYPES, &variants, request);
+        let answer = offer::answer_with_devices(&TYPES, variants, request);
         offers.infos.extend(answer.infos);
         offers.refusals.extend(answer.refusals);
     }

@@ -327,7 +327,7 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
     if !prepared {
         types.reverse();
     }
-    offer::answer(&types, &variants, request)
+    offer::answer_with_devices(&types, variants, request)
 }
 
 impl VerbsProvider {
@@ -373,7 +373,7 @@ impl VerbsProvider {
                 continue;
             }
             let answer = if own.has_shared_receives() {
-                offer::answer(&TYPES, &variants, request)
+                offer::answer_with_devices(&TYPES, variants, request)
             } else {
                 let offered = format!("FI_EP_MSG: {} has no shared receive queues", own.name());
                 let refusals = vec![refusal("ep_attr.type", EpType::Rdm.to_string(), offered)];

@@ -22,8 +22,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use ofi_api::{
-    Address, AtomicKind, Datatype, EpOption, EpType, FiOp, Info, LibraryMemory, MrAttr, Placement, Result,
-    RxAttr,
+    Address, AtomicKind, Datatype, Dmabuf, EpOption, EpType, FiOp, Info, LibraryMemory, MrAttr, Placement,
+    Result, RxAttr,
 };
 
 pub use either::Either;
@@ -174,6 +174,15 @@ unsafe impl<P: CompositeSpec> Transport for Composite<P> {
         let near = domain.near.as_ref().filter(|_| attr.dmabuf().is_none());
         let near = near.map(|near| P::Near::register(&near.transport, attr)).transpose()?;
         Ok(CompositeRegion { near, far: P::Far::register(&domain.far.transport, attr)? })
+    }
+
+    fn register_exported(
+        domain: &Self::Domain,
+        attr: &MrAttr<'_>,
+        dmabuf: Dmabuf<'_>,
+    ) -> Result<Self::Region> {
+        let near = domain.near.as_ref().map(|near| P::Near::register(&near.transport, attr)).transpose()?;
+        Ok(CompositeRegion { near, far: P::Far::register_exported(&domain.far.transport, attr, dmabuf)? })
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

@@ -1,6 +1,7 @@
 //! The device memory that is registered in a domain, by address.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -47,6 +48,22 @@ impl RegisteredDevice {
     /// Copies to and from its device.
     pub fn stager(&self) -> &Arc<Stager> {
         &self.stager
+    }
+
+    /// The registration's memory as a dma-buf, and the offset of its first byte. `None` for several pieces or
+    /// allocations, and if the driver exports none.
+    pub fn export(&self, attr: &MrAttr<'_>) -> Option<(OwnedFd, u64)> {
+        let ([piece], [_]) = (attr.pieces(), &*self.bases) else { return None };
+        self.stager
+            .cuda()
+            .dmabuf(piece.addr.addr() as u64)
+            .inspect_err(|error| {
+                tracing::info!(
+                    target: "ofi::core::hmem", %error,
+                    "no dma-buf of a device's memory: its owner copies it for peers"
+                );
+            })
+            .ok()
     }
 }
 
