@@ -233,11 +233,19 @@ fn own_programs(folder: &Path, stock: &Stock) -> StepResult {
     if failed.is_empty() { Ok(Outcome::Passed) } else { Err(failed.join("; ")) }
 }
 
-/// The C program of `tests/capi/cuda`, on the emulated driver.
+/// The C program of `tests/capi/cuda`, on the emulated driver, over sockets and shared memory.
 fn device_memory(folder: &Path, stock: &Stock) -> StepResult {
-    const NAME: &str = "device memory of a C program";
+    match device_memory_of(folder, stock)? {
+        Some(mut program) => patient(program.args(["shm", "udp", "tcp"])),
+        None => not_run("device memory of a C program", NO_HEADERS),
+    }
+}
+
+/// The C program of `tests/capi/cuda`, on the emulated driver. Its arguments are providers. `None`: there are no
+/// headers.
+pub fn device_memory_of(folder: &Path, stock: &Stock) -> Result<Option<Command>, String> {
     if !stock.compiles("#include <rdma/fabric.h>\n#include <rdma/fi_ext.h>\n") {
-        return not_run(NAME, NO_HEADERS);
+        return Ok(None);
     }
     // One folder with both libraries, which no other program gets.
     let both = folder.join("cuda");
@@ -248,7 +256,7 @@ fn device_memory(folder: &Path, stock: &Stock) -> StepResult {
     let source = root().join("tests/capi/cuda/device_memory.c");
     let program = stock.output(&both, &source);
     stock.program(&[&source], &program, &["-lpthread", "-ldl"])?;
-    patient(&mut stock.command_on(&both, &program))
+    Ok(Some(stock.command_on(&both, &program)))
 }
 
 /// C's own `fi_info` and `fi_pingpong`, which are linked against C's library.

@@ -52,7 +52,6 @@ const WAYS: [Way; 10] = [
 ];
 /// Every byte goes over the simulated device.
 const EFA: Way = Way { provider: "efa", ep_type: EpType::Rdm, shared_memory: false };
-
 /// The simulated EFA device.
 static NIC: LazyLock<Arc<srd::SimulatedDevice>> = LazyLock::new(|| {
     let device = srd::SimulatedDevice::new("hmem0", srd::Plan::default());
@@ -615,8 +614,8 @@ fn nics_access_memory_of_devices_by_its_dma_buf() {
         return;
     }
     let cuda = Cuda::open(0).unwrap();
-    let pair = EFA.pair();
     for ours in [None, Some(&cuda)] {
+        let pair = EFA.pair();
         let (local, _local) = memory(&pair.a, ours, LEN);
         let (target, region) = memory(&pair.b, Some(&cuda), LEN + 100);
         assert!(u32::try_from(region.key()).is_ok(), "the device's key");
@@ -634,11 +633,20 @@ fn nics_access_memory_of_devices_by_its_dma_buf() {
             local.check(LEN, seed);
         }
         assert_eq!(NIC.take_accesses().iter().sum::<usize>(), 2, "by the NIC alone");
+        // Messages still go through the host.
+        let (message, _sent) = memory(&pair.a, Some(&cuda), 5_000);
+        message.fill(7);
+        pair.post(|| pair.b.receive(target.slice(..5_000)).context(4).post());
+        pair.post(|| pair.a.out(pair.to_b, &message).context(5).send());
+        pair.done(&pair.b);
+        pair.done(&pair.a);
+        target.slice(..5_000).check(7);
+        let after = target.bytes();
         // Closing withdraws the device's right, too.
         region.close().unwrap();
         local.fill(9);
         pair.post(|| pair.a.out(pair.to_b, &local).context(3).write(&there));
         pair.failed(&pair.a);
-        target.slice(100..).check(2);
+        assert!(target.bytes() == after);
     }
 }

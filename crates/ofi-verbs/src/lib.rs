@@ -52,8 +52,8 @@ mod wire;
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Address, AtomicKind, Datatype, Dmabuf, EpType, Errno, Error, FiOp, Info, LibraryMemory,
-    MrAttr, Placement, Result, RxAttr,
+    AddrFormat, Address, AtomicKind, Datatype, EpType, Errno, Error, FiOp, Info, LibraryMemory, MrAttr,
+    Placement, Result, RxAttr,
 };
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, SharedReceives, Transport};
@@ -93,7 +93,7 @@ unsafe impl Transport for Verbs {
 
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
         if domain.keyed {
-            return region::Region::keyed(domain, attr, attr.dmabuf());
+            return region::Region::keyed(domain, attr);
         }
         if attr.dmabuf().is_some() {
             return Err(Error::wanted(
@@ -105,17 +105,6 @@ unsafe impl Transport for Verbs {
             ));
         }
         Ok(region::Region::new(domain, attr))
-    }
-
-    fn register_exported(
-        domain: &Self::Domain,
-        attr: &MrAttr<'_>,
-        dmabuf: Dmabuf<'_>,
-    ) -> Result<Self::Region> {
-        match domain.keyed {
-            true => region::Region::keyed(domain, attr, Some(dmabuf)),
-            false => Ok(region::Region::new(domain, attr)),
-        }
     }
 
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()> {

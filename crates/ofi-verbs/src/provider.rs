@@ -327,7 +327,7 @@ fn connected_offers(own: &Own, variants: &[Info], request: &Request<'_>) -> Offe
     if !prepared {
         types.reverse();
     }
-    offer::answer_with_devices(&types, variants, request)
+    offer::answer(&types, &variants, request)
 }
 
 impl VerbsProvider {

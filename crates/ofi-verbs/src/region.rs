@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ofi_api::{Dmabuf, Errno, Error, HmemIface, MrAccess, MrAttr, Result};
+use ofi_api::{Errno, Error, HmemIface, MrAccess, MrAttr, Result};
 
 use ibv::cache::{Cache, RangeId};
 
@@ -32,9 +32,8 @@ impl Region {
     /// Registers memory with the device, whose key becomes the registration's key.
     ///
     /// # Errors
-    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for a GPU's memory without a dma-buf; the errors of
-    /// ibv_reg_mr(3).
-    pub fn keyed(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Option<Dmabuf<'_>>) -> Result<Self> {
+    /// `FI_EINVAL` for several pieces, or none; `FI_ENOSYS` for other than system memory; the errors of ibv_reg_mr(3).
+    pub fn keyed(domain: &Domain, attr: &MrAttr<'_>) -> Result<Self> {
         let refused = |errno, wanted, found, advice| {
             let what = "memory to register for connected endpoints";
             Err(Error::wanted(errno, what, wanted, found, advice))
@@ -44,9 +43,8 @@ impl Region {
             let wanted = "one piece (domain_attr.mr_iov_limit)";
             return refused(Errno::EINVAL, wanted, found, "register each piece separately");
         };
-        if attr.iface != HmemIface::System && dmabuf.is_none() {
-            let wanted = "system memory, or a GPU's that its driver exports as a dma-buf";
-            let advice = "copy the data from the GPU to system memory, or use FI_EP_RDM";
+        if attr.iface != HmemIface::System && attr.dmabuf().is_none() {
+            let (wanted, advice) = ("system memory", "copy the data from the GPU to system memory");
             return refused(Errno::ENOSYS, wanted, format!("that of {:?}", attr.iface), advice);
         }
         if !attr.promises_memory() {
@@ -59,7 +57,7 @@ impl Region {
                 "use FI_EP_RDM, where the owner may execute accesses",
             );
         }
-        if piece.len == 0 && dmabuf.is_none() {
+        if piece.len == 0 && attr.dmabuf().is_none() {
             let advice = "leave it out, or use FI_EP_RDM";
             return refused(Errno::EINVAL, "at least one byte, as the device wants", "none".into(), advice);
         }
@@ -69,7 +67,7 @@ impl Region {
             None if attr.access().intersects(MrAccess::RECV | MrAccess::READ) => Access::LocalWrite,
             access => access.unwrap_or(Access::Local),
         };
-        let region = match dmabuf {
+        let region = match attr.dmabuf() {
             Some(dmabuf) => {
                 domain.device.register_dmabuf(dmabuf, piece.len, piece.addr.addr() as u64, access)
             }
@@ -77,7 +75,7 @@ impl Region {
             None => unsafe { domain.device.register(piece.addr, piece.len, access) },
         };
         let region = region.map_err(|error| failed(&error))?;
-        let is_mapped = dmabuf.is_none();
+        let is_mapped = attr.dmabuf().is_none();
         let ranges = is_mapped.then(|| domain.cache.add(piece.addr.addr(), piece.len)).into_iter().collect();
         let cache = Arc::clone(&domain.cache);
         let key = Some(region.rkey().into());

@@ -119,6 +119,8 @@ fn test(report: &mut Report) {
         report.add_retried(&name, || meets_c(stock, &name, &emulator, &dir));
         let name = format!("remote accesses of {} and ours, each at either end", stock.name());
         report.add_retried(&name, || programs::accesses(stock, &name, &emulator, &dir));
+        let name = format!("device memory of a program for {} over our efa", stock.name());
+        report.add(&name, || programs::device_memory(stock, &name, &emulator, &dir));
         let name = format!("endpoint options of {} and ours", stock.name());
         report.add(&name, || programs::options(stock, &name, &emulator, &dir));
         // libfabric 1.x of Debian 12 is too old for this.

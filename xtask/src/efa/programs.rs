@@ -163,6 +163,19 @@ pub fn unreadable(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> Ste
     Ok(Outcome::Passed)
 }
 
+/// The C program for memory of CUDA devices, without and with dma-bufs of it; the latter the device accesses.
+pub fn device_memory(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
+    let library = capi::link(false)?;
+    for exported in ["0", "1"] {
+        let Some(mut program) = capi::device_memory_of(&library, stock)? else {
+            return not_run(name, NO_HEADERS);
+        };
+        program.arg("efa").env("CUDA_EMULATOR_DMABUF", exported);
+        patience::patient(on(&mut program, emulator, dir))?;
+    }
+    Ok(Outcome::Passed)
+}
+
 /// The options of C's endpoints on either library.
 pub fn options(stock: &Stock, name: &str, emulator: &Path, dir: &Path) -> StepResult {
     if !stock.compiles("#include <rdma/fabric.h>") {
