@@ -135,7 +135,7 @@ fn loader_error() -> String {
 /// Loads a plug-in and calls its entry point.
 fn open(file: &Path, taken: &dyn Fn(&str) -> bool) -> Result<Foreign, String> {
     let path = CString::new(file.as_os_str().as_bytes()).map_err(|_| "a file name with NUL".to_string())?;
-    // SAFETY: a path that ends in NUL. What the library does when it is loaded is what the user asked for.
+    // SAFETY: a path that ends in NUL. The user has asked for its constructors to run.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return Err(loader_error());

@@ -166,7 +166,7 @@ pub(crate) unsafe fn close<F: Fid>(handle: *mut fid) -> Result<F::Body> {
     object.fid.close();
     if let Some(oldest) = F::graveyard().bury(handle.expose_provenance()) {
         let oldest = std::ptr::with_exposed_provenance_mut::<Object<F>>(oldest);
-        // SAFETY: the graveyard holds what `open` boxed, each once.
+        // SAFETY: the graveyard holds boxes from `open`, each once.
         drop(unsafe { Box::from_raw(oldest) });
     }
     Ok(body)

@@ -42,7 +42,7 @@ impl Queue<'_> {
     }
 
     /// # Safety
-    /// The C caller's promise: `op` is what `op_type` says.
+    /// The C caller's promise: `op` has the type that `op_type` names.
     unsafe fn work(&self, work: &fi_deferred_work) -> Result<WorkId> {
         let completion = match work.completion_cntr.is_null() {
             true => None,

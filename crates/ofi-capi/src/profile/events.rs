@@ -110,8 +110,8 @@ impl Callbacks {
         let profile = std::ptr::with_exposed_provenance_mut(state.profile);
         let context = std::ptr::with_exposed_provenance_mut(context);
         CALLING.set(true);
-        // SAFETY: the program's function, with the arguments of fi_profile(3); what it answers says nothing to us. The
-        // handle is open, as closing it begins with `end`.
+        // SAFETY: the program's function, with the arguments of fi_profile(3). The handle is open, as closing it begins
+        // with `end`.
         let _ = unsafe { callback(profile, &raw mut event, std::ptr::null_mut(), 0, context) };
         CALLING.set(false);
     }
