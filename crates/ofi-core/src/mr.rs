@@ -186,7 +186,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
                 Errno::EOPNOTSUPP,
                 "fi_mr_bind with a counter",
                 "a registration whose accesses its owner executes",
-                "one that peers access by their devices, which tell nobody",
+                "one that peers' devices access without the owner",
                 "have the peer send a message, or write with remote CQ data",
             ));
         }

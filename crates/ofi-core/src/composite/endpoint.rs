@@ -149,7 +149,7 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
     fn decide_open<H: Upcalls<Composite<P>>>(&mut self, host: &mut H) {
         for peer in std::mem::take(&mut self.open) {
             if let Err(error) = self.route(host, peer) {
-                tracing::warn!(target: "ofi::core::ep_ctrl", peer, %error, "no lane to a peer");
+                tracing::warn!(target: "ofi::core::ep_ctrl", peer, %error, "a peer is unreachable over one transport");
             }
         }
     }
@@ -173,7 +173,7 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
         let mut heard = false;
         self.far.poll(&mut FarUpcalls::<P, H>::new(&mut self.routes, host, &mut heard));
         self.pace.looked(heard);
-        // A peer that is lost there may be filling receives over the other lane.
+        // A peer that is lost there may be filling receives over the other transport.
         self.settle_near(host);
     }
 
@@ -210,18 +210,18 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
             tracing::info!(
                 target: "ofi::core::ep_ctrl",
                 %address,
-                "peers nearby are reached as all others: shared memory is off (by a setting, FI_OPT_SHARED_MEMORY_PERMITTED \
+                "local peers are reached over the network: shared memory is off (by a setting, FI_OPT_SHARED_MEMORY_PERMITTED \
                  or the kind of the endpoint)"
             );
         }
         if let Some(lanes) = self.prepared.take() {
             match self.enable_near(lanes, &address) {
                 Ok(near) => {
-                    tracing::debug!(target: "ofi::core::ep_ctrl", %address, "peers nearby may use shared memory");
+                    tracing::debug!(target: "ofi::core::ep_ctrl", %address, "local peers may use shared memory");
                     self.near = Some(near);
                 }
                 Err(error) => {
-                    tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "peers nearby are reached as all others");
+                    tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "shared memory is unavailable: local peers are reached over the network");
                 }
             }
         }

@@ -3,8 +3,8 @@
 //! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports
 //! can be combined without knowing each other: [`Composite`] is a transport made of two, and forwards an endpoint's
 //! calls to one of them by the peer's number. A [`CompositeSpec`] defines which addresses belong together, and chooses
-//! the transport for a peer: before the first message, and not again until that lane is lost. So messages to a peer
-//! arrive once and in order, as on a single lane.
+//! the transport for a peer: before the first message, and not again until the peer is lost there. So messages to a
+//! peer arrive once and in order, as over a single transport.
 //!
 //! Each end decides for its own sends. Usually both decide alike. If they do not (one did not exist yet when the other
 //! checked), the two directions use different lanes, and an endpoint receives from its peer on both. A connection
@@ -66,7 +66,7 @@ pub trait CompositeSpec: Sized + Send + Sync + 'static {
     fn meet(near: &Address) -> Result<Self::Meeting>;
 
     /// The near address of the peer at `far`, if sends to it use the near transport. Called before the first message,
-    /// and again after that lane was lost. It must not block, so it uses information on this host only.
+    /// and again after the peer was lost there. It must not block, so it uses information on this host only.
     fn near_address(meeting: &mut Self::Meeting, far: &Address) -> Option<Address>;
 
     /// The near address of a passive endpoint, whose port over the far transport was opened under the name `wanted` and

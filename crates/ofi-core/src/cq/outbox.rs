@@ -144,7 +144,7 @@ impl Outbox {
         }
     }
 
-    /// Ends what [`Outbox::begin_direct`] began; returns the fill.
+    /// Ends direct mode ([`Outbox::begin_direct`]). Returns the number of entries in the buffer.
     #[inline]
     pub fn end_direct(&mut self) -> usize {
         // SAFETY: set by `begin_direct`; the buffer lives until this returns.

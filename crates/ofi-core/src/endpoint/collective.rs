@@ -335,7 +335,7 @@ impl<T: Transport> EpCore<T> {
                 "the address of a collective's group",
                 "that of a group that this endpoint has joined",
                 format!("{:?}", op.group),
-                "give what fi_mc_addr answers",
+                "pass the address that fi_mc_addr returns",
             ));
         };
         let group = joined.group;

@@ -292,10 +292,10 @@ impl<T: Transport> RxSide<T> {
         vec![
             stat("rx_messages", counts.messages, "messages received"),
             stat("rx_bytes", counts.bytes, "bytes of messages received"),
-            stat("rx_posted", matcher.posted_len() as u64, "receives that wait"),
+            stat("rx_posted", matcher.posted_len() as u64, "posted receives"),
             stat("rx_unexpected", counts.unexpected, "messages that came before their receive"),
             stat("rx_unexpected_now", matcher.unexpected_len() as u64, "of those, still waiting"),
-            stat("rx_unexpected_bytes", matcher.bytes_held() as u64, "bytes that they hold"),
+            stat("rx_unexpected_bytes", matcher.bytes_held() as u64, "bytes of the unexpected messages"),
             stat("rx_over_budget", counts.over_budget, "unexpected payloads taken beyond the byte budget"),
             stat("rx_truncated", counts.truncated, "messages longer than their receive"),
             stat("rx_failed", counts.failed, "receives that ended with an error"),

@@ -122,7 +122,7 @@ impl<T: Transport> State<T> {
 
 impl<T: Transport> State<T> {
     /// The common case of a send: plain, of one piece, to a peer that can take it at once. `false` means that nothing
-    /// happened; [`State::send`] then finds out why, or does what else is needed.
+    /// happened; [`State::send`] then handles the general case, and finds the reason for an error.
     #[inline(always)]
     fn send_now<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> bool {
         let quick = &self.ends.tx.quick[usize::from(TAGGED)];

@@ -49,7 +49,8 @@ pub(super) fn scattered_multi(pieces: usize) -> Error {
 
 impl<T: Transport> State<T> {
     /// The common case of a receive: plain, of one piece, from anyone, with no waiting message that it might match.
-    /// `false` means that nothing happened; [`State::receive`] then finds out why, or does what else is needed.
+    /// `false` means that nothing happened; [`State::receive`] then handles the general case, and finds the reason for
+    /// an error.
     #[inline(always)]
     pub(super) fn receive_now<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> bool {
         let rx = &mut self.ends.rx;

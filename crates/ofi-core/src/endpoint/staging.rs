@@ -14,7 +14,7 @@ use crate::wake_fd::WakeFd;
 /// The index of the outbox of receive completions, or of all completions if both directions have the same queue.
 pub const RECEIVE: usize = 1;
 
-/// What to do, besides reporting it, when an operation ends.
+/// An action at the end of an operation, besides reporting it.
 pub enum Route {
     /// Deferred work: the counter of its end, and whether the endpoint reports it too.
     Work(Option<Arc<Cntr>>, bool),
@@ -41,7 +41,7 @@ pub struct CompletionStaging {
     pub credits: Credits,
     /// The counters of ended operations.
     pub counters: Counters,
-    /// What to do at the end of an operation whose ticket has a number.
+    /// Actions at the end of operations, by the number in their [`CounterTarget`].
     pub routes: Slots<Route>,
     /// Directions with a queue, by slot: failures of the others are only counted.
     pub read: [bool; 2],
@@ -81,7 +81,7 @@ impl CompletionStaging {
         }
     }
 
-    /// Ends what [`CompletionStaging::begin`] began. Returns the fill.
+    /// Ends direct mode ([`CompletionStaging::begin`]). Returns the number of entries in the buffer.
     #[inline]
     pub fn end(&mut self, slot: usize) -> usize {
         self.boxes[slot & 1].end_direct()

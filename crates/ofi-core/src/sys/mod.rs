@@ -69,7 +69,7 @@ pub fn check_eventfd(fd: BorrowedFd<'_>) -> Result<()> {
         Err(_) => rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0),
     };
     if !is_one {
-        return invalid("what a peer wants to be woken by is no eventfd");
+        return invalid("the descriptor by which a peer wants to be woken is not an eventfd");
     }
     if !rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK)) {
         return invalid("a peer's eventfd blocks its writers");
