@@ -14,9 +14,9 @@ use crate::event::HelperEvent;
 use crate::shared::SharedEndpoint;
 use crate::sys;
 
-/// An end or a disappearance.
+/// The end of a peer, of its connection, or of its process.
 pub enum PeerExitKind {
-    /// The peer said goodbye.
+    /// The peer has announced that it closes.
     Goodbye { incarnation: u64 },
     /// The peer has ended its connection with this packet.
     Shutdown(Vec<u8>),

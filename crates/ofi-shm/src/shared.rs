@@ -291,7 +291,7 @@ impl SharedEndpoint {
         Some((packet, self.auth.accepts(&control::errand(from, &self.name, packet), proof)))
     }
 
-    /// The peers that have been met, for goodbyes.
+    /// The known peers, to which a closing endpoint announces its end.
     pub fn peers(&self) -> Vec<Vec<u8>> {
         self.pairs()
             .iter()
@@ -311,12 +311,12 @@ impl SharedEndpoint {
         }
     }
 
-    /// The incarnation of a met peer.
+    /// The incarnation of a known peer.
     pub fn incarnation_of(&self, socket: &[u8]) -> Option<u64> {
         self.pairs().get(socket).and_then(|entry| entry.incarnation)
     }
 
-    /// Whether a met peer's memory says that it has closed.
+    /// Whether a known peer's memory says that it has closed.
     pub fn is_closed_by(&self, socket: &[u8]) -> bool {
         self.pairs().get(socket).and_then(|entry| entry.memory.as_ref()).is_some_and(|memory| {
             // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
