@@ -74,8 +74,8 @@ impl UdpEndpoint {
         let (ring, entries) = self.socket.ring();
         add("udp_io_uring", ring.into(), "1 if io_uring receives, 0 if recvmmsg does");
         add("udp_ring_entries", entries, "times that the kernel was entered to receive by io_uring");
-        add("udp_send_full", counts.send_full, "times that the socket took no more");
-        add("udp_unsendable", self.socket.unsendable, "datagrams that the system would not send");
+        add("udp_send_full", counts.send_full, "sends that the full socket refused");
+        add("udp_unsendable", self.socket.unsendable, "datagrams that the system refused to send");
         add("udp_malformed", proto.malformed, "datagrams dropped: malformed");
         add("udp_versions", proto.versions, "datagrams dropped: another version");
         add("udp_strangers", proto.strangers, "datagrams dropped: no such session");
