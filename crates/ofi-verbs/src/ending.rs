@@ -87,7 +87,7 @@ impl Peer {
         (self.outstanding, self.executed) = (old.outstanding, old.executed);
         (self.transfers, self.fetching) = (old.transfers, old.fetching);
         (self.wished, self.announced) = (old.wished, old.announced);
-        // What waits goes on waiting for as long as it would have.
+        // Waiting operations keep their deadline.
         if self.has_work(common.turn) {
             self.reach_by = old.reach_by;
         }
