@@ -191,7 +191,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
             ));
         }
         self.domain.regions.bind(self.desc, &counter, flags)?;
-        self.domain.roster.watch(&counter)?;
+        self.domain.registry.watch(&counter)?;
         self.withdraw(granted.region())
     }
 
@@ -273,7 +273,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
             return Err(error);
         }
         if closing.in_use() > 0 {
-            self.domain.roster.give_back();
+            self.domain.registry.give_back();
         }
         let Err(closing) = closing.wait(BOUND) else { return Ok(()) };
         *life = Life::Closing(closing);

@@ -91,7 +91,7 @@ impl<T: Transport> EpCore<T> {
             return Err(not_a_bool(option, value));
         }
         T::check_option(domain, &self.info, option, value)?;
-        if state.lanes.is_some() {
+        if state.transport.is_some() {
             // As C's provider answers it.
             return Err(Error::wanted(
                 Errno::EINVAL,
@@ -118,8 +118,8 @@ impl<T: Transport> EpCore<T> {
         if let Some(connection) = &guard.ends.connection {
             all.append(&mut connection.statistics());
         }
-        if let Some(lanes) = &guard.lanes {
-            lanes.statistics(&mut all);
+        if let Some(transport) = &guard.transport {
+            transport.statistics(&mut all);
         }
         all
     }
@@ -128,8 +128,8 @@ impl<T: Transport> EpCore<T> {
         let mut guard = self.state.lock();
         let peer = guard.peer(address)?;
         let mut all = Vec::new();
-        if let Some(lanes) = &guard.lanes {
-            lanes.peer_statistics(peer, &mut all);
+        if let Some(transport) = &guard.transport {
+            transport.peer_statistics(peer, &mut all);
         }
         Ok(all)
     }
@@ -241,7 +241,7 @@ impl<T: Transport> State<T> {
         if value > 1 {
             return Err(not_a_bool(EpOption::SharedMemoryPermitted, value));
         }
-        if self.lanes.is_some() && self.shared_memory != (value == 1) {
+        if self.transport.is_some() && self.shared_memory != (value == 1) {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "FI_OPT_SHARED_MEMORY_PERMITTED",

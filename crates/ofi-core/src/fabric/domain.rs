@@ -50,7 +50,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
             return Vec::new();
         }
         let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
-        let members = self.0.roster.counted();
+        let members = self.0.registry.counted();
         let open = [
             stat("endpoints", members.len(), "endpoints and shared receive contexts that are open"),
             stat("memory_regions", self.0.regions.len(), "registrations that are open"),
@@ -110,7 +110,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
         | Work::SetCounter(told, _)
         | Work::AddCounter(told, _) = work
         {
-            self.0.roster.watch(&Cntr::of(told, self.0.id())?)?;
+            self.0.registry.watch(&Cntr::of(told, self.0.id())?)?;
         }
         self.0.works.queue(when, self.0.id(), deed)
     }

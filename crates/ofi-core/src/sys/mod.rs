@@ -78,7 +78,7 @@ pub fn check_eventfd(fd: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// The involuntary context switches of the calling thread.
-pub fn times_put_aside() -> i64 {
+pub fn involuntary_switches() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: room for the structure.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
