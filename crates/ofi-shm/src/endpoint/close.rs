@@ -12,12 +12,12 @@ impl Drop for ShmEndpoint {
     fn drop(&mut self) {
         // When this returns, the application owns its memory again: no other access is allowed then.
         let deadline = crate::single::deadline();
-        self.lanes.iter_mut().for_each(|lane| lane.close_copies(deadline));
+        self.peers.iter_mut().for_each(|state| state.close_copies(deadline));
         let shared = &self.common.shared;
         // Peers see it in their mappings; sleeping peers get the datagram.
         shared.close_pairs();
-        for lane in &self.lanes {
-            if let Some(link) = &lane.link {
+        for state in &self.peers {
+            if let Some(link) = &state.link {
                 link.own.word32(pair::WISH).store(wish::CLOSED, Ordering::Release);
             }
         }

@@ -13,7 +13,7 @@ impl ShmEndpoint {
         let counts = &self.common.counts;
         let helper = &self.common.shared.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("shm_peers", self.lanes.len() as u64, "peers, including lost ones that are kept");
+        add("shm_peers", self.peers.len() as u64, "peers, including lost ones that are kept");
         add("shm_hot", self.hot.len() as u64, "peers whose ring every poll visits");
         add("shm_eager", counts.eager, "messages sent inside a command");
         add("shm_announced", counts.announced, "messages announced first");
