@@ -76,7 +76,7 @@ impl Peer {
             }
             // SAFETY: as above, for memory that the request uses; a peer is lost before the access ends early.
             Some(connection) => unsafe { connection.read(wr.to_wire(), local, at) },
-            None => Ok(()), // there is one, because the lane may go native
+            None => Ok(()), // there is one, because the device may access the peer's memory
         };
         common.adapter.reads += usize::from(reads);
         self.reads_out += usize::from(reads);
