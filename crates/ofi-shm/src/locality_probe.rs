@@ -59,14 +59,14 @@ impl ProbeListener {
         }
         unix::listen(&socket)?;
         let (helper, socket) = (Helper::get()?, Arc::new(socket));
-        helper.tend(&socket);
+        helper.add_probe(&socket);
         Ok(Self { helper, socket })
     }
 }
 
 impl Drop for ProbeListener {
     fn drop(&mut self) {
-        self.helper.leave(self.socket.as_raw_fd());
+        self.helper.remove_probe(self.socket.as_raw_fd());
         // This closes it immediately, even if the helper still holds a reference.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
@@ -99,10 +99,10 @@ mod tests {
     #[test]
     fn a_door_is_open_while_it_is_kept() {
         assert!(!is_open(&address(1)));
-        let door = ProbeListener::open(&address(1)).unwrap();
+        let probe = ProbeListener::open(&address(1)).unwrap();
         assert!(is_open(&address(1)) && !is_open(&address(2)));
         assert_eq!(ProbeListener::open(&address(1)).err().unwrap().errno(), Errno::EADDRINUSE);
-        drop(door);
+        drop(probe);
         assert!(!is_open(&address(1)));
     }
 

@@ -73,13 +73,13 @@ impl Peer {
     }
 
     /// Closes the idle connection. Queued work and unprocessed records stay.
-    pub fn put_away(&mut self, common: &mut Common, peer: PeerId) {
-        self.unconnect(common, peer);
+    pub fn close_idle(&mut self, common: &mut Common, peer: PeerId) {
+        self.reset_connection(common, peer);
         common.counts.retired += 1;
     }
 
     /// Ends a connection over which nothing is under way. Queued work and unprocessed records stay.
-    pub fn unconnect(&mut self, common: &mut Common, peer: PeerId) {
+    pub fn reset_connection(&mut self, common: &mut Common, peer: PeerId) {
         let old = self.disconnected(common, peer);
         self.commands = old.commands;
         let len = |item: &Item| if let Item::Frame(frame) = item { frame.len() } else { 0 };

@@ -1,6 +1,6 @@
 //! Provider `verbs`: messages, tags and remote memory over RDMA devices: InfiniBand, RoCE, soft-RoCE.
 //!
-//! A peer has a reliable connected queue pair, which rdma_cm establishes at first use (`endpoint/meeting.rs`).
+//! A peer has a reliable connected queue pair, which rdma_cm establishes at first use (`endpoint/connecting.rs`).
 //! All peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits limit the slots that a peer
 //! may use (`peer/`). Short messages are sent in records (`wire.rs`). Long ones are announced, and the receiver reads
 //! them from the sender's memory (`message.rs`, `fetch.rs`). The owner of memory executes the first access to it, and

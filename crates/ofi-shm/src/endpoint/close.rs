@@ -21,12 +21,12 @@ impl Drop for ShmEndpoint {
                 link.own.word32(pair::WISH).store(wish::CLOSED, Ordering::Release);
             }
         }
-        let bye = ControlMessage::Bye { incarnation: shared.incarnation }.encode();
-        shared.part_from_admitted();
+        let notice = ControlMessage::Close { incarnation: shared.incarnation }.encode();
+        shared.notify_admitted();
         for socket in shared.peers() {
             // A full socket belongs to a process that is not running; it will see the word.
             crash_point!("close.bye");
-            let _ = shared.socket.send(&socket, &bye, &[]);
+            let _ = shared.socket.send(&socket, &notice, &[]);
         }
         crash_point!("close.removed");
         self.common.helper.remove(shared);

@@ -20,7 +20,7 @@ impl ShmEndpoint {
         // The helper serves the socket from its next round on, which this starts.
         self.common.helper.packet(&self.common.shared, &socket, packet);
         if watch {
-            self.common.helper.poke();
+            self.common.helper.wake();
         }
         Ok(())
     }
@@ -38,7 +38,7 @@ impl ShmEndpoint {
         self.common.shared.shut_out();
         for peer in 0..self.peers.len() as PeerId {
             if drain && self.peers[peer as usize].up().is_some() {
-                self.bury(peer);
+                self.mark_gone(peer);
             } else {
                 self.give_up(host, peer, if drain { Errno::ECONNRESET } else { Errno::ECANCELED });
             }
@@ -69,7 +69,7 @@ impl ShmEndpoint {
         if let Some(&peer) = self.by_socket.get(socket)
             && self.peers[peer as usize].up().is_some()
         {
-            return self.bury(peer);
+            return self.mark_gone(peer);
         }
         if let Some(to) = name::address_of(socket, self.format) {
             host.packet_lost(&to, errno);

@@ -83,7 +83,7 @@ impl ShmEndpoint {
                 }
                 HelperEvent::Gone { socket, incarnation } => {
                     if let Some(peer) = self.known(&socket, incarnation) {
-                        self.bury(peer);
+                        self.mark_gone(peer);
                     }
                 }
                 HelperEvent::Bulk { socket, incarnation, lines, memory } => {

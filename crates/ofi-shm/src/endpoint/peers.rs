@@ -49,7 +49,7 @@ impl ShmEndpoint {
         None
     }
 
-    /// The peer is lost. Its state is kept for its return, and goes to another peer if no other is free.
+    /// Frees the state of a lost peer. It is kept for the peer's return, and goes to another peer if no other is free.
     pub(super) fn spare(&mut self, peer: PeerId) {
         let state = &mut self.peers[peer as usize];
         if !state.schedule.is_spare {
@@ -64,8 +64,8 @@ impl ShmEndpoint {
         (up.parts.incarnation == incarnation).then_some(peer)
     }
 
-    /// A peer is gone. Its state ends when everything that it sent has been processed.
-    pub(crate) fn bury(&mut self, peer: PeerId) {
+    /// Records that a peer is gone. Its state ends when everything that it sent has been processed.
+    pub(crate) fn mark_gone(&mut self, peer: PeerId) {
         let state = &mut self.peers[peer as usize];
         (state.end.gone, state.busy) = (true, true);
         self.warm_up(peer); // a cold peer is not polled

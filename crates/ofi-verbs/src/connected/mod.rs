@@ -383,7 +383,7 @@ impl Connected {
         }
         if self.look || self.link.is_moving() || self.polls.is_multiple_of(POLLS_PER_EVENT_CHECK) {
             self.look = false;
-            self.meet(host);
+            self.handle_events(host);
         }
     }
 

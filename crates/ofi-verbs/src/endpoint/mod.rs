@@ -1,6 +1,6 @@
 //! All peers of a reliable datagram endpoint over its device.
 
-mod meeting;
+mod connecting;
 mod retiring;
 
 use std::collections::VecDeque;
@@ -41,7 +41,7 @@ pub struct VerbsEndpoint {
     /// Peers with an established or pending connection, and some that have lost theirs since the last check.
     pub(crate) live: Vec<PeerId>,
     /// Number of connections in progress.
-    pub(crate) meetings: usize,
+    pub(crate) connecting: usize,
     pub(crate) next_deadline: Option<Instant>,
     /// Completion queue entries that were read when it was armed.
     ready: VecDeque<WorkCompletion>,
@@ -87,7 +87,7 @@ impl VerbsEndpoint {
             ids: FxHashMap::default(),
             qps: FxHashMap::default(),
             live: Vec::new(),
-            meetings: 0,
+            connecting: 0,
             next_deadline: None,
             ready: VecDeque::new(),
             withdrawals: domain.transport.withdrawals(),
@@ -135,8 +135,8 @@ impl VerbsEndpoint {
 
     pub(crate) fn poll<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.common.turn += 1;
-        if self.meetings > 0 || self.common.turn.is_multiple_of(POLLS_PER_EVENT_CHECK) {
-            self.meet(host);
+        if self.connecting > 0 || self.common.turn.is_multiple_of(POLLS_PER_EVENT_CHECK) {
+            self.handle_events(host);
             self.retire();
         }
         let common = &mut self.common;
@@ -409,7 +409,7 @@ impl VerbsEndpoint {
         let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
         state.is_dirty = false;
         if state.is_retired() {
-            return self.put_away(host, peer);
+            return self.close_idle(host, peer);
         }
         let reading = state.is_read();
         if state.ending.is_some() {
@@ -423,8 +423,8 @@ impl VerbsEndpoint {
         }
         let state = &mut self.peers[peer as usize];
         let Some(errno) = state.ending else {
-            // The connection was ended elsewhere, and refused accesses must go to their owner; or the connection was
-            // put away, and a payload must be fetched.
+            // The connection was ended elsewhere, and refused accesses must go to their owner; or the idle connection
+            // was closed, and a payload must be fetched.
             if matches!(state.link, Link::Closed) && state.wants_connection() {
                 self.connect(peer);
             }
@@ -435,7 +435,7 @@ impl VerbsEndpoint {
             self.hang_up(host, peer);
             let state = &mut self.peers[peer as usize];
             if state.has_agreed() {
-                return self.put_away(host, peer);
+                return self.close_idle(host, peer);
             }
             state.lose(&mut self.common, host, peer, errno);
             if state.has_commands() {
@@ -479,19 +479,19 @@ impl VerbsEndpoint {
             return Arm::Ready;
         }
         if self.common.adapter.watch.is_ready() {
-            self.meetings += 1; // makes the next poll check
+            self.connecting += 1; // makes the next poll check
             return Arm::Ready;
         }
         let now = self.common.adapter.queues.now();
-        let mut wait = self.next_deadline.filter(|_| self.meetings > 0);
+        let mut wait = self.next_deadline.filter(|_| self.connecting > 0);
         if self.may_retire() {
-            self.meetings += 1; // makes the next poll do that
+            self.connecting += 1; // makes the next poll do that
             return Arm::Ready;
         }
         if self.live.iter().any(|&peer| self.peers[peer as usize].awaits_word(self.common.turn)) {
             let probe = now + probe::interval();
             wait = Some(wait.map_or(probe, |at| at.min(probe)));
-            self.meetings += 1; // makes the next poll check
+            self.connecting += 1; // makes the next poll check
         }
         self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(now)));
         Arm::Armed

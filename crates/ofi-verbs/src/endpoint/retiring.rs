@@ -104,10 +104,10 @@ impl VerbsEndpoint {
     }
 
     /// Closes a peer's idle connection.
-    pub fn put_away<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
+    pub fn close_idle<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
         self.hang_up(host, peer);
         let state = &mut self.peers[peer as usize];
-        state.put_away(&mut self.common, peer);
+        state.close_idle(&mut self.common, peer);
         if state.wants_connection() {
             self.connect(peer);
         }

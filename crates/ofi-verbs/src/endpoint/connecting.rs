@@ -160,7 +160,7 @@ impl VerbsEndpoint {
             Ok(id) => {
                 self.ids.insert(id.number(), peer);
                 state.link = Link::Resolving(id, at);
-                self.meetings += 1;
+                self.connecting += 1;
                 self.next_deadline = Some(self.next_deadline.map_or(at, |next| next.min(at)));
                 self.watch(peer);
             }
@@ -174,7 +174,7 @@ impl VerbsEndpoint {
     }
 
     /// Handles events of the device and of connections.
-    pub fn meet<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
+    pub fn handle_events<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.take_device_events();
         loop {
             match self.common.adapter.queues.event() {
@@ -187,7 +187,7 @@ impl VerbsEndpoint {
             }
         }
         let now = self.common.adapter.queues.now();
-        self.meetings = 0;
+        self.connecting = 0;
         self.next_deadline = None;
         let mut again = Vec::new();
         self.live.retain(|&peer| {
@@ -202,7 +202,7 @@ impl VerbsEndpoint {
                 again.push(peer);
                 return true;
             }
-            self.meetings += 1;
+            self.connecting += 1;
             if deadline <= now {
                 if state.ending.is_none() {
                     // A repeat that is cut short says nothing about the network.
@@ -243,13 +243,13 @@ impl VerbsEndpoint {
             state.ending.get_or_insert(Errno::ECONNRESET);
             return common.hold(&mut state.is_dirty, peer);
         }
-        state.unconnect(common, peer);
+        state.reset_connection(common, peer);
         self.retry(peer, errno, None);
     }
 
-    /// A request was not served, or the connection that it was for has not come about; nothing was sent over it. Pauses
-    /// before the next request if that may be served in time and operations need it. Otherwise they end with `errno`.
-    /// `pause`: how long to wait for the peer's own request, which is on its way.
+    /// A request was not served, or its connection was not established; nothing was sent over it. Pauses before the
+    /// next request if that may be served in time and operations need it. Otherwise they end with `errno`. `pause`: how
+    /// long to wait for the peer's own request, which is on its way.
     #[cold]
     fn retry(&mut self, peer: PeerId, errno: Errno, pause: Option<Duration>) {
         self.unlink(peer);
@@ -329,7 +329,7 @@ impl VerbsEndpoint {
             },
             (Link::Asking(id, _), CmEventKind::Rejected) if event.private_data.starts_with(CROSSED) => {
                 drop(id);
-                // The peer's own request is on its way. If it ends before it arrives, this end asks again.
+                // The peer's own request is on its way. If it ends before it arrives, this end repeats its own.
                 return self.retry(peer, Errno::ECONNREFUSED, Some(resolve_timeout()));
             }
             (Link::Asking(id, _), CmEventKind::Rejected) if may_pass(&event) => {
@@ -421,9 +421,9 @@ impl VerbsEndpoint {
             // connection.
             self.hang_up(host, peer);
             if self.peers[peer as usize].has_agreed() {
-                self.peers[peer as usize].put_away(&mut self.common, peer);
+                self.peers[peer as usize].close_idle(&mut self.common, peer);
             } else if matches!(self.peers[peer as usize].link, Link::Accepting(..)) {
-                self.peers[peer as usize].unconnect(&mut self.common, peer); // nothing was sent over it
+                self.peers[peer as usize].reset_connection(&mut self.common, peer); // nothing was sent over it
             } else {
                 // The peer no longer expects answers to its reads, so records after them need not wait. Messages that
                 // the application has no room for stay: the request does not wait for that.
@@ -525,7 +525,7 @@ impl Peer {
         common.counts.connections += 1;
         common.hold(&mut self.is_dirty, peer);
         if self.wished {
-            self.wish(common, peer, true); // an earlier connection, which had the wish, was put away
+            self.wish(common, peer, true); // an earlier connection, over which this was requested, was closed as idle
         }
     }
 
