@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 
-use crate::border::invalid;
+use crate::ffi_guard::invalid;
 use crate::memory;
 
 /// Consecutive addresses of C.

@@ -9,7 +9,7 @@ use crate::abi::{
     fi_op_rma, fi_op_tagged, fid_ep,
 };
 use crate::atomic::{Iov, with_message};
-use crate::border::{invalid, null};
+use crate::ffi_guard::{invalid, null};
 use crate::object;
 use crate::state::DomainBody;
 use crate::triggered::counter;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ofi_api::{Endpoint, Errno, Error, Result, UnexpectedEvent};
 
 use crate::abi::{fi_profile_callback, fi_profile_desc, fid_profile};
-use crate::border::invalid;
+use crate::ffi_guard::invalid;
 use crate::names;
 
 /// The events by number (`FI_EVENT_*`): C's names, and descriptions.
@@ -91,8 +91,8 @@ impl Callbacks {
         context: *mut c_void,
     ) -> Result<()> {
         let mut state = self.state();
-        let Some(place) = state.registered.get_mut(event as usize) else { return Err(unlisted(event)) };
-        *place = callback.map(|callback| (callback, context.expose_provenance()));
+        let Some(slot) = state.registered.get_mut(event as usize) else { return Err(unlisted(event)) };
+        *slot = callback.map(|callback| (callback, context.expose_provenance()));
         state.profile = profile.expose_provenance();
         Ok(())
     }
