@@ -26,7 +26,7 @@ impl Peer {
             match common.adapter.posted.remove(wr) {
                 Some(Posted::Send { slot, quiet, .. }) => common.adapter.end_send(slot, quiet),
                 Some(Posted::Step { reads, .. }) => common.adapter.reads -= usize::from(reads),
-                Some(Posted::Alone { op, reads, held, .. }) => {
+                Some(Posted::Single { op, reads, held, .. }) => {
                     common.adapter.reads -= usize::from(reads);
                     old.transfers.insert(held.into_transfer(op));
                 }

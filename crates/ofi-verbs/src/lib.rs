@@ -14,7 +14,6 @@
 
 mod adapter;
 mod address;
-mod alone;
 mod atomic;
 mod connected;
 mod cq_data;
@@ -43,6 +42,7 @@ mod region;
 mod rma;
 mod sending;
 mod settings;
+mod single;
 mod state;
 mod timers;
 mod transfer;

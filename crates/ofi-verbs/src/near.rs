@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_near_who_has_no_probe() {
+    fn an_address_without_a_probe_is_not_near() {
         let far = Address::from(SocketAddr::from(([127, 0, 0, 1], 1)));
         let own = VerbsOrShm::near_names(&far).remove(0);
         let mut probe = ProbeListener::open(&own).unwrap();

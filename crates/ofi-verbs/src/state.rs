@@ -238,7 +238,7 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
             }
             for posted in endpoint.common.adapter.posted.values() {
                 is_gone |= match *posted {
-                    Request::Alone { peer: of, op, .. } => of as usize == peer && host.op(of, op).is_none(),
+                    Request::Single { peer: of, op, .. } => of as usize == peer && host.op(of, op).is_none(),
                     Request::Send { .. } | Request::Step { .. } => false,
                 };
             }

@@ -271,11 +271,11 @@ impl VerbsEndpoint {
                         }
                         state.fetched(common, host, peer, transfer, result);
                     }
-                    Request::Alone { op, reads, held, .. } => {
+                    Request::Single { op, reads, held, .. } => {
                         common.adapter.reads -= usize::from(reads);
                         state.reads_out -= usize::from(reads);
                         state.note_refusal(result);
-                        state.alone_ended(common, host, (peer, op), held, result);
+                        state.single_ended(common, host, (peer, op), held, result);
                     }
                 }
                 if let Err(errno) = result {

@@ -62,8 +62,8 @@ impl Peer {
         self.outstanding += 1;
         self.natives += 1;
         let (natives, number, reads) = (self.natives, self.quiet.number(), !write);
-        let op = host.open_with(peer, ticket, || Op::Native(Native::alone(one, natives, place)));
-        let wr = common.adapter.posted.insert(Posted::Alone { peer, op, number, reads, held });
+        let op = host.open_with(peer, ticket, || Op::Native(Native::single(one, natives, place)));
+        let wr = common.adapter.posted.insert(Posted::Single { peer, op, number, reads, held });
         self.requests += 1;
         let at = Remote { addr: source.addr, rkey: source.rkey };
         let posted = match self.link.open() {
@@ -93,7 +93,7 @@ impl Peer {
     }
 
     /// Handles the completion of such an access.
-    pub fn alone_ended<H: Upcalls<Verbs>>(
+    pub fn single_ended<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,
