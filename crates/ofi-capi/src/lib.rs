@@ -2,8 +2,8 @@
 //! versions of `link/` into `libfabric.so.1`. Programs that were linked against C libfabric run on it unchanged.
 //!
 //! An object of C is a box that begins with C's structure (`object.rs`). Its operation tables are complete: unsupported
-//! operations return `-FI_ENOSYS` (`nosys.rs`). Every call goes through `ffi_guard.rs`: no panic crosses it, and an error
-//! becomes its negated number. Memory of `fi_info` is malloc's, because programs free and replace parts of it
+//! operations return `-FI_ENOSYS` (`nosys.rs`). Every call goes through `ffi_guard.rs`: no panic crosses it, and an
+//! error becomes its negated number. Memory of `fi_info` is malloc's, because programs free and replace parts of it
 //! (`info/`).
 //!
 //! Pointers from a C program are trusted to be what the man pages require. Null and stale pointers are refused if they

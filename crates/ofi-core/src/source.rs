@@ -42,8 +42,8 @@ pub trait Source: Send + Sync {
     fn is_empty(&self, slot: usize) -> bool;
     /// Drives the source in place of the application.
     fn drive(&self);
-    /// As [`Source::drive`], and then prepares for blocking as [`Source::prepare_to_block`] does. Other sleepers need not be
-    /// woken to rearm: this rearms for them, or returns [`Arm::Ready`] and is called again.
+    /// As [`Source::drive`], and then prepares for blocking as [`Source::prepare_to_block`] does. Other sleepers need
+    /// not be woken to rearm: this rearms for them, or returns [`Arm::Ready`] and is called again.
     fn stand_in(&self) -> Arm;
     /// Drives the source for an application call other than a queue read.
     fn attend(&self);

@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! A1. A thread that is about to sleep arms the state, and afterwards checks for what it waits for.
-//! A2. A thread that has news publishes it, and afterwards checks whether it is armed. The two stores and the
+//! A2. A thread that has news publishes it, and afterwards checks whether the state is armed. The two stores and the
 //!     two loads are `SeqCst` (or the news is under a lock that both threads take), so one of the two sees the other.
-//! A3. The descriptor is readable in state NOTIFIED. During a change to or from NOTIFIED it is about to become readable, or
-//!     to be emptied.
+//! A3. The descriptor is readable in state NOTIFIED. During a change to or from NOTIFIED it is about to become
+//!     readable, or to be emptied.
 
 use crate::sync::{AtomicU8, Ordering};
 
