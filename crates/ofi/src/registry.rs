@@ -415,7 +415,7 @@ pub fn open_fabric(info: &Info) -> Result<Arc<dyn Fabric>> {
             "fi_info.fabric_attr.prov_name",
             format!("one of {}", names.join(", ")),
             format!("{wanted:?}"),
-            "use an info that getinfo answered",
+            "use an info that getinfo returned",
         )
     })?;
     provider.open_fabric(info)

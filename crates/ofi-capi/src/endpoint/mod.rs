@@ -332,7 +332,7 @@ fn option(level: c_int, name: c_int) -> Result<EpOption> {
             "an endpoint's option",
             "one that fi_endpoint(3) has and the provider too",
             format!("level {level}, option {name}"),
-            "do without it",
+            "leave it out",
         )
     })
 }

@@ -189,29 +189,33 @@ fn permit_cuda(value: usize) -> Result<()> {
     }
 }
 
-/// Why an option is not supported or not set.
+/// The error for an option that is not supported, or cannot be set.
 #[cold]
 fn refused(option: EpOption) -> Error {
-    let (wanted, advice) = match option {
-        EpOption::CmDataSize => ("it is read-only", "give at most as much"),
-        EpOption::TxSize | EpOption::RxSize => {
-            ("it is read-only once the endpoint is open", "ask getinfo for a size, in tx_attr and rx_attr")
-        }
+    let (found, advice) = match option {
+        EpOption::CmDataSize => ("a read-only one", "attach at most that much data to a connection request"),
+        EpOption::TxSize | EpOption::RxSize => (
+            "one that is read-only once the endpoint is open",
+            "ask getinfo for a size, in tx_attr and rx_attr",
+        ),
         EpOption::BufferedMin | EpOption::BufferedLimit => {
-            ("there are no buffered receives: API 2 took them out", "post receives with FI_MULTI_RECV")
+            ("one of buffered receives, which API 2 removed", "post receives with FI_MULTI_RECV")
         }
         EpOption::SendBufSize | EpOption::RecvBufSize => {
-            ("an endpoint is no stream socket", "use the settings of the provider (fi_info -e)")
+            ("one of stream sockets", "use the settings of the provider (fi_info -e)")
         }
         EpOption::CudaApiPermitted => {
-            ("the endpoint was opened without FI_HMEM, and never calls a device", "leave it out")
+            ("one of endpoints with FI_HMEM; this one never calls a device", "leave it out")
         }
-        EpOption::XpuTrigger => ("no device starts operations", "use FI_TRIGGER, which counters start"),
-        EpOption::FirewallAddr => ("no connection has to be made to a peer", "leave it out"),
-        _ => ("the endpoint does not have it", "do without it"),
+        EpOption::XpuTrigger => {
+            ("one of devices that start operations", "use FI_TRIGGER, which counters start")
+        }
+        EpOption::FirewallAddr => ("one of providers that connect to their peers", "leave it out"),
+        _ => ("one that the provider does not have", "leave it out"),
     };
     let subject = format!("endpoint option {option:?}");
-    Error::wanted(Errno::ENOPROTOOPT, subject, wanted, "a program that asks for it", advice)
+    let wanted = "an option that the endpoint supports";
+    Error::wanted(Errno::ENOPROTOOPT, subject, wanted, found, advice)
 }
 
 impl<T: Transport> State<T> {

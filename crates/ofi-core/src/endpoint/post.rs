@@ -36,8 +36,8 @@ pub(super) fn nothing_to_cancel(context: Context) -> Error {
         Errno::ENOENT,
         "fi_cancel",
         "the context of a receive or a triggered operation that waits",
-        format!("{:#x}, which none has", context.0),
-        "nothing: the receive has its message, or was never posted",
+        format!("{:#x}, which no waiting request has", context.0),
+        "no action needed: the receive has completed, or was never posted",
     )
 }
 

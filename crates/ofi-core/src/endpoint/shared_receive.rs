@@ -330,8 +330,8 @@ impl<T: Transport> SharedRx<T> {
                 Errno::ENOENT,
                 "fi_cancel",
                 "the context of a receive that waits",
-                format!("{:#x}, which none has", context.0),
-                "nothing: the receive has its message, or was never posted",
+                format!("{:#x}, which no waiting request has", context.0),
+                "no action needed: the receive has completed, or was never posted",
             ));
         };
         let (flags, credit, route) = state.queue.end(&posted);

@@ -33,7 +33,7 @@ impl<T: Transport> DomainHandle<T> {
                 "the info that an endpoint is opened with",
                 format!("FI_EP_MSG, FI_EP_DGRAM or FI_EP_RDM of domain {:?}", self.0.info.domain_attr.name),
                 format!("{} of domain {:?}", info.ep_attr.ep_type, info.domain_attr.name),
-                "use an info that getinfo answered for this domain",
+                "use an info that getinfo returned for this domain",
             ));
         }
         limits::check(info)

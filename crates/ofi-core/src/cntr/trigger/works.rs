@@ -224,7 +224,7 @@ impl Works {
                 "FI_CANCEL_WORK",
                 "a request that waits",
                 format!("{}, which does not", id.0),
-                "none: it has started or was cancelled before",
+                "no action needed: it has started, or was cancelled before",
             ));
         }
         Ok(())
