@@ -372,20 +372,16 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         );
         add("verbs_mr_cache_evictions", cache.evictions, "registrations evicted from the cache");
         add("verbs_mr_cache_count", cache.kept as u64, "registrations in the cache now");
-        add("verbs_mr_cache_size", cache.bytes as u64, "their bytes");
+        add("verbs_mr_cache_size", cache.bytes as u64, "bytes of the cached registrations");
         add("verbs_regions", counts.regions, "registrations made for announced messages");
         add("verbs_sent", counts.sent, "records posted");
-        add("verbs_inline", counts.inline, "of those, sent inline");
-        add(
-            "verbs_quiet",
-            counts.quiet,
-            "of those, unsignaled ones, whose success the device does not report",
-        );
-        add("verbs_packs", counts.packs, "of those, packs of several queued records");
+        add("verbs_inline", counts.inline, "records sent inline");
+        add("verbs_quiet", counts.quiet, "unsignaled records, whose success the device does not report");
+        add("verbs_packs", counts.packs, "records that are packs of several queued ones");
         add("verbs_received", counts.received, "records received");
         add("verbs_stalls", counts.stalls, "received records that waited for room in this endpoint");
-        add("verbs_connections", counts.connections, "connections made");
-        add("verbs_retired", counts.retired, "of those, closed because they were idle");
+        add("verbs_connections", counts.connections, "connections established");
+        add("verbs_retired", counts.retired, "connections closed because they were idle");
         add("verbs_probes", counts.probes, "requests that probed whether a peer is alive");
         add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
         let now = |of: fn(&Peer) -> usize| endpoint.peers.iter().map(of).sum::<usize>() as u64;

@@ -641,8 +641,8 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     fn statistics(&self, into: &mut Vec<Statistic>) {
         if let Some(near) = &self.near {
             let mut add = |name, value: usize, help| into.push(Statistic { name, value: value as u64, help });
-            add("lanes_near", self.routes.sent_over(NEAR), "peers that are sent to over the near transport");
-            add("lanes_far", self.routes.sent_over(FAR), "peers that are sent to over the far transport");
+            add("lanes_near", self.routes.sent_over(NEAR), "peers that sends reach over the near transport");
+            add("lanes_far", self.routes.sent_over(FAR), "peers that sends reach over the far transport");
             near.endpoint.statistics(into);
         }
         self.far.statistics(into);
