@@ -11,6 +11,9 @@ use ofi::raw::{
 /// A question: the name of the line, and the provider's answer.
 type Question = (&'static str, fn(&str) -> String);
 
+/// The longest answer, in bytes, that is repeated for each provider.
+const MAX_REPEATED: usize = 24;
+
 const QUESTIONS: &[Question] = &[
     ("endpoint types", |name| each(EpType::VALUES, |value| granted(name, hints().ep_type(value)))),
     ("address formats", |name| each(AddrFormat::VALUES, |value| has_addresses(name, value))),
@@ -172,9 +175,20 @@ fn table() -> String {
     let mut text = format!("| | {} |\n|---|{}\n", bold(&names), "---|".repeat(names.len()));
     for (line, answer) in QUESTIONS {
         let answers: Vec<String> = names.iter().map(|name| answer(name)).collect();
-        let _ = writeln!(text, "| {line} | {} |", answers.join(" | "));
+        let cells: Vec<String> = (0..names.len()).map(|at| cell(&names, &answers, at)).collect();
+        let _ = writeln!(text, "| {line} | {} |", cells.join(" | "));
     }
     text
+}
+
+/// The answer of a provider. A long one that an earlier provider gives too names that provider instead.
+fn cell(names: &[String], answers: &[String], at: usize) -> String {
+    let answer = &answers[at];
+    let earlier = answers[..at].iter().position(|earlier| earlier == answer);
+    match earlier {
+        Some(first) if answer.len() > MAX_REPEATED => format!("as `{}`", names[first]),
+        _ => answer.clone(),
+    }
 }
 
 fn bold(names: &[String]) -> String {
@@ -343,6 +357,17 @@ mod tests {
             [number(0), number(999), number(1000), number(1_048_576)],
             ["0", "999", "1,000", "1,048,576"]
         );
+    }
+
+    #[test]
+    fn a_long_answer_is_given_once() {
+        let long = "a".repeat(MAX_REPEATED + 1);
+        let names = ["a", "b", "c", "d"].map(String::from);
+        let cells = |answers: [&str; 4]| {
+            let answers = answers.map(String::from);
+            (0..names.len()).map(|at| cell(&names, &answers, at)).collect::<Vec<_>>()
+        };
+        assert_eq!(cells(["8", &long, &long, "8"]), ["8", &long, "as `b`", "8"]);
     }
 
     #[test]

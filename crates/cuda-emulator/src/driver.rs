@@ -243,7 +243,7 @@ type CuStream = Mutex<Vec<(usize, usize, usize)>>;
 
 /// Executes the pending copies of a stream.
 fn run(stream: &CuStream) -> c_int {
-    // Held to the end: another thread that finds no copy pending takes its own for executed.
+    // Locked to the end: another thread that finds no copy pending must be able to assume that its own are executed.
     let mut copies = stream.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all = true;
     for (to, from, len) in copies.drain(..) {

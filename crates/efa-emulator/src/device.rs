@@ -282,7 +282,7 @@ impl Device {
         // struct ib_uverbs_async_event_desc: the port's number and the event's.
         let words = [1, 0, u32::from(event), 0].map(u32::to_ne_bytes).concat();
         for channel in self.reports.iter().filter_map(|file| self.channels.get(file)) {
-            // SAFETY: as many bytes as there are. Whoever reads none has too many events already.
+            // SAFETY: as many bytes as there are. A full pipe means that the program reads no events.
             unsafe { libc::write(channel.write.as_raw_fd(), words.as_ptr().cast(), words.len()) };
         }
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 const EXTENDED: usize = usize::MAX;
 
 impl Context {
-    /// What is in front of its structure, if at least `len` bytes of that, and of the structure, are there.
+    /// The extended part, which lies before the context's structure, if both have at least `len` bytes.
     fn extended(self, call: &'static str, len: usize) -> Result<&'static verbs_context_end> {
         let refused = || {
             let advice = "this device, or its driver in rdma-core, has no extended queues: use plain ones";

@@ -236,7 +236,7 @@ pub fn publish_samples(
 ) {
     flow.head.store(index, Ordering::Release);
     if was_jump {
-        // Whoever no longer sees the jump sees the head.
+        // A reader that no longer sees the jump sees the head.
         jump.from.store(0, Ordering::Release);
         jump.to.store(0, Ordering::Release);
     }

@@ -55,7 +55,7 @@ struct PostedTransfer {
     transfer: Transfer,
     /// When `timeout_s` is over.
     deadline: Instant,
-    /// How it ended, once that was told.
+    /// Its result, once it was reported.
     ended: Option<c_int>,
 }
 
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn ofi_nixl_check(request: *const Request) -> c_int {
 /// Cancels a transfer in flight and releases the request. After success nothing is written into its memory.
 ///
 /// `NIXL_ERR_REPOST_ACTIVE` if a rail cannot give up what it has, and has not ended it: the request stays valid. NIXL
-/// hears this answer once. It ignores that of a second call, so the second call waits, for at most [`RELEASE_TIMEOUT`].
+/// heeds this result once. It ignores that of a second call, so the second call waits, for at most [`RELEASE_TIMEOUT`].
 /// If the memory is in use even then, the request stays, and so does the registration of its memory
 /// (`ofi_nixl_deregister`).
 ///
@@ -176,7 +176,7 @@ impl Request {
     /// Cancels the transfer. Returns whether nothing is written into its memory any more.
     fn give_back(&self) -> ofi::Result<bool> {
         if !self.born.is_here() {
-            return Ok(true); // what is under way is the parent's
+            return Ok(true); // transfers in flight belong to the parent
         }
         let mut posted = self.posted.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(posted) = &mut *posted else { return Ok(true) };

@@ -1,8 +1,9 @@
-//! Addresses as text (fi_getinfo(3), `FI_ADDR_STR`): what `fi_av_straddr` prints, and what it prints is read back.
+//! Addresses as text (fi_getinfo(3), `FI_ADDR_STR`), as `fi_av_straddr` prints them. Printed text parses to the same
+//! address.
 //!
-//! The forms are C libfabric's. What a form leaves out follows in a query, as the man page lets it, if it is not zero:
-//! the flow label of an IPv6 address, the service of a datagram endpoint. The scope of an IPv6 address follows the
-//! address itself (RFC 4007). Formats without a form, and bytes that are too few for their format, print as
+//! The forms are C libfabric's. Fields without a place in the form follow in a query, as the man page permits, if they
+//! are not zero: the flow label of an IPv6 address, the service of a datagram endpoint. The scope of an IPv6 address
+//! follows the address itself (RFC 4007). Formats without a form, and bytes that are too few for their format, print as
 //! hexadecimal.
 
 use std::fmt::{self, Write};
@@ -65,12 +66,14 @@ impl FromStr for Address {
             AddrFormat::SockaddrIb => (ib(rest), "fi_sockaddr_ib://[GID]:0xPKEY:0xPORT_SPACE:0xSCOPE[:PORT]"),
             AddrFormat::Efa => (efa(rest), "fi_addr_efa://[GID]:QPN:CONNID"),
             AddrFormat::IbUd => (ib_ud(rest), "fi_addr_ib_ud://GID:QPN/LID/PKEY/SL in hexadecimal"),
-            // Only what is no text is printed so.
+            // Only bytes that are not text are printed in this form.
             AddrFormat::Str => (
                 words(format, rest).filter(|address| address.text().is_none()),
-                "the text itself, or bytes that are no text in hexadecimal",
+                "the text itself, or bytes that are not text in hexadecimal",
             ),
-            format => (words(format, rest), "what fi_av_straddr prints, or the bytes in hexadecimal"),
+            format => {
+                (words(format, rest), "the form that fi_av_straddr prints, or the bytes in hexadecimal")
+            }
         };
         read.ok_or_else(|| bad(text, wanted))
     }

@@ -75,7 +75,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// # Errors
     /// `FI_ENOEQ` on a vector with events that has no queue; `FI_EINVAL` for user ids on one that was opened for
     /// [`AddressVector::set_user_id`], for a number of them that is not that of the addresses, and for a name that
-    /// cannot be counted up; `FI_EACCES` on a vector opened only to look at.
+    /// cannot be counted up; `FI_EACCES` on a vector that was opened read-only.
     fn insert_with(&self, addresses: Addresses<'_>, how: &Insertion<'_>) -> Result<Vec<Inserted>>;
 
     /// Inserts each address. An error that affects all of them is reported for each.

@@ -409,10 +409,10 @@ pub trait Endpoint: Send + Sync + std::any::Any {
     /// `FI_ENOENT` if no such receive is pending.
     fn cancel(&self, context: Context) -> Result<()>;
 
-    /// Gives up a read or write in flight that was posted with `context`. After a successful return its memory
-    /// is not lent any more: nothing writes it, and a write that goes on has a copy. The operation still ends with one
-    /// completion, of any result: a read that succeeds has dropped its bytes. What was sent of a write may still reach
-    /// the peer's memory. libfabric has no such call.
+    /// Abandons a read or write in flight that was posted with `context`. After a successful return its memory is not
+    /// lent any more: nothing writes it, and a write that continues uses a copy. The operation still ends with one
+    /// completion, of any result; a read that succeeds has dropped its bytes. Parts of a write that were sent may still
+    /// reach the peer's memory. libfabric has no such call.
     ///
     /// # Errors
     /// `FI_ENOENT` if no such operation is in flight: it has ended, and its completion was or will be read.

@@ -1,4 +1,4 @@
-//! Memory on its way through the stack: lent buffers, what is to be registered, and memory that the library allocates.
+//! Memory on its way through the stack: lent buffers, memory to register, and memory that the library allocates.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ pub struct RemotePiece {
     pub addr: u64,
     /// Length in bytes.
     pub len: usize,
-    /// The region's key, as its owner told it.
+    /// The region's key, from its owner.
     pub key: u64,
 }
 
@@ -164,13 +164,13 @@ impl<'a> MrAttr<'a> {
         }
     }
 
-    /// A registration of a dma-buf (`FI_MR_DMABUF`), by a device alone: peers' devices read and write it, and neither
-    /// end does on their behalf. `piece` has the length, and the address by which accesses name the first byte, which
-    /// need not be mapped, and is of no other memory. Operations of this end's own on that address use the dma-buf
-    /// where the device moves it alone: reads and writes of `efa` with RDMA at both ends. What the processor would have
-    /// to copy is refused there (`FI_EOPNOTSUPP`). Other operations use what is mapped at the address.
+    /// A registration of a dma-buf (`FI_MR_DMABUF`): only devices read and write it, never a processor on their behalf.
+    /// `piece` has the length, and the address by which accesses name the first byte; the address need not be mapped,
+    /// and belongs to no other memory. Local operations on that address use the dma-buf where the device alone moves
+    /// the bytes: reads and writes of `efa` with RDMA at both ends. Those that the processor would have to copy fail
+    /// there with `FI_EOPNOTSUPP`. All other operations use the memory that is mapped at the address.
     ///
-    /// Registering it is an error (`FI_ENOSYS`) where no device does that.
+    /// Registering fails with `FI_ENOSYS` where no device supports it.
     pub const fn of_dmabuf(dmabuf: Dmabuf<'a>, piece: &'a [Piece; 1], access: MrAccess) -> Self {
         // SAFETY: no access by an address of this process follows from the registration.
         let mut attr = unsafe { Self::new(piece, access) };

@@ -7,7 +7,7 @@ use crate::{Counter, DeferredOp, Endpoint};
 /// The operation of a deferred work request (`enum fi_op_type`).
 #[derive(Clone, Copy, Debug)]
 pub enum Work<'a> {
-    /// Posts an operation. No queue and no counter of the endpoint is told of its end, unless its flags have
+    /// Posts an operation. Its end is reported to no queue and no counter of the endpoint, unless its flags have
     /// `FI_COMPLETION`.
     Post {
         /// Where.

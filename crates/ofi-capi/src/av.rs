@@ -9,8 +9,8 @@ use ofi_api::{
 
 use crate::abi::{class, fi_av_attr, fi_ops, fi_ops_av, fid, fid_av, fid_domain, fid_eq, flag};
 use crate::av_list::AddressList;
-use crate::border::{self, invalid, null};
 use crate::directory::{self, Entry};
+use crate::ffi_guard::{self, invalid, null};
 use crate::memory;
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::posting::vector;
@@ -67,14 +67,14 @@ static OPS: fi_ops_av = fi_ops_av {
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     attr: *mut fi_av_attr,
-    place: *mut *mut fid_av,
+    out: *mut *mut fid_av,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(domain)? };
-        if place.is_null() {
-            return Err(null("the place of the address vector"));
+        if out.is_null() {
+            return Err(null("the pointer for the address vector"));
         }
         // SAFETY: as above.
         let mut attr = unsafe { attr.as_mut() };
@@ -104,13 +104,13 @@ pub(crate) unsafe extern "C" fn open(
         let body = unsafe { object::body(handle)? };
         *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory::enter(number, handle));
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(handle) };
+        unsafe { out.write(handle) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::of_fid::<fid_av>(handle)? }.users.none("an address vector")?;
         // SAFETY: as above.
@@ -119,10 +119,10 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::of_fid::<fid_av>(handle)? };
-        border::no_flags("fi_av_bind", flags)?;
+        ffi_guard::no_flags("fi_av_bind", flags)?;
         // SAFETY: as above.
         let eq = unsafe { object::of_fid::<fid_eq>(other)? };
         av.av.bind_eq(&eq.eq)?;
@@ -132,10 +132,10 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
 }
 
 unsafe extern "C" fn set_user_id(av: *mut fid_av, number: u64, id: u64, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let av = unsafe { object::body(av)? };
-        border::no_flags("fi_av_set_user_id", flags)?;
+        ffi_guard::no_flags("fi_av_set_user_id", flags)?;
         av.av.set_user_id(FiAddr(number), FiAddr(id))
     })
 }
@@ -143,8 +143,8 @@ unsafe extern "C" fn set_user_id(av: *mut fid_av, number: u64, id: u64, flags: u
 /// Writes the result for each address. Returns the number of inserted addresses.
 ///
 /// # Safety
-/// The C caller's promise: `places` is null or has room for all, and so has the context with `FI_SYNC_ERR`.
-unsafe fn answer(inserted: &[Inserted], places: *mut u64, flags: u64, context: *mut c_void) -> c_int {
+/// The C caller's promise: `fi_addrs` is null or has room for all, and so has the context with `FI_SYNC_ERR`.
+unsafe fn answer(inserted: &[Inserted], fi_addrs: *mut u64, flags: u64, context: *mut c_void) -> c_int {
     let mut good = 0;
     for (at, one) in inserted.iter().enumerate() {
         let (address, number) = match one {
@@ -152,17 +152,17 @@ unsafe fn answer(inserted: &[Inserted], places: *mut u64, flags: u64, context: *
             Err(error) => (FiAddr::NOTAVAIL, error.fi_errno()),
         };
         good += c_int::from(number == 0);
-        if !places.is_null() {
+        if !fi_addrs.is_null() {
             // SAFETY: the caller's promise.
-            let place = unsafe { places.add(at) };
+            let out = unsafe { fi_addrs.add(at) };
             // SAFETY: as above.
-            unsafe { place.write(address.0) };
+            unsafe { out.write(address.0) };
         }
         if flags & flag::SYNC_ERR != 0 && !context.is_null() {
             // SAFETY: the caller's promise.
-            let place = unsafe { context.cast::<c_int>().add(at) };
+            let out = unsafe { context.cast::<c_int>().add(at) };
             // SAFETY: as above.
-            unsafe { place.write(number) };
+            unsafe { out.write(number) };
         }
     }
     good
@@ -171,41 +171,41 @@ unsafe fn answer(inserted: &[Inserted], places: *mut u64, flags: u64, context: *
 /// Inserts addresses in one call of the library, and returns the result in C's form.
 ///
 /// # Safety
-/// The C caller's promise: that of [`answer`], and with `FI_AV_USER_ID` an id in each of `count` places.
+/// The C caller's promise: that of [`answer`], and with `FI_AV_USER_ID` an id in each of `count` entries.
 unsafe fn insert_whole(
     av: &AvBody,
     addresses: Addresses<'_>,
-    (count, places): (usize, *mut u64),
+    (count, fi_addrs): (usize, *mut u64),
     flags: u64,
     context: *mut c_void,
 ) -> Result<c_int> {
     // SAFETY: the caller's promise.
-    let ids = unsafe { av_attr::user_ids(flags, places, count)? };
+    let ids = unsafe { av_attr::user_ids(flags, fi_addrs, count)? };
     // SAFETY: the caller's promise.
-    let key = unsafe { av_keys::of_insertion(flags, places, count)? };
+    let key = unsafe { av_keys::of_insertion(flags, fi_addrs, count)? };
     let inserted = av.av.insert_with(addresses, &av_attr::insertion(ids.as_ref(), key, context))?;
     if av.reports {
         // The events carry the context, and report the number of insertions. SAFETY: the caller's promise.
-        unsafe { answer(&inserted, places, 0, std::ptr::null_mut()) };
+        unsafe { answer(&inserted, fi_addrs, 0, std::ptr::null_mut()) };
         return Ok(0);
     }
     // SAFETY: the caller's promise.
-    Ok(unsafe { answer(&inserted, places, flags, context) })
+    Ok(unsafe { answer(&inserted, fi_addrs, flags, context) })
 }
 
 unsafe extern "C" fn insert(
     av: *mut fid_av,
     addr: *const c_void,
     count: usize,
-    places: *mut u64,
+    fi_addrs: *mut u64,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    border::int(|| {
+    ffi_guard::int(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
         // SAFETY: as above.
-        unsafe { av_attr::user_ids(flags, places, 0)? };
+        unsafe { av_attr::user_ids(flags, fi_addrs, 0)? };
         if count == 0 && !av.reports {
             return Ok(0);
         }
@@ -220,11 +220,11 @@ unsafe extern "C" fn insert(
             // SAFETY: the caller gave `count` addresses.
             let all: Vec<Address> = (0..count).map(|_| unsafe { list.next() }).collect::<Result<_>>()?;
             // SAFETY: the caller has room for `count` answers.
-            return unsafe { insert_whole(av, Addresses::Given(&all), (count, places), flags, context) };
+            return unsafe { insert_whole(av, Addresses::Given(&all), (count, fi_addrs), flags, context) };
         }
         // Insert in batches, so that a wrong count does not allocate its memory at once.
         // SAFETY: the caller's promise.
-        let auth_key = unsafe { av_keys::of_insertion(flags, places, count)? };
+        let auth_key = unsafe { av_keys::of_insertion(flags, fi_addrs, count)? };
         let how = Insertion { auth_key, ..Insertion::default() };
         let (mut done, mut good) = (0, 0);
         while done < count {
@@ -233,11 +233,11 @@ unsafe extern "C" fn insert(
                 .map(|_| unsafe { list.next() })
                 .collect::<Result<_>>()?;
             let inserted = av.av.insert_with(Addresses::Given(&part), &how)?;
-            let places = if places.is_null() { places } else { places.wrapping_add(done) };
+            let fi_addrs = if fi_addrs.is_null() { fi_addrs } else { fi_addrs.wrapping_add(done) };
             let errors = context.cast::<c_int>();
             let errors = if errors.is_null() { errors } else { errors.wrapping_add(done) };
             // SAFETY: the caller has room for `count` answers.
-            good += unsafe { answer(&inserted, places, flags, errors.cast()) };
+            good += unsafe { answer(&inserted, fi_addrs, flags, errors.cast()) };
             done += part.len();
         }
         Ok(good)
@@ -248,11 +248,11 @@ unsafe extern "C" fn insertsvc(
     av: *mut fid_av,
     node: *const c_char,
     service: *const c_char,
-    places: *mut u64,
+    fi_addrs: *mut u64,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    border::int(|| {
+    ffi_guard::int(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
         // SAFETY: as above.
@@ -261,7 +261,7 @@ unsafe extern "C" fn insertsvc(
         let service = unsafe { memory::text(service) }.unwrap_or_default();
         let addresses = Addresses::Service { node: &node, service: &service };
         // SAFETY: as above.
-        unsafe { insert_whole(av, addresses, (1, places), flags, context) }
+        unsafe { insert_whole(av, addresses, (1, fi_addrs), flags, context) }
     })
 }
 
@@ -271,11 +271,11 @@ unsafe extern "C" fn insertsym(
     node_count: usize,
     service: *const c_char,
     service_count: usize,
-    places: *mut u64,
+    fi_addrs: *mut u64,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    border::int(|| {
+    ffi_guard::int(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
         // SAFETY: as above.
@@ -285,15 +285,15 @@ unsafe extern "C" fn insertsym(
         let addresses = Addresses::Range { node: &node, node_count, service: &service, service_count };
         let count = node_count.saturating_mul(service_count);
         // SAFETY: as above.
-        unsafe { insert_whole(av, addresses, (count, places), flags, context) }
+        unsafe { insert_whole(av, addresses, (count, fi_addrs), flags, context) }
     })
 }
 
 unsafe extern "C" fn remove(av: *mut fid_av, addresses: *mut u64, count: usize, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        border::no_flags("fi_av_remove", flags & !flag::AUTH_KEY)?;
+        ffi_guard::no_flags("fi_av_remove", flags & !flag::AUTH_KEY)?;
         if flags & flag::AUTH_KEY != 0 {
             // SAFETY: as above.
             let keys = unsafe { vector::<FiAddr>("the keys", addresses.cast_const().cast(), count)? };
@@ -315,7 +315,7 @@ unsafe extern "C" fn remove(av: *mut fid_av, addresses: *mut u64, count: usize, 
 }
 
 unsafe extern "C" fn lookup(av: *mut fid_av, number: u64, addr: *mut c_void, len: *mut usize) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
         let address = av.av.lookup(FiAddr(number))?;
@@ -334,7 +334,7 @@ unsafe extern "C" fn straddr(
     buf: *mut c_char,
     len: *mut usize,
 ) -> *const c_char {
-    border::value(std::ptr::null(), || {
+    ffi_guard::value(std::ptr::null(), || {
         // SAFETY: the C caller's promise, here and below.
         let Ok(av) = (unsafe { object::body(av) }) else { return std::ptr::null() };
         // SAFETY: as above.

@@ -3,7 +3,7 @@
 use ofi_api::{AvAttr, AvType, Context, Errno, Error, FiAddr, Insertion, Result};
 
 use crate::abi::{fi_av_attr, flag};
-use crate::border::null;
+use crate::ffi_guard::null;
 use crate::memory;
 
 /// Parses the attributes of a vector, and fills in those that C expects as output.
@@ -40,14 +40,14 @@ pub(crate) unsafe fn read(attr: &mut fi_av_attr) -> Result<AvAttr> {
     })
 }
 
-/// The user ids of an insertion. With `FI_AV_USER_ID`, they are in the places for the results.
+/// The user ids of an insertion. With `FI_AV_USER_ID`, they are in `fi_addrs`.
 ///
 /// # Errors
-/// `FI_EINVAL` without such places; `FI_EBADFLAGS` for flags that insertions do not have.
+/// `FI_EINVAL` without them; `FI_EBADFLAGS` for flags that insertions do not have.
 ///
 /// # Safety
-/// The C caller's promise: `places` is null or has `count` numbers, which were written if there are ids.
-pub(crate) unsafe fn user_ids(flags: u64, places: *const u64, count: usize) -> Result<Option<Vec<FiAddr>>> {
+/// The C caller's promise: `fi_addrs` is null or has `count` numbers, which were written if there are ids.
+pub(crate) unsafe fn user_ids(flags: u64, fi_addrs: *const u64, count: usize) -> Result<Option<Vec<FiAddr>>> {
     let known = flag::SYNC_ERR | flag::MORE | flag::AV_USER_ID | flag::AUTH_KEY;
     if flags & !known != 0 {
         return Err(Error::wanted(
@@ -68,11 +68,11 @@ pub(crate) unsafe fn user_ids(flags: u64, places: *const u64, count: usize) -> R
             "FI_AV_USER_ID and FI_AUTH_KEY exclude each other here; set ids with fi_av_set_user_id",
         ));
     }
-    if places.is_null() {
+    if fi_addrs.is_null() {
         return Err(null("the user ids of an insertion with FI_AV_USER_ID"));
     }
     // SAFETY: the caller's promise.
-    let ids = unsafe { std::slice::from_raw_parts(places, count) };
+    let ids = unsafe { std::slice::from_raw_parts(fi_addrs, count) };
     Ok(Some(ids.iter().map(|&id| FiAddr(id)).collect()))
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use ofi_api::{Address, Errno, Error, FiAddr, Result};
 
 use crate::abi::{fi_mr_attr, fi_mr_auth_key, fid_av, flag};
-use crate::border::{self, null};
+use crate::ffi_guard::{self, null};
 use crate::posting::vector;
 use crate::{memory, object};
 
@@ -14,21 +14,21 @@ pub(crate) unsafe extern "C" fn insert(
     av: *mut fid_av,
     key: *const c_void,
     size: usize,
-    place: *mut u64,
+    out: *mut u64,
     flags: u64,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        border::no_flags("fi_av_insert_auth_key", flags)?;
-        if place.is_null() {
-            return Err(null("the place of the key's number"));
+        ffi_guard::no_flags("fi_av_insert_auth_key", flags)?;
+        if out.is_null() {
+            return Err(null("the pointer for the key's number"));
         }
         // SAFETY: as above.
         let number =
             av.av.insert_auth_key(unsafe { vector::<u8>("the authorization key", key.cast(), size)? })?;
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(number.0) };
+        unsafe { out.write(number.0) };
         Ok(())
     })
 }
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C" fn lookup(
     key: *mut c_void,
     size: *mut usize,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let found = unsafe { object::body(av)? }.av.auth_key(FiAddr(number))?;
         // SAFETY: as above.
@@ -52,22 +52,22 @@ pub(crate) unsafe extern "C" fn lookup(
     })
 }
 
-/// The key of an insertion. With `FI_AUTH_KEY`, its number is in the places for the results.
+/// The key of an insertion. With `FI_AUTH_KEY`, its number is in `fi_addrs`.
 ///
 /// # Errors
-/// `FI_EINVAL` without such a place, or if addresses have different keys.
+/// `FI_EINVAL` without it, or if addresses have different keys.
 ///
 /// # Safety
-/// The C caller's promise: `places` is null or has `count` numbers, which were written if there is a key.
-pub(crate) unsafe fn of_insertion(flags: u64, places: *const u64, count: usize) -> Result<Option<FiAddr>> {
+/// The C caller's promise: `fi_addrs` is null or has `count` numbers, which were written if there is a key.
+pub(crate) unsafe fn of_insertion(flags: u64, fi_addrs: *const u64, count: usize) -> Result<Option<FiAddr>> {
     if flags & flag::AUTH_KEY == 0 || count == 0 {
         return Ok(None);
     }
-    if places.is_null() {
+    if fi_addrs.is_null() {
         return Err(null("the number of the authorization key of an insertion with FI_AUTH_KEY"));
     }
     // SAFETY: the caller's promise.
-    let numbers = unsafe { std::slice::from_raw_parts(places, count) };
+    let numbers = unsafe { std::slice::from_raw_parts(fi_addrs, count) };
     if numbers.iter().any(|&number| number != numbers[0]) {
         return Err(Error::with(
             Errno::EINVAL,

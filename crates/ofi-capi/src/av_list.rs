@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Result};
 
-use crate::border::invalid;
+use crate::ffi_guard::invalid;
 use crate::memory;
 
 /// Consecutive addresses of C.
@@ -54,7 +54,7 @@ impl AddressList {
     /// as in the man page. A valid string has a scheme, hence at least eight printable bytes, which no pointer has. A
     /// shorter string is invalid, and may look like a pointer.
     unsafe fn next_text(&mut self) -> Result<Address> {
-        // SAFETY: the caller's promise: what is read is of a pointer, or of a string whose end no byte is read behind.
+        // SAFETY: the caller's promise: the bytes belong to a pointer, or to a string; none after its end is read.
         let byte = |at| unsafe { self.at.wrapping_add(at).read() };
         if (0..8).all(|at| byte(at).is_ascii_graphic()) {
             // SAFETY: as above.
@@ -66,8 +66,8 @@ impl AddressList {
         if !pointer.is_aligned() {
             return Err(no_text());
         }
-        // SAFETY: as above, or a string that ends in these bytes: they are of one page, as they are aligned, so what
-        // follows it can be read too.
+        // SAFETY: as above, or a string that ends in these bytes. They are aligned, so they lie in one page, and the
+        // bytes after the string can be read too.
         let text = unsafe { pointer.read_volatile() };
         if !memory::is_mapped(text.addr()) {
             return Err(no_text());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ofi_api::{AddressVector, AvSet, AvSetAttr, Errno, Error, FiAddr, Result};
 
 use crate::abi::{class, fi_av_set_attr, fi_ops, fi_ops_av_set, fid, fid_av, fid_av_set, flag};
-use crate::border::{self, null};
+use crate::ffi_guard::{self, null};
 use crate::nosys;
 use crate::object::{self, Fid, Graveyard, Hold};
 
@@ -44,14 +44,14 @@ static OPS: fi_ops_av_set =
 pub(crate) unsafe extern "C" fn open(
     av: *mut fid_av,
     attr: *mut fi_av_set_attr,
-    place: *mut *mut fid_av_set,
+    out: *mut *mut fid_av_set,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let av = unsafe { object::body(av)? };
-        if place.is_null() {
-            return Err(null("the place of the set"));
+        if out.is_null() {
+            return Err(null("the pointer for the set"));
         }
         // SAFETY: as above.
         let wanted = match unsafe { attr.as_ref() } {
@@ -82,14 +82,14 @@ pub(crate) unsafe extern "C" fn open(
         let set = vector.set(&wanted)?;
         let fid = fid_av_set { fid: object::header::<fid_av_set>(context, &FID_OPS), ops: OPS.table() };
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(object::open(fid, AvSetBody { set, _av: av.users.hold() })) };
+        unsafe { out.write(object::open(fid, AvSetBody { set, _av: av.users.hold() })) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::close::<fid_av_set>(handle) }.map(drop))
+    ffi_guard::done(|| unsafe { object::close::<fid_av_set>(handle) }.map(drop))
 }
 
 /// The set behind a handle.
@@ -110,7 +110,7 @@ unsafe fn change(
     by: *const fid_av_set,
     how: impl FnOnce(&dyn AvSet, &dyn AvSet) -> Result<()>,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the same promise, here and below.
         let to = unsafe { of(to)? };
         // SAFETY: as above.
@@ -135,21 +135,21 @@ unsafe extern "C" fn diff(to: *mut fid_av_set, by: *const fid_av_set) -> c_int {
 
 unsafe extern "C" fn insert(set: *mut fid_av_set, address: u64) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { of(set)? }.insert(FiAddr(address)))
+    ffi_guard::done(|| unsafe { of(set)? }.insert(FiAddr(address)))
 }
 
 unsafe extern "C" fn remove(set: *mut fid_av_set, address: u64) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { of(set)? }.remove(FiAddr(address)))
+    ffi_guard::done(|| unsafe { of(set)? }.remove(FiAddr(address)))
 }
 
-unsafe extern "C" fn addr(set: *mut fid_av_set, place: *mut u64) -> c_int {
-    border::done(|| {
+unsafe extern "C" fn addr(set: *mut fid_av_set, out: *mut u64) -> c_int {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let address = unsafe { of(set)? }.addr();
         // SAFETY: as above.
-        let Some(place) = (unsafe { place.as_mut() }) else { return Err(null("the place of the address")) };
-        *place = address.0;
+        let Some(out) = (unsafe { out.as_mut() }) else { return Err(null("the pointer for the address")) };
+        *out = address.0;
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use ofi_api::{Address, Result};
 
 use crate::abi::{fi_ops_cm, fid, fid_ep};
-use crate::border::{self, invalid};
+use crate::ffi_guard::{self, invalid};
 use crate::memory;
 use crate::object;
 use crate::{av_list, collective};
@@ -53,7 +53,7 @@ pub(crate) unsafe fn data<'a>(data: *const c_void, len: usize) -> Result<&'a [u8
 }
 
 unsafe extern "C" fn setname(handle: *mut fid, addr: *mut c_void, len: usize) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         // SAFETY: as above.
@@ -62,7 +62,7 @@ unsafe extern "C" fn setname(handle: *mut fid, addr: *mut c_void, len: usize) ->
 }
 
 unsafe extern "C" fn getname(handle: *mut fid, addr: *mut c_void, len: *mut usize) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         // SAFETY: as above.
@@ -71,7 +71,7 @@ unsafe extern "C" fn getname(handle: *mut fid, addr: *mut c_void, len: *mut usiz
 }
 
 unsafe extern "C" fn getpeer(handle: *mut fid_ep, addr: *mut c_void, len: *mut usize) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::body(handle)? };
         // SAFETY: as above.
@@ -85,14 +85,14 @@ unsafe extern "C" fn connect(
     param: *const c_void,
     len: usize,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::body(handle)? };
         let address = match (addr.is_null(), &ep.dest_addr) {
             // SAFETY: as above.
             (false, _) => unsafe { av_list::one_address(ep.addr_format, addr)? },
             (true, Some(address)) => address.clone(),
-            (true, None) => return Err(border::null("the address to connect to")),
+            (true, None) => return Err(ffi_guard::null("the address to connect to")),
         };
         // SAFETY: as above.
         ep.endpoint.connect(&address, unsafe { data(param, len)? })
@@ -100,7 +100,7 @@ unsafe extern "C" fn connect(
 }
 
 unsafe extern "C" fn accept(handle: *mut fid_ep, param: *const c_void, len: usize) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::body(handle)? };
         // SAFETY: as above.
@@ -109,10 +109,10 @@ unsafe extern "C" fn accept(handle: *mut fid_ep, param: *const c_void, len: usiz
 }
 
 unsafe extern "C" fn shutdown(handle: *mut fid_ep, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let ep = unsafe { object::body(handle)? };
-        crate::border::no_flags("fi_shutdown", flags)?;
+        crate::ffi_guard::no_flags("fi_shutdown", flags)?;
         ep.endpoint.shutdown()
     })
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ofi_api::{CntrAttr, CntrEvents, Counter, Errno, Error, Result, WaitObj};
 
 use crate::abi::{class, fi_cntr_attr, fi_ops, fi_ops_cntr, fid, fid_cntr, fid_domain};
-use crate::border::{self, milliseconds, null};
+use crate::ffi_guard::{self, milliseconds, null};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::sets::wait_object;
 use crate::{info, nosys, sets, state};
@@ -46,20 +46,20 @@ static OPS: fi_ops_cntr = fi_ops_cntr { read, readerr, add, set, wait, adderr, s
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     attr: *mut fi_cntr_attr,
-    place: *mut *mut fid_cntr,
+    out: *mut *mut fid_cntr,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(domain)? };
-        if place.is_null() {
-            return Err(null("the place of the counter"));
+        if out.is_null() {
+            return Err(null("the pointer for the counter"));
         }
         // SAFETY: as above.
         let attr = match unsafe { info::read(attr, size_of::<fi_cntr_attr>()) } {
             None => CntrAttr::default(),
             Some(attr) => {
-                border::no_flags("fi_cntr_open", attr.flags)?;
+                ffi_guard::no_flags("fi_cntr_open", attr.flags)?;
                 CntrAttr {
                     events: CntrEvents::try_from(attr.events)?,
                     wait_obj: WaitObj::try_from(attr.wait_obj)?,
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C" fn open(
         let counter = domain.domain.open_counter(&attr)?;
         let handle = wrap(counter, attr.wait_obj, domain.users.hold(), context);
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(handle) };
+        unsafe { out.write(handle) };
         Ok(())
     })
 }
@@ -88,7 +88,7 @@ pub(crate) fn wrap(
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::of_fid::<fid_cntr>(handle)? }.users.none("a counter")?;
         // SAFETY: as above.
@@ -97,7 +97,7 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let cntr = unsafe { object::of_fid::<fid_cntr>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
@@ -117,36 +117,36 @@ unsafe fn with<R>(cntr: *mut fid_cntr, body: impl FnOnce(&dyn Counter) -> Result
 unsafe extern "C" fn read(cntr: *mut fid_cntr) -> u64 {
     // SAFETY: the C caller's promise.
     let Some(cntr) = (unsafe { object::alive(cntr) }) else { return 0 };
-    border::value(0, || cntr.counter.read())
+    ffi_guard::value(0, || cntr.counter.read())
 }
 
 unsafe extern "C" fn readerr(cntr: *mut fid_cntr) -> u64 {
     // SAFETY: the C caller's promise.
-    border::value(0, || unsafe { with(cntr, |counter| Ok(counter.read_error())) }.unwrap_or(0))
+    ffi_guard::value(0, || unsafe { with(cntr, |counter| Ok(counter.read_error())) }.unwrap_or(0))
 }
 
 unsafe extern "C" fn add(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { with(cntr, |counter| counter.add(value)) })
+    ffi_guard::done(|| unsafe { with(cntr, |counter| counter.add(value)) })
 }
 
 unsafe extern "C" fn adderr(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { with(cntr, |counter| counter.add_error(value)) })
+    ffi_guard::done(|| unsafe { with(cntr, |counter| counter.add_error(value)) })
 }
 
 unsafe extern "C" fn set(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { with(cntr, |counter| counter.set(value)) })
+    ffi_guard::done(|| unsafe { with(cntr, |counter| counter.set(value)) })
 }
 
 unsafe extern "C" fn seterr(cntr: *mut fid_cntr, value: u64) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { with(cntr, |counter| counter.set_error(value)) })
+    ffi_guard::done(|| unsafe { with(cntr, |counter| counter.set_error(value)) })
 }
 
 unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let cntr = unsafe { object::body(cntr)? };
         let timeout = milliseconds(timeout);

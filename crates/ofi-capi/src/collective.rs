@@ -15,7 +15,7 @@ use crate::abi::{
     class, fi_collective_addr, fi_collective_attr, fi_ioc, fi_msg_collective, fi_ops, fi_ops_collective, fid,
     fid_domain, fid_ep, fid_mc, flag,
 };
-use crate::border::{self, invalid, null, transfer};
+use crate::ffi_guard::{self, invalid, null, transfer};
 use crate::object::{self, Fid, Graveyard, Hold};
 use crate::posting::{One, context, descriptors, of, vector};
 use crate::state::Groups;
@@ -85,14 +85,14 @@ pub(crate) unsafe extern "C" fn join(
     handle: *mut fid_ep,
     addr: *const c_void,
     flags: u64,
-    place: *mut *mut fid_mc,
+    out: *mut *mut fid_mc,
     op_context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { of(handle)? };
-        if place.is_null() {
-            return Err(null("the place of the group"));
+        if out.is_null() {
+            return Err(null("the pointer for the group"));
         }
         if flags & flag::COLLECTIVE == 0 {
             // SAFETY: as above.
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn join(
             let flags = BindFlags::from_bits_retain(flags);
             // SAFETY: not null, and the caller's.
             return unsafe {
-                enter(place, || {
+                enter(out, || {
                     let group = ep.endpoint.join_multicast(&address, flags, context(op_context))?;
                     let (number, address) = (group.fid(), group.addr().0);
                     let body = (Joined::Multicast { _group: group }, ep.users.hold());
@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn join(
                 })
             };
         }
-        border::no_flags("fi_join_collective", flags & !flag::COLLECTIVE)?;
+        ffi_guard::no_flags("fi_join_collective", flags & !flag::COLLECTIVE)?;
         // SAFETY: as above: with the flag, the address is this structure.
         let addr = unsafe { addr.cast::<fi_collective_addr>().as_ref() };
         let addr = addr.ok_or_else(|| null("struct fi_collective_addr"))?;
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn join(
             Ok((number, address, op_context, (joined, ep.users.hold())))
         };
         // SAFETY: not null, and the caller's.
-        unsafe { enter(place, make) }
+        unsafe { enter(out, make) }
     })
 }
 
@@ -132,8 +132,8 @@ type New = (FidNumber, u64, *mut c_void, (Joined, Hold));
 /// Creates the handle of the group that `make` joins.
 ///
 /// # Safety
-/// `place` may be written.
-unsafe fn enter(place: *mut *mut fid_mc, make: impl FnOnce() -> Result<New>) -> Result<()> {
+/// `out` may be written.
+unsafe fn enter(out: *mut *mut fid_mc, make: impl FnOnce() -> Result<New>) -> Result<()> {
     let (entry, mc) = directory::enter_new(|| {
         let (number, fi_addr, op_context, (joined, hold)) = make()?;
         let fid = fid_mc { fid: object::header::<fid_mc>(op_context, &FID_OPS), fi_addr };
@@ -143,13 +143,13 @@ unsafe fn enter(place: *mut *mut fid_mc, make: impl FnOnce() -> Result<New>) -> 
     let body = unsafe { object::body(mc)? };
     *body.entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(entry);
     // SAFETY: the caller's promise.
-    unsafe { place.write(mc) };
+    unsafe { out.write(mc) };
     Ok(())
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::close::<fid_mc>(handle) }.map(drop))
+    ffi_guard::done(|| unsafe { object::close::<fid_mc>(handle) }.map(drop))
 }
 
 /// One buffer as C passes it: address and descriptor.
@@ -440,10 +440,10 @@ pub(crate) unsafe extern "C" fn query(
     attr: *mut fi_collective_attr,
     flags: u64,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(domain)? };
-        border::no_flags("fi_query_collective", flags)?;
+        ffi_guard::no_flags("fi_query_collective", flags)?;
         // SAFETY: as above.
         let Some(attr) = (unsafe { attr.as_mut() }) else { return Err(null("struct fi_collective_attr")) };
         let unknown = |what: &str, number: u32| {

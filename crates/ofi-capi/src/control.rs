@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_void};
 use ofi_api::{Errno, Error};
 
 use crate::abi::{command, fi_fid_var};
-use crate::border::null;
+use crate::ffi_guard::null;
 
 /// The error for a command that the object lacks.
 ///

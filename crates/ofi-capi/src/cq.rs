@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ofi_api::{CompletionQueue, CqAttr, CqBuffer, CqFormat, FiAddr, Result, WaitCond, WaitObj};
 
 use crate::abi::{class, fi_cq_attr, fi_cq_err_entry, fi_ops, fi_ops_cq, fid, fid_cq, fid_domain, flag};
-use crate::border::{self, null};
+use crate::ffi_guard::{self, null};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::sets::wait_object;
 use crate::{info, memory, names, nosys, sets, state};
@@ -54,20 +54,20 @@ static OPS: fi_ops_cq =
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     attr: *mut fi_cq_attr,
-    place: *mut *mut fid_cq,
+    out: *mut *mut fid_cq,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(domain)? };
-        if place.is_null() {
-            return Err(null("the place of the queue"));
+        if out.is_null() {
+            return Err(null("the pointer for the queue"));
         }
         // SAFETY: as above.
         let attr = match unsafe { info::read(attr, size_of::<fi_cq_attr>()) } {
             None => CqAttr::default(),
             Some(attr) => {
-                border::only_flags("fi_cq_open", attr.flags, flag::AFFINITY)?;
+                ffi_guard::only_flags("fi_cq_open", attr.flags, flag::AFFINITY)?;
                 // The number of entries to wait for is a hint.
                 WaitCond::try_from(attr.wait_cond)?;
                 CqAttr {
@@ -83,7 +83,7 @@ pub(crate) unsafe extern "C" fn open(
         let handle =
             wrap(cq, attr.wait_obj, domain.info.fabric_attr.api_version, domain.users.hold(), context);
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(handle) };
+        unsafe { out.write(handle) };
         Ok(())
     })
 }
@@ -115,7 +115,7 @@ fn error_entry_size(version: ofi_api::Version) -> usize {
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::of_fid::<fid_cq>(handle)? }.users.none("a completion queue")?;
         // SAFETY: as above.
@@ -124,7 +124,7 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let cq = unsafe { object::of_fid::<fid_cq>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
@@ -150,7 +150,7 @@ unsafe fn read_into(
     }
     // SAFETY: as above: `count` entries of the queue's format, and as many sources or none.
     let mut buffer = unsafe { CqBuffer::from_raw(buf.cast(), sources.cast::<FiAddr>(), count, cq.format) };
-    cq.cq.read_wait(&mut buffer, border::milliseconds(timeout))
+    cq.cq.read_wait(&mut buffer, ffi_guard::milliseconds(timeout))
 }
 
 unsafe extern "C" fn read(cq: *mut fid_cq, buf: *mut c_void, count: usize) -> isize {
@@ -172,9 +172,9 @@ unsafe fn read_now(cq: *mut fid_cq, buf: *mut c_void, count: usize, sources: *mu
     // SAFETY: the caller's promise, here and below.
     let Some(cq) = (unsafe { object::alive(cq) }) else { return unsafe { object::stale(cq) } };
     if buf.is_null() && count > 0 {
-        return border::size(|| Err(null("the entries")));
+        return ffi_guard::size(|| Err(null("the entries")));
     }
-    border::size(|| {
+    ffi_guard::size(|| {
         // SAFETY: as above: `count` entries of the queue's format, and as many sources or none.
         let mut buffer =
             unsafe { CqBuffer::from_raw(buf.cast(), sources.cast::<FiAddr>(), count, cq.format) };
@@ -190,7 +190,7 @@ unsafe extern "C" fn sread(
     timeout: c_int,
 ) -> isize {
     // SAFETY: the C caller's promise.
-    border::size(|| unsafe { read_into(cq, buf, count, std::ptr::null_mut(), timeout) })
+    ffi_guard::size(|| unsafe { read_into(cq, buf, count, std::ptr::null_mut(), timeout) })
 }
 
 unsafe extern "C" fn sreadfrom(
@@ -202,16 +202,16 @@ unsafe extern "C" fn sreadfrom(
     timeout: c_int,
 ) -> isize {
     // SAFETY: the C caller's promise.
-    border::size(|| unsafe { read_into(cq, buf, count, sources, timeout) })
+    ffi_guard::size(|| unsafe { read_into(cq, buf, count, sources, timeout) })
 }
 
 /// The flags are ignored, as in C: fi_cq(3) defines none, and libfabric's own programs pass `FI_SEND`.
-unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flags: u64) -> isize {
-    border::size(|| {
+unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> isize {
+    ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let cq = unsafe { object::body(cq)? };
         // SAFETY: as above: as much of it as the program has.
-        let Some(mut entry) = (unsafe { info::read(place, cq.err_entry) }) else {
+        let Some(mut entry) = (unsafe { info::read(out, cq.err_entry) }) else {
             return Err(null("struct fi_cq_err_entry"));
         };
         let error = cq.cq.read_error()?;
@@ -230,7 +230,7 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flag
         unsafe { put_error_data(&mut kept, error.err_data, &mut entry.err_data, &mut entry.err_data_size) };
         // SAFETY: as above.
         unsafe {
-            std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), place.cast::<u8>(), cq.err_entry);
+            std::ptr::copy_nonoverlapping((&raw const entry).cast::<u8>(), out.cast::<u8>(), cq.err_entry);
         }
         Ok(1)
     })
@@ -244,24 +244,24 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, place: *mut fi_cq_err_entry, _flag
 pub(crate) unsafe fn put_error_data(
     kept: &mut Vec<u8>,
     data: Vec<u8>,
-    place: &mut *mut c_void,
+    out: &mut *mut c_void,
     size: &mut usize,
 ) {
-    if *size > 0 && !place.is_null() {
+    if *size > 0 && !out.is_null() {
         let len = data.len().min(*size);
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), place.cast(), len) };
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), out.cast(), len) };
         *size = len;
     } else {
         *kept = data;
-        *place = if kept.is_empty() { std::ptr::null_mut() } else { kept.as_mut_ptr().cast() };
+        *out = if kept.is_empty() { std::ptr::null_mut() } else { kept.as_mut_ptr().cast() };
         *size = kept.len();
     }
 }
 
 unsafe extern "C" fn signal(cq: *mut fid_cq) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::body(cq)? }.cq.signal())
+    ffi_guard::done(|| unsafe { object::body(cq)? }.cq.signal())
 }
 
 unsafe extern "C" fn strerror(
@@ -271,7 +271,7 @@ unsafe extern "C" fn strerror(
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    border::value(c"".as_ptr(), || {
+    ffi_guard::value(c"".as_ptr(), || {
         // SAFETY: the C caller's promise, here and below.
         let text = match unsafe { object::body(cq) } {
             Ok(cq) => {

@@ -8,7 +8,7 @@ use ofi_api::{BindFlags, Errno, Error, Handle, Result};
 use crate::abi::{
     class, command, fi_info, fi_mr_map_raw, fi_ops, fi_ops_domain, fid, fid_domain, fid_eq, fid_fabric,
 };
-use crate::border;
+use crate::ffi_guard;
 use crate::info::opened::Open;
 use crate::object::{self, Fid, Graveyard};
 use crate::state::DomainBody;
@@ -55,38 +55,38 @@ static OPS: fi_ops_domain = fi_ops_domain {
 pub(crate) unsafe extern "C" fn open(
     fabric: *mut fid_fabric,
     info: *mut fi_info,
-    place: *mut *mut fid_domain,
+    out: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { open_domain(fabric, info, place, context) })
+    ffi_guard::done(|| unsafe { open_domain(fabric, info, out, context) })
 }
 
 /// `fi_domain2`. Its only flag so far is `FI_PEER`, which is not supported here.
 pub(crate) unsafe extern "C" fn open_with_flags(
     fabric: *mut fid_fabric,
     info: *mut fi_info,
-    place: *mut *mut fid_domain,
+    out: *mut *mut fid_domain,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
-        border::no_flags("fi_domain2", flags)?;
+    ffi_guard::done(|| {
+        ffi_guard::no_flags("fi_domain2", flags)?;
         // SAFETY: the C caller's promise.
-        unsafe { open_domain(fabric, info, place, context) }
+        unsafe { open_domain(fabric, info, out, context) }
     })
 }
 
 unsafe fn open_domain(
     fabric: *mut fid_fabric,
     info: *const fi_info,
-    place: *mut *mut fid_domain,
+    out: *mut *mut fid_domain,
     context: *mut c_void,
 ) -> Result<()> {
     // SAFETY: the C caller's promise, here and below.
     let fabric = unsafe { state::fabric(fabric)? };
-    if place.is_null() {
-        return Err(border::null("the place of the domain"));
+    if out.is_null() {
+        return Err(ffi_guard::null("the pointer for the domain"));
     }
     // SAFETY: as above.
     let mut info = unsafe { info::from_c(info, fabric.abi())? };
@@ -107,12 +107,12 @@ unsafe fn open_domain(
     let body = unsafe { object::body(handle)? };
     *body.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Open::new(told, handle));
     // SAFETY: not null, and the caller's.
-    unsafe { place.write(handle) };
+    unsafe { out.write(handle) };
     Ok(())
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::of_fid::<fid_domain>(handle)? }.users.none("a domain")?;
         // SAFETY: as above.
@@ -122,7 +122,7 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 
 /// `fi_domain_bind`.
 unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { object::of_fid::<fid_domain>(handle)? };
         // SAFETY: as above.
@@ -135,13 +135,13 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
                 Ok(())
             }
             Some(_) => Err(Error::new(Errno::ENOSYS)),
-            None => Err(border::null("the object to bind")),
+            None => Err(ffi_guard::null("the object to bind")),
         }
     })
 }
 
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let domain = unsafe { object::of_fid::<fid_domain>(handle)? };
         match number {

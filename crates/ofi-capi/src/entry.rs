@@ -7,7 +7,7 @@ use ofi_api::{Errno, Error, GetinfoFlags, Hints, Request, Result, Version};
 use ofi_core::provider_filter::check_version;
 
 use crate::abi::{Abi, fi_fabric_attr, fi_info, fid, fid_fabric};
-use crate::border::{self, null};
+use crate::ffi_guard::{self, null};
 use crate::foreign::{self, InfoRequest};
 use crate::{fabric, info, log_import, memory, names};
 
@@ -20,14 +20,14 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
     service: *const c_char,
     flags: u64,
     hints: *const c_void,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
 ) -> c_int {
-    border::done(|| {
-        if place.is_null() {
-            return Err(null("the place of the infos"));
+    ffi_guard::done(|| {
+        if out.is_null() {
+            return Err(null("the pointer for the infos"));
         }
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(std::ptr::null_mut()) };
+        unsafe { out.write(std::ptr::null_mut()) };
         let (version, names) = (Version::from_c(version), (node, service));
         // A program may be linked against a newer library than its headers. Its structures are those of its headers.
         let abi = if Abi(abi) == Abi::NEWEST { Abi(abi) } else { Abi(abi).min(Abi::of(version)) };
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         // SAFETY: both lists are new.
         let list = unsafe { foreign::joined(ours, theirs)? };
         // SAFETY: as above.
-        unsafe { place.write(list.cast()) };
+        unsafe { out.write(list.cast()) };
         Ok(())
     })
 }
@@ -113,13 +113,13 @@ unsafe fn read_hints(hints: *const fi_info, abi: Abi) -> Result<Option<Hints>> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_freeinfo(abi: u32, info: *mut c_void) {
     // SAFETY: the C caller's promise.
-    border::value((), || unsafe { info::release(info.cast(), Abi(abi)) });
+    ffi_guard::value((), || unsafe { info::release(info.cast(), Abi(abi)) });
 }
 
 /// `fi_dupinfo` of version `FABRIC_1.<abi>`; `fi_allocinfo` for null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_dupinfo(abi: u32, info: *const c_void) -> *mut c_void {
-    border::value(std::ptr::null_mut(), || {
+    ffi_guard::value(std::ptr::null_mut(), || {
         // SAFETY: the C caller's promise.
         let copy = unsafe { info::duplicate(info.cast(), Abi(abi)) };
         copy.map_or(std::ptr::null_mut(), |info| info.cast())
@@ -131,16 +131,16 @@ pub unsafe extern "C" fn ofi_capi_dupinfo(abi: u32, info: *const c_void) -> *mut
 pub unsafe extern "C" fn ofi_capi_fabric(
     abi: u32,
     attr: *const c_void,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     context: *mut c_void,
 ) -> c_int {
-    border::int(|| {
+    ffi_guard::int(|| {
         // SAFETY: the C caller's promise, here and below.
-        if let Some(answer) = unsafe { foreign::open_fabric(attr.cast(), Abi(abi), place.cast(), context) } {
+        if let Some(answer) = unsafe { foreign::open_fabric(attr.cast(), Abi(abi), out.cast(), context) } {
             return Ok(answer);
         }
         // SAFETY: as above.
-        unsafe { fabric::open(attr.cast::<fi_fabric_attr>(), Abi(abi), place.cast(), context) }.map(|()| 0)
+        unsafe { fabric::open(attr.cast::<fi_fabric_attr>(), Abi(abi), out.cast(), context) }.map(|()| 0)
     })
 }
 
@@ -148,21 +148,21 @@ pub unsafe extern "C" fn ofi_capi_fabric(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_fabric2(
     info: *const c_void,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    let place = place.cast::<*mut fid_fabric>();
-    border::int(|| {
+    let out = out.cast::<*mut fid_fabric>();
+    ffi_guard::int(|| {
         let info = info.cast::<fi_info>();
         // SAFETY: the C caller's promise, here and below.
         let attr = unsafe { info.as_ref() }.map_or(std::ptr::null_mut(), |info| info.fabric_attr);
         // SAFETY: as above.
-        if let Some(answer) = unsafe { foreign::open_fabric(attr, Abi::NEWEST, place, context) } {
+        if let Some(answer) = unsafe { foreign::open_fabric(attr, Abi::NEWEST, out, context) } {
             return Ok(answer);
         }
         // SAFETY: as above.
-        unsafe { fabric::open_info(info, place, flags, context) }.map(|()| 0)
+        unsafe { fabric::open_info(info, out, flags, context) }.map(|()| 0)
     })
 }
 
@@ -175,7 +175,7 @@ pub extern "C" fn ofi_capi_version() -> u32 {
 /// `fi_strerror`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ofi_capi_strerror(number: c_int) -> *const c_char {
-    border::value(c"".as_ptr(), || names::error(number))
+    ffi_guard::value(c"".as_ptr(), || names::error(number))
 }
 
 /// `fi_open`: objects of the library itself. Only the log exists; there is no registration cache (`mr_cache`).
@@ -186,21 +186,21 @@ pub unsafe extern "C" fn ofi_capi_open(
     _attr: *mut c_void,
     attr_len: usize,
     flags: u64,
-    place: *mut *mut fid_of_c,
+    out: *mut *mut fid_of_c,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let name = unsafe { memory::text(name) }.ok_or_else(|| null("the name"))?;
         if !name.eq_ignore_ascii_case("logging") {
             return Err(Error::with(Errno::ENOSYS, format!("fi_open knows \"logging\", not {name:?}")));
         }
-        if place.is_null() {
-            return Err(null("the place of the object"));
+        if out.is_null() {
+            return Err(null("the pointer for the object"));
         }
         let opened = log_import::open(Version::from_c(version), attr_len, flags, context)?;
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(opened.cast()) };
+        unsafe { out.write(opened.cast()) };
         Ok(())
     })
 }

@@ -11,8 +11,8 @@ use ofi_api::{
 use crate::abi::{
     class, fi_eq_attr, fi_eq_entry, fi_eq_err_entry, fi_ops, fi_ops_eq, fid, fid_eq, fid_fabric, flag,
 };
-use crate::border::{self, invalid, milliseconds, no_flags, null, only_flags};
 use crate::cq::put_error_data;
+use crate::ffi_guard::{self, invalid, milliseconds, no_flags, null, only_flags};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::{directory, info, memory, names, nosys, pep, sets, state};
 
@@ -58,14 +58,14 @@ static OPS: fi_ops_eq = fi_ops_eq { size: size_of::<fi_ops_eq>(), read, readerr,
 pub(crate) unsafe extern "C" fn open(
     fabric: *mut fid_fabric,
     attr: *mut fi_eq_attr,
-    place: *mut *mut fid_eq,
+    out: *mut *mut fid_eq,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let fabric = unsafe { state::fabric(fabric)? };
-        if place.is_null() {
-            return Err(null("the place of the event queue"));
+        if out.is_null() {
+            return Err(null("the pointer for the event queue"));
         }
         // SAFETY: as above.
         let attr = match unsafe { info::read(attr, size_of::<fi_eq_attr>()) } {
@@ -92,13 +92,13 @@ pub(crate) unsafe extern "C" fn open(
             _fabric: fabric.users.hold(),
         };
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(object::open(fid, body)) };
+        unsafe { out.write(object::open(fid, body)) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::of_fid::<fid_eq>(handle)? }.users.none("an event queue")?;
         // SAFETY: as above.
@@ -107,7 +107,7 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let eq = unsafe { object::of_fid::<fid_eq>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
@@ -194,7 +194,7 @@ unsafe extern "C" fn read(
     len: usize,
     flags: u64,
 ) -> isize {
-    border::size(|| {
+    ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
         // SAFETY: as above.
@@ -210,7 +210,7 @@ unsafe extern "C" fn sread(
     timeout: c_int,
     flags: u64,
 ) -> isize {
-    border::size(|| {
+    ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
         only_flags("the reading of an event", flags, flag::PEEK)?;
@@ -235,7 +235,7 @@ unsafe extern "C" fn write(
     len: usize,
     flags: u64,
 ) -> isize {
-    border::size(|| {
+    ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
         no_flags("fi_eq_write", flags)?;
@@ -255,12 +255,12 @@ unsafe extern "C" fn write(
     })
 }
 
-unsafe extern "C" fn readerr(eq: *mut fid_eq, place: *mut fi_eq_err_entry, flags: u64) -> isize {
-    border::size(|| {
+unsafe extern "C" fn readerr(eq: *mut fid_eq, out: *mut fi_eq_err_entry, flags: u64) -> isize {
+    ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let eq = unsafe { object::body(eq)? };
         // SAFETY: as above.
-        let Some(entry) = (unsafe { place.as_mut() }) else { return Err(null("struct fi_eq_err_entry")) };
+        let Some(entry) = (unsafe { out.as_mut() }) else { return Err(null("struct fi_eq_err_entry")) };
         no_flags("fi_eq_readerr", flags)?;
         let mut kept = eq.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let error = eq.eq.read_error()?;
@@ -287,7 +287,7 @@ unsafe extern "C" fn strerror(
     buf: *mut c_char,
     len: usize,
 ) -> *const c_char {
-    border::value(c"".as_ptr(), || {
+    ffi_guard::value(c"".as_ptr(), || {
         // SAFETY: the C caller's promise, here and below.
         let text = match unsafe { object::body(eq) } {
             Ok(eq) => eq.eq.error_text(prov_errno),

@@ -9,7 +9,7 @@ use crate::abi::{
     Abi, class, fi_fabric_attr, fi_info, fi_ops, fi_ops_fabric, fid, fid_cntr, fid_cq, fid_eq, fid_fabric,
     fid_wait,
 };
-use crate::border::{self, invalid};
+use crate::ffi_guard::{self, invalid};
 use crate::info::opened::Open;
 use crate::object::{self, Fid, Graveyard, Users};
 use crate::state::FabricBody;
@@ -52,15 +52,15 @@ static OPS: fi_ops_fabric = fi_ops_fabric {
 pub(crate) unsafe fn open(
     attr: *const fi_fabric_attr,
     abi: Abi,
-    place: *mut *mut fid_fabric,
+    out: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> Result<()> {
-    if place.is_null() {
-        return Err(border::null("the place of the fabric"));
+    if out.is_null() {
+        return Err(ffi_guard::null("the pointer for the fabric"));
     }
     // SAFETY: the caller's promise.
     let read = unsafe { info::read(attr, abi.fabric_attr()) };
-    let attr = read.ok_or_else(|| border::null("fi_fabric_attr"))?;
+    let attr = read.ok_or_else(|| ffi_guard::null("fi_fabric_attr"))?;
     // SAFETY: the caller's promise.
     let mut fabric_attr = unsafe { info::fabric_attr(&attr) };
     if abi == Abi(0) {
@@ -68,7 +68,7 @@ pub(crate) unsafe fn open(
         fabric_attr.api_version = Version::new(1, 0);
     }
     // SAFETY: as above.
-    unsafe { open_of(fabric_attr, None, place, context) }
+    unsafe { open_of(fabric_attr, None, out, context) }
 }
 
 /// Opens the fabric that the attributes describe. `provider` is this library's name of the provider, if the program
@@ -79,11 +79,11 @@ pub(crate) unsafe fn open(
 pub(crate) unsafe fn open_of(
     mut fabric_attr: FabricAttr,
     provider: Option<String>,
-    place: *mut *mut fid_fabric,
+    out: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> Result<()> {
-    if place.is_null() {
-        return Err(border::null("the place of the fabric"));
+    if out.is_null() {
+        return Err(ffi_guard::null("the pointer for the fabric"));
     }
     let api = match fabric_attr.api_version {
         // The attributes are not from getinfo. Assume the first version that states itself: newer fields may be
@@ -117,7 +117,7 @@ pub(crate) unsafe fn open_of(
     let body = unsafe { object::body(handle)? };
     *body.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(Open::new(told, handle));
     // SAFETY: not null, and the caller's.
-    unsafe { place.write(handle) };
+    unsafe { out.write(handle) };
     Ok(())
 }
 
@@ -127,7 +127,7 @@ pub(crate) unsafe fn open_of(
 /// The C caller's promise.
 pub(crate) unsafe fn open_info(
     info: *const fi_info,
-    place: *mut *mut fid_fabric,
+    out: *mut *mut fid_fabric,
     flags: u64,
     context: *mut c_void,
 ) -> Result<()> {
@@ -143,11 +143,11 @@ pub(crate) unsafe fn open_info(
     // SAFETY: the caller's promise.
     let attr = unsafe { info.as_ref() }.map(|info| info.fabric_attr);
     // SAFETY: as above.
-    unsafe { open(attr.unwrap_or(std::ptr::null_mut()), Abi::NEWEST, place, context) }
+    unsafe { open(attr.unwrap_or(std::ptr::null_mut()), Abi::NEWEST, out, context) }
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::of_fid::<fid_fabric>(handle)? }.users.none("a fabric")?;
         // SAFETY: as above.
@@ -157,21 +157,21 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 
 /// `fi_trywait`: whether the program may block on the wait objects of all these objects.
 unsafe extern "C" fn trywait(fabric: *mut fid_fabric, fids: *mut *mut fid, count: c_int) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::body(fabric)? };
         let count = usize::try_from(count).map_err(|_| invalid("count", "0 or more", count.to_string()))?;
         if count > 0 && fids.is_null() {
-            return Err(border::null("the objects to wait for"));
+            return Err(ffi_guard::null("the objects to wait for"));
         }
         for at in 0..count {
             // SAFETY: the C caller's promise: `count` objects.
-            let place = unsafe { fids.add(at) };
+            let out = unsafe { fids.add(at) };
             // SAFETY: as above.
-            let handle = unsafe { place.read() };
+            let handle = unsafe { out.read() };
             // SAFETY: as above.
             let Some(fid) = (unsafe { handle.as_ref() }) else {
-                return Err(border::null("an object to wait for"));
+                return Err(ffi_guard::null("an object to wait for"));
             };
             match fid.fclass {
                 // SAFETY: the class says so.

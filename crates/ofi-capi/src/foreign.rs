@@ -15,7 +15,7 @@ use ofi_core::config::{PROVIDER, PROVIDER_PATH};
 use ofi_core::provider_filter::ProviderFilter;
 
 use crate::abi::{Abi, fi_fabric_attr, fi_info, fid_fabric};
-use crate::border::number;
+use crate::ffi_guard::number;
 use crate::{info, memory};
 
 type GetInfo =
@@ -135,7 +135,7 @@ fn loader_error() -> String {
 /// Loads a plug-in and calls its entry point.
 fn open(file: &Path, taken: &dyn Fn(&str) -> bool) -> Result<Foreign, String> {
     let path = CString::new(file.as_os_str().as_bytes()).map_err(|_| "a file name with NUL".to_string())?;
-    // SAFETY: a path that ends in NUL. What the library does when it is loaded is what the user asked for.
+    // SAFETY: a path that ends in NUL. The user has asked for its constructors to run.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
         return Err(loader_error());
@@ -302,7 +302,7 @@ impl Foreign {
 pub(crate) unsafe fn open_fabric(
     attr: *const fi_fabric_attr,
     abi: Abi,
-    place: *mut *mut fid_fabric,
+    out: *mut *mut fid_fabric,
     context: *mut c_void,
 ) -> Option<c_int> {
     // SAFETY: the same promise, here and below.
@@ -311,14 +311,14 @@ pub(crate) unsafe fn open_fabric(
     let name = unsafe { memory::text(attr.prov_name) }?;
     let top = name.rsplit(';').next().unwrap_or_default();
     let plugin = all().iter().find(|plugin| plugin.name.eq_ignore_ascii_case(top))?;
-    if place.is_null() {
-        return Some(number(crate::border::null("the place of the fabric")) as c_int);
+    if out.is_null() {
+        return Some(number(crate::ffi_guard::null("the pointer for the fabric")) as c_int);
     }
     // SAFETY: as above.
-    let answer = unsafe { (plugin.fabric)(&raw mut attr, place, context) };
+    let answer = unsafe { (plugin.fabric)(&raw mut attr, out, context) };
     if answer == 0 {
         // SAFETY: as above.
-        let fabric = unsafe { place.read() };
+        let fabric = unsafe { out.read() };
         // SAFETY: as above: a plug-in that succeeded has made a fabric.
         if let Some(fabric) = unsafe { fabric.as_mut() } {
             fabric.api_version = attr.api_version;

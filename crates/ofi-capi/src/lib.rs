@@ -2,8 +2,8 @@
 //! versions of `link/` into `libfabric.so.1`. Programs that were linked against C libfabric run on it unchanged.
 //!
 //! An object of C is a box that begins with C's structure (`object.rs`). Its operation tables are complete: unsupported
-//! operations return `-FI_ENOSYS` (`nosys.rs`). Every call goes through `border.rs`: no panic crosses it, and an error
-//! becomes its negated number. Memory of `fi_info` is malloc's, because programs free and replace parts of it
+//! operations return `-FI_ENOSYS` (`nosys.rs`). Every call goes through `ffi_guard.rs`: no panic crosses it, and an
+//! error becomes its negated number. Memory of `fi_info` is malloc's, because programs free and replace parts of it
 //! (`info/`).
 //!
 //! Pointers from a C program are trusted to be what the man pages require. Null and stale pointers are refused if they
@@ -17,7 +17,6 @@ mod av_attr;
 mod av_keys;
 mod av_list;
 mod av_set;
-mod border;
 mod cm;
 mod cntr;
 mod collective;
@@ -29,6 +28,7 @@ mod endpoint;
 mod entry;
 mod eq;
 mod fabric;
+mod ffi_guard;
 mod foreign;
 mod info;
 mod log;

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use ofi_core::log::{Filter, Level, SUBSYSTEMS};
 
-use crate::{border, log_import, memory};
+use crate::{ffi_guard, log_import, memory};
 
 fn filter() -> Option<&'static Filter> {
     static FILTER: OnceLock<Option<Filter>> = OnceLock::new();
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn ofi_capi_log_enabled(
     number: c_int,
     subsystem: c_int,
 ) -> c_int {
-    border::value(0, || {
+    ffi_guard::value(0, || {
         // SAFETY: the C caller's promise.
         let provider = unsafe { memory::text(provider) };
         c_int::from(enabled(provider.as_deref().unwrap_or("core"), number, subsystem))
@@ -51,7 +51,7 @@ pub unsafe extern "C" fn ofi_capi_log_ready(
     subsystem: c_int,
     time: *mut u64,
 ) -> c_int {
-    border::value(0, || {
+    ffi_guard::value(0, || {
         // SAFETY: the C caller's promise, here and below.
         let provider = unsafe { memory::text(provider) };
         let provider = provider.as_deref().unwrap_or("core");
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn ofi_capi_log(
     line: c_int,
     text: *const c_char,
 ) {
-    border::value((), || {
+    ffi_guard::value((), || {
         // SAFETY: the C caller's promise, here and below.
         let provider = unsafe { memory::text(provider) }.unwrap_or_else(|| "core".into());
         // SAFETY: as above.

@@ -9,7 +9,7 @@ use ofi_core::config::{self, NameFilter};
 use ofi_core::log::{self, Entry, Level, SUBSYSTEMS, Sink};
 
 use crate::abi::{class, fi_ops, fi_ops_log, fid, fid_logging};
-use crate::border::{self, invalid};
+use crate::ffi_guard::{self, invalid};
 use crate::object::{self, Fid, Graveyard};
 use crate::{names, nosys};
 
@@ -170,7 +170,7 @@ pub(crate) fn open(
     if attr_len != 0 {
         return Err(invalid("the attributes of \"logging\"", "none", format!("{attr_len} bytes")));
     }
-    border::no_flags("fi_open", flags)?;
+    ffi_guard::no_flags("fi_open", flags)?;
     if current().is_some() {
         return Err(Error::wanted(
             Errno::EALREADY,
@@ -186,7 +186,7 @@ pub(crate) fn open(
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::close::<fid_logging>(handle) }
     })
@@ -194,13 +194,13 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 
 /// `fi_import_fid`: imports the functions of the program's object.
 unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         unsafe { object::of_fid::<fid_logging>(handle)? };
-        border::no_flags("fi_import_fid", flags)?;
+        ffi_guard::no_flags("fi_import_fid", flags)?;
         // SAFETY: as above.
         match unsafe { other.as_ref() }.map(|fid| fid.fclass) {
-            None => return Err(border::null("the fid_logging to import")),
+            None => return Err(ffi_guard::null("the fid_logging to import")),
             Some(class::LOG) => {}
             Some(found) => {
                 return Err(invalid("the object to import", "a fid_logging", format!("class {found}")));
@@ -210,7 +210,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
         // SAFETY: the class says so.
         let functions = unsafe { (*program).ops };
         if functions.is_null() {
-            return Err(border::null("the functions to import"));
+            return Err(ffi_guard::null("the functions to import"));
         }
         // SAFETY: the C caller's promise: a table of the size that it begins with.
         let size = unsafe { (*functions).size };
@@ -239,9 +239,9 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
 
 /// Handles the close of the program's object: the log returns to the library, unless a later import owns it.
 unsafe extern "C" fn close_imported(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         if handle.is_null() {
-            return Err(border::null("the object"));
+            return Err(ffi_guard::null("the object"));
         }
         // SAFETY: the C caller's promise: the program's own object.
         unsafe { (*handle).ops = nosys::FID.table() };

@@ -122,7 +122,7 @@ pub(crate) unsafe fn put_text(text: &str, buffer: *mut c_char, len: usize) {
 /// The C caller's promise: `len` is null or may be read and written, `buffer` has as many bytes as it says.
 pub(crate) unsafe fn put_sized(bytes: &[u8], buffer: *mut c_void, len: *mut usize) -> Result<()> {
     if len.is_null() {
-        return Err(crate::border::null("the length of the buffer"));
+        return Err(crate::ffi_guard::null("the length of the buffer"));
     }
     // SAFETY: not null, and the caller's.
     let room = unsafe { len.replace(bytes.len()) };

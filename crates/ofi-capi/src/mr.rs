@@ -14,9 +14,9 @@ use crate::abi::{
     fid, fid_cntr, fid_domain, fid_ep, fid_mr, flag,
 };
 use crate::av_keys;
-use crate::border::{self, invalid, null};
 use crate::control;
 use crate::directory;
+use crate::ffi_guard::{self, invalid, null};
 use crate::info;
 use crate::object::{self, Fid, Graveyard, Hold};
 use crate::posting::{context, vector};
@@ -63,14 +63,14 @@ unsafe fn register(
     pieces: &[Piece],
     attr: &fi_mr_attr,
     flags: u64,
-    place: *mut *mut fid_mr,
+    out: *mut *mut fid_mr,
 ) -> Result<()> {
     // SAFETY: the caller's promise.
     let domain = unsafe { object::of_fid::<fid_domain>(domain)? };
-    if place.is_null() {
-        return Err(null("the place of the registration"));
+    if out.is_null() {
+        return Err(null("the pointer for the registration"));
     }
-    crate::border::only_flags("a registration", flags, flag::OF_REGISTRATION)?;
+    crate::ffi_guard::only_flags("a registration", flags, flag::OF_REGISTRATION)?;
     let unknown = MrAccess::from_bits_retain(attr.access).difference(MrAccess::all());
     if !unknown.is_empty() {
         return Err(invalid("access", "FI_SEND, FI_RECV, FI_READ and the like", unknown.to_string()));
@@ -127,7 +127,7 @@ unsafe fn register(
         let handle = object::open(fid, MrBody { region, holds, entry: Mutex::default() });
         // Here, since the event must not be read before (fi_mr(3)).
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(handle) };
+        unsafe { out.write(handle) };
         Ok((number, handle))
     };
     let (entry, handle) = directory::enter_new(make)?;
@@ -190,13 +190,13 @@ unsafe extern "C" fn reg(
     offset: u64,
     requested_key: u64,
     flags: u64,
-    place: *mut *mut fid_mr,
+    out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         let piece = [Piece::new(buf.cast_mut().cast(), len)];
         // SAFETY: the C caller's promise.
-        unsafe { register(domain, &piece, &plain(access, offset, requested_key, context), flags, place) }
+        unsafe { register(domain, &piece, &plain(access, offset, requested_key, context), flags, out) }
     })
 }
 
@@ -208,14 +208,14 @@ unsafe extern "C" fn regv(
     offset: u64,
     requested_key: u64,
     flags: u64,
-    place: *mut *mut fid_mr,
+    out: *mut *mut fid_mr,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise; `Piece` is laid out like `iovec`.
         let pieces = unsafe { vector::<Piece>("the memory to register", iov.cast(), count)? };
         // SAFETY: as above.
-        unsafe { register(domain, pieces, &plain(access, offset, requested_key, context), flags, place) }
+        unsafe { register(domain, pieces, &plain(access, offset, requested_key, context), flags, out) }
     })
 }
 
@@ -223,9 +223,9 @@ unsafe extern "C" fn regattr(
     domain: *mut fid,
     attr: *const fi_mr_attr,
     flags: u64,
-    place: *mut *mut fid_mr,
+    out: *mut *mut fid_mr,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let body = unsafe { object::of_fid::<fid_domain>(domain)? };
         // SAFETY: as above: as much of it as the program has.
@@ -236,7 +236,7 @@ unsafe extern "C" fn regattr(
         // SAFETY: as above; `Piece` is laid out like `iovec`.
         let pieces = unsafe { vector::<Piece>("mr_iov", attr.mr_iov.cast(), count)? };
         // SAFETY: as above.
-        unsafe { register(domain, pieces, &attr, flags, place) }
+        unsafe { register(domain, pieces, &attr, flags, out) }
     })
 }
 
@@ -254,7 +254,7 @@ fn attr_size(version: ofi_api::Version) -> usize {
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let mr = unsafe { object::of_fid::<fid_mr>(handle)? };
         // Close the region before the handle: while the memory is in use, the handle must stay, so that it can be
@@ -271,7 +271,7 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let mr = unsafe { object::of_fid::<fid_mr>(handle)? };
         // SAFETY: as above.
@@ -294,7 +294,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
 }
 
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let mr = unsafe { object::of_fid::<fid_mr>(handle)? };
         match number {
@@ -320,7 +320,7 @@ unsafe fn refresh(mr: &MrBody, arg: *const fi_mr_modify) -> Result<()> {
     let known = std::mem::offset_of!(fi_mr_modify, attr) + std::mem::offset_of!(fi_mr_attr, access);
     // SAFETY: the C caller's promise.
     let modify = unsafe { info::read(arg, known) }.ok_or_else(|| null("struct fi_mr_modify"))?;
-    crate::border::no_flags("fi_mr_refresh", modify.flags)?;
+    crate::ffi_guard::no_flags("fi_mr_refresh", modify.flags)?;
     // SAFETY: as above; `Piece` is laid out like `iovec`.
     mr.region.refresh(unsafe { vector::<Piece>("iov", modify.attr.mr_iov.cast(), modify.attr.iov_count)? })
 }
@@ -349,7 +349,7 @@ pub(crate) unsafe fn map_raw(arg: *const fi_mr_map_raw) -> Result<()> {
     domain_flags(map.flags)?;
     if map.raw_key.is_null() || map.key.is_null() || map.key_size != RAW_KEY {
         let found = format!("{} bytes", map.key_size);
-        return Err(invalid("a raw key", &format!("{RAW_KEY} bytes, and a place for the key"), found));
+        return Err(invalid("a raw key", &format!("{RAW_KEY} bytes, and a pointer for the key"), found));
     }
     // SAFETY: as above.
     let key = unsafe { map.raw_key.cast::<u64>().read_unaligned() };
@@ -359,5 +359,5 @@ pub(crate) unsafe fn map_raw(arg: *const fi_mr_map_raw) -> Result<()> {
 }
 
 fn domain_flags(flags: u64) -> Result<()> {
-    crate::border::no_flags("a raw key", flags)
+    crate::ffi_guard::no_flags("a raw key", flags)
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ofi_api::{Errno, Error, Result};
 
 use crate::abi::{fi_ops, fid};
-use crate::border::{invalid, null};
+use crate::ffi_guard::{invalid, null};
 
 /// A structure of C that begins with `struct fid`.
 ///
@@ -117,7 +117,7 @@ pub(crate) unsafe fn alive<'a, F: Fid>(handle: *const F) -> Option<&'a F::Body> 
 #[inline(never)]
 pub(crate) unsafe fn stale<F: Fid>(handle: *const F) -> isize {
     // SAFETY: the same promise.
-    crate::border::transfer(|| unsafe { body(handle) }.map(drop))
+    crate::ffi_guard::transfer(|| unsafe { body(handle) }.map(drop))
 }
 
 /// The state behind a handle that was passed as a `struct fid *`.
@@ -166,7 +166,7 @@ pub(crate) unsafe fn close<F: Fid>(handle: *mut fid) -> Result<F::Body> {
     object.fid.close();
     if let Some(oldest) = F::graveyard().bury(handle.expose_provenance()) {
         let oldest = std::ptr::with_exposed_provenance_mut::<Object<F>>(oldest);
-        // SAFETY: the graveyard holds what `open` boxed, each once.
+        // SAFETY: the graveyard holds boxes from `open`, each once.
         drop(unsafe { Box::from_raw(oldest) });
     }
     Ok(body)

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use ofi_api::{Errno, Error, Result};
 
 use crate::abi::fi_param;
-use crate::border::{self, invalid, null};
+use crate::ffi_guard::{self, invalid, null};
 use crate::memory::{self, whole_string};
 use crate::names;
 
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn ofi_capi_param_define(
     kind: u32,
     help: *const c_char,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let provider = unsafe { memory::text(provider) };
         // SAFETY: as above.
@@ -74,15 +74,15 @@ pub unsafe extern "C" fn ofi_capi_param_define(
 pub unsafe extern "C" fn ofi_capi_param_get(
     provider: *const c_char,
     name: *const c_char,
-    place: *mut c_void,
+    out: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let provider = unsafe { memory::text(provider) };
         // SAFETY: as above.
         let name = unsafe { memory::text(name) }.ok_or_else(|| null("the name of a parameter"))?;
-        if place.is_null() {
-            return Err(null("the place of the value"));
+        if out.is_null() {
+            return Err(null("the pointer for the value"));
         }
         let env = env_name(provider.as_deref(), &name);
         let kind = {
@@ -93,24 +93,24 @@ pub unsafe extern "C" fn ofi_capi_param_get(
             Error::with(Errno::ENOENT, format!("{env} is not defined; call fi_param_define first"))
         })?;
         let value = std::env::var_os(&env).ok_or(Error::new(Errno::ENODATA))?;
-        // SAFETY: as above: a place of the parameter's type.
-        unsafe { put(kind, &String::from_utf8_lossy(value.as_bytes()), place) }
+        // SAFETY: as above: a pointer to the parameter's type.
+        unsafe { put(kind, &String::from_utf8_lossy(value.as_bytes()), out) }
     })
 }
 
 /// Parses a value and stores it.
 ///
 /// # Safety
-/// The C caller's promise: `place` points to a value of this type.
-unsafe fn put(kind: u32, text: &str, place: *mut c_void) -> Result<()> {
+/// The C caller's promise: `out` points to a value of this type.
+unsafe fn put(kind: u32, text: &str, out: *mut c_void) -> Result<()> {
     let wrong = |wanted: &str| invalid("the value of a parameter", wanted, format!("{text:?}"));
     match kind {
         // SAFETY: the caller's promise, in each branch.
-        STRING => unsafe { place.cast::<*const c_char>().write(names::interned(text)) },
+        STRING => unsafe { out.cast::<*const c_char>().write(names::interned(text)) },
         INT => {
             let value = whole(text).and_then(|value| c_int::try_from(value).ok());
             // SAFETY: as above.
-            unsafe { place.cast::<c_int>().write(value.ok_or_else(|| wrong("an int"))?) }
+            unsafe { out.cast::<c_int>().write(value.ok_or_else(|| wrong("an int"))?) }
         }
         BOOL => {
             let value = match text.trim().to_ascii_lowercase().as_str() {
@@ -119,12 +119,12 @@ unsafe fn put(kind: u32, text: &str, place: *mut c_void) -> Result<()> {
                 _ => return Err(wrong("one of 0, 1, no, yes, false, true, off, on")),
             };
             // SAFETY: as above.
-            unsafe { place.cast::<c_int>().write(value) }
+            unsafe { out.cast::<c_int>().write(value) }
         }
         _ => {
             let value = whole(text).and_then(|value| usize::try_from(value).ok());
             // SAFETY: as above.
-            unsafe { place.cast::<usize>().write(value.ok_or_else(|| wrong("a size"))?) }
+            unsafe { out.cast::<usize>().write(value.ok_or_else(|| wrong("a size"))?) }
         }
     }
     Ok(())
@@ -141,10 +141,10 @@ fn whole(text: &str) -> Option<i128> {
 
 /// `fi_getparams`: all settings, with this library's first.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ofi_capi_getparams(place: *mut *mut c_void, count: *mut c_int) -> c_int {
-    border::done(|| {
-        if place.is_null() || count.is_null() {
-            return Err(null("the place of the parameters, or of their number"));
+pub unsafe extern "C" fn ofi_capi_getparams(out: *mut *mut c_void, count: *mut c_int) -> c_int {
+    ffi_guard::done(|| {
+        if out.is_null() || count.is_null() {
+            return Err(null("the pointer for the parameters, or of their number"));
         }
         let mut all: Vec<(Defined, Option<String>)> = ofi::config::list()
             .into_iter()
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn ofi_capi_getparams(place: *mut *mut c_void, count: *mut
             unsafe { slot.write(param) };
         }
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(list.cast()) };
+        unsafe { out.write(list.cast()) };
         // SAFETY: as above.
         unsafe { count.write(c_int::try_from(all.len()).unwrap_or(c_int::MAX)) };
         Ok(())
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn values_are_read_as_their_type() {
         let mut int: c_int = 0;
-        // SAFETY: a place of an int.
+        // SAFETY: a pointer to an int.
         unsafe { put(INT, " -3", (&raw mut int).cast()) }.unwrap();
         assert_eq!(int, -3);
         // SAFETY: as above.
@@ -241,7 +241,7 @@ mod tests {
         // SAFETY: as above.
         assert!(unsafe { put(INT, "99999999999", (&raw mut int).cast()) }.is_err());
         let mut size = 0_usize;
-        // SAFETY: a place of a size.
+        // SAFETY: a pointer to a size.
         unsafe { put(SIZE, "0x10", (&raw mut size).cast()) }.unwrap();
         assert_eq!(size, 16);
         // SAFETY: as above.
@@ -255,7 +255,7 @@ mod tests {
             unsafe { ofi_capi_param_define(c"mine".as_ptr(), c"knob".as_ptr(), INT, c"Turns.".as_ptr()) };
         assert_eq!(defined, 0);
         let (mut list, mut count) = (std::ptr::null_mut(), 0);
-        // SAFETY: places for both.
+        // SAFETY: pointers to both.
         assert_eq!(unsafe { ofi_capi_getparams(&raw mut list, &raw mut count) }, 0);
         let names: Vec<String> = (0..usize::try_from(count).unwrap())
             .map(|at| {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ofi_api::{Address, Errno, Error, Handle, PassiveEndpoint, Result};
 
 use crate::abi::{class, command, fi_info, fi_ops, fi_ops_cm, fi_ops_ep, fid, fid_eq, fid_fabric, fid_pep};
-use crate::border::{self, invalid, null};
+use crate::ffi_guard::{self, invalid, null};
 use crate::object::{self, Fid, Graveyard, Hold};
 use crate::{cm, control, directory, info, memory, nosys, state};
 
@@ -46,14 +46,14 @@ static CM: fi_ops_cm = fi_ops_cm { setname, getname, listen, reject, ..fi_ops_cm
 pub(crate) unsafe extern "C" fn open(
     fabric: *mut fid_fabric,
     info: *mut fi_info,
-    place: *mut *mut fid_pep,
+    out: *mut *mut fid_pep,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let fabric = unsafe { state::fabric(fabric)? };
-        if place.is_null() {
-            return Err(null("the place of the passive endpoint"));
+        if out.is_null() {
+            return Err(null("the pointer for the passive endpoint"));
         }
         // SAFETY: as above.
         let mut info = unsafe { info::from_c(info, fabric.abi())? };
@@ -73,21 +73,21 @@ pub(crate) unsafe extern "C" fn open(
         let body = unsafe { object::body(handle)? };
         *body._entry.lock().unwrap_or_else(PoisonError::into_inner) = Some(directory::enter(number, handle));
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(handle) };
+        unsafe { out.write(handle) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::close::<fid_pep>(handle) }.map(drop))
+    ffi_guard::done(|| unsafe { object::close::<fid_pep>(handle) }.map(drop))
 }
 
 unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
-        crate::border::no_flags("fi_pep_bind", flags)?;
+        crate::ffi_guard::no_flags("fi_pep_bind", flags)?;
         // SAFETY: as above.
         let eq = unsafe { object::of_fid::<fid_eq>(other)? };
         pep.pep.bind_eq(&eq.eq)?;
@@ -97,7 +97,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
 }
 
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
         if number != command::BACKLOG {
@@ -118,22 +118,22 @@ unsafe extern "C" fn getopt(
     handle: *mut fid,
     level: c_int,
     name: c_int,
-    place: *mut c_void,
+    out: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
         if level != 0 || name != ofi_api::EpOption::CmDataSize as c_int {
             return Err(Error::new(Errno::ENOPROTOOPT));
         }
         // SAFETY: as above.
-        unsafe { memory::put_sized(&pep.pep.cm_data_size().to_ne_bytes(), place, len) }
+        unsafe { memory::put_sized(&pep.pep.cm_data_size().to_ne_bytes(), out, len) }
     })
 }
 
 unsafe extern "C" fn setname(handle: *mut fid, addr: *mut c_void, len: usize) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
         // SAFETY: as above.
@@ -142,7 +142,7 @@ unsafe extern "C" fn setname(handle: *mut fid, addr: *mut c_void, len: usize) ->
 }
 
 unsafe extern "C" fn getname(handle: *mut fid, addr: *mut c_void, len: *mut usize) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let pep = unsafe { object::of_fid::<fid_pep>(handle)? };
         // SAFETY: as above.
@@ -152,7 +152,7 @@ unsafe extern "C" fn getname(handle: *mut fid, addr: *mut c_void, len: *mut usiz
 
 unsafe extern "C" fn listen(handle: *mut fid_pep) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::body(handle)? }.pep.listen())
+    ffi_guard::done(|| unsafe { object::body(handle)? }.pep.listen())
 }
 
 unsafe extern "C" fn reject(
@@ -161,7 +161,7 @@ unsafe extern "C" fn reject(
     data: *const c_void,
     len: usize,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let pep = unsafe { object::body(handle)? };
         // SAFETY: as above.
@@ -208,7 +208,7 @@ static REQUEST_OPS: fi_ops = fi_ops { close: close_request, ..fi_ops::NOSYS };
 
 unsafe extern "C" fn close_request(handle: *mut fid) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::close::<fid_connreq>(handle) }.map(drop))
+    ffi_guard::done(|| unsafe { object::close::<fid_connreq>(handle) }.map(drop))
 }
 
 /// C's handle for a request; null for `None`.

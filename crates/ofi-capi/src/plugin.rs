@@ -6,7 +6,7 @@ use std::ffi::{c_char, c_int, c_void};
 use ofi_api::{Errno, Error, GetinfoFlags, Hints, Request, Result, Version};
 
 use crate::abi::{Abi, fi_fabric_attr, fid_fabric};
-use crate::border::{self, null};
+use crate::ffi_guard::{self, null};
 use crate::{fabric, info, memory};
 
 /// The host's internal flag for a utility provider that asks for core providers (`OFI_CORE_PROV_ONLY` in C libfabric).
@@ -33,14 +33,14 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
     service: *const c_char,
     flags: u64,
     hints: *const c_void,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
 ) -> c_int {
-    border::done(|| {
-        if place.is_null() {
-            return Err(null("the place of the infos"));
+    ffi_guard::done(|| {
+        if out.is_null() {
+            return Err(null("the pointer for the infos"));
         }
         // SAFETY: the host's promise, here and below.
-        unsafe { place.write(std::ptr::null_mut()) };
+        unsafe { out.write(std::ptr::null_mut()) };
         if flags & CORE_PROV_ONLY != 0 {
             return Err(Error::with(
                 Errno::ENODATA,
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
         }
         let list = info::to_c(&infos)?;
         // SAFETY: as above.
-        unsafe { place.write(list.cast()) };
+        unsafe { out.write(list.cast()) };
         Ok(())
     })
 }
@@ -110,10 +110,10 @@ unsafe fn both(node: *const c_char, service: *const c_char) -> (Option<String>, 
 pub unsafe extern "C" fn ofi_capi_plugin_fabric(
     provider: *const c_char,
     attr: *const c_void,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the host's promise, here and below.
         let provider = unsafe { memory::text(provider) }.ok_or_else(|| null("the provider"))?;
         // SAFETY: as above.
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn ofi_capi_plugin_fabric(
         // SAFETY: as above.
         let fabric_attr = unsafe { info::fabric_attr(&given) };
         // SAFETY: as above.
-        unsafe { fabric::open_of(fabric_attr, Some(provider), place.cast::<*mut fid_fabric>(), context) }
+        unsafe { fabric::open_of(fabric_attr, Some(provider), out.cast::<*mut fid_fabric>(), context) }
     })
 }
 

@@ -10,7 +10,7 @@ use ofi_api::{
 };
 
 use crate::abi::fid_ep;
-use crate::border::{invalid, null, transfer};
+use crate::ffi_guard::{invalid, null, transfer};
 use crate::state::EpBody;
 use crate::{object, triggered};
 

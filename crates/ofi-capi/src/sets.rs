@@ -10,7 +10,7 @@ use crate::abi::{
     class, command, fi_ops, fi_ops_poll, fi_ops_wait, fi_poll_attr, fi_wait_attr, fi_wait_pollfd, fid,
     fid_cntr, fid_cq, fid_domain, fid_fabric, fid_poll, fid_wait,
 };
-use crate::border::{self, invalid, milliseconds, null};
+use crate::ffi_guard::{self, invalid, milliseconds, null};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::{info, nosys, state};
 
@@ -30,7 +30,7 @@ pub(crate) unsafe fn wait_object(
         return Err(unsafe { crate::control::unsupported(number, arg) });
     }
     if arg.is_null() {
-        return Err(null("the place of the wait object"));
+        return Err(null("the pointer for the wait object"));
     }
     if number == command::GETWAITOBJ {
         // SAFETY: not null, and an enum of the caller's.
@@ -64,16 +64,16 @@ pub(crate) unsafe fn wait_object(
 ///
 /// # Safety
 /// The C caller's promise.
-unsafe fn put_pollfd(place: *mut fi_wait_pollfd, fd: RawFd) -> Result<()> {
+unsafe fn put_pollfd(out: *mut fi_wait_pollfd, fd: RawFd) -> Result<()> {
     // SAFETY: the same promise, here and below.
-    let place = unsafe { &mut *place };
-    let room = std::mem::replace(&mut place.nfds, 1);
-    place.change_index = 1;
-    if room == 0 || place.fd.is_null() {
+    let out = unsafe { &mut *out };
+    let room = std::mem::replace(&mut out.nfds, 1);
+    out.change_index = 1;
+    if room == 0 || out.fd.is_null() {
         return Err(Error::new(Errno::ETOOSMALL));
     }
     // SAFETY: as above: room for one.
-    unsafe { place.fd.write(libc::pollfd { fd, events: libc::POLLIN, revents: 0 }) };
+    unsafe { out.fd.write(libc::pollfd { fd, events: libc::POLLIN, revents: 0 }) };
     Ok(())
 }
 
@@ -125,18 +125,18 @@ pub(crate) unsafe fn of_attr(wait_obj: u32, set: *mut fid_wait) -> Result<Option
 pub(crate) unsafe extern "C" fn open_wait(
     fabric: *mut fid_fabric,
     attr: *mut fi_wait_attr,
-    place: *mut *mut fid_wait,
+    out: *mut *mut fid_wait,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let fabric = unsafe { state::fabric(fabric)? };
-        if place.is_null() {
-            return Err(null("the place of the wait set"));
+        if out.is_null() {
+            return Err(null("the pointer for the wait set"));
         }
         // SAFETY: as above.
         let attr = unsafe { info::read(attr, size_of::<fi_wait_attr>()) };
         let attr = attr.ok_or_else(|| null("struct fi_wait_attr"))?;
-        border::no_flags("fi_wait_open", attr.flags)?;
+        ffi_guard::no_flags("fi_wait_open", attr.flags)?;
         let wait_obj = WaitObj::try_from(attr.wait_obj)?;
         let set = fabric.fabric.open_wait_set(&WaitAttr { wait_obj })?;
         let fid = fid_wait {
@@ -145,7 +145,7 @@ pub(crate) unsafe extern "C" fn open_wait(
         };
         let body = WaitBody { set, wait_obj, _fabric: fabric.users.hold() };
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(object::open(fid, body)) };
+        unsafe { out.write(object::open(fid, body)) };
         Ok(())
     })
 }
@@ -153,11 +153,11 @@ pub(crate) unsafe extern "C" fn open_wait(
 unsafe extern "C" fn close_wait(handle: *mut fid) -> c_int {
     // Members keep the library's wait set alive.
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::close::<fid_wait>(handle) }.map(drop))
+    ffi_guard::done(|| unsafe { object::close::<fid_wait>(handle) }.map(drop))
 }
 
 unsafe extern "C" fn control_wait(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let wait = unsafe { object::of_fid::<fid_wait>(handle)? };
         // SAFETY: the C caller's promise: each command has its argument.
@@ -167,7 +167,7 @@ unsafe extern "C" fn control_wait(handle: *mut fid, number: c_int, arg: *mut c_v
 
 unsafe extern "C" fn wait(handle: *mut fid_wait, timeout: c_int) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::body(handle)? }.set.wait(milliseconds(timeout)))
+    ffi_guard::done(|| unsafe { object::body(handle)? }.set.wait(milliseconds(timeout)))
 }
 
 /// The state of a poll set.
@@ -204,17 +204,17 @@ static POLL_OPS: fi_ops_poll = fi_ops_poll { size: size_of::<fi_ops_poll>(), pol
 pub(crate) unsafe extern "C" fn open_poll(
     domain: *mut fid_domain,
     attr: *mut fi_poll_attr,
-    place: *mut *mut fid_poll,
+    out: *mut *mut fid_poll,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(domain)? };
-        if place.is_null() {
-            return Err(null("the place of the poll set"));
+        if out.is_null() {
+            return Err(null("the pointer for the poll set"));
         }
         // SAFETY: as above.
         let attr = unsafe { info::read(attr, size_of::<fi_poll_attr>()) };
-        border::no_flags("fi_poll_open", attr.map_or(0, |attr| attr.flags))?;
+        ffi_guard::no_flags("fi_poll_open", attr.map_or(0, |attr| attr.flags))?;
         let fid = fid_poll {
             fid: object::header::<fid_poll>(std::ptr::null_mut(), &POLL_FID_OPS),
             ops: POLL_OPS.table(),
@@ -225,14 +225,14 @@ pub(crate) unsafe extern "C" fn open_poll(
             _domain: domain.users.hold(),
         };
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(object::open(fid, body)) };
+        unsafe { out.write(object::open(fid, body)) };
         Ok(())
     })
 }
 
 unsafe extern "C" fn close_poll(handle: *mut fid) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { object::close::<fid_poll>(handle) }.map(drop))
+    ffi_guard::done(|| unsafe { object::close::<fid_poll>(handle) }.map(drop))
 }
 
 /// A queue or counter as a member, with its context.
@@ -259,7 +259,7 @@ unsafe fn member<'a>(handle: *mut fid) -> Result<(PollMember, Context, &'a Users
 }
 
 unsafe extern "C" fn poll(handle: *mut fid_poll, contexts: *mut *mut c_void, count: c_int) -> c_int {
-    border::int(|| {
+    ffi_guard::int(|| {
         // SAFETY: the C caller's promise, here and below.
         let poll = unsafe { object::body(handle)? };
         let room = usize::try_from(count).map_err(|_| invalid("count", "0 or more", count.to_string()))?;
@@ -277,10 +277,10 @@ unsafe extern "C" fn poll(handle: *mut fid_poll, contexts: *mut *mut c_void, cou
 }
 
 unsafe extern "C" fn poll_add(handle: *mut fid_poll, other: *mut fid, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let poll = unsafe { object::body(handle)? };
-        border::no_flags("fi_poll_add", flags)?;
+        ffi_guard::no_flags("fi_poll_add", flags)?;
         // SAFETY: as above.
         let (member, context, users) = unsafe { member(other)? };
         poll.set.add(member, context)?;
@@ -291,10 +291,10 @@ unsafe extern "C" fn poll_add(handle: *mut fid_poll, other: *mut fid, flags: u64
 }
 
 unsafe extern "C" fn poll_del(handle: *mut fid_poll, other: *mut fid, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let poll = unsafe { object::body(handle)? };
-        border::no_flags("fi_poll_del", flags)?;
+        ffi_guard::no_flags("fi_poll_del", flags)?;
         // SAFETY: as above.
         let (member, ..) = unsafe { member(other)? };
         poll.set.remove(&member)?;

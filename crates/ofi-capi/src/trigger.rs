@@ -9,7 +9,7 @@ use crate::abi::{
     fi_op_rma, fi_op_tagged, fid_ep,
 };
 use crate::atomic::{Iov, with_message};
-use crate::border::{invalid, null};
+use crate::ffi_guard::{invalid, null};
 use crate::object;
 use crate::state::DomainBody;
 use crate::triggered::counter;
@@ -42,7 +42,7 @@ impl Queue<'_> {
     }
 
     /// # Safety
-    /// The C caller's promise: `op` is what `op_type` says.
+    /// The C caller's promise: `op` has the type that `op_type` names.
     unsafe fn work(&self, work: &fi_deferred_work) -> Result<WorkId> {
         let completion = match work.completion_cntr.is_null() {
             true => None,

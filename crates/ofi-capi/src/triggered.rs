@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ofi_api::{Context, Counter, DeferredOp, Errno, Error, Result, Threshold};
 
 use crate::abi::{fi_triggered_context, fid_cntr};
-use crate::border::null;
+use crate::ffi_guard::null;
 use crate::object;
 use crate::state::EpBody;
 
@@ -33,9 +33,9 @@ pub(crate) fn later<'a, Op: Copy>(
     op: &Op,
     deferred: impl FnOnce(Op) -> DeferredOp<'a>,
 ) -> Result<()> {
-    let place = context.as_ptr::<fi_triggered_context>();
+    let given = context.as_ptr::<fi_triggered_context>();
     // SAFETY: the C caller's promise: with the flag, the context is such a structure.
-    let Some(when) = (unsafe { place.as_ref() }) else { return Err(null("struct fi_triggered_context")) };
+    let Some(when) = (unsafe { given.as_ref() }) else { return Err(null("struct fi_triggered_context")) };
     if when.event_type != THRESHOLD {
         let text =
             format!("the event of a triggered operation: {}, and not FI_TRIGGER_THRESHOLD", when.event_type);

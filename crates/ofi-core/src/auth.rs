@@ -149,7 +149,7 @@ pub(crate) fn check(field: &str, size: usize, key: &[u8], longest: usize) -> Res
         _ => format!("a key of 1 to {longest} bytes, and its length in {field}_size"),
     };
     let found = format!("{} bytes, and a size of {size}", key.len());
-    Err(Error::wanted(Errno::EINVAL, field, wanted, found, "use what getinfo answered"))
+    Err(Error::wanted(Errno::EINVAL, field, wanted, found, "use the value that getinfo returned"))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ struct Members {
     counted: Vec<Weak<dyn Counted>>,
 }
 
-/// Enabled endpoints, counters that are moved on by all of them, and what counts.
+/// A domain's enabled endpoints, the counters that all of them drive, and the objects with statistics.
 #[derive(Default)]
 pub struct EndpointRegistry(Mutex<Members>);
 

@@ -191,12 +191,12 @@ impl<T: Transport> MemoryRegion for Mr<T> {
                 Errno::EOPNOTSUPP,
                 "fi_mr_bind with a counter",
                 "a registration whose accesses its owner executes",
-                "one that peers access by their devices, which tell nobody",
+                "one that peers' devices access without the owner",
                 "have the peer send a message, or write with remote CQ data",
             ));
         }
         self.domain.regions.bind(self.desc, &counter, flags)?;
-        self.domain.roster.watch(&counter)?;
+        self.domain.registry.watch(&counter)?;
         self.withdraw(granted.region())
     }
 
@@ -278,7 +278,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
             return Err(error);
         }
         if closing.in_use() > 0 {
-            self.domain.roster.give_back();
+            self.domain.registry.give_back();
         }
         let Err(closing) = closing.wait(BOUND) else { return Ok(()) };
         *life = Life::Closing(closing);

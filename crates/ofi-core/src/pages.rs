@@ -54,7 +54,7 @@ impl Pages {
     }
 
     /// The requested length in bytes.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks whether it is")]
+    #[expect(clippy::len_without_is_empty, reason = "no caller tests for emptiness")]
     pub fn len(&self) -> usize {
         self.len
     }

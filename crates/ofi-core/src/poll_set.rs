@@ -110,7 +110,7 @@ impl PollSet for Polls {
             let at = (first + step) % count;
             let (member, context) = &members.all[at];
             if found == contexts.len() {
-                // Still driven, but not asked: a counter's change must not be taken for told.
+                // Only driven, not queried: a query would mark a counter's change as reported.
                 match member {
                     Member::Queue(queue) => drop(queue.has_something()),
                     Member::Counter(counter) => counter.drive(),

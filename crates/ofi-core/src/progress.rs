@@ -32,7 +32,7 @@ struct Sources(Vec<Weak<dyn Source>>);
 
 struct Thread {
     sources: Mutex<Sources>,
-    bell: WakeFd,
+    wake: WakeFd,
     slumber: SleepHandshake,
     stop: AtomicBool,
 }
@@ -54,7 +54,7 @@ impl Progress {
     pub fn automatic() -> Result<Self> {
         let thread = Arc::new(Thread {
             sources: Mutex::default(),
-            bell: WakeFd::new()?,
+            wake: WakeFd::new()?,
             slumber: SleepHandshake::default(),
             stop: AtomicBool::new(false),
         });
@@ -68,7 +68,7 @@ impl Progress {
     pub fn add(&self, source: &Arc<dyn Source>) {
         if let Some(thread) = &self.0 {
             thread.sources().0.push(Arc::downgrade(source));
-            thread.bell.strike();
+            thread.wake.signal();
         }
     }
 
@@ -77,7 +77,7 @@ impl Progress {
         if let Some(thread) = &self.0 {
             let gone = Arc::as_ptr(source).cast::<()>();
             thread.sources().0.retain(|source| source.as_ptr().cast::<()>() != gone);
-            thread.bell.strike();
+            thread.wake.signal();
         }
     }
 
@@ -88,7 +88,7 @@ impl Progress {
         if let Some(thread) = &self.0
             && thread.slumber.polled()
         {
-            thread.bell.ring();
+            thread.wake.notify();
         }
     }
 }
@@ -97,7 +97,7 @@ impl Drop for Progress {
     fn drop(&mut self) {
         if let Some(thread) = &self.0 {
             thread.stop.store(true, Ordering::Release);
-            thread.bell.strike();
+            thread.wake.signal();
         }
     }
 }
@@ -112,9 +112,9 @@ impl Thread {
         while !self.stop.load(Ordering::Acquire) {
             if self.slumber.polls().wrapping_sub(before) >= BUSY_POLLS {
                 before = self.slumber.polls();
-                self.bell.arm();
+                self.wake.arm();
                 if !self.stop.load(Ordering::Acquire) {
-                    sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + CHECK_INTERVAL));
+                    sys::wait_readable(&[self.wake.fd()], Some(Instant::now() + CHECK_INTERVAL));
                 }
                 since = Instant::now();
                 continue;
@@ -129,9 +129,9 @@ impl Thread {
     /// Polls until there is no more progress, then blocks.
     fn drive(&self) {
         let sources: Vec<Arc<dyn Source>> = self.sources().0.iter().filter_map(Weak::upgrade).collect();
-        self.bell.arm();
+        self.wake.arm();
         let Ok(set) = WaitSet::new() else { return std::thread::sleep(CHECK_INTERVAL) };
-        let mut blocks = set.add(self.bell.fd()).is_ok() && !self.stop.load(Ordering::Acquire);
+        let mut blocks = set.add(self.wake.fd()).is_ok() && !self.stop.load(Ordering::Acquire);
         self.slumber.begin();
         for source in &sources {
             blocks &= source.stand_in() == Arm::Armed;

@@ -13,7 +13,7 @@ pub const REARM_INTERVAL: Duration = Duration::from_millis(10);
 /// An object to check.
 pub trait Rearm: Send + Sync {
     /// Rearms the endpoint, or wakes the sleepers. Called by the thread, without a lock.
-    fn rouse(&self);
+    fn rearm(&self);
 }
 
 struct Due {
@@ -28,17 +28,17 @@ struct RearmThread {
 }
 
 /// The thread of this process. A forked child has none until it needs one.
-static ROUSER: Mutex<Option<(u32, Arc<RearmThread>)>> = Mutex::new(None);
+static THREAD: Mutex<Option<(u32, Arc<RearmThread>)>> = Mutex::new(None);
 
-/// Calls `what.rouse()` after [`REARM_INTERVAL`], if `flags` still say that it is due. Call it when
-/// [`DeferredCheck::begin`] returns `true`. Returns `false` if no thread can be started: then the caller rouses `what`
+/// Calls `what.rearm()` after [`REARM_INTERVAL`], if `flags` still say that it is due. Call it when
+/// [`DeferredCheck::begin`] returns `true`. Returns `false` if no thread can be started: then the caller re-arms `what`
 /// at once.
 #[must_use]
 pub fn later(what: &Weak<dyn Rearm>, flags: &Arc<DeferredCheck>) -> bool {
-    let Some(rouser) = RearmThread::get() else { return false };
+    let Some(thread) = RearmThread::get() else { return false };
     let due = Due { what: Weak::clone(what), flags: Arc::clone(flags) };
-    rouser.list.lock().unwrap_or_else(PoisonError::into_inner).push(due);
-    rouser.more.notify_one();
+    thread.list.lock().unwrap_or_else(PoisonError::into_inner).push(due);
+    thread.more.notify_one();
     true
 }
 
@@ -46,18 +46,18 @@ impl RearmThread {
     /// `None` if no thread can be started, or the lock is taken: in a child forked at that moment it stays taken for
     /// ever.
     fn get() -> Option<Arc<Self>> {
-        let mut known = match ROUSER.try_lock() {
+        let mut known = match THREAD.try_lock() {
             Ok(known) => known,
             Err(TryLockError::Poisoned(known)) => known.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
         let process = std::process::id();
-        if let Some((_, rouser)) = known.as_ref().filter(|(of, _)| *of == process) {
-            return Some(Arc::clone(rouser));
+        if let Some((_, thread)) = known.as_ref().filter(|(of, _)| *of == process) {
+            return Some(Arc::clone(thread));
         }
         let fresh = Arc::<Self>::default();
         let thread = Arc::clone(&fresh);
-        let builder = std::thread::Builder::new().name("ofi-rouse".into()).stack_size(256 << 10);
+        let builder = std::thread::Builder::new().name("ofi-rearm".into()).stack_size(256 << 10);
         builder.spawn(move || thread.run()).ok()?;
         *known = Some((process, Arc::clone(&fresh)));
         Some(fresh)
@@ -73,7 +73,7 @@ impl RearmThread {
                 if flags.look()
                     && let Some(what) = what.upgrade()
                 {
-                    what.rouse();
+                    what.rearm();
                 }
             }
         }

@@ -34,7 +34,7 @@ static BACKLOG: Setting<usize> = Setting::new(
     CORE,
     "backlog",
     1024,
-    "Connection requests that a passive endpoint hands out before they are answered, until FI_BACKLOG says otherwise",
+    "Connection requests that a passive endpoint hands out before they are answered, unless fi_control(FI_BACKLOG) sets another number",
 )
 .range(1, 1 << 30);
 

@@ -33,7 +33,7 @@ pub struct Sleepers {
 }
 
 struct Sleeper {
-    bell: WakeFd,
+    wake: WakeFd,
     /// The thread that armed it, or `None` if several did.
     thread: Option<usize>,
 }
@@ -47,8 +47,8 @@ fn here() -> usize {
 impl Sleeper {
     /// Whether another thread may sleep there while this one reads the queue of `reader`.
     fn may_sleep(&self, reader: Option<&WakeFd>) -> bool {
-        let is_awake = reader.is_some_and(|reader| reader.is(&self.bell)) && self.thread == Some(here());
-        !is_awake && self.bell.is_slept_on()
+        let is_awake = reader.is_some_and(|reader| reader.is(&self.wake)) && self.thread == Some(here());
+        !is_awake && self.wake.is_slept_on()
     }
 }
 
@@ -58,13 +58,13 @@ impl Sleepers {
         Self { known: Vec::new(), undone: Arc::default(), looks: 0, endpoint }
     }
 
-    /// Records that the transport is armed. The thread that waits for `bell`, if there is one, is about to sleep.
-    pub fn armed(&mut self, bell: Option<&WakeFd>) {
+    /// Records that the transport is armed. The thread that waits for `wake`, if there is one, is about to sleep.
+    pub fn armed(&mut self, wake: Option<&WakeFd>) {
         self.undone.end();
-        let Some(bell) = bell else { return };
-        match self.known.iter_mut().find(|sleeper| sleeper.bell.is(bell)) {
+        let Some(wake) = wake else { return };
+        match self.known.iter_mut().find(|sleeper| sleeper.wake.is(wake)) {
             Some(sleeper) => sleeper.thread = sleeper.thread.filter(|&thread| thread == here()),
-            None => self.known.push(Sleeper { bell: bell.clone(), thread: Some(here()) }),
+            None => self.known.push(Sleeper { wake: wake.clone(), thread: Some(here()) }),
         }
     }
 
@@ -99,7 +99,7 @@ impl Sleepers {
     /// Wakes all, to poll and arm anew.
     fn wake(&mut self) {
         (self.looks, _) = (0, self.undone.end());
-        self.known.drain(..).for_each(|sleeper| sleeper.bell.ring());
+        self.known.drain(..).for_each(|sleeper| sleeper.wake.notify());
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     struct Nobody;
 
     impl Rearm for Nobody {
-        fn rouse(&self) {}
+        fn rearm(&self) {}
     }
 
     fn sleepers() -> (Sleepers, Arc<Nobody>) {
@@ -120,7 +120,7 @@ mod tests {
         (Sleepers::of(weak), endpoint)
     }
 
-    fn bell(is_shown: bool) -> WakeFd {
+    fn wake(is_shown: bool) -> WakeFd {
         WakeFd::of(is_shown).unwrap()
     }
 
@@ -129,14 +129,14 @@ mod tests {
         let (mut sleepers, _endpoint) = sleepers();
         sleepers.disarmed(None);
         assert!(!sleepers.are_due(), "nobody was there");
-        let bell = bell(false);
-        bell.arm();
-        sleepers.armed(Some(&bell));
+        let wake = wake(false);
+        wake.arm();
+        sleepers.armed(Some(&wake));
         sleepers.disarmed(None);
         assert!(!sleepers.are_due(), "nobody is inside a call that blocks");
-        bell.asleep(|| {
-            bell.arm();
-            sleepers.armed(Some(&bell));
+        wake.asleep(|| {
+            wake.arm();
+            sleepers.armed(Some(&wake));
             sleepers.disarmed(None);
             assert!(sleepers.are_due());
             sleepers.armed(None);
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn a_descriptor_is_slept_on_unless_its_own_thread_reads_the_queue() {
         let (mut sleepers, _endpoint) = sleepers();
-        let (own, other) = (bell(true), bell(true));
+        let (own, other) = (wake(true), wake(true));
         own.arm();
         sleepers.armed(Some(&own));
         sleepers.disarmed(Some(&own));
@@ -164,24 +164,24 @@ mod tests {
     #[test]
     fn what_is_there_wakes_them_and_so_does_a_second_of_polls() {
         let (mut sleepers, _endpoint) = sleepers();
-        let bell = bell(true);
+        let wake = wake(true);
         let mut undo = || {
-            bell.arm();
-            sleepers.armed(Some(&bell));
+            wake.arm();
+            sleepers.armed(Some(&wake));
             sleepers.disarmed(None);
             assert!(sleepers.are_due());
             sleepers.settle(Arm::Ready);
-            assert!(!bell.is_armed(), "rung");
+            assert!(!wake.is_armed(), "rung");
         };
         undo();
         undo();
-        bell.arm();
-        sleepers.armed(Some(&bell));
+        wake.arm();
+        sleepers.armed(Some(&wake));
         for look in 1..=MAX_DISARMED_CHECKS {
             sleepers.disarmed(None);
             assert!(sleepers.are_due());
             sleepers.settle(Arm::Armed);
-            assert_eq!(bell.is_armed(), look < MAX_DISARMED_CHECKS, "look {look}");
+            assert_eq!(wake.is_armed(), look < MAX_DISARMED_CHECKS, "look {look}");
         }
         sleepers.disarmed(None);
         assert!(!sleepers.are_due(), "nobody sleeps any more");

@@ -2,7 +2,7 @@
 
 use ofi_api::{CqBuffer, CqErrorEntry};
 
-use crate::spin_policy::Turn;
+use crate::spin_policy::YieldHint;
 use crate::wake_fd::WakeFd;
 
 /// Whether the caller may block.
@@ -21,14 +21,14 @@ pub struct Polled {
     pub filled: usize,
     /// The source's request to the polling thread; `None` if its next entry is an error. (One field, because two fields
     /// are returned in registers.)
-    pub(crate) turn: Option<Turn>,
+    pub(crate) hint: Option<YieldHint>,
 }
 
 impl Polled {
     /// The result of a poll that filled the buffer up to `filled`. `error`: the next entry is an error.
     #[inline]
-    pub fn new(filled: usize, error: bool, turn: Turn) -> Self {
-        Self { filled, turn: if error { None } else { Some(turn) } }
+    pub fn new(filled: usize, error: bool, hint: YieldHint) -> Self {
+        Self { filled, hint: if error { None } else { Some(hint) } }
     }
 }
 
@@ -42,8 +42,8 @@ pub trait Source: Send + Sync {
     fn is_empty(&self, slot: usize) -> bool;
     /// Drives the source in place of the application.
     fn drive(&self);
-    /// As [`Source::drive`], and then prepares for blocking as [`Source::arm_lanes`] does. Other sleepers need not be
-    /// woken to rearm: this rearms for them, or returns [`Arm::Ready`] and is called again.
+    /// As [`Source::drive`], and then prepares for blocking as [`Source::prepare_to_block`] does. Other sleepers need
+    /// not be woken to rearm: this rearms for them, or returns [`Arm::Ready`] and is called again.
     fn stand_in(&self) -> Arm;
     /// Drives the source for an application call other than a queue read.
     fn attend(&self);
@@ -51,8 +51,8 @@ pub trait Source: Send + Sync {
     fn give_back(&self);
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;
-    /// Prepares for blocking until there is something to poll for, or `bell` rings, where there is one.
-    fn arm_lanes(&self, bell: Option<&WakeFd>) -> Arm;
+    /// Prepares for blocking until there is something to poll for, or `wake` rings, where there is one.
+    fn prepare_to_block(&self, wake: Option<&WakeFd>) -> Arm;
     /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
 }

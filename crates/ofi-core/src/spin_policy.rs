@@ -24,18 +24,19 @@ const POLLS_PER_CLOCK_READ: u32 = 32;
 const SPIN: Duration = Duration::from_micros(10);
 /// A thread whose [`POLLS_PER_CLOCK_READ`] polls take longer does not spin: a poll of a socket takes 1 to 5 us.
 const DENSE: Duration = Duration::from_micros(400);
-/// The least time that a preempted thread loses: Linux's `base_slice_ns` is 700 us on one core, and more on several.
-const LOST: Duration = Duration::from_micros(500);
-/// The time for which a loss of the core, and a thread that did not yield in turn, are remembered.
+/// The shortest preemption: Linux's `base_slice_ns` is 700 us on one core, and more on several.
+const MIN_PREEMPTION: Duration = Duration::from_micros(500);
+/// The time for which a preemption is remembered.
 const CONTENDED: Duration = Duration::from_secs(1);
-const RUDE: Duration = Duration::from_millis(100);
+/// The time for which a thread that did not yield back is remembered.
+const NO_YIELD_BACK: Duration = Duration::from_millis(100);
 /// The length of a sleep. The system adds its slack (`PR_SET_TIMERSLACK`, 50 us by default).
-const REST: Duration = Duration::from_micros(1);
+const SLEEP: Duration = Duration::from_micros(1);
 
 /// The action that a poll requests from its thread, once no lock is held. The variants are ordered: the largest request
-/// of several sources counts, but [`Turn::Busy`] above all.
+/// of several sources counts, but [`YieldHint::Busy`] above all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Turn {
+pub enum YieldHint {
     /// No action: something was found, or the polls have not been empty for long.
     Busy,
     /// No action, but the source permits that another one yields.
@@ -43,10 +44,10 @@ pub enum Turn {
     /// Yield to threads that wait for the core.
     Yield,
     /// Sleep as shortly as the system can.
-    Rest,
+    Sleep,
 }
 
-impl Turn {
+impl YieldHint {
     /// The combined request of two sources of one poll.
     #[inline]
     pub fn and(self, other: Self) -> Self {
@@ -55,16 +56,16 @@ impl Turn {
 
     /// Performs the action.
     #[inline]
-    pub fn take(self) {
+    pub fn apply(self) {
         if self > Self::Idle {
-            self.give_way();
+            self.leave_core();
         }
     }
 
     #[cold]
-    fn give_way(self) {
+    fn leave_core(self) {
         match self {
-            Self::Rest => std::thread::sleep(REST),
+            Self::Sleep => std::thread::sleep(SLEEP),
             _ => std::thread::yield_now(),
         }
     }
@@ -74,38 +75,38 @@ impl Turn {
 #[derive(Debug)]
 struct PollRun {
     since: Instant,
-    looked: Instant,
+    last_check: Instant,
     /// The request at that time.
-    asked: Turn,
+    hint: YieldHint,
 }
 
 /// A source's record of the threads that poll it.
 #[derive(Debug)]
 pub struct SpinPolicy {
     /// Unsuccessful polls since the last read of the clock.
-    vain: u32,
+    empty_polls: u32,
     /// The action to request until the next read of the clock.
-    until_then: Turn,
+    hint: YieldHint,
     on: bool,
-    /// Once a look was taken.
-    row: Option<PollRun>,
+    /// The current run, once the clock was read in it.
+    run: Option<PollRun>,
     /// The thread's involuntary context switches at the last check.
-    aside: i64,
+    preemptions: i64,
     contended: Option<Instant>,
-    rude: Option<Instant>,
+    no_yield_back: Option<Instant>,
 }
 
 impl Default for SpinPolicy {
     /// As the settings say.
     fn default() -> Self {
         Self {
-            vain: 0,
-            until_then: Turn::Busy,
+            empty_polls: 0,
+            hint: YieldHint::Busy,
             on: settings::give_way(),
-            row: None,
-            aside: 0,
+            run: None,
+            preemptions: 0,
             contended: None,
-            rude: None,
+            no_yield_back: None,
         }
     }
 }
@@ -113,67 +114,69 @@ impl Default for SpinPolicy {
 impl SpinPolicy {
     /// Records the result of a poll. Returns the action to request.
     #[inline]
-    pub fn polled(&mut self, found: bool) -> Turn {
+    pub fn polled(&mut self, found: bool) -> YieldHint {
         if found {
-            if self.row.is_some() {
-                self.end(Instant::now(), sys::times_put_aside);
+            if self.run.is_some() {
+                self.end(Instant::now(), sys::involuntary_switches);
             }
-            self.vain = 0;
-            return Turn::Busy;
+            self.empty_polls = 0;
+            return YieldHint::Busy;
         }
-        self.vain += 1;
-        if self.vain == POLLS_PER_CLOCK_READ {
-            self.vain = 0;
-            return self.look(Instant::now(), sys::times_put_aside);
+        self.empty_polls += 1;
+        if self.empty_polls == POLLS_PER_CLOCK_READ {
+            self.empty_polls = 0;
+            return self.check_clock(Instant::now(), sys::involuntary_switches);
         }
-        self.until_then
+        self.hint
     }
 
-    /// A run has ended. The thread may have been preempted in it while the awaited event arrived.
+    /// Ends a run. The thread may have been preempted in it while the awaited event arrived.
     #[cold]
-    fn end(&mut self, now: Instant, aside: impl FnOnce() -> i64) {
-        if let Some(row) = self.row.take() {
-            self.learn(&row, now, aside);
+    fn end(&mut self, now: Instant, preemptions: impl FnOnce() -> i64) {
+        if let Some(run) = self.run.take() {
+            self.evaluate(&run, now, preemptions);
         }
-        self.until_then = Turn::Busy;
+        self.hint = YieldHint::Busy;
     }
 
+    /// Reads the clock, and decides what to request until the next time.
     #[cold]
-    fn look(&mut self, now: Instant, aside: impl FnOnce() -> i64) -> Turn {
+    fn check_clock(&mut self, now: Instant, preemptions: impl FnOnce() -> i64) -> YieldHint {
         if !self.on {
-            return Turn::Busy;
+            return YieldHint::Busy;
         }
-        let mut row = self.row.take().unwrap_or(PollRun { since: now, looked: now, asked: Turn::Idle });
-        self.learn(&row, now, aside);
-        if row.asked <= Turn::Idle && now.duration_since(row.looked) > DENSE {
-            row.since = now;
+        let mut run =
+            self.run.take().unwrap_or(PollRun { since: now, last_check: now, hint: YieldHint::Idle });
+        self.evaluate(&run, now, preemptions);
+        if run.hint <= YieldHint::Idle && now.duration_since(run.last_check) > DENSE {
+            run.since = now;
         }
-        let turn = if now.duration_since(row.since) < SPIN {
-            Turn::Busy
+        let hint = if now.duration_since(run.since) < SPIN {
+            YieldHint::Busy
         } else if self.contended.is_none_or(|until| now >= until) {
-            Turn::Idle
-        } else if self.rude.is_some_and(|until| now < until) {
-            Turn::Rest
+            YieldHint::Idle
+        } else if self.no_yield_back.is_some_and(|until| now < until) {
+            YieldHint::Sleep
         } else {
-            Turn::Yield
+            YieldHint::Yield
         };
-        (row.looked, row.asked) = (now, turn);
-        self.row = Some(row);
-        self.until_then = turn.min(Turn::Idle);
-        turn
+        (run.last_check, run.hint) = (now, hint);
+        self.run = Some(run);
+        self.hint = hint.min(YieldHint::Idle);
+        hint
     }
 
     /// Evaluates the time since the last read of the clock.
-    fn learn(&mut self, row: &PollRun, now: Instant, aside: impl FnOnce() -> i64) {
-        if now.duration_since(row.looked) <= LOST {
+    fn evaluate(&mut self, run: &PollRun, now: Instant, preemptions: impl FnOnce() -> i64) {
+        if now.duration_since(run.last_check) <= MIN_PREEMPTION {
             return;
         }
-        if row.asked > Turn::Idle {
-            self.rude = Some(now + RUDE);
+        if run.hint > YieldHint::Idle {
+            self.no_yield_back = Some(now + NO_YIELD_BACK);
         } else {
-            let before = std::mem::replace(&mut self.aside, aside());
-            if before == self.aside {
-                return; // the thread itself had something else to do
+            let before = std::mem::replace(&mut self.preemptions, preemptions());
+            if before == self.preemptions {
+                return; // the thread did other work
             }
         }
         self.contended = Some(now + CONTENDED);

@@ -55,9 +55,9 @@ impl WakeFd {
     /// Wakes the reader if it armed the wake fd. A reader that is not woken sees everything that the caller stored
     /// before by a `SeqCst` operation, or under a lock that the reader takes after arming.
     #[inline]
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         if self.0.state.is_armed() {
-            self.strike();
+            self.signal();
         }
     }
 
@@ -87,8 +87,8 @@ impl WakeFd {
 
     /// Wakes the reader unconditionally: the next block returns at once.
     #[cold]
-    pub fn strike(&self) {
-        if self.0.state.strike() {
+    pub fn signal(&self) {
+        if self.0.state.notify() {
             sys::signal_eventfd(&self.0.event);
         }
     }

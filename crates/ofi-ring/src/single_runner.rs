@@ -75,7 +75,7 @@ mod models {
 
     #[derive(Default)]
     struct Shared {
-        errand: SingleRunner,
+        runner: SingleRunner,
         queue: Mutex<u32>,
         done: AtomicU32,
         inside: AtomicU32,
@@ -85,7 +85,7 @@ mod models {
         fn bring(&self) {
             {
                 let mut queue = self.queue.lock().unwrap();
-                self.errand.announce();
+                self.runner.announce();
                 *queue += 1;
             }
             self.run();
@@ -93,25 +93,25 @@ mod models {
 
         /// Executes the caller's own work without the queue, if the queue is empty.
         fn start(&self) {
-            if self.errand.is_due() || !self.errand.take() {
+            if self.runner.is_due() || !self.runner.take() {
                 return self.bring();
             }
             assert_eq!(self.inside.fetch_add(1, Ordering::Relaxed), 0, "one at a time");
             self.done.fetch_add(1, Ordering::Relaxed);
             self.inside.fetch_sub(1, Ordering::Relaxed);
-            if self.errand.end() {
+            if self.runner.end() {
                 self.run();
             }
         }
 
         fn run(&self) {
-            while self.errand.begin() {
+            while self.runner.begin() {
                 assert_eq!(self.inside.fetch_add(1, Ordering::Relaxed), 0, "one at a time");
                 while self.pop() {
                     self.done.fetch_add(1, Ordering::Relaxed);
                 }
                 self.inside.fetch_sub(1, Ordering::Relaxed);
-                if !self.errand.end() {
+                if !self.runner.end() {
                     return;
                 }
             }

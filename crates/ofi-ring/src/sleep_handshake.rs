@@ -66,7 +66,7 @@ mod models {
     struct Shared {
         slumber: SleepHandshake,
         is_armed: Mutex<bool>,
-        alarm: WakeState,
+        wake: WakeState,
         event: AtomicU32,
     }
 
@@ -74,7 +74,7 @@ mod models {
         /// A poll disarms the source.
         fn poll(&self) {
             let mut armed = self.is_armed.lock().unwrap();
-            if self.slumber.polled() && self.alarm.is_armed() && self.alarm.strike() {
+            if self.slumber.polled() && self.wake.is_armed() && self.wake.notify() {
                 self.event.store(1, Ordering::SeqCst);
             }
             *armed = false;
@@ -82,7 +82,7 @@ mod models {
 
         /// The helper arms the source; afterwards it sleeps at its descriptor.
         fn arm(&self) {
-            if self.alarm.arm() {
+            if self.wake.arm() {
                 self.event.store(0, Ordering::SeqCst);
             }
             self.slumber.begin();

@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! A1. A thread that is about to sleep arms the state, and afterwards checks for what it waits for.
-//! A2. A thread that has news publishes it, and afterwards checks whether it is armed. The two stores and the
+//! A2. A thread that has news publishes it, and afterwards checks whether the state is armed. The two stores and the
 //!     two loads are `SeqCst` (or the news is under a lock that both threads take), so one of the two sees the other.
-//! A3. The descriptor is readable in state STRUCK. During a change to or from STRUCK it is about to become readable, or
-//!     to be emptied.
+//! A3. The descriptor is readable in state NOTIFIED. During a change to or from NOTIFIED it is about to become
+//!     readable, or to be emptied.
 
 use crate::sync::{AtomicU8, Ordering};
 
@@ -14,9 +14,9 @@ const IDLE: u8 = 0;
 /// A thread found nothing, and sleeps or is about to.
 const ARMED: u8 = 1;
 /// The descriptor is readable.
-const STRUCK: u8 = 2;
+const NOTIFIED: u8 = 2;
 
-/// The state of one descriptor at which a thread waits: idle, armed or struck.
+/// The state of one descriptor at which a thread waits: idle, armed or notified.
 #[derive(Debug)]
 pub struct WakeState(AtomicU8);
 
@@ -27,10 +27,10 @@ impl Default for WakeState {
 }
 
 impl WakeState {
-    /// Arms the alarm (A1). Returns whether the descriptor must be emptied before the caller checks.
+    /// Arms the state (A1). Returns whether the descriptor must be emptied before the caller checks.
     #[must_use]
     pub fn arm(&self) -> bool {
-        self.0.swap(ARMED, Ordering::SeqCst) == STRUCK
+        self.0.swap(ARMED, Ordering::SeqCst) == NOTIFIED
     }
 
     /// Whether a sleeping thread must be notified (A2).
@@ -41,8 +41,8 @@ impl WakeState {
 
     /// Notifies the thread that sleeps or is about to. Returns whether the descriptor must be made readable.
     #[must_use]
-    pub fn strike(&self) -> bool {
-        self.0.swap(STRUCK, Ordering::SeqCst) != STRUCK
+    pub fn notify(&self) -> bool {
+        self.0.swap(NOTIFIED, Ordering::SeqCst) != NOTIFIED
     }
 }
 
@@ -54,7 +54,7 @@ mod models {
     /// What a sleeper waits for, and its descriptor: the number of times that it was made readable.
     #[derive(Default)]
     struct Shared {
-        alarm: WakeState,
+        wake: WakeState,
         number: AtomicU64,
         event: AtomicU32,
     }
@@ -64,14 +64,14 @@ mod models {
         fn raise(&self) {
             self.number.fetch_add(1, Ordering::SeqCst);
             fence(Ordering::SeqCst); // loom takes `SeqCst` accesses as `AcqRel`
-            if self.alarm.is_armed() && self.alarm.strike() {
+            if self.wake.is_armed() && self.wake.notify() {
                 self.event.store(1, Ordering::SeqCst);
             }
         }
 
         /// Prepares to sleep. Returns the amount of news.
         fn arm(&self) -> u64 {
-            if self.alarm.arm() {
+            if self.wake.arm() {
                 self.event.store(0, Ordering::SeqCst);
             }
             fence(Ordering::SeqCst);

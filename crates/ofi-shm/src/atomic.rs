@@ -141,7 +141,7 @@ impl Peer {
     }
 
     /// The common case: one piece through its mapping, with one check of the grant. `false` means that nothing
-    /// happened; the general path then finds out why, or does what else is needed.
+    /// happened; the general path then handles it, and finds the reason for an error.
     #[inline]
     fn change_one(&self, common: &mut Common, out: &OutAtomic<'_>) -> bool {
         let [piece] = out.remote else { return false };

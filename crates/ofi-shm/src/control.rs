@@ -30,7 +30,7 @@ pub struct Introduction {
     pub hint: u32,
     /// Whether an eventfd is attached.
     pub wakes: bool,
-    /// Proof of its authorization key, over [`greeting`].
+    /// Proof of its authorization key, over [`greeting_text`].
     pub proof: Proof,
     /// Identifies its process to peers that copy from or to its memory, if it permits that.
     pub token: Token,
@@ -38,12 +38,17 @@ pub struct Introduction {
 
 /// The text that the proof of an introduction covers: only its receiver accepts it, and only for this incarnation of
 /// its sender.
-pub fn greeting<'a>(welcome: bool, from: &'a [u8], to: &'a [u8], incarnation: &'a [u8]) -> [&'a [u8]; 4] {
+pub fn greeting_text<'a>(
+    welcome: bool,
+    from: &'a [u8],
+    to: &'a [u8],
+    incarnation: &'a [u8],
+) -> [&'a [u8]; 4] {
     [if welcome { b"shm welcome" } else { b"shm hello" }, from, to, incarnation]
 }
 
 /// The text that the proof of a connection management packet covers.
-pub fn errand<'a>(from: &'a [u8], to: &'a [u8], packet: &'a [u8]) -> [&'a [u8]; 4] {
+pub fn packet_text<'a>(from: &'a [u8], to: &'a [u8], packet: &'a [u8]) -> [&'a [u8]; 4] {
     [b"shm packet", from, to, packet]
 }
 
@@ -55,7 +60,7 @@ pub enum ControlMessage {
     /// The answer.
     Welcome(Introduction),
     /// The endpoint is closing.
-    Bye { incarnation: u64 },
+    Close { incarnation: u64 },
     /// The receiver was asleep, and the sender does not have its eventfd.
     Wake,
     /// The sender's bulk memory, with its descriptor.
@@ -90,7 +95,7 @@ impl ControlMessage {
         let words: Vec<u64> = match *self {
             Self::Hello(who) => introduction(1, &who),
             Self::Welcome(who) => introduction(2, &who),
-            Self::Bye { incarnation } => vec![3, incarnation],
+            Self::Close { incarnation } => vec![3, incarnation],
             Self::Wake => vec![4],
             Self::Bulk { incarnation, lines } => vec![5, incarnation, lines.into()],
             Self::Request { incarnation, key, write } => vec![6, incarnation, key, write.into()],
@@ -132,7 +137,7 @@ impl ControlMessage {
         Some(match (kind, count) {
             (1, 8) => Self::Hello(who()?),
             (2, 8) => Self::Welcome(who()?),
-            (3, 1) => Self::Bye { incarnation: rest[0] },
+            (3, 1) => Self::Close { incarnation: rest[0] },
             (4, 0) => Self::Wake,
             (5, 2) => Self::Bulk { incarnation: rest[0], lines: small(rest[1])? },
             (6, 3) => Self::Request { incarnation: rest[0], key: rest[1], write: flag(rest[2])? },
@@ -153,7 +158,7 @@ impl ControlMessage {
     }
 }
 
-/// A datagram around a packet of connection management, with a proof about [`errand`].
+/// A datagram around a packet of connection management, with a proof about [`packet_text`].
 pub fn wrap_packet(Proof([first, second]): Proof, packet: &[u8]) -> Vec<u8> {
     [&PACKET.to_ne_bytes(), &first.to_ne_bytes(), &second.to_ne_bytes(), packet].concat()
 }
@@ -184,7 +189,7 @@ mod tests {
         for message in [
             ControlMessage::Hello(who),
             ControlMessage::Welcome(Introduction { wakes: false, ..who }),
-            ControlMessage::Bye { incarnation: u64::MAX },
+            ControlMessage::Close { incarnation: u64::MAX },
             ControlMessage::Wake,
             ControlMessage::Bulk { incarnation: 1, lines: 8192 },
             ControlMessage::Request { incarnation: 1, key: 2, write: false },

@@ -48,7 +48,7 @@ impl Peer {
 
     /// Whether an end that was seen in the peer's memory may be reported. That memory is faster than the helper, which
     /// may not have attached other peers of the process that sent something earlier. Therefore the end of a connection,
-    /// like a goodbye, waits until the helper has read all sockets once.
+    /// like a close notice, waits until the helper has read all sockets once.
     pub fn may_tell_of_end(&mut self, common: &Common) -> bool {
         if common.shared.connection.is_none() {
             return true;
@@ -58,7 +58,7 @@ impl Peer {
         if round.wrapping_sub(since) >= WHOLE_ROUND {
             return true;
         }
-        common.helper.poke();
+        common.helper.wake();
         false
     }
 

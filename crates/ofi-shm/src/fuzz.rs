@@ -241,7 +241,7 @@ impl Hostile {
 
     /// Announces a message of `len` bytes that only this peer can copy, and claims for ever to be copying it.
     pub fn write_for_ever(&mut self, len: usize) {
-        self.deface(HostileTarget::Pair, pair::WRITING, &1u64.to_ne_bytes()); // a lane's first ticket
+        self.deface(HostileTarget::Pair, pair::WRITING, &1u64.to_ne_bytes()); // a peer's first ticket
         let body: Vec<u8> = [0, len as u64, 0, 0].into_iter().flat_map(u64::to_ne_bytes).collect();
         self.record(Ring::Commands, kind::ANNOUNCE | flag::WRITES, &body);
     }

@@ -71,7 +71,7 @@ struct HelperState {
     processes: HashMap<i32, Process>,
     /// Listening sockets of endpoints ([`crate::locality_probe`]). Their connections are accepted and dropped, so that
     /// the backlog has room for others.
-    doors: HashMap<RawFd, Arc<OwnedFd>>,
+    probes: HashMap<RawFd, Arc<OwnedFd>>,
     /// Ends to report when the next round has read all sockets.
     ends: Vec<PeerExit>,
 }
@@ -152,14 +152,14 @@ impl Helper {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn poke(&self) {
+    pub fn wake(&self) {
         ofi_core::sys::signal_eventfd(&self.wake);
     }
 
     /// Serves an endpoint from now on.
     pub fn add(&self, endpoint: &Arc<SharedEndpoint>) {
         self.state().endpoints.insert(endpoint.socket.fd(), Arc::downgrade(endpoint));
-        self.poke();
+        self.wake();
     }
 
     /// Stops serving an endpoint. On return the thread holds no reference to it, so its name is free as soon as the
@@ -167,25 +167,25 @@ impl Helper {
     pub fn remove(&self, endpoint: &SharedEndpoint) {
         self.state().endpoints.remove(&endpoint.socket.fd());
         let round = self.rounds.load(Ordering::Acquire);
-        self.poke();
+        self.wake();
         let deadline = Instant::now() + Duration::from_millis(100);
         // Two rounds: the current one may have started before.
         while self.rounds.load(Ordering::Acquire) < round + 2 && Instant::now() < deadline {
-            self.poke();
+            self.wake();
             std::thread::sleep(Duration::from_micros(20));
         }
     }
 
-    /// Serves `door`, a non-blocking listening socket, from now on.
-    pub fn tend(&self, door: &Arc<OwnedFd>) {
-        self.state().doors.insert(door.as_raw_fd(), Arc::clone(door));
-        self.poke();
+    /// Serves `probe`, a non-blocking listening socket, from now on.
+    pub fn add_probe(&self, probe: &Arc<OwnedFd>) {
+        self.state().probes.insert(probe.as_raw_fd(), Arc::clone(probe));
+        self.wake();
     }
 
-    /// Stops serving a door.
-    pub fn leave(&self, door: RawFd) {
-        self.state().doors.remove(&door);
-        self.poke();
+    /// Stops serving a probe.
+    pub fn remove_probe(&self, probe: RawFd) {
+        self.state().probes.remove(&probe);
+        self.wake();
     }
 
     fn serves(&self, endpoint: &Weak<SharedEndpoint>) -> bool {
@@ -235,7 +235,7 @@ impl Helper {
         let waits = !state.late.is_empty() || !state.unanswered.is_empty() || !state.ends.is_empty();
         drop(state);
         if waits {
-            self.poke();
+            self.wake();
         }
     }
 }
@@ -277,7 +277,7 @@ enum Tried {
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        self.poke(); // the thread sees that it has no endpoints left
+        self.wake(); // the thread sees that it has no endpoints left
     }
 }
 
@@ -324,7 +324,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
     let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
     loop {
         // The poll set is built anew each time: this thread runs when peers come and go, not for messages.
-        let (mut polls, endpoints, doors, ends, timeout) = {
+        let (mut polls, endpoints, probes, ends, timeout) = {
             let Some(helper) = helper.upgrade() else { return };
             let mut state = helper.state();
             let ends = std::mem::take(&mut state.ends);
@@ -332,8 +332,8 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             let mut polls = vec![readable(wake.as_raw_fd())];
             polls.extend(state.endpoints.keys().map(|&fd| readable(fd)));
             let endpoints: Vec<Weak<SharedEndpoint>> = state.endpoints.values().cloned().collect();
-            let doors: Vec<Arc<OwnedFd>> = state.doors.values().cloned().collect();
-            polls.extend(doors.iter().map(|door| readable(door.as_raw_fd())));
+            let probes: Vec<Arc<OwnedFd>> = state.probes.values().cloned().collect();
+            polls.extend(probes.iter().map(|probe| readable(probe.as_raw_fd())));
             let watches = state.processes.values().filter_map(|process| process.watch.as_ref());
             polls.extend(watches.map(|watch| readable(watch.as_raw_fd())));
             let swept = state.processes.values().any(|process| process.watch.is_none())
@@ -349,7 +349,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             } else {
                 -1
             };
-            (polls, endpoints, doors, ends, timeout)
+            (polls, endpoints, probes, ends, timeout)
         };
         // SAFETY: the array is as long as said.
         unsafe { libc::poll(polls.as_mut_ptr(), polls.len() as libc::nfds_t, timeout) };
@@ -357,7 +357,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
         let Some(helper) = helper.upgrade() else { return };
         helper.rounds.fetch_add(1, Ordering::AcqRel);
         let (at_endpoints, rest) = polls[1..].split_at(endpoints.len());
-        let (at_doors, at_processes) = rest.split_at(doors.len());
+        let (at_probes, at_processes) = rest.split_at(probes.len());
         for (endpoint, poll) in endpoints.iter().zip(at_endpoints) {
             if poll.revents != 0
                 && !ends.iter().any(|end| end.holds_up(endpoint))
@@ -374,15 +374,15 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
             }
         }
         ends.into_iter().for_each(PeerExit::tell);
-        for (door, _) in doors.iter().zip(at_doors).filter(|(_, poll)| poll.revents != 0) {
+        for (probe, _) in probes.iter().zip(at_probes).filter(|(_, poll)| poll.revents != 0) {
             // The caller has already learned what it wanted.
-            while let Some(caller) = unix::accept(door.as_fd()) {
+            while let Some(caller) = unix::accept(probe.as_fd()) {
                 drop(caller);
             }
         }
         if at_processes.iter().any(|poll| poll.revents != 0) || Instant::now() >= next_sweep {
             next_sweep = Instant::now() + SWEEP_INTERVAL;
-            helper.bury();
+            helper.report_dead();
         }
         {
             let mut state = helper.state();
@@ -463,13 +463,13 @@ impl Helper {
                         if let Some(event) = event {
                             endpoint.tell(event);
                         }
-                        // Its goodbye came before its welcome and was ignored. The word of an idle connection is not
-                        // polled.
+                        // Its close notice came before its welcome and was ignored. The word of an idle connection is
+                        // not polled.
                         if endpoint.connection.is_some() && endpoint.is_closed_by(&socket) {
                             return Some(PeerExit::new(
                                 endpoint,
                                 socket,
-                                PeerExitKind::Goodbye { incarnation: who.incarnation },
+                                PeerExitKind::Closed { incarnation: who.incarnation },
                             ));
                         }
                     }
@@ -481,7 +481,7 @@ impl Helper {
                             ControlMessage::Rejected { incarnation: who.incarnation },
                             None,
                         );
-                        self.part_ways(endpoint, socket);
+                        self.give_up_greeting(endpoint, socket);
                     }
                     Err(error) => {
                         endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -490,10 +490,10 @@ impl Helper {
                     }
                 }
             }
-            ControlMessage::Bye { incarnation } => {
+            ControlMessage::Close { incarnation } => {
                 crash_point!("bye.taken");
                 if known(incarnation) {
-                    return Some(PeerExit::new(endpoint, socket, PeerExitKind::Goodbye { incarnation }));
+                    return Some(PeerExit::new(endpoint, socket, PeerExitKind::Closed { incarnation }));
                 }
                 // Usually the word in the peer's memory was seen before its datagram.
                 endpoint.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -502,7 +502,7 @@ impl Helper {
                 endpoint.tell(HelperEvent::PacketLost { socket, errno: Errno::EKEYREJECTED });
             }
             ControlMessage::Rejected { incarnation } if incarnation == endpoint.incarnation => {
-                self.part_ways(endpoint, socket);
+                self.give_up_greeting(endpoint, socket);
             }
             ControlMessage::Wake => ofi_core::sys::signal_eventfd(&endpoint.event),
             ControlMessage::Bulk { incarnation, lines } if known(incarnation) => {
@@ -545,7 +545,7 @@ impl Helper {
 
     /// Gives up the greeting of a peer with another authorization key, unless a peer with the same key had its name
     /// before: then the peer is a new incarnation.
-    fn part_ways(&self, endpoint: &Arc<SharedEndpoint>, socket: Vec<u8>) {
+    fn give_up_greeting(&self, endpoint: &Arc<SharedEndpoint>, socket: Vec<u8>) {
         if endpoint.incarnation_of(&socket).is_some() {
             return;
         }
@@ -565,7 +565,7 @@ impl Helper {
     /// Watches the process of a peer.
     fn watch(&self, endpoint: &Arc<SharedEndpoint>, socket: &[u8], incarnation: u64, pid: i32) {
         if pid == std::process::id() as i32 {
-            return; // its endpoints say goodbye
+            return; // its endpoints send close notices
         }
         let mut state = self.state();
         let watched = state.processes.values().filter(|process| process.watch.is_some()).count();
@@ -583,7 +583,7 @@ impl Helper {
     }
 
     /// Reports the peers whose process has ended, and sockets that are gone.
-    fn bury(&self) {
+    fn report_dead(&self) {
         let endpoints: Vec<_> = self.state().endpoints.values().filter_map(Weak::upgrade).collect();
         let mut ends: Vec<_> = endpoints.iter().filter_map(SharedEndpoint::look_after).collect();
         let mut gone = Vec::new();

@@ -46,7 +46,7 @@ pub mod pair {
     pub const BULK_READ: usize = 320;
     /// Whether the owner wants its doorbell rung (`u32`): see `ofi_ring::doorbell`.
     pub const ATTENTION: usize = 384;
-    /// The owner's wish ([`super::Wish`], `u32`). Next to `ATTENTION`, because the sender reads both.
+    /// The owner's wish ([`wish`](super::wish), `u32`). Next to `ATTENTION`, because the sender reads both.
     pub const WISH: usize = 388;
     /// One more than the grant slot that the owner is copying through, 0 for none (`u64`).
     pub const COPYING: usize = 512;

@@ -59,14 +59,14 @@ impl ProbeListener {
         }
         unix::listen(&socket)?;
         let (helper, socket) = (Helper::get()?, Arc::new(socket));
-        helper.tend(&socket);
+        helper.add_probe(&socket);
         Ok(Self { helper, socket })
     }
 }
 
 impl Drop for ProbeListener {
     fn drop(&mut self) {
-        self.helper.leave(self.socket.as_raw_fd());
+        self.helper.remove_probe(self.socket.as_raw_fd());
         // This closes it immediately, even if the helper still holds a reference.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
@@ -97,17 +97,17 @@ mod tests {
     }
 
     #[test]
-    fn a_door_is_open_while_it_is_kept() {
+    fn a_probe_listens_while_it_is_kept() {
         assert!(!is_open(&address(1)));
-        let door = ProbeListener::open(&address(1)).unwrap();
+        let probe = ProbeListener::open(&address(1)).unwrap();
         assert!(is_open(&address(1)) && !is_open(&address(2)));
         assert_eq!(ProbeListener::open(&address(1)).err().unwrap().errno(), Errno::EADDRINUSE);
-        drop(door);
+        drop(probe);
         assert!(!is_open(&address(1)));
     }
 
     #[test]
-    fn only_addresses_in_shared_memory_have_doors() {
+    fn only_addresses_in_shared_memory_have_probes() {
         let error = ProbeListener::open(&Address::from_text("127.0.0.1:1")).err().unwrap();
         assert_eq!(error.errno(), Errno::EINVAL);
         assert!(!is_open(&Address::from_text("127.0.0.1:1")));
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn knocking_costs_nothing_that_runs_out() {
-        let _door = ProbeListener::open(&address(3)).unwrap();
+        let _probe = ProbeListener::open(&address(3)).unwrap();
         for _ in 0..20_000 {
             while !is_open(&address(3)) {
                 std::thread::yield_now(); // its owner is behind

@@ -28,7 +28,7 @@ impl Peer {
         match self.up() {
             None => self.connect(common)?,
             Some(up) if up.wish() == wish::CLOSED => {
-                self.busy = true; // the next poll gives the lane up
+                self.busy = true; // the next poll disconnects the peer
                 return Err(Error::AGAIN);
             }
             Some(_) => {}

@@ -14,10 +14,10 @@ use crate::event::HelperEvent;
 use crate::shared::SharedEndpoint;
 use crate::sys;
 
-/// An end or a disappearance.
+/// The end of a peer, of its connection, or of its process.
 pub enum PeerExitKind {
-    /// The peer said goodbye.
-    Goodbye { incarnation: u64 },
+    /// The peer has announced that it closes.
+    Closed { incarnation: u64 },
     /// The peer has ended its connection with this packet.
     Shutdown(Vec<u8>),
     /// The process of the peer has ended.
@@ -42,7 +42,7 @@ impl PeerExit {
 
     /// Whether the end was read from the socket of `endpoint`: later datagrams there wait until it is reported.
     pub fn holds_up(&self, endpoint: &Weak<SharedEndpoint>) -> bool {
-        matches!(self.end, PeerExitKind::Goodbye { .. } | PeerExitKind::Shutdown(_))
+        matches!(self.end, PeerExitKind::Closed { .. } | PeerExitKind::Shutdown(_))
             && self.endpoint.ptr_eq(endpoint)
     }
 
@@ -51,7 +51,7 @@ impl PeerExit {
         let Some(endpoint) = self.endpoint.upgrade() else { return };
         let socket = self.socket;
         match self.end {
-            PeerExitKind::Goodbye { incarnation } | PeerExitKind::Death { incarnation } => {
+            PeerExitKind::Closed { incarnation } | PeerExitKind::Death { incarnation } => {
                 endpoint.forget(&socket, Some(incarnation));
                 endpoint.tell(HelperEvent::Gone { socket, incarnation });
             }

@@ -39,7 +39,7 @@ impl Port for ShmPort {
 
     fn send(&self, to: &Address, packet: &[u8]) -> Result<()> {
         let to = name::socket_name(to)?;
-        let proof = self.auth.proof(&control::errand(&self.name, &to, packet));
+        let proof = self.auth.proof(&control::packet_text(&self.name, &to, packet));
         self.socket.send(&to, &control::wrap_packet(proof, packet), &[])
     }
 
@@ -53,7 +53,7 @@ impl Port for ShmPort {
             if let Some((proof, packet)) = packet
                 && let Some(from) = name::address_of(&datagram.from, self.format)
             {
-                if self.auth.accepts(&control::errand(&datagram.from, &self.name, packet), proof) {
+                if self.auth.accepts(&control::packet_text(&datagram.from, &self.name, packet), proof) {
                     return Some((from, packet.to_vec()));
                 }
                 // Sent once: a requester whose socket has no room for it gives up when its time is over.

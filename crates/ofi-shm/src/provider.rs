@@ -87,9 +87,9 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
         let offered = "host names and ports only for programs that ask for provider shm, FI_ADDR_STR, or FI_LOCAL_COMM without FI_REMOTE_COMM";
         return Err(refusal("node and service", wanted, offered));
     }
-    // Every service is a name if names were requested. Otherwise it is what it is to an address vector, and unless
-    // socket addresses were requested, the endpoint's addresses are names, as when nothing is named: each end can
-    // insert the other.
+    // If names were requested, every service is a name. Otherwise it is resolved as in an address vector. Unless socket
+    // addresses were requested, the endpoint's addresses are names, as without a service, so that each end can insert
+    // the other.
     let resolved = match hinted {
         AddrFormat::Str => name::of_service(request.node, request.service),
         AddrFormat::Unspec => {

@@ -24,8 +24,8 @@ use crate::settings::SingleCopy;
 use crate::sys::{self, ControlSocket, Mapping, Writers};
 use crate::{Shm, name};
 
-/// The time for which a goodbye to a peer with a full socket is retried; the helper of such a peer is not running.
-const GOODBYE: Duration = Duration::from_millis(50);
+/// The time for which a close notice to a peer with a full socket is retried; the helper of such a peer is not running.
+const CLOSE_NOTICE_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The part of this end of a pair that exists before the peer is attached.
 struct PairEntry {
@@ -180,7 +180,7 @@ impl SharedEndpoint {
             command_lines: own.command_lines() as u32,
             hint: own.hint,
             wakes: true,
-            proof: self.auth.proof(&control::greeting(
+            proof: self.auth.proof(&control::greeting_text(
                 welcome,
                 &self.name,
                 socket,
@@ -224,7 +224,7 @@ impl SharedEndpoint {
         fds: &mut Vec<OwnedFd>,
     ) -> Result<(Option<Arc<OwnPair>>, Option<HelperEvent>)> {
         let incarnation = who.incarnation.to_ne_bytes();
-        let about = control::greeting(!greeted, &socket, &self.name, &incarnation);
+        let about = control::greeting_text(!greeted, &socket, &self.name, &incarnation);
         if !self.auth.accepts(&about, who.proof) {
             self.counts.other_key.fetch_add(1, Ordering::Relaxed);
             return Err(Error::with(
@@ -281,17 +281,17 @@ impl SharedEndpoint {
 
     /// A packet of connection management to `to`, in its datagram.
     pub fn wrap(&self, to: &[u8], packet: &[u8]) -> Vec<u8> {
-        control::wrap_packet(self.auth.proof(&control::errand(&self.name, to, packet)), packet)
+        control::wrap_packet(self.auth.proof(&control::packet_text(&self.name, to, packet)), packet)
     }
 
     /// The packet of connection management in a datagram from `from`, and whether its sender has the same authorization
     /// key.
     pub fn unwrap<'a>(&self, from: &[u8], bytes: &'a [u8]) -> Option<(&'a [u8], bool)> {
         let (proof, packet) = control::packet_in(bytes)?;
-        Some((packet, self.auth.accepts(&control::errand(from, &self.name, packet), proof)))
+        Some((packet, self.auth.accepts(&control::packet_text(from, &self.name, packet), proof)))
     }
 
-    /// The peers that have been met, for goodbyes.
+    /// The known peers, to which a closing endpoint announces its end.
     pub fn peers(&self) -> Vec<Vec<u8>> {
         self.pairs()
             .iter()
@@ -300,8 +300,8 @@ impl SharedEndpoint {
             .collect()
     }
 
-    /// Marks the endpoint as closed in every pair, including pairs with peers that only the helper knows: the goodbye
-    /// datagram may reach them before their welcome, and is then dropped. No peer is added after this.
+    /// Marks the endpoint as closed in every pair, including pairs with peers that only the helper knows: the close
+    /// notice may reach them before their welcome, and is then dropped. No peer is added after this.
     pub fn close_pairs(&self) {
         let pairs = self.pairs();
         self.closed.store(true, Ordering::Relaxed); // under the lock
@@ -311,12 +311,12 @@ impl SharedEndpoint {
         }
     }
 
-    /// The incarnation of a met peer.
+    /// The incarnation of a known peer.
     pub fn incarnation_of(&self, socket: &[u8]) -> Option<u64> {
         self.pairs().get(socket).and_then(|entry| entry.incarnation)
     }
 
-    /// Whether a met peer's memory says that it has closed.
+    /// Whether a known peer's memory says that it has closed.
     pub fn is_closed_by(&self, socket: &[u8]) -> bool {
         self.pairs().get(socket).and_then(|entry| entry.memory.as_ref()).is_some_and(|memory| {
             // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
@@ -400,13 +400,13 @@ impl SharedEndpoint {
         }
     }
 
-    /// Says goodbye to the one peer, which may know this endpoint although this endpoint does not know it yet. Nothing
-    /// else notifies it: the word of an idle connection is not polled.
-    pub fn part_from_admitted(&self) {
+    /// Sends a close notice to the one peer, which may know this endpoint although this endpoint does not know it yet.
+    /// Nothing else notifies it: the word of an idle connection is not polled.
+    pub fn notify_admitted(&self) {
         let Some(socket) = self.connection.as_ref().and_then(Connected::admitted) else { return };
-        let bye = ControlMessage::Bye { incarnation: self.incarnation }.encode();
-        let deadline = Instant::now() + GOODBYE;
-        while self.socket.send(&socket, &bye, &[]).is_err_and(|error| error.is_again())
+        let notice = ControlMessage::Close { incarnation: self.incarnation }.encode();
+        let deadline = Instant::now() + CLOSE_NOTICE_TIMEOUT;
+        while self.socket.send(&socket, &notice, &[]).is_err_and(|error| error.is_again())
             && Instant::now() < deadline
         {
             std::thread::sleep(Duration::from_millis(1));

@@ -177,17 +177,17 @@ fn suite_name(suite: u8) -> &'static str {
     }
 }
 
-/// The reason why a session ended, for the log.
+/// The reason for the end of a session, for the log.
 fn reason_text(reason: Lost) -> &'static str {
     match reason {
         Lost::Silent => "the peer was silent for FI_UDP_PEER_TIMEOUT_MS and is taken for dead",
-        Lost::Refused => "the peer's host reports that nobody has the port",
+        Lost::Refused => "the peer's host reports that the port is closed",
         Lost::Closed => "the peer closed it",
         Lost::Reset => "the peer has restarted, or has begun another session",
         Lost::Broken => "the peer broke the protocol",
         Lost::Version => "the peer speaks only other versions of the protocol",
         Lost::Key => "the peer has another authorization key",
-        Lost::Suites => "the peer accepts none of this end's ways to protect packets (FI_UDP_ENCRYPTION)",
+        Lost::Suites => "the peer accepts none of this end's encryption suites (FI_UDP_ENCRYPTION)",
         Lost::Address => "something on the path changes addresses (NAT)",
         Lost::Forged => "the limit of forged packets was reached",
     }

@@ -28,7 +28,7 @@ pub static BUSY_POLL_US: Setting<usize> = Setting::new(
     "udp",
     "busy_poll_us",
     0,
-    "Microseconds for which a receive polls the network card's queue (SO_BUSY_POLL); 0: what net.core.busy_read says",
+    "Microseconds for which a receive polls the network card's queue (SO_BUSY_POLL); 0: the value of net.core.busy_read",
 )
 .range(0, 10_000);
 

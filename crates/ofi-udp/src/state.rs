@@ -248,7 +248,7 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
 
     fn join_group(&mut self, group: &Address, receives: bool) -> Result<(Address, Posted)> {
         let joined = match self {
-            _ if !receives => Ok(group.clone()), // who only sends to a group does not join it
+            _ if !receives => Ok(group.clone()), // an endpoint that only sends to a group does not join it
             Self::Datagrams(lanes) => lanes.join_group(group),
             Self::Open(lanes) => match &mut lanes.messages {
                 Some(messages) => messages.join_group(&lanes.socket, group),

@@ -16,13 +16,13 @@ impl UdpEndpoint {
         add("udp_tx_packets", stats.packets[0], "packets sent");
         add("udp_rx_packets", stats.packets[1], "packets received");
         add("udp_lost", stats.lost, "packets found lost, and sent again");
-        add("udp_rx_marked", stats.marked[0], "packets that came marked for congestion (ECN)");
+        add("udp_rx_marked", stats.marked[0], "packets that arrived marked for congestion (ECN)");
         add(
             "udp_tx_marked",
             stats.marked[1],
             "packets sent that the peer reports as marked for congestion (ECN)",
         );
-        add("udp_duplicates", stats.duplicates, "packets that came more than once");
+        add("udp_duplicates", stats.duplicates, "packets that arrived more than once");
         add("udp_probes", stats.probes, "times that the peer was silent for a probe timeout");
         add("udp_credit_stalls", stats.stalls[0], "times that data waited for the peer's credit");
         add("udp_congestion_stalls", stats.stalls[1], "times that data waited for the congestion window");
@@ -55,17 +55,25 @@ impl UdpEndpoint {
         add("udp_sessions_lost", proto.lost, "sessions lost");
         add("udp_tx_datagrams", counts.sent, "datagrams sent");
         add("udp_rx_datagrams", counts.received, "datagrams received");
-        add("udp_placed", counts.placed, "datagrams whose payload the kernel put where it belongs");
+        add("udp_placed", counts.placed, "datagrams whose payload the kernel received into its destination");
         let help = "datagrams whose payload was foreseen wrongly, and copied once more";
         add("udp_brought_back", self.socket.brought_back(), help);
         add("udp_eager", counts.eager, "messages sent inside a command");
-        add("udp_announced", counts.announced, "messages announced first");
+        add(
+            "udp_announced",
+            counts.announced,
+            "messages announced before their payload is sent (rendezvous)",
+        );
         add("udp_ahead", counts.ahead, "messages whose payload left before it was requested");
-        add("udp_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
+        add(
+            "udp_kept",
+            counts.kept,
+            "announced messages kept by the library because the receiver was out of room",
+        );
         add("udp_lost", sums[0], "datagrams found lost, and sent again");
-        add("udp_rx_marked", sums[6], "datagrams that came marked for congestion (ECN)");
-        add("udp_tx_marked", sums[7], "datagrams sent that peers say came marked for congestion (ECN)");
-        add("udp_duplicates", sums[1], "datagrams that came more than once");
+        add("udp_rx_marked", sums[6], "datagrams that arrived marked for congestion (ECN)");
+        add("udp_tx_marked", sums[7], "datagrams sent that peers report as marked for congestion (ECN)");
+        add("udp_duplicates", sums[1], "datagrams that arrived more than once");
         add("udp_probes", sums[2], "probes of peers that were silent");
         add("udp_credit_stalls", sums[3], "times that data waited for a receiver's credit");
         add("udp_congestion_stalls", sums[4], "times that data waited for the congestion window");
@@ -74,8 +82,8 @@ impl UdpEndpoint {
         let (ring, entries) = self.socket.ring();
         add("udp_io_uring", ring.into(), "1 if io_uring receives, 0 if recvmmsg does");
         add("udp_ring_entries", entries, "times that the kernel was entered to receive by io_uring");
-        add("udp_send_full", counts.send_full, "times that the socket took no more");
-        add("udp_unsendable", self.socket.unsendable, "datagrams that the system would not send");
+        add("udp_send_full", counts.send_full, "sends that the full socket refused");
+        add("udp_unsendable", self.socket.unsendable, "datagrams that the system refused to send");
         add("udp_malformed", proto.malformed, "datagrams dropped: malformed");
         add("udp_versions", proto.versions, "datagrams dropped: another version");
         add("udp_strangers", proto.strangers, "datagrams dropped: no such session");
@@ -86,9 +94,13 @@ impl UdpEndpoint {
             proto.rejected,
             "handshakes refused: different authorization keys, or no common suite",
         );
-        add("udp_forged", proto.forged, "datagrams dropped: not as the peer sealed them");
+        add("udp_forged", proto.forged, "datagrams dropped: authentication failed");
         add("udp_crowded", proto.crowded, "datagrams dropped: too many gaps before them");
-        add("udp_unanswered", proto.unanswered, "strangers not answered, as there were too many");
+        add(
+            "udp_unanswered",
+            proto.unanswered,
+            "strangers not answered, because too many answers were pending",
+        );
         add(
             "udp_turned_away",
             proto.turned_away,

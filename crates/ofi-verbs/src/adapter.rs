@@ -102,21 +102,21 @@ pub enum Posted {
     /// A part of a transfer.
     Step { peer: PeerId, transfer: SlotId, number: u64, reads: bool, is_access: bool },
     /// A single access, and the memory that it uses.
-    Alone { peer: PeerId, op: SlotId, number: u64, reads: bool, held: RequestMemory },
+    Single { peer: PeerId, op: SlotId, number: u64, reads: bool, held: RequestMemory },
 }
 
 impl Posted {
     /// Its number among the requests of its peer.
     pub fn number(&self) -> u64 {
         match self {
-            Self::Send { number, .. } | Self::Step { number, .. } | Self::Alone { number, .. } => *number,
+            Self::Send { number, .. } | Self::Step { number, .. } | Self::Single { number, .. } => *number,
         }
     }
 
     /// Its peer.
     pub fn peer(&self) -> PeerId {
         match self {
-            Self::Send { peer, .. } | Self::Step { peer, .. } | Self::Alone { peer, .. } => *peer,
+            Self::Send { peer, .. } | Self::Step { peer, .. } | Self::Single { peer, .. } => *peer,
         }
     }
 }

@@ -156,7 +156,7 @@ pub fn of_info(info: &Info) -> Result<Vec<Own>> {
     Ok(found)
 }
 
-/// The ports of devices that rdma_cm has named, and what their tables say.
+/// The ports of devices that rdma_cm has named, and their GID tables.
 #[derive(Default)]
 struct Ports {
     places: Vec<(Context, u8)>,

@@ -26,7 +26,7 @@ impl Peer {
             match common.adapter.posted.remove(wr) {
                 Some(Posted::Send { slot, quiet, .. }) => common.adapter.end_send(slot, quiet),
                 Some(Posted::Step { reads, .. }) => common.adapter.reads -= usize::from(reads),
-                Some(Posted::Alone { op, reads, held, .. }) => {
+                Some(Posted::Single { op, reads, held, .. }) => {
                     common.adapter.reads -= usize::from(reads);
                     old.transfers.insert(held.into_transfer(op));
                 }
@@ -73,13 +73,13 @@ impl Peer {
     }
 
     /// Closes the idle connection. Queued work and unprocessed records stay.
-    pub fn put_away(&mut self, common: &mut Common, peer: PeerId) {
-        self.unconnect(common, peer);
+    pub fn close_idle(&mut self, common: &mut Common, peer: PeerId) {
+        self.reset_connection(common, peer);
         common.counts.retired += 1;
     }
 
     /// Ends a connection over which nothing is under way. Queued work and unprocessed records stay.
-    pub fn unconnect(&mut self, common: &mut Common, peer: PeerId) {
+    pub fn reset_connection(&mut self, common: &mut Common, peer: PeerId) {
         let old = self.disconnected(common, peer);
         self.commands = old.commands;
         let len = |item: &Item| if let Item::Frame(frame) = item { frame.len() } else { 0 };
@@ -87,7 +87,7 @@ impl Peer {
         (self.outstanding, self.executed) = (old.outstanding, old.executed);
         (self.transfers, self.fetching) = (old.transfers, old.fetching);
         (self.wished, self.announced) = (old.wished, old.announced);
-        // What waits goes on waiting for as long as it would have.
+        // Waiting operations keep their deadline.
         if self.has_work(common.turn) {
             self.reach_by = old.reach_by;
         }

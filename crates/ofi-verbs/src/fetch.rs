@@ -96,7 +96,7 @@ impl Peer {
     pub fn transfer(&mut self, common: &mut Common, peer: PeerId, transfer: Transfer) {
         self.begin(transfer);
         if self.link.open().is_none() {
-            return common.hold(&mut self.is_dirty, peer); // the lane's connection was put away
+            return common.hold(&mut self.is_dirty, peer); // the peer's connection was closed as idle
         }
         self.fetch(common, peer);
     }

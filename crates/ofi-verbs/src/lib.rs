@@ -1,6 +1,6 @@
 //! Provider `verbs`: messages, tags and remote memory over RDMA devices: InfiniBand, RoCE, soft-RoCE.
 //!
-//! A peer has a reliable connected queue pair, which rdma_cm establishes at first use (`endpoint/meeting.rs`).
+//! A peer has a reliable connected queue pair, which rdma_cm establishes at first use (`endpoint/connecting.rs`).
 //! All peers' records arrive in slots of one shared receive queue (`adapter.rs`); credits limit the slots that a peer
 //! may use (`peer/`). Short messages are sent in records (`wire.rs`). Long ones are announced, and the receiver reads
 //! them from the sender's memory (`message.rs`, `fetch.rs`). The owner of memory executes the first access to it, and
@@ -14,7 +14,6 @@
 
 mod adapter;
 mod address;
-mod alone;
 mod atomic;
 mod connected;
 mod cq_data;
@@ -43,6 +42,7 @@ mod region;
 mod rma;
 mod sending;
 mod settings;
+mod single;
 mod state;
 mod timers;
 mod transfer;

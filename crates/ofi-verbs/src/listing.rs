@@ -1,4 +1,4 @@
-//! Which addresses of this host RDMA devices serve: a function of what the system says, without a system call.
+//! The addresses of this host that RDMA devices serve: a function of the system's tables, without a system call.
 //!
 //! rdma_cm decides. An identifier that is bound to an address gets the device, the port and the GID that connections
 //! from there use: of a VLAN, a bond, a second address, an interface in a network namespace, or an IPoIB interface,

@@ -90,16 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_near_who_has_no_door() {
+    fn an_address_without_a_probe_is_not_near() {
         let far = Address::from(SocketAddr::from(([127, 0, 0, 1], 1)));
         let own = VerbsOrShm::near_names(&far).remove(0);
-        let mut door = ProbeListener::open(&own).unwrap();
-        assert_eq!(VerbsOrShm::near_address(&mut door, &far), Some(own));
+        let mut probe = ProbeListener::open(&own).unwrap();
+        assert_eq!(VerbsOrShm::near_address(&mut probe, &far), Some(own));
         let elsewhere = Address::from(SocketAddr::from(([203, 0, 113, 9], 1)));
         let name = VerbsOrShm::near_names(&elsewhere).remove(0);
         let _squatted = ProbeListener::open(&name).unwrap();
-        assert_eq!(VerbsOrShm::near_address(&mut door, &elsewhere), None, "not an address of this host");
+        assert_eq!(VerbsOrShm::near_address(&mut probe, &elsewhere), None, "not an address of this host");
         let silent = Address::from(SocketAddr::from(([127, 0, 0, 1], 2)));
-        assert_eq!(VerbsOrShm::near_address(&mut door, &silent), None);
+        assert_eq!(VerbsOrShm::near_address(&mut probe, &silent), None);
     }
 }

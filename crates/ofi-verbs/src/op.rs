@@ -168,7 +168,7 @@ impl Native {
 
     /// The same for an access without a message for the peer.
     #[inline(always)]
-    pub fn alone(one: &One, number: u64, place: AccessMemory) -> Self {
+    pub fn single(one: &One, number: u64, place: AccessMemory) -> Self {
         Self {
             pieces: Few::One([one.piece]),
             remote: Few::One([one.remote]),

@@ -52,7 +52,7 @@ impl EndpointState {
     #[inline]
     fn open(&mut self) -> Result<&mut VerbsEndpoint> {
         match self {
-            Self::Open(lanes) => Ok(lanes),
+            Self::Open(endpoint) => Ok(endpoint),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
             Self::Datagrams(_) => Err(Error::with(
                 Errno::EOPNOTSUPP,
@@ -85,9 +85,9 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
             *self = Self::Connected(Box::new(connected));
             return Ok(address);
         }
-        let lanes = VerbsEndpoint::new(domain, info, name)?;
-        let address = Address::from(address::canonical(lanes.common.adapter.address));
-        *self = Self::Open(Box::new(lanes));
+        let endpoint = VerbsEndpoint::new(domain, info, name)?;
+        let address = Address::from(address::canonical(endpoint.common.adapter.address));
+        *self = Self::Open(Box::new(endpoint));
         Ok(address)
     }
 
@@ -95,9 +95,9 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         if let Self::Datagrams(datagrams) = self {
             return datagrams.peer(host, address);
         }
-        let lanes = self.open()?;
+        let endpoint = self.open()?;
         let socket = address::socket(address)?;
-        let own = lanes.common.adapter.address;
+        let own = endpoint.common.adapter.address;
         if socket.is_ipv4() != own.is_ipv4() || socket.port() == 0 {
             return Err(Error::with(
                 Errno::EADDRNOTAVAIL,
@@ -106,7 +106,7 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
                 ),
             ));
         }
-        Ok(lanes.peer_at(host, socket))
+        Ok(endpoint.peer_at(host, socket))
     }
 
     fn send<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
@@ -115,16 +115,16 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
             Self::Connected(connected) => return connected.send(host, out),
             Self::Closed { .. } | Self::Open(_) => {}
         }
-        let lanes = self.open()?;
-        lanes.lane(out.peer)?;
-        lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
+        let endpoint = self.open()?;
+        endpoint.prepare(out.peer)?;
+        endpoint.peers[out.peer as usize].send(&mut endpoint.common, host, out)
     }
 
     #[inline]
     fn access_now<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        let lane = &mut lanes.lanes[out.peer as usize];
-        lane.access_now(&mut lanes.common, host, (out.peer, out.ticket), &One::from(out))
+        let Self::Open(endpoint) = self else { return false };
+        let state = &mut endpoint.peers[out.peer as usize];
+        state.access_now(&mut endpoint.common, host, (out.peer, out.ticket), &One::from(out))
     }
 
     fn rma<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
@@ -137,7 +137,7 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         if let Self::Connected(connected) = self {
             return connected.rma(host, out);
         }
-        let lanes = self.open()?;
+        let endpoint = self.open()?;
         if let ([piece], [remote]) = (out.pieces, out.remote)
             && PLAIN.contains(out.flags)
             && (1..=piece.len).contains(&out.len)
@@ -146,71 +146,79 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
             let piece = Piece { len: out.len, ..*piece };
             let injected = out.flags.contains(OpFlags::INJECT);
             let one = One { write: out.write, piece, remote: *remote, injected };
-            let lane = &mut lanes.lanes[out.peer as usize];
-            if lane.access_now(&mut lanes.common, host, (out.peer, out.ticket), &one) {
+            let state = &mut endpoint.peers[out.peer as usize];
+            if state.access_now(&mut endpoint.common, host, (out.peer, out.ticket), &one) {
                 return Ok(Posted::Pending);
             }
         }
-        lanes.lane(out.peer)?;
-        lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
+        endpoint.prepare(out.peer)?;
+        endpoint.peers[out.peer as usize].rma(&mut endpoint.common, host, out)
     }
 
     fn atomic<H: Upcalls<Verbs>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         if let Self::Connected(connected) = self {
             return connected.atomic(host, out);
         }
-        let lanes = self.open()?;
-        lanes.lane(out.peer)?;
-        lanes.lanes[out.peer as usize].atomic(&mut lanes.common, host, out)
+        let endpoint = self.open()?;
+        endpoint.prepare(out.peer)?;
+        endpoint.peers[out.peer as usize].atomic(&mut endpoint.common, host, out)
     }
 
     fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
-        let lanes = self.open()?;
-        lanes.lane(out.peer)?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        lane.may_post(ofi_api::OpFlags::empty())?;
-        if !lane.is_open() {
+        let endpoint = self.open()?;
+        endpoint.prepare(out.peer)?;
+        let state = &mut endpoint.peers[out.peer as usize];
+        state.may_post(ofi_api::OpFlags::empty())?;
+        if !state.is_open() {
             // An endpoint that closes after its part of a collective waits for posted records, but establishes no
             // connections.
-            lane.wanted = lanes.common.turn;
+            state.wanted = endpoint.common.turn;
             return Err(Error::AGAIN);
         }
         let mut fields = Fields::new();
         for word in out.words {
             fields.word(word);
         }
-        lane.record(&mut lanes.common, out.peer, (kind::NOTE, 0), fields.bytes(), out.len, None, |body| {
-            // SAFETY: the pieces are lent during the call, and `body` has `len` bytes.
-            unsafe { ofi_core::copy::gather(out.pieces, out.skip, body, out.len) };
-        });
+        state.record(
+            &mut endpoint.common,
+            out.peer,
+            (kind::NOTE, 0),
+            fields.bytes(),
+            out.len,
+            None,
+            |body| {
+                // SAFETY: the pieces are lent during the call, and `body` has `len` bytes.
+                unsafe { ofi_core::copy::gather(out.pieces, out.skip, body, out.len) };
+            },
+        );
         Ok(())
     }
 
     fn await_note(&mut self, peer: PeerId) {
-        if let Self::Open(lanes) = self {
-            lanes.await_note(peer);
+        if let Self::Open(endpoint) = self {
+            endpoint.await_note(peer);
         }
     }
 
     fn pull<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
+        let Ok(endpoint) = self.open() else { return };
+        endpoint.peers[peer as usize].pull(&mut endpoint.common, host, peer, token, into);
     }
 
     fn abandon(&mut self, peer: PeerId, id: SlotId, op: &mut Op) -> bool {
-        let Ok(lanes) = self.open() else { return false };
-        lanes.lanes[peer as usize].abandon(&mut lanes.common, peer, id, op)
+        let Ok(endpoint) = self.open() else { return false };
+        endpoint.peers[peer as usize].abandon(&mut endpoint.common, peer, id, op)
     }
 
     fn sever<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        lanes.sever(host, peer);
+        let Self::Open(endpoint) = self else { return false };
+        endpoint.sever(host, peer);
         true
     }
 
     fn removed(&mut self, peer: PeerId, _id: SlotId, op: Op) {
-        if let Self::Open(lanes) = self {
-            lanes.lanes[peer as usize].is_over(&op);
+        if let Self::Open(endpoint) = self {
+            endpoint.peers[peer as usize].is_over(&op);
         }
     }
 
@@ -218,19 +226,19 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         if let Self::Connected(connected) = self {
             return connected.settle_receives(host);
         }
-        let Ok(lanes) = self.open() else { return };
-        for peer in 0..lanes.lanes.len() {
+        let Ok(endpoint) = self.open() else { return };
+        for peer in 0..endpoint.peers.len() {
             let mut is_gone = false;
-            for id in lanes.lanes[peer].transfers.ids(|_| true) {
-                is_gone |= match lanes.lanes[peer].transfers.get(id).map(|transfer| &transfer.end) {
+            for id in endpoint.peers[peer].transfers.ids(|_| true) {
+                is_gone |= match endpoint.peers[peer].transfers.get(id).map(|transfer| &transfer.end) {
                     Some(&End::Receive { into, .. }) => host.receiving(into).is_none(),
                     Some(&(End::Access(op) | End::Told(op, _))) => host.op(peer as PeerId, op).is_none(),
                     None => false,
                 };
             }
-            for posted in lanes.common.adapter.posted.values() {
+            for posted in endpoint.common.adapter.posted.values() {
                 is_gone |= match *posted {
-                    Request::Alone { peer: of, op, .. } => of as usize == peer && host.op(of, op).is_none(),
+                    Request::Single { peer: of, op, .. } => of as usize == peer && host.op(of, op).is_none(),
                     Request::Send { .. } | Request::Step { .. } => false,
                 };
             }
@@ -238,20 +246,20 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
                 continue;
             }
             // The device may still write to that memory: only the end of the connection stops it.
-            lanes.stop(peer as PeerId);
-            lanes.unlink(peer as PeerId);
-            lanes.lanes[peer].lose(&mut lanes.common, host, peer as PeerId, Errno::ECONNABORTED);
+            endpoint.stop(peer as PeerId);
+            endpoint.unlink(peer as PeerId);
+            endpoint.peers[peer].lose(&mut endpoint.common, host, peer as PeerId, Errno::ECONNABORTED);
         }
     }
 
     fn discard(&mut self, peer: PeerId, token: Token) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].discard(&mut lanes.common, peer, &token);
+        let Ok(endpoint) = self.open() else { return };
+        endpoint.peers[peer as usize].discard(&mut endpoint.common, peer, &token);
     }
 
     fn poll<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         match self {
-            Self::Open(lanes) => lanes.poll(host),
+            Self::Open(endpoint) => endpoint.poll(host),
             Self::Datagrams(datagrams) => datagrams.poll(host),
             Self::Connected(connected) => connected.poll(host),
             Self::Closed { .. } => {}
@@ -309,7 +317,7 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
 
     fn arm(&mut self) -> Arm {
         match self {
-            Self::Open(lanes) => lanes.arm(),
+            Self::Open(endpoint) => endpoint.arm(),
             Self::Datagrams(datagrams) => datagrams.arm(),
             Self::Connected(connected) => connected.arm(),
             Self::Closed { .. } => Arm::Armed,
@@ -318,7 +326,7 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
 
     fn wait_fd(&self) -> Option<RawFd> {
         match self {
-            Self::Open(lanes) => Some(lanes.common.adapter.waiter.fd()),
+            Self::Open(endpoint) => Some(endpoint.common.adapter.waiter.fd()),
             Self::Datagrams(datagrams) => Some(datagrams.wait_fd()),
             Self::Connected(connected) => Some(connected.wait_fd()),
             Self::Closed { .. } => None,
@@ -331,10 +339,10 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
             Self::Connected(connected) => return connected.statistics(into),
             Self::Closed { .. } | Self::Open(_) => {}
         }
-        let Self::Open(lanes) = self else { return };
-        lanes.common.adapter.watch.statistics(into);
-        let counts = &lanes.common.counts;
-        let open = lanes.lanes.iter().filter(|lane| lane.link.id().is_some_and(|id| id.qp().is_some()));
+        let Self::Open(endpoint) = self else { return };
+        endpoint.common.adapter.watch.statistics(into);
+        let counts = &endpoint.common.counts;
+        let open = endpoint.peers.iter().filter(|state| state.link.id().is_some_and(|id| id.qp().is_some()));
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("verbs_eager", counts.eager, "messages sent inside a record");
         add("verbs_announced", counts.announced, "messages announced, for the receiver to read");
@@ -355,7 +363,7 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
             "accesses that a peer's device refused, sent to the memory's owner instead",
         );
         add("verbs_keys_given", counts.given, "device keys of registrations sent to peers");
-        let cache = lanes.common.domain.transport.cache.counts();
+        let cache = endpoint.common.domain.transport.cache.counts();
         add("verbs_mr_cache_hits", cache.hits, "uses of a cached registration of local memory");
         add(
             "verbs_mr_cache_misses",
@@ -364,36 +372,32 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         );
         add("verbs_mr_cache_evictions", cache.evictions, "registrations evicted from the cache");
         add("verbs_mr_cache_count", cache.kept as u64, "registrations in the cache now");
-        add("verbs_mr_cache_size", cache.bytes as u64, "their bytes");
+        add("verbs_mr_cache_size", cache.bytes as u64, "bytes of the cached registrations");
         add("verbs_regions", counts.regions, "registrations made for announced messages");
         add("verbs_sent", counts.sent, "records posted");
-        add("verbs_inline", counts.inline, "of those, sent inline");
-        add(
-            "verbs_quiet",
-            counts.quiet,
-            "of those, unsignaled ones, whose success the device does not report",
-        );
-        add("verbs_packs", counts.packs, "of those, packs of several queued records");
+        add("verbs_inline", counts.inline, "records sent inline");
+        add("verbs_quiet", counts.quiet, "unsignaled records, whose success the device does not report");
+        add("verbs_packs", counts.packs, "records that are packs of several queued ones");
         add("verbs_received", counts.received, "records received");
         add("verbs_stalls", counts.stalls, "received records that waited for room in this endpoint");
-        add("verbs_connections", counts.connections, "connections made");
-        add("verbs_retired", counts.retired, "of those, closed because they were idle");
+        add("verbs_connections", counts.connections, "connections established");
+        add("verbs_retired", counts.retired, "connections closed because they were idle");
         add("verbs_probes", counts.probes, "requests that probed whether a peer is alive");
         add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
-        let now = |of: fn(&Peer) -> usize| lanes.lanes.iter().map(of).sum::<usize>() as u64;
+        let now = |of: fn(&Peer) -> usize| endpoint.peers.iter().map(of).sum::<usize>() as u64;
         add(
             "verbs_requests_now",
-            now(|lane| lane.requests.saturating_sub(lane.quiet.len()) + lane.transfers.len()),
+            now(|state| state.requests.saturating_sub(state.quiet.len()) + state.transfers.len()),
             "requests and transfers under way, except unsignaled records",
         );
         add(
             "verbs_waiting_now",
-            now(|lane| lane.waiting),
+            now(|state| state.waiting),
             "bytes of queued records that wait for room or credits",
         );
         add(
             "verbs_slots_now",
-            lanes.common.adapter.slots() as u64,
+            endpoint.common.adapter.slots() as u64,
             "slots of records under way, except unsignaled ones",
         );
         add(

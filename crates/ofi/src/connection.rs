@@ -19,8 +19,8 @@ use crate::threading::Safe;
 
 /// The reason why a connection failed, and the data that the peer attached.
 ///
-/// `Debug` prints the same text as `Display`, and the data if there is any: it is what a `main` that returns the error
-/// prints.
+/// `Debug`, which a `main` that returns the error uses, prints the same text as `Display`, and the data if there is
+/// any.
 pub struct ConnectError {
     /// `FI_ECONNREFUSED`, `FI_ETIMEDOUT`, or the error of opening the endpoint.
     pub error: Error,

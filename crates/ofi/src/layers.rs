@@ -18,7 +18,7 @@ pub(crate) fn is_layer(part: &str) -> bool {
 /// The provider below the layers of a name. `None`: the name has no layers.
 ///
 /// # Errors
-/// What could be named instead.
+/// A text with the valid names.
 pub(crate) fn bottom(name: &str) -> Result<Option<&str>, String> {
     let parts = || name.split(';').map(str::trim).filter(|part| !part.is_empty());
     // `^name` excludes a layer, and excludes nothing from a provider that has none.

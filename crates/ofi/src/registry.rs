@@ -210,11 +210,12 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
         if only.is_some_and(|only| only != own) {
             continue;
         }
-        // Its name is another one's (`FI_PROVIDER_ALIAS=tcp=udp`): nobody can mean it.
+        // Its name is another provider's alias (`FI_PROVIDER_ALIAS=tcp=udp`), so it cannot be selected.
         if aliases.provider_of(own).is_some() {
             continue;
         }
-        // Whoever wants packets protected does not get a provider in the clear instead, unless it is named.
+        // If `udp` is refused because packets cannot be protected, no provider without protection takes its place,
+        // unless it is named.
         let is_unprotected = |refusal: &Refusal| {
             refusal.provider == "udp" && matches!(refusal.field, "environment" | "encryption")
         };
@@ -389,7 +390,7 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
 fn found(offers: ofi_api::Offers) -> Result<Vec<Info>> {
     if offers.infos.is_empty() {
         let error = Error::refused(offers.refusals);
-        // Programs probe: what they do not find is no warning.
+        // Programs probe, so a provider that is not found is no reason for a warning.
         tracing::info!(target: "ofi::core::core", %error, "fi_getinfo found no match");
         return Err(error);
     }
@@ -414,7 +415,7 @@ pub fn open_fabric(info: &Info) -> Result<Arc<dyn Fabric>> {
             "fi_info.fabric_attr.prov_name",
             format!("one of {}", names.join(", ")),
             format!("{wanted:?}"),
-            "use an info that getinfo answered",
+            "use an info that getinfo returned",
         )
     })?;
     provider.open_fabric(info)

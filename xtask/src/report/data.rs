@@ -262,8 +262,6 @@ pub struct Size {
     pub bytes: u64,
     /// Microseconds from one side to the other.
     pub latency_us: f64,
-    /// Millions of messages per second.
-    pub rate_mps: f64,
     /// 10^9 bytes per second.
     pub bandwidth_gbps: f64,
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::PLOTS;
-use super::data::{Benches, PERCENTILES, Row, Sizes, Veth};
+use super::data::{Benches, PERCENTILES, Row, Veth};
 use super::plot::Over;
 
 /// Information that the figures do not contain.
@@ -64,20 +64,14 @@ const HEAD: &str =
     "| measurement | ours | against | theirs | times better (range) |\n|---|---|---|---|---|\n";
 
 /// The page as Markdown.
-pub fn markdown(benches: &Benches, sizes: &Sizes, veth: Option<&Veth>, about: &About) -> String {
+pub fn markdown(benches: &Benches, veth: Option<&Veth>, about: &About) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
-    let _ = write_page(&mut text, benches, sizes, veth, about);
+    let _ = write_page(&mut text, benches, veth, about);
     text
 }
 
-fn write_page(
-    text: &mut String,
-    benches: &Benches,
-    sizes: &Sizes,
-    veth: Option<&Veth>,
-    about: &About,
-) -> std::fmt::Result {
+fn write_page(text: &mut String, benches: &Benches, veth: Option<&Veth>, about: &About) -> std::fmt::Result {
     let machine = &benches.machine;
     let [server, client] = benches.cores;
     writeln!(text, "# Performance report\n\n<!-- Written by `cargo xtask report --write`. -->\n")?;
@@ -92,33 +86,24 @@ fn write_page(
     writeln!(
         text,
         "\nEach line is the median of pairs of runs, ours and theirs by turns on the same cores. More than 1 is better than \
-         the\npeer, whatever the unit. The range is over the pairs.\n"
+         the\npeer, whatever the unit. The range is over the pairs. Lines \"64 buffers at each end\" are of memory that is \
+         not in the\ncache; all others use one buffer again and again, as the peers' programs do.\n"
     )?;
     picture(text, "ratios", "How many times better than the peer, line by line")?;
-    let losing: Vec<&Row> =
-        benches.rows.iter().filter(|row| row.advantage().is_some_and(|times| times < 1.0)).collect();
+    let (losing, others): (Vec<&Row>, Vec<&Row>) =
+        benches.rows.iter().partition(|row| row.advantage().is_some_and(|times| times < 1.0));
     writeln!(text, "## Where it is slower\n")?;
     if losing.is_empty() {
         writeln!(text, "No line of this run.\n")?;
     } else {
         table(text, &losing)?;
     }
-    let cold: Vec<&Row> =
-        benches.rows.iter().filter(|row| row.key.starts_with("cold-") && row.error().is_none()).collect();
-    if !cold.is_empty() {
-        writeln!(
-            text,
-            "## Cold and hot memory\n\nOther lines use one buffer again and again, as the peers' programs do: it stays in \
-             the cache. These use 64 buffers,\nbeside one.\n"
-        )?;
-        table(text, &cold)?;
-    }
     distribution(text, benches)?;
     if let Some(veth) = veth {
         losses(text, veth)?;
     }
-    writeln!(text, "## Every line\n")?;
-    table(text, &benches.rows.iter().filter(|row| row.error().is_none()).collect::<Vec<_>>())?;
+    writeln!(text, "## Every other line\n")?;
+    table(text, &others.into_iter().filter(|row| row.error().is_none()).collect::<Vec<_>>())?;
     let drawn = |sweep: &&Sweep| !benches.sweep(sweep.plot).is_empty();
     if SWEEPS.iter().any(|sweep| drawn(&sweep)) {
         writeln!(text, "## Ours and theirs by size, and ours by number of peers and of threads\n")?;
@@ -127,19 +112,12 @@ fn write_page(
             .filter(drawn)
             .try_for_each(|sweep| picture(text, &format!("sweep-{}", sweep.plot), sweep.title))?;
     }
-    writeln!(text, "## By size\n\nBetween two processes of this host, by `fi_pingpong`.\n")?;
+    writeln!(
+        text,
+        "## By size\n\nBetween two processes of this host, by `fi_pingpong`. Its option `--json` prints the figures.\n"
+    )?;
     picture(text, "latency", "Latency by size")?;
     picture(text, "bandwidth", "Bandwidth by size")?;
-    writeln!(text, "| bytes | provider | one way | messages | bandwidth |\n|---|---|---|---|---|")?;
-    for transport in &sizes.transports {
-        for size in &transport.rows {
-            writeln!(
-                text,
-                "| {} | {} | {:.2} us | {:.2} M/s | {:.2} GB/s |",
-                size.bytes, transport.provider, size.latency_us, size.rate_mps, size.bandwidth_gbps
-            )?;
-        }
-    }
     let not_run = benches.not_run();
     if !not_run.is_empty() {
         writeln!(text, "\n## What did not run\n")?;

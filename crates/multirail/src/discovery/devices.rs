@@ -15,7 +15,7 @@ const MAX_DEPTH: usize = 4;
 pub(super) struct Device {
     pub(super) info: Info,
     pub(super) reach: Reach,
-    /// It is the one that the provider's name alone stands for: the first in the order of getinfo.
+    /// The provider's name alone selects this device: getinfo lists it first.
     pub(super) is_first: bool,
     /// The other names of the NIC at this provider, which has one device for each NIC: a VLAN's beside its bond's.
     others: Vec<String>,

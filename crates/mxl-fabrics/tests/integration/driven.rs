@@ -71,8 +71,7 @@ fn grain(event: Received) -> u64 {
     index
 }
 
-/// Lines are committed by a thread that is faster than the target's. However far it is ahead, no commit is
-/// mistaken for
+/// Lines are committed by a thread that is faster than the target's. However far it is ahead, no commit is mistaken for
 /// another.
 #[test]
 fn every_line_of_a_hasty_initiator_arrives() {

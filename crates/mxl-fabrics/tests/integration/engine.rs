@@ -145,8 +145,8 @@ fn idle_ends_cost_next_to_nothing() {
         Driven::start_on(&engine, target).unwrap()
     };
     let ends: Vec<_> = (0..100).map(open).collect();
-    // Their sleeps grow, on a busy machine later: one window of four seconds has to cost a hundredth of a core, in ticks
-    // of 10 ms, where a hundred threads took a tenth and more.
+    // Their sleeps grow, on a busy machine later: one window of four seconds has to cost a hundredth of a core, in
+    // ticks of 10 ms, where a hundred threads took a tenth and more.
     let mut before = threads("mxl-engine");
     let windows: Vec<_> = (0..8)
         .map(|_| {

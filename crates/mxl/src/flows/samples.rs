@@ -331,8 +331,7 @@ impl SampleWriter {
     /// Publishes samples up to `index`: the raw layer, like [`begin`](Self::begin).
     ///
     /// # Errors
-    /// [`Error::Truncated`]: data written to a truncated file is not published. If a file is truncated during
-    /// this
+    /// [`Error::Truncated`]: data written to a truncated file is not published. If a file is truncated during this
     /// call, readers may have seen the head move.
     pub fn publish(&self, index: u64) -> Result<(), Error> {
         self.intact()?;

@@ -184,8 +184,7 @@ fn entries() -> impl Iterator<Item = &'static MappedFile> {
     .flatten()
 }
 
-/// Keeps this crate from installing its handler for `SIGBUS`: call it before the first flow is opened. An
-/// access to a
+/// Keeps this crate from installing its handler for `SIGBUS`: call it before the first flow is opened. An access to a
 /// truncated file then ends the process, unless the program's own handler calls [`repair`].
 pub fn leave_alone() {
     WANTED.store(false, Ordering::Relaxed);

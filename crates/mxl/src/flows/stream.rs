@@ -146,7 +146,7 @@ impl Stream for Batches {
         if this.is_over {
             return Poll::Ready(None);
         }
-        // The counter is read before the look, as with grains.
+        // The counter is read before the check, as with grains.
         let seen = this.reader.watch().seen();
         let Batch { index, count } = this.next;
         let item = match this.reader.read(index, count, Wait::Not) {

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use ofi_api::{Datatype, Desc, Errno, Error, FiOp, Lent, Piece, Result};
 
 use crate::abi::fi_ioc;
-use crate::border::invalid;
+use crate::ffi_guard::invalid;
 use crate::posting::{descriptors, vector};
 
 /// Maximum pieces of a vector. Every endpoint's limit is lower.
@@ -64,9 +64,9 @@ impl<'a> Many<'a> {
             return Err(invalid("the buffers", &format!("at most {MAX_PIECES}"), list.len().to_string()));
         }
         let mut pieces = [Piece::new(std::ptr::null_mut(), 0); MAX_PIECES];
-        for (place, ioc) in pieces.iter_mut().zip(list) {
+        for (out, ioc) in pieces.iter_mut().zip(list) {
             let len = verb.bytes(ioc.count)?;
-            *place = Piece::new(ioc.addr.cast(), if ioc.addr.is_null() { 0 } else { len });
+            *out = Piece::new(ioc.addr.cast(), if ioc.addr.is_null() { 0 } else { len });
         }
         // SAFETY: the same promise.
         Ok(Self { pieces, count: list.len(), descs: unsafe { descriptors(desc, count)? } })

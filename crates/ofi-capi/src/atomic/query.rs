@@ -6,7 +6,7 @@ use ofi_api::{AtomicKind, Errno, Error, Result};
 
 use super::buffers::Verb;
 use crate::abi::{fid_domain, fid_ep};
-use crate::border::{self, null};
+use crate::ffi_guard::{self, null};
 use crate::posting::of;
 use crate::state;
 
@@ -22,7 +22,7 @@ unsafe fn valid(ep: *mut fid_ep, kind: AtomicKind, datatype: u32, op: u32, count
     let verb = Verb::new(datatype, op)?;
     let most = ep.endpoint.atomic_valid(kind, verb.op, verb.datatype)?;
     if count.is_null() {
-        return Err(null("the place of the count"));
+        return Err(null("the pointer for the count"));
     }
     // SAFETY: as above.
     unsafe { count.write(most) };
@@ -36,7 +36,7 @@ pub(super) unsafe extern "C" fn writevalid(
     count: *mut usize,
 ) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { valid(ep, AtomicKind::Base, datatype, op, count) })
+    ffi_guard::done(|| unsafe { valid(ep, AtomicKind::Base, datatype, op, count) })
 }
 
 pub(super) unsafe extern "C" fn readwritevalid(
@@ -46,7 +46,7 @@ pub(super) unsafe extern "C" fn readwritevalid(
     count: *mut usize,
 ) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { valid(ep, AtomicKind::Fetch, datatype, op, count) })
+    ffi_guard::done(|| unsafe { valid(ep, AtomicKind::Fetch, datatype, op, count) })
 }
 
 pub(super) unsafe extern "C" fn compwritevalid(
@@ -56,7 +56,7 @@ pub(super) unsafe extern "C" fn compwritevalid(
     count: *mut usize,
 ) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { valid(ep, AtomicKind::Compare, datatype, op, count) })
+    ffi_guard::done(|| unsafe { valid(ep, AtomicKind::Compare, datatype, op, count) })
 }
 
 /// `fi_query_atomic`.
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn query(
     attr: *mut c_void,
     flags: u64,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(domain)? };
         let kind = match flags {

@@ -6,7 +6,7 @@ use ofi_api::{AtomicKind, AtomicOp, Call, Context, FiAddr, Lent, OpFlags, Remote
 
 use super::buffers::{Iov, MAX_PIECES, Many, Verb};
 use crate::abi::{fi_msg_atomic, fi_rma_ioc, fid_ep};
-use crate::border::{invalid, null, transfer};
+use crate::ffi_guard::{invalid, null, transfer};
 use crate::object;
 use crate::posting::{One, context, of, vector};
 use crate::state::EpBody;
@@ -178,8 +178,8 @@ pub(crate) unsafe fn with_message(
         return Err(invalid("rma_iov", &format!("at most {MAX_PIECES}"), list.len().to_string()));
     }
     let mut remote = [RemotePiece { addr: 0, len: 0, key: 0 }; MAX_PIECES];
-    for (place, ioc) in remote.iter_mut().zip(list) {
-        *place = RemotePiece { addr: ioc.addr, len: verb.bytes(ioc.count)?, key: ioc.key };
+    for (out, ioc) in remote.iter_mut().zip(list) {
+        *out = RemotePiece { addr: ioc.addr, len: verb.bytes(ioc.count)?, key: ioc.key };
     }
     let posting = Posting {
         flags: Some(flags),

@@ -35,9 +35,9 @@ impl Program {
         let side = opening.open_disabled().unwrap();
         let (mut fabric, mut eq) = (null_mut(), null_mut());
         let attr = side.info.fabric_attr.clone();
-        // SAFETY: the place is on the stack.
+        // SAFETY: the result is on the stack.
         unsafe { fabric::open_of(attr, None, &mut fabric, null_mut()) }.unwrap();
-        // SAFETY: the fabric was opened above, and the place is on the stack.
+        // SAFETY: the fabric was opened above, and the result is on the stack.
         assert_eq!(unsafe { eq::open(fabric, null_mut(), &mut eq, null_mut()) }, 0);
         // SAFETY: opened above.
         let queue = unsafe { object::body(eq) }.unwrap();
@@ -54,7 +54,7 @@ impl Program {
         name[16..20].copy_from_slice(&0xFF_FFFFu32.to_ne_bytes());
         let mut mc = null_mut();
         let context = from_mut(context).cast();
-        // SAFETY: the endpoint is open, and the address and the place are on the stack.
+        // SAFETY: the endpoint is open, and the address and the result are on the stack.
         let answer = unsafe { join(self.ep, name.as_ptr().cast(), 0, &mut mc, context) };
         assert_eq!((answer, mc.is_null()), (0, false));
         mc
@@ -69,7 +69,7 @@ impl Program {
         let ops = unsafe { (*self.eq).ops };
         // SAFETY: an open object's table.
         let read = unsafe { (*ops).read };
-        // SAFETY: the queue is open, and the places are on the stack.
+        // SAFETY: the queue is open, and the results are on the stack.
         let answer = unsafe { read(self.eq, &mut kind, to, size_of::<fi_eq_entry>(), 0) };
         (answer, kind, entry)
     }
@@ -82,7 +82,7 @@ impl Program {
         let ops = unsafe { (*self.eq).ops };
         // SAFETY: an open object's table.
         let readerr = unsafe { (*ops).readerr };
-        // SAFETY: the queue is open, and the place is on the stack.
+        // SAFETY: the queue is open, and the result is on the stack.
         let answer = unsafe { readerr(self.eq, &mut entry, 0) };
         assert_eq!(answer, size_of::<fi_eq_err_entry>() as isize);
         entry

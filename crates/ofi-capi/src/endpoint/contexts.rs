@@ -11,7 +11,7 @@ use ofi_api::{AddrFormat, OpFlags, Result, RxAttr, SharedTransmit, TxAttr};
 use crate::abi::{
     Abi, class, fi_info, fi_ops, fi_ops_ep, fi_rx_attr, fi_tx_attr, fid, fid_domain, fid_ep, fid_stx,
 };
-use crate::border::{self, invalid};
+use crate::ffi_guard::{self, invalid};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::state::EpBody;
 use crate::{info, nosys, state};
@@ -47,7 +47,7 @@ static STX_FID_OPS: fi_ops = fi_ops { close: close_stx, ..fi_ops::NOSYS };
 static STX_OPS: fi_ops_ep = fi_ops_ep::NOSYS;
 
 unsafe extern "C" fn close_stx(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::of_fid::<fid_stx>(handle)? }.users.none("a shared transmit context")?;
         // SAFETY: as above.
@@ -59,8 +59,8 @@ unsafe extern "C" fn close_stx(handle: *mut fid) -> c_int {
 ///
 /// # Errors
 /// `FI_EINVAL` for null.
-fn place_of<T>(place: *mut *mut T) -> Result<*mut *mut T> {
-    if place.is_null() { Err(border::null("the place of the context")) } else { Ok(place) }
+fn non_null<T>(out: *mut *mut T) -> Result<*mut *mut T> {
+    if out.is_null() { Err(ffi_guard::null("the pointer for the context")) } else { Ok(out) }
 }
 
 /// Reads C's attributes, up to the size of the program's version; `None` for null.
@@ -84,14 +84,12 @@ unsafe fn rx_attr(attr: *const fi_rx_attr, abi: Abi) -> Option<RxAttr> {
 /// Writes the granted attributes, up to the size of the program's version.
 ///
 /// # Safety
-/// The C caller's promise: `place` is null or has `size` bytes.
-unsafe fn tell<T>(place: *mut T, granted: &T, size: usize) {
-    if !place.is_null() {
+/// The C caller's promise: `out` is null or has `size` bytes.
+unsafe fn tell<T>(out: *mut T, granted: &T, size: usize) {
+    if !out.is_null() {
         let size = size.min(size_of::<T>());
         // SAFETY: the same promise; `granted` has at least as many bytes.
-        unsafe {
-            std::ptr::copy_nonoverlapping(std::ptr::from_ref(granted).cast::<u8>(), place.cast(), size)
-        };
+        unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(granted).cast::<u8>(), out.cast(), size) };
     }
 }
 
@@ -99,13 +97,13 @@ unsafe fn tell<T>(place: *mut T, granted: &T, size: usize) {
 pub(crate) unsafe extern "C" fn open_shared_transmit(
     handle: *mut fid_domain,
     attr: *mut fi_tx_attr,
-    place: *mut *mut fid_stx,
+    out: *mut *mut fid_stx,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(handle)? };
-        let place = place_of(place)?;
+        let out = non_null(out)?;
         // SAFETY: as above.
         let wanted = unsafe { tx_attr(attr, domain.abi) }.unwrap_or_else(|| domain.info.tx_attr.clone());
         let opened = domain.domain.open_shared_transmit(&wanted)?;
@@ -113,7 +111,7 @@ pub(crate) unsafe extern "C" fn open_shared_transmit(
         let stx = fid_stx { fid: header, ops: STX_OPS.table() };
         let body = StxBody { context: opened, users: Users::default(), _domain: domain.users.hold() };
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(object::open(stx, body)) };
+        unsafe { out.write(object::open(stx, body)) };
         Ok(())
     })
 }
@@ -122,20 +120,20 @@ pub(crate) unsafe extern "C" fn open_shared_transmit(
 pub(crate) unsafe extern "C" fn open_shared_receive(
     handle: *mut fid_domain,
     attr: *mut fi_rx_attr,
-    place: *mut *mut fid_ep,
+    out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(handle)? };
-        let place = place_of(place)?;
+        let out = non_null(out)?;
         // SAFETY: as above.
         let wanted = unsafe { rx_attr(attr, domain.abi) }.unwrap_or_else(|| domain.info.rx_attr.clone());
         let opened = domain.domain.open_shared_receive(&wanted)?;
         let op_flags = (OpFlags::empty(), wanted.op_flags);
         let body = EpBody::new(opened, AddrFormat::Unspec, op_flags, domain.users.hold());
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(super::make(context, class::SRX_CTX, body)) };
+        unsafe { out.write(super::make(context, class::SRX_CTX, body)) };
         Ok(())
     })
 }
@@ -144,13 +142,13 @@ pub(crate) unsafe extern "C" fn open_shared_receive(
 pub(crate) unsafe extern "C" fn open_scalable(
     handle: *mut fid_domain,
     wanted: *mut fi_info,
-    place: *mut *mut fid_ep,
+    out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { state::domain(handle)? };
-        let place = place_of(place)?;
+        let out = non_null(out)?;
         // SAFETY: as above.
         let wanted = unsafe { info::from_c(wanted, domain.abi)? };
         let opened = domain.domain.open_scalable(&wanted)?;
@@ -158,7 +156,7 @@ pub(crate) unsafe extern "C" fn open_scalable(
         let mut body = EpBody::new(opened, wanted.addr_format, op_flags, domain.users.hold());
         body.abi = domain.abi;
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(super::make(context, class::SEP, body)) };
+        unsafe { out.write(super::make(context, class::SEP, body)) };
         Ok(())
     })
 }
@@ -173,13 +171,13 @@ pub(crate) unsafe extern "C" fn transmit_context(
     handle: *mut fid_ep,
     index: c_int,
     attr: *mut fi_tx_attr,
-    place: *mut *mut fid_ep,
+    out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let sep = unsafe { object::body(handle)? };
-        let place = place_of(place)?;
+        let out = non_null(out)?;
         // SAFETY: as above.
         let wanted = unsafe { tx_attr(attr, sep.abi) };
         let (opened, granted) = sep.endpoint.transmit_context(index_of(index)?, wanted.as_ref())?;
@@ -188,7 +186,7 @@ pub(crate) unsafe extern "C" fn transmit_context(
         let op_flags = (granted.op_flags, OpFlags::empty());
         let body = EpBody::new(opened, sep.addr_format, op_flags, sep.users.hold());
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(super::make(context, class::TX_CTX, body)) };
+        unsafe { out.write(super::make(context, class::TX_CTX, body)) };
         Ok(())
     })
 }
@@ -198,13 +196,13 @@ pub(crate) unsafe extern "C" fn receive_context(
     handle: *mut fid_ep,
     index: c_int,
     attr: *mut fi_rx_attr,
-    place: *mut *mut fid_ep,
+    out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let sep = unsafe { object::body(handle)? };
-        let place = place_of(place)?;
+        let out = non_null(out)?;
         // SAFETY: as above.
         let wanted = unsafe { rx_attr(attr, sep.abi) };
         let (opened, granted) = sep.endpoint.receive_context(index_of(index)?, wanted.as_ref())?;
@@ -213,7 +211,7 @@ pub(crate) unsafe extern "C" fn receive_context(
         let op_flags = (OpFlags::empty(), granted.op_flags);
         let body = EpBody::new(opened, sep.addr_format, op_flags, sep.users.hold());
         // SAFETY: not null, and the caller's.
-        unsafe { place.write(super::make(context, class::RX_CTX, body)) };
+        unsafe { out.write(super::make(context, class::RX_CTX, body)) };
         Ok(())
     })
 }

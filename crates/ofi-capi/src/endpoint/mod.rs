@@ -9,7 +9,7 @@ use crate::abi::{
     class, command, fi_alias, fi_info, fi_ops, fi_ops_ep, fid, fid_av, fid_cntr, fid_cq, fid_domain, fid_ep,
     fid_eq, fid_stx,
 };
-use crate::border::{self, invalid};
+use crate::ffi_guard::{self, invalid};
 use crate::object::{self, Fid, Graveyard, Hold, Users};
 use crate::state::{Defaults, EpBody};
 use crate::{atomic, cm, collective, control, directory, info, msg, nosys, pep, profile, rma, state, tagged};
@@ -97,38 +97,38 @@ pub(crate) fn wrap(
 pub(crate) unsafe extern "C" fn open(
     domain: *mut fid_domain,
     info: *mut fi_info,
-    place: *mut *mut fid_ep,
+    out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> c_int {
     // SAFETY: the C caller's promise.
-    border::done(|| unsafe { open_endpoint(domain, info, place, context) })
+    ffi_guard::done(|| unsafe { open_endpoint(domain, info, out, context) })
 }
 
 /// `fi_endpoint2`.
 pub(crate) unsafe extern "C" fn open_with_flags(
     domain: *mut fid_domain,
     info: *mut fi_info,
-    place: *mut *mut fid_ep,
+    out: *mut *mut fid_ep,
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
-        border::no_flags("fi_endpoint2", flags)?;
+    ffi_guard::done(|| {
+        ffi_guard::no_flags("fi_endpoint2", flags)?;
         // SAFETY: the C caller's promise.
-        unsafe { open_endpoint(domain, info, place, context) }
+        unsafe { open_endpoint(domain, info, out, context) }
     })
 }
 
 unsafe fn open_endpoint(
     domain: *mut fid_domain,
     info: *const fi_info,
-    place: *mut *mut fid_ep,
+    out: *mut *mut fid_ep,
     context: *mut c_void,
 ) -> Result<()> {
     // SAFETY: the C caller's promise, here and below.
     let domain = unsafe { state::domain(domain)? };
-    if place.is_null() {
-        return Err(border::null("the place of the endpoint"));
+    if out.is_null() {
+        return Err(ffi_guard::null("the pointer for the endpoint"));
     }
     // SAFETY: as above.
     let mut rust = unsafe { info::from_c(info, domain.abi)? };
@@ -144,12 +144,12 @@ unsafe fn open_endpoint(
     let endpoint = domain.domain.open_endpoint(&info)?;
     let handle = wrap(endpoint, &info, domain.users.hold(), context);
     // SAFETY: not null, and the caller's.
-    unsafe { place.write(handle) };
+    unsafe { out.write(handle) };
     Ok(())
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         unsafe { object::of_fid::<fid_ep>(handle)? }
             .users
@@ -160,11 +160,13 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
 }
 
 unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         // SAFETY: as above.
-        let Some(fid) = (unsafe { other.as_ref() }) else { return Err(border::null("the object to bind")) };
+        let Some(fid) = (unsafe { other.as_ref() }) else {
+            return Err(ffi_guard::null("the object to bind"));
+        };
         let hold = match fid.fclass {
             class::CQ => {
                 // SAFETY: the class says so.
@@ -223,7 +225,7 @@ fn bind_counter(endpoint: &Arc<dyn Endpoint>, counter: &Arc<dyn Counter>, flags:
 }
 
 unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         match number {
@@ -243,7 +245,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
 /// The side that the flags select, `FI_TRANSMIT` or `FI_RECV` but not both, and the remaining flags.
 fn side(flags: OpFlags) -> Result<(bool, OpFlags)> {
     let sides = OpFlags::TRANSMIT | OpFlags::RECV;
-    border::only_flags("operations", flags.bits(), OpFlags::all().bits())?;
+    ffi_guard::only_flags("operations", flags.bits(), OpFlags::all().bits())?;
     match flags & sides {
         OpFlags::TRANSMIT => Ok((true, flags - sides)),
         OpFlags::RECV => Ok((false, flags - sides)),
@@ -253,7 +255,7 @@ fn side(flags: OpFlags) -> Result<(bool, OpFlags)> {
 
 unsafe fn get_op_flags(ep: &EpBody, arg: *mut u64) -> Result<()> {
     // SAFETY: the C caller's promise.
-    let Some(flags) = (unsafe { arg.as_mut() }) else { return Err(border::null("the flags")) };
+    let Some(flags) = (unsafe { arg.as_mut() }) else { return Err(ffi_guard::null("the flags")) };
     let (transmit, _) = side(OpFlags::from_bits_retain(*flags))?;
     *flags = if transmit { ep.op_flags.0 } else { ep.op_flags.1 }.bits();
     Ok(())
@@ -262,7 +264,7 @@ unsafe fn get_op_flags(ep: &EpBody, arg: *mut u64) -> Result<()> {
 /// Control calls are serialised with all others (fi_endpoint(3)), so the state may change.
 unsafe fn set_op_flags(handle: *mut fid, arg: *const u64) -> Result<()> {
     // SAFETY: the C caller's promise.
-    let Some(flags) = (unsafe { arg.as_ref() }) else { return Err(border::null("the flags")) };
+    let Some(flags) = (unsafe { arg.as_ref() }) else { return Err(ffi_guard::null("the flags")) };
     let (transmit, flags) = side(OpFlags::from_bits_retain(*flags))?;
     // SAFETY: the C caller's promise: no other call on this endpoint runs now.
     let ep = unsafe { object::body_mut::<fid_ep>(handle)? };
@@ -276,9 +278,9 @@ unsafe fn set_op_flags(handle: *mut fid, arg: *const u64) -> Result<()> {
 
 unsafe fn alias(handle: *mut fid, ep: &EpBody, arg: *const fi_alias) -> Result<()> {
     // SAFETY: the C caller's promise, here and below.
-    let Some(alias) = (unsafe { arg.as_ref() }) else { return Err(border::null("struct fi_alias")) };
+    let Some(alias) = (unsafe { arg.as_ref() }) else { return Err(ffi_guard::null("struct fi_alias")) };
     if alias.fid.is_null() {
-        return Err(border::null("the place of the alias"));
+        return Err(ffi_guard::null("the pointer for the alias"));
     }
     let (transmit, flags) = side(OpFlags::from_bits_retain(alias.flags))?;
     // SAFETY: as above.
@@ -310,7 +312,7 @@ unsafe fn alias(handle: *mut fid, ep: &EpBody, arg: *const fi_alias) -> Result<(
 }
 
 unsafe extern "C" fn cancel(handle: *mut fid, context: *mut c_void) -> isize {
-    border::transfer(|| {
+    ffi_guard::transfer(|| {
         // SAFETY: the C caller's promise.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         match ep.endpoint.cancel(Context(context.expose_provenance())) {
@@ -330,7 +332,7 @@ fn option(level: c_int, name: c_int) -> Result<EpOption> {
             "an endpoint's option",
             "one that fi_endpoint(3) has and the provider too",
             format!("level {level}, option {name}"),
-            "do without it",
+            "leave it out",
         )
     })
 }
@@ -339,17 +341,17 @@ unsafe extern "C" fn getopt(
     handle: *mut fid,
     level: c_int,
     name: c_int,
-    place: *mut c_void,
+    out: *mut c_void,
     len: *mut usize,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
         let value = ep.endpoint.option(option)?;
         // The first bytes of the little-endian value, as each of C's types has no more.
         // SAFETY: as above.
-        unsafe { crate::memory::put_sized(&value.to_le_bytes()[..option.size()], place, len) }
+        unsafe { crate::memory::put_sized(&value.to_le_bytes()[..option.size()], out, len) }
     })
 }
 
@@ -357,23 +359,23 @@ unsafe extern "C" fn setopt(
     handle: *mut fid,
     level: c_int,
     name: c_int,
-    place: *const c_void,
+    out: *const c_void,
     len: usize,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
-        if place.is_null() || len != option.size() {
+        if out.is_null() || len != option.size() {
             // An option that cannot be set is refused before its value is checked.
             return match ep.endpoint.option(option).and_then(|value| ep.endpoint.set_option(option, value)) {
                 Err(error) if error.errno() == Errno::ENOPROTOOPT => Err(error),
-                _ => Err(wrong_length(option, place.is_null(), len)),
+                _ => Err(wrong_length(option, out.is_null(), len)),
             };
         }
         let mut value = [0; size_of::<usize>()];
         // SAFETY: the caller's bytes, as many as the option has, which is no more than a `size_t`.
-        unsafe { std::ptr::copy_nonoverlapping(place.cast(), value.as_mut_ptr(), len) };
+        unsafe { std::ptr::copy_nonoverlapping(out.cast(), value.as_mut_ptr(), len) };
         let value = usize::from_le_bytes(value);
         ep.endpoint.set_option(option, if option.is_bool() { (value != 0).into() } else { value })
     })

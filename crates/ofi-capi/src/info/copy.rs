@@ -9,7 +9,7 @@ use crate::abi::{
     Abi, class, command, fi_bus_attr, fi_device_attr, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info,
     fi_link_attr, fi_ops, fi_rx_attr, fi_tx_attr, fid, fid_nic,
 };
-use crate::border;
+use crate::ffi_guard;
 use crate::memory::{self, copy_of, free, whole_string, zeroed};
 
 /// An empty info with all its attributes: `fi_allocinfo`.
@@ -68,29 +68,27 @@ pub(crate) unsafe fn duplicate(from: *const fi_info, abi: Abi) -> Result<*mut fi
     // SAFETY: just allocated for an info.
     unsafe { info.write(copy) };
     // SAFETY: as above.
-    let place = unsafe { &mut *info };
+    let out = unsafe { &mut *info };
     // SAFETY: the caller's promise, for all that hangs on the info.
-    let filled = unsafe { duplicate_parts(place, &original, abi) };
+    let filled = unsafe { duplicate_parts(out, &original, abi) };
     // SAFETY: the info is this function's own.
     unsafe { or_release(filled, info) }
 }
 
 /// # Safety
 /// As [`duplicate`].
-unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Result<()> {
+unsafe fn duplicate_parts(out: &mut fi_info, from: &fi_info, abi: Abi) -> Result<()> {
     // SAFETY: the caller's promise, here and below: lengths and pointers belong together.
-    place.src_addr = copy_of(unsafe { bytes("src_addrlen", from.src_addr, from.src_addrlen)? })?;
+    out.src_addr = copy_of(unsafe { bytes("src_addrlen", from.src_addr, from.src_addrlen)? })?;
     // SAFETY: as above.
-    place.dest_addr = copy_of(unsafe { bytes("dest_addrlen", from.dest_addr, from.dest_addrlen)? })?;
+    out.dest_addr = copy_of(unsafe { bytes("dest_addrlen", from.dest_addr, from.dest_addrlen)? })?;
     // SAFETY: as above.
-    unsafe { attribute(&mut place.tx_attr, from.tx_attr, abi.tx_attr(), |_| {})? };
+    unsafe { attribute(&mut out.tx_attr, from.tx_attr, abi.tx_attr(), |_| {})? };
     // SAFETY: as above.
-    unsafe { attribute(&mut place.rx_attr, from.rx_attr, abi.rx_attr(), |_| {})? };
+    unsafe { attribute(&mut out.rx_attr, from.rx_attr, abi.rx_attr(), |_| {})? };
     // SAFETY: as above.
     let ep = unsafe {
-        attribute(&mut place.ep_attr, from.ep_attr, abi.ep_attr(), |attr| {
-            attr.auth_key = std::ptr::null_mut()
-        })?
+        attribute(&mut out.ep_attr, from.ep_attr, abi.ep_attr(), |attr| attr.auth_key = std::ptr::null_mut())?
     };
     if let Some((from, to)) = ep {
         // SAFETY: as above.
@@ -98,7 +96,7 @@ unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Resu
     }
     // SAFETY: as above.
     let domain = unsafe {
-        attribute(&mut place.domain_attr, from.domain_attr, abi.domain_attr(), |attr| {
+        attribute(&mut out.domain_attr, from.domain_attr, abi.domain_attr(), |attr| {
             (attr.auth_key, attr.name) = (std::ptr::null_mut(), std::ptr::null_mut());
         })?
     };
@@ -110,7 +108,7 @@ unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Resu
     }
     // SAFETY: as above.
     let fabric = unsafe {
-        attribute(&mut place.fabric_attr, from.fabric_attr, abi.fabric_attr(), |attr| {
+        attribute(&mut out.fabric_attr, from.fabric_attr, abi.fabric_attr(), |attr| {
             (attr.name, attr.prov_name) = (std::ptr::null_mut(), std::ptr::null_mut());
         })?
     };
@@ -122,7 +120,7 @@ unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Resu
     }
     if !from.nic.is_null() {
         // SAFETY: as above.
-        place.nic = unsafe { duplicate_nic(from.nic)? };
+        out.nic = unsafe { duplicate_nic(from.nic)? };
     }
     Ok(())
 }
@@ -133,7 +131,7 @@ unsafe fn duplicate_parts(place: &mut fi_info, from: &fi_info, abi: Abi) -> Resu
 /// # Safety
 /// The C caller's promise: null or `size` readable bytes.
 unsafe fn attribute<T: Copy>(
-    place: &mut *mut T,
+    out: &mut *mut T,
     from: *const T,
     size: usize,
     clear: fn(&mut T),
@@ -142,11 +140,11 @@ unsafe fn attribute<T: Copy>(
     let Some(original) = (unsafe { read(from, size) }) else { return Ok(None) };
     let mut copy = original;
     clear(&mut copy);
-    *place = zeroed()?;
+    *out = zeroed()?;
     // SAFETY: just allocated for a `T`.
-    unsafe { place.write(copy) };
+    unsafe { out.write(copy) };
     // SAFETY: as above; it belongs to the copy, which is borrowed.
-    Ok(Some((original, unsafe { &mut **place })))
+    Ok(Some((original, unsafe { &mut **out })))
 }
 
 /// # Safety
@@ -272,11 +270,11 @@ unsafe extern "C" fn nic_control(handle: *mut fid, number: c_int, arg: *mut c_vo
     if number != command::DUP {
         return -libc::ENOSYS;
     }
-    border::done(|| {
+    ffi_guard::done(|| {
         if handle.is_null() || arg.is_null() {
-            return Err(border::null("the device to duplicate"));
+            return Err(ffi_guard::null("the device to duplicate"));
         }
-        // SAFETY: the C caller's promise: a device, and a place for its copy.
+        // SAFETY: the C caller's promise: a device, and a pointer for its copy.
         let copy = unsafe { duplicate_own(handle.cast())? };
         // SAFETY: as above.
         unsafe { arg.cast::<*mut fid_nic>().write(copy) };
@@ -306,10 +304,10 @@ unsafe fn duplicate_own(from: *const fid_nic) -> Result<*mut fid_nic> {
     let original = unsafe { from.read() };
     let nic = zeroed::<fid_nic>()?;
     // SAFETY: just allocated, and zeroes are a valid value.
-    let place = unsafe { &mut *nic };
-    place.fid = fid { fclass: class::NIC, context: std::ptr::null_mut(), ops: NIC_OPS.table() };
+    let out = unsafe { &mut *nic };
+    out.fid = fid { fclass: class::NIC, context: std::ptr::null_mut(), ops: NIC_OPS.table() };
     // SAFETY: the caller's promise: the attributes are null or a device's.
-    let filled = unsafe { duplicate_device(place, &original) };
+    let filled = unsafe { duplicate_device(out, &original) };
     if let Err(error) = filled {
         // SAFETY: it is this function's own.
         unsafe { nic_close(nic.cast()) };
@@ -320,7 +318,7 @@ unsafe fn duplicate_own(from: *const fid_nic) -> Result<*mut fid_nic> {
 
 /// # Safety
 /// As [`duplicate_own`].
-unsafe fn duplicate_device(place: &mut fid_nic, from: &fid_nic) -> Result<()> {
+unsafe fn duplicate_device(out: &mut fid_nic, from: &fid_nic) -> Result<()> {
     let null = std::ptr::null_mut();
     let nothing = fi_device_attr {
         name: null,
@@ -332,7 +330,7 @@ unsafe fn duplicate_device(place: &mut fid_nic, from: &fid_nic) -> Result<()> {
     };
     // SAFETY: the caller's promise, here and below.
     let device =
-        unsafe { attribute(&mut place.device_attr, from.device_attr, size_of::<fi_device_attr>(), |_| {})? };
+        unsafe { attribute(&mut out.device_attr, from.device_attr, size_of::<fi_device_attr>(), |_| {})? };
     if let Some((from, to)) = device {
         *to = nothing;
         // SAFETY: as above.
@@ -349,10 +347,10 @@ unsafe fn duplicate_device(place: &mut fid_nic, from: &fid_nic) -> Result<()> {
         to.firmware = unsafe { text(from.firmware)? };
     }
     // SAFETY: as above.
-    unsafe { attribute(&mut place.bus_attr, from.bus_attr, size_of::<fi_bus_attr>(), |_| {})? };
+    unsafe { attribute(&mut out.bus_attr, from.bus_attr, size_of::<fi_bus_attr>(), |_| {})? };
     // SAFETY: as above.
     let link = unsafe {
-        attribute(&mut place.link_attr, from.link_attr, size_of::<fi_link_attr>(), |attr| {
+        attribute(&mut out.link_attr, from.link_attr, size_of::<fi_link_attr>(), |attr| {
             (attr.address, attr.network_type) = (std::ptr::null_mut(), std::ptr::null_mut());
         })?
     };

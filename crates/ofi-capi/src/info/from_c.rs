@@ -54,7 +54,7 @@ pub(crate) unsafe fn from_c(info: *const fi_info, abi: Abi) -> Result<Info> {
 /// As there.
 pub(crate) unsafe fn as_it_is(info: *const fi_info, abi: Abi) -> Result<Info> {
     // SAFETY: the caller's promise.
-    let Some(c) = (unsafe { read(info, abi.info()) }) else { return Err(crate::border::null("fi_info")) };
+    let Some(c) = (unsafe { read(info, abi.info()) }) else { return Err(crate::ffi_guard::null("fi_info")) };
     let mut rust = Info {
         caps: Caps::from_bits_retain(c.caps),
         mode: Mode::from_bits_retain(c.mode),

@@ -20,11 +20,11 @@ const ROOM: usize = 128;
 pub(crate) fn to_c(infos: &[Info]) -> Result<*mut fi_info> {
     let mut list = std::ptr::null_mut();
     for info in infos.iter().rev() {
-        let made = zeroed::<fi_info>().and_then(|place| {
+        let made = zeroed::<fi_info>().and_then(|out| {
             // SAFETY: `zeroed` answers memory for an info, and zeroes are one.
-            let c = unsafe { &mut *place };
+            let c = unsafe { &mut *out };
             c.next = list;
-            list = place;
+            list = out;
             fill(c, info)
         });
         if let Err(error) = made {
@@ -36,11 +36,11 @@ pub(crate) fn to_c(infos: &[Info]) -> Result<*mut fi_info> {
     Ok(list)
 }
 
-/// Moves `value` into malloc's memory, and sets `place` to it.
-fn put<T>(place: &mut *mut T, value: T) -> Result<()> {
-    *place = zeroed()?;
+/// Moves `value` into malloc's memory, and sets `out` to it.
+fn put<T>(out: &mut *mut T, value: T) -> Result<()> {
+    *out = zeroed()?;
     // SAFETY: just allocated for a `T`.
-    unsafe { place.write(value) };
+    unsafe { out.write(value) };
     Ok(())
 }
 
@@ -162,13 +162,13 @@ fn nic(c: &mut fid_nic, nic: &Nic) -> Result<()> {
     c.device_attr = device;
     let attr = &nic.device_attr;
     // SAFETY: just allocated, and zeroes are a valid value.
-    let place = unsafe { &mut *device };
-    place.name = string(&attr.name)?;
-    place.device_id = string(&attr.device_id)?;
-    place.device_version = string(&attr.device_version)?;
-    place.vendor_id = string(&attr.vendor_id)?;
-    place.driver = string(&attr.driver)?;
-    place.firmware = string(&attr.firmware)?;
+    let out = unsafe { &mut *device };
+    out.name = string(&attr.name)?;
+    out.device_id = string(&attr.device_id)?;
+    out.device_version = string(&attr.device_version)?;
+    out.vendor_id = string(&attr.vendor_id)?;
+    out.driver = string(&attr.driver)?;
+    out.firmware = string(&attr.firmware)?;
     let none = fi_pci_attr { domain_id: 0, bus_id: 0, device_id: 0, function_id: 0 };
     let bus = match nic.bus_attr {
         BusAttr::Pci(pci) => fi_pci_attr {

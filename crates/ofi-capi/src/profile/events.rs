@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ofi_api::{Endpoint, Errno, Error, Result, UnexpectedEvent};
 
 use crate::abi::{fi_profile_callback, fi_profile_desc, fid_profile};
-use crate::border::invalid;
+use crate::ffi_guard::invalid;
 use crate::names;
 
 /// The events by number (`FI_EVENT_*`): C's names, and descriptions.
@@ -91,8 +91,8 @@ impl Callbacks {
         context: *mut c_void,
     ) -> Result<()> {
         let mut state = self.state();
-        let Some(place) = state.registered.get_mut(event as usize) else { return Err(unlisted(event)) };
-        *place = callback.map(|callback| (callback, context.expose_provenance()));
+        let Some(slot) = state.registered.get_mut(event as usize) else { return Err(unlisted(event)) };
+        *slot = callback.map(|callback| (callback, context.expose_provenance()));
         state.profile = profile.expose_provenance();
         Ok(())
     }
@@ -110,8 +110,8 @@ impl Callbacks {
         let profile = std::ptr::with_exposed_provenance_mut(state.profile);
         let context = std::ptr::with_exposed_provenance_mut(context);
         CALLING.set(true);
-        // SAFETY: the program's function, with the arguments of fi_profile(3); what it answers says nothing to us. The
-        // handle is open, as closing it begins with `end`.
+        // SAFETY: the program's function, with the arguments of fi_profile(3). The handle is open, as closing it begins
+        // with `end`.
         let _ = unsafe { callback(profile, &raw mut event, std::ptr::null_mut(), 0, context) };
         CALLING.set(false);
     }

@@ -17,7 +17,7 @@ use self::variables::Variable;
 use crate::abi::{
     class, fi_ops, fi_profile_callback, fi_profile_desc, fi_profile_ops, fid, fid_domain, fid_ep, fid_profile,
 };
-use crate::border::{self, invalid};
+use crate::ffi_guard::{self, invalid};
 use crate::object::{self, Fid, Graveyard};
 use crate::{memory, nosys};
 
@@ -38,25 +38,25 @@ type SubjectSlot = Arc<Mutex<Option<Subject>>>;
 /// Afterwards no profile uses the object that was lent to it.
 #[derive(Default)]
 pub(crate) struct Profiles {
-    place: SubjectSlot,
+    out: SubjectSlot,
     told: Arc<Told>,
 }
 
 impl Profiles {
     fn of(&self, subject: Subject) -> SubjectSlot {
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(subject);
-        Arc::clone(&self.place)
+        *self.out.lock().unwrap_or_else(PoisonError::into_inner) = Some(subject);
+        Arc::clone(&self.out)
     }
 
     /// The state for another handle of the same endpoint.
     pub(crate) fn of_alias(&self) -> Self {
-        Self { place: Arc::default(), told: Arc::clone(&self.told) }
+        Self { out: Arc::default(), told: Arc::clone(&self.told) }
     }
 }
 
 impl Drop for Profiles {
     fn drop(&mut self) {
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.out.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -64,7 +64,7 @@ impl Drop for Profiles {
 pub(crate) struct ProfileBody {
     /// A profile does not keep its object open: C's providers close endpoints before their profiles, and programs leave
     /// profiles open.
-    place: SubjectSlot,
+    out: SubjectSlot,
     told: Arc<Told>,
     callbacks: Arc<Callbacks>,
     /// The values that are read between `fi_profile_start_reads` and `fi_profile_end_reads`.
@@ -84,7 +84,7 @@ impl ProfileBody {
     /// # Errors
     /// `FI_EINVAL` after the object was closed.
     fn subject<R>(&self, look: impl FnOnce(&Subject) -> R) -> Result<R> {
-        let subject = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let subject = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let subject = subject.as_ref();
         subject
             .map(look)
@@ -191,17 +191,17 @@ pub(crate) unsafe extern "C" fn open_ops(
     handle: *mut fid,
     name: *const c_char,
     flags: u64,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         // SAFETY: as above; it is an object.
         let receives = !matches!(unsafe { (*handle).fclass }, class::TX_CTX | class::SEP);
         let subject = || Subject::Endpoint(Arc::clone(&ep.endpoint), receives);
         // SAFETY: as above.
-        unsafe { open(&ep.profiles, subject, (name, flags), place, context) }
+        unsafe { open(&ep.profiles, subject, (name, flags), out, context) }
     })
 }
 
@@ -210,15 +210,15 @@ pub(crate) unsafe extern "C" fn open_domain_ops(
     handle: *mut fid,
     name: *const c_char,
     flags: u64,
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise, here and below.
         let domain = unsafe { object::of_fid::<fid_domain>(handle)? };
         let subject = || Subject::Domain(Arc::clone(&domain.domain));
         // SAFETY: as above.
-        unsafe { open(&domain.profiles, subject, (name, flags), place, context) }
+        unsafe { open(&domain.profiles, subject, (name, flags), out, context) }
     })
 }
 
@@ -228,25 +228,25 @@ pub(crate) unsafe extern "C" fn open_domain_ops(
 /// `FI_ENOSYS` for other operations; `FI_EINVAL` for null, `FI_EBADFLAGS`; `FI_EBUSY` in a callback.
 ///
 /// # Safety
-/// The C caller's promise: a text, and a place to write to.
+/// The C caller's promise: a text, and a valid pointer.
 unsafe fn open(
     profiles: &Profiles,
     subject: impl FnOnce() -> Subject,
     (name, flags): (*const c_char, u64),
-    place: *mut *mut c_void,
+    out: *mut *mut c_void,
     context: *mut c_void,
 ) -> Result<()> {
     // SAFETY: the caller's promise.
-    let name = unsafe { memory::text(name) }.ok_or_else(|| border::null("the name of the operations"))?;
+    let name = unsafe { memory::text(name) }.ok_or_else(|| ffi_guard::null("the name of the operations"))?;
     if name != NAME {
         return Err(Error::with(Errno::ENOSYS, format!("fi_open_ops knows {NAME:?}, not {name:?}")));
     }
-    if place.is_null() {
-        return Err(border::null("the place of the operations"));
+    if out.is_null() {
+        return Err(ffi_guard::null("the pointer for the operations"));
     }
-    border::no_flags("fi_profile_open", flags)?;
+    ffi_guard::no_flags("fi_profile_open", flags)?;
     let body = ProfileBody {
-        place: profiles.of(subject()),
+        out: profiles.of(subject()),
         told: Arc::clone(&profiles.told),
         callbacks: Arc::default(),
         snapshot: Mutex::default(),
@@ -256,12 +256,12 @@ unsafe fn open(
     // SAFETY: just opened.
     let field = unsafe { &raw mut (*profile).ops };
     // SAFETY: not null, and the caller's.
-    unsafe { place.write(field.cast()) };
+    unsafe { out.write(field.cast()) };
     Ok(())
 }
 
 unsafe extern "C" fn close(handle: *mut fid) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         events::not_in_callback("fi_profile_close")?;
         // SAFETY: the C caller's promise, here and below.
         unsafe { object::of_fid::<fid_profile>(handle)? }.end();
@@ -293,7 +293,7 @@ unsafe extern "C" fn end_reads(profile: *mut fid_profile, _flags: u64) {
 /// The C caller's promise.
 unsafe fn freeze(profile: *mut fid_profile, frozen: bool) {
     // The calls return nothing: an invalid profile is only logged.
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the same promise.
         unsafe { object::body(profile)? }.freeze(frozen)
     });
@@ -305,7 +305,7 @@ unsafe extern "C" fn query_vars(
     list: *mut fi_profile_desc,
     count: *mut usize,
 ) -> isize {
-    border::size(|| {
+    ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let body = unsafe { object::body(profile)? };
         events::not_in_callback("fi_profile_query_vars")?;
@@ -321,7 +321,7 @@ unsafe extern "C" fn query_events(
     list: *mut fi_profile_desc,
     count: *mut usize,
 ) -> isize {
-    border::size(|| {
+    ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let body = unsafe { object::body(profile)? };
         events::not_in_callback("fi_profile_query_events")?;
@@ -337,7 +337,7 @@ unsafe extern "C" fn query_events(
 /// says.
 unsafe fn put(all: &[fi_profile_desc], list: *mut fi_profile_desc, count: *mut usize) -> Result<usize> {
     if count.is_null() {
-        return Err(border::null("the number of descriptions"));
+        return Err(ffi_guard::null("the number of descriptions"));
     }
     // SAFETY: not null, and the caller's.
     let room = unsafe { count.replace(all.len()) };
@@ -354,17 +354,17 @@ unsafe fn put(all: &[fi_profile_desc], list: *mut fi_profile_desc, count: *mut u
 unsafe extern "C" fn read_var(
     profile: *mut fid_profile,
     id: u32,
-    place: *mut c_void,
+    out: *mut c_void,
     size: *mut usize,
 ) -> isize {
-    border::size(|| {
+    ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
         let value = unsafe { object::body(profile)? }.read(id)?;
-        if place.is_null() {
-            return Err(border::null("the place of the value"));
+        if out.is_null() {
+            return Err(ffi_guard::null("the pointer for the value"));
         }
         // SAFETY: as above.
-        unsafe { memory::put_sized(&value.to_ne_bytes(), place, size)? };
+        unsafe { memory::put_sized(&value.to_ne_bytes(), out, size)? };
         Ok(size_of::<u64>())
     })
 }
@@ -376,7 +376,7 @@ unsafe extern "C" fn reg_callback(
     callback: fi_profile_callback,
     context: *mut c_void,
 ) -> c_int {
-    border::done(|| {
+    ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let body = unsafe { object::body(profile)? };
         events::not_in_callback("fi_profile_register_callback")?;

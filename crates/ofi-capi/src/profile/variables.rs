@@ -12,9 +12,9 @@ use crate::names;
 /// passive endpoint; message queues and memory, which are not counted.
 const COMMON: [CommonVariable; 4] = [
     CommonVariable(0, "pvar_unexp_msg_cnt", "rx_unexpected_now", "messages that wait for their receive"),
-    CommonVariable(3, "pvar_connection_cnt", "cm_connections", "connections made"),
-    CommonVariable(4, "pvar_conn_request", "cm_requests", "connections asked for"),
-    CommonVariable(5, "pvar_conn_accept", "cm_accepts", "requests for connections accepted"),
+    CommonVariable(3, "pvar_connection_cnt", "cm_connections", "connections established"),
+    CommonVariable(4, "pvar_conn_request", "cm_requests", "connections requested"),
+    CommonVariable(5, "pvar_conn_accept", "cm_accepts", "connection requests accepted"),
 ];
 
 /// Number, name, statistic, description.

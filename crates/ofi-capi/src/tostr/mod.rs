@@ -13,7 +13,7 @@ use ofi_api::{
 use ofi_core::log::{Level, SUBSYSTEMS};
 
 use crate::abi::{Abi, fi_domain_attr, fi_ep_attr, fi_fabric_attr, fi_info, fi_rx_attr, fi_tx_attr, fid};
-use crate::border;
+use crate::ffi_guard;
 use crate::info::{self, read};
 use crate::memory;
 
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn ofi_capi_tostr_r(
     data: *const c_void,
     kind: c_int,
 ) -> *const c_char {
-    border::value(std::ptr::null(), || {
+    ffi_guard::value(std::ptr::null(), || {
         if buf.is_null() || len == 0 || data.is_null() {
             return std::ptr::null();
         }
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn ofi_capi_tostr(data: *const c_void, kind: c_int) -> *co
     thread_local! {
         static LAST: RefCell<CString> = RefCell::default();
     }
-    border::value(c"".as_ptr(), || {
+    ffi_guard::value(c"".as_ptr(), || {
         if data.is_null() {
             return c"".as_ptr();
         }

@@ -115,7 +115,7 @@ impl Keys {
                 Errno::EBUSY,
                 "fi_av_remove of an authorization key",
                 "a key without endpoints and addresses",
-                "some that are of it",
+                "some that use it",
                 "close the endpoints and remove the addresses first",
             ));
         }

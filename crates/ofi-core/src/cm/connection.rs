@@ -342,9 +342,9 @@ impl Connection {
                 self.refused,
                 "connection management packets that were malformed, from a stranger, or out of turn",
             ),
-            stat("cm_requests", self.requests, "connections asked for"),
-            stat("cm_accepts", self.accepts, "requests for connections accepted"),
-            stat("cm_connections", self.connections, "connections made"),
+            stat("cm_requests", self.requests, "connections requested"),
+            stat("cm_accepts", self.accepts, "connection requests accepted"),
+            stat("cm_connections", self.connections, "connections established"),
         ]
     }
 

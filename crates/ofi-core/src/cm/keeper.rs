@@ -29,7 +29,7 @@ struct Entry {
 
 struct Keeper {
     entries: Mutex<Vec<Entry>>,
-    bell: WakeFd,
+    wake: WakeFd,
     set: WaitSet,
     process: u32,
 }
@@ -51,9 +51,9 @@ impl Keeper {
         if let Some(keeper) = keeper.as_ref().filter(|keeper| keeper.process == std::process::id()) {
             return Ok(Arc::clone(keeper));
         }
-        let (bell, set, process) = (WakeFd::new()?, WaitSet::new()?, std::process::id());
-        set.add(bell.fd())?;
-        let fresh = Arc::new(Self { entries: Mutex::default(), bell, set, process });
+        let (wake, set, process) = (WakeFd::new()?, WaitSet::new()?, std::process::id());
+        set.add(wake.fd())?;
+        let fresh = Arc::new(Self { entries: Mutex::default(), wake, set, process });
         let thread = Arc::clone(&fresh);
         let builder = std::thread::Builder::new().name("ofi-connect".into()).stack_size(256 << 10);
         builder.spawn(move || thread.run()).map_err(|_| sys::os_error("starting the connection thread"))?;
@@ -74,14 +74,14 @@ impl Keeper {
             entries.push(Entry { driven: Arc::downgrade(driven), fd });
         }
         drop(entries);
-        self.bell.strike();
+        self.wake.signal();
         Ok(())
     }
 
     fn run(&self) {
         let mut busy = 0;
         loop {
-            self.bell.arm();
+            self.wake.arm();
             let all: Vec<Arc<dyn Driven>> =
                 self.entries().iter().filter_map(|entry| entry.driven.upgrade()).collect();
             let mut until = Instant::now() + CHECK_INTERVAL;
@@ -90,7 +90,7 @@ impl Keeper {
                 driven.drive_if_pending();
                 // It need not be woken when others make progress: any poll advances the connection, and the thread
                 // checks again soon.
-                ready |= driven.arm(&self.bell) == Arm::Ready;
+                ready |= driven.arm(&self.wake) == Arm::Ready;
                 until = driven.deadline().map_or(until, |deadline| deadline.min(until));
             }
             drop(all);

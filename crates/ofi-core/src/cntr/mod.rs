@@ -55,7 +55,7 @@ pub struct Cntr {
 struct Polled {
     /// The sources to drive when the counter is read.
     sources: Vec<Arc<dyn Source>>,
-    patience: SpinPolicy,
+    spin: SpinPolicy,
 }
 
 impl Cntr {
@@ -140,7 +140,7 @@ impl Cntr {
     #[inline]
     fn changed(&self) {
         if let Some(waiting) = &self.waiting {
-            waiting.bell.ring();
+            waiting.wake.notify();
         }
         if !self.line.is_empty() && self.has_due() {
             self.works.release(self);
@@ -168,7 +168,7 @@ impl Cntr {
     #[inline]
     fn changed_by_call(&self) {
         if let Some(waiting) = &self.waiting {
-            waiting.bell.ring();
+            waiting.wake.notify();
         }
         self.start_due();
     }
@@ -199,7 +199,7 @@ impl Cntr {
             }
             sources.push(Arc::clone(source));
             if let Some(waiting) = &self.waiting {
-                waiting.bell.strike();
+                waiting.wake.signal();
             }
         }
         Ok(())
@@ -241,9 +241,10 @@ impl Cntr {
     /// Arms everything that may change the counter. `Ok` if the numbers were still `values` afterwards: then the caller
     /// may block until the descriptors are readable.
     fn arm(&self, waiting: &WaitObject, values: (u64, u64)) -> bool {
-        waiting.bell.arm();
-        let bell = Some(&waiting.bell);
-        let armed = self.polled.lock().sources.iter().all(|source| source.arm_lanes(bell) == Arm::Armed);
+        waiting.wake.arm();
+        let wake = Some(&waiting.wake);
+        let armed =
+            self.polled.lock().sources.iter().all(|source| source.prepare_to_block(wake) == Arm::Armed);
         armed && self.values() == values && !self.works.is_due()
     }
 
@@ -286,10 +287,10 @@ impl Counter for Cntr {
                 source.attend();
             }
             let found = self.value.load(Ordering::SeqCst) != self.seen.load(Ordering::Relaxed);
-            let turn = polled.patience.polled(found);
+            let hint = polled.spin.polled(found);
             drop(polled);
             self.works.run_if_due();
-            turn.take();
+            hint.apply();
         }
         let value = self.value.load(Ordering::SeqCst);
         self.seen.store(value, Ordering::Relaxed);
@@ -355,7 +356,7 @@ impl Counter for Cntr {
                 return Err(Error::new(Errno::ETIMEDOUT));
             }
             match &self.waiting {
-                Some(waiting) => waiting.bell.asleep(|| {
+                Some(waiting) => waiting.wake.asleep(|| {
                     if self.arm(waiting, values) {
                         sys::wait_readable(&[waiting.set.fd()], deadline);
                     }

@@ -1,4 +1,4 @@
-//! The lanes of an endpoint over two transports.
+//! An endpoint over two transports.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,17 +21,17 @@ use crate::transport::{
 
 /// The near transport of an enabled endpoint.
 struct Nearby<P: CompositeSpec> {
-    /// Closed first, so that no peer finds lanes that are gone. An endpoint with a connection is not announced to
+    /// Closed first, so that no peer finds an endpoint that is gone. An endpoint with a connection is not announced to
     /// peers.
     meeting: Option<P::Meeting>,
-    lanes: <P::Near as Transport>::Endpoint,
+    endpoint: <P::Near as Transport>::Endpoint,
     /// Readable when either transport's descriptor is. The near descriptor is always in the set; the far one is added
     /// once a thread may sleep, because being watched may cost the transport more.
     wait: Option<WaitSet>,
     far_watched: AtomicBool,
 }
 
-/// The lanes of one endpoint over a near and a far transport.
+/// One endpoint over a near and a far transport.
 pub struct CompositeEndpoint<P: CompositeSpec> {
     /// Not enabled yet.
     prepared: Option<<P::Near as Transport>::Endpoint>,
@@ -76,12 +76,12 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
     /// Enables the near transport for the endpoint at `address`.
     fn enable_near(
         &self,
-        mut lanes: <P::Near as Transport>::Endpoint,
+        mut endpoint: <P::Near as Transport>::Endpoint,
         address: &Address,
     ) -> Result<Nearby<P>> {
         let near = P::own_near(&self.far, address).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
-        lanes.enable(Some(&near))?;
-        let wait = match lanes.wait_fd() {
+        endpoint.enable(Some(&near))?;
+        let wait = match endpoint.wait_fd() {
             Some(near) => {
                 let set = WaitSet::new()?;
                 set.add(near)?;
@@ -90,7 +90,7 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
             None => None,
         };
         let meeting = if self.connected { None } else { Some(P::meet(&near)?) };
-        Ok(Nearby { meeting, lanes, wait, far_watched: AtomicBool::new(false) })
+        Ok(Nearby { meeting, endpoint, wait, far_watched: AtomicBool::new(false) })
     }
 
     /// Decides the route of sends to `peer`.
@@ -116,14 +116,14 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
         }
         let address = self.routes.address(peer).ok_or_else(|| Error::new(Errno::EINVAL))?.clone();
         let mut heard = false;
-        if let Some(Nearby { meeting: Some(meeting), lanes, .. }) = &mut self.near
+        if let Some(Nearby { meeting: Some(meeting), endpoint, .. }) = &mut self.near
             && !self.routes.refused(peer)
             && let Some(name) = P::near_address(meeting, &address)
         {
             if self.routes.local(NEAR, peer).is_none() {
                 self.routes.asked = Some(address.clone());
                 let mut host = NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard);
-                let met = lanes.peer(&mut host, &name);
+                let met = endpoint.peer(&mut host, &name);
                 self.routes.asked = None;
                 met?;
             }
@@ -149,7 +149,7 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
     fn decide_open<H: Upcalls<Composite<P>>>(&mut self, host: &mut H) {
         for peer in std::mem::take(&mut self.open) {
             if let Err(error) = self.route(host, peer) {
-                tracing::warn!(target: "ofi::core::ep_ctrl", peer, %error, "no lane to a peer");
+                tracing::warn!(target: "ofi::core::ep_ctrl", peer, %error, "a peer is unreachable over one transport");
             }
         }
     }
@@ -158,14 +158,14 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
     fn poll_near<H: Upcalls<Composite<P>>>(&mut self, host: &mut H) {
         let mut heard = false;
         if let Some(near) = &mut self.near {
-            near.lanes.poll(&mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard));
+            near.endpoint.poll(&mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard));
         }
     }
 
     fn settle_near<H: Upcalls<Composite<P>>>(&mut self, host: &mut H) {
         if let Some(near) = &mut self.near {
             let mut heard = false;
-            near.lanes.settle_receives(&mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard));
+            near.endpoint.settle_receives(&mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard));
         }
     }
 
@@ -173,7 +173,7 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
         let mut heard = false;
         self.far.poll(&mut FarUpcalls::<P, H>::new(&mut self.routes, host, &mut heard));
         self.pace.looked(heard);
-        // A peer that is lost there may be filling receives over the other lane.
+        // A peer that is lost there may be filling receives over the other transport.
         self.settle_near(host);
     }
 
@@ -184,18 +184,18 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
     }
 }
 
-/// Calls `$call` on the lanes that a route leads to, with `$host` as they see it and `$peer` as they number it.
+/// Calls `$call` on the transport of a route, with `$host` as it sees it and `$peer` as it numbers it.
 macro_rules! over {
-    ($self:ident, $route:ident, $host:ident, |$lanes:ident, $side_host:ident| $call:expr) => {{
+    ($self:ident, $route:ident, $host:ident, |$endpoint:ident, $side_host:ident| $call:expr) => {{
         let mut heard = false;
         if $route.side() == NEAR {
             let Some(near) = &mut $self.near else { return Err(Error::new(Errno::EADDRNOTAVAIL)) };
-            let $lanes = &mut near.lanes;
+            let $endpoint = &mut near.endpoint;
             let $side_host = &mut NearUpcalls::<P, _>::new(&mut $self.routes, $host, &mut heard);
             $call
         } else {
             $self.pace.wake();
-            let $lanes = &mut $self.far;
+            let $endpoint = &mut $self.far;
             let $side_host = &mut FarUpcalls::<P, _>::new(&mut $self.routes, $host, &mut heard);
             $call
         }
@@ -210,18 +210,18 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
             tracing::info!(
                 target: "ofi::core::ep_ctrl",
                 %address,
-                "peers nearby are reached as all others: shared memory is off (by a setting, FI_OPT_SHARED_MEMORY_PERMITTED \
+                "local peers are reached over the network: shared memory is off (by a setting, FI_OPT_SHARED_MEMORY_PERMITTED \
                  or the kind of the endpoint)"
             );
         }
-        if let Some(lanes) = self.prepared.take() {
-            match self.enable_near(lanes, &address) {
+        if let Some(endpoint) = self.prepared.take() {
+            match self.enable_near(endpoint, &address) {
                 Ok(near) => {
-                    tracing::debug!(target: "ofi::core::ep_ctrl", %address, "peers nearby may use shared memory");
+                    tracing::debug!(target: "ofi::core::ep_ctrl", %address, "local peers may use shared memory");
                     self.near = Some(near);
                 }
                 Err(error) => {
-                    tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "peers nearby are reached as all others");
+                    tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "shared memory is unavailable: local peers are reached over the network");
                 }
             }
         }
@@ -232,8 +232,8 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         if !permitted && P::Near::needs_shared_memory() {
             self.prepared = None;
         }
-        if let Some(lanes) = &mut self.prepared {
-            lanes.permit_shared_memory(permitted);
+        if let Some(endpoint) = &mut self.prepared {
+            endpoint.permit_shared_memory(permitted);
         }
         self.far.permit_shared_memory(permitted);
     }
@@ -248,12 +248,12 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         }
         // A near peer does not concern the far transport, except that it validates the address.
         let mut heard = false;
-        if let Some(Nearby { meeting: Some(meeting), lanes, .. }) = &mut self.near
+        if let Some(Nearby { meeting: Some(meeting), endpoint, .. }) = &mut self.near
             && let Some(name) = P::near_address(meeting, address)
         {
             self.routes.asked = Some(address.clone());
             let mut host = NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard);
-            let local = lanes.peer(&mut host, &name);
+            let local = endpoint.peer(&mut host, &name);
             self.routes.asked = None;
             let peer = self.routes.peer(NEAR, local?);
             // An endpoint with several addresses is near under the first one that was met.
@@ -269,7 +269,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     fn named<H: Upcalls<Composite<P>>>(&mut self, host: &mut H, peer: PeerId) {
         let mut heard = false;
         if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
-            near.lanes.named(&mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard), local);
+            near.endpoint.named(&mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard), local);
         }
         if let Some(local) = self.routes.local(FAR, peer) {
             self.far.named(&mut FarUpcalls::<P, H>::new(&mut self.routes, host, &mut heard), local);
@@ -292,7 +292,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         if route.side() == NEAR {
             let Some(near) = &mut self.near else { return false };
             // SAFETY: the caller's promise.
-            return unsafe { near.lanes.send_now::<TAGGED>(route.local(), tag, from, len, injected) };
+            return unsafe { near.endpoint.send_now::<TAGGED>(route.local(), tag, from, len, injected) };
         }
         self.pace.wake();
         // SAFETY: the caller's promise.
@@ -302,7 +302,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     fn send<H: Upcalls<Composite<P>>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
         let route = self.route(host, out.peer)?;
         let out = OutMessage { peer: route.local(), ..*out };
-        over!(self, route, host, |lanes, host| lanes.send(host, &out))
+        over!(self, route, host, |endpoint, host| endpoint.send(host, &out))
     }
 
     #[inline(always)]
@@ -334,13 +334,13 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     fn rma<H: Upcalls<Composite<P>>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         let route = self.route(host, out.peer)?;
         let out = OutRma { peer: route.local(), ..*out };
-        over!(self, route, host, |lanes, host| lanes.rma(host, &out))
+        over!(self, route, host, |endpoint, host| endpoint.rma(host, &out))
     }
 
     fn atomic<H: Upcalls<Composite<P>>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
         let route = self.route(host, out.peer)?;
         let out = OutAtomic { peer: route.local(), ..*out };
-        over!(self, route, host, |lanes, host| lanes.atomic(host, &out))
+        over!(self, route, host, |endpoint, host| endpoint.atomic(host, &out))
     }
 
     fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
@@ -354,7 +354,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         let out = OutNote { peer: route.local(), ..*out };
         if route.side() == NEAR {
             return match &mut self.near {
-                Some(near) => near.lanes.note(&out),
+                Some(near) => near.endpoint.note(&out),
                 None => Err(Error::new(Errno::EADDRNOTAVAIL)),
             };
         }
@@ -368,7 +368,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
             return;
         }
         match (route.side() == NEAR, &mut self.near) {
-            (true, Some(near)) => near.lanes.await_note(route.local()),
+            (true, Some(near)) => near.endpoint.await_note(route.local()),
             (true, None) => {}
             (false, _) => self.far.await_note(route.local()),
         }
@@ -386,7 +386,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
             Either::Near(token) => {
                 if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
                     let mut host = NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard);
-                    near.lanes.pull(&mut host, local, token, into);
+                    near.endpoint.pull(&mut host, local, token, into);
                 }
             }
             Either::Far(token) => {
@@ -402,7 +402,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     fn abandon(&mut self, peer: PeerId, id: SlotId, op: &mut OpOf<P>) -> bool {
         match op {
             Either::Near(op) => match (&mut self.near, self.routes.local(NEAR, peer)) {
-                (Some(near), Some(local)) => near.lanes.abandon(local, id, op),
+                (Some(near), Some(local)) => near.endpoint.abandon(local, id, op),
                 _ => false,
             },
             Either::Far(op) => {
@@ -414,7 +414,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     fn give_up(&mut self, peer: PeerId, id: SlotId, op: &mut OpOf<P>) -> GivenUp {
         let given_up = match op {
             Either::Near(op) => match (&mut self.near, self.routes.local(NEAR, peer)) {
-                (Some(near), Some(local)) => Some(near.lanes.give_up(local, id, op)),
+                (Some(near), Some(local)) => Some(near.endpoint.give_up(local, id, op)),
                 _ => None,
             },
             Either::Far(op) => self.routes.local(FAR, peer).map(|local| self.far.give_up(local, id, op)),
@@ -438,7 +438,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         match op {
             Either::Near(op) => {
                 if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
-                    near.lanes.removed(local, id, op);
+                    near.endpoint.removed(local, id, op);
                 }
             }
             Either::Far(op) => {
@@ -459,7 +459,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         match token {
             Either::Near(token) => {
                 if let (Some(near), Some(local)) = (&mut self.near, self.routes.local(NEAR, peer)) {
-                    near.lanes.discard(local, token);
+                    near.endpoint.discard(local, token);
                 }
             }
             Either::Far(token) => {
@@ -518,7 +518,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         if !self.open.is_empty() {
             return Arm::Ready;
         }
-        if self.near.as_mut().is_some_and(|near| near.lanes.arm() == Arm::Ready) {
+        if self.near.as_mut().is_some_and(|near| near.endpoint.arm() == Arm::Ready) {
             return Arm::Ready;
         }
         self.far.arm()
@@ -540,7 +540,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
             if link.is_open()
                 && let Some(name) = P::near_passive(to)
             {
-                match wrap(to, packet).and_then(|packet| near.lanes.packet(&name, &packet, watch)) {
+                match wrap(to, packet).and_then(|packet| near.endpoint.packet(&name, &packet, watch)) {
                     Ok(()) => {
                         link.ask(Names { far: to.clone(), near: name });
                         return Ok(());
@@ -551,9 +551,9 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
                 }
             } else if let Some(name) = link.near(to) {
                 if link.has_asked(&name) {
-                    return near.lanes.packet(&name, &wrap(to, packet)?, watch);
+                    return near.endpoint.packet(&name, &wrap(to, packet)?, watch);
                 }
-                return near.lanes.packet(&name, packet, watch);
+                return near.endpoint.packet(&name, packet, watch);
             }
         }
         if link.is_open() {
@@ -586,7 +586,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
             && let Some(name) = self.routes.link.near(address)
         {
             let host = &mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard);
-            return near.lanes.join(host, &name, first);
+            return near.endpoint.join(host, &name, first);
         }
         self.far.join(&mut FarUpcalls::<P, H>::new(&mut self.routes, host, &mut heard), address, first)
     }
@@ -595,7 +595,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         let mut heard = false;
         match &mut self.near {
             Some(near) if self.routes.link.is_near() => {
-                near.lanes.part(&mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard), drain);
+                near.endpoint.part(&mut NearUpcalls::<P, H>::new(&mut self.routes, host, &mut heard), drain);
             }
             _ => self.far.part(&mut FarUpcalls::<P, H>::new(&mut self.routes, host, &mut heard), drain),
         }
@@ -612,7 +612,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
 
     fn give_back(&mut self) {
         if let Some(near) = &mut self.near {
-            near.lanes.give_back();
+            near.endpoint.give_back();
         }
         self.far.give_back();
     }
@@ -633,7 +633,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         let route = self.routes.get(peer);
         match (&self.near, route.is_open()) {
             (_, true) => {}
-            (Some(near), _) if route.side() == NEAR => near.lanes.peer_statistics(route.local(), into),
+            (Some(near), _) if route.side() == NEAR => near.endpoint.peer_statistics(route.local(), into),
             _ => self.far.peer_statistics(route.local(), into),
         }
     }
@@ -641,9 +641,9 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     fn statistics(&self, into: &mut Vec<Statistic>) {
         if let Some(near) = &self.near {
             let mut add = |name, value: usize, help| into.push(Statistic { name, value: value as u64, help });
-            add("lanes_near", self.routes.sent_over(NEAR), "peers that are sent to over the near transport");
-            add("lanes_far", self.routes.sent_over(FAR), "peers that are sent to over the far transport");
-            near.lanes.statistics(into);
+            add("lanes_near", self.routes.sent_over(NEAR), "peers that sends reach over the near transport");
+            add("lanes_far", self.routes.sent_over(FAR), "peers that sends reach over the far transport");
+            near.endpoint.statistics(into);
         }
         self.far.statistics(into);
     }

@@ -1,13 +1,13 @@
-//! Two transports in one endpoint, with lanes of both. Each peer is reached over one of them.
+//! Two transports in one endpoint. Each peer is reached over one of them.
 //!
 //! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports
 //! can be combined without knowing each other: [`Composite`] is a transport made of two, and forwards an endpoint's
 //! calls to one of them by the peer's number. A [`CompositeSpec`] defines which addresses belong together, and chooses
-//! the transport for a peer: before the first message, and not again until that lane is lost. So messages to a peer
-//! arrive once and in order, as on a single lane.
+//! the transport for a peer: before the first message, and not again until the peer is lost there. So messages to a
+//! peer arrive once and in order, as over a single transport.
 //!
 //! Each end decides for its own sends. Usually both decide alike. If they do not (one did not exist yet when the other
-//! checked), the two directions use different lanes, and an endpoint receives from its peer on both. A connection
+//! checked), the two directions use different transports, and an endpoint receives from its peer on both. A connection
 //! (`link.rs`, `port.rs`) uses the transport of its request in both directions.
 
 mod either;
@@ -53,8 +53,8 @@ pub trait CompositeSpec: Sized + Send + Sync + 'static {
     /// The info for the near transport. `None` leaves it out of a domain or an endpoint.
     fn near_info(info: &Info) -> Option<Info>;
 
-    /// The near address of this endpoint, whose lanes over the far transport are enabled and have the address `far`.
-    fn own_near(lanes: &<Self::Far as Transport>::Endpoint, far: &Address) -> Option<Address>;
+    /// The near address of this endpoint, which is enabled over the far transport and has there the address `far`.
+    fn own_near(endpoint: &<Self::Far as Transport>::Endpoint, far: &Address) -> Option<Address>;
 
     /// The far addresses of the endpoint with this near address, the usual one first.
     fn far_addresses(near: &Address) -> Vec<Address>;
@@ -66,7 +66,7 @@ pub trait CompositeSpec: Sized + Send + Sync + 'static {
     fn meet(near: &Address) -> Result<Self::Meeting>;
 
     /// The near address of the peer at `far`, if sends to it use the near transport. Called before the first message,
-    /// and again after that lane was lost. It must not block, so it uses information on this host only.
+    /// and again after the peer was lost there. It must not block, so it uses information on this host only.
     fn near_address(meeting: &mut Self::Meeting, far: &Address) -> Option<Address>;
 
     /// The near address of a passive endpoint, whose port over the far transport was opened under the name `wanted` and

@@ -22,8 +22,8 @@ struct NearPort<P: CompositeSpec> {
     set: WaitSet,
 }
 
-/// Requesters by their far addresses. A requester over the near transport has its near address, and the far address of
-/// this end that it called.
+/// Requesters by their far addresses. A requester over the near transport is stored with its near address, and with
+/// this end's far address that it called.
 #[derive(Default)]
 struct KnownRequesters {
     ways: HashMap<Address, Option<Names>>,
@@ -62,7 +62,7 @@ impl<P: CompositeSpec> BothPort<P> {
             let opened = Self::open_near(&near, name, far.as_ref());
             if let Err(error) = &opened {
                 let address = far.address();
-                tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "peers nearby connect as all others");
+                tracing::warn!(target: "ofi::core::ep_ctrl", %address, %error, "shared memory is unavailable: local peers connect over the network");
             }
             opened.ok()
         });
@@ -87,12 +87,12 @@ impl<P: CompositeSpec> BothPort<P> {
     fn receive_near(&self) -> Option<(Address, Vec<u8>)> {
         let (near, bytes) = self.near.as_ref()?.port.receive()?;
         let Some((asked_for, packet)) = unwrap(&bytes) else {
-            tracing::debug!(target: "ofi::core::ep_ctrl", from = %near, "dropped a packet that does not say which address was asked");
+            tracing::debug!(target: "ofi::core::ep_ctrl", from = %near, "dropped a packet without the address that was called");
             return None;
         };
         let packet = packet.to_vec();
         let mut fars = P::far_addresses(&near);
-        // An endpoint with several addresses most likely called from the address that it called.
+        // A requester with several addresses most likely called from the address that was called.
         let own = self.far.address();
         let at = fars.iter().position(|far| P::is_beside(far, own)).unwrap_or(0);
         let far = if fars.is_empty() { near.clone() } else { fars.swap_remove(at) };
@@ -123,7 +123,7 @@ impl<P: CompositeSpec> Port for BothPort<P> {
         match way {
             Some(Some(names)) => near.port.send(&names.near, packet),
             Some(None) => self.far.send(to, packet),
-            // It called another port, or long ago.
+            // The requester called another port, or called long ago.
             None => match P::near_names(to).iter().find_map(|name| match near.port.send(name, packet) {
                 Err(error) if !error.is_again() => None,
                 sent => Some(sent),

@@ -56,7 +56,8 @@ struct Known {
     address: Address,
     /// The transports' numbers.
     locals: [PeerId; 2],
-    /// The peer was reachable over the near transport but did not respond there; reset when its far lane is lost too.
+    /// The peer was reachable over the near transport but did not respond there; reset when it is lost over the far one
+    /// too.
     refused: bool,
     /// The peer is in [`Routes::alone`].
     is_listed: bool,
@@ -202,7 +203,7 @@ impl Routes {
         Some(route)
     }
 
-    /// A lane of a peer is lost. If sends used it, their route becomes undecided.
+    /// A peer is lost over one transport. If sends used that one, their route becomes undecided.
     pub fn lost(&mut self, side: usize, peer: PeerId, refused: bool) {
         if let Some(route) = self.routes.get_mut(peer as usize)
             && !route.is_open()

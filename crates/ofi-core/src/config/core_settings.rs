@@ -69,9 +69,13 @@ pub static LOG_LOCATION: Setting<&'static str> = Setting::new(
 );
 
 /// `FI_LOG_LOCATION_MODE`: permissions of the log file.
-pub static LOG_LOCATION_MODE: Setting<i64> =
-    Setting::new(CORE, "log_location_mode", 0o600, "Permissions of the log file; a leading 0 means octal")
-        .range(0, 0o777);
+pub static LOG_LOCATION_MODE: Setting<i64> = Setting::new(
+    CORE,
+    "log_location_mode",
+    0o600,
+    "Permissions of the log file; a leading 0 means octal, so the default is 0600",
+)
+.range(0, 0o777);
 
 /// The settings of this file, for [`super::register`].
 pub static SETTINGS: &[&dyn AnySetting] = &[

@@ -26,7 +26,7 @@ pub struct Listed {
     pub current: String,
     /// Whether it comes from the environment.
     pub is_set: bool,
-    /// Whether an unusable value makes what needs it fail. Otherwise the default is used.
+    /// Whether objects that need the setting fail to open with an invalid value. Otherwise the default is used.
     pub is_strict: bool,
     /// Why the environment's value is unusable, if it is.
     pub problem: Option<Problem>,

@@ -20,7 +20,7 @@ use crate::domain_id::DomainId;
 use crate::fork::Born;
 use crate::lock::Lock;
 use crate::source::{Arm, Source};
-use crate::spin_policy::Turn;
+use crate::spin_policy::YieldHint;
 use crate::sys;
 use crate::wait::{WaitObject, Waitable, no_wait_object};
 use crate::wake_fd::WakeFd;
@@ -140,7 +140,7 @@ impl Cq {
         }
         self.change(Change::Add(Bound { source, slot }));
         if let Some(waiting) = &self.waiting {
-            waiting.bell.strike();
+            waiting.wake.signal();
         }
         Ok(())
     }
@@ -173,8 +173,8 @@ impl Cq {
     }
 
     /// The wake fd that an endpoint rings when it completes an operation outside a read of this queue.
-    pub fn bell(&self) -> Option<WakeFd> {
-        self.waiting.as_ref().map(|waiting| waiting.bell.clone())
+    pub fn wake(&self) -> Option<WakeFd> {
+        self.waiting.as_ref().map(|waiting| waiting.wake.clone())
     }
 
     #[cold]
@@ -207,23 +207,28 @@ impl Cq {
             if polled.filled > 0 {
                 return Ok(polled.filled);
             }
-            if let Some(turn) = polled.turn {
+            if let Some(hint) = polled.hint {
                 drop(guard);
-                turn.take();
+                hint.apply();
                 return Err(Error::AGAIN);
             }
         }
-        let mut turn = Turn::Idle;
-        let outcome = self.read_many(&mut guard, buffer, &mut turn);
+        let mut hint = YieldHint::Idle;
+        let outcome = self.read_many(&mut guard, buffer, &mut hint);
         drop(guard);
-        turn.take();
+        hint.apply();
         outcome
     }
 
-    /// [`Cq::read_once`] for several sources, or while an error is pending. `turn` combines the requests of all
+    /// [`Cq::read_once`] for several sources, or while an error is pending. `hint` combines the requests of all
     /// sources.
     #[inline(never)]
-    fn read_many(&self, reader: &mut CqReader, buffer: &mut CqBuffer<'_>, turn: &mut Turn) -> Result<usize> {
+    fn read_many(
+        &self,
+        reader: &mut CqReader,
+        buffer: &mut CqBuffer<'_>,
+        hint: &mut YieldHint,
+    ) -> Result<usize> {
         if self.changed.load(Ordering::Acquire) {
             self.apply_changes(reader);
         }
@@ -231,7 +236,7 @@ impl Cq {
             if reader
                 .sources
                 .get(at)
-                .is_some_and(|bound| bound.source.poll(bound.slot, buffer, 0).turn.is_none())
+                .is_some_and(|bound| bound.source.poll(bound.slot, buffer, 0).hint.is_none())
             {
                 return Err(Error::AVAIL);
             }
@@ -253,8 +258,8 @@ impl Cq {
             let bound = &reader.sources[at];
             let polled = bound.source.poll(bound.slot, buffer, filled);
             filled = polled.filled;
-            *turn = turn.and(polled.turn.unwrap_or(Turn::Busy));
-            if polled.turn.is_none() {
+            *hint = hint.and(polled.hint.unwrap_or(YieldHint::Busy));
+            if polled.hint.is_none() {
                 if filled > 0 {
                     reader.turn = at;
                     return Ok(filled);
@@ -314,7 +319,7 @@ impl Cq {
         };
         // Waiting for two descriptors is faster without an epoll set in between.
         match one {
-            Some(fd) => sys::wait_readable(&[waiting.bell.fd(), fd], deadline),
+            Some(fd) => sys::wait_readable(&[waiting.wake.fd(), fd], deadline),
             None => sys::wait_readable(&[waiting.set.fd()], deadline),
         }
     }
@@ -323,9 +328,9 @@ impl Cq {
     fn prepare_to_wait(&self) -> Result<()> {
         self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cq_attr.wait_obj")) };
-        waiting.bell.arm();
+        waiting.wake.arm();
         if self.signaled.load(Ordering::SeqCst) {
-            waiting.bell.strike();
+            waiting.wake.signal();
             return Err(Error::AGAIN);
         }
         let mut guard = self.reader.lock();
@@ -380,7 +385,7 @@ impl CompletionQueue for Cq {
             }
             // Also if a source always has work that leads to no completion.
             let sleep = || self.prepare_to_wait().is_ok() && self.block(waiting, deadline);
-            let woken = waiting.bell.asleep(sleep);
+            let woken = waiting.wake.asleep(sleep);
             if !woken {
                 let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
                 if late && !self.signaled.load(Ordering::Relaxed) {
@@ -413,7 +418,7 @@ impl CompletionQueue for Cq {
         self.born.check()?;
         if let Some(waiting) = &self.waiting {
             self.signaled.store(true, Ordering::SeqCst);
-            waiting.bell.strike();
+            waiting.wake.signal();
         } else if self.wait_obj == WaitObj::Yield {
             self.signaled.store(true, Ordering::SeqCst);
         } else {

@@ -61,7 +61,7 @@ pub struct Outbox {
     /// Entries without credit are refused beyond this many.
     limit: usize,
     /// Rung when an entry is stored while the queue's reader may be asleep.
-    bell: Option<WakeFd>,
+    wake: Option<WakeFd>,
 }
 
 // SAFETY: `direct` and `entries` are of use only between `begin_direct` and `end_direct`, which stay on one thread
@@ -80,23 +80,23 @@ impl Outbox {
             plain: 0,
             enough: 0,
             limit,
-            bell: None,
+            wake: None,
         }
     }
 
     /// The queue that is reading now, if it can be waited on.
     pub fn reader(&self) -> Option<&WakeFd> {
-        if self.direct.is_null() { None } else { self.bell.as_ref() }
+        if self.direct.is_null() { None } else { self.wake.as_ref() }
     }
 
     /// The wake fd that wakes threads asleep on the queue.
-    pub fn bell(&self) -> Option<&WakeFd> {
-        self.bell.as_ref()
+    pub fn wake(&self) -> Option<&WakeFd> {
+        self.wake.as_ref()
     }
 
     /// Sets the wake fd that wakes threads asleep on the queue.
-    pub fn set_bell(&mut self, bell: WakeFd) {
-        self.bell = Some(bell);
+    pub fn set_bell(&mut self, wake: WakeFd) {
+        self.wake = Some(wake);
     }
 
     /// Moves waiting entries into `buffer` from entry `filled` on, up to the first error. Returns the new fill, and
@@ -144,7 +144,7 @@ impl Outbox {
         }
     }
 
-    /// Ends what [`Outbox::begin_direct`] began; returns the fill.
+    /// Ends direct mode ([`Outbox::begin_direct`]). Returns the number of entries in the buffer.
     #[inline]
     pub fn end_direct(&mut self) -> usize {
         // SAFETY: set by `begin_direct`; the buffer lives until this returns.
@@ -216,8 +216,8 @@ impl Outbox {
     pub fn wait(&mut self, entry: Entry) {
         let stored = self.waiting.push(entry);
         debug_assert!(stored.is_ok(), "a growable queue has room");
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        if let Some(wake) = &self.wake {
+            wake.notify();
         }
     }
 

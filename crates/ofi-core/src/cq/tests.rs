@@ -9,7 +9,7 @@ struct Silent;
 
 impl Source for Silent {
     fn poll(&self, _slot: usize, _buffer: &mut CqBuffer<'_>, filled: usize) -> crate::source::Polled {
-        crate::source::Polled::new(filled, false, Turn::Idle)
+        crate::source::Polled::new(filled, false, YieldHint::Idle)
     }
     fn take_error(&self, _slot: usize) -> Option<CqErrorEntry> {
         None
@@ -26,7 +26,7 @@ impl Source for Silent {
     fn arm(&self, _slot: usize) -> Arm {
         Arm::Armed
     }
-    fn arm_lanes(&self, _bell: Option<&WakeFd>) -> Arm {
+    fn prepare_to_block(&self, _bell: Option<&WakeFd>) -> Arm {
         Arm::Armed
     }
     fn wait_fd(&self) -> Option<RawFd> {

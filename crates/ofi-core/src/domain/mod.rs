@@ -36,7 +36,7 @@ pub struct DomainCore<T: Transport> {
     /// Requests that wait for counters, and due ones.
     pub works: Arc<Works>,
     /// The enabled endpoints.
-    pub roster: EndpointRegistry,
+    pub registry: EndpointRegistry,
     /// Its event queue.
     pub events: DomainEvents,
 }
@@ -72,7 +72,7 @@ impl<T: Transport> DomainCore<T> {
             progress: if automatic { Progress::automatic()? } else { Progress::manual() },
             born: Born::here(),
             works: Arc::new(Works::empty()),
-            roster: EndpointRegistry::default(),
+            registry: EndpointRegistry::default(),
             events: DomainEvents::default(),
         }))
     }

@@ -177,8 +177,8 @@ impl<T: Transport> State<T> {
             flags,
             ticket,
         };
-        let (lanes, host) = self.split().ok_or_else(not_enabled)?;
-        let outcome = lanes.atomic(host, &out);
+        let (transport, host) = self.split().ok_or_else(not_enabled)?;
+        let outcome = transport.atomic(host, &out);
         self.ends.sender(at).0.atomics.posted += u64::from(outcome.is_ok());
         self.posted(outcome, &ticket)
     }

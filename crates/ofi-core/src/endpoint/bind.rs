@@ -76,7 +76,7 @@ impl<T: Transport> EpCore<T> {
         }
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if state.lanes.is_some() {
+        if state.transport.is_some() {
             return Err(enabled_already());
         }
         let (tx, rx) = (flags.contains(BindFlags::TRANSMIT), flags.contains(BindFlags::RECV));
@@ -123,10 +123,10 @@ impl<T: Transport> EpCore<T> {
         }
         let every = if events { Counters::ALL } else { Counters::ALL - target };
         let mut guard = self.state.lock();
-        if guard.lanes.is_some() {
+        if guard.transport.is_some() {
             return Err(enabled_already());
         }
-        guard.ends.boxes.counters.bind(&counter, if flags.is_empty() { every } else { flags })
+        guard.ends.staging.counters.bind(&counter, if flags.is_empty() { every } else { flags })
     }
 
     /// Binds an address vector.
@@ -140,7 +140,7 @@ impl<T: Transport> EpCore<T> {
             return Err(of_another_domain("the address vector"));
         }
         let mut guard = self.state.lock();
-        if guard.lanes.is_some() {
+        if guard.transport.is_some() {
             return Err(enabled_already());
         }
         if guard.ends.connection.is_some() {
@@ -169,7 +169,7 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()> {
         let eq = EqCore::of(eq)?;
         let mut guard = self.state.lock();
-        if guard.lanes.is_some() {
+        if guard.transport.is_some() {
             return Err(enabled_already());
         }
         guard.ends.bind_queue(&eq).into_iter().flatten().collect()

@@ -26,8 +26,8 @@ impl Scene {
         let (ep, cq) = still::endpoint(&domain, &info, |_| {});
         let scene = Self { ep, cq };
         let mut guard = scene.ep.core().state.lock();
-        let (lanes, host) = guard.split().unwrap();
-        lanes.peer(host, &still::address(1)).unwrap();
+        let (transport, host) = guard.split().unwrap();
+        transport.peer(host, &still::address(1)).unwrap();
         drop(guard);
         scene
     }
@@ -103,7 +103,7 @@ fn a_receive_of_several_messages_is_refused() {
     let buf = unsafe { Lent::new(&pieces, &[]) };
     let (context, call) = (Context(1), ofi_api::Call::Msg);
     let op = ReceiveOp { buf, source: FiAddr::UNSPEC, context, flags: OpFlags::MULTI_RECV, call };
-    scene.ep.core().state.lock().ends.rx.claimed = true; // as with lanes that say so
+    scene.ep.core().state.lock().ends.rx.claimed = true; // as with a transport that claims receives
     let error = scene.ep.receive(&op).unwrap_err();
     assert_eq!(error.errno(), Errno::EBADFLAGS, "{error}");
     assert!(scene.claim().is_none());

@@ -120,25 +120,25 @@ impl<T: Transport> State<T> {
     #[cold]
     #[inline(never)]
     pub(super) fn move_collectives(&mut self) {
-        let (Some(side), Some(lanes)) = (&mut self.ends.collectives, &mut self.lanes) else { return };
+        let (Some(side), Some(transport)) = (&mut self.ends.collectives, &mut self.transport) else { return };
         if !side.engine.is_active() {
             return;
         }
         let mut finished = std::mem::take(&mut side.finished);
-        side.engine.advance(&mut OnEndpoint::<T>(lanes), &mut finished);
+        side.engine.advance(&mut OnEndpoint::<T>(transport), &mut finished);
         for (report, result) in finished.drain(..) {
             match (report, result) {
                 (Report::Completion(ticket), Ok(())) if ticket.signal => {
-                    self.ends.boxes.transmitted(success(&ticket));
+                    self.ends.staging.transmitted(success(&ticket));
                 }
                 (Report::Completion(_), Ok(())) => {
-                    self.ends.boxes.credits[Credit::Transmit as usize] += 1;
+                    self.ends.staging.credits[Credit::Transmit as usize] += 1;
                 }
                 (Report::Completion(ticket), Err(errno)) => {
                     self.ends.tx.counts.failed += 1;
                     let mut error = CqErrorEntry::new(ticket.context, ticket.flags, errno);
                     error.prov_errno = errno.get();
-                    self.ends.boxes.transmit_failed(error, ticket.route);
+                    self.ends.staging.transmit_failed(error, ticket.route);
                 }
                 (Report::Join(fid, context), result) => {
                     let Some(eq) = &side.eq else { continue };
@@ -257,7 +257,7 @@ impl<T: Transport> EpCore<T> {
                 "make the set from the endpoint's vector",
             ));
         }
-        let own = state.name.clone().filter(|_| state.lanes.is_some()).ok_or_else(not_enabled)?;
+        let own = state.name.clone().filter(|_| state.transport.is_some()).ok_or_else(not_enabled)?;
         let members = set.members();
         let (mut peers, mut names, mut rank) = (Vec::with_capacity(members.len()), engine::HASH, None);
         for (index, &member) in members.iter().enumerate() {
@@ -313,7 +313,7 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn collective(&self, op: &CollectiveOp<'_>) -> Result<()> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if state.lanes.is_none() {
+        if state.transport.is_none() {
             return Err(not_enabled());
         }
         let Some(side) = &state.ends.collectives else {
@@ -335,7 +335,7 @@ impl<T: Transport> EpCore<T> {
                 "the address of a collective's group",
                 "that of a group that this endpoint has joined",
                 format!("{:?}", op.group),
-                "give what fi_mc_addr answers",
+                "pass the address that fi_mc_addr returns",
             ));
         };
         let group = joined.group;
@@ -386,7 +386,7 @@ impl<T: Transport> EpCore<T> {
         unsafe {
             side.engine.start(group, schedule, [buf, result], executor, Report::Completion(ticket))?;
         }
-        state.ends.boxes.credits[Credit::Transmit as usize] -= 1;
+        state.ends.staging.credits[Credit::Transmit as usize] -= 1;
         state.move_collectives();
         Ok(())
     }

@@ -23,7 +23,7 @@ impl<T: Transport> EndpointCore<T> {
     pub fn give_back(&mut self, space: Space, posted: &CompactReceive, errno: Errno) {
         let (flags, credit, route) = self.rx.queue.end(posted);
         let error = CqErrorEntry::new(posted.context, receive::kind_of(space) | flags, errno);
-        self.boxes.receive_failed(error, credit, route);
+        self.staging.receive_failed(error, credit, route);
     }
 
     /// The connection is over: posted operations end, and no more are accepted.
@@ -115,8 +115,8 @@ impl<T: Transport> State<T> {
 
     /// Disconnects from the peer, if the transport has joined one.
     fn part(&mut self) {
-        if let Some((lanes, host)) = self.split() {
-            lanes.part(host, false);
+        if let Some((transport, host)) = self.split() {
+            transport.part(host, false);
         }
     }
 }
@@ -136,8 +136,8 @@ impl<T: Transport> EpCore<T> {
         let mut guard = self.state.lock();
         let deadline = Instant::now() + crate::settings::connect_timeout();
         let packet = guard.connection()?.connect(to.clone(), data, deadline)?;
-        let lanes = guard.lanes.as_mut().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
-        lanes.packet(&to, &packet, true)?;
+        let transport = guard.transport.as_mut().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
+        transport.packet(&to, &packet, true)?;
         drop(guard);
         self.keep()
     }
@@ -147,14 +147,14 @@ impl<T: Transport> EpCore<T> {
         let deadline = Instant::now() + crate::settings::connect_timeout();
         let (to, packet) = guard.connection()?.accept(data, deadline)?;
         let held = guard.connection()?.held().cloned();
-        let (lanes, host) = guard.split().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
-        if let Err(error) = held.map_or(Ok(()), |held| lanes.adopt(&held)) {
+        let (transport, host) = guard.split().ok_or_else(|| Error::new(Errno::EOPBADSTATE))?;
+        if let Err(error) = held.map_or(Ok(()), |held| transport.adopt(&held)) {
             guard.connection()?.withdraw();
             return Err(error);
         }
         // The peer may start as soon as it has the packet.
-        lanes.join(host, &to, false)?;
-        lanes.packet(&to, &packet, true)?;
+        transport.join(host, &to, false)?;
+        transport.packet(&to, &packet, true)?;
         drop(guard);
         self.keep()
     }
@@ -165,8 +165,8 @@ impl<T: Transport> EpCore<T> {
             guard.ends.end(Ended::Now);
             return Ok(());
         };
-        if let Some(lanes) = &mut guard.lanes {
-            lanes.packet(&to, &packet, false)?;
+        if let Some(transport) = &mut guard.transport {
+            transport.packet(&to, &packet, false)?;
         }
         guard.part();
         guard.ends.end(Ended::Now);
@@ -194,8 +194,8 @@ impl<T: Transport> EpCore<T> {
     pub(super) fn attend(self: &Arc<Self>) {
         let attendant: Weak<dyn Attendant> = Arc::downgrade(self) as _;
         let mut guard = self.state.lock();
-        if let Some(lanes) = guard.lanes.as_mut() {
-            lanes.attend(attendant);
+        if let Some(transport) = guard.transport.as_mut() {
+            transport.attend(attendant);
         }
     }
 
@@ -225,16 +225,16 @@ impl<T: Transport> State<T> {
     fn is_pending(&self) -> bool {
         let connection = self.ends.connection.as_ref();
         connection.is_some_and(|connection| connection.is_pending())
-            || self.lanes.as_ref().is_some_and(|lanes| !lanes.is_settled())
+            || self.transport.as_ref().is_some_and(|transport| !transport.is_settled())
     }
 }
 
 impl<T: Transport> Attendant for EpCore<T> {
     fn let_out(&self) -> bool {
         let Some(mut guard) = self.state.try_lock() else { return false };
-        if let Some((lanes, host)) = guard.split() {
-            host.boxes.begin_unread();
-            lanes.let_out(host);
+        if let Some((transport, host)) = guard.split() {
+            host.staging.begin_unread();
+            transport.let_out(host);
         }
         true
     }
@@ -255,12 +255,12 @@ impl<T: Transport> Driven for EpCore<T> {
         }
     }
 
-    fn arm(&self, bell: &WakeFd) -> Arm {
-        self.arm_lanes(Some(bell))
+    fn arm(&self, wake: &WakeFd) -> Arm {
+        self.prepare_to_block(Some(wake))
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
-        self.state.lock().lanes.as_ref().and_then(TransportEndpoint::wait_fd)
+        self.state.lock().transport.as_ref().and_then(TransportEndpoint::wait_fd)
     }
 
     fn is_settling(&self) -> bool {

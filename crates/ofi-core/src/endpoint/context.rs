@@ -19,7 +19,7 @@ use super::{Ep, EpCore, NoUnwind, State, bad_state, queue_of};
 use crate::cntr::{Cntr, Kind};
 use crate::lock::Guard;
 use crate::source::{Polled, Source};
-use crate::spin_policy::Turn;
+use crate::spin_policy::YieldHint;
 use crate::transport::{Arm, CompletionInfo, CounterTarget, Transport, TransportEndpoint};
 use crate::wake_fd::WakeFd;
 
@@ -45,20 +45,20 @@ impl<T: Transport> State<T> {
     fn abandon(&mut self, at: u16) {
         let mut room = COPIED;
         for id in self.ends.tx.ops.ids(|op| op.ticket.at == at) {
-            let goes_on = match (&mut self.lanes, self.ends.tx.ops.get_mut(id)) {
-                (Some(lanes), Some(op)) if op.ticket.len <= room => {
+            let goes_on = match (&mut self.transport, self.ends.tx.ops.get_mut(id)) {
+                (Some(transport), Some(op)) if op.ticket.len <= room => {
                     room -= op.ticket.len;
                     op.ticket =
                         CompletionInfo { at: 0, signal: false, route: CounterTarget::ENDPOINT, ..op.ticket };
-                    lanes.abandon(op.peer, id, &mut op.op)
+                    transport.abandon(op.peer, id, &mut op.op)
                 }
                 _ => false,
             };
             if !goes_on
                 && let Some(op) = self.ends.tx.ops.remove(id)
-                && let Some(lanes) = &mut self.lanes
+                && let Some(transport) = &mut self.transport
             {
-                lanes.removed(op.peer, id, op.op);
+                transport.removed(op.peer, id, op.op);
             }
         }
     }
@@ -84,45 +84,45 @@ impl<T: Transport> Source for Port<T> {
         self.core.domain.progress.polled();
         let state = &mut *guard;
         let mut filled = filled;
-        let Some(side) = state.side(self.at) else { return Polled::new(filled, false, Turn::Busy) };
-        let (outbox, credits) = side.boxes.slot(RECEIVE);
+        let Some(side) = state.side(self.at) else { return Polled::new(filled, false, YieldHint::Busy) };
+        let (outbox, credits) = side.staging.slot(RECEIVE);
         if !outbox.is_empty() {
             let all;
             (filled, all) = outbox.drain(credits, buffer, filled);
             if all {
                 let error = outbox.error_is_next();
-                return Polled::new(filled, error, state.patience.polled(true));
+                return Polled::new(filled, error, state.spin.polled(true));
             }
         }
-        side.boxes.begin(RECEIVE, buffer, filled);
-        state.ends.boxes.begin_unread();
+        side.staging.begin(RECEIVE, buffer, filled);
+        state.ends.staging.begin_unread();
         let no_unwind = NoUnwind;
-        if let Some((lanes, host)) = state.split() {
-            lanes.poll(host);
+        if let Some((transport, host)) = state.split() {
+            transport.poll(host);
         }
         if let Some(side) = state.side(self.at) {
-            filled = side.boxes.end(RECEIVE);
+            filled = side.staging.end(RECEIVE);
         }
         std::mem::forget(no_unwind);
         let (mut error, mut left) = (false, false);
         if let Some(side) = state.side(self.at) {
-            let (outbox, _) = side.boxes.slot(RECEIVE);
+            let (outbox, _) = side.staging.slot(RECEIVE);
             (error, left) = (outbox.error_is_next(), !outbox.is_empty());
         }
-        let turn = state.patience.polled(filled > 0 || left);
+        let hint = state.spin.polled(filled > 0 || left);
         drop(guard);
         self.core.domain.works.run_if_due();
-        Polled::new(filled, error, turn)
+        Polled::new(filled, error, hint)
     }
 
     fn take_error(&self, _slot: usize) -> Option<CqErrorEntry> {
         let mut guard = self.core.state.lock();
-        let (outbox, credits) = guard.side(self.at)?.boxes.slot(RECEIVE);
+        let (outbox, credits) = guard.side(self.at)?.staging.slot(RECEIVE);
         outbox.take_error(credits)
     }
 
     fn is_empty(&self, _slot: usize) -> bool {
-        self.core.state.lock().side(self.at).is_none_or(|side| side.boxes.is_empty(RECEIVE))
+        self.core.state.lock().side(self.at).is_none_or(|side| side.staging.is_empty(RECEIVE))
     }
 
     fn drive(&self) {
@@ -145,13 +145,17 @@ impl<T: Transport> Source for Port<T> {
         if self.core.domain.works.is_due() || !self.is_empty(slot) {
             return Arm::Ready;
         }
-        let bell =
-            self.core.state.lock().side(self.at).and_then(|side| side.boxes.slot(RECEIVE).0.bell().cloned());
-        self.core.arm_lanes(bell.as_ref())
+        let wake = self
+            .core
+            .state
+            .lock()
+            .side(self.at)
+            .and_then(|side| side.staging.slot(RECEIVE).0.wake().cloned());
+        self.core.prepare_to_block(wake.as_ref())
     }
 
-    fn arm_lanes(&self, bell: Option<&WakeFd>) -> Arm {
-        self.core.arm_lanes(bell)
+    fn prepare_to_block(&self, wake: Option<&WakeFd>) -> Arm {
+        self.core.prepare_to_block(wake)
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
@@ -213,7 +217,7 @@ impl<T: Transport> ContextEp<T> {
     /// The endpoint's state, if the context may be posted to.
     fn enabled(&self) -> Result<Guard<'_, State<T>>> {
         let mut guard = self.core()?.state.lock();
-        let enabled = guard.lanes.is_some();
+        let enabled = guard.transport.is_some();
         match guard.side(self.port.at) {
             Some(side) if side.enabled && enabled => Ok(guard),
             _ => Err(not_enabled()),
@@ -254,10 +258,10 @@ impl<T: Transport> EpCore<T> {
         let (queue, counters) = {
             let mut guard = self.state.lock();
             let Some(side) = guard.side(at).filter(|side| side.enabled) else { return Ok(()) };
-            if let Some(bell) = side.queue.as_ref().and_then(|queue| queue.bell()) {
-                side.boxes.slot(RECEIVE).0.set_bell(bell);
+            if let Some(wake) = side.queue.as_ref().and_then(|queue| queue.wake()) {
+                side.staging.slot(RECEIVE).0.set_bell(wake);
             }
-            (side.queue.clone(), side.boxes.counters.each())
+            (side.queue.clone(), side.staging.counters.each())
         };
         if let Some(queue) = queue {
             queue.add(Arc::clone(source), RECEIVE)?;
@@ -337,7 +341,7 @@ impl<T: Transport> Endpoint for ContextEp<T> {
             ));
         }
         let Some(side) = guard.side(self.port.at) else { return Ok(()) };
-        side.boxes.counters.bind(&counter, if flags.is_empty() { kinds } else { flags })
+        side.staging.counters.bind(&counter, if flags.is_empty() { kinds } else { flags })
     }
 
     fn enable(&self) -> Result<()> {
@@ -346,7 +350,7 @@ impl<T: Transport> Endpoint for ContextEp<T> {
         if side.enabled {
             return Ok(());
         }
-        let counters = &side.boxes.counters;
+        let counters = &side.staging.counters;
         let counted = match self.transmits {
             true => [Kind::Send, Kind::Read, Kind::Write].into_iter().any(|kind| counters.has(kind)),
             false => counters.has(Kind::Receive),
@@ -361,11 +365,11 @@ impl<T: Transport> Endpoint for ContextEp<T> {
             ));
         }
         let bound = side.queue.is_some();
-        side.boxes.read = [bound; 2];
+        side.staging.read = [bound; 2];
         side.rx.decide(counters.has(Kind::Receive));
         side.enabled = true;
         let source = self.source();
-        if guard.lanes.is_none() {
+        if guard.transport.is_none() {
             guard.contexts()?.late.push((self.port.at, Arc::downgrade(&source)));
             return Ok(());
         }
@@ -438,7 +442,7 @@ impl<T: Transport> Endpoint for ContextEp<T> {
         let (flags, credit, route) = receiver.rx.queue.end(&posted);
         let error =
             CqErrorEntry::new(posted.context, super::receive::kind_of(space) | flags, Errno::ECANCELED);
-        receiver.boxes.receive_failed(error, credit, route);
+        receiver.staging.receive_failed(error, credit, route);
         drop(guard);
         self.hub.core.domain.works.run_if_due();
         Ok(())
@@ -493,7 +497,7 @@ impl<T: Transport> Drop for ContextEp<T> {
             let mut guard = core.state.lock();
             let Some(side) = guard.side(at) else { return };
             side.enabled = false;
-            (side.queue.take(), side.boxes.counters.each())
+            (side.queue.take(), side.staging.counters.each())
         };
         if let Some(queue) = queue {
             queue.remove(&source);
@@ -506,17 +510,17 @@ impl<T: Transport> Drop for ContextEp<T> {
         let filling = &mut state.ends.rx.filling;
         let ids = filling.ids(|filling| filling.at == at);
         let ended: Vec<_> = ids.into_iter().filter_map(|id| filling.remove(id)).collect();
-        if let Some(lanes) = &mut state.lanes {
-            lanes.settle_receives(&mut state.ends);
+        if let Some(transport) = &mut state.transport {
+            transport.settle_receives(&mut state.ends);
         }
         drop(ended); // with the buffers that stand in for a device's memory, which are not written any more
         let messages = state.side(at).map(|side| side.rx.queue.matcher.drain());
         let unwanted = messages.into_iter().flat_map(|(_, messages)| messages);
         for message in unwanted {
             if let Kept { held: UnexpectedPayload::AtSender(token), peer, .. } = message.content
-                && let Some(lanes) = &mut state.lanes
+                && let Some(transport) = &mut state.transport
             {
-                lanes.discard(peer, token);
+                transport.discard(peer, token);
             }
         }
         let info = &core.info;
@@ -537,7 +541,7 @@ impl<T: Transport> EpCore<T> {
             {
                 let mut guard = self.state.lock();
                 let under_way = guard.ends.tx.ops.ids(|op| op.ticket.at == at);
-                if under_way.is_empty() || guard.lanes.is_none() || Instant::now() >= deadline {
+                if under_way.is_empty() || guard.transport.is_none() || Instant::now() >= deadline {
                     return;
                 }
                 guard.drive();

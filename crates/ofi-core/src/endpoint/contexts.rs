@@ -22,7 +22,7 @@ use crate::transport::{PeerId, RxName, Transport};
 pub struct EndpointContext<T: Transport> {
     pub tx: TxSide<T>,
     pub rx: RxSide<T>,
-    pub boxes: CompletionStaging,
+    pub staging: CompletionStaging,
     pub queue: Option<Arc<Cq>>,
     /// The application has it open.
     pub open: bool,
@@ -40,10 +40,10 @@ impl<T: Transport> EndpointContext<T> {
         if let Some(attr) = rx_attr {
             (rx, rx_size) = (rx_side(info, attr.caps, attr), attr.size);
         }
-        let mut boxes = CompletionStaging::new(tx_size, rx_size.max(tx_size));
-        boxes.credits[crate::cq::Credit::Receive as usize] = rx_size;
-        boxes.join();
-        Self { tx, rx, boxes, queue: None, open: false, enabled: false }
+        let mut staging = CompletionStaging::new(tx_size, rx_size.max(tx_size));
+        staging.credits[crate::cq::Credit::Receive as usize] = rx_size;
+        staging.join();
+        Self { tx, rx, staging, queue: None, open: false, enabled: false }
     }
 
     /// A transmit context.
@@ -145,9 +145,9 @@ impl<T: Transport> EndpointCore<T> {
         match &mut self.contexts {
             Some(contexts) if at > 0 => {
                 let side = contexts.side(at);
-                (&mut side.tx, &mut side.boxes)
+                (&mut side.tx, &mut side.staging)
             }
-            _ => (&mut self.tx, &mut self.boxes),
+            _ => (&mut self.tx, &mut self.staging),
         }
     }
 
@@ -158,9 +158,9 @@ impl<T: Transport> EndpointCore<T> {
         match &mut self.contexts {
             Some(contexts) if at > 0 => {
                 let side = contexts.side(at);
-                Receiver { rx: &mut side.rx, boxes: &mut side.boxes, peers, at }
+                Receiver { rx: &mut side.rx, staging: &mut side.staging, peers, at }
             }
-            _ => Receiver { rx: &mut self.rx, boxes: &mut self.boxes, peers, at: 0 },
+            _ => Receiver { rx: &mut self.rx, staging: &mut self.staging, peers, at: 0 },
         }
     }
 

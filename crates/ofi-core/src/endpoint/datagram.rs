@@ -38,11 +38,11 @@ impl<T: Transport> EndpointCore<T> {
     pub fn drop_outgoing(&mut self, ticket: &CompletionInfo) -> bool {
         let lost = self.may_lose(ticket);
         if lost {
-            let (tx, boxes) = self.sender(ticket.at);
+            let (tx, staging) = self.sender(ticket.at);
             tx.counts.dropped += 1;
             if ticket.signal {
-                boxes.credits[Credit::Transmit as usize] -= 1;
-                boxes.transmitted(success(ticket));
+                staging.credits[Credit::Transmit as usize] -= 1;
+                staging.transmitted(success(ticket));
             }
         }
         lost
@@ -54,11 +54,11 @@ impl<T: Transport> EndpointCore<T> {
         let lost = self.may_lose(&op.ticket);
         if lost {
             tracing::debug!(target: "ofi::core::ep_data", %errno, "a datagram was lost");
-            let (tx, boxes) = self.sender(op.ticket.at);
+            let (tx, staging) = self.sender(op.ticket.at);
             tx.counts.dropped += 1;
             match op.ticket.signal {
-                true => boxes.transmitted(success(&op.ticket)),
-                false => boxes.credits[Credit::Transmit as usize] += 1,
+                true => staging.transmitted(success(&op.ticket)),
+                false => staging.credits[Credit::Transmit as usize] += 1,
             }
         }
         lost

@@ -111,21 +111,21 @@ impl<T: Transport> EndpointCore<T> {
         if let Err(errno) = self.unstage(&mut ticket) {
             return self.not_unstaged(&ticket, errno);
         }
-        let boxes = self.sender(ticket.at).1;
-        boxes.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
+        let staging = self.sender(ticket.at).1;
+        staging.ended(Kind::of(ticket.flags), ticket.len, ticket.route);
         if ticket.signal {
-            boxes.sent(ticket.context, ticket.flags);
+            staging.sent(ticket.context, ticket.flags);
         }
     }
 
     /// The same, if its copy has failed.
     fn not_unstaged(&mut self, ticket: &CompletionInfo, errno: Errno) {
-        let (tx, boxes) = self.sender(ticket.at);
+        let (tx, staging) = self.sender(ticket.at);
         tx.counts.failed += 1;
-        boxes.credits[Credit::Transmit as usize] -= 1;
+        staging.credits[Credit::Transmit as usize] -= 1;
         let mut error = CqErrorEntry::new(ticket.context, ticket.flags, errno);
         error.prov_errno = errno.get();
-        boxes.transmit_failed(error, ticket.route);
+        staging.transmit_failed(error, ticket.route);
     }
 }
 
@@ -143,8 +143,8 @@ impl<T: Transport> State<T> {
     #[cold]
     fn settle_buffers(&mut self) {
         let buffers = std::mem::take(&mut self.ends.unsettled);
-        if let Some((lanes, host)) = self.split() {
-            lanes.settle_receives(host);
+        if let Some((transport, host)) = self.split() {
+            transport.settle_receives(host);
         }
         drop(buffers);
     }
@@ -165,10 +165,10 @@ impl<T: Transport> State<T> {
             // SAFETY: the memory is lent for reading until the operation has ended, and the buffer is not lent yet.
             unsafe { staged.fill() }.map_err(|error| not_copied(&error))?;
         }
-        let (tx, boxes) = self.ends.sender(at);
+        let (tx, staging) = self.ends.sender(at);
         let piece = staged.piece();
         let device = DeviceOp { staged, reads, route: tx.route };
-        let id = boxes.routes.insert(Route::Device(Box::new(device)));
+        let id = staging.routes.insert(Route::Device(Box::new(device)));
         let posted = post(self, &[piece], CounterTarget(id.to_wire()));
         if posted.is_err() {
             self.ends.sender(at).1.routes.remove(id);

@@ -22,7 +22,7 @@ impl<T: Transport> EpCore<T> {
         let core = self;
         let mut guard = core.state.lock();
         let state = &mut *guard;
-        if state.lanes.is_some() {
+        if state.transport.is_some() {
             return Ok(());
         }
         state.check_shared(&core.info)?;
@@ -31,7 +31,7 @@ impl<T: Transport> EpCore<T> {
         }
         let caps = core.info.caps;
         let (sends, receives) = directions(caps);
-        let counts = |kinds: &[Kind]| kinds.iter().any(|&kind| state.ends.boxes.counters.has(kind));
+        let counts = |kinds: &[Kind]| kinds.iter().any(|&kind| state.ends.staging.counters.has(kind));
         let told = (
             state.ends.tx.bound || counts(&[Kind::Send, Kind::Read, Kind::Write]),
             state.ends.rx.bound || counts(&[Kind::Receive]),
@@ -66,9 +66,9 @@ impl<T: Transport> EpCore<T> {
             ));
         }
         state.ends.tx.names = state.ends.peers.names_contexts();
-        state.ends.tx.counted = state.ends.boxes.counters.has(Kind::Send);
+        state.ends.tx.counted = state.ends.staging.counters.has(Kind::Send);
         state.ends.tx.decide();
-        state.ends.rx.decide(state.ends.boxes.counters.has(Kind::Receive));
+        state.ends.rx.decide(state.ends.staging.counters.has(Kind::Receive));
         let key = state.ends.peers.av().map_or(Ok(None), |av| av.claim_key())?;
         let mut info = std::borrow::Cow::Borrowed(&core.info);
         if let Some((key, _)) = &key {
@@ -77,40 +77,40 @@ impl<T: Transport> EpCore<T> {
         if state.named {
             info.to_mut().src_addr = None; // only fi_setname counts
         }
-        let mut lanes = T::open_lanes(&core.domain.part, &info)?;
+        let mut transport = T::open_lanes(&core.domain.part, &info)?;
         state.key_in_use = key.map(|(_, in_use)| in_use);
-        lanes.permit_shared_memory(state.shared_memory);
-        state.own_options.iter().for_each(|&(option, value)| lanes.set_option(option, value));
-        lanes.set_option(EpOption::MaxMsgSize, state.ends.tx.limits.message);
-        let name = lanes.enable(state.name.as_ref())?;
+        transport.permit_shared_memory(state.shared_memory);
+        state.own_options.iter().for_each(|&(option, value)| transport.set_option(option, value));
+        transport.set_option(EpOption::MaxMsgSize, state.ends.tx.limits.message);
+        let name = transport.enable(state.name.as_ref())?;
         state.name = Some(name);
         let rx = &mut state.ends.rx;
-        rx.claimed = lanes.claims();
-        state.ends.tx.matches &= !lanes.claims(); // a device does not report that a message has matched a receive
+        rx.claimed = transport.claims();
+        state.ends.tx.matches &= !transport.claims(); // a device does not report that a message has matched a receive
         let rx = &mut state.ends.rx;
         if let Some(part) = &rx.shared {
-            part.context.hand_over(&mut lanes)?;
+            part.context.hand_over(&mut transport)?;
         }
         rx.quick = rx.may_receive.map(|may| may && rx.op_flags.is_empty() && !rx.claimed && !rx.devices);
-        let followed = state.ends.peers.av().filter(|_| lanes.follows()).cloned();
-        state.lanes = Some(lanes);
-        state.ends.boxes.read = [state.ends.tx.bound, state.ends.rx.bound];
-        let counters = state.ends.boxes.counters.each();
+        let followed = state.ends.peers.av().filter(|_| transport.follows()).cloned();
+        state.transport = Some(transport);
+        state.ends.staging.read = [state.ends.tx.bound, state.ends.rx.bound];
+        let counters = state.ends.staging.counters.each();
         let queues = state.queues.clone();
         let same = matches!(&queues, [Some(tx), Some(rx)] if Arc::ptr_eq(tx, rx));
         if same {
-            state.ends.boxes.join();
+            state.ends.staging.join();
         }
         for (slot, queue) in queues.iter().enumerate() {
-            if let Some(bell) = queue.as_ref().and_then(|queue| queue.bell()) {
-                state.ends.boxes.slot(slot).0.set_bell(bell);
+            if let Some(wake) = queue.as_ref().and_then(|queue| queue.wake()) {
+                state.ends.staging.slot(slot).0.set_bell(wake);
             }
         }
         drop(guard);
         if let Some(av) = followed {
             let watcher: Weak<Self> = Arc::downgrade(core);
             av.watch(watcher);
-            core.inserted(); // earlier insertions, and those since the lanes were enabled
+            core.inserted(); // earlier insertions, and those since the transport was enabled
         }
         let source: Arc<dyn Source> = Arc::clone(core) as _;
         for (slot, queue) in queues.into_iter().enumerate().skip(usize::from(same)) {
@@ -121,7 +121,7 @@ impl<T: Transport> EpCore<T> {
         for counter in counters {
             counter.add_source(&source)?;
         }
-        core.domain.roster.enter(&source)?;
+        core.domain.registry.enter(&source)?;
         core.domain.progress.add(&source);
         core.watch_joins()?;
         core.watch_connection()?;
@@ -167,8 +167,8 @@ impl fmt::Display for Shown<'_> {
 
 impl<T: Transport> Watcher for EpCore<T> {
     fn inserted(&self) {
-        if let Some((lanes, host)) = self.state.lock().split() {
-            lanes.inserted(host);
+        if let Some((transport, host)) = self.state.lock().split() {
+            transport.inserted(host);
         }
     }
 }

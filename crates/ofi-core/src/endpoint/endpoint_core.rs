@@ -36,7 +36,7 @@ use crate::transport::{
 pub struct EndpointCore<T: Transport> {
     pub tx: TxSide<T>,
     pub rx: RxSide<T>,
-    pub boxes: CompletionStaging,
+    pub staging: CompletionStaging,
     pub peers: Peers,
     /// Of endpoints of `FI_EP_MSG`.
     pub connection: Option<Box<Connection>>,
@@ -77,9 +77,9 @@ impl<T: Transport> EndpointCore<T> {
 
     #[cold]
     fn borrow(&mut self, at: u16) -> bool {
-        let (tx, boxes) = self.sender(at);
+        let (tx, staging) = self.sender(at);
         let room = tx.loan.as_ref().map_or(0, Loan::borrow);
-        boxes.credits[Credit::Transmit as usize] += room;
+        staging.credits[Credit::Transmit as usize] += room;
         room > 0
     }
 
@@ -136,11 +136,11 @@ impl<T: Transport> EndpointCore<T> {
             self.fail_op(&op, Fault { errno, number: errno.get() });
             return op.op;
         }
-        let boxes = self.sender(op.ticket.at).1;
-        boxes.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
+        let staging = self.sender(op.ticket.at).1;
+        staging.ended(Kind::of(op.ticket.flags), op.ticket.len, op.ticket.route);
         match op.ticket.signal {
-            true => boxes.transmitted(success(&op.ticket)),
-            false => boxes.credits[Credit::Transmit as usize] += 1,
+            true => staging.transmitted(success(&op.ticket)),
+            false => staging.credits[Credit::Transmit as usize] += 1,
         }
         op.op
     }
@@ -152,12 +152,12 @@ impl<T: Transport> EndpointCore<T> {
         }
         let peer = self.peers.address(op.peer).cloned();
         let route = self.keep_buffer(&op.ticket);
-        let (tx, boxes) = self.sender(op.ticket.at);
+        let (tx, staging) = self.sender(op.ticket.at);
         tx.counts.failed += 1;
         let mut error = CqErrorEntry::new(op.ticket.context, op.ticket.flags, errno);
         error.prov_errno = number;
         error.peer = peer.map(Box::new);
-        boxes.transmit_failed(error, route);
+        staging.transmit_failed(error, route);
     }
 }
 
@@ -167,8 +167,8 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         if self.stands_in {
             return;
         }
-        let sides = self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.boxes));
-        let reader = std::iter::once(&self.boxes).chain(sides).find_map(|boxes| boxes.reader());
+        let sides = self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.staging));
+        let reader = std::iter::once(&self.staging).chain(sides).find_map(|staging| staging.reader());
         self.sleepers.disarmed(reader);
     }
 
@@ -219,7 +219,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
             // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body` is
             // readable by the caller's promise, and no lent piece overlaps a transport's memory.
             unsafe { copy::bytes(body, to, len) };
-            self.rx.report(&mut self.boxes, &mut self.peers, context, arrived);
+            self.rx.report(&mut self.staging, &mut self.peers, context, arrived);
             return Delivery::Taken;
         }
         let (from, words, len) = arrived.parts();
@@ -274,14 +274,14 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
 
     fn spent(&mut self, id: SlotId, data: u64, len: usize) {
         let Some(filling) = self.take_filling(id) else { return };
-        let Receiver { boxes, .. } = self.receiver(filling.at);
+        let Receiver { staging, .. } = self.receiver(filling.at);
         if !filling.signal {
-            boxes.credits[Credit::Receive as usize] += 1;
+            staging.credits[Credit::Receive as usize] += 1;
             return;
         }
         let flags = CompletionFlags::REMOTE_WRITE | CompletionFlags::RMA | CompletionFlags::REMOTE_CQ_DATA;
         let body = CqTaggedEntry { op_context: filling.context, flags, len, data, ..CqTaggedEntry::EMPTY };
-        boxes.received(body, FiAddr::NOTAVAIL, Credit::Receive);
+        staging.received(body, FiAddr::NOTAVAIL, Credit::Receive);
     }
 
     fn remote_write(&mut self, peer: PeerId, data: RemoteData, len: usize) -> bool {
@@ -289,8 +289,8 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
             self.rx.counts.dropped += 1;
             return true;
         };
-        let Receiver { rx, boxes, peers, .. } = self.receiver(at);
-        if !boxes.has_room() {
+        let Receiver { rx, staging, peers, .. } = self.receiver(at);
+        if !staging.has_room() {
             rx.counts.stopped += 1;
             return false;
         }
@@ -300,12 +300,12 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
             if let Some(address) = rx.strange(peers, peer) {
                 let mut error = CqErrorEntry::new(Context::NULL, flags, Errno::EADDRNOTAVAIL);
                 (error.len, error.data, error.err_data) = (len, data.value, address);
-                boxes.not_found(error, Credit::None); // the write itself succeeded, and counts as a success
+                staging.not_found(error, Credit::None); // the write itself succeeded, and counts as a success
                 return true;
             }
             let source = if rx.report_source { peers.source(peer) } else { FiAddr::NOTAVAIL };
             let body = CqTaggedEntry { flags, len, data: data.value, ..CqTaggedEntry::EMPTY };
-            boxes.received(body, source, Credit::None);
+            staging.received(body, source, Credit::None);
         }
         true
     }
@@ -314,14 +314,14 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         // A fetching atomic counts as a read at the endpoint, and by its effect on the memory at the region.
         let kind = if access.contains(MrAccess::REMOTE_READ) { Kind::RemoteRead } else { Kind::RemoteWrite };
         let done = if access.contains(MrAccess::REMOTE_WRITE) { Kind::RemoteWrite } else { Kind::RemoteRead };
-        if self.boxes.counters.has(kind) {
-            self.boxes.counters.count(kind, remote.iter().map(|piece| piece.len).sum());
+        if self.staging.counters.has(kind) {
+            self.staging.counters.count(kind, remote.iter().map(|piece| piece.len).sum());
         }
         regions.count(done, remote);
     }
 
     fn counts_reads(&self, regions: &Regions) -> bool {
-        self.boxes.counters.has(Kind::RemoteRead) || regions.counts()
+        self.staging.counters.has(Kind::RemoteRead) || regions.counts()
     }
 
     unsafe fn noted(
@@ -384,11 +384,11 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         if op.ticket.route != CounterTarget::ENDPOINT {
             return Some(self.finish_routed(op));
         }
-        let boxes = self.sender(op.ticket.at).1;
-        boxes.counters.count(Kind::of(op.ticket.flags), op.ticket.len);
+        let staging = self.sender(op.ticket.at).1;
+        staging.counters.count(Kind::of(op.ticket.flags), op.ticket.len);
         match op.ticket.signal {
-            true => boxes.transmitted(success(&op.ticket)),
-            false => boxes.credits[Credit::Transmit as usize] += 1,
+            true => staging.transmitted(success(&op.ticket)),
+            false => staging.credits[Credit::Transmit as usize] += 1,
         }
         Some(op.op)
     }
@@ -452,7 +452,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
 
     #[inline]
     fn hungry(&self) -> bool {
-        self.boxes.hungry()
+        self.staging.hungry()
     }
 
     fn may_hold(&self, peer: PeerId, len: usize) -> bool {

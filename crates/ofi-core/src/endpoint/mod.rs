@@ -78,7 +78,7 @@ use crate::wake_fd::WakeFd;
 struct State<T: Transport> {
     ends: EndpointCore<T>,
     /// Present while the endpoint is enabled.
-    lanes: Option<T::Endpoint>,
+    transport: Option<T::Endpoint>,
     /// The queues of both directions, by slot.
     queues: [Option<Arc<Cq>>; 2],
     name: Option<Address>,
@@ -92,32 +92,32 @@ struct State<T: Transport> {
     own_options: Vec<(EpOption, usize)>,
     /// Keeps the authorization key in the address vector.
     key_in_use: Option<InUse>,
-    patience: SpinPolicy,
+    spin: SpinPolicy,
 }
 
 impl<T: Transport> State<T> {
     /// The transport's part, and the core that it may call. `None` unless enabled.
     #[inline]
     fn split(&mut self) -> Option<(&mut T::Endpoint, &mut EndpointCore<T>)> {
-        Some((self.lanes.as_mut()?, &mut self.ends))
+        Some((self.transport.as_mut()?, &mut self.ends))
     }
 
-    /// Prepares the threads behind `bell` for blocking until there is something to poll for.
-    fn arm(&mut self, bell: Option<&WakeFd>) -> Arm {
-        let arm = self.lanes.as_mut().map_or(Arm::Armed, TransportEndpoint::arm);
+    /// Prepares the threads behind `wake` for blocking until there is something to poll for.
+    fn arm(&mut self, wake: Option<&WakeFd>) -> Arm {
+        let arm = self.transport.as_mut().map_or(Arm::Armed, TransportEndpoint::arm);
         match arm {
-            Arm::Armed => self.ends.sleepers.armed(bell),
+            Arm::Armed => self.ends.sleepers.armed(wake),
             // The caller has taken the signal, which others may not have seen yet, and may not poll itself.
-            Arm::Ready => self.ends.sleepers.disarmed(bell),
+            Arm::Ready => self.ends.sleepers.disarmed(wake),
         }
         arm
     }
 
     /// Drives the endpoint outside a read of its queues.
     fn drive(&mut self) {
-        self.ends.boxes.begin_unread();
-        if let Some((lanes, host)) = self.split() {
-            lanes.poll(host);
+        self.ends.staging.begin_unread();
+        if let Some((transport, host)) = self.split() {
+            transport.poll(host);
         }
         if self.ends.collectives.is_some() {
             self.move_collectives();
@@ -155,37 +155,37 @@ impl<T: Transport> Source for EpCore<T> {
         let mut guard = self.state.lock();
         self.domain.progress.polled();
         let state = &mut *guard;
-        let (outbox, credits) = state.ends.boxes.slot(slot);
+        let (outbox, credits) = state.ends.staging.slot(slot);
         let mut filled = filled;
         if !outbox.is_empty() {
             let all;
             (filled, all) = outbox.drain(credits, buffer, filled);
             if all {
                 let error = outbox.error_is_next();
-                return Polled::new(filled, error, state.patience.polled(true));
+                return Polled::new(filled, error, state.spin.polled(true));
             }
         }
-        state.ends.boxes.begin(slot, buffer, filled);
+        state.ends.staging.begin(slot, buffer, filled);
         let no_unwind = NoUnwind;
-        if let Some((lanes, host)) = state.split() {
-            lanes.poll(host);
+        if let Some((transport, host)) = state.split() {
+            transport.poll(host);
         }
         if state.ends.collectives.is_some() {
             state.move_collectives();
         }
-        let filled = state.ends.boxes.end(slot);
+        let filled = state.ends.staging.end(slot);
         std::mem::forget(no_unwind);
-        let (outbox, _) = state.ends.boxes.slot(slot);
+        let (outbox, _) = state.ends.staging.slot(slot);
         let left = !outbox.is_empty();
         let error = left && outbox.error_is_next();
-        let polled = Polled::new(filled, error, state.patience.polled(filled > 0 || left));
+        let polled = Polled::new(filled, error, state.spin.polled(filled > 0 || left));
         drop(guard);
         self.domain.works.run_if_due();
         polled
     }
 
     fn is_empty(&self, slot: usize) -> bool {
-        self.state.lock().ends.boxes.is_empty(slot)
+        self.state.lock().ends.staging.is_empty(slot)
     }
 
     fn drive(&self) {
@@ -201,7 +201,7 @@ impl<T: Transport> Source for EpCore<T> {
             guard.ends.stands_in = false;
         }
         self.domain.works.run_if_due();
-        self.arm_lanes(None)
+        self.prepare_to_block(None)
     }
 
     fn attend(&self) {
@@ -214,46 +214,46 @@ impl<T: Transport> Source for EpCore<T> {
     }
 
     fn give_back(&self) {
-        if let Some(lanes) = self.state.lock().lanes.as_mut() {
-            lanes.give_back();
+        if let Some(transport) = self.state.lock().transport.as_mut() {
+            transport.give_back();
         }
     }
 
     fn take_error(&self, slot: usize) -> Option<CqErrorEntry> {
         let mut guard = self.state.lock();
-        let (outbox, credits) = guard.ends.boxes.slot(slot);
+        let (outbox, credits) = guard.ends.staging.slot(slot);
         outbox.take_error(credits)
     }
 
     fn arm(&self, slot: usize) -> Arm {
         let mut guard = self.state.lock();
-        if self.domain.works.is_due() || !guard.ends.boxes.is_empty(slot) {
+        if self.domain.works.is_due() || !guard.ends.staging.is_empty(slot) {
             return Arm::Ready;
         }
-        let bell = guard.ends.boxes.slot(slot).0.bell().cloned();
-        guard.arm(bell.as_ref())
+        let wake = guard.ends.staging.slot(slot).0.wake().cloned();
+        guard.arm(wake.as_ref())
     }
 
-    fn arm_lanes(&self, bell: Option<&WakeFd>) -> Arm {
+    fn prepare_to_block(&self, wake: Option<&WakeFd>) -> Arm {
         if self.domain.works.is_due() {
             return Arm::Ready;
         }
-        self.state.lock().arm(bell)
+        self.state.lock().arm(wake)
     }
 
     fn wait_fd(&self) -> Option<std::os::fd::RawFd> {
-        self.state.lock().lanes.as_ref().and_then(TransportEndpoint::wait_fd)
+        self.state.lock().transport.as_ref().and_then(TransportEndpoint::wait_fd)
     }
 }
 
 impl<T: Transport> Rearm for EpCore<T> {
-    fn rouse(&self) {
+    fn rearm(&self) {
         let mut guard = self.state.lock();
         if self.born.is_here()
             && guard.ends.sleepers.are_due()
-            && let Some((lanes, ends)) = guard.split()
+            && let Some((transport, ends)) = guard.split()
         {
-            ends.sleepers.settle(lanes.arm());
+            ends.sleepers.settle(transport.arm());
         }
     }
 }
@@ -337,7 +337,7 @@ impl<T: Transport> Ep<T> {
                 ends: EndpointCore {
                     tx,
                     rx,
-                    boxes: CompletionStaging::new(info.tx_attr.size, info.rx_attr.size),
+                    staging: CompletionStaging::new(info.tx_attr.size, info.rx_attr.size),
                     peers: Peers::default(),
                     connection: connection.map(Box::new),
                     contexts,
@@ -348,7 +348,7 @@ impl<T: Transport> Ep<T> {
                     devices: devices.clone(),
                     unsettled: Vec::new(),
                 },
-                lanes: None,
+                transport: None,
                 queues: [None, None],
                 // The source address of a connection request belongs to the passive endpoint.
                 name: if accepts { None } else { info.src_addr.clone() },
@@ -357,7 +357,7 @@ impl<T: Transport> Ep<T> {
                 hmem_p2p: if devices.is_some() { options::P2P_ENABLED } else { options::P2P_DISABLED },
                 own_options: Vec::new(),
                 key_in_use: None,
-                patience: SpinPolicy::default(),
+                spin: SpinPolicy::default(),
             };
             EpCore {
                 domain: Arc::clone(domain),
@@ -380,7 +380,7 @@ impl<T: Transport> Ep<T> {
             "opened an endpoint"
         );
         let counted: Arc<dyn Counted> = Arc::clone(&core) as _;
-        domain.roster.count(&counted);
+        domain.registry.count(&counted);
         Ok(Arc::new(Self { core }))
     }
 }
@@ -463,7 +463,7 @@ impl<T: Transport> Endpoint for Ep<T> {
     fn name(&self) -> Result<Address> {
         self.core.born.check()?;
         let guard = self.core.state.lock();
-        match (&guard.lanes, &guard.name) {
+        match (&guard.transport, &guard.name) {
             (Some(_), Some(name)) => {
                 let connection = guard.ends.connection.as_ref();
                 Ok(connection.and_then(|connection| connection.name()).unwrap_or(name).clone())
@@ -477,7 +477,7 @@ impl<T: Transport> Endpoint for Ep<T> {
     fn set_name(&self, address: &Address) -> Result<()> {
         self.core.born.check()?;
         let mut guard = self.core.state.lock();
-        if guard.lanes.is_some() {
+        if guard.transport.is_some() {
             return Err(bad_state(
                 "fi_setname",
                 "an endpoint before fi_enable",
@@ -611,12 +611,12 @@ impl<T: Transport> Drop for Ep<T> {
         self.core.forget_joins();
         let (queues, counters) = {
             let guard = self.core.state.lock();
-            (guard.queues.clone(), guard.ends.boxes.counters.each())
+            (guard.queues.clone(), guard.ends.staging.counters.each())
         };
         for counter in counters {
             counter.remove_source(&source);
         }
-        self.core.domain.roster.leave(&source);
+        self.core.domain.registry.leave(&source);
         for queue in queues.iter().flatten() {
             queue.remove(&source);
         }
@@ -624,7 +624,7 @@ impl<T: Transport> Drop for Ep<T> {
         let state = &mut *guard;
         // Outstanding operations end silently (fi_endpoint(3)); peers notice that the endpoint is gone.
         let gone =
-            (state.lanes.take(), std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
+            (state.transport.take(), std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
         state.key_in_use = None;
         let shared = state.leave_shared();
         drop(guard);

@@ -72,13 +72,15 @@ impl<T: Transport> State<T> {
     /// Makes the event queue drive the endpoint, as a join is pending.
     fn be_driven_for_joins(&mut self, core: &Arc<EpCore<T>>) -> Result<()> {
         let always = self.ends.collectives.as_ref().is_some_and(|side| side.has_queue());
-        let (Some(side), Some(lanes)) = (&mut self.ends.multicast, &self.lanes) else { return Ok(()) };
+        let (Some(side), Some(transport)) = (&mut self.ends.multicast, &self.transport) else {
+            return Ok(());
+        };
         if always || side.is_driven {
             return Ok(());
         }
         if let Some(eq) = &side.eq {
             let driven: Arc<dyn Driven> = Arc::clone(core) as _;
-            eq.add_locked(&driven, lanes.wait_fd())?;
+            eq.add_locked(&driven, transport.wait_fd())?;
             side.is_driven = true;
         }
         Ok(())
@@ -90,7 +92,7 @@ impl<T: Transport> State<T> {
         if side.is_driven && !side.members.iter().any(|member| member.pending) {
             side.is_driven = false;
             if let Some(eq) = &side.eq {
-                eq.remove_locked(core, self.lanes.as_ref().and_then(TransportEndpoint::wait_fd));
+                eq.remove_locked(core, self.transport.as_ref().and_then(TransportEndpoint::wait_fd));
             }
         }
     }
@@ -108,8 +110,8 @@ impl<T: Transport> State<T> {
         let side = self.ends.multicast.as_mut()?;
         if let Some(at) = side.members.iter().position(|member| member.fid == fid) {
             let member = side.members.swap_remove(at);
-            if let Some(lanes) = &mut self.lanes {
-                lanes.leave_group(&member.group, member.receives);
+            if let Some(transport) = &mut self.transport {
+                transport.leave_group(&member.group, member.receives);
             }
         }
         side.eq.clone()
@@ -187,18 +189,18 @@ impl<T: Transport> EpCore<T> {
         }
         let receives = may_receive && (flags.is_empty() || flags.contains(BindFlags::RECV));
         let av = state.ends.peers.av().cloned().ok_or_else(|| Error::new(Errno::ENOAV))?;
-        let lanes = state.lanes.as_mut().ok_or_else(not_enabled)?;
-        let (group, posted) = lanes.join_group(&group, receives)?;
+        let transport = state.transport.as_mut().ok_or_else(not_enabled)?;
+        let (group, posted) = transport.join_group(&group, receives)?;
         let pending = posted == Posted::Pending;
         let addr = match av.number(&group) {
             Some(addr) => Ok(addr),
             None => av.insert(std::slice::from_ref(&group)).pop().unwrap_or(Err(Error::new(Errno::ENOMEM))),
         };
         let ready = if pending { state.be_driven_for_joins(self) } else { Ok(()) };
-        let (Some(side), Some(lanes)) = (&mut state.ends.multicast, &mut state.lanes) else {
+        let (Some(side), Some(transport)) = (&mut state.ends.multicast, &mut state.transport) else {
             return Err(not_enabled());
         };
-        let addr = ready.and(addr).inspect_err(|_| lanes.leave_group(&group, receives))?;
+        let addr = ready.and(addr).inspect_err(|_| transport.leave_group(&group, receives))?;
         let fid = Fid::next();
         side.members.push(Membership { fid, context, group, receives, pending });
         drop(guard);

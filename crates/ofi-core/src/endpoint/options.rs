@@ -91,7 +91,7 @@ impl<T: Transport> EpCore<T> {
             return Err(not_a_bool(option, value));
         }
         T::check_option(domain, &self.info, option, value)?;
-        if state.lanes.is_some() {
+        if state.transport.is_some() {
             // As C's provider answers it.
             return Err(Error::wanted(
                 Errno::EINVAL,
@@ -118,8 +118,8 @@ impl<T: Transport> EpCore<T> {
         if let Some(connection) = &guard.ends.connection {
             all.append(&mut connection.statistics());
         }
-        if let Some(lanes) = &guard.lanes {
-            lanes.statistics(&mut all);
+        if let Some(transport) = &guard.transport {
+            transport.statistics(&mut all);
         }
         all
     }
@@ -128,8 +128,8 @@ impl<T: Transport> EpCore<T> {
         let mut guard = self.state.lock();
         let peer = guard.peer(address)?;
         let mut all = Vec::new();
-        if let Some(lanes) = &guard.lanes {
-            lanes.peer_statistics(peer, &mut all);
+        if let Some(transport) = &guard.transport {
+            transport.peer_statistics(peer, &mut all);
         }
         Ok(all)
     }
@@ -189,29 +189,33 @@ fn permit_cuda(value: usize) -> Result<()> {
     }
 }
 
-/// Why an option is not supported or not set.
+/// The error for an option that is not supported, or cannot be set.
 #[cold]
 fn refused(option: EpOption) -> Error {
-    let (wanted, advice) = match option {
-        EpOption::CmDataSize => ("it is read-only", "give at most as much"),
-        EpOption::TxSize | EpOption::RxSize => {
-            ("it is read-only once the endpoint is open", "ask getinfo for a size, in tx_attr and rx_attr")
-        }
+    let (found, advice) = match option {
+        EpOption::CmDataSize => ("a read-only one", "attach at most that much data to a connection request"),
+        EpOption::TxSize | EpOption::RxSize => (
+            "one that is read-only once the endpoint is open",
+            "ask getinfo for a size, in tx_attr and rx_attr",
+        ),
         EpOption::BufferedMin | EpOption::BufferedLimit => {
-            ("there are no buffered receives: API 2 took them out", "post receives with FI_MULTI_RECV")
+            ("one of buffered receives, which API 2 removed", "post receives with FI_MULTI_RECV")
         }
         EpOption::SendBufSize | EpOption::RecvBufSize => {
-            ("an endpoint is no stream socket", "use the settings of the provider (fi_info -e)")
+            ("one of stream sockets", "use the settings of the provider (fi_info -e)")
         }
         EpOption::CudaApiPermitted => {
-            ("the endpoint was opened without FI_HMEM, and never calls a device", "leave it out")
+            ("one of endpoints with FI_HMEM; this one never calls a device", "leave it out")
         }
-        EpOption::XpuTrigger => ("no device starts operations", "use FI_TRIGGER, which counters start"),
-        EpOption::FirewallAddr => ("no connection has to be made to a peer", "leave it out"),
-        _ => ("the endpoint does not have it", "do without it"),
+        EpOption::XpuTrigger => {
+            ("one of devices that start operations", "use FI_TRIGGER, which counters start")
+        }
+        EpOption::FirewallAddr => ("one of providers that connect to their peers", "leave it out"),
+        _ => ("one that the provider does not have", "leave it out"),
     };
     let subject = format!("endpoint option {option:?}");
-    Error::wanted(Errno::ENOPROTOOPT, subject, wanted, "a program that asks for it", advice)
+    let wanted = "an option that the endpoint supports";
+    Error::wanted(Errno::ENOPROTOOPT, subject, wanted, found, advice)
 }
 
 impl<T: Transport> State<T> {
@@ -241,7 +245,7 @@ impl<T: Transport> State<T> {
         if value > 1 {
             return Err(not_a_bool(EpOption::SharedMemoryPermitted, value));
         }
-        if self.lanes.is_some() && self.shared_memory != (value == 1) {
+        if self.transport.is_some() && self.shared_memory != (value == 1) {
             return Err(Error::wanted(
                 Errno::EINVAL,
                 "FI_OPT_SHARED_MEMORY_PERMITTED",
@@ -292,10 +296,14 @@ impl<T: Transport> RxSide<T> {
         vec![
             stat("rx_messages", counts.messages, "messages received"),
             stat("rx_bytes", counts.bytes, "bytes of messages received"),
-            stat("rx_posted", matcher.posted_len() as u64, "receives that wait"),
-            stat("rx_unexpected", counts.unexpected, "messages that came before their receive"),
-            stat("rx_unexpected_now", matcher.unexpected_len() as u64, "of those, still waiting"),
-            stat("rx_unexpected_bytes", matcher.bytes_held() as u64, "bytes that they hold"),
+            stat("rx_posted", matcher.posted_len() as u64, "posted receives"),
+            stat("rx_unexpected", counts.unexpected, "messages that arrived before their receive"),
+            stat(
+                "rx_unexpected_now",
+                matcher.unexpected_len() as u64,
+                "unexpected messages that wait for a receive",
+            ),
+            stat("rx_unexpected_bytes", matcher.bytes_held() as u64, "bytes of the unexpected messages"),
             stat("rx_over_budget", counts.over_budget, "unexpected payloads taken beyond the byte budget"),
             stat("rx_truncated", counts.truncated, "messages longer than their receive"),
             stat("rx_failed", counts.failed, "receives that ended with an error"),

@@ -36,8 +36,8 @@ pub(super) fn nothing_to_cancel(context: Context) -> Error {
         Errno::ENOENT,
         "fi_cancel",
         "the context of a receive or a triggered operation that waits",
-        format!("{:#x}, which none has", context.0),
-        "nothing: the receive has its message, or was never posted",
+        format!("{:#x}, which no waiting request has", context.0),
+        "no action needed: the receive has completed, or was never posted",
     )
 }
 
@@ -70,12 +70,12 @@ impl<T: Transport> State<T> {
     #[cold]
     fn meet(&mut self, address: FiAddr) -> Result<PeerId> {
         if let Some(peer) = self.connected_peer() {
-            return if self.lanes.is_some() { peer } else { Err(not_enabled()) };
+            return if self.transport.is_some() { peer } else { Err(not_enabled()) };
         }
         let wanted = self.ends.peers.look_up(address)?;
-        let (lanes, host) = self.split().ok_or_else(not_enabled)?;
-        let peer = lanes.peer(host, &wanted)?;
-        lanes.named(host, peer);
+        let (transport, host) = self.split().ok_or_else(not_enabled)?;
+        let peer = transport.peer(host, &wanted)?;
+        transport.named(host, peer);
         self.ends.peers.learn(address, peer);
         Ok(peer)
     }
@@ -98,10 +98,10 @@ impl<T: Transport> State<T> {
                     self.ends.done_routed(*ticket);
                     return Ok(());
                 }
-                let boxes = self.ends.sender(ticket.at).1;
-                boxes.counters.count(Kind::of(ticket.flags), ticket.len);
+                let staging = self.ends.sender(ticket.at).1;
+                staging.counters.count(Kind::of(ticket.flags), ticket.len);
                 if ticket.signal {
-                    boxes.sent(ticket.context, ticket.flags);
+                    staging.sent(ticket.context, ticket.flags);
                 }
                 Ok(())
             }
@@ -122,7 +122,7 @@ impl<T: Transport> State<T> {
 
 impl<T: Transport> State<T> {
     /// The common case of a send: plain, of one piece, to a peer that can take it at once. `false` means that nothing
-    /// happened; [`State::send`] then finds out why, or does what else is needed.
+    /// happened; [`State::send`] then handles the general case, and finds the reason for an error.
     #[inline(always)]
     fn send_now<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> bool {
         let quick = &self.ends.tx.quick[usize::from(TAGGED)];
@@ -136,13 +136,13 @@ impl<T: Transport> State<T> {
             return false;
         }
         let Some(peer) = self.ends.peers.get(op.dest) else { return false };
-        let Some(lanes) = &mut self.lanes else { return false };
-        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+        let Some(transport) = &mut self.transport else { return false };
+        if self.ends.staging.credits[Credit::Transmit as usize] == 0 {
             return false;
         }
         let injected = op.call == Call::Inject;
         // SAFETY: the piece is lent for reading.
-        let sent = unsafe { lanes.send_now::<TAGGED>(peer, tag, piece.addr, piece.len, injected) };
+        let sent = unsafe { transport.send_now::<TAGGED>(peer, tag, piece.addr, piece.len, injected) };
         if !sent {
             return !injected && self.begin_now::<TAGGED>((op, piece), peer, tag, signal);
         }
@@ -150,7 +150,7 @@ impl<T: Transport> State<T> {
         counts.messages += 1;
         counts.bytes += piece.len as u64;
         if signal {
-            self.ends.boxes.sent(op.context, send_flags(TAGGED));
+            self.ends.staging.sent(op.context, send_flags(TAGGED));
         }
         true
     }
@@ -167,8 +167,8 @@ impl<T: Transport> State<T> {
         let (len, route, flags) = (piece.len, CounterTarget::ENDPOINT, send_flags(TAGGED));
         let ticket = CompletionInfo { context: op.context, flags, signal, len, route, at: 0 };
         let out = OutPlain { piece: *piece, peer, tag: TAGGED.then_some(tag), ticket };
-        let Some((lanes, host)) = self.split() else { return false };
-        if !lanes.begin_now(host, &out) {
+        let Some((transport, host)) = self.split() else { return false };
+        if !transport.begin_now(host, &out) {
             return false;
         }
         let counts = &mut self.ends.tx.counts;
@@ -207,8 +207,8 @@ impl<T: Transport> State<T> {
         let ticket =
             CompletionInfo { context: op.context, flags: send_flags(TAGGED), signal, len, route, at };
         let out = OutMessage { pieces, len, peer, rx, tagged: TAGGED, tag, data: op.data, flags, ticket };
-        let (lanes, host) = self.split().ok_or_else(not_enabled)?;
-        let outcome = lanes.send(host, &out);
+        let (transport, host) = self.split().ok_or_else(not_enabled)?;
+        let outcome = transport.send(host, &out);
         if outcome.is_ok() {
             let counts = &mut self.ends.sender(at).0.counts;
             counts.messages += 1;
@@ -234,15 +234,15 @@ impl<T: Transport> State<T> {
             return false;
         }
         let Some(peer) = self.ends.peers.get(op.peer) else { return false };
-        if self.ends.boxes.credits[Credit::Transmit as usize] == 0 {
+        if self.ends.staging.credits[Credit::Transmit as usize] == 0 {
             return false;
         }
         let kind = if write { CompletionFlags::WRITE } else { CompletionFlags::READ };
         let (flags, route) = (CompletionFlags::RMA | kind, CounterTarget::ENDPOINT);
         let ticket = CompletionInfo { context: op.context, flags, signal: quick.signal, len, route, at: 0 };
         let out = OutAccess { write, piece: *piece, remote: *remote, peer, ticket };
-        let Some((lanes, host)) = self.split() else { return false };
-        if !lanes.access_now(host, &out) {
+        let Some((transport, host)) = self.split() else { return false };
+        if !transport.access_now(host, &out) {
             return false;
         }
         let counts = &mut self.ends.tx.counts;
@@ -298,8 +298,8 @@ impl<T: Transport> State<T> {
             at,
         };
         let out = OutRma { write, pieces, remote: op.remote, len, peer, data: op.data, rx, flags, ticket };
-        let (lanes, host) = self.split().ok_or_else(not_enabled)?;
-        let outcome = lanes.rma(host, &out);
+        let (transport, host) = self.split().ok_or_else(not_enabled)?;
+        let outcome = transport.rma(host, &out);
         if outcome.is_ok() {
             let counts = &mut self.ends.sender(at).0.counts;
             *(if write { &mut counts.writes } else { &mut counts.reads }) += 1;
@@ -372,14 +372,14 @@ impl<T: Transport> EpCore<T> {
             return Err(Error::new(Errno::EOPNOTSUPP));
         }
         let mut guard = self.state.lock();
-        let State { ends, lanes, .. } = &mut *guard;
+        let State { ends, transport, .. } = &mut *guard;
         let is_it =
             |op: &TxOp<T::Op>| op.ticket.context == context && op.ticket.flags.contains(CompletionFlags::RMA);
-        let (Some(&id), Some(lanes)) = (ends.tx.ops.ids(is_it).first(), lanes) else {
+        let (Some(&id), Some(transport)) = (ends.tx.ops.ids(is_it).first(), transport) else {
             return Err(Error::new(Errno::ENOENT));
         };
         let given_up = match ends.tx.ops.get_mut(id) {
-            Some(op) => lanes.give_up(op.peer, id, &mut op.op),
+            Some(op) => transport.give_up(op.peer, id, &mut op.op),
             None => GivenUp::Over,
         };
         if given_up == GivenUp::Busy {
@@ -392,9 +392,9 @@ impl<T: Transport> EpCore<T> {
             && let Some(peer) = ends.tx.ops.get(id).map(|op| op.peer)
             && let Some(op) = ends.finish(peer, id, Err(Errno::ECANCELED))
         {
-            lanes.removed(peer, id, op);
+            transport.removed(peer, id, op);
         }
-        lanes.settle_receives(ends);
+        transport.settle_receives(ends);
         drop(guard);
         self.domain.works.run_if_due();
         Ok(())
@@ -407,8 +407,8 @@ impl<T: Transport> EpCore<T> {
         }
         let mut guard = self.state.lock();
         let (peer, _) = guard.dest(addr)?;
-        let (lanes, host) = guard.split().ok_or_else(not_enabled)?;
-        let is_severed = lanes.sever(host, peer);
+        let (transport, host) = guard.split().ok_or_else(not_enabled)?;
+        let is_severed = transport.sever(host, peer);
         drop(guard);
         self.domain.works.run_if_due();
         if is_severed { Ok(()) } else { Err(Error::new(Errno::EOPNOTSUPP)) }

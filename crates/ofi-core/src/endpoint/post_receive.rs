@@ -49,7 +49,8 @@ pub(super) fn scattered_multi(pieces: usize) -> Error {
 
 impl<T: Transport> State<T> {
     /// The common case of a receive: plain, of one piece, from anyone, with no waiting message that it might match.
-    /// `false` means that nothing happened; [`State::receive`] then finds out why, or does what else is needed.
+    /// `false` means that nothing happened; [`State::receive`] then handles the general case, and finds the reason for
+    /// an error.
     #[inline(always)]
     pub(super) fn receive_now<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> bool {
         let rx = &mut self.ends.rx;
@@ -58,7 +59,7 @@ impl<T: Transport> State<T> {
         if !rx.quick[usize::from(TAGGED)] || !any || op.call != Call::Plain || !op.flags.is_empty() {
             return false;
         }
-        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        let credit = &mut self.ends.staging.credits[Credit::Receive as usize];
         if piece.addr.is_null() || *credit == 0 || (TAGGED && tag.ignore != 0) {
             return false;
         }
@@ -88,7 +89,7 @@ impl<T: Transport> State<T> {
         op: &ReceiveOp<'_>,
         tag: TagMatch,
     ) -> Result<()> {
-        if self.lanes.is_none() {
+        if self.transport.is_none() {
             return Err(not_enabled());
         }
         let rx = self.ends.receiver(at).rx;
@@ -124,12 +125,12 @@ impl<T: Transport> State<T> {
             None => None,
             Some(parts) => Some(self.receive_device(at, op, flags, parts)?),
         };
-        let Receiver { rx, boxes, .. } = self.ends.receiver(at);
+        let Receiver { rx, staging, .. } = self.ends.receiver(at);
         check_pieces(op, rx.iov_limit)?;
         if rx.claimed && flags.contains(OpFlags::MULTI_RECV) {
             return Err(bad_flags(OpFlags::MULTI_RECV)); // a device fills a receive with one message
         }
-        let credit = &mut boxes.credits[Credit::Receive as usize];
+        let credit = &mut staging.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
         }
@@ -159,8 +160,8 @@ impl<T: Transport> State<T> {
     /// Announces a new receive to a transport that claims receives.
     #[cold]
     fn claimable(&mut self) {
-        if let Some((lanes, host)) = self.split() {
-            lanes.receive_posted(host);
+        if let Some((transport, host)) = self.split() {
+            transport.receive_posted(host);
         }
     }
 
@@ -176,8 +177,8 @@ impl<T: Transport> State<T> {
             UnexpectedPayload::AtSender(token) => {
                 let peer = filling.arrived.peer;
                 let into = self.ends.rx.filling.insert(filling);
-                if let Some((lanes, host)) = self.split() {
-                    lanes.pull(host, peer, token, into);
+                if let Some((transport, host)) = self.split() {
+                    transport.pull(host, peer, token, into);
                 }
             }
             UnexpectedPayload::Lost(errno) => {
@@ -190,7 +191,7 @@ impl<T: Transport> State<T> {
     #[cold]
     fn post_multi(&mut self, at: u16, op: &ReceiveOp<'_>, want: Want, signal: bool) -> Result<()> {
         let [piece] = op.buf.pieces() else {
-            self.ends.receiver(at).boxes.credits[Credit::Receive as usize] += 1;
+            self.ends.receiver(at).staging.credits[Credit::Receive as usize] += 1;
             return Err(scattered_multi(op.buf.pieces().len()));
         };
         let id = self.ends.receiver(at).rx.queue.multi(piece);

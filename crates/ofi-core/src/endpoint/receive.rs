@@ -185,7 +185,7 @@ impl<T: Transport> RxSide<T> {
     #[inline(always)]
     pub fn report(
         &mut self,
-        boxes: &mut CompletionStaging,
+        staging: &mut CompletionStaging,
         peers: &mut Peers,
         context: Context,
         arrived: &Arrived,
@@ -194,16 +194,16 @@ impl<T: Transport> RxSide<T> {
         self.counts.bytes += arrived.len as u64;
         if self.sourced {
             let (from, words, len) = arrived.parts();
-            return self.report_sourced(boxes, peers, (context, len), from, words);
+            return self.report_sourced(staging, peers, (context, len), from, words);
         }
-        boxes.received(received(context, arrived), FiAddr::NOTAVAIL, Credit::Receive);
+        staging.received(received(context, arrived), FiAddr::NOTAVAIL, Credit::Receive);
     }
 
     /// As `report`, with the sender.
     #[inline(never)]
     fn report_sourced(
         &mut self,
-        boxes: &mut CompletionStaging,
+        staging: &mut CompletionStaging,
         peers: &mut Peers,
         (context, len): (Context, usize),
         from: Origin,
@@ -215,19 +215,19 @@ impl<T: Transport> RxSide<T> {
         if self.source_errors && source == FiAddr::NOTAVAIL {
             let (credit, context) = ((Credit::Receive, CounterTarget::ENDPOINT), body.op_context);
             let placed = (arrived.len, std::ptr::null_mut());
-            return unknown_source(boxes, peers, context, arrived, placed, body.flags, credit);
+            return unknown_source(staging, peers, context, arrived, placed, body.flags, credit);
         }
-        boxes.received(body, source, Credit::Receive);
+        staging.received(body, source, Credit::Receive);
     }
 
     /// Reports a filled receive.
-    pub fn complete(&mut self, boxes: &mut CompletionStaging, peers: &mut Peers, filling: &Filling) {
+    pub fn complete(&mut self, staging: &mut CompletionStaging, peers: &mut Peers, filling: &Filling) {
         let arrived = &filling.arrived;
         let placed = filling.placed();
         self.counts.messages += 1;
         self.counts.bytes += placed as u64;
         if placed < arrived.len {
-            return self.truncated(boxes, peers, filling, placed);
+            return self.truncated(staging, peers, filling, placed);
         }
         let mut flags = arrived_flags(arrived);
         let mut credit = Credit::Receive;
@@ -239,14 +239,14 @@ impl<T: Transport> RxSide<T> {
             signal |= !released.is_empty() && self.bound;
         }
         if !signal {
-            boxes.ended(Kind::Receive, placed, filling.route);
-            boxes.credits[credit as usize] += 1;
+            staging.ended(Kind::Receive, placed, filling.route);
+            staging.credits[credit as usize] += 1;
             return;
         }
         let source = if self.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
         if self.source_errors && source == FiAddr::NOTAVAIL {
             return unknown_source(
-                boxes,
+                staging,
                 peers,
                 filling.context,
                 arrived,
@@ -255,7 +255,7 @@ impl<T: Transport> RxSide<T> {
                 (credit, filling.route),
             );
         }
-        boxes.ended(Kind::Receive, placed, filling.route);
+        staging.ended(Kind::Receive, placed, filling.route);
         let body = CqTaggedEntry {
             op_context: filling.context,
             flags,
@@ -264,19 +264,19 @@ impl<T: Transport> RxSide<T> {
             data: arrived.data,
             tag: arrived.tag,
         };
-        boxes.received(body, source, credit);
+        staging.received(body, source, credit);
     }
 
     #[cold]
     fn truncated(
         &mut self,
-        boxes: &mut CompletionStaging,
+        staging: &mut CompletionStaging,
         peers: &mut Peers,
         filling: &Filling,
         placed: usize,
     ) {
         self.counts.truncated += 1;
-        self.fail(boxes, peers, filling, Fault { errno: Errno::ETRUNC, number: 0 }, placed);
+        self.fail(staging, peers, filling, Fault { errno: Errno::ETRUNC, number: 0 }, placed);
     }
 
     /// The raw address of a sender that is not in the address vector, if `FI_SOURCE_ERR` asks for it.
@@ -289,7 +289,7 @@ impl<T: Transport> RxSide<T> {
     #[cold]
     pub fn fail(
         &mut self,
-        boxes: &mut CompletionStaging,
+        staging: &mut CompletionStaging,
         peers: &mut Peers,
         filling: &Filling,
         Fault { errno, number }: Fault,
@@ -310,14 +310,14 @@ impl<T: Transport> RxSide<T> {
         if filling.multi.is_some() {
             error.buf = filling.buffer.start() as usize;
         }
-        boxes.receive_failed(error, credit, filling.route);
+        staging.receive_failed(error, credit, filling.route);
     }
 }
 
 /// Data came from a sender that is not in the address vector (`FI_SOURCE_ERR`).
 #[cold]
 fn unknown_source(
-    boxes: &mut CompletionStaging,
+    staging: &mut CompletionStaging,
     peers: &Peers,
     context: Context,
     arrived: &Arrived,
@@ -329,7 +329,7 @@ fn unknown_source(
     (error.len, error.data, error.tag) = (placed, arrived.data, arrived.tag);
     error.buf = buf.addr();
     error.err_data = raw_address(peers, arrived.peer);
-    boxes.receive_failed(error, credit, route);
+    staging.receive_failed(error, credit, route);
 }
 
 fn raw_address(peers: &Peers, peer: PeerId) -> Vec<u8> {

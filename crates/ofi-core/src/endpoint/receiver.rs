@@ -24,7 +24,7 @@ fn unstage(mut staged: Staged, placed: usize) -> Result<(), Fault> {
 /// A receive context, and the parts of its endpoint that it needs.
 pub struct Receiver<'a, T: Transport> {
     pub rx: &'a mut RxSide<T>,
-    pub boxes: &'a mut CompletionStaging,
+    pub staging: &'a mut CompletionStaging,
     pub peers: &'a mut Peers,
     /// See [`Filling::at`].
     pub at: u16,
@@ -36,7 +36,7 @@ impl<T: Transport> Receiver<'_, T> {
     /// # Safety
     /// An [`Incoming::Body`] may be read for `arrived.len` bytes during the call.
     pub unsafe fn arrive(&mut self, arrived: &Arrived, incoming: Incoming<T>) -> Arrival<T> {
-        let ways = (self.boxes.has_room(), !self.rx.lossy);
+        let ways = (self.staging.has_room(), !self.rx.lossy);
         let mut arrival = match &mut self.rx.shared {
             None => {
                 let envelope = receive::envelope(arrived);
@@ -89,7 +89,7 @@ impl<T: Transport> Receiver<'_, T> {
     /// Reports a receive that failed before anything was placed.
     #[cold]
     pub fn fail(&mut self, filling: &Filling, fault: Fault) {
-        self.rx.fail(self.boxes, self.peers, filling, fault, 0);
+        self.rx.fail(self.staging, self.peers, filling, fault, 0);
     }
 
     /// Reports a filled receive.
@@ -99,6 +99,6 @@ impl<T: Transport> Receiver<'_, T> {
         {
             return self.fail(&filling, fault);
         }
-        self.rx.complete(self.boxes, self.peers, &filling);
+        self.rx.complete(self.staging, self.peers, &filling);
     }
 }

@@ -51,7 +51,7 @@ fn beyond(field: &str, limit: impl std::fmt::Display, found: impl std::fmt::Disp
     Error::wanted(
         Errno::EINVAL,
         field.to_string(),
-        format!("at most what the scalable endpoint has, {limit}"),
+        format!("at most {limit}, as the scalable endpoint has"),
         found.to_string(),
         "open the scalable endpoint with more, or ask for less",
     )

@@ -86,7 +86,7 @@ impl<T: Transport> State<T> {
             }
             _ => None,
         };
-        let credit = &mut self.ends.receiver(at).boxes.credits[Credit::Receive as usize];
+        let credit = &mut self.ends.receiver(at).staging.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
         }
@@ -121,7 +121,7 @@ impl<T: Transport> State<T> {
                     self.settle(filling, message.content.held);
                 }
                 None => {
-                    self.ends.receiver(at).boxes.credits[Credit::Receive as usize] += 1;
+                    self.ends.receiver(at).staging.credits[Credit::Receive as usize] += 1;
                     return Err(not_claimed(op.context));
                 }
             },
@@ -139,24 +139,24 @@ impl<T: Transport> State<T> {
     ) {
         let found = message.as_ref().map(|(arrived, _)| *arrived);
         if let Some((Arrived { peer, .. }, UnexpectedPayload::AtSender(token))) = message
-            && let Some((lanes, _)) = self.split()
+            && let Some((transport, _)) = self.split()
         {
-            lanes.discard(peer, token);
+            transport.discard(peer, token);
         }
         self.found(at, op, want, found);
     }
 
     /// Reports the result of a search.
     pub(super) fn found(&mut self, at: u16, op: &ReceiveOp<'_>, want: &Want, found: Option<Arrived>) {
-        let Receiver { rx, boxes, peers, .. } = self.ends.receiver(at);
+        let Receiver { rx, staging, peers, .. } = self.ends.receiver(at);
         let Some(arrived) = found else {
             let flags = CompletionFlags::RECV | CompletionFlags::TAGGED;
             let mut error = CqErrorEntry::new(op.context, flags, Errno::ENOMSG);
             error.tag = want.tag;
-            return boxes.not_found(error, Credit::Receive);
+            return staging.not_found(error, Credit::Receive);
         };
         if !rx.bound {
-            boxes.credits[Credit::Receive as usize] += 1;
+            staging.credits[Credit::Receive as usize] += 1;
             return;
         }
         let source = if rx.report_source { peers.source(arrived.peer) } else { FiAddr::NOTAVAIL };
@@ -168,6 +168,6 @@ impl<T: Transport> State<T> {
             data: arrived.data,
             tag: arrived.tag,
         };
-        boxes.received(body, source, Credit::Receive);
+        staging.received(body, source, Credit::Receive);
     }
 }

@@ -110,11 +110,11 @@ impl<T: Transport> EpCore<T> {
             return Err(no_part("tx_attr.caps", its.caps.to_string(), ours.caps.to_string()));
         }
         let mut guard = self.state.lock();
-        if guard.lanes.is_some() || guard.ends.tx.loan.is_some() {
-            return Err(late(guard.lanes.is_some()));
+        if guard.transport.is_some() || guard.ends.tx.loan.is_some() {
+            return Err(late(guard.transport.is_some()));
         }
         guard.ends.tx.loan = Some(context.join(Arc::downgrade(self))?);
-        guard.ends.boxes.credits[Credit::Transmit as usize] = 0;
+        guard.ends.staging.credits[Credit::Transmit as usize] = 0;
         Ok(())
     }
 
@@ -135,12 +135,12 @@ impl<T: Transport> EpCore<T> {
             return Err(no_part("rx_attr.caps", its.caps.to_string(), ours.caps.to_string()));
         }
         let mut guard = self.state.lock();
-        if guard.lanes.is_some() || guard.ends.rx.shared.is_some() {
-            return Err(late(guard.lanes.is_some()));
+        if guard.transport.is_some() || guard.ends.rx.shared.is_some() {
+            return Err(late(guard.transport.is_some()));
         }
         guard.ends.rx.shared = Some(context.join(Arc::downgrade(self))?);
         guard.ends.rx.may_receive = [false; 2];
-        guard.ends.boxes.credits[Credit::Receive as usize] = 0;
+        guard.ends.staging.credits[Credit::Receive as usize] = 0;
         Ok(())
     }
 }

@@ -330,8 +330,8 @@ impl<T: Transport> SharedRx<T> {
                 Errno::ENOENT,
                 "fi_cancel",
                 "the context of a receive that waits",
-                format!("{:#x}, which none has", context.0),
-                "nothing: the receive has its message, or was never posted",
+                format!("{:#x}, which no waiting request has", context.0),
+                "no action needed: the receive has completed, or was never posted",
             ));
         };
         let (flags, credit, route) = state.queue.end(&posted);
@@ -346,7 +346,7 @@ impl<T: Transport> SharedRx<T> {
             let mut error =
                 CqErrorEntry::new(posted.context, receive::kind_of(space) | flags, Errno::ECANCELED);
             error.src_addr = FiAddr::NOTAVAIL;
-            core.state.lock().ends.boxes.receive_failed(error, credit, route);
+            core.state.lock().ends.staging.receive_failed(error, credit, route);
             self.domain.works.run_if_due();
         }
         Ok(())
@@ -387,8 +387,8 @@ impl<T: Transport> SharedRx<T> {
             for id in filling.ids(|_| true) {
                 filling.remove(id);
             }
-            if let Some(lanes) = &mut state.lanes {
-                lanes.settle_receives(&mut state.ends);
+            if let Some(transport) = &mut state.transport {
+                transport.settle_receives(&mut state.ends);
             }
         }
     }
@@ -451,7 +451,7 @@ impl<T: Transport> EpCore<T> {
     fn spare_receives(&self) -> usize {
         let mut guard = self.state.lock();
         guard.drive();
-        let CompletionStaging { credits, .. } = &mut guard.ends.boxes;
+        let CompletionStaging { credits, .. } = &mut guard.ends.staging;
         std::mem::take(&mut credits[Credit::Receive as usize])
     }
 }

@@ -92,7 +92,7 @@ impl<T: Transport> SharedTx<T> {
         };
         for (at, core) in members {
             let mut guard = core.state.lock();
-            let spare = std::mem::take(&mut guard.ends.boxes.credits[Credit::Transmit as usize]);
+            let spare = std::mem::take(&mut guard.ends.staging.credits[Credit::Transmit as usize]);
             drop(guard);
             let mut pool = self.pool();
             let pool = &mut *pool;

@@ -27,7 +27,7 @@ impl<T: Transport> Srx<T> {
     pub(crate) fn open(domain: &Arc<DomainCore<T>>, attr: &RxAttr) -> Result<Arc<Self>> {
         let shared = Arc::new(SharedRx::new(domain, attr)?);
         let counted: Arc<dyn Counted> = Arc::clone(&shared) as _;
-        domain.roster.count(&counted);
+        domain.registry.count(&counted);
         Ok(Arc::new(Self { shared }))
     }
 

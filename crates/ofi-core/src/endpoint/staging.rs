@@ -14,7 +14,7 @@ use crate::wake_fd::WakeFd;
 /// The index of the outbox of receive completions, or of all completions if both directions have the same queue.
 pub const RECEIVE: usize = 1;
 
-/// What to do, besides reporting it, when an operation ends.
+/// An action at the end of an operation, besides reporting it.
 pub enum Route {
     /// Deferred work: the counter of its end, and whether the endpoint reports it too.
     Work(Option<Arc<Cntr>>, bool),
@@ -34,14 +34,14 @@ pub struct DeviceOp {
 
 /// Both outboxes, and the credits that entries return.
 pub struct CompletionStaging {
-    boxes: [Outbox; 2],
+    outboxes: [Outbox; 2],
     /// Index of the outbox of transmit completions.
     transmit: usize,
     /// Operations that may still be posted.
     pub credits: Credits,
     /// The counters of ended operations.
     pub counters: Counters,
-    /// What to do at the end of an operation whose ticket has a number.
+    /// Actions at the end of operations, by the number in their [`CounterTarget`].
     pub routes: Slots<Route>,
     /// Directions with a queue, by slot: failures of the others are only counted.
     pub read: [bool; 2],
@@ -51,7 +51,7 @@ impl CompletionStaging {
     /// Outboxes for contexts of `tx_size` and `rx_size` operations.
     pub fn new(tx_size: usize, rx_size: usize) -> Self {
         Self {
-            boxes: [Outbox::new(rx_size), Outbox::new(rx_size)],
+            outboxes: [Outbox::new(rx_size), Outbox::new(rx_size)],
             transmit: 0,
             credits: [0, tx_size, rx_size],
             counters: Counters::default(),
@@ -68,34 +68,34 @@ impl CompletionStaging {
     /// An outbox, with the credits.
     #[inline]
     pub fn slot(&mut self, slot: usize) -> (&mut Outbox, &mut Credits) {
-        (&mut self.boxes[slot & 1], &mut self.credits)
+        (&mut self.outboxes[slot & 1], &mut self.credits)
     }
 
     /// Begins a poll that fills `buffer` from entry `filled` on, for the reader of `slot`. [`CompletionStaging::end`]
     /// it.
     #[inline]
     pub fn begin(&mut self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) {
-        self.boxes[slot & 1].begin_direct(buffer, filled);
+        self.outboxes[slot & 1].begin_direct(buffer, filled);
         if slot & 1 != RECEIVE {
             self.begin_unread();
         }
     }
 
-    /// Ends what [`CompletionStaging::begin`] began. Returns the fill.
+    /// Ends direct mode ([`CompletionStaging::begin`]). Returns the number of entries in the buffer.
     #[inline]
     pub fn end(&mut self, slot: usize) -> usize {
-        self.boxes[slot & 1].end_direct()
+        self.outboxes[slot & 1].end_direct()
     }
 
     /// The queue that is reading.
     pub fn reader(&self) -> Option<&WakeFd> {
-        self.boxes.iter().find_map(Outbox::reader)
+        self.outboxes.iter().find_map(Outbox::reader)
     }
 
     /// Begins a poll outside of a read.
     #[inline]
     pub fn begin_unread(&mut self) {
-        self.boxes[RECEIVE].begin();
+        self.outboxes[RECEIVE].begin();
     }
 
     /// Completes a transmit operation in the call that posted it.
@@ -104,19 +104,19 @@ impl CompletionStaging {
         self.credits[Credit::Transmit as usize] -= 1;
         let body = CqTaggedEntry { op_context: context, flags, ..CqTaggedEntry::EMPTY };
         let entry = Entry { body, source: FiAddr::NOTAVAIL, credit: Credit::Transmit, error: false };
-        self.boxes[self.transmit & 1].wait(entry);
+        self.outboxes[self.transmit & 1].wait(entry);
     }
 
     /// Completes a transmit operation.
     #[inline]
     pub fn transmitted(&mut self, body: CqTaggedEntry) {
-        self.boxes[self.transmit & 1].push(&mut self.credits, body, FiAddr::NOTAVAIL, Credit::Transmit);
+        self.outboxes[self.transmit & 1].push(&mut self.credits, body, FiAddr::NOTAVAIL, Credit::Transmit);
     }
 
     /// Completes a transmit operation with an error.
     pub fn transmit_failed(&mut self, error: CqErrorEntry, route: CounterTarget) {
         if self.failed(Kind::of(error.flags), route) && self.read[0] {
-            self.boxes[self.transmit & 1].push_error(error, Credit::Transmit);
+            self.outboxes[self.transmit & 1].push_error(error, Credit::Transmit);
         } else {
             self.credits[Credit::Transmit as usize] += 1;
         }
@@ -125,7 +125,7 @@ impl CompletionStaging {
     /// Completes a receive, or reports an unsolicited entry.
     #[inline(always)]
     pub fn received(&mut self, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
-        self.boxes[RECEIVE].push(&mut self.credits, body, source, credit);
+        self.outboxes[RECEIVE].push(&mut self.credits, body, source, credit);
     }
 
     /// Completes a receive with an error.
@@ -143,7 +143,7 @@ impl CompletionStaging {
         self.counters.fail(if receive { Kind::Receive } else { Kind::of(error.flags) });
         let (slot, direction) = if receive { (RECEIVE, 1) } else { (self.transmit & 1, 0) };
         if self.read[direction] {
-            self.boxes[slot].push_error(error, Credit::None);
+            self.outboxes[slot].push_error(error, Credit::None);
         }
     }
 
@@ -198,7 +198,7 @@ impl CompletionStaging {
     /// data.
     pub fn not_found(&mut self, error: CqErrorEntry, credit: Credit) {
         if self.read[1] {
-            self.boxes[RECEIVE].push_error(error, credit);
+            self.outboxes[RECEIVE].push_error(error, credit);
         } else {
             self.credits[credit as usize] += 1;
         }
@@ -207,17 +207,17 @@ impl CompletionStaging {
     /// Whether an unsolicited entry may be reported.
     #[inline]
     pub fn has_room(&self) -> bool {
-        self.boxes[RECEIVE].has_room()
+        self.outboxes[RECEIVE].has_room()
     }
 
     /// Whether to take more messages.
     #[inline(always)]
     pub fn hungry(&self) -> bool {
-        self.boxes[RECEIVE].hungry()
+        self.outboxes[RECEIVE].hungry()
     }
 
     /// Whether a reader of `slot` would find nothing.
     pub fn is_empty(&self, slot: usize) -> bool {
-        self.boxes[slot & 1].is_empty()
+        self.outboxes[slot & 1].is_empty()
     }
 }

@@ -43,7 +43,7 @@ pub struct PostLimits {
 }
 
 impl PostLimits {
-    /// A limit of messages, as a limit of what is given to the calls.
+    /// A limit of messages, as a limit of the length that callers give: with the prefix.
     #[inline]
     fn with_prefix(&self, limit: usize) -> usize {
         limit.saturating_add(self.prefix)
@@ -91,7 +91,7 @@ pub struct TxSide<T: Transport> {
     pub loan: Option<Loan<T>>,
     /// The counter of the operation being posted: the endpoint's, except for deferred work.
     pub route: CounterTarget,
-    /// What the endpoint was opened for: untagged and tagged sends, reads, writes.
+    /// Whether the endpoint has these capabilities: untagged and tagged sends, reads, writes.
     pub may_send: [bool; 2],
     pub may_read: bool,
     pub may_write: bool,
@@ -108,7 +108,7 @@ pub struct TxSide<T: Transport> {
 const LEVELS: OpFlags =
     OpFlags::INJECT_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE).union(OpFlags::DELIVERY_COMPLETE);
 
-/// The levels, and the one that few transports have.
+/// All levels, with the one that few transports have.
 const ALL_LEVELS: OpFlags = LEVELS.union(OpFlags::MATCH_COMPLETE);
 
 /// The flags of a data transfer.

@@ -178,7 +178,7 @@ impl<T: Transport> State<T> {
             Some(tag) => Want::tagged(source, tag.tag, tag.ignore),
             None => Want::untagged(source),
         };
-        let credit = &mut self.ends.boxes.credits[Credit::Receive as usize];
+        let credit = &mut self.ends.staging.credits[Credit::Receive as usize];
         if *credit == 0 {
             return Err(self.no_credit());
         }
@@ -224,10 +224,10 @@ impl<T: Transport> DeferredTarget for EpCore<T> {
         let told = op_flags(&op).contains(OpFlags::COMPLETION);
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        if state.lanes.is_none() {
+        if state.transport.is_none() {
             return Err(Error::new(Errno::ECANCELED)); // it was closed
         }
-        let id = state.ends.boxes.routes.insert(Route::Work(completion, told));
+        let id = state.ends.staging.routes.insert(Route::Work(completion, told));
         let route = CounterTarget(id.to_wire());
         state.ends.tx.route = route;
         let signal = told && state.ends.rx.bound;
@@ -242,7 +242,7 @@ impl<T: Transport> DeferredTarget for EpCore<T> {
         };
         state.ends.tx.route = CounterTarget::ENDPOINT;
         if outcome.is_err() {
-            state.ends.boxes.routes.remove(SlotId::from_wire(route.0));
+            state.ends.staging.routes.remove(SlotId::from_wire(route.0));
         }
         outcome
     }
@@ -251,6 +251,6 @@ impl<T: Transport> DeferredTarget for EpCore<T> {
         let mut guard = self.state.lock();
         let mut entry = CqErrorEntry::new(context, flags, error);
         entry.prov_errno = error.get();
-        guard.ends.boxes.lost(entry);
+        guard.ends.staging.lost(entry);
     }
 }

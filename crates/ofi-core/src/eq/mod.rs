@@ -29,8 +29,8 @@ const WRITTEN: usize = 1024;
 pub trait Driven: Send + Sync {
     /// Moves it on.
     fn drive(&self);
-    /// Prepares for blocking until there is something to drive, or `bell` rings.
-    fn arm(&self, bell: &WakeFd) -> Arm;
+    /// Prepares for blocking until there is something to drive, or `wake` rings.
+    fn arm(&self, wake: &WakeFd) -> Arm;
     /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<RawFd>;
     /// Whether its next event must precede requests of others and is imminent.
@@ -162,7 +162,7 @@ impl EqCore {
 
     fn ring(&self) {
         if let Some(waiting) = &self.waiting {
-            waiting.bell.ring();
+            waiting.wake.notify();
         }
     }
 
@@ -187,7 +187,7 @@ impl EqCore {
         }
         lock(&self.sources).push(Arc::downgrade(source));
         if let Some(waiting) = &self.waiting {
-            waiting.bell.strike();
+            waiting.wake.signal();
         }
         Ok(())
     }
@@ -286,7 +286,7 @@ impl EqCore {
             match &self.waiting {
                 None => std::thread::yield_now(),
                 Some(waiting) => {
-                    let slept = waiting.bell.asleep(|| self.sleep(waiting, deadline));
+                    let slept = waiting.wake.asleep(|| self.sleep(waiting, deadline));
                     if !slept && lock(&self.events).held.is_some() {
                         std::thread::sleep(PAUSE);
                     }
@@ -360,9 +360,9 @@ impl EventQueue for EqCore {
     fn trywait(&self) -> Result<()> {
         self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object(FIELD)) };
-        waiting.bell.arm();
+        waiting.wake.arm();
         // Do this before checking the events: a source reports what arming finds later, and then rings.
-        let armed = self.sources().iter().all(|source| source.arm(&waiting.bell) == Arm::Armed);
+        let armed = self.sources().iter().all(|source| source.arm(&waiting.wake) == Arm::Armed);
         let events = lock(&self.events);
         if armed && events.good.is_empty() && events.bad.is_empty() { Ok(()) } else { Err(Error::AGAIN) }
     }

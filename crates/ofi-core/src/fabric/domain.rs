@@ -33,7 +33,7 @@ impl<T: Transport> DomainHandle<T> {
                 "the info that an endpoint is opened with",
                 format!("FI_EP_MSG, FI_EP_DGRAM or FI_EP_RDM of domain {:?}", self.0.info.domain_attr.name),
                 format!("{} of domain {:?}", info.ep_attr.ep_type, info.domain_attr.name),
-                "use an info that getinfo answered for this domain",
+                "use an info that getinfo returned for this domain",
             ));
         }
         limits::check(info)
@@ -50,7 +50,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
             return Vec::new();
         }
         let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
-        let members = self.0.roster.counted();
+        let members = self.0.registry.counted();
         let open = [
             stat("endpoints", members.len(), "endpoints and shared receive contexts that are open"),
             stat("memory_regions", self.0.regions.len(), "registrations that are open"),
@@ -110,7 +110,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
         | Work::SetCounter(told, _)
         | Work::AddCounter(told, _) = work
         {
-            self.0.roster.watch(&Cntr::of(told, self.0.id())?)?;
+            self.0.registry.watch(&Cntr::of(told, self.0.id())?)?;
         }
         self.0.works.queue(when, self.0.id(), deed)
     }

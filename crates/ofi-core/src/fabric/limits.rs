@@ -64,7 +64,7 @@ fn known(field: &str, flags: OpFlags) -> Result<()> {
 }
 
 fn refused(errno: Errno, field: &str, wanted: &str, found: String) -> Error {
-    Error::wanted(errno, field, wanted, found, "use what getinfo answered")
+    Error::wanted(errno, field, wanted, found, "use the value that getinfo returned")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How the log starts, and what it says first.
+//! Starts the log, and logs the version and the settings.
 
 use tracing::{info, warn};
 
@@ -63,7 +63,7 @@ pub fn announce(trouble: Option<String>) {
         let default = if listed.default.is_empty() { "empty" } else { &listed.default };
         if let Some(problem) = listed.problem {
             let effect = match listed.is_strict {
-                true => "what needs it is refused until it is corrected or unset".to_owned(),
+                true => "objects that need it are refused until it is corrected or unset".to_owned(),
                 false => format!("the default ({default}) is used instead"),
             };
             warn!(target: "ofi::core::core", prov = listed.provider, unfiltered = true, "{problem}; {effect}");

@@ -110,7 +110,7 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
         value
     }
 
-    /// Takes the first slot, `head`, out of its only list, and empties it; returns what the list begins with now.
+    /// Takes the first slot, `head`, out of its only list, and empties it; returns the list's new head.
     #[inline(always)]
     pub(super) fn discard_first<const LIST: usize>(&mut self, head: u32) -> u32 {
         let slot = &mut self.slots[head as usize];
@@ -171,7 +171,7 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
         self.slots[index as usize].links[LIST].next
     }
 
-    /// Appends `index` to the list that begins with `head`; returns what it begins with now.
+    /// Appends `index` to the list that begins with `head`; returns the list's new head.
     #[inline]
     pub(super) fn push<const LIST: usize>(&mut self, head: u32, index: u32) -> u32 {
         if head == NIL {
@@ -185,7 +185,7 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
         head
     }
 
-    /// Takes the first slot, `head`, out of its list; returns what the list begins with now.
+    /// Takes the first slot, `head`, out of its list; returns the list's new head.
     #[inline]
     pub(super) fn pop<const LIST: usize>(&mut self, head: u32) -> u32 {
         let Links { next, prev } = self.slots[head as usize].links[LIST];
@@ -195,7 +195,7 @@ impl<K: Copy + Default, V, const LISTS: usize> Slab<K, V, LISTS> {
         next
     }
 
-    /// Takes `index` out of the list that begins with `head`; returns what it begins with now.
+    /// Takes `index` out of the list that begins with `head`; returns the list's new head.
     #[inline]
     pub(super) fn unlink<const LIST: usize>(&mut self, head: u32, index: u32) -> u32 {
         if index == head {

@@ -12,10 +12,10 @@ use ofi_api::{Caps, Hints, Info, Mode};
 pub(super) const COSTLY: Caps =
     Caps::SOURCE.union(Caps::SOURCE_ERR).union(Caps::RMA_EVENT).union(Caps::TRIGGER);
 
-/// What is transferred as messages, and restricted by `SEND` and `RECV`.
+/// Capabilities of messages, which `SEND` and `RECV` restrict.
 const MESSAGES: Caps = Caps::MSG.union(Caps::TAGGED);
 
-/// What accesses remote memory, and is restricted by `READ`, `WRITE`, `REMOTE_READ` and `REMOTE_WRITE`.
+/// Capabilities of remote memory, which `READ`, `WRITE`, `REMOTE_READ` and `REMOTE_WRITE` restrict.
 pub(super) const REMOTE_ACCESS: Caps = Caps::RMA.union(Caps::ATOMIC);
 
 /// The rights that make an endpoint a target.
@@ -47,7 +47,7 @@ pub(super) fn info_caps(talk: &mut Negotiation<'_>) -> Caps {
     granted
 }
 
-/// What hints that name no capability want of an offer: all that it has.
+/// The capabilities for hints that name none: all of the offer.
 pub(super) fn unasked(offer: &Info, hints: Option<&Hints>) -> Caps {
     match hints {
         Some(hints) if hints.info.caps.is_empty() => with_directions(offer.caps, Caps::all()),

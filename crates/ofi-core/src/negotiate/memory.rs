@@ -1,4 +1,4 @@
-//! `mr_mode`: what registration asks of the application.
+//! `mr_mode`: the requirements of registration on the application.
 //!
 //! From API 1.5 the hints list what the application can do, and only what the provider needs of it is
 //! granted (fi_mr(3)). Before that, and with the deprecated values, it is one of two whole modes: BASIC
@@ -11,8 +11,8 @@ use ofi_api::{Caps, MrMode};
 /// The registration mode, and whether local buffers must be registered under the old name
 /// [`LOCAL_MR`](ofi_api::Mode::LOCAL_MR).
 ///
-/// An empty `mr_mode` means scalable, as the man page says and as C tells providers; C itself lets it pass
-/// and then takes remote access away without a word.
+/// An empty `mr_mode` means scalable, as the man page says and as C tells providers; C itself accepts it, and then
+/// silently removes remote access.
 pub(super) fn mr_mode(talk: &mut Negotiation<'_>, caps: Caps) -> (MrMode, bool) {
     let offered = talk.offer.domain_attr.mr_mode;
     let wanted = talk.hints.domain_attr.mr_mode;
@@ -20,7 +20,7 @@ pub(super) fn mr_mode(talk: &mut Negotiation<'_>, caps: Caps) -> (MrMode, bool) 
     if is_whole(talk) {
         let granted = match wanted {
             MrMode::BASIC | MrMode::SCALABLE if offered.contains(wanted) => wanted,
-            // API below 1.5, zero: either will do, so the one that comes naturally to the provider.
+            // API below 1.5, zero: either mode is acceptable, so the provider's native one.
             none if none.is_empty() && offered.intersects(MrMode::DEPRECATED) => natural(offered),
             _ => {
                 let whole = offered.intersection(MrMode::DEPRECATED);

@@ -1,82 +1,85 @@
 use super::*;
 
-/// A source whose polls find nothing, a look every `step`, on a thread that has been put aside `aside` times.
+/// A source whose polls find nothing, with a read of the clock every `STEP`, on a thread with `preemptions`.
 struct Spinner {
-    patience: SpinPolicy,
+    spin: SpinPolicy,
     now: Instant,
-    aside: i64,
+    preemptions: i64,
 }
 
 const STEP: Duration = Duration::from_micros(2);
 
 impl Spinner {
     fn new() -> Self {
-        Self { patience: SpinPolicy { on: true, ..SpinPolicy::default() }, now: Instant::now(), aside: 0 }
+        Self { spin: SpinPolicy { on: true, ..SpinPolicy::default() }, now: Instant::now(), preemptions: 0 }
     }
 
-    fn look_after(&mut self, time: Duration) -> Turn {
+    fn check_after(&mut self, time: Duration) -> YieldHint {
         self.now += time;
-        let aside = self.aside;
-        self.patience.look(self.now, || aside)
+        let preemptions = self.preemptions;
+        self.spin.check_clock(self.now, || preemptions)
     }
 
     fn find_after(&mut self, time: Duration) {
         self.now += time;
-        let aside = self.aside;
-        self.patience.end(self.now, || aside);
+        let preemptions = self.preemptions;
+        self.spin.end(self.now, || preemptions);
     }
 
-    /// Looks in vain until one asks to give way, a hundred times at most.
-    fn spin(&mut self) -> Turn {
-        (0..100).map(|_| self.look_after(STEP)).find(|&turn| turn > Turn::Idle).unwrap_or(Turn::Idle)
+    /// Polls without success until a poll requests to yield, for a hundred reads of the clock at most.
+    fn spin(&mut self) -> YieldHint {
+        (0..100)
+            .map(|_| self.check_after(STEP))
+            .find(|&hint| hint > YieldHint::Idle)
+            .unwrap_or(YieldHint::Idle)
     }
 
-    /// Spins, and is put aside for a time slice.
-    fn lose_the_core(&mut self) -> Turn {
-        self.look_after(STEP);
-        self.aside += 1;
-        self.look_after(Duration::from_millis(3))
+    /// Spins, and is preempted for a time slice.
+    fn lose_the_core(&mut self) -> YieldHint {
+        self.check_after(STEP);
+        self.preemptions += 1;
+        self.check_after(Duration::from_millis(3))
     }
 }
 
 #[test]
-fn a_thread_on_a_core_of_its_own_never_gives_way() {
+fn a_thread_on_a_core_of_its_own_never_yields() {
     let mut spinner = Spinner::new();
     for _ in 0..10_000 {
-        assert!(spinner.look_after(STEP) <= Turn::Idle);
+        assert!(spinner.check_after(STEP) <= YieldHint::Idle);
     }
 }
 
 #[test]
-fn a_thread_that_lost_its_core_gives_way_after_ten_microseconds_in_vain() {
+fn a_preempted_thread_yields_after_ten_microseconds_of_empty_polls() {
     let mut spinner = Spinner::new();
     spinner.lose_the_core();
     spinner.find_after(STEP);
-    let first = spinner.look_after(STEP);
-    assert_eq!(first, Turn::Busy);
+    let first = spinner.check_after(STEP);
+    assert_eq!(first, YieldHint::Busy);
     let begun = spinner.now;
-    assert_eq!(spinner.spin(), Turn::Yield);
+    assert_eq!(spinner.spin(), YieldHint::Yield);
     assert_eq!(spinner.now - begun, SPIN);
 }
 
 #[test]
-fn a_message_that_came_while_the_thread_was_aside_tells_the_same() {
+fn a_message_that_arrives_during_a_preemption_does_not_hide_it() {
     let mut spinner = Spinner::new();
-    spinner.look_after(STEP);
-    spinner.aside += 1;
+    spinner.check_after(STEP);
+    spinner.preemptions += 1;
     spinner.find_after(Duration::from_millis(3));
-    assert_eq!(spinner.spin(), Turn::Yield);
+    assert_eq!(spinner.spin(), YieldHint::Yield);
 }
 
 #[test]
-fn a_pause_of_the_threads_own_is_no_loss_of_the_core() {
+fn a_pause_of_the_threads_own_is_no_preemption() {
     let mut spinner = Spinner::new();
     spinner.lose_the_core();
     spinner.now += 2 * CONTENDED;
     for _ in 0..100 {
-        assert!(spinner.look_after(Duration::from_millis(3)) <= Turn::Idle);
+        assert!(spinner.check_after(Duration::from_millis(3)) <= YieldHint::Idle);
     }
-    assert_eq!(spinner.spin(), Turn::Idle);
+    assert_eq!(spinner.spin(), YieldHint::Idle);
 }
 
 #[test]
@@ -84,55 +87,55 @@ fn a_thread_that_does_something_else_between_polls_keeps_its_core() {
     let mut spinner = Spinner::new();
     spinner.lose_the_core();
     for _ in 0..100 {
-        assert_eq!(spinner.look_after(DENSE + STEP), Turn::Busy);
+        assert_eq!(spinner.check_after(DENSE + STEP), YieldHint::Busy);
     }
 }
 
 #[test]
-fn what_was_learnt_is_forgotten_after_a_second() {
+fn a_preemption_is_forgotten_after_a_second() {
     let mut spinner = Spinner::new();
     spinner.lose_the_core();
-    assert_eq!(spinner.spin(), Turn::Yield);
+    assert_eq!(spinner.spin(), YieldHint::Yield);
     spinner.find_after(STEP);
     spinner.now += CONTENDED;
-    assert_eq!(spinner.spin(), Turn::Idle);
+    assert_eq!(spinner.spin(), YieldHint::Idle);
 }
 
 #[test]
-fn who_yields_to_somebody_that_does_not_yield_rests_from_then_on() {
+fn a_thread_that_yields_to_one_that_does_not_yield_back_sleeps() {
     let mut spinner = Spinner::new();
     spinner.lose_the_core();
-    assert_eq!(spinner.spin(), Turn::Yield);
-    assert_eq!(spinner.look_after(Duration::from_millis(3)), Turn::Rest);
-    assert_eq!(spinner.look_after(REST), Turn::Rest);
-    spinner.now += RUDE;
+    assert_eq!(spinner.spin(), YieldHint::Yield);
+    assert_eq!(spinner.check_after(Duration::from_millis(3)), YieldHint::Sleep);
+    assert_eq!(spinner.check_after(SLEEP), YieldHint::Sleep);
+    spinner.now += NO_YIELD_BACK;
     spinner.find_after(STEP);
-    spinner.now += RUDE;
-    assert_eq!(spinner.spin(), Turn::Yield, "for a tenth of a second");
+    spinner.now += NO_YIELD_BACK;
+    assert_eq!(spinner.spin(), YieldHint::Yield, "for a tenth of a second");
 }
 
 #[test]
-fn a_source_that_was_not_long_in_vain_keeps_the_thread_for_all() {
-    assert_eq!(Turn::Yield.and(Turn::Busy), Turn::Busy);
-    assert_eq!(Turn::Busy.and(Turn::Rest), Turn::Busy);
-    assert_eq!(Turn::Idle.and(Turn::Yield), Turn::Yield);
-    assert_eq!(Turn::Rest.and(Turn::Yield), Turn::Rest);
+fn a_busy_source_keeps_the_thread_for_all() {
+    assert_eq!(YieldHint::Yield.and(YieldHint::Busy), YieldHint::Busy);
+    assert_eq!(YieldHint::Busy.and(YieldHint::Sleep), YieldHint::Busy);
+    assert_eq!(YieldHint::Idle.and(YieldHint::Yield), YieldHint::Yield);
+    assert_eq!(YieldHint::Sleep.and(YieldHint::Yield), YieldHint::Sleep);
 }
 
 #[test]
-fn the_clock_is_looked_at_after_32_polls_in_vain() {
-    let mut patience = SpinPolicy { on: true, ..SpinPolicy::default() };
+fn the_clock_is_read_after_32_empty_polls() {
+    let mut spin = SpinPolicy { on: true, ..SpinPolicy::default() };
     for _ in 1..POLLS_PER_CLOCK_READ {
-        patience.polled(false);
+        spin.polled(false);
     }
-    assert!(patience.row.is_none());
-    patience.polled(true);
+    assert!(spin.run.is_none());
+    spin.polled(true);
     for _ in 1..POLLS_PER_CLOCK_READ {
-        patience.polled(false);
+        spin.polled(false);
     }
-    assert!(patience.row.is_none());
-    patience.polled(false);
-    assert!(patience.row.is_some());
-    patience.polled(true);
-    assert!(patience.row.is_none());
+    assert!(spin.run.is_none());
+    spin.polled(false);
+    assert!(spin.run.is_some());
+    spin.polled(true);
+    assert!(spin.run.is_none());
 }

@@ -74,7 +74,7 @@ pub enum Writers {
     Any,
 }
 
-/// Forbids changes of size, and of who may write, for ever.
+/// Seals the size, and the set of writers, permanently.
 ///
 /// # Errors
 /// Errors of fcntl(2).

@@ -69,7 +69,7 @@ pub fn check_eventfd(fd: BorrowedFd<'_>) -> Result<()> {
         Err(_) => rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0),
     };
     if !is_one {
-        return invalid("what a peer wants to be woken by is no eventfd");
+        return invalid("the descriptor by which a peer wants to be woken is not an eventfd");
     }
     if !rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK)) {
         return invalid("a peer's eventfd blocks its writers");
@@ -78,7 +78,7 @@ pub fn check_eventfd(fd: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// The involuntary context switches of the calling thread.
-pub fn times_put_aside() -> i64 {
+pub fn involuntary_switches() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: room for the structure.
     unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };

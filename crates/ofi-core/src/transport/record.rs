@@ -41,7 +41,7 @@ impl Fields {
     pub const MAX_LEN: usize = 8 * (8 + 3 * RMA_IOV_LIMIT);
 
     /// None yet.
-    #[expect(clippy::new_without_default, reason = "nobody needs a default")]
+    #[expect(clippy::new_without_default, reason = "no caller needs a default")]
     pub fn new() -> Self {
         Self { bytes: [0; Self::MAX_LEN], len: 0 }
     }

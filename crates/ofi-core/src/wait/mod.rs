@@ -30,7 +30,7 @@ pub trait Waitable: Send + Sync {
 pub struct WaitObject {
     waker: Option<Waker>,
     /// Rung when something is there that no descriptor shows.
-    pub bell: WakeFd,
+    pub wake: WakeFd,
     /// The wake fd, and the descriptors of all sources.
     pub set: WaitSet,
     /// The wait set that the object belongs to.
@@ -49,13 +49,13 @@ impl WaitObject {
             _ => None,
         };
         let is_shown = matches!(wait_obj, WaitObj::Fd | WaitObj::Pollfd | WaitObj::MutexCond | WaitObj::Set);
-        let (bell, set) = (WakeFd::of(is_shown)?, WaitSet::new()?);
-        set.add(bell.fd())?;
+        let (wake, set) = (WakeFd::of(is_shown)?, WaitSet::new()?);
+        set.add(wake.fd())?;
         let waker = match wait_obj {
             WaitObj::MutexCond => Some(Waker::start(set.fd())?),
             _ => None,
         };
-        Ok(Some(Self { waker, bell, set, group }))
+        Ok(Some(Self { waker, wake, set, group }))
     }
 
     /// Joins the wait set, where there is one, until it is dropped.

@@ -25,7 +25,7 @@ struct MutexCondShared {
     cond: UnsafeCell<libc::pthread_cond_t>,
     stop: AtomicBool,
     /// Ends the thread's sleep.
-    bell: WakeFd,
+    wake: WakeFd,
 }
 
 // SAFETY: pthreads' objects are made to be used by many threads, through pointers.
@@ -59,7 +59,7 @@ impl Waker {
             mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
             cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
             stop: AtomicBool::new(false),
-            bell: WakeFd::new()?,
+            wake: WakeFd::new()?,
         });
         let theirs = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("ofi-cond".into());
@@ -82,7 +82,7 @@ impl Drop for Waker {
             return;
         }
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.bell.strike();
+        self.shared.wake.signal();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // it cannot panic, and its end is all that matters
         }
@@ -95,11 +95,11 @@ impl MutexCondShared {
         while !self.stop.load(Ordering::SeqCst) {
             if !sys::wait_readable(&[fd], Some(Instant::now())) {
                 pause = PAUSES.0;
-                sys::wait_readable(&[fd, self.bell.fd()], None);
+                sys::wait_readable(&[fd, self.wake.fd()], None);
                 continue;
             }
             self.broadcast();
-            sys::wait_readable(&[self.bell.fd()], Some(Instant::now() + pause));
+            sys::wait_readable(&[self.wake.fd()], Some(Instant::now() + pause));
             pause = (pause * 2).min(PAUSES.1);
         }
     }

@@ -114,7 +114,7 @@ impl Session {
     /// Acknowledges received packets if that is due, or if the packet carries data anyway.
     pub(super) fn acknowledge(&mut self, now: Instant, config: &Config, data: bool, draft: &mut Draft<'_>) {
         if data && now.since(self.largest_at) <= config.ack_delay {
-            self.quick = false; // an answer: it would have had company
+            self.quick = false; // a reply: the acknowledgement would have travelled with it
         }
         if self.unacked == 0 && !self.ack_now {
             return;

@@ -12,21 +12,21 @@ impl Drop for ShmEndpoint {
     fn drop(&mut self) {
         // When this returns, the application owns its memory again: no other access is allowed then.
         let deadline = crate::single::deadline();
-        self.lanes.iter_mut().for_each(|lane| lane.close_copies(deadline));
+        self.peers.iter_mut().for_each(|state| state.close_copies(deadline));
         let shared = &self.common.shared;
         // Peers see it in their mappings; sleeping peers get the datagram.
         shared.close_pairs();
-        for lane in &self.lanes {
-            if let Some(link) = &lane.link {
+        for state in &self.peers {
+            if let Some(link) = &state.link {
                 link.own.word32(pair::WISH).store(wish::CLOSED, Ordering::Release);
             }
         }
-        let bye = ControlMessage::Bye { incarnation: shared.incarnation }.encode();
-        shared.part_from_admitted();
+        let notice = ControlMessage::Close { incarnation: shared.incarnation }.encode();
+        shared.notify_admitted();
         for socket in shared.peers() {
             // A full socket belongs to a process that is not running; it will see the word.
             crash_point!("close.bye");
-            let _ = shared.socket.send(&socket, &bye, &[]);
+            let _ = shared.socket.send(&socket, &notice, &[]);
         }
         crash_point!("close.removed");
         self.common.helper.remove(shared);

@@ -23,15 +23,16 @@ impl ShmEndpoint {
     /// Makes quiet peers cold, while there are too many hot ones.
     #[cold]
     pub(super) fn cool_down<H: Upcalls<Shm>>(&mut self, host: &mut H) {
-        let quiet =
-            |lane: &Peer| lane.schedule.idle >= QUIET && lane.initiated.outstanding == 0 && !lane.copies();
+        let quiet = |state: &Peer| {
+            state.schedule.idle >= QUIET && state.initiated.outstanding == 0 && !state.copies()
+        };
         let candidates: Vec<PeerId> =
-            self.hot.iter().copied().filter(|&peer| quiet(&self.lanes[peer as usize])).collect();
+            self.hot.iter().copied().filter(|&peer| quiet(&self.peers[peer as usize])).collect();
         if candidates.is_empty() {
             return;
         }
         for &peer in &candidates {
-            if let Some(link) = &self.lanes[peer as usize].link {
+            if let Some(link) = &self.peers[peer as usize].link {
                 self.sleeper.attend(link.own.word32(pair::ATTENTION));
             }
         }
@@ -41,25 +42,25 @@ impl ShmEndpoint {
         let (mut quiet, mut late) = (Vec::new(), Vec::new());
         for peer in candidates {
             // Records sent before the barrier are visible now; later senders ring.
-            let lane = &mut self.lanes[peer as usize];
-            lane.schedule.is_cold = !lane.has_input();
-            if lane.schedule.is_cold { quiet.push(peer) } else { late.push(peer) }
+            let state = &mut self.peers[peer as usize];
+            state.schedule.is_cold = !state.has_input();
+            if state.schedule.is_cold { quiet.push(peer) } else { late.push(peer) }
         }
-        self.hot.retain(|&peer| !self.lanes[peer as usize].schedule.is_cold);
+        self.hot.retain(|&peer| !self.peers[peer as usize].schedule.is_cold);
         self.cold.append(&mut quiet);
         for peer in late {
-            self.poll_lane(host, peer);
+            self.poll_peer(host, peer);
         }
     }
 
     pub(super) fn warm_up(&mut self, peer: PeerId) {
-        if self.lanes.get(peer as usize).is_some_and(|lane| lane.schedule.is_cold)
+        if self.peers.get(peer as usize).is_some_and(|state| state.schedule.is_cold)
             && let Some(at) = self.cold.iter().position(|&other| other == peer)
         {
             self.cold.swap_remove(at);
-            let lane = &mut self.lanes[peer as usize];
-            (lane.schedule.idle, lane.schedule.is_cold) = (0, false);
-            if self.lanes[peer as usize].up().is_some() {
+            let state = &mut self.peers[peer as usize];
+            (state.schedule.idle, state.schedule.is_cold) = (0, false);
+            if self.peers[peer as usize].up().is_some() {
                 self.hot.push(peer);
             }
         }
@@ -67,7 +68,7 @@ impl ShmEndpoint {
 
     /// Whether a peer in use has this hint byte.
     pub(super) fn is_hinted(&self, peer: PeerId, hint: usize) -> bool {
-        let link = self.lanes.get(peer as usize).and_then(|lane| lane.link.as_ref());
+        let link = self.peers.get(peer as usize).and_then(|state| state.link.as_ref());
         link.is_some_and(|link| link.up.is_some() && link.own.hint as usize == hint)
     }
 
@@ -107,7 +108,7 @@ impl ShmEndpoint {
             self.next_cold = 0;
         }
         if let Some(&peer) = self.cold.get(self.next_cold) {
-            self.poll_lane(host, peer);
+            self.poll_peer(host, peer);
         }
     }
 }

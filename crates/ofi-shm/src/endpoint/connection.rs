@@ -20,7 +20,7 @@ impl ShmEndpoint {
         // The helper serves the socket from its next round on, which this starts.
         self.common.helper.packet(&self.common.shared, &socket, packet);
         if watch {
-            self.common.helper.poke();
+            self.common.helper.wake();
         }
         Ok(())
     }
@@ -30,15 +30,15 @@ impl ShmEndpoint {
         let socket = name::socket_name(address)?;
         self.connection()?.admit(socket.clone());
         let peer = self.meet(host, &socket).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))?;
-        if first { self.lanes[peer as usize].connect(&self.common) } else { Ok(()) }
+        if first { self.peers[peer as usize].connect(&self.common) } else { Ok(()) }
     }
 
     /// See [`ofi_core::transport::TransportEndpoint::part`].
     pub fn part<H: Upcalls<Shm>>(&mut self, host: &mut H, drain: bool) {
         self.common.shared.shut_out();
-        for peer in 0..self.lanes.len() as PeerId {
-            if drain && self.lanes[peer as usize].up().is_some() {
-                self.bury(peer);
+        for peer in 0..self.peers.len() as PeerId {
+            if drain && self.peers[peer as usize].up().is_some() {
+                self.mark_gone(peer);
             } else {
                 self.give_up(host, peer, if drain { Errno::ECONNRESET } else { Errno::ECANCELED });
             }
@@ -66,10 +66,10 @@ impl ShmEndpoint {
 
     /// A packet was not delivered, or its destination is gone. What the peer sent before is still processed.
     pub fn packet_lost<H: Upcalls<Shm>>(&mut self, host: &mut H, socket: &[u8], errno: Errno) {
-        if let Some(&lane) = self.by_socket.get(socket)
-            && self.lanes[lane as usize].up().is_some()
+        if let Some(&peer) = self.by_socket.get(socket)
+            && self.peers[peer as usize].up().is_some()
         {
-            return self.bury(lane);
+            return self.mark_gone(peer);
         }
         if let Some(to) = name::address_of(socket, self.format) {
             host.packet_lost(&to, errno);

@@ -20,32 +20,32 @@ impl ShmEndpoint {
             match event {
                 HelperEvent::Attached { socket, own, parts } => {
                     let Some(peer) = self.meet(host, &socket) else { continue };
-                    let lane = &mut self.lanes[peer as usize];
-                    if lane.end.gone && lane.has_commands() {
+                    let state = &mut self.peers[peer as usize];
+                    if state.end.gone && state.has_commands() {
                         // The successor of an ended peer waits until everything that its predecessor sent has been
                         // processed.
                         self.postponed.push(HelperEvent::Attached { socket, own, parts });
                         continue;
                     }
-                    if lane.up().is_some() {
+                    if state.up().is_some() {
                         tracing::info!(
                             target: "ofi::shm::ep_ctrl",
                             peer = %crate::name::shown(&socket, self.format), "a peer has restarted"
                         );
-                        lane.lose(&mut self.common, host, Errno::ECONNRESET);
+                        state.lose(&mut self.common, host, Errno::ECONNRESET);
                         self.drop_from_lists(peer);
                     }
-                    let lane = &mut self.lanes[peer as usize];
+                    let state = &mut self.peers[peer as usize];
                     let hint = own.hint as usize;
                     crash_point!("attach.begin");
-                    if lane.attach(self.common.shared.barrier, &own, parts).is_err() {
-                        lane.lose(&mut self.common, host, Errno::EINVAL);
+                    if state.attach(self.common.shared.barrier, &own, parts).is_err() {
+                        state.lose(&mut self.common, host, Errno::EINVAL);
                         self.spare(peer);
                         continue;
                     }
                     // Records sent before the peer was attached rang no bell, and the peer may have checked and gone to
                     // sleep since.
-                    if let Some(up) = lane.up() {
+                    if let Some(up) = state.up() {
                         tracing::info!(
                             target: "ofi::shm::ep_ctrl",
                             peer = %crate::name::shown(&socket, self.format), pid = up.parts.process.pid,
@@ -59,10 +59,10 @@ impl ShmEndpoint {
                         );
                     }
                     crash_point!("attach.rings");
-                    lane.ring(&mut self.common);
-                    lane.confirm(host);
+                    state.ring(&mut self.common);
+                    state.confirm(host);
                     crash_point!("attach.confirmed");
-                    lane.move_parked(&mut self.common, host);
+                    state.move_parked(&mut self.common, host);
                     let mut hinted = std::mem::take(&mut self.hinted);
                     hinted.assign(hint, peer, |other| self.is_hinted(other, hint));
                     self.hinted = hinted;
@@ -70,35 +70,35 @@ impl ShmEndpoint {
                 }
                 HelperEvent::Refused { socket, errno } => {
                     if let Some(&peer) = self.by_socket.get(&socket)
-                        && self.lanes[peer as usize].up().is_none()
+                        && self.peers[peer as usize].up().is_none()
                     {
                         tracing::info!(
                             target: "ofi::shm::ep_ctrl",
                             peer = %crate::name::shown(&socket, self.format), error = errno.name(),
                             "a peer could not be attached"
                         );
-                        self.lanes[peer as usize].refuse(&mut self.common, host, errno);
+                        self.peers[peer as usize].refuse(&mut self.common, host, errno);
                         self.spare(peer);
                     }
                 }
                 HelperEvent::Gone { socket, incarnation } => {
                     if let Some(peer) = self.known(&socket, incarnation) {
-                        self.bury(peer);
+                        self.mark_gone(peer);
                     }
                 }
                 HelperEvent::Bulk { socket, incarnation, lines, memory } => {
                     if let Some(peer) = self.known(&socket, incarnation)
-                        && self.lanes[peer as usize].attach_bulk(memory, lines).is_err()
+                        && self.peers[peer as usize].attach_bulk(memory, lines).is_err()
                     {
                         self.give_up(host, peer, Errno::EINVAL);
                     }
                 }
                 HelperEvent::Grant { socket, incarnation, key, terms, memory } => {
                     if let Some(peer) = self.known(&socket, incarnation) {
-                        let lane = &mut self.lanes[peer as usize];
-                        lane.granted(key, terms, memory);
+                        let state = &mut self.peers[peer as usize];
+                        state.granted(key, terms, memory);
                         crash_point!("grant.taken");
-                        lane.move_parked(&mut self.common, host);
+                        state.move_parked(&mut self.common, host);
                     }
                 }
                 HelperEvent::Packet { socket, packet } => self.take_packet(host, &socket, &packet),

@@ -46,7 +46,7 @@ pub struct ShmEndpoint {
     postponed: Vec<HelperEvent>,
     pub(crate) format: AddrFormat,
     pub(crate) by_socket: FxHashMap<Vec<u8>, PeerId>,
-    pub(crate) lanes: Vec<Peer>,
+    pub(crate) peers: Vec<Peer>,
     /// Lost peers, the oldest first. Some may be in use again.
     spare: VecDeque<PeerId>,
     hot: Vec<PeerId>,
@@ -79,7 +79,7 @@ impl EndpointState {
     #[inline]
     fn open(&mut self) -> Result<&mut ShmEndpoint> {
         match self {
-            Self::Open(lanes) => Ok(lanes),
+            Self::Open(endpoint) => Ok(endpoint),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
         }
     }
@@ -120,7 +120,7 @@ impl ShmEndpoint {
             postponed: Vec::new(),
             format: info.format,
             by_socket: FxHashMap::default(),
-            lanes: Vec::new(),
+            peers: Vec::new(),
             spare: VecDeque::new(),
             hot: Vec::new(),
             cold: Vec::new(),
@@ -142,16 +142,16 @@ unsafe impl TransportEndpoint<Shm> for EndpointState {
         let Self::Closed { domain, info } = self else {
             return Err(Error::new(Errno::EOPBADSTATE));
         };
-        let lanes = ShmEndpoint::new(domain, info, name)?;
-        let address = lanes.common.shared.address.clone();
-        *self = Self::Open(Box::new(lanes));
+        let endpoint = ShmEndpoint::new(domain, info, name)?;
+        let address = endpoint.common.shared.address.clone();
+        *self = Self::Open(Box::new(endpoint));
         Ok(address)
     }
 
     fn peer<H: Upcalls<Shm>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
-        let lanes = self.open()?;
+        let endpoint = self.open()?;
         let socket = crate::name::socket_name(address)?;
-        lanes.meet(host, &socket).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))
+        endpoint.meet(host, &socket).ok_or_else(|| Error::new(Errno::EADDRNOTAVAIL))
     }
 
     #[inline(always)]
@@ -163,63 +163,65 @@ unsafe impl TransportEndpoint<Shm> for EndpointState {
         len: usize,
         _injected: bool,
     ) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        let Some(lane) = lanes.lanes.get_mut(peer as usize) else { return false };
+        let Self::Open(endpoint) = self else { return false };
+        let Some(state) = endpoint.peers.get_mut(peer as usize) else { return false };
         // SAFETY: the caller's promise.
-        unsafe { lane.send_now::<TAGGED>(&mut lanes.common, tag, from, len) }
+        unsafe { state.send_now::<TAGGED>(&mut endpoint.common, tag, from, len) }
     }
 
     fn send<H: Upcalls<Shm>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
-        let Self::Open(lanes) = self else { return Err(Error::new(Errno::EOPBADSTATE)) };
-        lanes.lanes[out.peer as usize].send(&mut lanes.common, host, out)
+        let Self::Open(endpoint) = self else { return Err(Error::new(Errno::EOPBADSTATE)) };
+        endpoint.peers[out.peer as usize].send(&mut endpoint.common, host, out)
     }
 
     fn rma<H: Upcalls<Shm>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        lanes.lanes[out.peer as usize].rma(&mut lanes.common, host, out)
+        let endpoint = self.open()?;
+        endpoint.peers[out.peer as usize].rma(&mut endpoint.common, host, out)
     }
 
     fn atomic<H: Upcalls<Shm>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        lanes.lanes[out.peer as usize].atomic(&mut lanes.common, host, out)
+        let endpoint = self.open()?;
+        endpoint.peers[out.peer as usize].atomic(&mut endpoint.common, host, out)
     }
 
     fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
-        let lanes = self.open()?;
-        lanes.lanes[out.peer as usize].note(&mut lanes.common, out)
+        let endpoint = self.open()?;
+        endpoint.peers[out.peer as usize].note(&mut endpoint.common, out)
     }
 
     fn pull<H: Upcalls<Shm>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
-        if let Ok(lanes) = self.open() {
-            lanes.lanes[peer as usize].pull(&mut lanes.common, host, token, into);
+        if let Ok(endpoint) = self.open() {
+            endpoint.peers[peer as usize].pull(&mut endpoint.common, host, token, into);
         }
     }
 
     fn abandon(&mut self, peer: PeerId, id: SlotId, op: &mut Op) -> bool {
         match self {
-            Self::Open(lanes) => lanes.lanes.get_mut(peer as usize).is_some_and(|lane| lane.abandon(id, op)),
+            Self::Open(endpoint) => {
+                endpoint.peers.get_mut(peer as usize).is_some_and(|state| state.abandon(id, op))
+            }
             Self::Closed { .. } => false,
         }
     }
 
     fn settle_receives<H: Upcalls<Shm>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            for &peer in &lanes.hot {
-                lanes.lanes[peer as usize].settle_receives(host);
+        if let Self::Open(endpoint) = self {
+            for &peer in &endpoint.hot {
+                endpoint.peers[peer as usize].settle_receives(host);
             }
         }
     }
 
     fn discard(&mut self, peer: PeerId, token: Token) {
-        if let Ok(lanes) = self.open() {
-            lanes.lanes[peer as usize].discard(&mut lanes.common, token);
+        if let Ok(endpoint) = self.open() {
+            endpoint.peers[peer as usize].discard(&mut endpoint.common, token);
         }
     }
 
     #[inline(always)]
     fn poll<H: Upcalls<Shm>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.poll(host);
+        if let Self::Open(endpoint) = self {
+            endpoint.poll(host);
         }
     }
 
@@ -229,7 +231,7 @@ unsafe impl TransportEndpoint<Shm> for EndpointState {
 
     fn wait_fd(&self) -> Option<RawFd> {
         match self {
-            Self::Open(lanes) => Some(lanes.common.shared.event.as_raw_fd()),
+            Self::Open(endpoint) => Some(endpoint.common.shared.event.as_raw_fd()),
             Self::Closed { .. } => None,
         }
     }
@@ -243,14 +245,14 @@ unsafe impl TransportEndpoint<Shm> for EndpointState {
     }
 
     fn part<H: Upcalls<Shm>>(&mut self, host: &mut H, drain: bool) {
-        if let Ok(lanes) = self.open() {
-            lanes.part(host, drain);
+        if let Ok(endpoint) = self.open() {
+            endpoint.part(host, drain);
         }
     }
 
     fn statistics(&self, into: &mut Vec<Statistic>) {
-        if let Self::Open(lanes) = self {
-            lanes.statistics(into);
+        if let Self::Open(endpoint) = self {
+            endpoint.statistics(into);
         }
     }
 }

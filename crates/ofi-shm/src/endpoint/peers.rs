@@ -16,14 +16,14 @@ impl ShmEndpoint {
             return Some(peer);
         }
         let address = crate::name::address_of(socket, self.format)?;
-        let peer = self.take_spare(host).unwrap_or(self.lanes.len() as PeerId);
-        let lane = Peer::new(peer, socket.to_vec());
-        match self.lanes.get_mut(peer as usize) {
+        let peer = self.take_spare(host).unwrap_or(self.peers.len() as PeerId);
+        let state = Peer::new(peer, socket.to_vec());
+        match self.peers.get_mut(peer as usize) {
             Some(spare) => {
-                let last = std::mem::replace(spare, lane);
+                let last = std::mem::replace(spare, state);
                 self.by_socket.remove(&last.socket);
             }
-            None => self.lanes.push(lane),
+            None => self.peers.push(state),
         }
         self.by_socket.insert(socket.to_vec(), peer);
         host.introduce(peer, &address);
@@ -35,13 +35,13 @@ impl ShmEndpoint {
     pub(super) fn take_spare<H: Upcalls<Shm>>(&mut self, host: &mut H) -> Option<PeerId> {
         for _ in 0..self.spare.len().min(SPARES) {
             let peer = self.spare.pop_front()?;
-            let lane = &mut self.lanes[peer as usize];
-            let is_idle = lane.link.is_none() && lane.initiated.outstanding == 0;
+            let state = &mut self.peers[peer as usize];
+            let is_idle = state.link.is_none() && state.initiated.outstanding == 0;
             if is_idle && !host.retire(peer) {
                 self.spare.push_back(peer); // later, perhaps
                 continue;
             }
-            lane.schedule.is_spare = false;
+            state.schedule.is_spare = false;
             if is_idle {
                 return Some(peer);
             }
@@ -49,47 +49,47 @@ impl ShmEndpoint {
         None
     }
 
-    /// The peer is lost. Its state is kept for its return, and goes to another peer if no other is free.
+    /// Frees the state of a lost peer. It is kept for the peer's return, and goes to another peer if no other is free.
     pub(super) fn spare(&mut self, peer: PeerId) {
-        let lane = &mut self.lanes[peer as usize];
-        if !lane.schedule.is_spare {
-            lane.schedule.is_spare = true;
+        let state = &mut self.peers[peer as usize];
+        if !state.schedule.is_spare {
+            state.schedule.is_spare = true;
             self.spare.push_back(peer);
         }
     }
 
     pub(super) fn known(&self, socket: &[u8], incarnation: u64) -> Option<PeerId> {
         let peer = *self.by_socket.get(socket)?;
-        let up = self.lanes[peer as usize].up()?;
+        let up = self.peers[peer as usize].up()?;
         (up.parts.incarnation == incarnation).then_some(peer)
     }
 
-    /// A peer is gone. Its state ends when everything that it sent has been processed.
-    pub(crate) fn bury(&mut self, peer: PeerId) {
-        let lane = &mut self.lanes[peer as usize];
-        (lane.end.gone, lane.busy) = (true, true);
-        self.warm_up(peer); // a cold lane is not polled
+    /// Records that a peer is gone. Its state ends when everything that it sent has been processed.
+    pub(crate) fn mark_gone(&mut self, peer: PeerId) {
+        let state = &mut self.peers[peer as usize];
+        (state.end.gone, state.busy) = (true, true);
+        self.warm_up(peer); // a cold peer is not polled
     }
 
     #[cold]
     pub(crate) fn give_up<H: Upcalls<Shm>>(&mut self, host: &mut H, peer: PeerId, errno: Errno) {
-        let lane = &mut self.lanes[peer as usize];
-        let incarnation = lane.up().map(|up| up.parts.incarnation);
-        self.common.shared.forget(&lane.socket, incarnation);
+        let state = &mut self.peers[peer as usize];
+        let incarnation = state.up().map(|up| up.parts.incarnation);
+        self.common.shared.forget(&state.socket, incarnation);
         self.common.shared.shut_out();
-        lane.lose(&mut self.common, host, errno);
+        state.lose(&mut self.common, host, errno);
         self.drop_from_lists(peer);
         self.spare(peer);
     }
 
     #[cold]
     pub(super) fn break_up<H: Upcalls<Shm>>(&mut self, host: &mut H, peer: PeerId) {
-        let lane = &self.lanes[peer as usize];
-        let closed = lane.end.gone || lane.is_closed();
+        let state = &self.peers[peer as usize];
+        let closed = state.end.gone || state.is_closed();
         if !closed {
             self.common.counts.corrupt += 1;
-            let peer = crate::name::shown(&lane.socket, self.format);
-            tracing::warn!(target: "ofi::shm::ep_data", %peer, "a peer broke the protocol; its lane is given up");
+            let peer = crate::name::shown(&state.socket, self.format);
+            tracing::warn!(target: "ofi::shm::ep_data", %peer, "a peer broke the protocol and is disconnected");
         }
         self.give_up(host, peer, if closed { Errno::ECONNRESET } else { Errno::EIO });
     }

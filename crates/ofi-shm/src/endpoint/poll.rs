@@ -17,8 +17,8 @@ impl ShmEndpoint {
         }
         let mut at = 0;
         while let Some(&peer) = self.hot.get(at) {
-            let lane = &mut self.lanes[peer as usize];
-            if lane.wants_poll() && lane.poll(&mut self.common, host).is_err() {
+            let state = &mut self.peers[peer as usize];
+            if state.wants_poll() && state.poll(&mut self.common, host).is_err() {
                 self.break_up(host, peer);
                 continue;
             }
@@ -52,7 +52,7 @@ impl ShmEndpoint {
         }
         if self.hot.len() > HOT {
             for index in 0..self.hot.len() {
-                self.lanes[self.hot[index] as usize].schedule.idle += 1;
+                self.peers[self.hot[index] as usize].schedule.idle += 1;
             }
             self.cool_down(host);
         }
@@ -62,9 +62,9 @@ impl ShmEndpoint {
             || self.hot.len() > HOT;
     }
 
-    pub(super) fn poll_lane<H: Upcalls<Shm>>(&mut self, host: &mut H, peer: PeerId) -> bool {
-        let lane = &mut self.lanes[peer as usize];
-        if lane.poll(&mut self.common, host).is_err() {
+    pub(super) fn poll_peer<H: Upcalls<Shm>>(&mut self, host: &mut H, peer: PeerId) -> bool {
+        let state = &mut self.peers[peer as usize];
+        if state.poll(&mut self.common, host).is_err() {
             self.break_up(host, peer);
             return false;
         }

@@ -15,7 +15,7 @@ impl ShmEndpoint {
         (self.armed, self.rare) = (true, true);
         for index in 0..self.hot.len() {
             let peer = self.hot[index];
-            if let Some(link) = &self.lanes[peer as usize].link {
+            if let Some(link) = &self.peers[peer as usize].link {
                 self.sleeper.attend(link.own.word32(pair::ATTENTION));
             }
         }
@@ -44,10 +44,10 @@ impl ShmEndpoint {
     /// notified of room once: if the application no longer posts, nothing would ever use it up.
     fn has_input(&mut self) -> bool {
         (0..self.hot.len()).any(|index| {
-            let lane = &mut self.lanes[self.hot[index] as usize];
-            let has_input = lane.has_input();
-            if has_input && lane.has_room_again() {
-                lane.initiated.starved = 0;
+            let state = &mut self.peers[self.hot[index] as usize];
+            let has_input = state.has_input();
+            if has_input && state.has_room_again() {
+                state.initiated.starved = 0;
             }
             has_input
         })
@@ -58,7 +58,7 @@ impl ShmEndpoint {
     pub(super) fn settle_down(&mut self) {
         self.polls_awake = None;
         for &peer in &self.hot {
-            if let Some(link) = &self.lanes[peer as usize].link {
+            if let Some(link) = &self.peers[peer as usize].link {
                 self.sleeper.unattend(link.own.word32(pair::ATTENTION));
             }
         }

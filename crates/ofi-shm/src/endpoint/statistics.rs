@@ -13,19 +13,35 @@ impl ShmEndpoint {
         let counts = &self.common.counts;
         let helper = &self.common.shared.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("shm_peers", self.lanes.len() as u64, "lanes of peers, including lost ones that are kept");
-        add("shm_hot", self.hot.len() as u64, "lanes polled at every poll");
+        add("shm_peers", self.peers.len() as u64, "peers, including lost ones that are kept");
+        add("shm_hot", self.hot.len() as u64, "peers whose ring every poll visits");
         add("shm_eager", counts.eager, "messages sent inside a command");
-        add("shm_announced", counts.announced, "messages announced first");
-        add("shm_kept", counts.kept, "of those, kept by the library as the receiver was out of room");
+        add(
+            "shm_announced",
+            counts.announced,
+            "messages announced before their payload is sent (rendezvous)",
+        );
+        add(
+            "shm_kept",
+            counts.kept,
+            "announced messages kept by the library because the receiver was out of room",
+        );
         add("shm_bulk_bytes", counts.bulk_bytes, "bytes streamed through bulk memory");
         add("shm_streamed_bytes", counts.streamed_bytes, "bytes written into rings by streaming stores");
         add("shm_direct_bytes", counts.direct_bytes, "bytes copied straight to or from a peer's memory");
         add("shm_direct_atomics", counts.direct_atomics, "atomic operations done in a peer's memory");
         add("shm_single_messages", counts.single_messages, "messages copied directly from memory to memory");
-        add("shm_single_accesses", counts.single_accesses, "long reads and writes that got their bytes so");
-        add("shm_single_read_bytes", counts.single_read, "bytes of those that this end read");
-        add("shm_single_received_bytes", counts.single_received, "bytes of those that their senders wrote");
+        add(
+            "shm_single_accesses",
+            counts.single_accesses,
+            "long reads and writes copied directly from memory to memory",
+        );
+        add("shm_single_read_bytes", counts.single_read, "bytes of direct copies that this end read");
+        add(
+            "shm_single_received_bytes",
+            counts.single_received,
+            "bytes of direct copies that their senders wrote",
+        );
         add("shm_single_written_bytes", counts.single_written, "bytes written straight into peers' memory");
         add(
             "shm_single_failed",
@@ -40,7 +56,7 @@ impl ShmEndpoint {
         add("shm_dropped", helper.dropped.load(Ordering::Relaxed), "control datagrams dropped");
         let keys = helper.other_key.load(Ordering::Relaxed);
         add("shm_other_key", keys, "greetings and requests refused for another authorization key");
-        add("shm_granted", helper.granted.load(Ordering::Relaxed), "mappings handed to peers");
+        add("shm_granted", helper.granted.load(Ordering::Relaxed), "mappings granted to peers");
         let fenceless = self.common.shared.barrier == Support::Expedited;
         add("shm_fenceless", fenceless.into(), "1 if senders need no fence (membarrier works)");
     }

@@ -195,7 +195,7 @@ impl Peer {
         let confirm = matched || out.flags.contains(OpFlags::DELIVERY_COMPLETE);
         if peer_wish == wish::CLOSED {
             self.busy = true;
-            return Err(Error::AGAIN); // the next poll gives the lane up, and a later try may find a new peer
+            return Err(Error::AGAIN); // the next poll disconnects the peer, and a later try may find a new one
         }
         if out.len <= common.eager && peer_wish == wish::NONE && !matched {
             if up && !confirm {

@@ -106,14 +106,14 @@ impl BulkStream {
     /// `to` is writable for `len` bytes.
     pub unsafe fn fill<H: Upcalls<Shm>>(
         &self,
-        lane: u32,
+        peer: u32,
         common: &Common,
         host: &mut H,
         stores: Stores,
         (to, len): (*mut u8, usize),
     ) -> Result<(), Errno> {
         let copied = match &self.source {
-            Streamed::Message(op) | Streamed::Write(op) => match host.op(lane, *op) {
+            Streamed::Message(op) | Streamed::Write(op) => match host.op(peer, *op) {
                 Some(Op::Message { payload, .. } | Op::Write(payload, _)) => {
                     // SAFETY: the caller's promise.
                     unsafe { payload.gather_by(stores, self.sent, to, len) }
@@ -127,7 +127,7 @@ impl BulkStream {
                 len.min(part.len())
             }
             Streamed::Read(remote) => {
-                let (who, regions) = (accessor(common, host, lane), &common.shared.domain.regions);
+                let (who, regions) = (accessor(common, host, peer), &common.shared.domain.regions);
                 // SAFETY: the caller's promise.
                 unsafe { regions.read_raw_as(who, remote, self.sent, stores, to, len)? }
             }

@@ -404,9 +404,9 @@ mod tests {
     #[test]
     fn a_peer_with_an_impossible_ring_leaves_nothing_behind() {
         let own = Arc::new(OwnPair::new(64, 0, false).unwrap());
-        let mut lane = Peer::new(0, Vec::new());
-        assert!(lane.attach(Support::Missing, &own, parts(1)).is_err());
-        let link = lane.link.as_mut().unwrap();
+        let mut state = Peer::new(0, Vec::new());
+        assert!(state.attach(Support::Missing, &own, parts(1)).is_err());
+        let link = state.link.as_mut().unwrap();
         let room = (0..1000).take_while(|_| match link.commands.reserve(8) {
             Ok(slot) => {
                 slot.publish(kind::NOTICE);
@@ -418,6 +418,6 @@ mod tests {
             }
         });
         assert!(room.count() < 64);
-        assert!(lane.attach(Support::Missing, &own, parts(64)).is_ok());
+        assert!(state.attach(Support::Missing, &own, parts(64)).is_ok());
     }
 }

@@ -375,7 +375,7 @@ impl Peer {
         else {
             return Ok(false);
         };
-        // This end finishes a single chunk before the other would hear of it.
+        // This end finishes a single chunk before the other end could learn of it.
         inward.shared &= !inward.reads || chunk(inward.len, false) < inward.len;
         let ticket = single.tickets + 1;
         own.word64(pair::FRONT).store(pack(ticket, 0), Ordering::Relaxed);

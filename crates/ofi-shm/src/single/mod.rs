@@ -21,10 +21,9 @@
 //!     receive for any reason clears `TARGET` and waits until `WRITING` no longer holds the ticket, or the sender's
 //!     process has ended: [`Peer::withdraw`]. Closing a registration does the same for a write that is being copied
 //!     into it.
-//! S2. A sender clears `LENT` when its operation ends ([`ExposedBuffer`]), before the application owns the memory
-//! again. A
-//!     receiver checks it after each read, and discards the bytes if the ticket is gone. Closing a registration revokes
-//!     reads of it.
+//! S2. A sender clears `LENT` when its operation ends ([`crate::exposed_buffer`]), before the application owns the
+//!     memory again. A receiver checks it after each read, and discards the bytes if the ticket is gone. Closing a
+//!     registration revokes reads of it.
 //! S3. `CLAIMED` and `WRITTEN` begin with 16 bits of the ticket, and a sender sets them at each `Share`, of which a
 //!     ring of replies holds fewer than 64: values of another message are never mistaken for this one's.
 //!

@@ -39,7 +39,7 @@ impl Lender for Nobody<'_> {
 impl TcpEndpoint {
     fn close(&mut self) {
         let end = Instant::now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
-        // Nobody takes a call any more: one would end each wait below.
+        // Connection requests are not accepted any more: one would end each wait below.
         if let Some(listener) = &self.listener {
             self.ready.remove(listener);
         }
@@ -158,8 +158,8 @@ impl TcpEndpoint {
     }
 }
 
-/// Whether the peer's host has all bytes. The end that was said counts as one byte, for whose acknowledgement nobody
-/// waits; after a reset nothing is acknowledged any more.
+/// Whether the peer's host has all bytes. The FIN counts as one byte, whose acknowledgement is not awaited; after a
+/// reset nothing is acknowledged any more.
 fn is_acknowledged(socket: BorrowedFd<'_>) -> bool {
     sys::unsent(socket) <= 1 || !sys::is_connected(socket)
 }

@@ -324,8 +324,8 @@ impl Messages {
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("udp_tx_datagrams", counts.sent, "datagrams sent");
         add("udp_rx_datagrams", counts.received, "datagrams received");
-        add("udp_send_full", counts.full, "datagrams dropped as the socket took no more");
-        add("udp_unsendable", counts.unsendable, "datagrams that the system would not send");
+        add("udp_send_full", counts.full, "datagrams dropped because the socket was full");
+        add("udp_unsendable", counts.unsendable, "datagrams that the system refused to send");
         add("udp_malformed", counts.malformed, "datagrams dropped: without the header of this protocol");
         add("udp_receive_buffer", socket.granted as u64, "bytes that the kernel lets the socket hold");
         self.common_statistics(socket, into);
@@ -337,8 +337,8 @@ impl Messages {
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("udp_tx_messages", counts.sent, "messages sent, each a datagram");
         add("udp_rx_messages", counts.received, "messages received");
-        add("udp_messages_full", counts.full, "messages dropped as the socket took no more");
-        add("udp_messages_unsendable", counts.unsendable, "messages that the system would not send");
+        add("udp_messages_full", counts.full, "messages dropped because the socket was full");
+        add("udp_messages_unsendable", counts.unsendable, "messages that the system refused to send");
         add("udp_messages_malformed", counts.malformed, "messages dropped: malformed");
         self.common_statistics(socket, into);
     }
@@ -347,8 +347,12 @@ impl Messages {
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         let dropped = sys::dropped(socket.raw()) + self.groups.dropped();
         add("udp_rx_dropped", dropped, "datagrams that found no room in the socket's buffer");
-        add("udp_refused", self.counts.refused, "times that ICMP said that a peer cannot be reached");
-        add("udp_nameless", self.counts.nameless, "datagrams of senders that are too many to be remembered");
+        add("udp_refused", self.counts.refused, "ICMP reports that a peer is unreachable");
+        add(
+            "udp_nameless",
+            self.counts.nameless,
+            "datagrams reported without a source, because the table of senders was full",
+        );
         add("udp_groups", self.groups.len() as u64, "multicast groups joined");
     }
 }

@@ -197,7 +197,7 @@ impl Connected {
     }
 
     /// Handles the device's and the connection's events.
-    pub fn meet<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
+    pub fn handle_events<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.take_device_events(host);
         if let Link::Failed(to, errno) = &self.link {
             let (to, errno) = (to.clone(), *errno);

@@ -383,7 +383,7 @@ impl Connected {
         }
         if self.look || self.link.is_moving() || self.polls.is_multiple_of(POLLS_PER_EVENT_CHECK) {
             self.look = false;
-            self.meet(host);
+            self.handle_events(host);
         }
     }
 
@@ -541,7 +541,7 @@ impl Connected {
         add("verbs_written", counts.written, "receives consumed by the peer's writes with remote CQ data");
         add("verbs_claimed", self.claimed.len() as u64, "receives posted to the device now");
         add("verbs_send_full", counts.full, "operations refused for lack of room");
-        add("verbs_connections", counts.connections, "connections made");
+        add("verbs_connections", counts.connections, "connections established");
         add(
             "verbs_malformed",
             counts.malformed,

@@ -1,6 +1,6 @@
 //! All peers of a reliable datagram endpoint over its device.
 
-mod meeting;
+mod connecting;
 mod retiring;
 
 use std::collections::VecDeque;
@@ -33,15 +33,15 @@ const POLLS_PER_EVENT_CHECK: u64 = 64;
 
 /// The peers of one endpoint.
 pub struct VerbsEndpoint {
-    pub(crate) lanes: Vec<Peer>,
-    peers: FxHashMap<SocketAddr, PeerId>,
+    pub(crate) peers: Vec<Peer>,
+    by_address: FxHashMap<SocketAddr, PeerId>,
     /// Peers by the identifiers and by the queue pairs of their connections.
     pub(crate) ids: FxHashMap<usize, PeerId>,
     pub(crate) qps: FxHashMap<u32, PeerId>,
     /// Peers with an established or pending connection, and some that have lost theirs since the last check.
     pub(crate) live: Vec<PeerId>,
     /// Number of connections in progress.
-    pub(crate) meetings: usize,
+    pub(crate) connecting: usize,
     pub(crate) next_deadline: Option<Instant>,
     /// Completion queue entries that were read when it was armed.
     ready: VecDeque<WorkCompletion>,
@@ -82,12 +82,12 @@ impl VerbsEndpoint {
             counts: EndpointCounts::default(),
         };
         Ok(Self {
-            lanes: Vec::new(),
-            peers: FxHashMap::default(),
+            peers: Vec::new(),
+            by_address: FxHashMap::default(),
             ids: FxHashMap::default(),
             qps: FxHashMap::default(),
             live: Vec::new(),
-            meetings: 0,
+            connecting: 0,
             next_deadline: None,
             ready: VecDeque::new(),
             withdrawals: domain.transport.withdrawals(),
@@ -97,26 +97,26 @@ impl VerbsEndpoint {
 
     /// The peer with this address. A new peer is introduced to the core.
     pub(crate) fn peer_at<H: Upcalls<Verbs>>(&mut self, host: &mut H, address: SocketAddr) -> PeerId {
-        if let Some(&peer) = self.peers.get(&address) {
+        if let Some(&peer) = self.by_address.get(&address) {
             return peer;
         }
-        let peer = self.lanes.len() as PeerId;
-        self.lanes.push(Peer::new(address));
-        self.peers.insert(address, peer);
+        let peer = self.peers.len() as PeerId;
+        self.peers.push(Peer::new(address));
+        self.by_address.insert(address, peer);
         host.introduce(peer, &Address::from(address));
         peer
     }
 
     /// Prepares a peer for a post. The endpoint connects to it at first use.
-    pub(crate) fn lane(&mut self, peer: PeerId) -> Result<()> {
-        let lane = &self.lanes[peer as usize];
-        if lane.ending.is_some() {
+    pub(crate) fn prepare(&mut self, peer: PeerId) -> Result<()> {
+        let state = &self.peers[peer as usize];
+        if state.ending.is_some() {
             return Err(Error::AGAIN); // the next poll ends it
         }
-        if matches!(lane.link, Link::Closed) {
+        if matches!(state.link, Link::Closed) {
             self.connect(peer);
             // Nothing is queued on the peer yet: the caller gets the error, and does not retry forever.
-            if let Some(errno) = self.lanes[peer as usize].ending.take() {
+            if let Some(errno) = self.peers[peer as usize].ending.take() {
                 return Err(Error::with(
                     errno,
                     match self.common.gone {
@@ -135,8 +135,8 @@ impl VerbsEndpoint {
 
     pub(crate) fn poll<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.common.turn += 1;
-        if self.meetings > 0 || self.common.turn.is_multiple_of(POLLS_PER_EVENT_CHECK) {
-            self.meet(host);
+        if self.connecting > 0 || self.common.turn.is_multiple_of(POLLS_PER_EVENT_CHECK) {
+            self.handle_events(host);
             self.retire();
         }
         let common = &mut self.common;
@@ -192,11 +192,11 @@ impl VerbsEndpoint {
                 }
                 Failed::Pair(qp) => {
                     let Some(&peer) = self.qps.get(&qp) else { continue };
-                    let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-                    tracing::warn!(target: "ofi::verbs::ep_data", qp, to = %lane.address, "the device reports that a queue pair has failed");
+                    let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+                    tracing::warn!(target: "ofi::verbs::ep_data", qp, to = %state.address, "the device reports that a queue pair has failed");
                     common.adapter.watch.failures += 1;
-                    lane.ending.get_or_insert(Errno::EIO);
-                    common.hold(&mut lane.is_dirty, peer);
+                    state.ending.get_or_insert(Errno::EIO);
+                    common.hold(&mut state.is_dirty, peer);
                 }
                 Failed::Queue(_) => {} // another endpoint's
             }
@@ -214,10 +214,10 @@ impl VerbsEndpoint {
         common.gone = Some(errno);
         let Adapter { watch, waiter, queues, .. } = &mut common.adapter;
         watch.mute(waiter, queues.fd());
-        for (peer, lane) in self.lanes.iter_mut().enumerate() {
-            if !matches!(lane.link, Link::Closed) {
-                lane.ending.get_or_insert(errno);
-                common.hold(&mut lane.is_dirty, peer as PeerId);
+        for (peer, state) in self.peers.iter_mut().enumerate() {
+            if !matches!(state.link, Link::Closed) {
+                state.ending.get_or_insert(errno);
+                common.hold(&mut state.is_dirty, peer as PeerId);
             }
         }
     }
@@ -248,47 +248,47 @@ impl VerbsEndpoint {
             Ended::Request { id, status } => {
                 let Some(posted) = self.common.adapter.posted.remove(id) else { return };
                 let peer = posted.peer();
-                let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-                lane.requests -= 1;
+                let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+                state.requests -= 1;
                 let result = outcome(status);
                 if result.is_ok() {
-                    lane.end_quiet(common, posted.number());
+                    state.end_quiet(common, posted.number());
                 }
                 match posted {
                     Request::Send { slot, mark, marks, quiet, .. } => {
                         common.adapter.end_send(slot, quiet);
                         if result.is_ok() {
                             for mark in mark.into_iter().chain(marks) {
-                                lane.sent(host, peer, mark);
+                                state.sent(host, peer, mark);
                             }
                         }
                     }
                     Request::Step { transfer, reads, is_access, .. } => {
                         common.adapter.reads -= usize::from(reads);
-                        lane.reads_out -= usize::from(reads && is_access);
+                        state.reads_out -= usize::from(reads && is_access);
                         if is_access {
-                            lane.note_refusal(result);
+                            state.note_refusal(result);
                         }
-                        lane.fetched(common, host, peer, transfer, result);
+                        state.fetched(common, host, peer, transfer, result);
                     }
-                    Request::Alone { op, reads, held, .. } => {
+                    Request::Single { op, reads, held, .. } => {
                         common.adapter.reads -= usize::from(reads);
-                        lane.reads_out -= usize::from(reads);
-                        lane.note_refusal(result);
-                        lane.alone_ended(common, host, (peer, op), held, result);
+                        state.reads_out -= usize::from(reads);
+                        state.note_refusal(result);
+                        state.single_ended(common, host, (peer, op), held, result);
                     }
                 }
                 if let Err(errno) = result {
-                    tracing::debug!(target: "ofi::verbs::ep_data", ?status, to = %lane.address, "a request failed");
+                    tracing::debug!(target: "ofi::verbs::ep_data", ?status, to = %state.address, "a request failed");
                     // Only the refused access itself ends with `EKEYREJECTED`.
-                    lane.ending.get_or_insert(match errno {
+                    state.ending.get_or_insert(match errno {
                         Errno::EKEYREJECTED => Errno::ECONNRESET,
                         errno => errno,
                     });
                 }
-                let is_over = lane.ending.is_some() || lane.retiring.is_some();
-                if lane.waits() || lane.owes_credits(common) || is_over {
-                    common.hold(&mut lane.is_dirty, peer);
+                let is_over = state.ending.is_some() || state.retiring.is_some();
+                if state.waits() || state.owes_credits(common) || is_over {
+                    common.hold(&mut state.is_dirty, peer);
                 }
             }
         }
@@ -296,18 +296,18 @@ impl VerbsEndpoint {
 
     /// Processes a record, or holds it until there is room.
     fn take_record<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId, slot: u32, len: usize) {
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
         common.counts.received += 1;
-        lane.heard(common, peer);
-        lane.last_use = common.turn;
+        state.heard(common, peer);
+        state.last_use = common.turn;
         let record = common.adapter.record(slot, 0, len);
         let head = record.first_chunk::<HEAD>().copied();
         let Some([what, _, high, low, 0, 0, 0, 0]) = head.filter(|head| flag::are_known(head[1])) else {
             return self.broken(peer, Some(slot));
         };
-        lane.credits += usize::from(u16::from_be_bytes([high, low]));
-        lane.used += usize::from(what != kind::CREDIT);
-        if lane.used > common.grant {
+        state.credits += usize::from(u16::from_be_bytes([high, low]));
+        state.used += usize::from(what != kind::CREDIT);
+        if state.used > common.grant {
             return self.broken(peer, Some(slot)); // it would take the receives of others
         }
         match what {
@@ -331,9 +331,9 @@ impl VerbsEndpoint {
                 }
             }
         }
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        if lane.waits() || lane.owes_credits(common) {
-            common.hold(&mut lane.is_dirty, peer);
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+        if state.waits() || state.owes_credits(common) {
+            common.hold(&mut state.is_dirty, peer);
         }
     }
 
@@ -344,17 +344,17 @@ impl VerbsEndpoint {
         peer: PeerId,
         part: RecordPart,
     ) -> Result<(), Broken> {
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
         let what = common.adapter.record(part.slot, part.at, part.len)[0];
-        if what < kind::ANSWERS && (!lane.stalled.is_empty() || lane.is_read()) {
-            lane.stalled.push_back(part);
+        if what < kind::ANSWERS && (!state.stalled.is_empty() || state.is_read()) {
+            state.stalled.push_back(part);
             return Ok(());
         }
-        match dispatch(lane, common, host, peer, part)? {
-            NextStep::Next => lane.taken(common, part),
+        match dispatch(state, common, host, peer, part)? {
+            NextStep::Next => state.taken(common, part),
             NextStep::Stop => {
                 common.counts.stalls += 1;
-                lane.stalled.push_front(part);
+                state.stalled.push_front(part);
                 common.stalled.push(peer);
             }
         }
@@ -364,9 +364,9 @@ impl VerbsEndpoint {
     /// Handles a protocol violation: drops the peer's records, and ends its connection. `slot` is a slot that is not
     /// among the stalled.
     fn broken(&mut self, peer: PeerId, slot: Option<u32>) {
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
         common.counts.malformed += 1;
-        let stalled = std::mem::take(&mut lane.stalled);
+        let stalled = std::mem::take(&mut state.stalled);
         // If a pack broke in the middle, its stalled records are in the given slot, and none of them is marked as the
         // last.
         for part in stalled.iter().filter(|part| part.last) {
@@ -375,27 +375,27 @@ impl VerbsEndpoint {
         if let Some(slot) = slot {
             common.adapter.receive(slot);
         }
-        lane.ending.get_or_insert(Errno::EIO);
-        common.hold(&mut lane.is_dirty, peer);
+        state.ending.get_or_insert(Errno::EIO);
+        common.hold(&mut state.is_dirty, peer);
     }
 
     /// Offers held records to the core again.
     pub(crate) fn resume<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
         loop {
-            let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-            if lane.is_read() {
+            let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+            if state.is_read() {
                 return; // continues when these reads are served
             }
-            let Some(part) = lane.stalled.pop_front() else { return };
+            let Some(part) = state.stalled.pop_front() else { return };
             let taken =
-                if host.hungry() { dispatch(lane, common, host, peer, part) } else { Ok(NextStep::Stop) };
+                if host.hungry() { dispatch(state, common, host, peer, part) } else { Ok(NextStep::Stop) };
             match taken {
                 Ok(NextStep::Next) => {
-                    lane.taken(common, part);
-                    common.hold(&mut lane.is_dirty, peer);
+                    state.taken(common, part);
+                    common.hold(&mut state.is_dirty, peer);
                 }
                 Ok(NextStep::Stop) => {
-                    lane.stalled.push_front(part);
+                    state.stalled.push_front(part);
                     return common.stalled.push(peer);
                 }
                 // A pack's slot is given back with its last record, which is among the stalled.
@@ -406,44 +406,44 @@ impl VerbsEndpoint {
 
     /// Posts queued records and requests of a peer, and ends it if its connection is over.
     fn tend<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        lane.is_dirty = false;
-        if lane.is_retired() {
-            return self.put_away(host, peer);
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+        state.is_dirty = false;
+        if state.is_retired() {
+            return self.close_idle(host, peer);
         }
-        let reading = lane.is_read();
-        if lane.ending.is_some() {
-            lane.reads.clear(); // no peer expects the answers any more, and records after the reads need not wait
+        let reading = state.is_read();
+        if state.ending.is_some() {
+            state.reads.clear(); // no peer expects the answers any more, and records after the reads need not wait
         }
-        if !lane.flush(common, host, peer) || lane.is_read() {
-            common.hold(&mut lane.is_dirty, peer);
+        if !state.flush(common, host, peer) || state.is_read() {
+            common.hold(&mut state.is_dirty, peer);
         }
-        if reading && !lane.is_read() && !lane.stalled.is_empty() {
+        if reading && !state.is_read() && !state.stalled.is_empty() {
             self.resume(host, peer);
         }
-        let lane = &mut self.lanes[peer as usize];
-        let Some(errno) = lane.ending else {
-            // The connection was ended elsewhere, and refused accesses must go to their owner; or the connection was
-            // put away, and a payload must be fetched.
-            if matches!(lane.link, Link::Closed) && lane.wants_connection() {
+        let state = &mut self.peers[peer as usize];
+        let Some(errno) = state.ending else {
+            // The connection was ended elsewhere, and refused accesses must go to their owner; or the idle connection
+            // was closed, and a payload must be fetched.
+            if matches!(state.link, Link::Closed) && state.wants_connection() {
                 self.connect(peer);
             }
             return;
         };
         // Records that arrived before the end are processed first.
-        if self.ready.is_empty() && self.refill() == 0 && self.lanes[peer as usize].stalled.is_empty() {
+        if self.ready.is_empty() && self.refill() == 0 && self.peers[peer as usize].stalled.is_empty() {
             self.hang_up(host, peer);
-            let lane = &mut self.lanes[peer as usize];
-            if lane.has_agreed() {
-                return self.put_away(host, peer);
+            let state = &mut self.peers[peer as usize];
+            if state.has_agreed() {
+                return self.close_idle(host, peer);
             }
-            lane.lose(&mut self.common, host, peer, errno);
-            if lane.has_commands() {
+            state.lose(&mut self.common, host, peer, errno);
+            if state.has_commands() {
                 self.connect(peer); // for the refused accesses
             }
         } else {
-            let lane = &mut self.lanes[peer as usize];
-            self.common.hold(&mut lane.is_dirty, peer);
+            let state = &mut self.peers[peer as usize];
+            self.common.hold(&mut state.is_dirty, peer);
         }
     }
 
@@ -453,7 +453,7 @@ impl VerbsEndpoint {
     fn tell_withdrawn(&mut self) {
         self.withdrawals = self.common.domain.transport.withdrawals();
         for &peer in &self.live {
-            self.lanes[peer as usize].tell_withdrawn(&mut self.common, peer);
+            self.peers[peer as usize].tell_withdrawn(&mut self.common, peer);
         }
     }
 
@@ -465,9 +465,9 @@ impl VerbsEndpoint {
                 self.common.wishing.push(peer);
                 continue;
             }
-            let lane = &mut self.lanes[peer as usize];
-            lane.wished = false;
-            lane.wish(&mut self.common, peer, false);
+            let state = &mut self.peers[peer as usize];
+            state.wished = false;
+            state.wish(&mut self.common, peer, false);
         }
     }
 
@@ -479,19 +479,19 @@ impl VerbsEndpoint {
             return Arm::Ready;
         }
         if self.common.adapter.watch.is_ready() {
-            self.meetings += 1; // makes the next poll check
+            self.connecting += 1; // makes the next poll check
             return Arm::Ready;
         }
         let now = self.common.adapter.queues.now();
-        let mut wait = self.next_deadline.filter(|_| self.meetings > 0);
+        let mut wait = self.next_deadline.filter(|_| self.connecting > 0);
         if self.may_retire() {
-            self.meetings += 1; // makes the next poll do that
+            self.connecting += 1; // makes the next poll do that
             return Arm::Ready;
         }
-        if self.live.iter().any(|&peer| self.lanes[peer as usize].awaits_word(self.common.turn)) {
+        if self.live.iter().any(|&peer| self.peers[peer as usize].awaits_word(self.common.turn)) {
             let probe = now + probe::interval();
             wait = Some(wait.map_or(probe, |at| at.min(probe)));
-            self.meetings += 1; // makes the next poll check
+            self.connecting += 1; // makes the next poll check
         }
         self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(now)));
         Arm::Armed
@@ -502,16 +502,16 @@ impl VerbsEndpoint {
     fn close(&mut self) {
         let end = self.common.adapter.queues.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         self.common.closing = true;
-        for peer in 0..self.lanes.len() {
-            self.lanes[peer].flush_frames(&mut self.common, peer as PeerId);
-            self.lanes[peer].await_quiet(&mut self.common, peer as PeerId);
+        for peer in 0..self.peers.len() {
+            self.peers[peer].flush_frames(&mut self.common, peer as PeerId);
+            self.peers[peer].await_quiet(&mut self.common, peer as PeerId);
         }
-        while self.lanes.iter().any(Peer::is_awaited) && self.common.adapter.queues.now() < end {
+        while self.peers.iter().any(Peer::is_awaited) && self.common.adapter.queues.now() < end {
             if self.ready.is_empty() && self.refill() == 0 {
                 // Perhaps no slot was free before, because requests of other peers used them.
-                for peer in 0..self.lanes.len() {
-                    self.lanes[peer].flush_frames(&mut self.common, peer as PeerId);
-                    self.lanes[peer].await_quiet(&mut self.common, peer as PeerId);
+                for peer in 0..self.peers.len() {
+                    self.peers[peer].flush_frames(&mut self.common, peer as PeerId);
+                    self.peers[peer].await_quiet(&mut self.common, peer as PeerId);
                 }
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -519,8 +519,8 @@ impl VerbsEndpoint {
                 self.take_last(&entry);
             }
         }
-        for lane in &self.lanes {
-            if let Some(id) = lane.link.open() {
+        for state in &self.peers {
+            if let Some(id) = state.link.open() {
                 let _ = id.disconnect();
             }
         }
@@ -535,12 +535,12 @@ impl VerbsEndpoint {
                 let record = self.common.adapter.record(slot, 0, len);
                 let given =
                     record.first_chunk::<4>().map_or(0, |head| u16::from_be_bytes([head[2], head[3]]));
-                let lane = &mut self.lanes[peer as usize];
-                lane.credits += usize::from(given);
+                let state = &mut self.peers[peer as usize];
+                state.credits += usize::from(given);
                 // The peer has fetched a message that was held for it.
                 if let [kind::DONE, flag::KEPT, ..] = record
                     && let Ok(op) = record.get(HEAD..).ok_or(Broken).and_then(|body| Words(body).word())
-                    && let Some((_, len)) = lane.kept.remove(SlotId::from_wire(op))
+                    && let Some((_, len)) = state.kept.remove(SlotId::from_wire(op))
                 {
                     self.common.kept -= len;
                 }
@@ -548,28 +548,28 @@ impl VerbsEndpoint {
                 if let [kind::RETIRE, ..] = record
                     && let Some(body) = record.get(HEAD..).map(<[u8]>::to_vec)
                 {
-                    let _ = lane.take_retire(&mut self.common, peer, &body);
+                    let _ = state.take_retire(&mut self.common, peer, &body);
                 }
                 self.common.adapter.receive(slot);
-                lane.flush_frames(&mut self.common, peer);
+                state.flush_frames(&mut self.common, peer);
             }
             Ended::Request { id, status } => {
                 let Some(posted) = self.common.adapter.posted.remove(id) else { return };
                 let peer = posted.peer();
-                let lane = &mut self.lanes[peer as usize];
-                lane.requests -= 1;
+                let state = &mut self.peers[peer as usize];
+                state.requests -= 1;
                 if status == Status::SUCCESS {
-                    lane.end_quiet(&mut self.common, posted.number());
+                    state.end_quiet(&mut self.common, posted.number());
                 }
                 if let Request::Send { slot, mark, marks, quiet, .. } = posted {
                     self.common.adapter.end_send(slot, quiet);
                     let arrived = mark.into_iter().chain(marks).filter(|&mark| mark == DETACHED);
-                    lane.detached = lane.detached.saturating_sub(arrived.count());
+                    state.detached = state.detached.saturating_sub(arrived.count());
                 }
                 if status != Status::SUCCESS {
-                    lane.ending.get_or_insert(Errno::ECONNRESET);
+                    state.ending.get_or_insert(Errno::ECONNRESET);
                 }
-                lane.flush_frames(&mut self.common, peer);
+                state.flush_frames(&mut self.common, peer);
             }
         }
     }
@@ -588,7 +588,7 @@ fn outcome(status: Status) -> Result<(), Errno> {
 
 /// Passes a record to the code for its kind.
 fn dispatch<H: Upcalls<Verbs>>(
-    lane: &mut Peer,
+    state: &mut Peer,
     common: &mut Common,
     host: &mut H,
     peer: PeerId,
@@ -603,19 +603,19 @@ fn dispatch<H: Upcalls<Verbs>>(
     let (head, body) = record.split_first_chunk::<HEAD>().ok_or(Broken)?;
     let [what, flags, ..] = *head;
     match what {
-        kind::MESSAGE => lane.take_message(common, host, peer, flags, body, !part.orphan),
-        kind::ANNOUNCE => lane.take_announcement(common, host, peer, flags, body),
-        kind::WRITE => lane.take_write(common, host, peer, flags, body),
-        kind::WRITE_LONG => lane.take_long_write(common, host, peer, flags, body),
-        kind::WRITE_PART => lane.take_write_part(common, host, peer, body),
-        kind::READ => lane.take_read(common, host, peer, body),
-        kind::ATOMIC => lane.take_atomic(common, host, peer, body),
-        kind::WRITTEN => lane.take_written(common, host, peer, flags, body),
-        kind::MOVED => lane.take_moved(body).map(|()| NextStep::Next),
-        kind::RETIRE => lane.take_retire(common, peer, body).map(|()| NextStep::Next),
-        kind::KEY => lane.take_key(body).map(|()| NextStep::Next),
+        kind::MESSAGE => state.take_message(common, host, peer, flags, body, !part.orphan),
+        kind::ANNOUNCE => state.take_announcement(common, host, peer, flags, body),
+        kind::WRITE => state.take_write(common, host, peer, flags, body),
+        kind::WRITE_LONG => state.take_long_write(common, host, peer, flags, body),
+        kind::WRITE_PART => state.take_write_part(common, host, peer, body),
+        kind::READ => state.take_read(common, host, peer, body),
+        kind::ATOMIC => state.take_atomic(common, host, peer, body),
+        kind::WRITTEN => state.take_written(common, host, peer, flags, body),
+        kind::MOVED => state.take_moved(body).map(|()| NextStep::Next),
+        kind::RETIRE => state.take_retire(common, peer, body).map(|()| NextStep::Next),
+        kind::KEY => state.take_key(body).map(|()| NextStep::Next),
         kind::KEY_GONE => {
-            lane.keys.remove(&Words(body).word()?);
+            state.keys.remove(&Words(body).word()?);
             Ok(NextStep::Next)
         }
         kind::NOTE => {
@@ -625,10 +625,10 @@ fn dispatch<H: Upcalls<Verbs>>(
             let taken = unsafe { host.noted(peer, say, words.0.as_ptr(), words.0.len()) };
             taken.map(|()| NextStep::Next).map_err(|_| Broken)
         }
-        kind::DONE => lane.take_done(common, host, peer, flags, body).map(|()| NextStep::Next),
-        kind::READ_PART => lane.take_read_part(host, peer, body).map(|()| NextStep::Next),
+        kind::DONE => state.take_done(common, host, peer, flags, body).map(|()| NextStep::Next),
+        kind::READ_PART => state.take_read_part(host, peer, body).map(|()| NextStep::Next),
         kind::KEEP => {
-            lane.peer_wishes = Words(body).word()? != 0;
+            state.peer_wishes = Words(body).word()? != 0;
             Ok(NextStep::Next)
         }
         _ => Err(Broken),
@@ -654,6 +654,6 @@ impl CqArm for VerbsEndpoint {
 impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
         self.close();
-        self.lanes.clear();
+        self.peers.clear();
     }
 }

@@ -70,45 +70,45 @@ impl VerbsEndpoint {
             return;
         }
         let now = self.common.adapter.queues.now();
-        let retiring = self.live.iter().filter(|&&peer| self.lanes[peer as usize].retiring.is_some()).count();
+        let retiring = self.live.iter().filter(|&&peer| self.peers[peer as usize].retiring.is_some()).count();
         let excess = self.live.len().saturating_sub(self.common.adapter.connections + retiring);
         let mut idle: Vec<PeerId> = self.live.clone();
-        idle.retain(|&peer| self.lanes[peer as usize].may_retire(self.common.turn, now));
-        idle.sort_unstable_by_key(|&peer| self.lanes[peer as usize].last_use);
+        idle.retain(|&peer| self.peers[peer as usize].may_retire(self.common.turn, now));
+        idle.sort_unstable_by_key(|&peer| self.peers[peer as usize].last_use);
         for peer in idle.into_iter().take(excess) {
-            self.lanes[peer as usize].post_last(&mut self.common, peer, ASK, Retiring::Asked);
+            self.peers[peer as usize].post_last(&mut self.common, peer, ASK, Retiring::Asked);
         }
     }
 
     /// Called while a collective waits for a note of this peer. Only a connection shows whether the peer is gone, so a
     /// closed idle one is established again. A peer that was never connected may not have started yet.
     pub fn await_note(&mut self, peer: PeerId) {
-        let lane = &mut self.lanes[peer as usize];
-        lane.wanted = self.common.turn;
-        if matches!(lane.link, Link::Closed) && lane.ending.is_none() && lane.attempt.is_some() {
+        let state = &mut self.peers[peer as usize];
+        state.wanted = self.common.turn;
+        if matches!(state.link, Link::Closed) && state.ending.is_none() && state.attempt.is_some() {
             self.connect(peer);
         }
     }
 
     /// Whether [`VerbsEndpoint::retire`] would ask a peer.
     pub fn may_retire(&self) -> bool {
-        let of = |&peer: &PeerId| &self.lanes[peer as usize];
-        let going = |lane: &&Peer| lane.retiring.is_some() || matches!(lane.link, Link::Closed);
+        let of = |&peer: &PeerId| &self.peers[peer as usize];
+        let going = |state: &&Peer| state.retiring.is_some() || matches!(state.link, Link::Closed);
         self.live.len() > self.common.adapter.connections
             && self.live.len() - self.live.iter().map(of).filter(going).count()
                 > self.common.adapter.connections
             && {
                 let now = self.common.adapter.queues.now();
-                self.live.iter().map(of).any(|lane| lane.may_retire(self.common.turn, now))
+                self.live.iter().map(of).any(|state| state.may_retire(self.common.turn, now))
             }
     }
 
     /// Closes a peer's idle connection.
-    pub fn put_away<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
+    pub fn close_idle<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
         self.hang_up(host, peer);
-        let lane = &mut self.lanes[peer as usize];
-        lane.put_away(&mut self.common, peer);
-        if lane.wants_connection() {
+        let state = &mut self.peers[peer as usize];
+        state.close_idle(&mut self.common, peer);
+        if state.wants_connection() {
             self.connect(peer);
         }
     }
@@ -124,16 +124,16 @@ impl VerbsEndpoint {
     /// [`ofi_core::transport::TransportEndpoint::sever`].
     pub fn sever<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId) {
         self.hang_up(host, peer);
-        let lane = &mut self.lanes[peer as usize];
-        lane.refused = None; // accesses that the peer's device has refused end too, instead of going to their owner
-        lane.lose(&mut self.common, host, peer, Errno::ECONNABORTED);
+        let state = &mut self.peers[peer as usize];
+        state.refused = None; // accesses that the peer's device has refused end too, instead of going to their owner
+        state.lose(&mut self.common, host, peer, Errno::ECONNABORTED);
     }
 
     /// Stops arrivals over a peer's connection, and drains its completions: some devices discard them with the queue
     /// pair, which would lose the receives.
     pub fn stop(&mut self, peer: PeerId) {
-        let lane = &self.lanes[peer as usize];
-        for id in lane.link.id().into_iter().chain(lane.mirror.as_deref()) {
+        let state = &self.peers[peer as usize];
+        for id in state.link.id().into_iter().chain(state.mirror.as_deref()) {
             let _ = id.disconnect();
         }
         while self.refill() > 0 {}

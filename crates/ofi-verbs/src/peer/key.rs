@@ -25,7 +25,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// Parses a record with a key: its name, and what it leads to.
+    /// Parses a record with a key. Returns the name of the registration and its key.
     pub fn parse(words: &mut Words<'_>) -> Result<(u64, Self), Broken> {
         let (key, base, len, rights) = (words.word()?, words.word()?, words.word()?, words.word()?);
         let (addr, rkey, at, with) = (words.word()?, words.word()?, words.word()?, words.word()?);

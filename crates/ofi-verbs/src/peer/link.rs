@@ -51,7 +51,7 @@ impl Link {
         }
     }
 
-    /// What the present step waits for, and the error if it does not come.
+    /// The event that the current step waits for, and the error if it does not arrive.
     pub fn awaited(&self) -> (Errno, &'static str) {
         match self {
             Self::Resolving(..) => (

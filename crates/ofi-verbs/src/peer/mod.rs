@@ -411,7 +411,7 @@ mod tests {
     #[test]
     fn a_peer_without_a_connection_takes_no_more_than_a_kilobyte() {
         assert!(size_of::<Peer>() <= 1024, "{} bytes", size_of::<Peer>());
-        let lane = Peer::new("10.0.0.1:1".parse().unwrap());
-        assert_eq!((lane.commands.capacity(), lane.answers.capacity(), lane.keys.capacity()), (0, 0, 0));
+        let state = Peer::new("10.0.0.1:1".parse().unwrap());
+        assert_eq!((state.commands.capacity(), state.answers.capacity(), state.keys.capacity()), (0, 0, 0));
     }
 }

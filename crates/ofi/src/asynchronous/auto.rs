@@ -93,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the thread drive `node`, unless somebody drives it meanwhile.
+/// Has the thread drive `node`, unless another driver does.
 ///
 /// # Errors
 /// The node is not of the level [`Safe`], its queue has no descriptor, or the thread cannot be started.
@@ -134,7 +134,7 @@ fn enter(node: Coming) -> Result<()> {
     Ok(())
 }
 
-/// Starts the thread. Returns what wakes it.
+/// Starts the thread. Returns the eventfd that wakes it.
 fn start() -> Result<Arc<OwnedFd>> {
     let wake = Arc::new(sys::eventfd()?);
     let (set, own) = (WaitSet::new()?, Arc::clone(&wake));

@@ -182,7 +182,7 @@ impl AsyncNode<Safe> {
             while !stopped.load(Ordering::Acquire) {
                 own.take();
                 if node.turn_thread(&driver, &waker, &own).is_err() {
-                    return; // all futures have been told
+                    return; // all futures have been woken
                 }
             }
         };

@@ -80,7 +80,7 @@ impl Desk<'_> {
                 "the operation to cancel",
                 "one of this node, or of this shared context, that is in flight",
                 format!("{op:?}, which is not"),
-                "nothing: its completion has been read",
+                "no action needed: its completion has been read",
             ));
         }
         self.endpoint.cancel(op.context())

@@ -41,13 +41,13 @@ pub fn meet(party: &Party<'_>, folder: &Path) -> Result<Meeting> {
                 file.take(2 * MAX_CONTRIBUTION_LEN as u64).read_to_end(&mut bytes).map_err(unusable)?
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                party.nap(|| format!("{}", said.len().max(rank + 1)))?;
+                party.pause(|| format!("{}", said.len().max(rank + 1)))?;
                 continue;
             }
             Err(error) => return Err(unusable(error)),
         };
         match wire::take_request(&bytes) {
-            ParseResult::Whole(request) if request.count == party.count => said.push(request.says),
+            ParseResult::Whole(request) if request.count == party.count => said.push(request.contribution),
             ParseResult::Whole(request) => {
                 return Err(others(format!("{}, of {}", path.display(), request.count)));
             }

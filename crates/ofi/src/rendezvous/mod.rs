@@ -34,12 +34,12 @@
 //! # Ok::<(), ofi::Error>(())
 //! ```
 //!
-//! A place has no key: anyone who reaches a TCP address may take part, and a stranger may take a seat. Input is bounded
-//! and checked, and malformed requests are rejected. Use an address of a trusted network, or a socket in a folder that
-//! only its user can enter.
+//! A place has no key: anyone who reaches a TCP address may take part, and a stranger may take a process's place. Input
+//! is bounded and checked, and malformed requests are rejected. Use an address of a trusted network, or a socket in a
+//! folder that only its user can enter.
 
+mod clients;
 mod folder;
-mod guests;
 mod place;
 mod stream;
 mod wire;
@@ -58,7 +58,7 @@ pub const MAX_PROCESSES: usize = 4_096;
 pub const MAX_CONTRIBUTION_LEN: usize = 4_096;
 
 /// Pause between two checks.
-const NAP: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The result of a meeting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub fn meet(place: &Place, count: usize, own: &[u8], limit: Duration) -> Result<
     let party = Party { place, count, own, limit, deadline: Instant::now().checked_add(limit) };
     match place {
         Place::Folder(folder) => folder::meet(&party, folder),
-        Place::Tcp(_) | Place::Unix(_) => guests::meet(&party),
+        Place::Tcp(_) | Place::Unix(_) => clients::meet(&party),
     }
 }
 
@@ -121,7 +121,7 @@ impl Party<'_> {
     ///
     /// # Errors
     /// `FI_ETIMEDOUT` after the deadline; `found` describes the situation.
-    fn nap(&self, found: impl FnOnce() -> String) -> Result<()> {
+    fn pause(&self, found: impl FnOnce() -> String) -> Result<()> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(Error::wanted(
                 Errno::ETIMEDOUT,
@@ -131,7 +131,7 @@ impl Party<'_> {
                 "start all of them with the same place and count, and check that they reach it",
             ));
         }
-        std::thread::sleep(NAP);
+        std::thread::sleep(CHECK_INTERVAL);
         Ok(())
     }
 

@@ -94,7 +94,7 @@ impl BootstrapListener {
     /// # Errors
     /// The reason why no process can open it.
     pub fn open(place: &Place) -> io::Result<Option<Self>> {
-        let door = match place {
+        let listener = match place {
             Place::Tcp(address) => match TcpListener::bind(address) {
                 Ok(listener) => Self::Tcp(listener),
                 Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => {
@@ -119,11 +119,11 @@ impl BootstrapListener {
             }
             Place::Folder(_) => return Err(ErrorKind::Unsupported.into()),
         };
-        match &door {
+        match &listener {
             Self::Tcp(listener) => listener.set_nonblocking(true)?,
             Self::Unix { listener, .. } => listener.set_nonblocking(true)?,
         }
-        Ok(Some(door))
+        Ok(Some(listener))
     }
 
     /// The next connection; `None` if there is none now.

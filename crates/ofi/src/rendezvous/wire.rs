@@ -26,7 +26,7 @@ pub struct Request {
     /// The number of processes that it expects, itself included.
     pub count: usize,
     /// Its contribution.
-    pub says: Vec<u8>,
+    pub contribution: Vec<u8>,
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<usize> {
@@ -40,10 +40,10 @@ fn put(to: &mut Vec<u8>, said: &[u8]) {
 }
 
 /// Encodes a request.
-pub fn request(count: usize, says: &[u8]) -> Vec<u8> {
+pub fn request(count: usize, contribution: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend((count as u32).to_le_bytes());
-    put(&mut bytes, says);
+    put(&mut bytes, contribution);
     bytes
 }
 
@@ -59,7 +59,9 @@ pub fn take_request(bytes: &[u8]) -> ParseResult<Request> {
     }
     match bytes.len().cmp(&(24 + len)) {
         std::cmp::Ordering::Less => ParseResult::More,
-        std::cmp::Ordering::Equal => ParseResult::Whole(Request { count, says: bytes[24..].to_vec() }),
+        std::cmp::Ordering::Equal => {
+            ParseResult::Whole(Request { count, contribution: bytes[24..].to_vec() })
+        }
         std::cmp::Ordering::Greater => ParseResult::Wrong,
     }
 }
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn requests_and_answers_come_in_parts() {
-        in_parts(&request(3, b"me"), Request { count: 3, says: b"me".to_vec() }, take_request);
+        in_parts(&request(3, b"me"), Request { count: 3, contribution: b"me".to_vec() }, take_request);
         let said = vec![b"me".to_vec(), Vec::new(), vec![7; MAX_CONTRIBUTION_LEN]];
         let meeting = Meeting { rank: 2, said: said.clone() };
         in_parts(&answer(2, &said), Ok(meeting), |bytes| take_answer(bytes, 3));

@@ -7,9 +7,8 @@
 //!
 //! Invariants:
 //! I1. `TriggerLine::first` is the lowest waiting threshold, `u64::MAX` for none. A thread that adds a request stores
-//! it first
-//!     and then checks the counter; a thread that raises the counter then checks it. Both use `SeqCst` order, so one
-//!     sees the other.
+//!     it first and then checks the counter; a thread that raises the counter then checks it. Both use `SeqCst` order,
+//!     so one sees the other.
 //! I2. One thread at a time starts requests (`running`), in the order in which they became due. Those of one endpoint
 //!     keep that order also when it returns `FI_EAGAIN`, and do not delay other endpoints.
 //! I3. A waiting request does not keep its counter alive. A triggered operation shares its endpoint, which takes it

@@ -19,7 +19,7 @@ const LIMIT: usize = 1 << 16;
 /// The due requests of one domain, and the counters for which requests may wait.
 pub struct Works {
     /// Starts the requests in `ready`, one thread at a time.
-    errand: SingleRunner,
+    runner: SingleRunner,
     next: AtomicU64,
     ready: Lock<VecDeque<Item>>,
     /// Counters for which requests may wait.
@@ -30,7 +30,7 @@ impl Works {
     /// None.
     pub fn empty() -> Self {
         Self {
-            errand: SingleRunner::default(),
+            runner: SingleRunner::default(),
             next: AtomicU64::new(1),
             ready: Lock::new(VecDeque::new()),
             counters: Mutex::default(),
@@ -40,7 +40,7 @@ impl Works {
     /// Whether due requests wait to be started.
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.errand.is_due()
+        self.runner.is_due()
     }
 
     /// Starts due requests. Call it without a lock.
@@ -55,7 +55,7 @@ impl Works {
     #[cold]
     pub fn release(&self, counter: &Cntr) {
         let mut ready = self.ready.lock();
-        self.errand.announce(); // before anything is taken: see `start`
+        self.runner.announce(); // before anything is taken: see `start`
         let (value, errors) = counter.values();
         counter.line.take_due(value, errors, &mut ready);
     }
@@ -66,7 +66,7 @@ impl Works {
         Arc::new(move |event| {
             let mut ready = works.ready.lock();
             ready.push_back(Item { id: 0, threshold: 0, deed: Deed::Tell(Arc::clone(&watcher), event) });
-            works.errand.announce();
+            works.runner.announce();
         })
     }
 
@@ -76,7 +76,7 @@ impl Works {
     /// meanwhile has announced this first; requests that are taken later belong after its requests.
     #[inline]
     pub fn start(&self, counter: &Cntr) {
-        if self.is_due() || !self.errand.take() {
+        if self.is_due() || !self.runner.take() {
             self.release(counter);
             return self.run();
         }
@@ -92,7 +92,7 @@ impl Works {
                 break;
             }
         }
-        let due = self.errand.end();
+        let due = self.runner.end();
         if behind {
             self.release(counter);
         }
@@ -104,7 +104,7 @@ impl Works {
     #[cold]
     fn run(&self) {
         loop {
-            if !self.errand.begin() {
+            if !self.runner.begin() {
                 return; // the running thread checks again
             }
             let mut left = VecDeque::new();
@@ -123,9 +123,9 @@ impl Works {
                 let mut ready = self.ready.lock();
                 left.append(&mut ready);
                 *ready = left;
-                self.errand.announce();
+                self.runner.announce();
             }
-            if !self.errand.end() || stuck {
+            if !self.runner.end() || stuck {
                 return; // blocked requests are tried again at the next poll
             }
         }
@@ -224,7 +224,7 @@ impl Works {
                 "FI_CANCEL_WORK",
                 "a request that waits",
                 format!("{}, which does not", id.0),
-                "none: it has started or was cancelled before",
+                "no action needed: it has started, or was cancelled before",
             ));
         }
         Ok(())

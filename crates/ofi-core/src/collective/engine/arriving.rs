@@ -48,7 +48,7 @@ impl Collectives {
                 if flow.held > CREDITS {
                     return Err(Errno::EPROTO);
                 }
-                // Nobody takes what comes from strangers, or from members that were given up.
+                // Notes from strangers, or from members that were given up, are dropped.
                 let is_unwanted = self.groups.get(&note.group).is_some_and(|group| {
                     !group.members.contains(&peer) || group.gone.iter().any(|&(gone, _)| gone == peer)
                 });

@@ -14,10 +14,10 @@ impl<T: Transport> SharedRx<T> {
     /// # Errors
     /// `FI_EINVAL` if only one of the two passes receives to a device: the domain was opened for endpoints of another
     /// type.
-    pub(in crate::endpoint) fn hand_over(&self, lanes: &mut T::Endpoint) -> Result<()> {
+    pub(in crate::endpoint) fn hand_over(&self, transport: &mut T::Endpoint) -> Result<()> {
         match &self.device {
-            Some(device) if lanes.claims() => lanes.share(device),
-            None if !lanes.claims() => {}
+            Some(device) if transport.claims() => transport.share(device),
+            None if !transport.claims() => {}
             _ => {
                 return Err(Error::wanted(
                     Errno::EINVAL,

@@ -13,9 +13,9 @@ impl<T: Transport> Counted for SharedRx<T> {
         let matcher = &guard.queue.matcher;
         let stat = |name, value: usize, help| Statistic { name, value: value as u64, help };
         vec![
-            stat("rx_posted", matcher.posted_len() + guard.claimed.len(), "receives that wait"),
+            stat("rx_posted", matcher.posted_len() + guard.claimed.len(), "posted receives"),
             stat("rx_unexpected_now", matcher.unexpected_len(), "messages that wait for a receive"),
-            stat("rx_unexpected_bytes", matcher.bytes_held(), "bytes that they hold"),
+            stat("rx_unexpected_bytes", matcher.bytes_held(), "bytes of the unexpected messages"),
         ]
     }
 

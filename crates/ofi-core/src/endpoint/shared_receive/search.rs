@@ -140,7 +140,7 @@ impl<T: Transport> EpCore<T> {
     /// Calls a function with the endpoint if it is enabled and not closed. Returns whether it is.
     fn if_open(&self, act: impl FnOnce(&mut endpoint::State<T>)) -> bool {
         let mut guard = self.state.lock();
-        let open = guard.lanes.is_some();
+        let open = guard.transport.is_some();
         if open {
             act(&mut guard);
         }

@@ -34,8 +34,8 @@ impl Scene {
         let srx = any.downcast().unwrap_or_else(|_| panic!("a context of this transport"));
         let scene = Self { ep, cq, srx };
         let mut guard = scene.ep.core().state.lock();
-        let (lanes, host) = guard.split().unwrap();
-        assert_eq!(lanes.peer(host, &still::address(1)).unwrap(), PEER);
+        let (transport, host) = guard.split().unwrap();
+        assert_eq!(transport.peer(host, &still::address(1)).unwrap(), PEER);
         drop(guard);
         scene.announce();
         scene
@@ -63,7 +63,10 @@ impl Scene {
 
     fn moved(&self) -> (usize, usize) {
         let guard = self.ep.core().state.lock();
-        guard.lanes.as_ref().map_or((0, 0), |lanes| (lanes.pulled.len(), lanes.discarded.len()))
+        guard
+            .transport
+            .as_ref()
+            .map_or((0, 0), |transport| (transport.pulled.len(), transport.discarded.len()))
     }
 
     fn failure(&self) -> Errno {
@@ -93,7 +96,7 @@ fn a_matched_message_whose_sender_is_lost_before_it_is_told_of_ends_with_an_erro
         };
         scene.lose();
         assert!(settled.pop().unwrap().settle().is_none());
-        assert_eq!(scene.moved(), (0, 0), "the lane that it was announced on is no more");
+        assert_eq!(scene.moved(), (0, 0), "the peer that announced it is lost");
         assert_eq!(scene.failure(), Errno::ECONNRESET);
         assert!(scene.srx.shared.state.lock().matched.is_empty());
     }

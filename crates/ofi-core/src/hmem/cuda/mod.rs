@@ -73,7 +73,7 @@ pub fn is_installed() -> bool {
     installed().is_ok()
 }
 
-/// Who accesses memory.
+/// The processors that may access memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MemoryType {
     /// The processor too: CUDA has allocated memory of the host.
@@ -249,7 +249,7 @@ impl Cuda {
         Ok(DeviceMemory { device: self.clone(), at, len, is_owned: false })
     }
 
-    /// Who accesses the memory at an address.
+    /// The processors that may access the memory at an address.
     ///
     /// # Errors
     /// `FI_EINVAL` for memory that CUDA does not know.

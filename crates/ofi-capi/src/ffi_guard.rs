@@ -1,4 +1,4 @@
-//! The border between C and Rust: no panic crosses it, errors become numbers, and flags and times of C are checked.
+//! The guard of calls from C: no panic crosses into C, errors become numbers, and flags and times of C are checked.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};

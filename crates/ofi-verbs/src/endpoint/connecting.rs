@@ -104,9 +104,9 @@ impl Greeting {
 
 /// This end's greeting for a new connection of a peer. Slots still held by records of an earlier connection count
 /// against its credits.
-fn greeting(lane: &mut Peer, common: &Common) -> [u8; Greeting::LEN] {
-    let credits = common.grant.saturating_sub(lane.held_slots()).max(LEAST_CREDITS);
-    (lane.used, lane.owed) = (common.grant - credits, 0);
+fn greeting(state: &mut Peer, common: &Common) -> [u8; Greeting::LEN] {
+    let credits = common.grant.saturating_sub(state.held_slots()).max(LEAST_CREDITS);
+    (state.used, state.owed) = (common.grant - credits, 0);
     Greeting {
         address: common.adapter.address,
         credits: credits as u16,
@@ -135,9 +135,9 @@ fn param<'a>(private_data: &'a [u8], common: &Common) -> ConnParam<'a> {
 }
 
 /// Accepts a request to connect.
-fn accept(lane: &mut Peer, common: &Common, id: &mut dyn Connection) -> rc::Result<()> {
+fn accept(state: &mut Peer, common: &Common, id: &mut dyn Connection) -> rc::Result<()> {
     common.timers.before(|code| id.set_ack_timeout(code));
-    let data = greeting(lane, common);
+    let data = greeting(state, common);
     id.create_qp()?;
     id.accept(param(&data, common))
 }
@@ -145,36 +145,36 @@ fn accept(lane: &mut Peer, common: &Common, id: &mut dyn Connection) -> rc::Resu
 impl VerbsEndpoint {
     /// Starts to connect to a peer.
     pub fn connect(&mut self, peer: PeerId) {
-        let lane = &mut self.lanes[peer as usize];
+        let state = &mut self.peers[peer as usize];
         let common = &mut self.common;
         if let Some(errno) = common.gone {
-            lane.ending.get_or_insert(errno);
-            return common.hold(&mut lane.is_dirty, peer);
+            state.ending.get_or_insert(errno);
+            return common.hold(&mut state.is_dirty, peer);
         }
         let from = SocketAddr::new(common.adapter.address.ip(), 0);
         let queues = &common.adapter.queues;
         let now = queues.now();
-        let by = *lane.reach_by.get_or_insert_with(|| now + connect_timeout());
+        let by = *state.reach_by.get_or_insert_with(|| now + connect_timeout());
         let at = by.min(now + resolve_timeout());
-        match queues.call(from, lane.address, at.saturating_duration_since(now)) {
+        match queues.call(from, state.address, at.saturating_duration_since(now)) {
             Ok(id) => {
                 self.ids.insert(id.number(), peer);
-                lane.link = Link::Resolving(id, at);
-                self.meetings += 1;
+                state.link = Link::Resolving(id, at);
+                self.connecting += 1;
                 self.next_deadline = Some(self.next_deadline.map_or(at, |next| next.min(at)));
                 self.watch(peer);
             }
             Err(error) => {
-                tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %lane.address, "cannot connect");
-                lane.reach_by = None;
-                lane.ending.get_or_insert(Errno::from_raw(error.errno));
-                common.hold(&mut lane.is_dirty, peer);
+                tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %state.address, "cannot connect");
+                state.reach_by = None;
+                state.ending.get_or_insert(Errno::from_raw(error.errno));
+                common.hold(&mut state.is_dirty, peer);
             }
         }
     }
 
     /// Handles events of the device and of connections.
-    pub fn meet<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
+    pub fn handle_events<H: Upcalls<Verbs>>(&mut self, host: &mut H) {
         self.take_device_events();
         loop {
             match self.common.adapter.queues.event() {
@@ -187,33 +187,33 @@ impl VerbsEndpoint {
             }
         }
         let now = self.common.adapter.queues.now();
-        self.meetings = 0;
+        self.connecting = 0;
         self.next_deadline = None;
         let mut again = Vec::new();
         self.live.retain(|&peer| {
-            let lane = &mut self.lanes[peer as usize];
-            let Some(deadline) = lane.link.deadline() else {
-                lane.probe(&mut self.common, peer, now);
-                lane.is_live = lane.link.open().is_some();
-                return lane.is_live;
+            let state = &mut self.peers[peer as usize];
+            let Some(deadline) = state.link.deadline() else {
+                state.probe(&mut self.common, peer, now);
+                state.is_live = state.link.open().is_some();
+                return state.is_live;
             };
-            let is_over = lane.ending.is_some() || lane.reach_by.is_some_and(|by| by <= now);
-            if deadline <= now && matches!(lane.link, Link::Pausing(_)) && !is_over {
+            let is_over = state.ending.is_some() || state.reach_by.is_some_and(|by| by <= now);
+            if deadline <= now && matches!(state.link, Link::Pausing(_)) && !is_over {
                 again.push(peer);
                 return true;
             }
-            self.meetings += 1;
+            self.connecting += 1;
             if deadline <= now {
-                if lane.ending.is_none() {
+                if state.ending.is_none() {
                     // A repeat that is cut short says nothing about the network.
                     let is_late = connect_timeout() > resolve_timeout()
-                        && matches!(lane.link, Link::Resolving(..))
-                        && lane.reach_by.is_some_and(|by| by <= now);
-                    let (errno, why) = if is_late { Link::Closed.awaited() } else { lane.link.awaited() };
-                    tracing::warn!(target: "ofi::verbs::ep_ctrl", to = %lane.address, "gave up connecting: {why}");
-                    lane.ending = Some(errno);
+                        && matches!(state.link, Link::Resolving(..))
+                        && state.reach_by.is_some_and(|by| by <= now);
+                    let (errno, why) = if is_late { Link::Closed.awaited() } else { state.link.awaited() };
+                    tracing::warn!(target: "ofi::verbs::ep_ctrl", to = %state.address, "gave up connecting: {why}");
+                    state.ending = Some(errno);
                 }
-                self.common.hold(&mut lane.is_dirty, peer);
+                self.common.hold(&mut state.is_dirty, peer);
             } else if self.next_deadline.is_none_or(|next| deadline < next) {
                 self.next_deadline = Some(deadline);
             }
@@ -225,52 +225,52 @@ impl VerbsEndpoint {
     /// Repeats a request that was not served, unless nothing needs the connection any more.
     #[cold]
     fn ask_again(&mut self, peer: PeerId) {
-        let lane = &mut self.lanes[peer as usize];
-        lane.link = Link::Closed;
-        if lane.has_work(self.common.turn) {
+        let state = &mut self.peers[peer as usize];
+        state.link = Link::Closed;
+        if state.has_work(self.common.turn) {
             return self.connect(peer);
         }
-        lane.reach_by = None;
+        state.reach_by = None;
     }
 
     /// The peer has not confirmed the connection that this end accepted.
     #[cold]
     fn not_confirmed<H: Upcalls<Verbs>>(&mut self, host: &mut H, peer: PeerId, errno: Errno) {
         self.hang_up(host, peer);
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        if lane.link.open().is_some() {
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+        if state.link.open().is_some() {
             // A record came after all.
-            lane.ending.get_or_insert(Errno::ECONNRESET);
-            return common.hold(&mut lane.is_dirty, peer);
+            state.ending.get_or_insert(Errno::ECONNRESET);
+            return common.hold(&mut state.is_dirty, peer);
         }
-        lane.unconnect(common, peer);
+        state.reset_connection(common, peer);
         self.retry(peer, errno, None);
     }
 
-    /// A request was not served, or the connection that it was for has not come about; nothing was sent over it. Pauses
-    /// before the next request if that may be served in time and operations need it. Otherwise they end with `errno`.
-    /// `pause`: how long to wait for the peer's own request, which is on its way.
+    /// A request was not served, or its connection was not established; nothing was sent over it. Pauses before the
+    /// next request if that may be served in time and operations need it. Otherwise they end with `errno`. `pause`: how
+    /// long to wait for the peer's own request, which is on its way.
     #[cold]
     fn retry(&mut self, peer: PeerId, errno: Errno, pause: Option<Duration>) {
         self.unlink(peer);
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
         let now = common.adapter.queues.now();
-        let by = *lane.reach_by.get_or_insert_with(|| now + connect_timeout());
+        let by = *state.reach_by.get_or_insert_with(|| now + connect_timeout());
         let [shortest, longest] = PAUSES;
         let since = connect_timeout().saturating_sub(by.saturating_duration_since(now));
         let until = now + pause.unwrap_or(since.clamp(shortest, longest));
-        if pause.is_none() && (until >= by || !lane.has_work(common.turn)) {
-            lane.ending.get_or_insert(errno);
-            return common.hold(&mut lane.is_dirty, peer);
+        if pause.is_none() && (until >= by || !state.has_work(common.turn)) {
+            state.ending.get_or_insert(errno);
+            return common.hold(&mut state.is_dirty, peer);
         }
-        tracing::debug!(target: "ofi::verbs::ep_ctrl", to = %lane.address, %errno, after = ?(until - now), "the request to connect is repeated");
-        lane.link = Link::Pausing(until.min(by));
+        tracing::debug!(target: "ofi::verbs::ep_ctrl", to = %state.address, %errno, after = ?(until - now), "the request to connect is repeated");
+        state.link = Link::Pausing(until.min(by));
         self.watch(peer);
     }
 
     /// Adds the peer to those whose connections are checked.
     fn watch(&mut self, peer: PeerId) {
-        if !std::mem::replace(&mut self.lanes[peer as usize].is_live, true) {
+        if !std::mem::replace(&mut self.peers[peer as usize].is_live, true) {
             self.live.push(peer);
         }
     }
@@ -281,55 +281,55 @@ impl VerbsEndpoint {
         }
         // An event of a dropped identifier, or of the listener.
         let Some(&peer) = self.ids.get(&event.id) else { return };
-        let lane = &self.lanes[peer as usize];
+        let state = &self.peers[peer as usize];
         if !matches!(event.kind, CmEventKind::Established | CmEventKind::Other)
-            && (lane.is_connected() || matches!(lane.link, Link::Accepting(..)))
+            && (state.is_connected() || matches!(state.link, Link::Accepting(..)))
         {
             // The device may already have reported the reason for the end, and records that arrived before it.
             self.take_rest(host);
         }
-        let lane = &mut self.lanes[peer as usize];
-        if lane.link.id().map(Connection::number) != Some(event.id) {
+        let state = &mut self.peers[peer as usize];
+        if state.link.id().map(Connection::number) != Some(event.id) {
             return;
         }
         let common = &mut self.common;
-        let link = std::mem::replace(&mut lane.link, Link::Closed);
+        let link = std::mem::replace(&mut state.link, Link::Closed);
         let failed = match (link, event.kind) {
             (Link::Resolving(id, at), CmEventKind::AddressResolved) => {
                 let result = id.resolve_route(at.saturating_duration_since(common.adapter.queues.now()));
-                lane.link = Link::Resolving(id, at);
+                state.link = Link::Resolving(id, at);
                 result.err()
             }
             (Link::Resolving(mut id, at), CmEventKind::RouteResolved) => {
-                let at = lane.reach_by.unwrap_or(at);
+                let at = state.reach_by.unwrap_or(at);
                 common.attempts += 1;
                 common.timers.before(|code| id.set_ack_timeout(code));
-                let data = greeting(lane, common);
+                let data = greeting(state, common);
                 let result = id.create_qp().and_then(|()| id.connect(param(&data, common)));
                 if let Some((qp, inline)) = id.qp() {
                     self.qps.insert(qp, peer);
-                    lane.inline = inline;
+                    state.inline = inline;
                 }
-                lane.link = Link::Asking(id, at);
+                state.link = Link::Asking(id, at);
                 result.err()
             }
             (Link::Asking(id, _), CmEventKind::Established) => match Greeting::parse(&event.private_data) {
                 Some(greeting) => {
-                    lane.greeted(&greeting);
-                    lane.opened(common, peer, id);
+                    state.greeted(&greeting);
+                    state.opened(common, peer, id);
                     None
                 }
                 None => {
-                    lane.link = Link::Asking(id, common.adapter.queues.now());
+                    state.link = Link::Asking(id, common.adapter.queues.now());
                     common.counts.malformed += 1;
-                    lane.ending.get_or_insert(Errno::ECONNREFUSED);
-                    common.hold(&mut lane.is_dirty, peer);
+                    state.ending.get_or_insert(Errno::ECONNREFUSED);
+                    common.hold(&mut state.is_dirty, peer);
                     None
                 }
             },
             (Link::Asking(id, _), CmEventKind::Rejected) if event.private_data.starts_with(CROSSED) => {
                 drop(id);
-                // The peer's own request is on its way. If it ends before it arrives, this end asks again.
+                // The peer's own request is on its way. If it ends before it arrives, this end repeats its own.
                 return self.retry(peer, Errno::ECONNREFUSED, Some(resolve_timeout()));
             }
             (Link::Asking(id, _), CmEventKind::Rejected) if may_pass(&event) => {
@@ -345,24 +345,24 @@ impl VerbsEndpoint {
             (
                 Link::Accepting(id, at),
                 kind @ (CmEventKind::Rejected | CmEventKind::Failed | CmEventKind::Disconnected),
-            ) if lane.has_work(common.turn) => {
-                lane.link = Link::Accepting(id, at);
+            ) if state.has_work(common.turn) => {
+                state.link = Link::Accepting(id, at);
                 let is_silent = kind == CmEventKind::Failed;
                 let errno = if is_silent { Errno::EHOSTUNREACH } else { Errno::ECONNREFUSED };
                 return self.not_confirmed(host, peer, errno);
             }
             (Link::Accepting(id, _), CmEventKind::Established) => {
-                lane.opened(common, peer, id);
+                state.opened(common, peer, id);
                 None
             }
             // A record arrived before the event.
             (link @ Link::Open(_), CmEventKind::Established) => {
-                lane.link = link;
+                state.link = link;
                 None
             }
             (link, kind) => {
                 let was_open = matches!(link, Link::Open(_));
-                lane.link = link;
+                state.link = link;
                 if kind != CmEventKind::Other {
                     let errno = match (kind, was_open) {
                         (CmEventKind::DeviceRemoved, _) => Errno::ENODEV,
@@ -370,16 +370,16 @@ impl VerbsEndpoint {
                         (CmEventKind::Failed, _) => Errno::EHOSTUNREACH,
                         _ => Errno::ECONNREFUSED,
                     };
-                    lane.ending.get_or_insert(errno);
-                    common.hold(&mut lane.is_dirty, peer);
+                    state.ending.get_or_insert(errno);
+                    common.hold(&mut state.is_dirty, peer);
                 }
                 None
             }
         };
         if let Some(error) = failed {
-            tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %lane.address, "cannot connect");
-            lane.ending.get_or_insert(Errno::from_raw(error.errno));
-            common.hold(&mut lane.is_dirty, peer);
+            tracing::warn!(target: "ofi::verbs::ep_ctrl", %error, to = %state.address, "cannot connect");
+            state.ending.get_or_insert(Errno::from_raw(error.errno));
+            common.hold(&mut state.is_dirty, peer);
         }
     }
 
@@ -402,63 +402,63 @@ impl VerbsEndpoint {
         }
         let peer = self.peer_at(host, greeting.address);
         let own = self.common.adapter.address;
-        let lane = &mut self.lanes[peer as usize];
+        let state = &mut self.peers[peer as usize];
         if greeting.incarnation == self.common.incarnation {
             return self.reflect(peer, id);
         }
         let sign = (greeting.incarnation, greeting.attempts);
-        let is_old = lane.attempt.is_some_and(|(incarnation, attempts)| {
+        let is_old = state.attempt.is_some_and(|(incarnation, attempts)| {
             incarnation == greeting.incarnation && attempts >= greeting.attempts
         });
-        let asking = matches!(lane.link, Link::Resolving(..) | Link::Asking(..));
-        let wins = (own.ip(), own.port()) < (lane.address.ip(), lane.address.port());
-        if is_old || (asking && wins && lane.ending.is_none()) {
+        let asking = matches!(state.link, Link::Resolving(..) | Link::Asking(..));
+        let wins = (own.ip(), own.port()) < (state.address.ip(), state.address.port());
+        if is_old || (asking && wins && state.ending.is_none()) {
             let _ = id.reject(CROSSED);
             return;
         }
-        if matches!(lane.link, Link::Open(_) | Link::Accepting(..)) {
+        if matches!(state.link, Link::Open(_) | Link::Accepting(..)) {
             // The peer has lost the connection, another process has replaced it, or both ends have closed the idle
             // connection.
             self.hang_up(host, peer);
-            if self.lanes[peer as usize].has_agreed() {
-                self.lanes[peer as usize].put_away(&mut self.common, peer);
-            } else if matches!(self.lanes[peer as usize].link, Link::Accepting(..)) {
-                self.lanes[peer as usize].unconnect(&mut self.common, peer); // nothing was sent over it
+            if self.peers[peer as usize].has_agreed() {
+                self.peers[peer as usize].close_idle(&mut self.common, peer);
+            } else if matches!(self.peers[peer as usize].link, Link::Accepting(..)) {
+                self.peers[peer as usize].reset_connection(&mut self.common, peer); // nothing was sent over it
             } else {
                 // The peer no longer expects answers to its reads, so records after them need not wait. Messages that
                 // the application has no room for stay: the request does not wait for that.
                 loop {
-                    self.lanes[peer as usize].reads.clear();
+                    self.peers[peer as usize].reads.clear();
                     self.resume(host, peer);
-                    if !self.lanes[peer as usize].is_read() {
+                    if !self.peers[peer as usize].is_read() {
                         break; // otherwise a waiting read has started
                     }
                 }
-                let lane = &mut self.lanes[peer as usize];
-                lane.lose(&mut self.common, host, peer, Errno::ECONNRESET);
+                let state = &mut self.peers[peer as usize];
+                state.lose(&mut self.common, host, peer, Errno::ECONNRESET);
             }
             // If accepting fails, this end asks for the connection itself if work is queued.
-            self.common.hold(&mut self.lanes[peer as usize].is_dirty, peer);
+            self.common.hold(&mut self.peers[peer as usize].is_dirty, peer);
         }
-        let lane = &mut self.lanes[peer as usize];
-        if lane.held_slots() >= 2 * self.common.grant {
+        let state = &mut self.peers[peer as usize];
+        if state.held_slots() >= 2 * self.common.grant {
             let reason = b": messages of earlier connections wait for the application";
             let _ = id.reject(&[LATER, reason].concat());
             return;
         }
-        lane.attempt = Some(sign);
+        state.attempt = Some(sign);
         let common = &mut self.common;
-        let accepted = accept(lane, common, &mut *id);
+        let accepted = accept(state, common, &mut *id);
         match accepted {
             Ok(()) => {
-                lane.greeted(&greeting);
+                state.greeted(&greeting);
                 self.ids.insert(id.number(), peer);
                 if let Some((qp, inline)) = id.qp() {
                     self.qps.insert(qp, peer);
-                    lane.inline = inline;
+                    state.inline = inline;
                 }
-                lane.link = Link::Accepting(id, common.adapter.queues.now() + connect_timeout());
-                lane.ending = None;
+                state.link = Link::Accepting(id, common.adapter.queues.now() + connect_timeout());
+                state.ending = None;
                 self.watch(peer);
             }
             Err(error) => {
@@ -471,17 +471,17 @@ impl VerbsEndpoint {
 impl VerbsEndpoint {
     /// Handles an endpoint's connection to itself: both ends belong to one peer.
     fn reflect(&mut self, peer: PeerId, mut id: Box<dyn Connection>) {
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        let accepted = accept(lane, common, &mut *id);
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+        let accepted = accept(state, common, &mut *id);
         match (accepted, id.qp()) {
             (Ok(()), Some((qp, _))) => {
                 self.qps.insert(qp, peer);
-                lane.mirror = Some(id);
+                state.mirror = Some(id);
             }
             (accepted, _) => {
                 tracing::warn!(target: "ofi::verbs::ep_ctrl", error = ?accepted.err(), "cannot accept itself");
-                lane.ending.get_or_insert(Errno::EIO);
-                common.hold(&mut lane.is_dirty, peer);
+                state.ending.get_or_insert(Errno::EIO);
+                common.hold(&mut state.is_dirty, peer);
             }
         }
     }
@@ -525,7 +525,7 @@ impl Peer {
         common.counts.connections += 1;
         common.hold(&mut self.is_dirty, peer);
         if self.wished {
-            self.wish(common, peer, true); // an earlier connection, which had the wish, was put away
+            self.wish(common, peer, true); // an earlier connection, over which this was requested, was closed as idle
         }
     }
 

@@ -62,8 +62,8 @@ impl Peer {
         self.outstanding += 1;
         self.natives += 1;
         let (natives, number, reads) = (self.natives, self.quiet.number(), !write);
-        let op = host.open_with(peer, ticket, || Op::Native(Native::alone(one, natives, place)));
-        let wr = common.adapter.posted.insert(Posted::Alone { peer, op, number, reads, held });
+        let op = host.open_with(peer, ticket, || Op::Native(Native::single(one, natives, place)));
+        let wr = common.adapter.posted.insert(Posted::Single { peer, op, number, reads, held });
         self.requests += 1;
         let at = Remote { addr: source.addr, rkey: source.rkey };
         let posted = match self.link.open() {
@@ -76,7 +76,7 @@ impl Peer {
             }
             // SAFETY: as above, for memory that the request uses; a peer is lost before the access ends early.
             Some(connection) => unsafe { connection.read(wr.to_wire(), local, at) },
-            None => Ok(()), // there is one, because the lane may go native
+            None => Ok(()), // there is one, because the device may access the peer's memory
         };
         common.adapter.reads += usize::from(reads);
         self.reads_out += usize::from(reads);
@@ -93,7 +93,7 @@ impl Peer {
     }
 
     /// Handles the completion of such an access.
-    pub fn alone_ended<H: Upcalls<Verbs>>(
+    pub fn single_ended<H: Upcalls<Verbs>>(
         &mut self,
         common: &mut Common,
         host: &mut H,

@@ -1,4 +1,4 @@
-//! A meeting over sockets: one process hosts it, and the others connect as guests.
+//! A rendezvous over sockets: one process hosts it, and the others connect as clients.
 
 use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
@@ -9,18 +9,20 @@ use super::stream::{BootstrapListener, Stream};
 use super::wire::{self, ParseResult};
 use super::{MAX_CONTRIBUTION_LEN, Meeting, Party};
 
-/// The time within which a guest must send its request and receive its answer.
-const MANNERS: Duration = Duration::from_secs(5);
-/// The maximum number of guests beyond the expected ones that have sent nothing yet.
-const STRANGERS: usize = 64;
+/// The time within which a client must send its request and receive its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of clients beyond the expected ones whose requests are incomplete.
+const MAX_UNEXPECTED_CLIENTS: usize = 64;
 /// Bytes per read.
 const CHUNK: usize = 4_096;
 
-/// Hosts the meeting if no process does; otherwise connects to its host. Retries if the host ends without an answer.
+/// Hosts the rendezvous if no process does; otherwise connects to its host. Retries if the host ends without an answer.
 pub fn meet(party: &Party<'_>) -> Result<Meeting> {
     loop {
-        if let Some(door) = BootstrapListener::open(party.place).map_err(|error| unusable(party, &error))? {
-            return hold(party, &door);
+        if let Some(listener) =
+            BootstrapListener::open(party.place).map_err(|error| unusable(party, &error))?
+        {
+            return host(party, &listener);
         }
         let reached = Stream::connect(party.place, party.left(Duration::from_secs(1)));
         if let Some(stream) = reached.map_err(|error| unusable(party, &error))?
@@ -33,7 +35,7 @@ pub fn meet(party: &Party<'_>) -> Result<Meeting> {
             };
             return answer.map_err(reason);
         }
-        party.nap(|| "no process that has opened it".into())?;
+        party.pause(|| "no process that has opened it".into())?;
     }
 }
 
@@ -47,52 +49,52 @@ fn unusable(party: &Party<'_>, error: &std::io::Error) -> Error {
     )
 }
 
-/// The state of a guest.
-enum Guest {
+/// The state of a client.
+enum Client {
     /// Its request is incomplete.
-    Comes { stream: Stream, arrived: Vec<u8>, since: Instant },
+    Arriving { stream: Stream, arrived: Vec<u8>, since: Instant },
     /// The request waits for the other processes.
-    Waits { stream: Stream, says: Vec<u8> },
+    Waiting { stream: Stream, contribution: Vec<u8> },
 }
 
-fn hold(party: &Party<'_>, door: &BootstrapListener) -> Result<Meeting> {
-    let mut guests: Vec<Guest> = Vec::new();
+fn host(party: &Party<'_>, listener: &BootstrapListener) -> Result<Meeting> {
+    let mut clients: Vec<Client> = Vec::new();
     let waiting =
-        |guests: &[Guest]| guests.iter().filter(|guest| matches!(guest, Guest::Waits { .. })).count();
+        |clients: &[Client]| clients.iter().filter(|client| matches!(client, Client::Waiting { .. })).count();
     loop {
-        while let Some(stream) = door.accept().map_err(|error| unusable(party, &error))? {
-            if guests.len() - waiting(&guests) >= party.count + STRANGERS {
-                let oldest = guests.iter().position(|guest| matches!(guest, Guest::Comes { .. }));
-                oldest.map(|oldest| guests.remove(oldest));
+        while let Some(stream) = listener.accept().map_err(|error| unusable(party, &error))? {
+            if clients.len() - waiting(&clients) >= party.count + MAX_UNEXPECTED_CLIENTS {
+                let oldest = clients.iter().position(|client| matches!(client, Client::Arriving { .. }));
+                oldest.map(|oldest| clients.remove(oldest));
             }
-            guests.push(Guest::Comes { stream, arrived: Vec::new(), since: Instant::now() });
+            clients.push(Client::Arriving { stream, arrived: Vec::new(), since: Instant::now() });
         }
-        let mut seats = party.count - 1 - waiting(&guests);
-        guests = guests.into_iter().filter_map(|guest| hear(party, guest, &mut seats)).collect();
-        let there = waiting(&guests);
+        let mut slots = party.count - 1 - waiting(&clients);
+        clients = clients.into_iter().filter_map(|client| advance(party, client, &mut slots)).collect();
+        let there = waiting(&clients);
         if there + 1 == party.count {
-            return Ok(tell_all(party, guests));
+            return Ok(answer_all(party, clients));
         }
-        party.nap(|| format!("{}", there + 1))?;
+        party.pause(|| format!("{}", there + 1))?;
     }
 }
 
-/// The state of a guest after the bytes received so far. `None` if it is gone or was refused.
-fn hear(party: &Party<'_>, guest: Guest, seats: &mut usize) -> Option<Guest> {
-    match guest {
-        Guest::Waits { mut stream, says } => match read(&mut stream, &mut Vec::new()) {
-            Reading::Nothing => Some(Guest::Waits { stream, says }),
-            // It disconnected or violates the protocol: another guest may take its seat.
+/// The state of a client after the bytes received so far. `None` if it is gone or was refused.
+fn advance(party: &Party<'_>, client: Client, slots: &mut usize) -> Option<Client> {
+    match client {
+        Client::Waiting { mut stream, contribution } => match read(&mut stream, &mut Vec::new()) {
+            Reading::Nothing => Some(Client::Waiting { stream, contribution }),
+            // It disconnected or violates the protocol: another client may take its slot.
             Reading::Some | Reading::Ended => {
-                *seats += 1;
+                *slots += 1;
                 None
             }
         },
-        Guest::Comes { mut stream, mut arrived, since } => {
+        Client::Arriving { mut stream, mut arrived, since } => {
             let ended = read(&mut stream, &mut arrived) == Reading::Ended;
             match wire::take_request(&arrived) {
-                ParseResult::More if !ended && since.elapsed() < MANNERS => {
-                    Some(Guest::Comes { stream, arrived, since })
+                ParseResult::More if !ended && since.elapsed() < REQUEST_TIMEOUT => {
+                    Some(Client::Arriving { stream, arrived, since })
                 }
                 ParseResult::More | ParseResult::Wrong => None,
                 ParseResult::Whole(_) if ended => None,
@@ -101,25 +103,25 @@ fn hear(party: &Party<'_>, guest: Guest, seats: &mut usize) -> Option<Guest> {
                     write(&mut stream, &wire::refusal(&why));
                     None
                 }
-                ParseResult::Whole(_) if *seats == 0 => {
+                ParseResult::Whole(_) if *slots == 0 => {
                     write(&mut stream, &wire::refusal("more than that"));
                     None
                 }
                 ParseResult::Whole(request) => {
-                    *seats -= 1;
-                    Some(Guest::Waits { stream, says: request.says })
+                    *slots -= 1;
+                    Some(Client::Waiting { stream, contribution: request.contribution })
                 }
             }
         }
     }
 }
 
-fn tell_all(party: &Party<'_>, guests: Vec<Guest>) -> Meeting {
+fn answer_all(party: &Party<'_>, clients: Vec<Client>) -> Meeting {
     let (mut streams, mut said) = (Vec::new(), vec![party.own.to_vec()]);
-    for guest in guests {
-        if let Guest::Waits { stream, says } = guest {
+    for client in clients {
+        if let Client::Waiting { stream, contribution } = client {
             streams.push(stream);
-            said.push(says);
+            said.push(contribution);
         }
     }
     for (index, stream) in streams.iter_mut().enumerate() {
@@ -153,25 +155,25 @@ fn read(stream: &mut Stream, arrived: &mut Vec<u8>) -> Reading {
     found
 }
 
-/// Writes to a guest. A guest that does not read in time loses the rest, because its connection ends.
+/// Writes to a client. A client that does not read in time loses the rest, because its connection ends.
 fn write(stream: &mut Stream, mut bytes: &[u8]) {
     let since = Instant::now();
     while !bytes.is_empty() {
         match stream.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock && since.elapsed() < MANNERS => {
-                std::thread::sleep(super::NAP);
+            Err(error) if error.kind() == ErrorKind::WouldBlock && since.elapsed() < REQUEST_TIMEOUT => {
+                std::thread::sleep(super::CHECK_INTERVAL);
             }
             Err(error) => {
-                tracing::debug!(target: "ofi::rendezvous", %error, "a guest did not take its answer");
+                tracing::debug!(target: "ofi::rendezvous", %error, "a client did not read its answer");
                 return;
             }
         }
     }
 }
 
-/// Asks the host of the meeting. `None` if the host ended before it answered.
+/// Sends a request to the host, and waits for the answer. `None` if the host ended before it answered.
 fn ask(party: &Party<'_>, mut stream: Stream) -> Result<Option<Result<Meeting, String>>> {
     stream.set_nonblocking().map_err(|error| unusable(party, &error))?;
     write(&mut stream, &wire::request(party.count, party.own));
@@ -186,7 +188,7 @@ fn ask(party: &Party<'_>, mut stream: Stream) -> Result<Option<Result<Meeting, S
                 false
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                party.nap(|| "a process that holds it and waits for others".into())?;
+                party.pause(|| "a process that holds it and waits for others".into())?;
                 continue;
             }
             Err(error) => error.kind() != ErrorKind::Interrupted,
