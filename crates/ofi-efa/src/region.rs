@@ -59,7 +59,8 @@ impl Region {
         Ok(whole)
     }
 
-    /// Registers a GPU's memory with the device by its dma-buf, if possible. Otherwise this end executes peers' accesses.
+    /// Registers a GPU's memory with the device by its dma-buf, if possible. Otherwise this end executes peers'
+    /// accesses.
     pub fn of_device(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Self {
         Self::of_dmabuf(domain, attr, dmabuf).unwrap_or_else(|error| {
             tracing::info!(target: "ofi::efa::mr", %error, "peers' accesses to a GPU's memory go through its owner");

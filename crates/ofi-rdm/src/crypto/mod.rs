@@ -3,8 +3,8 @@
 //! Two ends agree on keys by a Noise handshake (`noise.rs`): NNpsk0 if they have an authorization key, NN if they only
 //! encrypt. The client's request in the clear is the handshake's prologue, and the server's grant its payload. An
 //! attacker who changes a byte of either, for example to force a weaker suite, gets no session, nor does a peer with
-//! another authorization key. `protection.rs` holds the keys of packets, `suite.rs` the ciphers that use them; `aes.rs` has two
-//! implementations of AES-GCM.
+//! another authorization key. `protection.rs` holds the keys of packets, `suite.rs` the ciphers that use them; `aes.rs`
+//! has two implementations of AES-GCM.
 
 #[cfg(not(feature = "encryption"))]
 mod absent;
