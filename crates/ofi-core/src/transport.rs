@@ -145,8 +145,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
 
     /// Registers memory of a device (`FI_HMEM`) that its driver has exported as a dma-buf, so that peers' NICs access
-    /// it alone. A transport without such NICs, or whose NIC refuses it, registers the memory as [`Transport::register`]
-    /// does, and the owner copies for its peers.
+    /// it alone. A transport without such NICs, or whose NIC refuses it, registers the memory as
+    /// [`Transport::register`] does, and the owner copies for its peers.
     ///
     /// # Errors
     /// As there.
