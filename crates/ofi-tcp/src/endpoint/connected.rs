@@ -49,6 +49,8 @@ pub struct Connected {
     events: Vec<ConnectedEvent>,
     /// The socket to connect with, whose name is the endpoint's.
     own: Option<OwnedFd>,
+    /// It was opened to accept a request.
+    accepts: bool,
     /// Sockets of connections that this end has ended, until the other end has ended them too.
     parting: Vec<OwnedFd>,
 }
@@ -60,7 +62,7 @@ impl Connected {
     /// Errors of bind(2).
     pub fn new(address: SocketAddr, accepts: bool) -> Result<(Self, SocketAddr)> {
         if accepts {
-            return Ok((Self::default(), address));
+            return Ok((Self { accepts, ..Self::default() }, address));
         }
         let (own, name) = ports::bind(address)?;
         Ok((Self { own: Some(own), ..Self::default() }, name))
@@ -71,6 +73,11 @@ impl TcpEndpoint {
     /// The socket that the endpoint connects with.
     pub(super) fn own_socket(&mut self) -> Option<OwnedFd> {
         self.connected.as_mut()?.own.take()
+    }
+
+    /// Whether it was opened to accept a request.
+    pub(crate) fn accepts(&self) -> bool {
+        self.connected.as_ref().is_some_and(|connected| connected.accepts)
     }
 
     fn connected_state(&mut self) -> Result<&mut Connected> {

@@ -155,6 +155,11 @@ impl TcpEndpoint {
         self.ready.raw()
     }
 
+    /// Whether it is bound to all addresses of the host.
+    pub(crate) fn has_all_addresses(&self) -> bool {
+        self.bound.ip().is_unspecified()
+    }
+
     pub(crate) fn conn(&mut self, id: SlotId) -> Option<&mut Conn> {
         self.conns.get_mut(id)?.as_deref_mut()
     }
