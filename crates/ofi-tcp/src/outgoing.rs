@@ -80,9 +80,16 @@ pub struct Outgoing {
     reads: usize,
     /// Packets that were put into the queue, modulo 256.
     count: u8,
+    /// Bytes that the kernel has accepted.
+    sent: u64,
 }
 
 impl Outgoing {
+    /// Bytes that the kernel has accepted so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
@@ -178,6 +185,26 @@ impl Outgoing {
         self.items.push_back(Item::Read(Box::new(Reading { remote, at: 0, len })));
     }
 
+    /// Gives up the first payload that is lent, and everything behind it, because the application takes its memory back.
+    /// Returns the operations whose copies remain, and whether everything does.
+    pub fn give_up_lent(&mut self) -> (Vec<SlotId>, bool) {
+        let is_lent = |item: &Item| matches!(item, Item::Lent { len: 1.., .. });
+        let first = self.items.iter().position(is_lent);
+        let rest = first.map_or(VecDeque::new(), |first| self.items.split_off(first));
+        for item in rest {
+            match item {
+                Item::Copied { bytes, at } => self.copied -= bytes.len() - at,
+                Item::Read(_) => self.reads -= 1,
+                Item::Lent { .. } => {}
+            }
+        }
+        let copies = self.items.iter().filter_map(|item| match item {
+            Item::Lent { op, .. } => Some(*op),
+            _ => None,
+        });
+        (copies.collect(), first.is_none())
+    }
+
     /// Sends by `write`, which gets vectors of memory that may be read while it runs, and returns how many bytes it
     /// accepted.
     pub fn flush(
@@ -196,6 +223,7 @@ impl Outgoing {
             drop(held);
             match wrote {
                 Ok(len) => {
+                    self.sent += len as u64;
                     self.advance(lender, len);
                     if len < offered {
                         return Stop::Full;

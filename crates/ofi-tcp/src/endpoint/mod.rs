@@ -9,6 +9,7 @@ mod closing;
 mod connected;
 mod granting;
 mod meeting;
+mod parting;
 mod sending;
 mod silence;
 
@@ -47,6 +48,7 @@ const ROOM_INTERVAL: Duration = Duration::from_millis(10);
 /// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
+const PARTING: u64 = 2;
 
 /// The connections of one endpoint.
 pub struct TcpEndpoint {
@@ -177,6 +179,7 @@ impl TcpEndpoint {
             match number {
                 LISTENER => self.accept(),
                 TIMER => self.timer.set(None),
+                PARTING => {} // below
                 number => {
                     let id = SlotId::from_wire(number);
                     if write {
@@ -224,7 +227,7 @@ impl TcpEndpoint {
             self.conns.get(id).and_then(|conn| conn.as_deref()?.stalled) == Some(Stall::Application)
         };
         let room = self.stalled.iter().any(needs_room).then(|| now + ROOM_INTERVAL);
-        let next = pending.chain(look).chain(room).min();
+        let next = pending.chain(look).chain(room).chain(self.parting_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
         Arm::Armed
     }
@@ -515,28 +518,20 @@ impl TcpEndpoint {
         }
         tracing::info!(target: "ofi::tcp::ep_ctrl", peer = %lane.address, error = errno.name(), "a connection has ended");
         self.common.counts.lost += 1;
-        let spools = &lane.spools;
         // Messages that are here as a whole stay for their receives.
-        let whole = |spools: &Slots<_>, id| spools.get(id).is_some_and(crate::conn::Spool::is_whole);
-        host.fail_lane(
-            peer,
-            errno,
-            |_| true,
-            |token| match token {
-                Token::Spool(id) => !whole(spools, *id),
-                Token::Announced(..) => true,
-            },
-        );
-        for id in spools.ids(|spool| !spool.is_whole()) {
+        host.fail_lane(peer, errno, |_| true, |token| !lane.has_whole(token));
+        for id in lane.spools.ids(|spool| !spool.is_whole()) {
             self.common.spooled -= lane.unspool(id).map_or(0, |spool| spool.bytes.len());
         }
+        let spools = &lane.spools;
+        lane.unasked.retain(|_, id| spools.get(*id).is_some());
         self.idle.push_back(peer);
     }
 
     /// Moves a payload that has arrived or is arriving to a receive.
     pub(crate) fn pull<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        let (on, to) = match token {
+        let (on, to) = match lane.resolve(token) {
             Token::Announced(on, number) => {
                 if let Some(conn) = self.conn(on) {
                     conn.ask(number, To::Receive(into));
@@ -571,7 +566,7 @@ impl TcpEndpoint {
     /// Discards a payload.
     pub(crate) fn discard(&mut self, peer: PeerId, token: Token) {
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        match token {
+        match lane.resolve(token) {
             Token::Announced(on, number) => {
                 if let Some(conn) = self.conn(on) {
                     conn.ask(number, To::Nowhere);
