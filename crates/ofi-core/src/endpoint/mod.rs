@@ -107,6 +107,11 @@ impl<T: Transport> State<T> {
         let arm = self.lanes.as_mut().map_or(Arm::Armed, TransportEndpoint::arm);
         match arm {
             Arm::Armed => self.ends.sleepers.armed(bell),
+            Arm::Stalled => {
+                self.ends.sleepers.stalled(bell);
+                // Who has a bell hears it in time.
+                return if bell.is_some() { Arm::Armed } else { arm };
+            }
             // The caller has taken the signal, which others may not have seen yet, and may not poll itself.
             Arm::Ready => self.ends.sleepers.disarmed(bell),
         }
