@@ -152,6 +152,8 @@ pub struct Conn {
     /// Bytes that have arrived and could not be processed yet.
     pub stash: Vec<u8>,
     pub body: Option<Body>,
+    /// Bytes of reads that were answered by copies since the last poll.
+    pub answered: usize,
     /// The bytes in the stash cannot be processed yet: nothing more is read.
     pub stalled: Option<Stall>,
     /// It has ended and is stalled, so its socket, which would always be ready, is in no epoll set.
@@ -193,6 +195,7 @@ impl Conn {
             asked: FxHashMap::default(),
             stash: Vec::new(),
             body: None,
+            answered: 0,
             stalled: None,
             away: false,
             full: false,

@@ -16,6 +16,7 @@ use crate::Tcp;
 use crate::common::Common;
 use crate::conn::{AnnouncedMessage, Body, Conn, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
+use crate::outgoing::SHARE;
 use crate::wire::{Malformed, Packet, Pieces, charge};
 
 /// The maximum payload, in bytes, of a message that is delivered in one piece.
@@ -134,7 +135,7 @@ impl Conn {
             let Some((packet, header)) = Packet::parse(rest, self.order)? else { return Ok(used) };
             // A peer that does not read its answers gets no more of them.
             let owes = self.out.copied() > ANSWERS.0;
-            if owes || !at.host.hungry() {
+            if owes || self.answered > SHARE || !at.host.hungry() {
                 self.stalled = Some(if owes { Stall::Peer } else { Stall::Poll });
                 return Ok(used);
             }
@@ -373,6 +374,7 @@ impl Conn {
         }
         let read = |to: &mut [u8]| at.common.domain.regions.read_as(at.who(), &remote, 0, to).map(|_| ());
         self.out.fill(len, read).map_err(Broken::Access)?;
+        self.answered += len;
         at.host.accessed(&at.common.domain.regions, MrAccess::REMOTE_READ, &remote);
         Ok(PacketStep::Took(0))
     }

@@ -114,7 +114,7 @@ impl TcpEndpoint {
                 self.ready.change(socket, id.to_wire(), Interest { read: true, write: false });
                 is_acknowledged(socket.as_fd())
             }
-            Stop::Full => false,
+            Stop::Full | Stop::Share => false,
             Stop::Failed(_) => true,
         }
     }

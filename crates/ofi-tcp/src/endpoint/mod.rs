@@ -40,8 +40,9 @@ use crate::{Tcp, address, ports, settings};
 const SCRATCH: usize = 64 << 10;
 /// Payloads with at least this many missing bytes are received directly into their destination.
 const STRAIGHT: usize = 4 << 10;
-/// Calls that receive from one connection in one poll.
+/// Calls that receive from one connection in one poll, and the bytes after which there is none.
 const ROUNDS: usize = 8;
+const SHARE: usize = 1 << 20;
 /// The time after which a sleeper looks again whether the application has made room. Another thread may post receives
 /// without polling, and the transport is not told of them.
 const ROOM_INTERVAL: Duration = Duration::from_millis(10);
@@ -318,14 +319,16 @@ impl TcpEndpoint {
         stashed: bool,
     ) -> Result<(), Errno> {
         let Some(peer) = conn.peer else { return Ok(()) };
+        conn.answered = 0;
         // A payload that is here as a whole may wait for the application's room, with nothing behind it.
         if stashed && (!conn.stash.is_empty() || conn.body.is_some()) {
             let bytes = std::mem::take(&mut conn.stash);
             let used = self.take(host, id, peer, conn, &bytes)?;
             conn.stash.extend_from_slice(&bytes[used..]);
         }
+        let mut received = 0;
         for _ in 0..ROUNDS {
-            if conn.stalled.is_some() || !host.hungry() {
+            if conn.stalled.is_some() || received >= SHARE || !host.hungry() {
                 return Ok(());
             }
             let Some(lane) = self.lanes.get_mut(peer as usize) else { return Ok(()) };
@@ -367,6 +370,7 @@ impl TcpEndpoint {
             if let Some(body) = conn.body.as_mut().filter(|_| straight > 0) {
                 body.at += got.min(straight);
             }
+            received += got;
             let len = kept + got.saturating_sub(straight);
             let scratch = std::mem::take(&mut self.scratch);
             let taken = self.take(host, id, peer, conn, &scratch[..len]);
@@ -432,6 +436,9 @@ impl TcpEndpoint {
     pub(crate) fn flush<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         let stop = self.flush_to(host, &mut conn);
+        if stop == Stop::Share && !std::mem::replace(&mut conn.dirty, true) {
+            self.dirty.push(id); // the next poll goes on
+        }
         self.want(id, &mut conn);
         if let Some(slot) = self.conns.get_mut(id) {
             *slot = Some(conn);

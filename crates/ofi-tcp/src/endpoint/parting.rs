@@ -39,11 +39,11 @@ impl Parting {
                 self.has_ended = true;
                 !is_over
             }
-            Stop::Full if self.out.sent() != before => {
+            Stop::Full | Stop::Share if self.out.sent() != before => {
                 self.until = Instant::now() + self.patience;
                 true
             }
-            Stop::Full => Instant::now() < self.until,
+            Stop::Full | Stop::Share => Instant::now() < self.until,
             Stop::Failed(_) => false,
         }
     }
