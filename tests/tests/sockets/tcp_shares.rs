@@ -12,8 +12,8 @@ use crate::tcp_raw::{Raw, counting, pieces};
 const LEN: usize = 64 << 10;
 /// How many a peer asks for: 64 MiB.
 const COUNT: u64 = 1024;
-/// The maximum number in one poll: two shares of a mebibyte, of which the second one may just have begun, and the ends of
-/// what came before.
+/// The maximum number in one poll: two shares of a mebibyte, of which the second one may just have begun, and the ends
+/// of what came before.
 const MOST: u64 = 2 * 16 + 2;
 
 /// Polls until all accesses are executed. Returns the maximum number in one poll.
