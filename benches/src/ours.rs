@@ -194,6 +194,8 @@ pub enum Provider {
     UdpSealed,
     /// The same endpoints in the clear, with shared memory.
     UdpNearby,
+    /// TCP on loopback.
+    Tcp,
 }
 
 /// The side of a pair that this process is.

@@ -22,8 +22,10 @@ pub enum Naming {
     Udp,
     /// Provider `udp` with its defaults: it uses shared memory within a host.
     Nearby,
-    /// Provider `tcp` on loopback.
+    /// Provider `tcp` on loopback, not shared memory.
     Tcp,
+    /// Provider `tcp` with its defaults: it uses shared memory within a host.
+    NearbyTcp,
 }
 
 impl Naming {
@@ -36,12 +38,18 @@ impl Naming {
             Self::Udp => "udp",
             Self::Nearby => "nearby",
             Self::Tcp => "tcp",
+            Self::NearbyTcp => "nearby-tcp",
         }
+    }
+
+    /// Whether endpoints with a choice do not use shared memory.
+    pub const fn is_far(self) -> bool {
+        matches!(self, Self::Udp | Self::Tcp)
     }
 
     /// Parses the argument of a child.
     pub fn from_argument(text: &str) -> Self {
-        let all = [Self::Ports, Self::Crossed, Self::Udp, Self::Nearby, Self::Tcp];
+        let all = [Self::Ports, Self::Crossed, Self::Udp, Self::Nearby, Self::Tcp, Self::NearbyTcp];
         all.into_iter().find(|naming| naming.as_str() == text).unwrap_or(Self::Names)
     }
 }
@@ -66,7 +74,7 @@ pub fn hints(naming: Naming) -> Hints {
             ("crossed", AddrFormat::Str)
         }
         Naming::Udp | Naming::Nearby => ("udp", AddrFormat::SockaddrIn),
-        Naming::Tcp => {
+        Naming::Tcp | Naming::NearbyTcp => {
             tcp_atomics();
             ("tcp", AddrFormat::SockaddrIn)
         }
@@ -91,7 +99,7 @@ pub fn hints(naming: Naming) -> Hints {
 /// Options for an endpoint.
 pub fn opening(naming: Naming) -> Opening {
     let opening = Opening::new(hints(naming));
-    if naming == Naming::Udp { opening.without_shared_memory() } else { opening }
+    if naming.is_far() { opening.without_shared_memory() } else { opening }
 }
 
 /// Opens an endpoint of this process.

@@ -55,6 +55,10 @@ impl Node {
                 let hints = hints.provider("udp").ep_type(EpType::Rdm).src_addr(own);
                 if job.provider == Provider::UdpSealed { hints.auth_key(*b"a measurement") } else { hints }
             }
+            Provider::Tcp => {
+                let own = Address::from(crate::bare::own_address(0)?);
+                hints.provider("tcp").ep_type(EpType::Rdm).src_addr(own)
+            }
         };
         let hints = if job.test == Test::IdleAuto { hints.progress(Progress::Auto) } else { hints };
         let mut node = Self::alone(&hints, more, job, wait)?;
@@ -74,7 +78,7 @@ impl Node {
         let endpoint = domain.open_endpoint(info).map_err(stack)?;
         let over_device = matches!(info.fabric_attr.prov_name.as_str(), "efa" | "verbs")
             && info.ep_attr.ep_type == EpType::Rdm;
-        if over_device || matches!(job.provider, Provider::Udp | Provider::UdpSealed) {
+        if over_device || matches!(job.provider, Provider::Udp | Provider::UdpSealed | Provider::Tcp) {
             endpoint.set_option(EpOption::SharedMemoryPermitted, 0).map_err(stack)?;
         }
         let queue = || domain.open_cq(&CqAttr { wait_obj: wait, ..CqAttr::default() }).map_err(stack);

@@ -89,6 +89,13 @@ pub const PATHS: &[Path] = &[
         function: "*paths_of_long*receive_by_socket*",
     },
     Path { name: "udp: message of 256 KiB, both ends", function: "*paths_of_long*exchange*" },
+    Path { name: "tcp: send 64 B, completion read", function: "*paths_of_long*send_by_socket*" },
+    Path { name: "tcp: inject 64 B", function: "*paths_of_long*inject_by_socket*" },
+    Path {
+        name: "tcp: receive 64 B, completion read, posted again",
+        function: "*paths_of_long*receive_by_socket*",
+    },
+    Path { name: "tcp: write 64 B, both ends", function: "*paths_of_long*write_by_socket*" },
     Path {
         name: "rails: transfer of 64 writes of 64 B, waited for",
         function: "*of_rails::*transfer_and_wait*",

@@ -44,6 +44,8 @@ impl Route<'_> {
     fn start(&self, role: &str, node: &str, service: &str, domain: &Folder) -> End {
         let mut command = self.program.command();
         command.args([role, self.kind, self.provider, node, service]).arg(domain.path()).arg(self.info);
+        // Both ends are on one host, and tcp is to be tested.
+        command.env("FI_TCP_SHARED_MEMORY", "0");
         // Its error messages belong to the test's output.
         End(command.stdout(Stdio::piped()).spawn().unwrap())
     }

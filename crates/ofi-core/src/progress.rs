@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use ofi_api::Result;
 use ofi_ring::sleep_handshake::SleepHandshake;
 
+use crate::rearm::REARM_INTERVAL;
 use crate::source::{Arm, Source};
 use crate::sys::{self, WaitSet};
 use crate::wake_fd::WakeFd;
@@ -132,16 +133,21 @@ impl Thread {
         self.wake.arm();
         let Ok(set) = WaitSet::new() else { return std::thread::sleep(CHECK_INTERVAL) };
         let mut blocks = set.add(self.wake.fd()).is_ok() && !self.stop.load(Ordering::Acquire);
+        let mut longest = MAX_SLEEP;
         self.slumber.begin();
         for source in &sources {
-            blocks &= source.stand_in() == Arm::Armed;
+            match source.stand_in() {
+                Arm::Armed => {}
+                Arm::Stalled => longest = REARM_INTERVAL,
+                Arm::Ready => blocks = false,
+            }
             if let Some(fd) = source.wait_fd() {
                 blocks &= set.add(fd).is_ok();
             }
         }
         drop(sources);
         if blocks {
-            sys::wait_readable(&[set.fd()], Some(Instant::now() + MAX_SLEEP));
+            sys::wait_readable(&[set.fd()], Some(Instant::now() + longest));
         }
         self.slumber.end();
     }

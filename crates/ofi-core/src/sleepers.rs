@@ -9,7 +9,8 @@
 //!
 //! Invariants, under the endpoint's lock, which every call here holds:
 //! S1. A sleeping thread has armed its wake fd, then the transport, and is in `known` ([`Sleepers::armed`]).
-//! S2. The transport is armed, or `undone` is due, or no thread in `known` sleeps.
+//! S2. The transport is armed, or `undone` is due, or no thread in `known` sleeps. While an armed transport is
+//!     [stalled](Sleepers::stalled), `undone` is due too.
 //! S3. While `undone` is due, it is [checked](Sleepers::settle) every [`REARM_INTERVAL`](crate::rearm::REARM_INTERVAL).
 
 use std::sync::{Arc, Weak};
@@ -68,12 +69,23 @@ impl Sleepers {
         }
     }
 
+    /// As [`Sleepers::armed`], for a transport whose peers wait for the application: all are woken a moment later.
+    pub fn stalled(&mut self, wake: Option<&WakeFd>) {
+        self.armed(wake);
+        self.look_later();
+    }
+
     /// Records that a poll has disarmed the transport. `reader`: the wake fd of the queue that was polled, if any.
     pub fn disarmed(&mut self, reader: Option<&WakeFd>) {
         if self.undone.is_due() {
             return;
         }
         self.known.retain(|sleeper| sleeper.may_sleep(reader));
+        self.look_later();
+    }
+
+    /// Checks the endpoint a moment later, if anybody may sleep.
+    fn look_later(&mut self) {
         if !self.known.is_empty() && self.undone.begin() && !rearm::later(&self.endpoint, &self.undone) {
             let _listed_by_nobody = self.undone.look();
             self.wake();

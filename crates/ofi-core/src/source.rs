@@ -12,6 +12,9 @@ pub enum Arm {
     Ready,
     /// The descriptor becomes readable when there is something to poll for.
     Armed,
+    /// As `Armed`, and something that has arrived waits for the application, which may make room without a poll: a
+    /// sleeper polls again after [`REARM_INTERVAL`](crate::rearm::REARM_INTERVAL).
+    Stalled,
 }
 
 /// The result of a poll of a source.

@@ -24,6 +24,7 @@ pub mod fuzz;
 mod grants;
 mod helper;
 mod hints;
+pub mod ip_neighbours;
 mod layout;
 pub mod locality_probe;
 mod memory;

@@ -100,6 +100,7 @@ impl Peer {
             let words = unsafe { Words::new(record.body, record.body_len) };
             let delivery = message::deliver::<TAGGED, _>(self.peer, host, words)?;
             if delivery == Delivery::Stopped {
+                self.back_pressure.stopped = Some(up.commands.position());
                 break;
             }
             crash_point!("message.delivered");
@@ -176,8 +177,22 @@ impl Peer {
             || !self.back_pressure.kept.is_empty()
     }
 
+    /// Whether the peer's next command waits for the application.
+    pub fn is_stopped(&self) -> bool {
+        let position = self.up().map(|up| up.commands.position());
+        self.back_pressure.stopped.is_some() && self.back_pressure.stopped == position
+    }
+
+    /// The next command is not taken, because the application has no room for it.
+    #[cold]
+    pub fn stop(&mut self) -> NextStep {
+        self.back_pressure.stopped = self.up().map(|up| up.commands.position());
+        NextStep::Stop
+    }
+
     /// Whether a poll would make progress: the peer has filled a ring, or made room that was waited for.
     pub fn has_input(&mut self) -> bool {
+        let is_stopped = self.is_stopped();
         let bulk = self.bulk.input.as_mut().is_some_and(BulkIn::has_input);
         let room = !self.bulk.streams.is_empty() && self.bulk.out.as_mut().is_none_or(BulkOut::has_room);
         let copies = self.has_copies_to_move();
@@ -187,7 +202,7 @@ impl Peer {
         let some = |consumer: &mut Consumer| !matches!(consumer.peek(), Ok(None));
         bulk || room
             || copies
-            || some(&mut up.commands)
+            || (!is_stopped && some(&mut up.commands))
             || some(&mut up.replies)
             || up.wish() == wish::CLOSED
             || self.end.gone

@@ -10,6 +10,7 @@ use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::PeerId;
 use rustc_hash::FxHashMap;
 
+use crate::op::Token;
 use crate::outgoing::Outgoing;
 use crate::sys::Interest;
 use crate::wire::cm::Extras;
@@ -84,8 +85,8 @@ pub struct Announced {
     pub len: usize,
     /// It ends with the peer's acknowledgement, which follows the payload.
     pub confirm: bool,
-    /// The bytes of an injected message. The application relies on them as on sent ones, so a closing endpoint waits
-    /// for the peer to ask for them.
+    /// The bytes of an injected message. The application relies on them as on sent ones, so they leave
+    /// [unasked](Conn::hand_over) before this end's end.
     pub kept: Option<Box<[u8]>>,
 }
 
@@ -151,6 +152,8 @@ pub struct Conn {
     /// Bytes that have arrived and could not be processed yet.
     pub stash: Vec<u8>,
     pub body: Option<Body>,
+    /// Bytes of reads that were answered by copies since the last poll.
+    pub answered: usize,
     /// The bytes in the stash cannot be processed yet: nothing more is read.
     pub stalled: Option<Stall>,
     /// It has ended and is stalled, so its socket, which would always be ready, is in no epoll set.
@@ -192,6 +195,7 @@ impl Conn {
             asked: FxHashMap::default(),
             stash: Vec::new(),
             body: None,
+            answered: 0,
             stalled: None,
             away: false,
             full: false,
@@ -224,6 +228,20 @@ impl Conn {
     /// messages because it has no credit.
     pub fn enough(&self, window: u64) -> u64 {
         if self.asked.is_empty() { window - window / 4 } else { 1 }
+    }
+
+    /// Queues the injected messages that wait for the peer to ask for them, if it takes them unasked: nothing follows
+    /// them but this end's end. Returns the operations that need nothing more.
+    pub fn hand_over(&mut self) -> Vec<SlotId> {
+        if !self.extras.unasked {
+            return Vec::new();
+        }
+        let kept = self.announced.extract_if(|_, own| own.kept.is_some()).collect::<Vec<_>>();
+        let over = kept.into_iter().filter_map(|(number, own)| {
+            self.begin_announced(number, &own);
+            (!own.confirm).then_some(own.op)
+        });
+        over.collect()
     }
 
     /// Whether injected messages wait for the peer to ask for them.
@@ -277,6 +295,8 @@ pub struct Peer {
     pub spools: Slots<Spool>,
     /// The lengths of the messages in them.
     pub spooled: usize,
+    /// Those of announced messages that came unasked, by connection and number.
+    pub unasked: FxHashMap<(SlotId, u8), SlotId>,
 }
 
 impl Peer {
@@ -290,7 +310,25 @@ impl Peer {
             order: Order::Own,
             spools: Slots::default(),
             spooled: 0,
+            unasked: FxHashMap::default(),
         }
+    }
+
+    /// Where the payload that `token` names is, which is asked for now: a message that came unasked is in a spool.
+    pub fn resolve(&mut self, token: Token) -> Token {
+        match token {
+            Token::Announced(on, number) => self.unasked.remove(&(on, number)).map_or(token, Token::Spool),
+            Token::Spool(_) => token,
+        }
+    }
+
+    /// Whether the payload that `token` names is here as a whole.
+    pub fn has_whole(&self, token: &Token) -> bool {
+        let spool = match token {
+            Token::Announced(on, number) => self.unasked.get(&(*on, *number)),
+            Token::Spool(id) => Some(id),
+        };
+        spool.and_then(|&id| self.spools.get(id)).is_some_and(Spool::is_whole)
     }
 
     /// Takes a message out of its spool.

@@ -3,13 +3,15 @@
 //!
 //! [`wire`] has the protocol, without I/O. Follow a message: `TransportEndpoint::send` in `state.rs`,
 //! `endpoint/sending.rs`, the queue of its connection (`outgoing.rs`), `sendmsg`; and on the peer `endpoint/` (poll),
-//! `taking.rs`, and the core. Connections come about in `endpoint/meeting.rs`, by the rules of `handshake.rs`.
+//! `taking.rs`, and the core. Connections come about in `endpoint/meeting.rs`, by the rules of `handshake.rs`. Peers of
+//! the same host that are of this library use shared memory: `near.rs`.
 
 mod address;
 mod common;
 mod conn;
 mod endpoint;
 mod handshake;
+mod near;
 mod op;
 mod outgoing;
 mod port;
@@ -27,10 +29,11 @@ use ofi_api::{Address, EpType, Info, LibraryMemory, MrAttr, Placement, Result};
 use ofi_core::domain::{DomainPart, Registered};
 use ofi_core::transport::{Port, Transport};
 
+pub use near::TcpOrShm;
 pub use provider::TcpProvider;
 pub use settings::SETTINGS;
 
-/// The transport.
+/// The transport over sockets. The provider combines it with shared memory ([`TcpOrShm`]).
 pub struct Tcp;
 
 // SAFETY: allocations are pages of this process, and this process alone executes accesses, by the key table of the

@@ -18,8 +18,9 @@ const CHUNK: usize = 64 << 10;
 const VECTORS: usize = 64;
 /// Bytes of a device's memory in one call. They are copied again if the kernel does not accept them.
 const COPIED: usize = 256 << 10;
-/// Bytes of the application's memory in one call.
-const AT_ONCE: usize = 4 << 20;
+/// The maximum bytes that one flush passes to the kernel, so that one peer does not hold up the others: a message of a
+/// mebibyte, and what is queued before it.
+pub const SHARE: usize = (1 << 20) + (64 << 10);
 
 /// One part of the queue.
 enum Item {
@@ -66,6 +67,8 @@ pub enum Stop {
     Empty,
     /// The kernel accepts no more for now.
     Full,
+    /// The peer has got its share for now.
+    Share,
     /// The connection has failed.
     Failed(Errno),
 }
@@ -78,11 +81,20 @@ pub struct Outgoing {
     copied: usize,
     /// Long reads that are being answered.
     reads: usize,
+    /// Payloads in application memory.
+    lent: usize,
     /// Packets that were put into the queue, modulo 256.
     count: u8,
+    /// Bytes that the kernel has accepted.
+    sent: u64,
 }
 
 impl Outgoing {
+    /// Bytes that the kernel has accepted so far.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// Whether nothing waits.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
@@ -95,7 +107,13 @@ impl Outgoing {
 
     /// Whether only copies wait.
     pub fn is_copied(&self) -> bool {
-        self.items.iter().all(|item| matches!(item, Item::Copied { .. } | Item::Lent { len: 0, .. }))
+        self.lent == 0 && self.reads == 0
+    }
+
+    /// Whether a payload in application memory waits, which ends with its operation: nothing behind it is sent for
+    /// sure.
+    pub fn has_lent(&self) -> bool {
+        self.lent > 0
     }
 
     /// Reads of the peer that wait for their answers, apart from copied ones.
@@ -163,6 +181,7 @@ impl Outgoing {
     /// Appends an operation's payload by reference.
     pub fn lend(&mut self, op: SlotId, len: usize) {
         if len > 0 {
+            self.lent += 1;
             self.items.push_back(Item::Lent { op, at: 0, len });
         }
     }
@@ -178,17 +197,42 @@ impl Outgoing {
         self.items.push_back(Item::Read(Box::new(Reading { remote, at: 0, len })));
     }
 
-    /// Sends by `write`, which gets vectors of memory that may be read while it runs, and returns how many bytes it
-    /// accepted.
+    /// Gives up the first payload that is lent, and everything behind it, because the application takes its memory
+    /// back. Returns the operations whose copies remain, and whether everything does.
+    pub fn give_up_lent(&mut self) -> (Vec<SlotId>, bool) {
+        let is_lent = |item: &Item| matches!(item, Item::Lent { len: 1.., .. });
+        let first = self.items.iter().position(is_lent);
+        let rest = first.map_or(VecDeque::new(), |first| self.items.split_off(first));
+        for item in rest {
+            match item {
+                Item::Copied { bytes, at } => self.copied -= bytes.len() - at,
+                Item::Read(_) => self.reads -= 1,
+                Item::Lent { .. } => {}
+            }
+        }
+        self.lent = 0;
+        let copies = self.items.iter().filter_map(|item| match item {
+            Item::Lent { op, .. } => Some(*op),
+            _ => None,
+        });
+        (copies.collect(), first.is_none())
+    }
+
+    /// Sends up to [`SHARE`] bytes by `write`, which gets vectors of memory that may be read while it runs, and returns
+    /// how many bytes it accepted.
     pub fn flush(
         &mut self,
         lender: &mut impl Lender,
         vectors: &mut Vec<libc::iovec>,
         mut write: impl FnMut(&[libc::iovec]) -> Result<usize, Errno>,
     ) -> Stop {
+        let mut left = SHARE;
         while !self.items.is_empty() {
+            if left == 0 {
+                return Stop::Share;
+            }
             vectors.clear();
-            let (held, offered) = match self.collect(lender, vectors) {
+            let (held, offered) = match self.collect(lender, vectors, left) {
                 Ok(collected) => collected,
                 Err(errno) => return Stop::Failed(errno),
             };
@@ -196,6 +240,8 @@ impl Outgoing {
             drop(held);
             match wrote {
                 Ok(len) => {
+                    self.sent += len as u64;
+                    left = left.saturating_sub(len);
                     self.advance(lender, len);
                     if len < offered {
                         return Stop::Full;
@@ -209,21 +255,23 @@ impl Outgoing {
         Stop::Empty
     }
 
-    /// Collects the memory of the first items, and their total length. What is returned with it must be held while the
-    /// memory is read.
+    /// Collects the memory of the first items, up to `most` bytes, and its length. What is returned with it must be
+    /// held while the memory is read.
     fn collect(
         &self,
         lender: &mut impl Lender,
         vectors: &mut Vec<libc::iovec>,
+        most: usize,
     ) -> Result<(Held, usize), Errno> {
         let (mut held, mut offered) = (Held::default(), 0);
         for item in &self.items {
-            if vectors.len() >= VECTORS || offered >= AT_ONCE {
+            let room = most - offered;
+            if vectors.len() >= VECTORS || room == 0 {
                 break;
             }
             match item {
                 Item::Copied { bytes, at } => {
-                    push(vectors, &mut offered, bytes[*at..].as_ptr(), bytes.len() - at)
+                    push(vectors, &mut offered, bytes[*at..].as_ptr(), room.min(bytes.len() - at))
                 }
                 Item::Lent { len: 0, .. } => {}
                 &Item::Lent { op, at, len } => {
@@ -231,7 +279,7 @@ impl Outgoing {
                     let payload = lender.payload(op).ok_or(Errno::ECANCELED)?;
                     match payload.pieces() {
                         Ok(pieces) => {
-                            for (addr, run) in copy::runs(pieces, at, len - at) {
+                            for (addr, run) in copy::runs(pieces, at, room.min(len - at)) {
                                 if vectors.len() >= VECTORS {
                                     break;
                                 }
@@ -240,13 +288,13 @@ impl Outgoing {
                         }
                         Err(bytes) => {
                             let rest = bytes.get(at..len).ok_or(Errno::ECANCELED)?;
-                            push(vectors, &mut offered, rest.as_ptr(), rest.len());
+                            push(vectors, &mut offered, rest.as_ptr(), room.min(rest.len()));
                         }
                     }
                 }
                 Item::Read(reading) => {
                     let (regions, who) = lender.regions();
-                    let left = reading.len - reading.at;
+                    let left = room.min(reading.len - reading.at);
                     if regions.is_of_device(&reading.remote) {
                         held.copy = vec![0; left.min(COPIED)];
                         let read = regions.read_as(who, &reading.remote, reading.at, &mut held.copy);
@@ -254,7 +302,7 @@ impl Outgoing {
                         push(vectors, &mut offered, held.copy.as_ptr(), held.copy.len());
                         break;
                     }
-                    let range = (reading.at, left.min(AT_ONCE));
+                    let range = (reading.at, left);
                     let grants = regions.grants_as(who, &reading.remote, range, MrAccess::REMOTE_READ);
                     // The error of the peer's access, and not of this end's operations.
                     held.grants = grants.map_err(|_| Errno::ECONNRESET)?;
@@ -289,7 +337,10 @@ impl Outgoing {
                 return;
             }
             match self.items.pop_front() {
-                Some(Item::Lent { op, .. }) => lender.sent(op),
+                Some(Item::Lent { op, len, .. }) => {
+                    self.lent -= usize::from(len > 0);
+                    lender.sent(op);
+                }
                 Some(Item::Read(reading)) => {
                     self.reads -= 1;
                     lender.answered(&reading.remote);
@@ -343,8 +394,11 @@ mod tests {
         /// However little the kernel takes at a time, the bytes are those that were queued, in order.
         #[test]
         fn bytes_leave_in_order_whatever_is_taken(
-            parts in prop::collection::vec((any::<bool>(), 0usize..5000), 1..30),
-            takes in prop::collection::vec(1usize..9000, 1..20),
+            parts in prop::collection::vec(
+                (any::<bool>(), prop_oneof![9 => 0usize..5000, 1 => SHARE / 2..2 * SHARE]),
+                1..30,
+            ),
+            takes in prop::collection::vec(prop_oneof![9 => 1usize..9000, 1 => SHARE..5 * SHARE], 1..20),
         ) {
             let (mut outgoing, mut ops, mut wanted) = (Outgoing::default(), ops(), Vec::<u8>::new());
             let (mut lent, mut next) = (Vec::new(), 0u8);
@@ -363,7 +417,8 @@ mod tests {
             let mut takes = takes.into_iter().cycle();
             while !outgoing.is_empty() {
                 let mut most = takes.next().unwrap();
-                outgoing.flush(&mut ops, &mut vectors, |vectors| {
+                let mut accepted = 0;
+                let stop = outgoing.flush(&mut ops, &mut vectors, |vectors| {
                     if most == 0 {
                         return Err(Errno::EAGAIN);
                     }
@@ -374,8 +429,10 @@ mod tests {
                         got.extend(unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), len) });
                         most -= len;
                     }
+                    accepted += got.len() - before;
                     Ok(got.len() - before)
                 });
+                prop_assert!(accepted <= SHARE && (stop == Stop::Share) == (accepted == SHARE && !outgoing.is_empty()));
             }
             prop_assert_eq!(got, wanted);
             prop_assert_eq!((ops.sent, outgoing.copied()), (lent, 0));

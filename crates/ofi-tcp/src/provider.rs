@@ -6,12 +6,13 @@ use ofi_api::{
     AddrFormat, Caps, EpType, Fabric, Info, MsgOrder, Offers, OpFlags, Protocol, Provider, Request, Result,
     Version,
 };
+use ofi_core::composite::Composite;
 use ofi_core::fabric::FabricCore;
 use ofi_core::ip::interface::Interface;
 use ofi_core::ip::request::AddressRequest;
 use ofi_core::offer::{self, Base, Narrow};
 
-use crate::Tcp;
+use crate::TcpOrShm;
 use crate::address::IP;
 use crate::settings::ATOMICS;
 
@@ -108,6 +109,6 @@ unsafe impl Provider for TcpProvider {
     }
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
-        Ok(FabricCore::<Tcp>::open(info))
+        Ok(FabricCore::<Composite<TcpOrShm>>::open(info))
     }
 }

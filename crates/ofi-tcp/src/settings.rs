@@ -80,8 +80,17 @@ pub static ATOMICS: Setting<bool> = Setting::new(
     "Offer atomic operations and collectives: C libfabric's ends have none, and a program that uses them if they are offered must find them on all of its hosts",
 );
 
+/// Whether peers of this host are reached over shared memory.
+pub static SHARED_MEMORY: Setting<bool> = Setting::new(
+    "tcp",
+    "shared_memory",
+    true,
+    "Reach peers of this library of the same host, user and network namespace over shared memory (provider shm's settings apply)",
+);
+
 /// All settings of this provider.
 pub static SETTINGS: &[&dyn AnySetting] = &[
+    &SHARED_MEMORY,
     &INTERFACE,
     &PORT_LOW,
     &PORT_HIGH,

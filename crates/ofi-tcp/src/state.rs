@@ -28,6 +28,16 @@ impl EndpointState {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
     }
 
+    /// Whether it is enabled, and bound to all addresses of the host.
+    pub fn has_all_addresses(&self) -> bool {
+        matches!(self, Self::Open(lanes) if lanes.has_all_addresses())
+    }
+
+    /// Whether it is enabled, and was opened to accept a request: then it has the address of its passive endpoint.
+    pub fn accepts(&self) -> bool {
+        matches!(self, Self::Open(lanes) if lanes.accepts())
+    }
+
     #[inline]
     fn open(&mut self) -> Result<&mut TcpEndpoint> {
         match self {

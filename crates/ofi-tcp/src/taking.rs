@@ -16,6 +16,7 @@ use crate::Tcp;
 use crate::common::Common;
 use crate::conn::{AnnouncedMessage, Body, Conn, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
+use crate::outgoing::SHARE;
 use crate::wire::{Malformed, Packet, Pieces, charge};
 
 /// The maximum payload, in bytes, of a message that is delivered in one piece.
@@ -134,7 +135,7 @@ impl Conn {
             let Some((packet, header)) = Packet::parse(rest, self.order)? else { return Ok(used) };
             // A peer that does not read its answers gets no more of them.
             let owes = self.out.copied() > ANSWERS.0;
-            if owes || !at.host.hungry() {
+            if owes || self.answered > SHARE || !at.host.hungry() {
                 self.stalled = Some(if owes { Stall::Peer } else { Stall::Poll });
                 return Ok(used);
             }
@@ -241,7 +242,11 @@ impl Conn {
             Packet::Data { number, len } => {
                 let asked = self.asked.remove(&number).filter(|asked| asked.len as u64 == len);
                 let asked = asked.ok_or(Broken::Unexpected("a message that was not announced so"))?;
-                let to = asked.to.ok_or(Broken::Unexpected("an announced message that was not asked for"))?;
+                let to = match asked.to {
+                    Some(to) => to,
+                    None if self.is_counted() => self.take_unasked(at, number, asked.len),
+                    None => return Err(Broken::Unexpected("an announced message that was not asked for")),
+                };
                 self.body = Some(Body { to, at: 0, len: asked.len, confirm: asked.confirm });
                 Ok(PacketStep::Took(0))
             }
@@ -297,7 +302,7 @@ impl Conn {
         number: u8,
         confirm: bool,
     ) -> Result<PacketStep, Broken> {
-        if self.asked.contains_key(&number) {
+        if self.asked.contains_key(&number) || at.lane.unasked.contains_key(&(at.on, number)) {
             return Err(Broken::Unexpected("a second announcement by the same number"));
         }
         let to = match at.host.announce(arrived, Token::Announced(at.on, number)) {
@@ -311,6 +316,15 @@ impl Conn {
             self.ask(number, to);
         }
         Ok(PacketStep::Took(0))
+    }
+
+    /// The destination of an announced message for which there is no receive yet, and after which the peer ends.
+    #[cold]
+    fn take_unasked<H>(&mut self, at: &mut At<'_, H>, number: u8, len: usize) -> To {
+        let spool = at.lane.spools.insert(Spool { on: at.on, bytes: Vec::new(), len });
+        at.lane.spooled = at.lane.spooled.saturating_add(len);
+        at.lane.unasked.insert((at.on, number), spool);
+        To::Spool(spool)
     }
 
     /// Asks for an announced message.
@@ -360,6 +374,7 @@ impl Conn {
         }
         let read = |to: &mut [u8]| at.common.domain.regions.read_as(at.who(), &remote, 0, to).map(|_| ());
         self.out.fill(len, read).map_err(Broken::Access)?;
+        self.answered += len;
         at.host.accessed(&at.common.domain.regions, MrAccess::REMOTE_READ, &remote);
         Ok(PacketStep::Took(0))
     }

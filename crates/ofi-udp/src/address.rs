@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ofi_api::{AddrFormat, Address, Caps, Info, Result};
 use ofi_core::ip::Addressing;
-pub use ofi_core::ip::{any, canonical, host_ip, is_local_group, route};
+pub use ofi_core::ip::{canonical, host_ip, is_local_group, route};
 
 use crate::settings;
 

@@ -64,6 +64,7 @@ impl<'a, H: Upcalls<Udp>> DriverAdapter<'a, H> {
         let (flags, body) = (record.flags, record.body);
         if stream == Stream::Commands {
             if lane.is_read() || !host.hungry() {
+                common.is_unread |= !host.hungry();
                 return Ok(one(Flow::Stop));
             }
             // The commands of a peer that does not acknowledge answers wait here.

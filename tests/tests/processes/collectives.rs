@@ -128,9 +128,11 @@ fn processes_sum_up_together() {
 fn processes_sum_up_over_two_transports() {
     // Each member has peers on one lane of its endpoint or on both.
     sum_up([Naming::Crossed; RANKS]);
-    let member = sum_up([Naming::Nearby, Naming::Nearby, Naming::Udp, Naming::Nearby]);
-    let lanes = (member.side.statistic("lanes_near"), member.side.statistic("lanes_far"));
-    assert!(lanes.0 > 0 && lanes.1 > 0, "{lanes:?}");
+    for (near, far) in [(Naming::Nearby, Naming::Udp), (Naming::NearbyTcp, Naming::Tcp)] {
+        let member = sum_up([near, near, far, near]);
+        let lanes = (member.side.statistic("lanes_near"), member.side.statistic("lanes_far"));
+        assert!(lanes.0 > 0 && lanes.1 > 0, "{lanes:?}");
+    }
 }
 
 fn sum_up(namings: [Naming; RANKS]) -> Member {

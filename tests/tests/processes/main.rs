@@ -19,6 +19,7 @@ mod peer_death;
 mod shared_av;
 mod shm;
 mod soak;
+mod stalled;
 mod threads;
 mod two_process;
 

@@ -1,4 +1,4 @@
-//! The conformance suite over provider `tcp`.
+//! The conformance suite over the sockets of provider `tcp`. With shared memory as well: `processes/lanes/mod.rs`.
 
 use std::net::SocketAddr;
 
@@ -9,6 +9,9 @@ use ofi_testkit::prelude::{Event, Memory, Opening, wait};
 #[macro_use]
 #[path = "../suites/connected.rs"]
 mod connected;
+#[macro_use]
+#[path = "../suites/tcp.rs"]
+mod skipped;
 
 /// Reliable datagram endpoints on loopback.
 struct TcpPair;
@@ -42,60 +45,12 @@ impl Kit for TcpConnected {
     }
 }
 
-connected!(tcp_msg: TcpConnected, skip = [
-    a_name_in_use_is_refused: "a passive endpoint may have the name of an earlier one whose connections go on",
-    a_connection_of_one_key_comes_about: "C's protocol has no authorization keys",
-    a_request_with_another_key_is_refused: "C's protocol has no authorization keys",
-    endpoints_of_one_key_talk: "C's protocol has no authorization keys",
-    a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "no FI_EP_DGRAM",
-    a_datagram_has_a_bounded_size: "no FI_EP_DGRAM",
-    a_datagram_longer_than_its_receive_is_an_error: "no FI_EP_DGRAM",
-    a_datagram_to_nobody_completes: "no FI_EP_DGRAM",
-    a_sender_of_datagrams_never_waits_for_its_receiver: "no FI_EP_DGRAM",
-    datagrams_carry_messages_and_their_source: "no FI_EP_DGRAM",
-    datagrams_that_nobody_receives_are_dropped_and_counted: "no FI_EP_DGRAM",
-    messages_and_accesses_share_a_datagram_endpoint: "no FI_EP_DGRAM",
+over_connected_tcp!(tcp_msg: TcpConnected, skip = [
     closing_in_the_middle_of_an_access_stops_it: "a read whose answer is under way ends with the connection (docs/tcp.md)",
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
 ]);
 
-ofi_testkit::conformance!(tcp: TcpPair, skip = [
-    a_connection_of_one_key_comes_about: "C's protocol has no authorization keys",
-    a_domain_s_key_is_that_of_its_endpoints: "C's protocol has no authorization keys",
-    a_key_stays_in_its_vector_while_anything_is_of_it: "C's protocol has no authorization keys",
-    a_peer_with_another_key_is_refused: "C's protocol has no authorization keys",
-    a_registration_is_accessed_through_endpoints_of_its_key: "C's protocol has no authorization keys",
-    a_request_with_another_key_is_refused: "C's protocol has no authorization keys",
-    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "C's protocol has no authorization keys",
-    both_may_begin_and_both_are_refused: "C's protocol has no authorization keys",
-    endpoints_of_one_key_talk: "C's protocol has no authorization keys",
-    no_key_fits_only_no_key: "C's protocol has no authorization keys",
-    a_blocked_reader_of_a_context_wakes_for_its_message: "C's protocol names no contexts, so there are no scalable endpoints",
-    a_context_has_what_it_asks_for_within_its_endpoint: "C's protocol names no contexts, so there are no scalable endpoints",
-    a_context_searches_cancels_and_packs_like_an_endpoint: "C's protocol names no contexts, so there are no scalable endpoints",
-    a_context_that_closes_leaves_the_others_alone: "C's protocol names no contexts, so there are no scalable endpoints",
-    a_receive_context_is_reached_by_its_name: "C's protocol names no contexts, so there are no scalable endpoints",
-    an_endpoint_with_a_single_context_is_used_without_naming_it: "C's protocol names no contexts, so there are no scalable endpoints",
-    contexts_and_their_endpoint_refuse_what_they_do_not_have: "C's protocol names no contexts, so there are no scalable endpoints",
-    contexts_take_directions_and_names_for_granted: "C's protocol names no contexts, so there are no scalable endpoints",
-    messages_of_one_sender_go_to_one_context_in_order: "C's protocol names no contexts, so there are no scalable endpoints",
-    messages_wait_for_a_context_that_is_opened_later: "C's protocol names no contexts, so there are no scalable endpoints",
-    selective_contexts_complete_only_on_request: "C's protocol names no contexts, so there are no scalable endpoints",
-    threads_use_contexts_of_one_endpoint_at_once: "C's protocol names no contexts, so there are no scalable endpoints",
-    transmit_contexts_have_the_address_of_their_endpoint: "C's protocol names no contexts, so there are no scalable endpoints",
-    transmit_contexts_read_write_and_change_remote_memory: "C's protocol names no contexts, so there are no scalable endpoints",
-    what_a_closing_context_has_under_way_goes_on_without_its_memory: "C's protocol names no contexts, so there are no scalable endpoints",
-    without_a_name_the_endpoint_chooses_a_context_that_can: "C's protocol names no contexts, so there are no scalable endpoints",
-    a_message_for_a_context_that_is_not_there_is_dropped_and_counted: "C's protocol names no contexts, so there are no scalable endpoints",
-    a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "no FI_EP_DGRAM",
-    a_datagram_has_a_bounded_size: "no FI_EP_DGRAM",
-    a_datagram_longer_than_its_receive_is_an_error: "no FI_EP_DGRAM",
-    a_datagram_to_nobody_completes: "no FI_EP_DGRAM",
-    a_sender_of_datagrams_never_waits_for_its_receiver: "no FI_EP_DGRAM",
-    datagrams_carry_messages_and_their_source: "no FI_EP_DGRAM",
-    datagrams_that_nobody_receives_are_dropped_and_counted: "no FI_EP_DGRAM",
-    messages_and_accesses_share_a_datagram_endpoint: "no FI_EP_DGRAM",
-    an_info_with_collectives_opens_contexts_that_refuse_them: "C's protocol names no contexts, so there are no scalable endpoints",
+over_tcp!(tcp: TcpPair, skip = [
     closing_in_the_middle_of_an_access_stops_it: "a read whose answer is under way ends with the connection (docs/tcp.md)",
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
 ]);
@@ -107,8 +62,8 @@ fn an_endpoint_of_all_addresses_is_called_by_another_of_them_after_it_called() {
     let hints = || Hints::new().provider("tcp").ep_type(EpType::Rdm).caps(caps);
     let mut info = Opening::new(hints()).first_info().expect("an info");
     info.src_addr = None;
-    let everywhere = Opening::new(hints()).info(info).open();
-    let at_loopback = Opening::new(TcpPair.hints().caps(caps)).open();
+    let everywhere = Opening::new(hints()).info(info).without_shared_memory().open();
+    let at_loopback = Opening::new(TcpPair.hints().caps(caps)).without_shared_memory().open();
     let port = everywhere.name().to_socket_addr().expect("an address of IP").port();
     let there = everywhere.insert(&at_loopback);
     let back = at_loopback.insert_address(&Address::from(SocketAddr::from(([127, 0, 0, 1], port))));
@@ -131,8 +86,8 @@ fn an_endpoint_of_all_addresses_calls_a_peer_at_loopback_from_the_address_of_its
     let hints = || Hints::new().provider("tcp").ep_type(EpType::Rdm).caps(caps);
     let mut info = Opening::new(hints()).first_info().expect("an info");
     info.src_addr = None;
-    let everywhere = Opening::new(hints()).info(info).open();
-    let at_loopback = Opening::new(TcpPair.hints().caps(caps)).open();
+    let everywhere = Opening::new(hints()).info(info).without_shared_memory().open();
+    let at_loopback = Opening::new(TcpPair.hints().caps(caps)).without_shared_memory().open();
     if everywhere.name().to_socket_addr().expect("an address of IP").ip().is_loopback() {
         println!("skipped: an endpoint of all addresses, on a host with loopback alone");
         return;

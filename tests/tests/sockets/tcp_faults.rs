@@ -9,7 +9,7 @@ use ofi_tcp::wire::{Identity, Order, Packet, Pieces};
 use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_tests::mesh::{Mesh, NAMING, Report};
-use ofi_tests::{Naming, hints, open, parse};
+use ofi_tests::{Naming, open, opening, parse};
 
 /// The time within which the kernel tells of a death on this host, and the same again for a busy machine.
 const BOUND: Duration = Duration::from_secs(2);
@@ -144,7 +144,7 @@ impl Echo {
 pub fn echo(line: &mut Line, arguments: &[String]) {
     let port: u16 = arguments[0].parse().expect("a port");
     let own = Address::from(SocketAddr::from(([127, 0, 0, 1], port)));
-    let side = Opening::new(hints(Naming::Tcp).src_addr(own)).open();
+    let side = opening(Naming::Tcp).hints(|hints| hints.src_addr(own)).open();
     line.say(side.name());
     let to = side.insert_address(&parse(&line.hear()));
     let memory = Memory::new(64);

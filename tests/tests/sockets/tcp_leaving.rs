@@ -3,7 +3,9 @@
 
 use ofi_tcp::wire::cm::Extras;
 use ofi_tcp::wire::{Order, Packet};
+use ofi_testkit::connect::{connect, event_of};
 use ofi_testkit::prelude::*;
+use ofi_tests::{Naming, opening};
 
 use crate::tcp_raw::{Raw, message, pair, side, side_with};
 
@@ -161,4 +163,134 @@ fn an_end_asks_for_no_more_than_a_peer_can_answer() {
         }
         assert_eq!(count, most, "fetches: {fetches}");
     }
+}
+
+/// Connected endpoints, of which the first one's messages without receives have a window.
+fn connected_pair() -> Pair {
+    let opening = || opening(Naming::Tcp).hints(|hints| hints.ep_type(EpType::Msg).caps(Caps::MSG));
+    let a = opening().open_disabled().expect("an endpoint");
+    a.ep.enable().expect("enabling");
+    let b = connect(&a, opening()).expect("a connection");
+    Pair { a, b, to_b: FiAddr::UNSPEC, to_a: FiAddr::UNSPEC }
+}
+
+/// Injects messages of these bytes until no more is taken. Returns how many.
+fn inject_all(a: &TestEndpoint, from: &Memory) -> u64 {
+    let mut sent = 0;
+    while a.out(FiAddr::UNSPEC, from).data(sent).inject().send().is_ok() {
+        sent += 1;
+    }
+    sent
+}
+
+/// Receives as many messages, after `b` was told of the end of its connection.
+fn receives_after_the_end(b: &TestEndpoint, sent: u64, len: usize) {
+    let into = Memory::new(len);
+    for number in 0..sent {
+        into.fill(9);
+        b.receive(&into).context(1).post().expect("a receive of what came before");
+        let entry = wait::drive(&[b], "a message", || b.next_of(1)).done();
+        assert_eq!((entry.data, entry.len), (number, len));
+        into.check(len, 1);
+    }
+    assert_eq!(b.receive(&into).post().expect_err("no more").errno(), Errno::ESHUTDOWN);
+}
+
+/// Their receives come only after the end, of which the peer is told at once.
+#[test]
+fn injected_messages_that_were_announced_arrive_although_their_sender_shuts_down() {
+    const LEN: usize = 3000;
+    set("FI_TCP_UNEXPECTED_BYTES", WINDOW);
+    let Pair { a, b, .. } = connected_pair();
+    let sent = inject_all(&a, &Memory::patterned(LEN, 1));
+    assert!(a.statistic("announced") > 250, "{} were announced", a.statistic("announced"));
+    a.ep.shutdown().expect("shutting down");
+    assert_eq!(a.statistic("tx_failed"), 0, "all of them were sent");
+    event_of(&b, EventKind::Shutdown, &[&b]);
+    receives_after_the_end(&b, sent, LEN);
+}
+
+/// They have completed, although the kernel has no room for them yet.
+#[test]
+fn injected_messages_arrive_although_their_sender_shuts_down_before_the_kernel_takes_them() {
+    const LEN: usize = 4096;
+    set("FI_TCP_UNEXPECTED_BYTES", "64M");
+    let Pair { a, b, .. } = connected_pair();
+    let sent = inject_all(&a, &Memory::patterned(LEN, 1));
+    assert!(a.statistic("send_full") > 0 && a.statistic("announced") == 0, "{}", a.report());
+    a.ep.shutdown().expect("shutting down");
+    event_of(&b, EventKind::Shutdown, &[&b]);
+    receives_after_the_end(&b, sent, LEN);
+}
+
+/// So they do if the endpoint is closed: it does not wait for receives.
+#[test]
+fn a_closing_end_does_not_wait_for_receives_of_announced_messages() {
+    set("FI_TCP_UNEXPECTED_BYTES", WINDOW);
+    set("FI_TCP_LINGER_MS", "20000");
+    let Pair { a, b, .. } = connected_pair();
+    let sent = inject_all(&a, &Memory::patterned(64, 1));
+    assert!(a.statistic("announced") > 250, "{} were announced", a.statistic("announced"));
+    let closes = std::thread::spawn(move || {
+        let start = Instant::now();
+        drop(a);
+        start.elapsed()
+    });
+    event_of(&b, EventKind::Shutdown, &[&b]);
+    let took = closes.join().expect("the end");
+    assert!(took < Duration::from_secs(10), "closing took {took:?}");
+    receives_after_the_end(&b, sent, 64);
+}
+
+/// Only one who is told what it takes, and only once for each number.
+#[test]
+fn unasked_messages_are_taken_once() {
+    let side = side();
+    let broken = side.statistic("broken");
+    let ours = Extras { window: 1, ..Extras::OURS };
+    let announce = Packet::Rts { number: 1, tag: None, data: None, confirm: false, len: 8 };
+    let data = Packet::Data { number: 1, len: 8 };
+    // Twice under one number.
+    let mut raw = Raw::meet_by(&side, Order::Own, ours);
+    for _ in 0..2 {
+        raw.send(&announce, &[]);
+        raw.send(&data, &[7; 8]);
+    }
+    wait::drive(&[&side], "the end", || (side.statistic("broken") > broken).then_some(()));
+    // The first one is there.
+    let into = Memory::new(8);
+    side.receive(&into).context(1).post().expect("a receive");
+    wait::drive(&[&side], "the message", || side.next_of(1)).done();
+    // Of another length than was announced.
+    let mut raw = Raw::meet_by(&side, Order::Own, ours);
+    raw.send(&announce, &[]);
+    raw.send(&Packet::Data { number: 1, len: 9 }, &[7; 9]);
+    wait::drive(&[&side], "the end", || (side.statistic("broken") > broken + 1).then_some(()));
+    // Not of a peer that counts nothing.
+    let mut raw = Raw::meet(&side);
+    raw.send(&Packet::Rts { number: 1, tag: Some(1), data: None, confirm: false, len: 8 }, &[]);
+    raw.send(&data, &[7; 8]);
+    wait::drive(&[&side], "the end", || (side.statistic("broken") > broken + 2).then_some(()));
+}
+
+/// The peer may end anywhere: what has arrived as a whole stays.
+#[test]
+fn an_unasked_message_that_does_not_arrive_as_a_whole_is_an_error_of_its_receive() {
+    let side = side();
+    let mut raw = Raw::meet_by(&side, Order::Own, Extras { window: 1, ..Extras::OURS });
+    for number in 1..=2 {
+        raw.send(&Packet::Rts { number, tag: None, data: Some(number.into()), confirm: false, len: 8 }, &[]);
+    }
+    raw.send(&Packet::Data { number: 1, len: 8 }, &[7; 8]);
+    raw.send(&Packet::Data { number: 2, len: 8 }, &[7; 4]);
+    drop(raw);
+    wait::drive(&[&side], "the end", || (side.statistic("connections_lost") > 0).then_some(()));
+    let into = Memory::new(8);
+    for context in [1, 2] {
+        side.receive(&into).context(context).post().expect("a receive");
+    }
+    let entry = wait::drive(&[&side], "the message", || side.next_of(1)).done();
+    assert_eq!(entry.data, 1);
+    let error = wait::drive(&[&side], "the end of half a message", || side.next_of(2)).failed();
+    assert_eq!(error.err, Errno::ECONNRESET);
 }

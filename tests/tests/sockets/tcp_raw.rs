@@ -39,6 +39,13 @@ pub fn side_with(change: impl FnOnce(Hints) -> Hints) -> TestEndpoint {
     kit.opening().hints(change).open()
 }
 
+/// One that counts the accesses of its peers in these ways.
+pub fn counting(accesses: BindFlags) -> TestEndpoint {
+    let kit: &dyn Kit = &Tcp;
+    let opening = kit.opening().hints(|hints| hints.caps(Caps::RMA | Caps::ATOMIC | Caps::RMA_EVENT));
+    opening.counter(CntrAttr::default(), accesses).open()
+}
+
 /// Two of them.
 pub fn pair() -> Pair {
     let kit: &dyn Kit = &Tcp;

@@ -108,7 +108,7 @@ impl Environment {
     fn stock(&self, alias: &str) -> StepResult {
         let [size, count, _] = SOME[1].map(|number| number.to_string());
         let mut program = self.program(&["tests/nixl/exchange.py", &size, &count, "3", "LIBFABRIC"]);
-        program.env("LD_LIBRARY_PATH", cuda(&self.python)?);
+        program.env("LD_LIBRARY_PATH", cuda(&self.python)?).env("FI_TCP_SHARED_MEMORY", "0");
         run(program.env("FI_PROVIDER", "tcp").env("FI_PROVIDER_ALIAS", alias))
     }
 

@@ -35,7 +35,7 @@ use pattern::Pattern;
 /// devices of the best kind are used, unless a pattern matches the others alone. An exception that names an interface
 /// on top of a NIC (a VLAN's) leaves out the NIC. If an exception names an interface of `udp` or `tcp`, `auto` has a
 /// rail on each of the others there, and so it has where the rail of all addresses would be of another family than
-/// those of the NICs (a host with IPv6 alone). Within a host, `efa`, `verbs` and `udp` use shared memory
+/// those of the NICs (a host with IPv6 alone). Within a host, `efa`, `verbs`, `udp` and `tcp` use shared memory
 /// ([`Builder::shared_memory`](crate::Builder::shared_memory)), so peers there need no rail of their own. A device of
 /// `auto` or of a pattern that does not open is logged and left out. A NIC that a term uses is not used by later
 /// patterns. A NIC may be used twice by `auto` followed by patterns, which do not know to which provider `auto` falls

@@ -82,7 +82,7 @@ pub fn start(
     command.args([OsString::from("--domain"), domain.into()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // The measurement is of sockets. Without this, two processes of one host would use shared memory.
-    command.env("FI_UDP_SHARED_MEMORY", "0");
+    command.env("FI_UDP_SHARED_MEMORY", "0").env("FI_TCP_SHARED_MEMORY", "0");
     let mut running = command.spawn().map(Running).map_err(system("start this program again"))?;
     let out = running.0.stdout.take().ok_or_else(|| Error::Argument("no standard output".into()))?;
     Ok((running, BufReader::new(out)))

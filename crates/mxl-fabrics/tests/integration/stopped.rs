@@ -78,7 +78,10 @@ impl Receiver {
     /// Starts a target and adds it to an initiator.
     fn start(initiator: &mut Initiator, provider: &str, by: By) -> Self {
         let (folder, number) = (Folder::new(), (by as usize).to_string());
-        let mut child = Child::start("receiver", &[provider, &number, folder.path().to_str().unwrap()]);
+        // Provider tcp is to carry the grains, although both ends are on one host.
+        let sockets = [("FI_TCP_SHARED_MEMORY", "0")];
+        let arguments = [provider, &number, folder.path().to_str().unwrap()];
+        let mut child = Child::start_with("receiver", &arguments, &sockets);
         let mut info = TargetInfo::parse(&child.line.hear()).unwrap();
         if by == By::Sdk {
             info.ours = None;

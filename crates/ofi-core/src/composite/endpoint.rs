@@ -518,10 +518,14 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         if !self.open.is_empty() {
             return Arm::Ready;
         }
-        if self.near.as_mut().is_some_and(|near| near.endpoint.arm() == Arm::Ready) {
+        let near = self.near.as_mut().map_or(Arm::Armed, |near| near.endpoint.arm());
+        if near == Arm::Ready {
             return Arm::Ready;
         }
-        self.far.arm()
+        match self.far.arm() {
+            Arm::Armed => near,
+            far => far,
+        }
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

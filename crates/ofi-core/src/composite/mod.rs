@@ -59,6 +59,13 @@ pub trait CompositeSpec: Sized + Send + Sync + 'static {
     /// The far addresses of the endpoint with this near address, the usual one first.
     fn far_addresses(near: &Address) -> Vec<Address>;
 
+    /// The far address of an endpoint that has accepted a request and answers from this near address, if such endpoints
+    /// have names of their own. Of endpoints with a connection only.
+    fn far_of_accepting(near: &Address) -> Option<Address> {
+        let _ = near;
+        None
+    }
+
     /// Announces to peers that the endpoint at `near` is reachable over both transports, from now on.
     ///
     /// # Errors

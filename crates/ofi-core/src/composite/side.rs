@@ -334,7 +334,8 @@ impl<S: Half<P>, P: CompositeSpec, H: Upcalls<Composite<P>>> Upcalls<S::Is> for 
 
     fn packet(&mut self, from: &Address, packet: &[u8]) -> Reaction {
         *self.heard = true;
-        let far = self.far_address(from, |_| false);
+        let accepting = if S::INDEX == NEAR { P::far_of_accepting(from) } else { None };
+        let far = accepting.unwrap_or_else(|| self.far_address(from, |_| false));
         let reaction = self.host.packet(&far, packet);
         if S::INDEX == NEAR && matches!(reaction, Reaction::Join(_)) {
             self.routes.link.join(Names { far, near: from.clone() });

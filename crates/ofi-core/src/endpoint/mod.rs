@@ -107,6 +107,11 @@ impl<T: Transport> State<T> {
         let arm = self.transport.as_mut().map_or(Arm::Armed, TransportEndpoint::arm);
         match arm {
             Arm::Armed => self.ends.sleepers.armed(wake),
+            Arm::Stalled => {
+                self.ends.sleepers.stalled(wake);
+                // The waiting thread is woken through its descriptor in time.
+                return if wake.is_some() { Arm::Armed } else { arm };
+            }
             // The caller has taken the signal, which others may not have seen yet, and may not poll itself.
             Arm::Ready => self.ends.sleepers.disarmed(wake),
         }

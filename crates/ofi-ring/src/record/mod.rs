@@ -287,6 +287,11 @@ impl Consumer {
         self.load_header() != 0
     }
 
+    /// Where the next record is, in lines since the ring began.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
     /// The caller's half of the next header word, unchecked: for choosing a path before [`peek`](Self::peek). 0 if
     /// there is none.
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! How an endpoint goes to sleep: it asks senders to ring, and then checks for what they sent before.
 
-use ofi_core::transport::Arm;
+use ofi_core::transport::{Arm, PeerId};
 use ofi_ring::crash_point;
 use ofi_ring::doorbell::take_hint;
 
@@ -37,7 +37,8 @@ impl ShmEndpoint {
             }
         }
         crash_point!("sleep.armed");
-        Arm::Armed
+        let is_stopped = |&peer: &PeerId| self.lanes[peer as usize].is_stopped();
+        if self.hot.iter().any(is_stopped) { Arm::Stalled } else { Arm::Armed }
     }
 
     /// Whether a hot peer has sent something, or made room for a post that found none. A sleeper is

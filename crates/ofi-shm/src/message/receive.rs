@@ -41,7 +41,7 @@ impl Peer {
         crash_point!("message.taken");
         if delivery != Delivery::Taken {
             if delivery == Delivery::Stopped {
-                return Ok(NextStep::Stop);
+                return Ok(self.stop());
             }
             self.after_delivery(common, host, delivery);
         }
@@ -76,7 +76,7 @@ impl Peer {
         match host.announce(&arrived, Token { op, high, key, offset }) {
             Announced::Pull(into) => self.pull(common, host, Token { op, high, key, offset }, into),
             Announced::Kept => {}
-            Announced::Stopped(_) => return Ok(NextStep::Stop),
+            Announced::Stopped(_) => return Ok(self.stop()),
             Announced::Unwanted(token) => self.discard(common, token),
         }
         Ok(NextStep::Next)

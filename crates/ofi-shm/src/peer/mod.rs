@@ -70,6 +70,8 @@ pub struct BackPressure {
     pub wished: bool,
     /// Payloads that this end keeps at the peer's request.
     pub kept: Slots<Box<[u8]>>,
+    /// The position of the peer's last command for which the application had no room.
+    pub stopped: Option<u64>,
 }
 
 /// The peer's membership in the endpoint's lists (`endpoint/`).

@@ -68,7 +68,7 @@ impl Peer {
         let (value, len) = (words.next().ok_or(Broken)?, words.next().ok_or(Broken)?);
         let data = RemoteData { value, rx: rx_of(high) };
         crash_point!("notice.taken");
-        Ok(if host.remote_write(self.peer, data, len as usize) { NextStep::Next } else { NextStep::Stop })
+        Ok(if host.remote_write(self.peer, data, len as usize) { NextStep::Next } else { self.stop() })
     }
 
     /// The operation and the ranges of an access, all checked. The outer error means a broken peer; the inner one is
@@ -107,7 +107,7 @@ impl Peer {
         };
         let Progress::Ended(result) = common.owner().write(host, self.peer, (&remote, data), len, copy)?
         else {
-            return Ok(NextStep::Stop);
+            return Ok(self.stop());
         };
         self.done(common, op, result);
         Ok(NextStep::Next)

@@ -1,6 +1,6 @@
 //! Closes an endpoint: data that was reported as sent reaches the peer's host, within a time limit.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ofi_api::{Errno, RemotePiece};
@@ -12,8 +12,9 @@ use ofi_core::sys::wait_readable;
 use ofi_core::transport::Payload;
 
 use super::TcpEndpoint;
+use crate::common::Common;
 use crate::conn::{Body, Conn, Phase, To};
-use crate::outgoing::{Lender, Stop};
+use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::settings;
 use crate::sys::{self, Interest};
 use crate::wire::cm::{CmKind, CmMessage};
@@ -49,6 +50,14 @@ impl TcpEndpoint {
             }
         }
         self.timer.set(None);
+        for id in self.conns.ids(|conn| conn.as_deref().is_some_and(|conn| conn.phase == Phase::Ready)) {
+            if let Some(conn) = self.conn(id)
+                && conn.out.give_up_lent().1
+            {
+                conn.hand_over();
+            }
+        }
+        let mut parting = self.take_parting();
         loop {
             let mut waits = false;
             for id in self.conns.ids(|_| true) {
@@ -56,10 +65,8 @@ impl TcpEndpoint {
                     waits = true;
                 }
             }
-            for socket in self.parting() {
-                drain(socket.as_fd());
-                waits |= !is_acknowledged(socket.as_fd());
-            }
+            parting.retain_mut(|parting| parting.step(&mut self.common, &self.ready));
+            waits |= parting.iter().any(|parting| !parting.is_acknowledged());
             if !waits || Instant::now() >= end {
                 break;
             }
@@ -97,15 +104,7 @@ impl TcpEndpoint {
             self.ready.remove(socket); // it would end each wait
             conn.announced.clear();
         }
-        let mut lender = Nobody(&self.common.domain.regions, &self.common.auth);
-        let mut vectors = std::mem::take(&mut self.common.vectors);
-        let stop = conn.out.flush(&mut lender, &mut vectors, |vectors| {
-            // SAFETY: the queue's vectors may be read during the call.
-            unsafe { sys::send_pieces(socket.as_fd(), vectors) }
-        });
-        vectors.clear();
-        self.common.vectors = vectors;
-        match stop {
+        match send_rest(&mut self.common, socket, &mut conn.out) {
             Stop::Empty if conn.keeps() => false,
             Stop::Empty => {
                 // At once: the peer's answer to the end acknowledges everything. Without it the peer's host delays the
@@ -115,7 +114,7 @@ impl TcpEndpoint {
                 self.ready.change(socket, id.to_wire(), Interest { read: true, write: false });
                 is_acknowledged(socket.as_fd())
             }
-            Stop::Full => false,
+            Stop::Full | Stop::Share => false,
             Stop::Failed(_) => true,
         }
     }
@@ -158,15 +157,28 @@ impl TcpEndpoint {
     }
 }
 
+/// Sends what is queued on a connection whose application has its memory back.
+pub(super) fn send_rest(common: &mut Common, socket: &OwnedFd, out: &mut Outgoing) -> Stop {
+    let mut vectors = std::mem::take(&mut common.vectors);
+    let mut lender = Nobody(&common.domain.regions, &common.auth);
+    let stop = out.flush(&mut lender, &mut vectors, |vectors| {
+        // SAFETY: the queue's vectors may be read during the call.
+        unsafe { sys::send_pieces(socket.as_fd(), vectors) }
+    });
+    vectors.clear();
+    common.vectors = vectors;
+    stop
+}
+
 /// Whether the peer's host has all bytes. The FIN counts as one byte, whose acknowledgement is not awaited; after a
 /// reset nothing is acknowledged any more.
-fn is_acknowledged(socket: BorrowedFd<'_>) -> bool {
+pub(super) fn is_acknowledged(socket: BorrowedFd<'_>) -> bool {
     sys::unsent(socket) <= 1 || !sys::is_connected(socket)
 }
 
 /// Discards what a peer sends: the kernel would reset a connection that is closed with unread bytes, and the peer would
 /// lose the bytes that it has not read. Returns whether the peer sends no more.
-fn drain(socket: BorrowedFd<'_>) -> bool {
+pub(super) fn drain(socket: BorrowedFd<'_>) -> bool {
     let mut bytes = [0; 4096];
     for _ in 0..1024 {
         match sys::receive(socket, &mut bytes) {

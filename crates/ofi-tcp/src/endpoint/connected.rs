@@ -18,6 +18,7 @@ use ofi_core::slots::SlotId;
 use ofi_core::transport::{Reaction, RequestData, Upcalls};
 
 use super::TcpEndpoint;
+use super::parting::Parting;
 use crate::conn::{Conn, Peer, Phase};
 use crate::port::PendingCaller;
 use crate::sys::{self, Interest};
@@ -49,8 +50,10 @@ pub struct Connected {
     events: Vec<ConnectedEvent>,
     /// The socket to connect with, whose name is the endpoint's.
     own: Option<OwnedFd>,
-    /// Sockets of connections that this end has ended, until the other end has ended them too.
-    parting: Vec<OwnedFd>,
+    /// It was opened to accept a request.
+    accepts: bool,
+    /// Connections that this end has ended, until the other end has ended them too.
+    pub(super) parting: Vec<Parting>,
 }
 
 impl Connected {
@@ -60,7 +63,7 @@ impl Connected {
     /// Errors of bind(2).
     pub fn new(address: SocketAddr, accepts: bool) -> Result<(Self, SocketAddr)> {
         if accepts {
-            return Ok((Self::default(), address));
+            return Ok((Self { accepts, ..Self::default() }, address));
         }
         let (own, name) = ports::bind(address)?;
         Ok((Self { own: Some(own), ..Self::default() }, name))
@@ -71,6 +74,11 @@ impl TcpEndpoint {
     /// The socket that the endpoint connects with.
     pub(super) fn own_socket(&mut self) -> Option<OwnedFd> {
         self.connected.as_mut()?.own.take()
+    }
+
+    /// Whether it was opened to accept a request.
+    pub(crate) fn accepts(&self) -> bool {
+        self.connected.as_ref().is_some_and(|connected| connected.accepts)
     }
 
     fn connected_state(&mut self) -> Result<&mut Connected> {
@@ -164,26 +172,19 @@ impl TcpEndpoint {
         self.connected.as_ref().is_some_and(|connected| !connected.events.is_empty())
     }
 
-    /// Whether the connection, if there is one, is established or over.
+    /// Whether the connection, if there is one, is established or over, and everything is sent.
     pub(crate) fn is_settled(&self) -> bool {
         let ready =
             |id| self.conns.get(id).and_then(|conn| conn.as_deref()).is_none_or(|c| c.phase == Phase::Ready);
-        !self.has_events() && self.lanes.first().and_then(|lane| lane.conn).is_none_or(ready)
+        !self.has_events()
+            && self.parting_deadline().is_none()
+            && self.lanes.first().and_then(|lane| lane.conn).is_none_or(ready)
     }
 
     /// Reports events of the connection to the core.
     pub(super) fn move_connection<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
+        self.move_parting();
         let Some(connected) = &mut self.connected else { return };
-        connected.parting.retain(|socket| {
-            let mut bytes = [0; 4096];
-            loop {
-                match sys::receive(socket.as_fd(), &mut bytes) {
-                    Ok(0) => return false,
-                    Ok(_) => {}
-                    Err(errno) => return sys::is_full(errno),
-                }
-            }
-        });
         let (Some(to), cookie) = (connected.to.clone(), connected.cookie) else { return };
         for event in std::mem::take(&mut connected.events) {
             let Some(id) = self.lanes.first().and_then(|lane| lane.conn) else { return };
@@ -251,19 +252,10 @@ impl TcpEndpoint {
             return;
         }
         self.flush(host, id);
-        let socket =
-            self.conn(id).filter(|conn| conn.phase == Phase::Ready).and_then(|conn| conn.socket.take());
-        if let (Some(socket), Some(connected)) = (socket, &mut self.connected) {
-            self.ready.remove(&socket);
-            sys::end_sending(socket.as_fd());
-            connected.parting.push(socket);
+        for op in self.begin_parting(id) {
+            host.finish(PEER, op, Ok(()));
         }
         self.lose(host, id, Errno::ECANCELED);
-    }
-
-    /// Sockets that have something to send and no connection any more.
-    pub(super) fn parting(&self) -> &[OwnedFd] {
-        self.connected.as_ref().map_or(&[], |connected| &connected.parting)
     }
 }
 

@@ -134,7 +134,7 @@ impl TcpEndpoint {
     pub(super) fn saying<'a>(&self, kind: CmKind, payload: &'a [u8]) -> CmMessage<'a> {
         let has = |caps| self.common.caps.intersects(caps);
         let (atomics, notes) = (has(Caps::ATOMIC), has(Caps::COLLECTIVE));
-        let extras = Extras { refusals: true, atomics, notes, window: self.common.window };
+        let extras = Extras { refusals: true, atomics, notes, unasked: true, window: self.common.window };
         CmMessage { extras, ..CmMessage::new(kind, payload) }
     }
 

@@ -9,6 +9,7 @@ mod closing;
 mod connected;
 mod granting;
 mod meeting;
+mod parting;
 mod sending;
 mod silence;
 
@@ -39,14 +40,16 @@ use crate::{Tcp, address, ports, settings};
 const SCRATCH: usize = 64 << 10;
 /// Payloads with at least this many missing bytes are received directly into their destination.
 const STRAIGHT: usize = 4 << 10;
-/// Calls that receive from one connection in one poll.
+/// Calls that receive from one connection in one poll, and the bytes after which there is none.
 const ROUNDS: usize = 8;
+const SHARE: usize = 1 << 20;
 /// The time after which a sleeper looks again whether the application has made room. Another thread may post receives
 /// without polling, and the transport is not told of them.
 const ROOM_INTERVAL: Duration = Duration::from_millis(10);
 /// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
+const PARTING: u64 = 2;
 
 /// The connections of one endpoint.
 pub struct TcpEndpoint {
@@ -155,6 +158,11 @@ impl TcpEndpoint {
         self.ready.raw()
     }
 
+    /// Whether it is bound to all addresses of the host.
+    pub(crate) fn has_all_addresses(&self) -> bool {
+        self.bound.ip().is_unspecified()
+    }
+
     pub(crate) fn conn(&mut self, id: SlotId) -> Option<&mut Conn> {
         self.conns.get_mut(id)?.as_deref_mut()
     }
@@ -172,6 +180,7 @@ impl TcpEndpoint {
             match number {
                 LISTENER => self.accept(),
                 TIMER => self.timer.set(None),
+                PARTING => {} // below
                 number => {
                     let id = SlotId::from_wire(number);
                     if write {
@@ -219,7 +228,7 @@ impl TcpEndpoint {
             self.conns.get(id).and_then(|conn| conn.as_deref()?.stalled) == Some(Stall::Application)
         };
         let room = self.stalled.iter().any(needs_room).then(|| now + ROOM_INTERVAL);
-        let next = pending.chain(look).chain(room).min();
+        let next = pending.chain(look).chain(room).chain(self.parting_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
         Arm::Armed
     }
@@ -310,14 +319,16 @@ impl TcpEndpoint {
         stashed: bool,
     ) -> Result<(), Errno> {
         let Some(peer) = conn.peer else { return Ok(()) };
+        conn.answered = 0;
         // A payload that is here as a whole may wait for the application's room, with nothing behind it.
         if stashed && (!conn.stash.is_empty() || conn.body.is_some()) {
             let bytes = std::mem::take(&mut conn.stash);
             let used = self.take(host, id, peer, conn, &bytes)?;
             conn.stash.extend_from_slice(&bytes[used..]);
         }
+        let mut received = 0;
         for _ in 0..ROUNDS {
-            if conn.stalled.is_some() || !host.hungry() {
+            if conn.stalled.is_some() || received >= SHARE || !host.hungry() {
                 return Ok(());
             }
             let Some(lane) = self.lanes.get_mut(peer as usize) else { return Ok(()) };
@@ -359,6 +370,7 @@ impl TcpEndpoint {
             if let Some(body) = conn.body.as_mut().filter(|_| straight > 0) {
                 body.at += got.min(straight);
             }
+            received += got;
             let len = kept + got.saturating_sub(straight);
             let scratch = std::mem::take(&mut self.scratch);
             let taken = self.take(host, id, peer, conn, &scratch[..len]);
@@ -424,6 +436,9 @@ impl TcpEndpoint {
     pub(crate) fn flush<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         let stop = self.flush_to(host, &mut conn);
+        if stop == Stop::Share && !std::mem::replace(&mut conn.dirty, true) {
+            self.dirty.push(id); // the next poll goes on
+        }
         self.want(id, &mut conn);
         if let Some(slot) = self.conns.get_mut(id) {
             *slot = Some(conn);
@@ -510,28 +525,20 @@ impl TcpEndpoint {
         }
         tracing::info!(target: "ofi::tcp::ep_ctrl", peer = %lane.address, error = errno.name(), "a connection has ended");
         self.common.counts.lost += 1;
-        let spools = &lane.spools;
         // Messages that are here as a whole stay for their receives.
-        let whole = |spools: &Slots<_>, id| spools.get(id).is_some_and(crate::conn::Spool::is_whole);
-        host.fail_lane(
-            peer,
-            errno,
-            |_| true,
-            |token| match token {
-                Token::Spool(id) => !whole(spools, *id),
-                Token::Announced(..) => true,
-            },
-        );
-        for id in spools.ids(|spool| !spool.is_whole()) {
+        host.fail_lane(peer, errno, |_| true, |token| !lane.has_whole(token));
+        for id in lane.spools.ids(|spool| !spool.is_whole()) {
             self.common.spooled -= lane.unspool(id).map_or(0, |spool| spool.bytes.len());
         }
+        let spools = &lane.spools;
+        lane.unasked.retain(|_, id| spools.get(*id).is_some());
         self.idle.push_back(peer);
     }
 
     /// Moves a payload that has arrived or is arriving to a receive.
     pub(crate) fn pull<H: Upcalls<Tcp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        let (on, to) = match token {
+        let (on, to) = match lane.resolve(token) {
             Token::Announced(on, number) => {
                 if let Some(conn) = self.conn(on) {
                     conn.ask(number, To::Receive(into));
@@ -566,7 +573,7 @@ impl TcpEndpoint {
     /// Discards a payload.
     pub(crate) fn discard(&mut self, peer: PeerId, token: Token) {
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
-        match token {
+        match lane.resolve(token) {
             Token::Announced(on, number) => {
                 if let Some(conn) = self.conn(on) {
                     conn.ask(number, To::Nowhere);

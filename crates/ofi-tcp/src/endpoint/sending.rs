@@ -103,6 +103,7 @@ impl TcpEndpoint {
         let (injected, more) = (flags.contains(OpFlags::INJECT), flags.contains(OpFlags::MORE));
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return Posted::Done };
         let copied = injected || len <= COPIED;
+        let behind = conn.out.has_lent();
         if copied {
             // SAFETY: the caller's promise.
             unsafe { conn.out.copy(pieces, len) };
@@ -110,7 +111,7 @@ impl TcpEndpoint {
         // Before the connection is established it may still fail: then not even a copy counts as sent.
         let is_open = conn.phase == Phase::Ready;
         // What waits for the next poll ends in it: an application that has all its completions may never poll again.
-        let waits = conn.full || more || (gathers && ticket.signal && conn.wrote == polls);
+        let waits = conn.full || behind || more || (gathers && ticket.signal && conn.wrote == polls);
         if copied && !confirm && is_open && !waits {
             return Posted::Done;
         }

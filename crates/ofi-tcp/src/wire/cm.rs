@@ -39,6 +39,8 @@ pub struct Extras {
     pub atomics: bool,
     /// Notes between cores ([`super::Packet::Note`]).
     pub notes: bool,
+    /// Announced messages that it has not asked for ([`super::Packet::Data`]), before the sender's end.
+    pub unasked: bool,
     /// The bytes of messages, as they [count](super::charge), that the sender keeps for this peer without receives. If
     /// both ends say a number, each sends so many bytes unasked, and announces further messages, with or without a tag,
     /// until it gets [more](super::Packet::Grant). 0: it does not count.
@@ -47,20 +49,22 @@ pub struct Extras {
 
 impl Extras {
     /// All that this library has, without a window.
-    pub const OURS: Self = Self { refusals: true, atomics: true, notes: true, window: 0 };
+    pub const OURS: Self = Self { refusals: true, atomics: true, notes: true, unasked: true, window: 0 };
     /// Those of C.
-    pub const NONE: Self = Self { refusals: false, atomics: false, notes: false, window: 0 };
+    pub const NONE: Self = Self { refusals: false, atomics: false, notes: false, unasked: false, window: 0 };
     /// The first six bytes; a number follows, in network byte order, with a bit for each of them.
     const MARK: [u8; 6] = *b"ofi-rs";
     const REFUSALS: u16 = 1;
     const ATOMICS: u16 = 2;
     const NOTES: u16 = 4;
+    const UNASKED: u16 = 8;
 
     fn encode(self) -> [u8; 16] {
         let bit = |is_taken, bit| if is_taken { bit } else { 0 };
         let bits = bit(self.refusals, Self::REFUSALS)
             | bit(self.atomics, Self::ATOMICS)
-            | bit(self.notes, Self::NOTES);
+            | bit(self.notes, Self::NOTES)
+            | bit(self.unasked, Self::UNASKED);
         let [high, low] = bits.to_be_bytes();
         let [a, b, c, d, e, f] = Self::MARK;
         let mut bytes = [0; 16];
@@ -77,12 +81,18 @@ impl Extras {
             return Self::NONE;
         }
         let bits = u16::from_be_bytes([bytes[6], bytes[7]]);
-        if bits & (Self::REFUSALS | Self::ATOMICS | Self::NOTES) == 0 {
+        if bits & (Self::REFUSALS | Self::ATOMICS | Self::NOTES | Self::UNASKED) == 0 {
             return Self::NONE;
         }
         let has = |bit| bits & bit != 0;
         let window = u64::from_be_bytes(std::array::from_fn(|at| bytes[8 + at]));
-        Self { refusals: has(Self::REFUSALS), atomics: has(Self::ATOMICS), notes: has(Self::NOTES), window }
+        Self {
+            refusals: has(Self::REFUSALS),
+            atomics: has(Self::ATOMICS),
+            notes: has(Self::NOTES),
+            unasked: has(Self::UNASKED),
+            window,
+        }
     }
 }
 
@@ -214,7 +224,7 @@ mod tests {
     #[test]
     fn what_goes_beyond_c_is_said_where_c_has_zeros() {
         let ours = CmMessage::ours(CmKind::Request, &[7; 8]).encode();
-        assert_eq!(ours[8..24], *b"ofi-rs\0\x07\0\0\0\0\0\0\0\0");
+        assert_eq!(ours[8..24], *b"ofi-rs\0\x0F\0\0\0\0\0\0\0\0");
         assert_eq!(CmMessage::parse(&ours).unwrap().unwrap().0.extras, Extras::OURS);
         let mut plain = CmMessage::new(CmKind::Request, &[7; 8]).encode();
         assert!(plain[4..24].iter().all(|&byte| byte == 0));
@@ -249,13 +259,13 @@ mod tests {
         fn every_message_comes_back_and_no_part_of_it_does(
             kind in prop::sample::select(vec![CmKind::Request, CmKind::Response, CmKind::Refusal]),
             swapped: bool,
-            (refusals, atomics, notes, size) in any::<(bool, bool, bool, u64)>(),
+            (refusals, atomics, notes, unasked, size) in any::<(bool, bool, bool, bool, u64)>(),
             payload in prop::collection::vec(any::<u8>(), 0..=MAX_PAYLOAD_LEN),
         ) {
             let order = if swapped && kind != CmKind::Refusal { Order::Swapped } else { Order::Own };
             // Nothing is said by an end that takes nothing.
-            let window = if refusals || atomics || notes { size } else { 0 };
-            let extras = Extras { refusals, atomics, notes, window };
+            let window = if refusals || atomics || notes || unasked { size } else { 0 };
+            let extras = Extras { refusals, atomics, notes, unasked, window };
             let message = CmMessage { kind, order, extras, payload: &payload };
             let mut bytes = message.encode();
             let len = bytes.len();

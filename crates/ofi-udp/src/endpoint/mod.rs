@@ -93,6 +93,7 @@ impl UdpEndpoint {
             detached: 0,
             keeping: Vec::new(),
             serving: Vec::new(),
+            is_unread: false,
             spare: BufPool::default(),
             changed: Vec::new(),
             loose: SessionlessPeers::default(),
@@ -355,6 +356,7 @@ impl UdpEndpoint {
     /// Retries records that the core had refused.
     #[cold]
     fn resume<H: Upcalls<Udp>>(&mut self, host: &mut H) {
+        self.common.is_unread = !host.hungry();
         if host.hungry() {
             let mut glue = DriverAdapter::new(&mut self.common, &mut self.lanes, host);
             self.endpoint.resume(now(), &mut glue);
@@ -405,8 +407,8 @@ impl UdpEndpoint {
     pub(crate) fn arm(&mut self) -> Arm {
         // Delayed acknowledgements are sent before sleeping.
         let stopped = self.endpoint.is_stopped() && self.common.serving.is_empty();
-        if (self.dirty && !self.full) || stopped || self.endpoint.hasten() || !self.common.changed.is_empty()
-        {
+        let ready = (self.dirty && !self.full) || (stopped && self.common.is_unread);
+        if ready || self.endpoint.hasten() || !self.common.changed.is_empty() {
             return Arm::Ready;
         }
         let due = self.common.connection.as_ref().and_then(|connection| connection.due());
@@ -418,7 +420,11 @@ impl UdpEndpoint {
         }
         self.socket.wake_at(time, next);
         let grouped = self.messages.as_ref().is_some_and(|messages| messages.is_readable());
-        if grouped || self.socket.is_readable() { Arm::Ready } else { Arm::Armed }
+        match grouped || self.socket.is_readable() {
+            true => Arm::Ready,
+            false if stopped => Arm::Stalled,
+            false => Arm::Armed,
+        }
     }
 
     /// See [`ofi_core::transport::TransportEndpoint::give_back`].

@@ -40,6 +40,8 @@ pub struct Common {
     pub keeping: Vec<PeerId>,
     /// Peers with reads in progress, or whose commands wait for acknowledgements of answers.
     pub serving: Vec<PeerId>,
+    /// Records are stopped because a poll has found enough, and not because the application has no room for them.
+    pub is_unread: bool,
     /// Memory for answers to reads.
     pub spare: BufPool,
     /// Peers for which it changed whether an answer is expected.

@@ -248,7 +248,7 @@ mod tests {
             let port = socket.local_addr().unwrap().port();
             prepare(&socket, SocketAddr::new(any.parse().unwrap(), port));
             let asked = SocketAddr::new(asked.parse().unwrap(), port);
-            let asker = UdpSocket::bind(SocketAddr::new(crate::address::any(asked.is_ipv6()), 0)).unwrap();
+            let asker = UdpSocket::bind(SocketAddr::new(ofi_core::ip::any(asked.is_ipv6()), 0)).unwrap();
             asker.connect(asked).unwrap(); // receives from nobody else
             asker.send(b"question").unwrap();
             socket.set_nonblocking(false).unwrap();

@@ -1,4 +1,4 @@
-//! Connected endpoints of provider `udp` within one host: which connections go entirely over shared memory,
+//! Connected endpoints of providers `udp` and `tcp` within one host: which connections go entirely over shared memory,
 //! and which do not.
 
 use std::net::Ipv4Addr;
@@ -8,14 +8,14 @@ use ofi_testkit::prelude::*;
 use ofi_testkit::process::{Child, Line};
 use ofi_tests::{Naming, hints, opening, parse};
 
-use super::nearby::{become_another_user, is_root};
+use super::nearby::{PROVIDERS, Provider, become_another_user, is_root};
 
 const ANY: FiAddr = FiAddr::UNSPEC;
 const LENGTHS: [usize; 3] = [0, 64, 300_000];
 
 fn connected(naming: Naming) -> Opening {
     let hints = hints(naming).ep_type(EpType::Msg).caps(Caps::MSG | Caps::TAGGED | Caps::RMA);
-    if naming == Naming::Udp { Opening::new(hints).without_shared_memory() } else { Opening::new(hints) }
+    if naming.is_far() { Opening::new(hints).without_shared_memory() } else { Opening::new(hints) }
 }
 
 fn pair(caller: Naming, accepting: Naming) -> Pair {
@@ -38,21 +38,22 @@ fn exchange(pair: &Pair) {
     }
 }
 
-/// The numbers of peers over shared memory, and of sessions over sockets.
-fn lanes(side: &TestEndpoint) -> (u64, u64) {
-    (side.statistic("lanes_near"), side.statistic("udp_sessions_begun"))
+/// The numbers of peers over shared memory, and of what was begun over sockets.
+fn lanes(provider: Provider, side: &TestEndpoint) -> (u64, u64) {
+    (side.statistic("lanes_near"), side.statistic(provider.begun))
 }
 
-/// Listens, accepts a connection, and sends each message back. Argument: its place, as for
+/// Listens, accepts a connection, and sends each message back. Arguments: its naming, and its place, as for
 /// [`super::nearby::echo`].
 pub fn accept(line: &mut Line, arguments: &[String]) {
-    if arguments[0] == "other-user" {
+    if arguments[1] == "other-user" {
         become_another_user();
     }
-    let listener = Listener::open(&connected(Naming::Nearby).first_info().unwrap()).unwrap();
+    let naming = Naming::from_argument(&arguments[0]);
+    let listener = Listener::open(&connected(naming).first_info().unwrap()).unwrap();
     line.say(listener.pep.name().unwrap());
     let info = *listener.request(&[]).info.unwrap();
-    let side = connected(Naming::Nearby).info(info).open_disabled().unwrap();
+    let side = connected(naming).info(info).open_disabled().unwrap();
     side.ep.accept(&[]).unwrap();
     event_of(&side, EventKind::Connected, &[]);
     let into = Memory::new(1 << 20);
@@ -67,8 +68,8 @@ pub fn accept(line: &mut Line, arguments: &[String]) {
 }
 
 /// Connects to another process and exchanges messages with it. Returns [`lanes`].
-fn talk_to(mut child: Child) -> (u64, u64) {
-    let side = connected(Naming::Nearby).open_disabled().unwrap();
+fn talk_to(provider: Provider, mut child: Child) -> (u64, u64) {
+    let side = connected(provider.near).open_disabled().unwrap();
     side.ep.connect(&parse(&child.line.hear()), &[]).unwrap();
     event_of(&side, EventKind::Connected, &[]);
     for len in LENGTHS {
@@ -79,7 +80,7 @@ fn talk_to(mut child: Child) -> (u64, u64) {
         wait::drive(&[&side], "the send", || side.next_of(2)).done();
         into.check(len, 5);
     }
-    let lanes = lanes(&side);
+    let lanes = lanes(provider, &side);
     side.ep.shutdown().unwrap();
     child.line.expect("over");
     child.finish();
@@ -88,94 +89,125 @@ fn talk_to(mut child: Child) -> (u64, u64) {
 
 #[test]
 fn a_connection_within_the_host_is_shared_memory_as_a_whole() {
-    let pair = pair(Naming::Nearby, Naming::Nearby);
-    exchange(&pair);
-    for side in [&pair.a, &pair.b] {
-        assert_eq!(lanes(side), (1, 0), "{}", side.report());
-        assert!(side.statistic("shm_bulk_bytes") >= 300_000, "{}", side.report());
+    for provider in PROVIDERS {
+        let pair = pair(provider.near, provider.near);
+        exchange(&pair);
+        for side in [&pair.a, &pair.b] {
+            assert_eq!(lanes(provider, side), (1, 0), "{}", side.report());
+            assert!(side.statistic("shm_bulk_bytes") >= 300_000, "{}", side.report());
+        }
     }
 }
 
 #[test]
 fn an_end_that_forbids_shared_memory_asks_over_sockets() {
-    let pair = pair(Naming::Udp, Naming::Nearby);
-    exchange(&pair);
-    assert_eq!((lanes(&pair.a).0, lanes(&pair.b).0), (0, 0));
-    assert!(lanes(&pair.a).1 > 0, "{}", pair.a.report());
+    for provider in PROVIDERS {
+        let pair = pair(provider.far, provider.near);
+        exchange(&pair);
+        assert_eq!((lanes(provider, &pair.a).0, lanes(provider, &pair.b).0), (0, 0));
+        assert!(lanes(provider, &pair.a).1 > 0, "{}", pair.a.report());
+    }
 }
 
 #[test]
 fn an_end_that_forbids_shared_memory_cannot_accept_a_request_over_it() {
-    let caller = connected(Naming::Nearby).open_disabled().unwrap();
-    let accepting = connected(Naming::Udp);
-    let listener = Listener::open(&accepting.first_info().unwrap()).unwrap();
-    caller.ep.connect(&listener.pep.name().unwrap(), &[]).unwrap();
-    let info = *listener.request(&[]).info.unwrap();
-    let side = accepting.info(info).open_disabled().unwrap();
-    assert_eq!(side.ep.accept(&[]).unwrap_err().errno(), Errno::EOPNOTSUPP);
-    assert_eq!(outcome(caller.eq(), &[&caller]).unwrap_err().err, Errno::ECONNREFUSED);
+    for Provider { near, far, .. } in PROVIDERS {
+        let caller = connected(near).open_disabled().unwrap();
+        let accepting = connected(far);
+        let listener = Listener::open(&accepting.first_info().unwrap()).unwrap();
+        caller.ep.connect(&listener.pep.name().unwrap(), &[]).unwrap();
+        let info = *listener.request(&[]).info.unwrap();
+        let side = accepting.info(info).open_disabled().unwrap();
+        assert_eq!(side.ep.accept(&[]).unwrap_err().errno(), Errno::EOPNOTSUPP);
+        assert_eq!(outcome(caller.eq(), &[&caller]).unwrap_err().err, Errno::ECONNREFUSED);
+    }
 }
 
+/// Several connections of one passive endpoint, all open at the same time.
 #[test]
 fn both_ends_know_each_other_by_their_addresses_on_the_network() {
-    let caller = connected(Naming::Nearby).open_disabled().unwrap();
-    let accepting = connected(Naming::Nearby);
-    let listener = Listener::open(&accepting.first_info().unwrap()).unwrap();
-    let name = listener.pep.name().unwrap();
-    caller.ep.connect(&name, &[]).unwrap();
-    let info = *listener.request(&[]).info.unwrap();
-    assert_eq!((info.src_addr.as_ref(), info.dest_addr.clone()), (Some(&name), caller.ep.name().ok()));
-    let side = accepting.info(info).open_disabled().unwrap();
-    side.ep.accept(&[]).unwrap();
-    event_of(&caller, EventKind::Connected, &[&side]);
-    event_of(&side, EventKind::Connected, &[&caller]);
-    assert_eq!(caller.ep.peer_name(), Ok(name));
-    assert_eq!(side.ep.peer_name(), caller.ep.name());
+    for provider in PROVIDERS {
+        let listener = Listener::open(&connected(provider.near).first_info().unwrap()).unwrap();
+        let name = listener.pep.name().unwrap();
+        let mut pairs = Vec::new();
+        for _ in 0..3 {
+            let caller = connected(provider.near).open_disabled().unwrap();
+            caller.ep.connect(&name, &[]).unwrap();
+            let info = *listener.request(&[]).info.unwrap();
+            assert_eq!(
+                (info.src_addr.as_ref(), info.dest_addr.clone()),
+                (Some(&name), caller.ep.name().ok())
+            );
+            let side = connected(provider.near).info(info).open_disabled().unwrap();
+            side.ep.accept(&[]).unwrap();
+            event_of(&caller, EventKind::Connected, &[&side]);
+            event_of(&side, EventKind::Connected, &[&caller]);
+            assert_eq!(caller.ep.peer_name(), Ok(name.clone()));
+            assert_eq!(side.ep.peer_name(), caller.ep.name());
+            assert_eq!(side.ep.name(), Ok(name.clone()));
+            pairs.push(Pair { a: caller, b: side, to_b: ANY, to_a: ANY });
+        }
+        for pair in &pairs {
+            exchange(pair);
+            assert_eq!((lanes(provider, &pair.a), lanes(provider, &pair.b)), ((1, 0), (1, 0)));
+        }
+    }
 }
 
 /// Neither end is bound to one address of the host.
 #[test]
 fn ends_with_all_addresses_of_the_host_meet_over_shared_memory() {
-    let hints = || Hints::new().provider("udp").ep_type(EpType::Msg).caps(Caps::MSG);
-    let listener = Listener::open(&Opening::new(hints()).first_info().unwrap()).unwrap();
-    let mut socket = listener.pep.name().unwrap().to_socket_addr().unwrap();
-    socket.set_ip(Ipv4Addr::LOCALHOST.into());
-    let caller = Opening::new(hints()).open_disabled().unwrap();
-    caller.ep.connect(&Address::from(socket), &[]).unwrap();
-    let info = *listener.request(&[]).info.unwrap();
-    let side = Opening::new(hints()).info(info).open_disabled().unwrap();
-    side.ep.accept(&[]).unwrap();
-    event_of(&caller, EventKind::Connected, &[&side]);
-    event_of(&side, EventKind::Connected, &[&caller]);
-    let pair = Pair { a: caller, b: side, to_b: ANY, to_a: ANY };
-    exchange(&pair);
-    assert_eq!((lanes(&pair.a), lanes(&pair.b)), ((1, 0), (1, 0)));
+    for provider in PROVIDERS {
+        let hints = || Hints::new().provider(provider.name).ep_type(EpType::Msg).caps(Caps::MSG);
+        let listener = Listener::open(&Opening::new(hints()).first_info().unwrap()).unwrap();
+        let mut socket = listener.pep.name().unwrap().to_socket_addr().unwrap();
+        socket.set_ip(Ipv4Addr::LOCALHOST.into());
+        let caller = Opening::new(hints()).open_disabled().unwrap();
+        caller.ep.connect(&Address::from(socket), &[]).unwrap();
+        let info = *listener.request(&[]).info.unwrap();
+        let side = Opening::new(hints()).info(info).open_disabled().unwrap();
+        side.ep.accept(&[]).unwrap();
+        event_of(&caller, EventKind::Connected, &[&side]);
+        event_of(&side, EventKind::Connected, &[&caller]);
+        let pair = Pair { a: caller, b: side, to_b: ANY, to_a: ANY };
+        exchange(&pair);
+        assert_eq!((lanes(provider, &pair.a), lanes(provider, &pair.b)), ((1, 0), (1, 0)));
+    }
 }
 
 #[test]
 fn two_processes_connect_over_shared_memory() {
-    assert_eq!(talk_to(Child::start("accept", &["here"])), (1, 0));
+    for provider in PROVIDERS {
+        let child = Child::start("accept", &[provider.near.as_str(), "here"]);
+        assert_eq!(talk_to(provider, child), (1, 0));
+    }
 }
 
 #[test]
 fn the_setting_has_connections_go_over_sockets() {
-    let setting = [("FI_UDP_SHARED_MEMORY", "0")];
-    assert_eq!(talk_to(Child::start_with("accept", &["here"], &setting)).0, 0);
+    for provider in PROVIDERS {
+        let setting = [(provider.setting, "0")];
+        let child = Child::start_with("accept", &[provider.near.as_str(), "here"], &setting);
+        assert_eq!(talk_to(provider, child).0, 0);
+    }
 }
 
 #[test]
 fn another_user_s_process_is_connected_to_over_sockets() {
-    if is_root() {
-        assert_eq!(talk_to(Child::start("accept", &["other-user"])).0, 0);
+    for provider in PROVIDERS.into_iter().filter(|_| is_root()) {
+        let child = Child::start("accept", &[provider.near.as_str(), "other-user"]);
+        assert_eq!(talk_to(provider, child).0, 0);
     }
 }
 
 /// No passive endpoint listens at its address, on either transport.
 #[test]
 fn an_endpoint_that_does_not_listen_refuses() {
-    let other = opening(Naming::Nearby).open();
-    let caller = connected(Naming::Nearby).open_disabled().unwrap();
-    caller.ep.connect(&other.name(), &[]).unwrap();
-    let error = outcome(caller.eq(), &[&caller, &other]).unwrap_err();
-    assert_eq!(error.err, Errno::ECONNREFUSED);
+    for Provider { near, .. } in PROVIDERS {
+        let other = opening(near).open();
+        let caller = connected(near).open_disabled().unwrap();
+        caller.ep.connect(&other.name(), &[]).unwrap();
+        let error = outcome(caller.eq(), &[&caller, &other]).unwrap_err();
+        assert_eq!(error.err, Errno::ECONNREFUSED);
+    }
 }

@@ -1,9 +1,12 @@
 //! Several transports in one endpoint (`ofi_core::composite`): the whole conformance suite over two instances
-//! of shared memory that share the peers, and over UDP endpoints that use shared memory within the host.
+//! of shared memory that share the peers, and over endpoints of `udp` and `tcp` that use shared memory within the host.
 
 #[macro_use]
 #[path = "../../suites/connected.rs"]
 mod connected;
+#[macro_use]
+#[path = "../../suites/tcp.rs"]
+mod skipped;
 pub mod connected_near;
 pub mod nearby;
 
@@ -56,6 +59,30 @@ impl Kit for UdpNearConnected {
     }
 }
 
+/// Provider `tcp` between processes of one host.
+struct TcpNear;
+
+impl Kit for TcpNear {
+    fn hints(&self) -> Hints {
+        ofi_tests::tcp_atomics();
+        let loopback = Address::from(SocketAddr::from(([127, 0, 0, 1], 0)));
+        Hints::new().provider("tcp").ep_type(EpType::Rdm).src_addr(loopback)
+    }
+}
+
+/// The same with connected endpoints.
+struct TcpNearConnected;
+
+impl Kit for TcpNearConnected {
+    fn hints(&self) -> Hints {
+        TcpNear.hints().ep_type(EpType::Msg)
+    }
+
+    fn usual_caps(&self) -> Caps {
+        Caps::MSG | Caps::TAGGED | Caps::RMA
+    }
+}
+
 ofi_testkit::conformance!(crossed: Crossed, skip = [
     a_datagram_has_a_bounded_size: "reliable datagram endpoints only",
     a_datagram_longer_than_its_receive_is_an_error: "reliable datagram endpoints only",
@@ -83,3 +110,5 @@ ofi_testkit::conformance!(udp_near: UdpNear, skip = [
     messages_and_accesses_share_a_datagram_endpoint: "sockets only: `udp` in conformance.rs",
 ]);
 connected!(udp_near_msg: UdpNearConnected, skip = []);
+over_tcp!(tcp_near: TcpNear, skip = []);
+over_connected_tcp!(tcp_near_msg: TcpNearConnected, skip = []);

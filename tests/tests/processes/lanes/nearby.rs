@@ -1,6 +1,7 @@
-//! Provider `udp` within one host: which peers are reached over shared memory, which are not, and what
+//! Providers `udp` and `tcp` within one host: which peers are reached over shared memory, which are not, and what
 //! happens when they exit.
 
+use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
@@ -13,6 +14,36 @@ use ofi_tests::{Naming, open, opening, parse};
 const USER: libc::uid_t = 47_110;
 /// Messages of one exchange.
 const COUNT: u64 = 20;
+
+/// A provider over sockets.
+#[derive(Clone, Copy)]
+pub struct Provider {
+    pub name: &'static str,
+    /// Its endpoints with shared memory, and without.
+    pub near: Naming,
+    pub far: Naming,
+    /// The setting that turns shared memory off.
+    pub setting: &'static str,
+    /// The statistic that counts what was begun over sockets.
+    pub begun: &'static str,
+}
+
+pub const PROVIDERS: [Provider; 2] = [
+    Provider {
+        name: "udp",
+        near: Naming::Nearby,
+        far: Naming::Udp,
+        setting: "FI_UDP_SHARED_MEMORY",
+        begun: "udp_sessions_begun",
+    },
+    Provider {
+        name: "tcp",
+        near: Naming::NearbyTcp,
+        far: Naming::Tcp,
+        setting: "FI_TCP_SHARED_MEMORY",
+        begun: "connections",
+    },
+];
 
 /// Moves to a new network namespace, and brings its loopback device up.
 fn leave_the_network() {
@@ -86,7 +117,7 @@ pub fn echo(line: &mut Line, arguments: &[String]) {
 /// Listens, as another user, on the socket name that announces an endpoint reachable over shared memory.
 pub fn squat(line: &mut Line, arguments: &[String]) {
     become_another_user();
-    let name = SocketAddr::from_abstract_name(format!("ofi-near/udp/{}", arguments[0])).unwrap();
+    let name = SocketAddr::from_abstract_name(format!("ofi-near/{}", arguments[0])).unwrap();
     let _listener = UnixListener::bind_addr(&name).unwrap();
     line.say("listening");
     let _ = line.try_hear();
@@ -166,55 +197,71 @@ const LENGTHS: [usize; 3] = [0, 64, 300_000];
 
 #[test]
 fn peers_of_one_host_meet_over_shared_memory() {
-    let mut scene = Scene::new(Naming::Nearby, Naming::Nearby, "here");
-    scene.exchange(&LENGTHS);
-    assert_eq!((scene.here(), scene.there().as_str()), ((1, 0), "1 0"));
-    assert!(scene.side.statistic("shm_bulk_bytes") >= 300_000, "{}", scene.side.report());
-    assert_eq!(scene.side.statistic("udp_sessions_begun"), 0, "{}", scene.side.report());
+    for Provider { near, begun, .. } in PROVIDERS {
+        let mut scene = Scene::new(near, near, "here");
+        scene.exchange(&LENGTHS);
+        assert_eq!((scene.here(), scene.there().as_str()), ((1, 0), "1 0"));
+        assert!(scene.side.statistic("shm_bulk_bytes") >= 300_000, "{}", scene.side.report());
+        assert_eq!(scene.side.statistic(begun), 0, "{}", scene.side.report());
+    }
 }
 
 #[test]
 fn a_peer_without_shared_memory_is_reached_over_sockets() {
-    for (here, there) in [(Naming::Nearby, Naming::Udp), (Naming::Udp, Naming::Nearby)] {
-        let mut scene = Scene::new(here, there, "here");
-        scene.exchange(&LENGTHS);
-        assert_eq!(scene.side.statistic("lanes_near"), 0, "{}", scene.side.report());
-        assert_eq!(scene.side.statistic("udp_sessions"), 1, "{}", scene.side.report());
-        assert!(scene.there().starts_with("0 "));
+    for Provider { near, far, begun, .. } in PROVIDERS {
+        for (here, there) in [(near, far), (far, near)] {
+            let mut scene = Scene::new(here, there, "here");
+            scene.exchange(&LENGTHS);
+            assert_eq!(scene.side.statistic("lanes_near"), 0, "{}", scene.side.report());
+            assert_eq!(scene.side.statistic(begun), 1, "{}", scene.side.report());
+            assert!(scene.there().starts_with("0 "));
+        }
     }
+}
+
+/// As an endpoint of C libfabric does.
+#[test]
+fn a_listener_that_announces_no_endpoint_is_called_over_tcp() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let side = open(Naming::NearbyTcp);
+    let to = side.insert_address(&Address::from(listener.local_addr().unwrap()));
+    wait::drive(&[&side], "room", || side.out(to, ()).inject().send().ok());
+    wait::drive(&[&side], "a call", || listener.accept().ok());
+    assert_eq!((side.statistic("lanes_near"), side.statistic("lanes_far")), (0, 1));
 }
 
 #[test]
 fn the_setting_leaves_shared_memory_out() {
-    let setting = [("FI_UDP_SHARED_MEMORY", "0")];
-    let child = Child::start_with("nearby_echo", &[Naming::Nearby.as_str(), "here"], &setting);
-    let scene = Scene::with(Naming::Nearby, child);
-    scene.exchange(&LENGTHS);
-    assert_eq!(scene.here(), (0, 1));
+    for Provider { near, setting, .. } in PROVIDERS {
+        let child = Child::start_with("nearby_echo", &[near.as_str(), "here"], &[(setting, "0")]);
+        let scene = Scene::with(near, child);
+        scene.exchange(&LENGTHS);
+        assert_eq!(scene.here(), (0, 1));
+    }
 }
 
 #[test]
 fn a_peer_of_another_user_is_reached_over_sockets() {
-    if !is_root() {
-        return;
+    for Provider { near, .. } in PROVIDERS.into_iter().filter(|_| is_root()) {
+        let mut scene = Scene::new(near, near, "other-user");
+        scene.exchange(&LENGTHS);
+        assert_eq!((scene.here(), scene.there().as_str()), ((0, 1), "0 1"));
     }
-    let mut scene = Scene::new(Naming::Nearby, Naming::Nearby, "other-user");
-    scene.exchange(&LENGTHS);
-    assert_eq!((scene.here(), scene.there().as_str()), ((0, 1), "0 1"));
 }
 
 #[test]
 fn another_user_at_the_door_is_not_believed() {
-    if !is_root() {
-        return;
+    for Provider { name, near, far, .. } in PROVIDERS.into_iter().filter(|_| is_root()) {
+        let (a, b) = (open(near), open(far));
+        let door = format!("{name}/{}", b.name().to_socket_addr().unwrap());
+        let mut squatter = Child::start("squat", &[&door]);
+        squatter.line.expect("listening");
+        let pair = Pair::of(a, b);
+        pair.warm_up();
+        assert_eq!((pair.a.statistic("lanes_near"), pair.a.statistic("lanes_far")), (0, 1));
+        squatter.finish();
     }
-    let (a, b) = (open(Naming::Nearby), open(Naming::Udp));
-    let mut squatter = Child::start("squat", &[&b.name().to_socket_addr().unwrap().to_string()]);
-    squatter.line.expect("listening");
-    let pair = Pair::of(a, b);
-    pair.warm_up();
-    assert_eq!((pair.a.statistic("lanes_near"), pair.a.statistic("lanes_far")), (0, 1));
-    squatter.finish();
 }
 
 #[test]
@@ -229,15 +276,17 @@ fn the_same_address_in_another_network_is_somebody_else() {
 
 #[test]
 fn a_peer_that_dies_and_comes_back_is_met_anew_as_it_is_then() {
-    let mut scene = Scene::new(Naming::Nearby, Naming::Nearby, "here");
-    scene.exchange(&LENGTHS);
-    for there in [Naming::Nearby, Naming::Udp, Naming::Nearby] {
-        scene.child.kill();
-        scene.notice();
-        scene.restart(there);
+    for Provider { near, far, .. } in PROVIDERS {
+        let mut scene = Scene::new(near, near, "here");
         scene.exchange(&LENGTHS);
-        let near = there == Naming::Nearby;
-        assert_eq!(scene.here(), (near.into(), (!near).into()), "{there:?}");
+        for there in [near, far, near] {
+            scene.child.kill();
+            scene.notice();
+            scene.restart(there);
+            scene.exchange(&LENGTHS);
+            let is_near = there == near;
+            assert_eq!(scene.here(), (is_near.into(), (!is_near).into()), "{there:?}");
+        }
     }
 }
 
@@ -261,16 +310,20 @@ fn what_is_outstanding_with_a_dead_neighbour_ends_with_an_error() {
 /// end on this host, and uses shared memory.
 #[test]
 fn ends_that_decide_differently_hear_each_other() {
-    let b = open(Naming::Nearby);
+    PROVIDERS.into_iter().for_each(|provider| decide_differently(provider.near));
+}
+
+fn decide_differently(naming: Naming) {
+    let b = open(naming);
     let name = b.name();
     drop(b);
-    let a = open(Naming::Nearby);
+    let a = open(naming);
     let to_b = a.insert_address(&name);
     for tag in 0..COUNT {
         wait::drive(&[&a], "room", || a.out(to_b, ()).tag(tag).inject().send().ok());
     }
     assert_eq!(a.statistic("lanes_far"), 1);
-    let b = opening(Naming::Nearby).name(&name).open();
+    let b = opening(naming).name(&name).open();
     let to_a = b.insert(&a);
     for tag in 0..COUNT {
         wait::drive(&[&a, &b], "room", || b.out(to_a, ()).tag(tag).inject().send().ok());
@@ -287,14 +340,17 @@ fn ends_that_decide_differently_hear_each_other() {
 
 #[test]
 fn whether_shared_memory_is_permitted_is_said_before_enable() {
-    let side = opening(Naming::Nearby).open_disabled().unwrap();
-    assert_eq!(side.ep.option(EpOption::SharedMemoryPermitted), Ok(1));
-    assert_eq!(side.ep.set_option(EpOption::SharedMemoryPermitted, 2).unwrap_err().errno(), Errno::EINVAL);
-    side.ep.set_option(EpOption::SharedMemoryPermitted, 0).unwrap();
-    side.ep.enable().unwrap();
-    assert_eq!(side.ep.option(EpOption::SharedMemoryPermitted), Ok(0));
-    let late = side.ep.set_option(EpOption::SharedMemoryPermitted, 1).unwrap_err();
-    assert_eq!(late.errno(), Errno::EINVAL);
+    for Provider { near, .. } in PROVIDERS {
+        let side = opening(near).open_disabled().unwrap();
+        assert_eq!(side.ep.option(EpOption::SharedMemoryPermitted), Ok(1));
+        let wrong = side.ep.set_option(EpOption::SharedMemoryPermitted, 2).unwrap_err();
+        assert_eq!(wrong.errno(), Errno::EINVAL);
+        side.ep.set_option(EpOption::SharedMemoryPermitted, 0).unwrap();
+        side.ep.enable().unwrap();
+        assert_eq!(side.ep.option(EpOption::SharedMemoryPermitted), Ok(0));
+        let late = side.ep.set_option(EpOption::SharedMemoryPermitted, 1).unwrap_err();
+        assert_eq!(late.errno(), Errno::EINVAL);
+    }
     let only = open(Naming::Names);
     only.ep.set_option(EpOption::SharedMemoryPermitted, 1).unwrap();
     let only = opening(Naming::Names).open_disabled().unwrap();
@@ -304,7 +360,7 @@ fn whether_shared_memory_is_permitted_is_said_before_enable() {
 
 #[test]
 fn members_over_two_transports_are_killed_at_random_under_load() {
-    for naming in [Naming::Nearby, Naming::Crossed] {
+    for naming in [Naming::Nearby, Naming::NearbyTcp, Naming::Crossed] {
         // After a death the next messages go over a socket. These fail as soon as the mesh expects it.
         let environment = [(NAMING, naming.as_str()), ("FI_UDP_PEER_TIMEOUT_MS", "900")];
         let mut mesh = Mesh::start(4, &environment);

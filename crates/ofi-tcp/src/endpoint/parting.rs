@@ -1,0 +1,100 @@
+//! Connections that this end has shut down: what the application relies on as sent still leaves, then the end of the
+//! stream. The endpoint's operations with the peer are over, and what the peer sends is discarded.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use ofi_core::slots::SlotId;
+
+use super::closing::{drain, is_acknowledged, send_rest};
+use super::{PARTING, TcpEndpoint};
+use crate::common::Common;
+use crate::conn::{Conn, Phase};
+use crate::outgoing::{Outgoing, Stop};
+use crate::sys::{self, Interest, Ready};
+
+/// A connection that this end has shut down, until the other end has ended it too.
+pub struct Parting {
+    socket: OwnedFd,
+    out: Outgoing,
+    /// Everything is sent, and the end.
+    has_ended: bool,
+    /// When the peer has taken nothing for so long, it gets no more.
+    until: Instant,
+    patience: Duration,
+}
+
+impl Parting {
+    /// Advances it. Returns whether it goes on.
+    pub fn step(&mut self, common: &mut Common, ready: &Ready) -> bool {
+        let is_over = drain(self.socket.as_fd());
+        if self.has_ended {
+            return !is_over;
+        }
+        let before = self.out.sent();
+        match send_rest(common, &self.socket, &mut self.out) {
+            Stop::Empty => {
+                sys::end_sending(self.socket.as_fd());
+                ready.remove(&self.socket); // room to write would end each wait
+                self.has_ended = true;
+                !is_over
+            }
+            Stop::Full | Stop::Share if self.out.sent() != before => {
+                self.until = Instant::now() + self.patience;
+                true
+            }
+            Stop::Full | Stop::Share => Instant::now() < self.until,
+            Stop::Failed(_) => false,
+        }
+    }
+
+    /// Whether the peer's host has everything.
+    pub fn is_acknowledged(&self) -> bool {
+        self.has_ended && is_acknowledged(self.socket.as_fd())
+    }
+}
+
+impl TcpEndpoint {
+    /// Takes an established connection out of the endpoint, to end it when its queue is sent. Returns the operations of
+    /// which the peer gets everything, and needs no more from this end.
+    pub(super) fn begin_parting(&mut self, id: SlotId) -> Vec<SlotId> {
+        let now = Instant::now();
+        let Some(conn) = self.conn(id).filter(|conn| conn.phase == Phase::Ready) else { return Vec::new() };
+        let (mut over, is_whole) = conn.out.give_up_lent();
+        if is_whole {
+            over.extend(conn.hand_over());
+        }
+        let rest = Conn::new(Phase::Ready, conn.peer, now);
+        let Conn { socket: Some(socket), out, .. } = std::mem::replace(conn, rest) else { return Vec::new() };
+        let room = Interest { read: false, write: true };
+        if self.ready.add(&socket, PARTING, room).is_err() {
+            self.ready.change(&socket, PARTING, room); // it is in the set already
+        }
+        let patience = self.peer_timeout;
+        let mut parting = Parting { socket, out, has_ended: false, until: now + patience, patience };
+        if parting.step(&mut self.common, &self.ready)
+            && let Some(connected) = &mut self.connected
+        {
+            connected.parting.push(parting);
+        }
+        over
+    }
+
+    /// Advances connections that this end has shut down.
+    pub(super) fn move_parting(&mut self) {
+        if let Some(connected) = &mut self.connected {
+            connected.parting.retain_mut(|parting| parting.step(&mut self.common, &self.ready));
+        }
+    }
+
+    /// When one of them is given up.
+    pub(super) fn parting_deadline(&self) -> Option<Instant> {
+        let parting = self.connected.as_ref().into_iter().flat_map(|connected| &connected.parting);
+        parting.filter(|parting| !parting.has_ended).map(|parting| parting.until).min()
+    }
+
+    /// All of them.
+    pub(super) fn take_parting(&mut self) -> Vec<Parting> {
+        self.connected.as_mut().map_or(Vec::new(), |connected| std::mem::take(&mut connected.parting))
+    }
+}
