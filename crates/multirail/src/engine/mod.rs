@@ -15,6 +15,7 @@
 //! - An error of an operation that is not a rail's fault ends its transfer alone. A rail's fault moves its work to the
 //!   others; when no path is left, the session and its transfers end.
 
+mod accounts;
 mod budget;
 mod delivered;
 mod farewell;

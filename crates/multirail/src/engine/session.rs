@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::accounts::Kind;
 use super::budget::{ENTRY, NUMBER};
 use super::farewell::SessionClose;
 use super::fence::{Fence, Lease};
@@ -329,7 +330,7 @@ impl<G> Core<G> {
         let addr = session.paths[index].addr?;
         session.paths[index].sent(now);
         session.operations += 1;
-        self.places.take(rail, 1);
+        self.places.begin(&session.paths[index], Kind::Message, 1, false);
         outgoing.last = Some(index);
         let message = Message { to, body: outgoing.body.clone() };
         let patience = self.config.repeat_after.saturating_mul(1 << outgoing.repeats.min(MAX_DOUBLINGS));
@@ -606,7 +607,7 @@ impl<G> Core<G> {
         }
         self.wake(id);
         if woken != 0 {
-            self.pass_on(woken);
+            self.pass_on(id, woken);
         }
     }
 
@@ -622,6 +623,7 @@ impl<G> Core<G> {
             return;
         }
         let Some(session) = self.sessions.remove(id) else { return };
+        session.paths.iter().for_each(|path| self.places.accounts.leave(path));
         let removals = session
             .paths
             .iter()

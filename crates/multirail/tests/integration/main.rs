@@ -18,6 +18,7 @@ mod mute;
 mod peers;
 mod prepared;
 mod processes;
+mod reopened;
 mod sessions;
 mod sharing;
 mod silent;
