@@ -22,6 +22,7 @@ mod farewell;
 mod fence;
 mod giving_up;
 mod greet;
+mod held;
 mod inbox;
 mod latency;
 mod lost;
@@ -122,6 +123,9 @@ pub struct Core<G> {
     transfer_latencies: Latencies,
     /// The latest time passed to the engine.
     now: Time,
+    /// Attempts to send a notification.
+    #[cfg(test)]
+    looks: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -194,6 +198,8 @@ impl<G> Core<G> {
             latencies,
             transfer_latencies: Latencies::default(),
             now: Time::ZERO,
+            #[cfg(test)]
+            looks: 0,
         }
     }
 

@@ -10,6 +10,7 @@ use super::accounts::Kind;
 use super::budget::{ENTRY, NUMBER};
 use super::farewell::SessionClose;
 use super::fence::{Fence, Lease};
+use super::held::Held;
 use super::inbox::{self, Inbox, Limits, Taken};
 use super::lost::{Expired, Lost};
 use super::path::Path;
@@ -103,8 +104,8 @@ pub(super) struct Session {
     pub(super) ends: Option<(SlotId, SlotId)>,
     /// Transfers that have accesses to post.
     pub(super) transfers: VecDeque<SlotId>,
-    /// Transfers whose notifications wait for acknowledgements of others.
-    pub(super) held: Vec<SlotId>,
+    /// Notifications that wait for acknowledgements of others.
+    pub(super) held: Option<Box<Held>>,
     pub(super) inbox: Inbox,
     /// Bytes of its notifications that the program has not taken, and that are not acknowledged.
     pub(super) unread: usize,
@@ -185,7 +186,7 @@ impl Session {
             outbox: VecDeque::new(),
             ends: None,
             transfers: VecDeque::new(),
-            held: Vec::new(),
+            held: None,
             inbox: Inbox::default(),
             unread: 0,
             charge: 0,
@@ -501,12 +502,8 @@ impl<G> Core<G> {
             }
             Body::Ack(ids) => {
                 let told: Vec<_> = ids.into_iter().filter_map(|id| session.acknowledged(id)).collect();
-                for transfer in std::mem::take(&mut session.held) {
-                    self.queue(transfer);
-                }
-                for transfer in told {
-                    self.told(transfer);
-                }
+                self.send_held(id);
+                told.into_iter().for_each(|transfer| self.told(transfer));
             }
             Body::Arrived(ids) => {
                 let told: Vec<_> = ids.into_iter().filter_map(|id| session.arrived(id)).collect();
@@ -563,7 +560,7 @@ impl<G> Core<G> {
         session.rails = Vec::new(); // it may wait long for its operations
         session.outbox.clear();
         session.transfers.clear();
-        session.held.clear();
+        session.held = None;
         (session.inbox, session.unread) = (Inbox::default(), 0);
         (session.acks, session.asked) = (BTreeMap::new(), BTreeSet::new());
         session.widening = BTreeSet::new();
