@@ -16,6 +16,7 @@ mod kept;
 mod local;
 mod mute;
 mod peers;
+mod poured;
 mod prepared;
 mod processes;
 mod reopened;
