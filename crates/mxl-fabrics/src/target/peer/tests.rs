@@ -1,12 +1,13 @@
 //! Greetings, farewells and what they leave behind, from inside a target.
 
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mxl::{BatchHints, FlowDefinition, Rational};
-use ofi::Errno;
 use ofi::raw::{BindFlags, Counter, Desc, Endpoint, Fid, MemoryRegion, Piece};
+use ofi::{Address, Errno};
 
 use super::folder::Folder;
 use super::*;
@@ -98,7 +99,8 @@ fn until(initiator: &mut Initiator, target: &mut Target, is_done: impl Fn(&Initi
 
 /// A new initiator, which is connected.
 fn connect(near: &Folder, definition: &FlowDefinition, target: &mut Target) -> Initiator {
-    let mut initiator = Initiator::open(&near.domain(), definition.id, Provider::Shm, ANY).unwrap();
+    let provider = target.info().provider;
+    let mut initiator = Initiator::open(&near.domain(), definition.id, provider, ANY).unwrap();
     initiator.add(target.info()).unwrap();
     until(&mut initiator, target, |initiator, _| initiator.is_idle());
     initiator
@@ -309,11 +311,11 @@ fn an_initiator_that_returns_again_and_again_has_one_share() {
     let (near, far) = (Folder::new(), Folder::new());
     let camera = camera();
     let _source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap();
-    let mut target = Target::open(&far.domain(), &camera, Provider::Shm, ANY, None).unwrap();
-    let silent = Link::open(Provider::Shm, ANY, LinkEnd::Initiator, &Options::default()).unwrap();
-    let (format, address) = silent.name.clone();
+    let mut target = Target::open(&far.domain(), &camera, Provider::Udp, ANY, None).unwrap();
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = Address::from(silent.local_addr().unwrap());
     for nonce in 1..=20 {
-        target.hello(nonce, (format, &address), false, None).unwrap();
+        target.hello(nonce, (address.format().as_c(), address.bytes()), false, None).unwrap();
         let peer = target.peer.as_mut().expect("it is accepted");
         let token = peer.token;
         peer.outbox.extend((1..UNHEARD as u64).map(|number| Message::Published { token, number }));
