@@ -54,13 +54,15 @@ pub struct Packet {
     /// The packet is of an earlier life of the peer, or an earlier count of its messages: its loss affects no later
     /// one.
     pub is_former: bool,
+    /// The place of the packet among all that were posted, from 1, once it is.
+    pub number: u64,
 }
 
 impl Packet {
     /// A packet with a header.
     #[inline(always)]
     pub fn new(peer: PeerId, slot: u32, len: usize, mark: Mark) -> Self {
-        Self { peer, slot, len, data: None, mark, bare: false, is_former: false }
+        Self { peer, slot, len, data: None, mark, bare: false, is_former: false, number: 0 }
     }
 }
 
@@ -142,6 +144,8 @@ pub struct Adapter {
     lost: bool,
     /// Number of doorbells for send requests.
     pub doorbells: u64,
+    /// Number of packets that were posted.
+    pub packets: u64,
     pub address: RawAddress,
     /// Longest packet in bytes.
     pub mtu: usize,
@@ -180,6 +184,7 @@ impl Adapter {
             inline,
             lost: false,
             doorbells: 0,
+            packets: 0,
             address,
             mtu: limits.mtu,
             ready: VecDeque::new(),
@@ -296,7 +301,9 @@ impl Adapter {
     }
 
     /// Posts the packet in a slot.
-    pub fn send(&mut self, to: To, packet: Packet) {
+    pub fn send(&mut self, to: To, mut packet: Packet) {
+        self.packets += 1;
+        packet.number = self.packets;
         let id = self.posted.insert(Posted::Packet(packet)).to_wire();
         let from = self.sending.segment(packet.slot, packet.len);
         let action = Action::Send { from, inline: packet.len <= self.inline, data: packet.data };

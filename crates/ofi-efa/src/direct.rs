@@ -103,7 +103,7 @@ impl Peer {
             self.outstanding += 1;
             Mark::Op(host.open(peer, out.ticket, Op::packed(false)))
         };
-        self.post(common, Packet { peer, slot, len, data, mark, bare, is_former: false });
+        self.post(common, Packet { peer, slot, len, data, mark, bare, is_former: false, number: 0 });
         Ok(if mark == Mark::Detached { Posted::Done } else { Posted::Pending })
     }
 }

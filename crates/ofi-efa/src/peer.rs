@@ -159,8 +159,9 @@ pub struct Peer {
     pub is_dirty: bool,
     /// Protocols of messages to the peer that were logged.
     pub told: Told,
-    /// Whether the peer has received a packet.
-    pub is_met: bool,
+    /// The number of packets that this end had posted, to any peer, when it knew that the peer owns its queue pair:
+    /// the peer had received one.
+    pub met: Option<u64>,
     /// Whether the peer is in [`Common::stalled`].
     pub is_stalled: bool,
     /// Whether the peer is in [`Common::resting`].
@@ -223,7 +224,7 @@ impl Peer {
             probed: None,
             is_dirty: false,
             told: Told::default(),
-            is_met: false,
+            met: None,
             is_stalled: false,
             is_resting: false,
             ending: None,

@@ -105,7 +105,7 @@ impl Peer {
         // Their slots return with their completions.
         (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
         self.is_resting = old.is_resting;
-        self.is_met = old.is_met;
+        self.met = old.met;
         for packet in old.again {
             common.adapter.give_slot(packet.slot);
         }
