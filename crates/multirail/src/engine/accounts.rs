@@ -42,9 +42,8 @@ struct Account {
     paths: u32,
     addr: u64,
     own: Own,
-    /// Sessions that wait until an operation of the account ends, those that wait longest first. Most accounts have
-    /// none, and there is one account for each path.
-    waiting: Option<Box<BTreeMap<u64, SlotId>>>,
+    /// Sessions that wait until an operation of the account ends, those that wait longest first.
+    waiting: BTreeMap<u64, SlotId>,
 }
 
 /// A rail, and an address there in two halves: there is an entry for each path, which is smaller so.
@@ -72,7 +71,7 @@ impl Accounts {
     pub(super) fn join(&mut self, path: &mut Path, addr: u64) {
         let rail = path.rail as u32;
         let index = *self.found.entry(place(rail, addr)).or_insert_with(|| {
-            let fresh = Account { rail, paths: 0, addr, own: Own::default(), waiting: None };
+            let fresh = Account { rail, paths: 0, addr, own: Own::default(), waiting: BTreeMap::new() };
             match self.free.pop() {
                 Some(index) => {
                     self.table[index as usize] = fresh;
@@ -98,7 +97,7 @@ impl Accounts {
         self.shared -= usize::from(account.paths == 1);
         if account.paths == 0 {
             debug_assert_eq!(account.own, Own::default(), "operations to an address that no path leads to");
-            account.waiting = None;
+            account.waiting = BTreeMap::new();
             self.found.remove(&place(account.rail, account.addr));
             self.free.push(index);
         }
@@ -134,7 +133,7 @@ impl Accounts {
         account.own.operations -= count;
         account.own.messages -= if kind == Kind::Access { 0 } else { count };
         account.own.answers -= if kind == Kind::Answer { count } else { 0 };
-        account.waiting.is_some()
+        !account.waiting.is_empty()
     }
 
     /// Lists a session that waits for the end of an operation to the address of one of its paths.
@@ -142,7 +141,7 @@ impl Accounts {
         if let (Some(index), 0) = (path.account, path.turn) {
             self.turn += 1;
             path.turn = self.turn;
-            self.table[index as usize].waiting.get_or_insert_default().insert(self.turn, session);
+            self.table[index as usize].waiting.insert(self.turn, session);
         }
     }
 
@@ -150,25 +149,13 @@ impl Accounts {
     pub(super) fn wait_no_more(&mut self, path: &mut Path) {
         let turn = std::mem::take(&mut path.turn);
         if let Some(index) = path.account.filter(|_| turn != 0) {
-            self.unlist(index, turn);
+            self.table[index as usize].waiting.remove(&turn);
         }
     }
 
     /// Takes the session that waits longest for an account out of its list, with the number under which it is listed.
     pub(super) fn next(&mut self, account: u32) -> Option<(u64, SlotId)> {
-        let (&turn, &session) = self.table[account as usize].waiting.as_ref()?.first_key_value()?;
-        self.unlist(account, turn);
-        Some((turn, session))
-    }
-
-    fn unlist(&mut self, account: u32, turn: u64) {
-        let waiting = &mut self.table[account as usize].waiting;
-        if let Some(list) = waiting {
-            list.remove(&turn);
-            if list.is_empty() {
-                *waiting = None;
-            }
-        }
+        self.table[account as usize].waiting.pop_first()
     }
 }
 

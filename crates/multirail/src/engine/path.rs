@@ -42,6 +42,9 @@ pub(super) struct Path {
     pub(super) account: Option<u32>,
     /// The number under which its session waits for the end of an operation of the account. 0: it does not.
     pub(super) turn: u64,
+    /// The number under which its session waits for a place of its rail. 0: it does not, or another path of the rail has
+    /// the number.
+    pub(super) place_turn: u64,
     /// The rail has refused work of the path, which waits ([`Stalled`](super::sink::Stalled)).
     pub(super) is_stalled: bool,
     /// The time when the last operation ended, or the first one of a busy period was posted.
@@ -83,6 +86,7 @@ impl Path {
             operations: 0,
             account: None,
             turn: 0,
+            place_turn: 0,
             is_stalled: false,
             progress: Time::ZERO,
             since: Time::ZERO,

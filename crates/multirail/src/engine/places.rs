@@ -9,7 +9,7 @@
 //! any peer on the rail has ended. Work of a peer that has used up its share in other sessions waits in the list of the
 //! peer's account, and looks again when an operation of this account has ended.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use ofi_core::places::Places as EndpointPlaces;
 use ofi_core::slots::SlotId;
@@ -30,29 +30,31 @@ pub(super) struct Places {
     full: u64,
     /// A bit for each rail on which a session waits because it has refused too much.
     refusing: u64,
+    /// The last number of a listed session.
+    turn: u64,
 }
 
 struct Rail {
     places: EndpointPlaces,
     /// Places used by answers to strangers.
     strangers: u32,
-    /// Sessions whose work waits for a place.
-    waiting: VecDeque<SlotId>,
+    /// Sessions whose work waits for a place, those that wait longest first.
+    waiting: BTreeMap<u64, SlotId>,
     /// Answers to strangers that wait for a place. They have a list of their own: no place is of use to them while the
     /// strangers have their quarter.
-    answers: VecDeque<SlotId>,
+    answers: BTreeMap<u64, SlotId>,
     /// The next place is offered to the answers first.
     answers_first: bool,
 }
 
 impl Rail {
     /// The session that waits longest and may use a free place; the two lists take turns.
-    fn next_waiting(&mut self) -> Option<SlotId> {
+    fn next_waiting(&mut self) -> Option<(u64, SlotId)> {
         let may_answer = self.takes_strangers();
         self.answers_first = !self.answers_first;
-        let answer = if may_answer && self.answers_first { self.answers.pop_front() } else { None };
-        let next = answer.or_else(|| self.waiting.pop_front());
-        if may_answer { next.or_else(|| self.answers.pop_front()) } else { next }
+        let answer = if may_answer && self.answers_first { self.answers.pop_first() } else { None };
+        let next = answer.or_else(|| self.waiting.pop_first());
+        if may_answer { next.or_else(|| self.answers.pop_first()) } else { next }
     }
 
     fn takes_strangers(&self) -> bool {
@@ -65,12 +67,12 @@ impl Places {
         let rail = |spec: &RailSpec| Rail {
             places: EndpointPlaces::new(spec.operations),
             strangers: 0,
-            waiting: VecDeque::new(),
-            answers: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            answers: BTreeMap::new(),
             answers_first: false,
         };
         let (rails, accounts) = (rails.iter().map(rail).collect(), Accounts::default());
-        Self { rails, accounts, full: 0, refusing: 0 }
+        Self { rails, accounts, full: 0, refusing: 0, turn: 0 }
     }
 
     /// A bit for each rail without a free place.
@@ -191,8 +193,11 @@ impl<G> Core<G> {
             let is_late = is_answer && path.places() == 0 && has_no_turn;
             if (is_refused || has_none || is_late) && session.awaited & bit == 0 {
                 session.awaited |= bit;
+                self.places.turn += 1;
+                session.paths[index].place_turn = self.places.turn;
                 let places = &mut self.places.rails[rail];
-                if is_answer { places.answers.push_back(id) } else { places.waiting.push_back(id) }
+                let list = if is_answer { &mut places.answers } else { &mut places.waiting };
+                list.insert(self.places.turn, id);
             }
             if is_refused {
                 self.places.refusing |= bit;
@@ -204,13 +209,15 @@ impl<G> Core<G> {
     /// still has to do is listed again where it belongs, and no list has more entries than there are sessions.
     pub(super) fn await_no_places(&mut self, id: SlotId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        session.paths.iter_mut().for_each(|path| self.places.accounts.wait_no_more(path));
-        let mut awaited = std::mem::take(&mut session.awaited);
-        while awaited != 0 {
-            let rail = &mut self.places.rails[awaited.trailing_zeros() as usize];
-            rail.answers.retain(|&other| other != id);
-            rail.waiting.retain(|&other| other != id);
-            awaited &= awaited - 1;
+        session.awaited = 0;
+        for path in &mut session.paths {
+            self.places.accounts.wait_no_more(path);
+            let turn = std::mem::take(&mut path.place_turn);
+            if turn != 0 {
+                let rail = &mut self.places.rails[path.rail];
+                rail.answers.remove(&turn);
+                rail.waiting.remove(&turn);
+            }
         }
     }
 
@@ -221,9 +228,12 @@ impl<G> Core<G> {
     pub(super) fn wake_waiting(&mut self, rail: usize, count: u32) {
         let mut left = count;
         while left > 0 {
-            let Some(id) = self.places.rails[rail].next_waiting() else { return };
+            let Some((turn, id)) = self.places.rails[rail].next_waiting() else { return };
             let Some(session) = self.sessions.get_mut(id) else { continue };
             session.awaited &= !(1 << rail);
+            if let Some(path) = session.paths.iter_mut().find(|path| path.place_turn == turn) {
+                path.place_turn = 0;
+            }
             if session.has_work() {
                 left -= 1;
                 session.woken |= 1 << rail;
