@@ -19,6 +19,9 @@ const MAX_COST: usize = 3 << 20;
 const SHM: (Provider, &str) = (Provider::Shm, "shm");
 const UDP: (Provider, &str) = (Provider::Udp, "udp");
 
+/// A kind of message: what it is, and the message with this number.
+type Kind<'a, M> = (&'static str, Box<dyn Fn(u64) -> M + 'a>);
+
 /// Bytes of memory that this process has.
 fn resident() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -73,7 +76,7 @@ fn cost(what: &str, mut flood: impl FnMut(u64)) {
 }
 
 /// What an initiator says, with the target's token for it.
-fn of_initiator(definition: &FlowDefinition, token: u64) -> Vec<(&'static str, Box<dyn Fn(u64) -> Vec<u8>>)> {
+fn of_initiator(definition: &FlowDefinition, token: u64) -> Vec<Kind<'static, Vec<u8>>> {
     let span = Span { from: 0, to: 0, len: 8 };
     let piece = move |number, index| {
         let piece = Piece { token, number, index, amount: 1, parts: 1000, spans: vec![span] };
@@ -123,7 +126,7 @@ fn what_an_initiator_makes_a_target_keep_is_bounded((provider, name): (Provider,
             format: own.format().as_c(),
             address: own.bytes().to_vec(),
         };
-        let greetings: [(&str, Box<dyn Fn(u64) -> Message>); 2] = [
+        let greetings: [Kind<'_, Message>; 2] = [
             ("greetings", Box::new(|nonce| hello(1 << 40 | nonce, id))),
             ("greetings of another target", Box::new(|nonce| hello(1 << 41 | nonce, !id))),
         ];
@@ -166,8 +169,8 @@ fn what_a_target_makes_an_initiator_keep_is_bounded((provider, name): (Provider,
     let mut hostile = hostile_target::Hostile::open((provider, name), &definition, 2);
     initiator.add(&hostile.info).unwrap();
     let mut index = 500;
-    type Kind = fn(u64, u64) -> Message;
-    let kinds: [(&str, Kind); 8] = [
+    type OfTarget = fn(u64, u64) -> Message;
+    let kinds: [(&str, OfTarget); 8] = [
         ("grants", |token, nth| {
             let payload = Remote { addr: nth, key: nth };
             Message::Grant { token, index: nth, payload }
