@@ -161,7 +161,7 @@ impl Initiator {
     }
 
     /// The endpoint's number for a target's address. `None` if there is no room now; the next greeting tries again.
-    fn reach(&self, info: &TargetInfo) -> Result<Option<FiAddr>> {
+    fn reach(&mut self, info: &TargetInfo) -> Result<Option<FiAddr>> {
         let (format, address) = info.own_address();
         match self.link.insert(format, address) {
             Ok(addr) => Ok(Some(addr)),

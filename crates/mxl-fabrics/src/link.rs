@@ -3,6 +3,8 @@
 //! The endpoint is closed before the memory of its operations is freed, and before the rings are unmapped.
 #![allow(unsafe_code)]
 
+mod accounts;
+
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,8 +17,9 @@ use ofi::raw::{
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 use ofi_core::fork::Born;
-use ofi_core::places::Places;
+use ofi_core::slots::SlotId;
 
+use self::accounts::Accounts;
 use crate::message::{MAX_ADDRESS_LEN, MAX_MESSAGE_LEN, Message, Piece as Part, Remote, is_piece};
 use crate::rest::WaitFor;
 use crate::shape::{Limits, PIECES, Span};
@@ -167,16 +170,16 @@ fn offer(
 
 /// An operation in flight.
 struct Flight {
-    /// [`FiAddr::NOTAVAIL`] after the peer was removed.
-    peer: FiAddr,
+    /// The account of its peer.
+    account: Option<SlotId>,
     /// The buffer of a message.
     raw: Option<RawBuffer>,
 }
 
 /// An endpoint with its resources.
 ///
-/// Each peer has its share of the endpoint's operations ([`ofi_core::places`]), whatever its end calls: the operations
-/// of one that does not run stay in the endpoint for as long as its process lives.
+/// Each peer has its share of the endpoint's operations (`accounts.rs`), whatever its end calls: the operations of one
+/// that does not run stay in the endpoint for as long as its process lives.
 pub(crate) struct Link {
     endpoint: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
@@ -197,9 +200,7 @@ pub(crate) struct Link {
     pub receive: usize,
     unposted: VecDeque<usize>,
     flights: HashMap<OpId, Flight>,
-    places: Places,
-    /// The operations of each peer that has any, by its number in the address vector.
-    own: HashMap<FiAddr, u32>,
+    accounts: Accounts,
     /// Registrations of source memory, if the provider needs them.
     local: HashMap<usize, Arc<dyn MemoryRegion>>,
     next: OpId,
@@ -227,7 +228,7 @@ impl Link {
         info.ep_attr.max_msg_size = longest;
         info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
         let tx = &info.tx_attr;
-        let places = Places::new(u32::try_from(tx.size).unwrap_or(u32::MAX));
+        let accounts = Accounts::new(tx.size);
         let pieces = if writes { tx.iov_limit.min(tx.rma_iov_limit) } else { tx.iov_limit.saturating_sub(1) };
         let receive = if end == LinkEnd::Target { longest.min(MAX_PIECE_LEN) } else { MAX_MESSAGE_LEN };
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
@@ -261,8 +262,7 @@ impl Link {
             receive,
             unposted: (0..RECEIVES).collect(),
             flights: HashMap::new(),
-            places,
-            own: HashMap::new(),
+            accounts,
             local: HashMap::new(),
             next: 0,
             born: Born::here(),
@@ -292,37 +292,25 @@ impl Link {
 
     /// Whether the endpoint has no place for another operation, whatever its peer.
     pub fn is_full(&self) -> bool {
-        self.places.is_full()
-    }
-
-    /// Whether a peer may have another operation under way.
-    fn has_place(&self, peer: FiAddr) -> bool {
-        self.places.has_place(self.own.get(&peer).copied().unwrap_or(0))
+        self.accounts.are_full()
     }
 
     /// What an end waits for that had no room for an operation to a peer.
     pub fn wait_for_room(&self, peer: FiAddr) -> WaitFor {
         // The end of an operation gives back its place, and the queue announces it.
-        if self.has_place(peer) { WaitFor::Room } else { WaitFor::Announced }
+        if self.accounts.has_place(peer) { WaitFor::Room } else { WaitFor::Announced }
     }
 
     /// Records that an operation has begun.
-    fn begun(&mut self, id: OpId, flight: Flight) {
-        self.places.take(1);
-        *self.own.entry(flight.peer).or_default() += 1;
-        self.flights.insert(id, flight);
+    fn begun(&mut self, id: OpId, peer: FiAddr, raw: Option<RawBuffer>) {
+        let account = self.accounts.begin(peer);
+        self.flights.insert(id, Flight { account, raw });
     }
 
     /// Records that an operation has ended, and frees its message.
     fn ended(&mut self, id: OpId) {
-        let Some(Flight { peer, raw }) = self.flights.remove(&id) else { return };
-        self.places.give_back(1);
-        if let Some(own) = self.own.get_mut(&peer) {
-            *own -= 1;
-            if *own == 0 {
-                self.own.remove(&peer);
-            }
-        }
+        let Some(Flight { account, raw }) = self.flights.remove(&id) else { return };
+        self.accounts.end(account);
         if let Some(raw) = raw {
             // SAFETY: the send has ended.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
@@ -362,7 +350,7 @@ impl Link {
     }
 
     /// Inserts a peer's address.
-    pub fn insert(&self, format: u32, address: &[u8]) -> Result<FiAddr, ofi::Error> {
+    pub fn insert(&mut self, format: u32, address: &[u8]) -> Result<FiAddr, ofi::Error> {
         let format = AddrFormat::from_c(format).ok_or_else(|| ofi::Error::new(Errno::EINVAL))?;
         // Shared memory takes a host and port of this host as the name of an endpoint. Here both ends have names, so
         // such an address is of another provider's target, and would be greeted for ever.
@@ -370,7 +358,11 @@ impl Link {
             return Err(ofi::Error::new(Errno::EINVAL));
         }
         let inserted = self.av.insert(&[Address::new(format, address)]).pop();
-        inserted.unwrap_or_else(|| Err(ofi::Error::new(Errno::EINVAL)))
+        let number = inserted.unwrap_or_else(|| Err(ofi::Error::new(Errno::EINVAL)))?;
+        // As the vector has it: one address may be written in several ways.
+        let address = self.av.lookup(number)?;
+        self.accounts.insert(number, address.bytes());
+        Ok(number)
     }
 
     /// Removes a peer's address.
@@ -378,11 +370,9 @@ impl Link {
         if let Err(error) = self.av.remove(&[peer]) {
             tracing::debug!(target: "mxl::fabrics", %error, "an address could not be removed");
         }
-        // The vector gives the number to the next address that is inserted. What is still under way to this one keeps
-        // its places in the endpoint, but does not count as the next one's.
-        if self.av.lookup(peer).is_err() && self.own.remove(&peer).is_some() {
-            let flights = self.flights.values_mut().filter(|flight| flight.peer == peer);
-            flights.for_each(|flight| flight.peer = FiAddr::NOTAVAIL);
+        // The vector gives the number to the next address that is inserted.
+        if self.av.lookup(peer).is_err() {
+            self.accounts.remove(peer);
         }
     }
 
@@ -420,7 +410,7 @@ impl Link {
         source: Memory,
         piece: &Part,
     ) -> Result<Option<OpId>, ofi::Error> {
-        if !self.has_place(peer) {
+        if !self.accounts.has_place(peer) {
             return Ok(None);
         }
         let rest = pieces_of(source, &piece.spans)?;
@@ -440,7 +430,7 @@ impl Link {
         descs: &[Desc],
     ) -> Result<Option<OpId>, ofi::Error> {
         let endpoint = self.endpoint()?;
-        if !self.has_place(peer) {
+        if !self.accounts.has_place(peer) {
             return Ok(None);
         }
         let raw = bytes.into_raw();
@@ -453,7 +443,7 @@ impl Link {
         let op = SendOp { flags, call: Call::Msg, ..SendOp::new(lent, peer, Context(id as usize)) };
         match endpoint.send(&op) {
             Ok(()) => {
-                self.begun(id, Flight { peer, raw: Some(raw) });
+                self.begun(id, peer, Some(raw));
                 Ok(Some(id))
             }
             Err(error) => {
@@ -489,7 +479,7 @@ impl Link {
         spans: &[Span],
         data: u64,
     ) -> Result<Option<OpId>, ofi::Error> {
-        if !self.has_place(peer) {
+        if !self.accounts.has_place(peer) {
             return Ok(None);
         }
         let pieces = pieces_of(source, spans)?;
@@ -510,7 +500,7 @@ impl Link {
         let op = RmaOp { buf: lent, remote: &remote, peer, context, data, flags, call: Call::Msg };
         match endpoint.write(&op) {
             Ok(()) => {
-                self.begun(id, Flight { peer, raw: None });
+                self.begun(id, peer, None);
                 Ok(Some(id))
             }
             Err(error) if error.is_again() => Ok(None),

@@ -5,8 +5,17 @@
 //! leaves free: one peer alone may have a third of the places, and each further silent peer a third of the rest. A peer
 //! without operations gets a place as long as there is one.
 //!
-//! The core leaves this to layers that serve peers who do not know each other (`multirail`, `mxl-fabrics`): a program
-//! of libfabric's interface may use all of `tx_attr.size` for one peer.
+//! The core leaves this to those who know what one peer may take: layers that serve peers who do not know each other
+//! (`multirail`, `mxl-fabrics`), and transports whose peers share a queue of a device (`ofi-efa`, where a post beyond a
+//! peer's share may get `FI_EAGAIN`). Over other transports, a program of libfabric's interface may use all of
+//! `tx_attr.size` for one peer.
+
+/// Whether a peer that has `own` places may take one of `free` places.
+#[inline(always)]
+pub fn may_take(free: usize, own: usize) -> bool {
+    // Afterwards it has no more than half of what is free.
+    free >= 3 + 2 * own || (own == 0 && free > 0)
+}
 
 /// The places of one endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +43,7 @@ impl Places {
 
     /// Whether a peer with `own` operations may take another place.
     pub fn has_place(&self, own: u32) -> bool {
-        self.share(own) > 0
+        may_take(self.size.saturating_sub(self.used) as usize, own as usize)
     }
 
     /// The places that a peer with `own` operations may take in addition.
@@ -68,6 +77,7 @@ mod tests {
         let mut own = 0;
         loop {
             let share = places.share(own);
+            assert_eq!(places.has_place(own), share > 0);
             if share == 0 {
                 return own;
             }

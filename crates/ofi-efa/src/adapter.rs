@@ -7,6 +7,7 @@ use ibv::transfer::Step;
 use ofi_api::{Errno, Error, Result};
 use ofi_core::log::Limit;
 use ofi_core::pages::Pages;
+use ofi_core::places;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::PeerId;
 
@@ -54,13 +55,15 @@ pub struct Packet {
     /// The packet is of an earlier life of the peer, or an earlier count of its messages: its loss affects no later
     /// one.
     pub is_former: bool,
+    /// The place of the packet among all that were posted, from 1, once it is.
+    pub number: u64,
 }
 
 impl Packet {
     /// A packet with a header.
     #[inline(always)]
     pub fn new(peer: PeerId, slot: u32, len: usize, mark: Mark) -> Self {
-        Self { peer, slot, len, data: None, mark, bare: false, is_former: false }
+        Self { peer, slot, len, data: None, mark, bare: false, is_former: false, number: 0 }
     }
 }
 
@@ -142,6 +145,8 @@ pub struct Adapter {
     lost: bool,
     /// Number of doorbells for send requests.
     pub doorbells: u64,
+    /// Number of packets that were posted.
+    pub packets: u64,
     pub address: RawAddress,
     /// Longest packet in bytes.
     pub mtu: usize,
@@ -180,6 +185,7 @@ impl Adapter {
             inline,
             lost: false,
             doorbells: 0,
+            packets: 0,
             address,
             mtu: limits.mtu,
             ready: VecDeque::new(),
@@ -249,9 +255,11 @@ impl Adapter {
         }
     }
 
-    /// Takes a slot for an outgoing packet.
-    pub fn take_slot(&mut self) -> Option<u32> {
-        self.free.pop()
+    /// Takes a slot for an outgoing packet to a peer that has `own` of them. `None`: none is free, or the peer has its
+    /// share of them. The packets to a peer whose device has no receives, or does not answer, keep theirs.
+    #[inline(always)]
+    pub fn take_slot(&mut self, own: usize) -> Option<u32> {
+        if places::may_take(self.free.len(), own) { self.free.pop() } else { None }
     }
 
     /// Gives back a slot that is no longer in use.
@@ -280,7 +288,7 @@ impl Adapter {
                 target: "ofi::efa::ep_data",
                 address = %crate::address::named(&self.address), packets = self.slots,
                 room_for_packets = self.free.len(), room_for_accesses = self.room, more,
-                "the endpoint's queue of requests is full (FI_EFA_TX_SIZE): packets wait, and accesses get FI_EAGAIN"
+                "the endpoint's queue of requests is full (FI_EFA_TX_SIZE), or a peer has its share of it: packets wait, and accesses get FI_EAGAIN"
             );
         }
     }
@@ -296,7 +304,9 @@ impl Adapter {
     }
 
     /// Posts the packet in a slot.
-    pub fn send(&mut self, to: To, packet: Packet) {
+    pub fn send(&mut self, to: To, mut packet: Packet) {
+        self.packets += 1;
+        packet.number = self.packets;
         let id = self.posted.insert(Posted::Packet(packet)).to_wire();
         let from = self.sending.segment(packet.slot, packet.len);
         let action = Action::Send { from, inline: packet.len <= self.inline, data: packet.data };
@@ -336,9 +346,11 @@ impl Adapter {
         self.sending.segment(slot, len)
     }
 
-    /// Whether there is room for another access to a peer's memory, or for a message that is one request.
-    pub fn has_room(&self) -> bool {
-        self.room > 0
+    /// Whether there is room for another access to a peer's memory, or for a message that is one request. The peer has
+    /// `own` of these requests in flight.
+    #[inline(always)]
+    pub fn has_room(&self, own: usize) -> bool {
+        places::may_take(self.room, own)
     }
 
     /// Posts an access.

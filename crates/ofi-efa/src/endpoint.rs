@@ -157,13 +157,29 @@ impl EfaEndpoint {
         }
     }
 
-    /// Called when a peer has received a packet: it owns its queue pair, unless another peer has taken it over since.
-    fn met(&mut self, peer: PeerId) {
-        let lane = &mut self.lanes[peer as usize];
-        if !std::mem::replace(&mut lane.is_met, true)
-            && !self.common.direct
-            && !self.former.contains(&lane.address)
-        {
+    /// Called when a peer has received the packet with this number, or another request: it owns its queue pair, unless
+    /// another peer has taken it over since.
+    ///
+    /// Completions of packets to different peers come in any order. If the owner of the queue pair was met after the
+    /// packet was posted, either of the two may be the later one, and only a packet that was posted since can tell.
+    #[inline(always)]
+    fn met(&mut self, peer: PeerId, number: Option<u64>) {
+        if self.lanes[peer as usize].met.is_none() {
+            self.meets(peer, number);
+        }
+    }
+
+    #[cold]
+    fn meets(&mut self, peer: PeerId, number: Option<u64>) {
+        let lane = &self.lanes[peer as usize];
+        let is_over = self.common.direct || self.former.contains(&lane.address);
+        let owner = self.queues.get(&(lane.to.handle, lane.address.qpn)).filter(|&&owner| owner != peer);
+        let owner_met = owner.and_then(|&owner| self.lanes[owner as usize].met);
+        if !is_over && owner_met.is_some_and(|met| number.is_none_or(|number| number <= met)) {
+            return;
+        }
+        self.lanes[peer as usize].met = Some(self.common.adapter.packets);
+        if !is_over {
             self.take_over(peer);
         }
     }
@@ -310,7 +326,7 @@ impl EfaEndpoint {
             DeviceCompletion::Nothing => {}
             DeviceCompletion::Sent { packet, status } => {
                 if status == Status::Done {
-                    self.met(packet.peer);
+                    self.met(packet.peer, Some(packet.number));
                 }
                 let lane = &mut self.lanes[packet.peer as usize];
                 lane.sent(&mut self.common, host, packet, status);
@@ -367,7 +383,7 @@ impl EfaEndpoint {
             },
         };
         if status == Status::Done {
-            self.met(peer);
+            self.met(peer, None);
         }
         self.lanes[peer as usize].single_ended(&mut self.common, host, (peer, id), status);
     }

@@ -117,7 +117,7 @@ impl Peer {
         let (mut runs, mut regions, mut slot) = (Vec::new(), Vec::new(), None);
         if short {
             common.domain.transport.dmabufs.refuse(out.pieces)?;
-            let taken = common.adapter.take_slot().ok_or_else(|| common.adapter.full())?;
+            let taken = common.adapter.take_slot(self.transfers).ok_or_else(|| common.adapter.full())?;
             let segment = common.adapter.lend(taken, out.len);
             if out.write {
                 // SAFETY: the pieces are lent during the call; a slot has room for a packet.
@@ -187,13 +187,14 @@ impl Peer {
         self.transfers > 0
     }
 
-    /// Posts requests while there is room. `false`: requests are still queued that do not wait for the peer.
+    /// Posts requests while there is room. `false`: requests are still queued that wait neither for the peer nor for
+    /// the end of one of its requests.
     pub fn flush_accesses(&mut self, common: &mut Common) -> bool {
         if !self.may_flush() {
             return true;
         }
         if !self.flush_singles(common) {
-            return false;
+            return self.requests > 0;
         }
         while let Some(&id) = self.accessing.front() {
             let Some(transfer) = common.transfers.get_mut(id) else {
@@ -201,9 +202,10 @@ impl Peer {
                 continue;
             };
             while let Some(&step) = transfer.todo.front() {
-                if !common.adapter.has_room() {
-                    return false;
+                if !common.adapter.has_room(self.requests) {
+                    return self.requests > 0;
                 }
+                self.requests += 1;
                 let data = transfer.data.filter(|_| transfer.todo.len() == 1);
                 let request = RdmaRequest { peer: transfer.peer, transfer: id, step, data };
                 // SAFETY: the memory is registered, because the transfer holds the registration, and lent until the
@@ -230,6 +232,7 @@ impl Peer {
         status: Status,
     ) {
         let (peer, id) = (request.peer, request.transfer);
+        self.requests = self.requests.saturating_sub(1);
         let Some(transfer) = common.transfers.get_mut(id) else { return };
         transfer.posted -= 1;
         let is_stopped = transfer.failed.is_some();
@@ -263,7 +266,8 @@ impl Peer {
         if again {
             self.rest(common, peer);
         }
-        if self.ending.is_some() || self.dead.is_some() || !self.accessing.is_empty() {
+        let waits = !self.singles.is_empty() || !self.accessing.is_empty();
+        if self.ending.is_some() || self.dead.is_some() || waits {
             common.hold(&mut self.is_dirty, peer);
         }
     }
@@ -286,7 +290,7 @@ impl Peer {
             }
         }
         // The operations that are one request end with the peer.
-        self.transfers = 0;
+        (self.transfers, self.requests) = (0, 0);
     }
 
     /// Discards the unposted requests of a transfer. It ends at once if the device has none of its requests.

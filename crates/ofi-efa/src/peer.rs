@@ -134,6 +134,8 @@ pub struct Peer {
     pub finishing: Vec<Incoming>,
     /// Number of the device's transfers for this peer.
     pub transfers: usize,
+    /// Number of the device's requests for this peer, other than packets.
+    pub requests: usize,
     /// Transfers with unposted requests.
     pub accessing: VecDeque<SlotId>,
     /// Operations whose only request is not posted.
@@ -159,8 +161,9 @@ pub struct Peer {
     pub is_dirty: bool,
     /// Protocols of messages to the peer that were logged.
     pub told: Told,
-    /// Whether the peer has received a packet.
-    pub is_met: bool,
+    /// The number of packets that this end had posted, to any peer, when it knew that the peer owns its queue pair:
+    /// the peer had received one.
+    pub met: Option<u64>,
     /// Whether the peer is in [`Common::stalled`].
     pub is_stalled: bool,
     /// Whether the peer is in [`Common::resting`].
@@ -209,6 +212,7 @@ impl Peer {
             late: VecDeque::new(),
             finishing: Vec::new(),
             transfers: 0,
+            requests: 0,
             accessing: VecDeque::new(),
             singles: VecDeque::new(),
             nacked: FxHashMap::default(),
@@ -223,7 +227,7 @@ impl Peer {
             probed: None,
             is_dirty: false,
             told: Told::default(),
-            is_met: false,
+            met: None,
             is_stalled: false,
             is_resting: false,
             ending: None,
@@ -310,7 +314,7 @@ impl Peer {
     ) {
         if self.is_free()
             && self.queue.is_empty()
-            && let Some(slot) = common.adapter.take_slot()
+            && let Some(slot) = common.adapter.take_slot(self.inflight)
         {
             put(common.adapter.outgoing(slot), header);
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
@@ -359,16 +363,17 @@ impl Peer {
         common.counts.sent += 1;
     }
 
-    /// Posts queued packets while slots are free. `false`: packets are still queued that do not wait for the peer.
+    /// Posts queued packets while slots are free. `false`: packets are still queued that wait neither for the peer nor
+    /// for the end of one of its packets.
     pub fn flush<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId) -> bool {
         self.rise(common, peer);
         if !self.is_free() {
             return true;
         }
         while let Some(frame) = self.queue.pop_front() {
-            let Some(slot) = common.adapter.take_slot() else {
+            let Some(slot) = common.adapter.take_slot(self.inflight) else {
                 self.queue.push_front(frame);
-                return false;
+                return self.inflight > 0;
             };
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
@@ -390,7 +395,7 @@ impl Peer {
         if !self.is_free() {
             return false;
         }
-        let Some(slot) = common.adapter.take_slot() else { return false };
+        let Some(slot) = common.adapter.take_slot(self.inflight) else { return false };
         let len = fill(common, common.adapter.outgoing(slot));
         self.post(common, Packet::new(peer, slot, len, mark));
         true
@@ -649,7 +654,9 @@ impl Peer {
         while self.is_free()
             && let Some(frame) = self.queue.pop_front()
         {
-            let Some(slot) = common.adapter.take_slot() else { return self.queue.push_front(frame) };
+            let Some(slot) = common.adapter.take_slot(self.inflight) else {
+                return self.queue.push_front(frame);
+            };
             let len = frame.bytes.len();
             put(common.adapter.outgoing(slot), &frame.bytes);
             self.post(common, Packet::new(peer, slot, len, frame.mark));

@@ -48,7 +48,7 @@ impl Peer {
     ) -> bool {
         let can = if write { self.native.write } else { self.native.read };
         let fits = piece.len <= common.rdma.longest && remote.key <= u64::from(u32::MAX);
-        if !can || !fits || !self.may_send_now() || !self.singles.is_empty() || !common.adapter.has_room() {
+        if !can || !fits || !self.may_send_now() || !self.singles.is_empty() || !self.has_room(common) {
             return false;
         }
         if remote.addr.checked_add(remote.len as u64).is_none() {
@@ -66,6 +66,7 @@ impl Peer {
         };
         self.outstanding += 1;
         self.transfers += 1;
+        self.requests += 1;
         let id = host.open_with(peer, ticket, || {
             let memory = HeldMemory::Region(held);
             Op::alone(SingleWr { peer, kind, piece, lkey, at, data: None, memory, given_up: false })
@@ -95,7 +96,7 @@ impl Peer {
         &OutPlain { piece, peer, ticket, .. }: &OutPlain,
     ) -> bool {
         let fits = piece.len > common.adapter.inline() && piece.len <= common.adapter.mtu;
-        if !fits || !self.may_send_now() || !self.singles.is_empty() || !common.adapter.has_room() {
+        if !fits || !self.may_send_now() || !self.singles.is_empty() || !self.has_room(common) {
             return false;
         }
         // SAFETY: as in `access_now`.
@@ -103,6 +104,7 @@ impl Peer {
         let Some((lkey, held)) = found else { return false };
         self.outstanding += 1;
         self.transfers += 1;
+        self.requests += 1;
         let id = host.open_with(peer, ticket, || {
             let (kind, at, memory) =
                 (SingleKind::Send, Remote { addr: 0, rkey: 0 }, HeldMemory::Region(held));
@@ -119,6 +121,7 @@ impl Peer {
 
     /// Memory that the device reads, or writes if `fills`, and its key. `None`: the memory cannot be registered.
     fn memory(
+        &self,
         common: &mut Common,
         piece: &Piece,
         fills: bool,
@@ -139,7 +142,7 @@ impl Peer {
         }
         domain.dmabufs.refuse(std::slice::from_ref(piece))?;
         if short {
-            let slot = common.adapter.take_slot().ok_or_else(|| common.adapter.full())?;
+            let slot = common.adapter.take_slot(self.transfers).ok_or_else(|| common.adapter.full())?;
             if !fills {
                 // SAFETY: the piece is lent during the call; a slot has room for a packet.
                 unsafe { copy::bytes(addr, common.adapter.outgoing(slot), len) };
@@ -169,11 +172,11 @@ impl Peer {
         if remote.addr.checked_add(remote.len as u64).is_none() {
             return Ok(None);
         }
-        if !common.adapter.has_room() {
+        if !self.has_room(common) {
             return Err(common.adapter.full());
         }
         let injected = out.flags.contains(OpFlags::INJECT);
-        let Some((lkey, memory)) = Self::memory(common, piece, !out.write, injected)? else {
+        let Some((lkey, memory)) = self.memory(common, piece, !out.write, injected)? else {
             return Ok(None);
         };
         let kind = if out.write { SingleKind::Write } else { SingleKind::Read };
@@ -197,7 +200,7 @@ impl Peer {
         &Piece { addr, len, .. }: &Piece,
         data: Option<u32>,
     ) -> bool {
-        if !common.adapter.has_room() {
+        if !self.has_room(common) {
             return false;
         }
         // SAFETY: the memory is lent until the operation ends, which it does after the device's request
@@ -224,6 +227,7 @@ impl Peer {
         let (peer, action) = (alone.peer, alone.action(common));
         let id = host.open(peer, ticket, Op::alone(alone));
         if self.may_flush() {
+            self.requests += 1;
             // SAFETY: the memory is registered, because the operation holds the registration, and lent until it has
             // ended.
             unsafe { common.adapter.alone(self.to, id, action) };
@@ -233,12 +237,19 @@ impl Peer {
         }
     }
 
+    /// Whether there is room for another request to the peer, other than a packet.
+    #[inline(always)]
+    pub fn has_room(&self, common: &Common) -> bool {
+        common.adapter.has_room(self.requests)
+    }
+
     /// Posts queued requests. `false`: there is no room.
     pub fn flush_singles(&mut self, common: &mut Common) -> bool {
         while let Some(&(id, action)) = self.singles.front() {
-            if !common.adapter.has_room() {
+            if !self.has_room(common) {
                 return false;
             }
+            self.requests += 1;
             // SAFETY: as in `post_alone`.
             unsafe { common.adapter.alone(self.to, id, action) };
             self.singles.pop_front();
@@ -254,6 +265,7 @@ impl Peer {
         (peer, id): (PeerId, SlotId),
         status: Status,
     ) {
+        self.requests = self.requests.saturating_sub(1);
         match status {
             Status::NotReady if common.gives_up => common.counts.not_ready += 1,
             // The peer has no receive for a message, or for a write with data.
@@ -275,7 +287,8 @@ impl Peer {
             _ => {}
         }
         self.finish_alone(common, host, (peer, id), status);
-        if self.ending.is_some() || self.dead.is_some() {
+        let waits = !self.singles.is_empty() || !self.accessing.is_empty();
+        if self.ending.is_some() || self.dead.is_some() || waits {
             common.hold(&mut self.is_dirty, peer);
         }
     }

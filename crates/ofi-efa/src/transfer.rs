@@ -356,7 +356,8 @@ impl Peer {
         }
     }
 
-    /// Builds packets of streams while slots are free. `false`: none is free.
+    /// Builds packets of streams while slots are free. `false`: none is free, and none will be by the end of a packet
+    /// to the peer.
     pub fn flush_streams<H: Upcalls<Efa>>(
         &mut self,
         common: &mut Common,
@@ -372,7 +373,7 @@ impl Peer {
                 self.streams.push_front(rest);
             }
             if !more {
-                return false;
+                return self.inflight > 0;
             }
         }
         true

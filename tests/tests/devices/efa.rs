@@ -21,6 +21,7 @@ pub mod options;
 mod pauses;
 mod raw;
 pub mod raw_peer;
+mod shares;
 mod troubles;
 
 /// Reliable datagram endpoints; every byte goes over the device.
@@ -57,7 +58,6 @@ macro_rules! on_efa {
     ($name:ident: $kit:expr, skip = []) => {
 ofi_testkit::conformance!($name: $kit, skip = [
     what_a_closing_context_has_under_way_goes_on_without_its_memory: "such operations are withdrawn with their context, as the device accesses their memory",
-    a_full_window_of_one_peer_delays_no_message_to_another: "a peer may have all packets of an endpoint in flight",
     a_connection_of_one_key_comes_about: "no authorization keys",
     a_domain_s_key_is_that_of_its_endpoints: "no authorization keys",
     a_key_stays_in_its_vector_while_anything_is_of_it: "no authorization keys",

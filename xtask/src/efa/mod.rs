@@ -96,6 +96,7 @@ fn test(report: &mut Report) {
     report.add_retried("requests over our efa fail", || programs::losses(&emulator, &dir));
     report.add("neighbours on an emulated device", || programs::neighbours(&emulator, &dir));
     report.add_retried("a rail on an emulated device goes mute", || mute(&emulator, &dir, None));
+    report.add_retried("a peer on an emulated device is stopped", || stopped(&emulator, &dir));
     programs::test(report, &emulator, &dir);
     report.add_retried("efa-bench, both sides on emulated devices", || {
         bench::on_emulator(|side| _ = on(side, &emulator, &dir))
@@ -267,6 +268,14 @@ fn mute(emulator: &Path, dir: &Path, newer: Option<&Stock>) -> StepResult {
     }
     let tests = ["on_a_mute_device", "for_a_mute_device", "four_devices_without_a_list"];
     run(on(test.arg("--include-ignored").args(tests), emulator, dir))
+}
+
+/// An agent with a peer that SIGSTOP stops, and its device with it, and with another peer. No device gives up a request
+/// to the stopped one.
+fn stopped(emulator: &Path, dir: &Path) -> StepResult {
+    let mut test = Command::new(vm::suite::program("multirail", "integration", None)?);
+    test.env("EFA_EMULATOR_TIMEOUT_MS", "3600000").args(["--include-ignored", "holds_up_nobody_over_efa"]);
+    run(on(&mut test, emulator, dir))
 }
 
 /// Our provider and C's, under the same program: messages of up to 1 MiB, which either end reads from the other, on a

@@ -10,6 +10,7 @@
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::accounts::Kind;
 use super::session::State;
 use super::{Command, Core, InFlight, OpId, PathId, Time, Timer, path};
 use crate::wire::Message;
@@ -48,7 +49,10 @@ impl<G> Core<G> {
         }
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(farewell) = &mut session.farewell else { return };
-        let is_free = |at: usize, path: &path::Path| path.is_up(now) && farewell.under_way >> at & 1 == 0;
+        // A peer that reads nothing is not told of the end of one session after the other.
+        let is_free = |at: usize, path: &path::Path| {
+            path.is_up(now) && farewell.under_way >> at & 1 == 0 && self.places.has_few_messages(path)
+        };
         let paths = session.paths.iter().enumerate().filter(|&(at, path)| is_free(at, path));
         let best = paths.min_by(|&(one, a), &(other, b)| {
             let was_last = |at| farewell.last == Some(at);
@@ -66,7 +70,7 @@ impl<G> Core<G> {
         session.paths[index].sent(now);
         session.operations += 1;
         let (rail, to) = (session.paths[index].rail, session.theirs);
-        self.places.take(rail, 1);
+        self.places.begin(&session.paths[index], Kind::Message, 1, false);
         let op = OpId::message(self.messages.insert(InFlight::Goodbye { session: id, path: index }));
         let bytes = Message { to, body: Body::Goodbye }.encode();
         let path = PathId { session: id, path: index };

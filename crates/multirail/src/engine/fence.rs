@@ -32,6 +32,7 @@ use std::collections::BTreeMap;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::accounts::Kind;
 use super::lost::Lost;
 use super::session::{FENCED, Outgoing, Session};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
@@ -499,8 +500,7 @@ impl<G> Core<G> {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.operations -= 1;
         session.paths[path].abandoned_ended(result.err(), now);
-        let rail = session.paths[path].rail;
-        self.left(rail, 1);
+        self.operations_left(id, path, Kind::Access, 1);
         self.wake(id);
         self.settle(id);
     }

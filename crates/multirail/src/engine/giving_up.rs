@@ -12,6 +12,7 @@
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::accounts::Kind;
 use super::fence::{ASK_AGAIN, Abandoned};
 use super::{Command, Core, OpId, PathId, Sink, Time, Timer};
 
@@ -114,8 +115,7 @@ impl<G> Core<G> {
         let Some(session) = self.sessions.get_mut(id) else { return true };
         session.operations -= 1;
         session.paths[path].given_up_ended(result, now);
-        let rail = session.paths[path].rail;
-        self.left(rail, 1);
+        self.operations_left(id, path, Kind::Access, 1);
         if let Err(errno) = result
             && errno != Errno::ECANCELED
         {

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::accounts::Kind;
 use super::session::{Session, State};
 use super::{Command, Core, Event, InFlight, OpId, PathId, Time, Timer, path};
 use crate::wire::message::{Body, Reason};
@@ -174,10 +175,8 @@ impl<G> Core<G> {
         let (rail, addr) = (session.paths[index].rail, session.paths[index].addr?);
         session.paths[index].sent(now);
         session.operations += 1;
-        self.places.take(rail, 1);
-        if is_stranger {
-            self.places.stranger_began(rail);
-        }
+        let kind = if is_stranger { Kind::Answer } else { Kind::Message };
+        self.places.begin(&session.paths[index], kind, 1, false);
         let (state, tag, deadline) = (session.state, session.tag, session.deadline);
         let (to, body) = match state {
             State::Rejecting(reason) => {

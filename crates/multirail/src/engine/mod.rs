@@ -15,12 +15,14 @@
 //! - An error of an operation that is not a rail's fault ends its transfer alone. A rail's fault moves its work to the
 //!   others; when no path is left, the session and its transfers end.
 
+mod accounts;
 mod budget;
 mod delivered;
 mod farewell;
 mod fence;
 mod giving_up;
 mod greet;
+mod held;
 mod inbox;
 mod latency;
 mod lost;
@@ -121,6 +123,9 @@ pub struct Core<G> {
     transfer_latencies: Latencies,
     /// The latest time passed to the engine.
     now: Time,
+    /// Attempts to send a notification.
+    #[cfg(test)]
+    looks: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -193,6 +198,8 @@ impl<G> Core<G> {
             latencies,
             transfer_latencies: Latencies::default(),
             now: Time::ZERO,
+            #[cfg(test)]
+            looks: 0,
         }
     }
 

@@ -3,6 +3,7 @@
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::accounts::Kind;
 use super::latency::{CLASSES, class};
 use super::receipts::Receipt;
 use super::session::{self, State};
@@ -53,7 +54,10 @@ impl<G> Core<G> {
         let Some(path) = session.paths.get_mut(index) else { return };
         session.inserting -= 1;
         match addr {
-            Ok(addr) => path.addr = Some(addr),
+            Ok(addr) => {
+                path.addr = Some(addr);
+                self.places.accounts.join(path, addr);
+            }
             Err(errno) => {
                 tracing::warn!(target: "multirail", %errno, rail = path.rail, "a peer's address is invalid for this rail")
             }
@@ -133,10 +137,10 @@ impl<G> Core<G> {
         let path = &mut session.paths[path as usize];
         let since = since.min(nanos(now));
         path.ended(len, bytes, count, since, now);
-        let rail = path.rail;
+        let (rail, account) = (path.rail, path.account);
         self.latencies[rail].add(len, count, nanos(now) - since);
         transfer.landed(bytes, count);
-        let is_awaited = self.places.give_back(rail, count);
+        let is_awaited = self.places.end(path, Kind::Access, count);
         // The common case in a long transfer: no work waits for this path, and the transfer does not end with these
         // operations.
         let is_common = transfer.in_flight > 0
@@ -144,7 +148,7 @@ impl<G> Core<G> {
             && session.transfers.is_empty()
             && !session.has_messages();
         if is_awaited {
-            self.wake_waiting(rail, count);
+            self.wake_after_end(rail, account, count);
         }
         if is_common {
             return;
@@ -169,9 +173,8 @@ impl<G> Core<G> {
         session.operations -= 1;
         let is_path = is_path_fault(errno);
         session.paths[path].failed(chunk.len, is_path, now);
-        let rail = session.paths[path].rail;
         let is_severed = session.paths[path].severed.is_some_and(|severed| since <= nanos(severed));
-        self.left(rail, 1);
+        self.operations_left(session_id, path, Kind::Access, 1);
         let fate = match lease {
             Some(key) if is_path && self.lose(id, chunk, (path, key), (errno, is_severed), now) => Fate::Shut,
             // Posted before a key was leased, so it cannot be fenced.
@@ -200,7 +203,10 @@ impl<G> Core<G> {
             return;
         };
         let is_goodbye = matches!(in_flight, InFlight::Goodbye { .. });
-        let is_stranger = matches!(in_flight, InFlight::Once { is_stranger: true, .. });
+        let kind = match in_flight {
+            InFlight::Once { is_stranger: true, .. } => Kind::Answer,
+            _ => Kind::Message,
+        };
         let (id, path, outgoing) = match in_flight {
             InFlight::Control { session, path, outgoing, timer } => {
                 if let Some(timer) = timer {
@@ -216,7 +222,6 @@ impl<G> Core<G> {
         let again = outgoing.filter(|outgoing| outgoing.transfer.is_none_or(is_wanted));
         if let Some(session) = self.sessions.get_mut(id) {
             session.operations -= 1;
-            session.paths[path].messages -= 1;
             match result {
                 Ok(()) => session.paths[path].ended(0, 0, 1, nanos(now), now),
                 Err(_) => session.paths[path].failed(0, true, now),
@@ -225,11 +230,7 @@ impl<G> Core<G> {
             if let (Err(_), Some(outgoing)) = (result, again) {
                 session.outbox.push_front(*outgoing);
             }
-            let rail = session.paths[path].rail;
-            if is_stranger {
-                self.places.stranger_ended(rail);
-            }
-            self.left(rail, 1);
+            self.operations_left(id, path, kind, 1);
         }
         if is_goodbye {
             self.goodbye_ended(id, path, result.is_ok(), now);
@@ -241,7 +242,17 @@ impl<G> Core<G> {
         self.settle(id);
     }
 
-    /// Gives back the places of operations that a rail no longer has.
+    /// Gives back the places of operations of a path that have ended.
+    pub(super) fn operations_left(&mut self, id: SlotId, index: usize, kind: Kind, count: u32) {
+        let path = self.sessions.get(id).and_then(|session| session.paths.get(index));
+        let Some(path) = path else { return };
+        let (rail, account) = (path.rail, path.account);
+        if self.places.end(path, kind, count) {
+            self.wake_after_end(rail, account, count);
+        }
+    }
+
+    /// Gives back the places of operations that wait because the rail has refused them.
     pub(super) fn left(&mut self, rail: usize, count: u32) {
         if self.places.give_back(rail, count) {
             self.wake_waiting(rail, count);

@@ -38,8 +38,13 @@ pub(super) struct Path {
     pub(super) in_flight: u64,
     /// Operations that were posted and have not ended.
     pub(super) operations: u32,
-    /// The messages among them.
-    pub(super) messages: u32,
+    /// The account of its address, once that is inserted.
+    pub(super) account: Option<u32>,
+    /// The number under which its session waits for the end of an operation of the account. 0: it does not.
+    pub(super) turn: u64,
+    /// The number under which its session waits for a place of its rail. 0: it does not, or another path of the rail has
+    /// the number.
+    pub(super) place_turn: u64,
     /// The rail has refused work of the path, which waits ([`Stalled`](super::sink::Stalled)).
     pub(super) is_stalled: bool,
     /// The time when the last operation ended, or the first one of a busy period was posted.
@@ -79,7 +84,9 @@ impl Path {
             backoff: BACKOFF.0,
             in_flight: 0,
             operations: 0,
-            messages: 0,
+            account: None,
+            turn: 0,
+            place_turn: 0,
             is_stalled: false,
             progress: Time::ZERO,
             since: Time::ZERO,
@@ -116,7 +123,6 @@ impl Path {
 
     /// Records that a message was sent.
     pub(super) fn sent(&mut self, now: Time) {
-        self.messages += 1;
         self.posted(1, 0, now);
     }
 

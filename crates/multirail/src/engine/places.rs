@@ -1,53 +1,60 @@
 //! The operations that an endpoint takes at a time, and how the peers of a rail share them.
 //!
-//! A path has its share of the places ([`ofi_core::places`]): never more than half of what it leaves free. A path
+//! A peer has its share of the places ([`ofi_core::places`]): never more than half of what it leaves free. A peer
 //! without operations gets a place as long as there is one, and one with few messages under way may send another. All
-//! strangers together, whose greetings this agent answers, have a quarter of the places.
+//! strangers together, whose greetings this agent answers, have a quarter of the places. A peer is what has one address
+//! of the rail, whatever its sessions (`accounts.rs`).
 //!
 //! Work that finds no free place waits in its session. The session is listed here, and looks again when an operation of
-//! any peer on the rail has ended.
+//! any peer on the rail has ended. Work of a peer that has used up its share in other sessions waits in the list of the
+//! peer's account, and looks again when an operation of this account has ended.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use ofi_core::places::Places as EndpointPlaces;
 use ofi_core::slots::SlotId;
 
+use super::accounts::{Accounts, Kind};
 use super::path::Path;
+use super::session::{Session, State};
 use super::{Core, RailSpec};
 
-/// Messages that a path may have under way whatever its share, as long as there is a free place.
+/// Messages that a peer may have under way whatever its share, as long as there is a free place.
 const MESSAGES: u32 = 4;
 
 /// The places of all rails.
 pub(super) struct Places {
     rails: Vec<Rail>,
+    pub(super) accounts: Accounts,
     /// A bit for each rail without a free place.
     full: u64,
     /// A bit for each rail on which a session waits because it has refused too much.
     refusing: u64,
+    /// The last number of a listed session.
+    turn: u64,
 }
 
 struct Rail {
     places: EndpointPlaces,
     /// Places used by answers to strangers.
     strangers: u32,
-    /// Sessions whose work waits for a place.
-    waiting: VecDeque<SlotId>,
+    /// Sessions whose work waits for a place, those that wait longest first.
+    waiting: BTreeMap<u64, SlotId>,
     /// Answers to strangers that wait for a place. They have a list of their own: no place is of use to them while the
     /// strangers have their quarter.
-    answers: VecDeque<SlotId>,
+    answers: BTreeMap<u64, SlotId>,
     /// The next place is offered to the answers first.
     answers_first: bool,
 }
 
 impl Rail {
     /// The session that waits longest and may use a free place; the two lists take turns.
-    fn next_waiting(&mut self) -> Option<SlotId> {
+    fn next_waiting(&mut self) -> Option<(u64, SlotId)> {
         let may_answer = self.takes_strangers();
         self.answers_first = !self.answers_first;
-        let answer = if may_answer && self.answers_first { self.answers.pop_front() } else { None };
-        let next = answer.or_else(|| self.waiting.pop_front());
-        if may_answer { next.or_else(|| self.answers.pop_front()) } else { next }
+        let answer = if may_answer && self.answers_first { self.answers.pop_first() } else { None };
+        let next = answer.or_else(|| self.waiting.pop_first());
+        if may_answer { next.or_else(|| self.answers.pop_first()) } else { next }
     }
 
     fn takes_strangers(&self) -> bool {
@@ -60,11 +67,12 @@ impl Places {
         let rail = |spec: &RailSpec| Rail {
             places: EndpointPlaces::new(spec.operations),
             strangers: 0,
-            waiting: VecDeque::new(),
-            answers: VecDeque::new(),
+            waiting: BTreeMap::new(),
+            answers: BTreeMap::new(),
             answers_first: false,
         };
-        Self { rails: rails.iter().map(rail).collect(), full: 0, refusing: 0 }
+        let (rails, accounts) = (rails.iter().map(rail).collect(), Accounts::default());
+        Self { rails, accounts, full: 0, refusing: 0, turn: 0 }
     }
 
     /// A bit for each rail without a free place.
@@ -76,20 +84,45 @@ impl Places {
     /// The accesses that a path may have under way in addition.
     #[inline]
     pub(super) fn share(&self, path: &Path) -> u32 {
-        self.rails[path.rail].places.share(path.places())
+        self.rails[path.rail].places.share(self.accounts.own(path).operations)
     }
 
     /// Whether a path may send another message.
     pub(super) fn takes_message(&self, path: &Path) -> bool {
-        !self.rails[path.rail].places.is_full() && (path.messages < MESSAGES || self.share(path) > 0)
+        !self.rails[path.rail].places.is_full() && (self.has_few_messages(path) || self.share(path) > 0)
+    }
+
+    /// Whether few messages are under way to the peer at the end of a path.
+    pub(super) fn has_few_messages(&self, path: &Path) -> bool {
+        self.accounts.own(path).messages < MESSAGES
     }
 
     /// Whether a path may send a greeting or, to a stranger, an answer to one.
     pub(super) fn takes_greeting(&self, path: &Path, is_stranger: bool) -> bool {
         let rail = &self.rails[path.rail];
-        // A stranger that has not read one answer gets no other.
-        let most = if is_stranger { 1 } else { MESSAGES };
-        !rail.places.is_full() && path.messages < most && (!is_stranger || rail.takes_strangers())
+        !rail.places.is_full()
+            && match is_stranger {
+                // A stranger that has not read one answer gets no other.
+                true => self.accounts.own(path).answers == 0 && rail.takes_strangers(),
+                false => self.has_few_messages(path),
+            }
+    }
+
+    /// Records that `count` operations of a path have begun. The last of them has no place yet if the rail has refused
+    /// it.
+    #[inline]
+    pub(super) fn begin(&mut self, path: &Path, kind: Kind, count: u32, is_refused: bool) {
+        self.accounts.begin(path, kind, count);
+        self.rails[path.rail].strangers += if kind == Kind::Answer { count } else { 0 };
+        self.take(path.rail, count - u32::from(is_refused));
+    }
+
+    /// Gives back the places of operations of a path that have ended. Returns whether sessions wait for places.
+    #[inline]
+    pub(super) fn end(&mut self, path: &Path, kind: Kind, count: u32) -> bool {
+        let is_awaited = self.accounts.end(path, kind, count);
+        self.rails[path.rail].strangers -= if kind == Kind::Answer { count } else { 0 };
+        self.give_back(path.rail, count) || is_awaited
     }
 
     #[inline]
@@ -117,34 +150,54 @@ impl Places {
         self.refusing != 0
     }
 
-    pub(super) fn stranger_began(&mut self, rail: usize) {
-        self.rails[rail].strangers += 1;
-    }
-
-    pub(super) fn stranger_ended(&mut self, rail: usize) {
-        self.rails[rail].strangers -= 1;
+    /// Whether a session waits on a path only because of the operations that its peer has in other sessions. It looks
+    /// again by itself when one of its own ends.
+    fn is_held_up(&self, session: &Session, path: &Path) -> bool {
+        let own = self.accounts.own(path);
+        if own.operations <= path.places() || self.rails[path.rail].places.is_full() {
+            return false;
+        }
+        match session.state {
+            State::Up => {
+                (session.has_messages() && !self.takes_message(path))
+                    || (!session.transfers.is_empty() && self.share(path) == 0)
+            }
+            State::Over => false,
+            _ if session.is_answer() => own.answers > 0,
+            _ => !self.has_few_messages(path),
+        }
     }
 }
 
 impl<G> Core<G> {
-    /// Lists a session whose work is not done, on those of its rails that have no place, or that have refused too much.
+    /// Lists a session whose work is not done, on those of its rails that have no place, or that have refused too much,
+    /// and with its peer, if that has used up its share in other sessions.
     pub(super) fn await_places(&mut self, id: SlotId) {
         let shut = self.places.full | self.stalled.blocked();
         let Some(session) = self.sessions.get_mut(id) else { return };
         let is_answer = session.is_answer();
-        if !session.has_work() || (shut == 0 && !is_answer) {
+        if !session.has_work() || (shut == 0 && !is_answer && !self.places.accounts.are_shared()) {
             return;
         }
-        for path in &session.paths {
+        for index in 0..session.paths.len() {
+            if self.places.is_held_up(session, &session.paths[index]) {
+                self.places.accounts.wait(&mut session.paths[index], id);
+            }
+            let path = &session.paths[index];
             let (rail, bit) = (path.rail, 1 << path.rail);
             let is_refused = self.stalled.blocked() & bit != 0 && !path.is_stalled;
             // A path with operations looks again when one of its own ends.
             let has_none = path.places() == 0 && self.places.full & bit != 0;
-            let is_late = is_answer && path.places() == 0 && !self.places.takes_greeting(path, true);
+            let found = &self.places.rails[rail];
+            let has_no_turn = found.places.is_full() || !found.takes_strangers();
+            let is_late = is_answer && path.places() == 0 && has_no_turn;
             if (is_refused || has_none || is_late) && session.awaited & bit == 0 {
                 session.awaited |= bit;
+                self.places.turn += 1;
+                session.paths[index].place_turn = self.places.turn;
                 let places = &mut self.places.rails[rail];
-                if is_answer { places.answers.push_back(id) } else { places.waiting.push_back(id) }
+                let list = if is_answer { &mut places.answers } else { &mut places.waiting };
+                list.insert(self.places.turn, id);
             }
             if is_refused {
                 self.places.refusing |= bit;
@@ -156,12 +209,15 @@ impl<G> Core<G> {
     /// still has to do is listed again where it belongs, and no list has more entries than there are sessions.
     pub(super) fn await_no_places(&mut self, id: SlotId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        let mut awaited = std::mem::take(&mut session.awaited);
-        while awaited != 0 {
-            let rail = &mut self.places.rails[awaited.trailing_zeros() as usize];
-            rail.answers.retain(|&other| other != id);
-            rail.waiting.retain(|&other| other != id);
-            awaited &= awaited - 1;
+        session.awaited = 0;
+        for path in &mut session.paths {
+            self.places.accounts.wait_no_more(path);
+            let turn = std::mem::take(&mut path.place_turn);
+            if turn != 0 {
+                let rail = &mut self.places.rails[path.rail];
+                rail.answers.remove(&turn);
+                rail.waiting.remove(&turn);
+            }
         }
     }
 
@@ -172,14 +228,46 @@ impl<G> Core<G> {
     pub(super) fn wake_waiting(&mut self, rail: usize, count: u32) {
         let mut left = count;
         while left > 0 {
-            let Some(id) = self.places.rails[rail].next_waiting() else { return };
+            let Some((turn, id)) = self.places.rails[rail].next_waiting() else { return };
             let Some(session) = self.sessions.get_mut(id) else { continue };
             session.awaited &= !(1 << rail);
+            if let Some(path) = session.paths.iter_mut().find(|path| path.place_turn == turn) {
+                path.place_turn = 0;
+            }
             if session.has_work() {
                 left -= 1;
                 session.woken |= 1 << rail;
                 self.wake(id);
             }
+        }
+    }
+
+    /// Lets up to `count` of the sessions that wait for their peer's operations look again, those that wait longest
+    /// first.
+    #[cold]
+    fn wake_account(&mut self, account: u32, count: u32) {
+        let mut left = count;
+        while left > 0 {
+            let Some((turn, id)) = self.places.accounts.next(account) else { return };
+            let Some(session) = self.sessions.get_mut(id) else { continue };
+            let Some(path) = session.paths.iter_mut().find(|path| path.turn == turn) else { continue };
+            path.turn = 0;
+            let bit = 1 << path.rail;
+            if session.has_work() {
+                left -= 1;
+                session.woken |= bit;
+                self.wake(id);
+            }
+        }
+    }
+
+    /// Lets sessions look again that wait for a place of a rail, or for the end of an operation of an account.
+    #[cold]
+    pub(super) fn wake_after_end(&mut self, rail: usize, account: Option<u32>, count: u32) {
+        self.wake_waiting(rail, count);
+        if let Some(account) = account {
+            // Some may wait for more than this end. They go to the end of the list.
+            self.wake_account(account, count.max(MESSAGES));
         }
     }
 
@@ -189,14 +277,22 @@ impl<G> Core<G> {
         if let Some(session) = self.sessions.get_mut(id) {
             session.woken = 0;
         }
-        self.pass_on(woken);
+        self.pass_on(id, woken);
     }
 
     /// A session that was woken for places on these rails has done what it can: where a place is still free, the next
     /// one that waits looks. This ends, because a session is listed again only on a rail that is full or has refused
-    /// too much.
+    /// too much, and with its peer only if that has no share left: then it passes nothing on there.
     #[cold]
-    pub(super) fn pass_on(&mut self, woken: u64) {
+    pub(super) fn pass_on(&mut self, id: SlotId, woken: u64) {
+        let paths = self.sessions.get(id).map_or(0, |session| session.paths.len());
+        for index in 0..paths {
+            let path = self.sessions.get(id).and_then(|session| session.paths.get(index));
+            let free = path.filter(|path| woken >> path.rail & 1 == 1 && path.turn == 0);
+            if let Some(account) = free.and_then(|path| path.account) {
+                self.wake_account(account, 1);
+            }
+        }
         let open = woken & !self.places.full & !self.stalled.blocked();
         for rail in (0..self.places.rails.len()).filter(|rail| open >> rail & 1 == 1) {
             self.wake_waiting(rail, 1);
@@ -326,8 +422,7 @@ mod tests {
         let path = Path::new(0, 0, None);
         let mut strangers = 0;
         while places.takes_greeting(&path, true) {
-            places.take(0, 1);
-            places.stranger_began(0);
+            places.begin(&path, Kind::Answer, 1, false);
             strangers += 1;
         }
         assert_eq!(strangers, 256);

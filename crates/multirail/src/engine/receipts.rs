@@ -22,6 +22,11 @@ pub(super) const ORDER_BYTES: usize = 64 << 10;
 /// are repetitions.
 const ACKS: usize = 2048;
 
+/// Whether a notification is an order for device memory.
+pub(super) fn is_order(bytes: &[u8]) -> bool {
+    bytes.last() == Some(&Audience::Memory.byte())
+}
+
 /// What a peer is told about one of its notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receipt {
@@ -61,7 +66,7 @@ impl Session {
         number: Option<u64>,
         transfer: SlotId,
     ) -> Option<u64> {
-        let (len, is_order) = (bytes.len(), bytes.last() == Some(&Audience::Memory.byte()));
+        let (len, is_order) = (bytes.len(), is_order(bytes));
         let others = self.unacked.len() as u64 - self.orders;
         let has_room = if is_order { self.orders < ORDERS } else { others < UNACKED };
         let has_bytes = self.unacked_bytes == 0

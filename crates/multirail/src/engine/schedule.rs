@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ofi_core::slots::SlotId;
 
+use super::accounts::Kind;
 use super::fence::Keys;
 use super::operations::nanos;
 use super::path::Path;
@@ -246,7 +247,7 @@ impl<G> Core<G> {
         transfer.in_flight += posted - 1;
         session.operations += posted as usize;
         path.posted(posted, bytes, now);
-        self.places.take(access.rail, posted - u32::from(is_refused));
+        self.places.begin(path, Kind::Access, posted, is_refused);
         let left = left - posted;
         transfer.last = (index, left);
         if left == 0 && session.transfers.len() > 1 {

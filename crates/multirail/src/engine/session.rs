@@ -6,9 +6,11 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::accounts::Kind;
 use super::budget::{ENTRY, NUMBER};
 use super::farewell::SessionClose;
 use super::fence::{Fence, Lease};
+use super::held::Held;
 use super::inbox::{self, Inbox, Limits, Taken};
 use super::lost::{Expired, Lost};
 use super::path::Path;
@@ -102,8 +104,8 @@ pub(super) struct Session {
     pub(super) ends: Option<(SlotId, SlotId)>,
     /// Transfers that have accesses to post.
     pub(super) transfers: VecDeque<SlotId>,
-    /// Transfers whose notifications wait for acknowledgements of others.
-    pub(super) held: Vec<SlotId>,
+    /// Notifications that wait for acknowledgements of others.
+    pub(super) held: Option<Box<Held>>,
     pub(super) inbox: Inbox,
     /// Bytes of its notifications that the program has not taken, and that are not acknowledged.
     pub(super) unread: usize,
@@ -184,7 +186,7 @@ impl Session {
             outbox: VecDeque::new(),
             ends: None,
             transfers: VecDeque::new(),
-            held: Vec::new(),
+            held: None,
             inbox: Inbox::default(),
             unread: 0,
             charge: 0,
@@ -329,7 +331,7 @@ impl<G> Core<G> {
         let addr = session.paths[index].addr?;
         session.paths[index].sent(now);
         session.operations += 1;
-        self.places.take(rail, 1);
+        self.places.begin(&session.paths[index], Kind::Message, 1, false);
         outgoing.last = Some(index);
         let message = Message { to, body: outgoing.body.clone() };
         let patience = self.config.repeat_after.saturating_mul(1 << outgoing.repeats.min(MAX_DOUBLINGS));
@@ -500,12 +502,8 @@ impl<G> Core<G> {
             }
             Body::Ack(ids) => {
                 let told: Vec<_> = ids.into_iter().filter_map(|id| session.acknowledged(id)).collect();
-                for transfer in std::mem::take(&mut session.held) {
-                    self.queue(transfer);
-                }
-                for transfer in told {
-                    self.told(transfer);
-                }
+                self.send_held(id);
+                told.into_iter().for_each(|transfer| self.told(transfer));
             }
             Body::Arrived(ids) => {
                 let told: Vec<_> = ids.into_iter().filter_map(|id| session.arrived(id)).collect();
@@ -562,7 +560,7 @@ impl<G> Core<G> {
         session.rails = Vec::new(); // it may wait long for its operations
         session.outbox.clear();
         session.transfers.clear();
-        session.held.clear();
+        session.held = None;
         (session.inbox, session.unread) = (Inbox::default(), 0);
         (session.acks, session.asked) = (BTreeMap::new(), BTreeSet::new());
         session.widening = BTreeSet::new();
@@ -606,7 +604,7 @@ impl<G> Core<G> {
         }
         self.wake(id);
         if woken != 0 {
-            self.pass_on(woken);
+            self.pass_on(id, woken);
         }
     }
 
@@ -622,6 +620,7 @@ impl<G> Core<G> {
             return;
         }
         let Some(session) = self.sessions.remove(id) else { return };
+        session.paths.iter().for_each(|path| self.places.accounts.leave(path));
         let removals = session
             .paths
             .iter()

@@ -257,7 +257,7 @@ impl<G> Core<G> {
             if posted > 0 || !self.commands.is_empty() {
                 self.wake(id);
             } else {
-                if self.has_shut() || !is_up {
+                if self.has_shut() || self.places.accounts.are_shared() || !is_up {
                     self.await_places(id);
                 }
                 if woken != 0 {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use ofi::Errno;
 use ofi_core::slots::SlotId;
 
+use super::held::Turn;
 use super::operations::nanos;
+use super::receipts::is_order;
 use super::session::Outgoing;
 use super::{Core, Time};
 use crate::wire::RegionInfo;
@@ -171,6 +173,8 @@ pub(super) struct Transfer<G> {
     pub(super) lent: u32,
     moved: u64,
     pub(super) notice: Unfinished,
+    /// The number under which its notification waits for room. 0: it does not.
+    held: Turn,
     /// The number under which the peer counts the writes.
     pub(super) number: Option<u64>,
     /// The path of the last chunk, and how many further short ones may follow it there.
@@ -209,6 +213,7 @@ impl<G> Transfer<G> {
             lent: 0,
             moved: 0,
             notice: notice.map_or(Unfinished::Nothing, Unfinished::Unsent),
+            held: 0,
             number: None,
             last: (0, 0),
             follows: false,
@@ -459,6 +464,7 @@ impl<G> Core<G> {
         }
         let notice = std::mem::replace(&mut transfer.notice, Unfinished::Nothing);
         let (session, number) = (transfer.session, transfer.number);
+        let held = std::mem::take(&mut transfer.held);
         let is_alone = transfer.next_to == [None; 2];
         if !is_alone {
             self.unlink(id);
@@ -484,6 +490,10 @@ impl<G> Core<G> {
             }
             (_, Unfinished::Nothing) => {}
         }
+        if held != 0 {
+            found.unhold(held);
+            self.send_held(session); // those behind it may have room
+        }
         self.wake(session);
     }
 
@@ -495,21 +505,32 @@ impl<G> Core<G> {
         }
     }
 
-    /// Puts a transfer's notification into its session's outbox, if it is due. Returns whether the transfer may leave
-    /// the list.
+    /// Puts a transfer's notification into its session's outbox, if it is due and the peer has room for it.
     pub(super) fn send_notice(&mut self, id: SlotId) {
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         let is_counted = transfer.number.is_some() && !transfer.follows;
         let is_time = transfer.is_posted() && (is_counted || transfer.in_flight == 0);
         let Unfinished::Unsent(bytes) = &mut transfer.notice else { return };
+        let Some(session) = self.sessions.get_mut(transfer.session) else { return };
+        let is_order = is_order(bytes);
         if !is_time {
+            // It was, until a path gave back a part of its data.
+            session.unhold(std::mem::take(&mut transfer.held));
             return;
         }
-        let Some(session) = self.sessions.get_mut(transfer.session) else { return };
-        let Some(notification) = session.take_notification(bytes, transfer.number, id) else {
-            session.held.push(id);
+        let has_turn = session.first_held(is_order).is_none_or(|first| first == id);
+        let taken = if has_turn { session.take_notification(bytes, transfer.number, id) } else { None };
+        let Some(notification) = taken else {
+            if transfer.held == 0 {
+                transfer.held = session.hold(id, is_order);
+            }
             return;
         };
+        session.unhold(std::mem::take(&mut transfer.held));
         let bytes = std::mem::take(bytes);
         let expected = if is_counted { transfer.chunks } else { 0 };
         let count = bytes.len().div_ceil(FRAGMENT).max(1);

@@ -16,6 +16,10 @@ const MANY: usize = 100_000;
 const LEN: usize = 64;
 
 fn open(name: &str, provider: &str, has_thread: bool) -> Agent {
+    if provider == "efa" {
+        // Refused if the provider is already registered.
+        let _ = ofi::register_provider(std::sync::Arc::new(ofi_efa::EfaProvider));
+    }
     let builder = Agent::builder(name).progress_thread(has_thread).shared_memory(provider == "shm");
     builder.rail(Hints::new().provider(provider)).open().unwrap()
 }
@@ -159,6 +163,12 @@ fn a_stopped_peer_holds_up_nobody_over_udp() {
 #[test]
 fn a_stopped_peer_holds_up_nobody_over_tcp() {
     a_stopped_peer_holds_up_nobody("tcp");
+}
+
+#[test]
+#[ignore = "needs an EFA device: cargo xtask efa --test"]
+fn a_stopped_peer_holds_up_nobody_over_efa() {
+    a_stopped_peer_holds_up_nobody("efa");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod documents;
 mod driven;
 mod elsewhere;
 mod engine;
+mod flooded;
 mod fork;
 mod gateway;
 mod hostile;

@@ -58,7 +58,7 @@ impl Peer {
     /// Posts a packet ahead of the queue, if a slot is free. Its completion has no effect. Returns whether it was
     /// posted.
     fn last_word(&mut self, common: &mut Common, peer: PeerId, header: &Header) -> bool {
-        let Some(slot) = common.adapter.take_slot() else { return false };
+        let Some(slot) = common.adapter.take_slot(0) else { return false };
         put(common.adapter.outgoing(slot), header.bytes());
         self.post(common, Packet::new(peer, slot, header.bytes().len(), Mark::Nothing));
         true
@@ -105,7 +105,7 @@ impl Peer {
         // Their slots return with their completions.
         (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
         self.is_resting = old.is_resting;
-        self.is_met = old.is_met;
+        self.met = old.met;
         for packet in old.again {
             common.adapter.give_slot(packet.slot);
         }

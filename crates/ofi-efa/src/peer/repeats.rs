@@ -288,7 +288,7 @@ impl Peer {
         let Some(failed) = repeats.failed.front() else {
             return self.resume(common, peer);
         };
-        let Some(slot) = common.adapter.take_slot() else {
+        let Some(slot) = common.adapter.take_slot(0) else {
             self.rest = Some(now + PAUSE.0);
             return;
         };

@@ -77,6 +77,6 @@ fn a_peer_without_receives_and_a_full_queue_are_logged_once_for_each_episode() {
     }
     let full = ["efa:ep_data<debug> the endpoint's queue of requests is full (FI_EFA_TX_SIZE)"];
     says(&full);
-    says(&[full[0], "room_for_packets=0", "address=fi_addr_efa://"]);
+    says(&[full[0], "room_for_packets=", "address=fi_addr_efa://"]);
     assert!(count(&full) < 4, "{} lines", count(&full));
 }

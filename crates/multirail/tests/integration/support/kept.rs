@@ -1,5 +1,7 @@
 //! An engine whose rails keep the messages they are given, and the numbers that it draws.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use multirail::engine::{Access, OpId, Plan, Refused, Sink};
 use ofi::Errno;
 
@@ -17,8 +19,10 @@ impl Sink<()> for Kept {
         Ok(())
     }
 
+    /// Every address is another one.
     fn insert(&mut self, _: usize, _: u32, _: &[u8]) -> Result<u64, Errno> {
-        Ok(7)
+        static INSERTED: AtomicU64 = AtomicU64::new(0);
+        Ok(INSERTED.fetch_add(1, Ordering::Relaxed))
     }
 
     fn remove(&mut self, _: usize, _: u64) {}

@@ -1,0 +1,212 @@
+//! The operations under way to each address of each rail, in whatever sessions they began.
+//!
+//! Whether an operation ends is up to the endpoint at its address alone. So the share of a peer is counted by address
+//! ([`Places`](super::places::Places)), and not by session: a peer that opens session after session, under one name or
+//! under many, and reads nothing in any of them, has one share of a rail. A name proves nothing, but a session is open
+//! only once an endpoint at one of its addresses has read its tag.
+//!
+//! Invariants:
+//! - An account is open while a path leads to its address. A path leads there until its session is forgotten, which is
+//!   after the end of its last operation; so an account that is closed has none.
+//! - A session that waits here is listed under the number in its path's `turn`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use ofi_core::slots::SlotId;
+
+use super::path::Path;
+
+/// The kind of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Access,
+    Message,
+    /// A message that answers the greeting of a stranger.
+    Answer,
+}
+
+/// Operations to one address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Own {
+    /// All of them, including abandoned ones.
+    pub(super) operations: u32,
+    /// The messages among them.
+    pub(super) messages: u32,
+    /// The answers to strangers among those.
+    pub(super) answers: u32,
+}
+
+struct Account {
+    rail: u32,
+    /// Paths that lead to the address.
+    paths: u32,
+    addr: u64,
+    own: Own,
+    /// Sessions that wait until an operation of the account ends, those that wait longest first.
+    waiting: BTreeMap<u64, SlotId>,
+}
+
+/// A rail, and an address there in two halves: there is an entry for each path, which is smaller so.
+type Place = [u32; 3];
+
+const fn place(rail: u32, addr: u64) -> Place {
+    [rail, (addr >> 32) as u32, addr as u32]
+}
+
+/// The accounts of all rails.
+#[derive(Default)]
+pub(super) struct Accounts {
+    table: Vec<Account>,
+    free: Vec<u32>,
+    /// The accounts by rail and address.
+    found: HashMap<Place, u32>,
+    /// Accounts with several paths.
+    shared: usize,
+    /// The last number of a listed session.
+    turn: u64,
+}
+
+impl Accounts {
+    /// Opens the account of a path whose address was inserted, or joins it.
+    pub(super) fn join(&mut self, path: &mut Path, addr: u64) {
+        let rail = path.rail as u32;
+        let index = *self.found.entry(place(rail, addr)).or_insert_with(|| {
+            let fresh = Account { rail, paths: 0, addr, own: Own::default(), waiting: BTreeMap::new() };
+            match self.free.pop() {
+                Some(index) => {
+                    self.table[index as usize] = fresh;
+                    index
+                }
+                None => {
+                    self.table.push(fresh);
+                    self.table.len() as u32 - 1
+                }
+            }
+        });
+        let account = &mut self.table[index as usize];
+        account.paths += 1;
+        self.shared += usize::from(account.paths == 2);
+        path.account = Some(index);
+    }
+
+    /// The session of a path, none of whose operations is under way, is forgotten.
+    pub(super) fn leave(&mut self, path: &Path) {
+        let Some(index) = path.account else { return };
+        let account = &mut self.table[index as usize];
+        account.paths -= 1;
+        self.shared -= usize::from(account.paths == 1);
+        if account.paths == 0 {
+            debug_assert_eq!(account.own, Own::default(), "operations to an address that no path leads to");
+            account.waiting = BTreeMap::new();
+            self.found.remove(&place(account.rail, account.addr));
+            self.free.push(index);
+        }
+    }
+
+    /// The operations under way to the address of a path.
+    #[inline]
+    pub(super) fn own(&self, path: &Path) -> Own {
+        path.account.map_or(Own::default(), |index| self.table[index as usize].own)
+    }
+
+    /// Whether several paths lead to one address.
+    #[inline]
+    pub(super) fn are_shared(&self) -> bool {
+        self.shared > 0
+    }
+
+    /// Records that `count` operations have begun on a path.
+    #[inline]
+    pub(super) fn begin(&mut self, path: &Path, kind: Kind, count: u32) {
+        let Some(index) = path.account else { return };
+        let own = &mut self.table[index as usize].own;
+        own.operations += count;
+        own.messages += if kind == Kind::Access { 0 } else { count };
+        own.answers += if kind == Kind::Answer { count } else { 0 };
+    }
+
+    /// Records that `count` operations of a path have ended. Returns whether sessions wait for that.
+    #[inline]
+    pub(super) fn end(&mut self, path: &Path, kind: Kind, count: u32) -> bool {
+        let Some(index) = path.account else { return false };
+        let account = &mut self.table[index as usize];
+        account.own.operations -= count;
+        account.own.messages -= if kind == Kind::Access { 0 } else { count };
+        account.own.answers -= if kind == Kind::Answer { count } else { 0 };
+        !account.waiting.is_empty()
+    }
+
+    /// Lists a session that waits for the end of an operation to the address of one of its paths.
+    pub(super) fn wait(&mut self, path: &mut Path, session: SlotId) {
+        if let (Some(index), 0) = (path.account, path.turn) {
+            self.turn += 1;
+            path.turn = self.turn;
+            self.table[index as usize].waiting.insert(self.turn, session);
+        }
+    }
+
+    /// Takes a path's session out of the list.
+    pub(super) fn wait_no_more(&mut self, path: &mut Path) {
+        let turn = std::mem::take(&mut path.turn);
+        if let Some(index) = path.account.filter(|_| turn != 0) {
+            self.table[index as usize].waiting.remove(&turn);
+        }
+    }
+
+    /// Takes the session that waits longest for an account out of its list, with the number under which it is listed.
+    pub(super) fn next(&mut self, account: u32) -> Option<(u64, SlotId)> {
+        self.table[account as usize].waiting.pop_first()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(accounts: &mut Accounts, rail: usize, addr: u64) -> Path {
+        let mut path = Path::new(rail, 0, None);
+        accounts.join(&mut path, addr);
+        path
+    }
+
+    #[test]
+    fn paths_to_one_address_of_a_rail_have_one_account() {
+        let mut accounts = Accounts::default();
+        let [one, two] = [(0, 7), (0, 7)].map(|(rail, addr)| path(&mut accounts, rail, addr));
+        let [other_rail, other] = [(1, 7), (0, 8)].map(|(rail, addr)| path(&mut accounts, rail, addr));
+        accounts.begin(&one, Kind::Access, 5);
+        accounts.begin(&two, Kind::Answer, 1);
+        let both = Own { operations: 6, messages: 1, answers: 1 };
+        assert_eq!((accounts.own(&one), accounts.own(&two)), (both, both));
+        assert_eq!((accounts.own(&other_rail), accounts.own(&other)), (Own::default(), Own::default()));
+        assert!(accounts.are_shared());
+        accounts.end(&one, Kind::Access, 5);
+        accounts.leave(&one);
+        assert!(!accounts.are_shared());
+        assert_eq!(accounts.own(&two), Own { operations: 1, messages: 1, answers: 1 });
+        accounts.end(&two, Kind::Answer, 1);
+        accounts.leave(&two);
+        // The address is inserted again, and no operation is under way to it.
+        let again = path(&mut accounts, 0, 7);
+        assert_eq!((accounts.own(&again), accounts.table.len()), (Own::default(), 3));
+    }
+
+    #[test]
+    fn sessions_wait_in_order_and_once() {
+        let mut accounts = Accounts::default();
+        let mut paths: Vec<Path> = (0..3).map(|_| path(&mut accounts, 0, 7)).collect();
+        let ids = [1, 2, 3].map(SlotId::from_wire);
+        for _ in 0..2 {
+            for (path, id) in paths.iter_mut().zip(ids) {
+                accounts.wait(path, id);
+            }
+        }
+        accounts.wait_no_more(&mut paths[1]);
+        accounts.begin(&paths[0], Kind::Message, 2);
+        assert!(accounts.end(&paths[0], Kind::Message, 1));
+        let account = paths[0].account.unwrap();
+        let next: Vec<_> = std::iter::from_fn(|| accounts.next(account)).collect();
+        assert_eq!(next, [(paths[0].turn, ids[0]), (paths[2].turn, ids[2])]);
+        assert!(!accounts.end(&paths[0], Kind::Message, 1), "nobody waits");
+    }
+}
