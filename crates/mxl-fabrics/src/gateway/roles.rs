@@ -7,6 +7,7 @@ mod mirror;
 mod remote;
 mod serve;
 mod stop;
+mod web;
 
 use std::process::ExitCode;
 

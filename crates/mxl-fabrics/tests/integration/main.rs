@@ -29,6 +29,7 @@ mod sdk;
 mod stopped;
 mod strangers;
 mod truncated;
+mod web;
 
 use stopped::receiver;
 

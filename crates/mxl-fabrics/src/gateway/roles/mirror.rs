@@ -15,6 +15,7 @@ use mxl::{Domain, Uri};
 use super::log::say;
 use super::remote::Remote;
 use super::stop::Stop;
+use super::web::{About, Board, WebOptions};
 use crate::{Engine, Error, Provider, Result, disk, program};
 use host::Host;
 use local::Local;
@@ -46,6 +47,8 @@ pub struct Options {
     /// File with a secret of 16 to 64 bytes that the serving side shares; over udp it encrypts the flows
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    #[command(flatten)]
+    web: WebOptions,
 }
 
 /// The command. Ends by a signal, and then removes the mirrored flows.
@@ -71,11 +74,15 @@ pub fn run(options: &Options) -> Result<()> {
         options: crate::Options { key, ..crate::Options::default() },
         engine: Engine::start()?,
     });
+    let board = Arc::new(Board::default());
+    let about = About { role: "mirror", provider: options.provider, domain: local.domain.clone() };
+    let _server = options.web.start(about, &board, Box::new(Vec::new))?;
+    let board = options.web.is_on().then_some(board);
     let is_over = Arc::new(AtomicBool::new(false));
     let keep = Duration::from_secs(options.keep.into());
     let mut threads = Vec::new();
     for remote in remotes {
-        let host = Host::new(remote, Arc::clone(&local), keep, Arc::clone(&is_over));
+        let host = Host::new(remote, Arc::clone(&local), keep, Arc::clone(&is_over), board.clone());
         let thread = std::thread::Builder::new().name("mxl-mirror".into()).spawn(move || host.run());
         threads.push(thread.map_err(|error| Error::Argument(format!("start a thread: {error}")))?);
     }

@@ -5,6 +5,7 @@
 
 mod client;
 mod offers;
+mod report;
 mod sender;
 mod source;
 
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -21,12 +23,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use super::log::say;
 use super::remote::DEFAULT_PORT;
 use super::stop::{Stop, timespec};
+use super::web::{About, Board, WebOptions};
 use crate::gateway::wire::{ControlReply, ControlRequest, Description};
 use crate::{Engine, Error, PeerState, Provider, Result, TargetInfo, disk, program};
 use client::{Client, Follow, MAX_FOLLOWED};
 use offers::{Allow, Offers};
 use sender::Sender;
-use source::{Source, Way};
+use source::{Source, Tally, Way};
 
 /// Maximum control connections. Others are refused.
 const MAX_CLIENTS: usize = 64;
@@ -60,6 +63,8 @@ pub struct Options {
     /// File with a secret of 16 to 64 bytes that mirrors share; over udp it encrypts the flows
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    #[command(flatten)]
+    web: WebOptions,
 }
 
 /// The command. Ends by a signal.
@@ -77,8 +82,15 @@ pub fn run(options: &Options) -> Result<()> {
     let at =
         listener.local_addr().map_err(|error| Error::Argument(format!("{}: {error}", options.listen)))?;
     say(format_args!("serves {} at mxl://{at}/", domain.path().display()));
+    let offers = Offers::new(domain, &options.allow);
+    let board = Arc::new(Board::default());
+    let about = About { role: "serve", provider: options.provider, domain: offers.domain().clone() };
+    let listed = offers.clone();
+    let _pages = options.web.start(about, &board, Box::new(move || listed.ids()))?;
     let mut server = Server {
-        offers: Offers::new(domain, &options.allow),
+        offers,
+        board: options.web.is_on().then_some(board),
+        tallies: HashMap::new(),
         way,
         node: options.node.clone(),
         sender: Sender::start()?,
@@ -123,6 +135,10 @@ struct Lingering {
 
 struct Server {
     offers: Offers,
+    /// Where to report the flows, if somebody may want to see them.
+    board: Option<Arc<Board>>,
+    /// What was sent of each flow.
+    tallies: HashMap<Uuid, Arc<Tally>>,
     way: Way,
     node: Option<String>,
     sender: Sender,
@@ -156,6 +172,7 @@ impl Server {
             if is_asked || looked.elapsed() > LOOK_EVERY {
                 looked = Instant::now();
                 self.look();
+                self.report();
             }
             self.clients.iter_mut().for_each(Client::advance);
             self.part();
@@ -278,7 +295,8 @@ impl Server {
         let source = match self.sources.get(key) {
             Some(source) if source.is_current() => Arc::clone(source),
             _ => {
-                let source = Source::open(self.offers.domain(), key.0, key.1.as_deref(), &self.way)?;
+                let tally = Arc::clone(self.tallies.entry(key.0).or_default());
+                let source = Source::open(self.offers.domain(), key.0, key.1.as_deref(), &self.way, tally)?;
                 let source = Arc::new(source);
                 self.sources.insert(key.clone(), Arc::clone(&source));
                 self.announce();
@@ -439,6 +457,7 @@ fn drained(id: Uuid, source: &Source) -> bool {
                 let again =
                     stats.is_some_and(|(state, stats)| state == PeerState::Connected && stats.connected > 1);
                 if again {
+                    source.tally.reconnections.fetch_add(1, Ordering::Relaxed);
                     say(format_args!("flow {id} is connected to target {target} again"));
                 }
             }

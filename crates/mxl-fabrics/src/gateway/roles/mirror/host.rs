@@ -12,6 +12,7 @@ use super::local::{Local, Mirrored};
 use crate::Provider;
 use crate::gateway::roles::log::say;
 use crate::gateway::roles::remote::{Control, Remote};
+use crate::gateway::roles::web::{Board, Counts, FlowState, FlowStatus};
 use crate::gateway::wire::{ControlReply, ControlRequest};
 
 /// The first and the longest pause before a host, or a flow, is tried again. Each is twice as long as the last.
@@ -24,6 +25,8 @@ const PING_EVERY: Duration = Duration::from_secs(3);
 const SILENCE: Duration = Duration::from_secs(10);
 /// Interval of lists, for mirrors of all flows, and of looks at the local flows.
 const LIST_EVERY: Duration = Duration::from_secs(2);
+/// Interval of reports to the web page.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// Maximum flows of one host. Each takes a ring of the domain's memory, and descriptors.
 const MAX_FLOWS: usize = 1024;
 
@@ -34,6 +37,9 @@ pub struct Host {
     /// Time for which a flow is kept that has ended there.
     keep: Duration,
     stop: Arc<AtomicBool>,
+    /// Where to report the flows, if somebody may want to see them; and the last report.
+    board: Option<Arc<Board>>,
+    reported: Instant,
     flows: BTreeMap<Uuid, Flow>,
     /// The last failure, which is told once.
     said: String,
@@ -50,6 +56,8 @@ struct Flow {
     pause: Option<Duration>,
     /// The last failure, which is told once.
     said: String,
+    connections: u64,
+    counts: Counts,
 }
 
 impl Flow {
@@ -58,6 +66,19 @@ impl Flow {
         if self.said != what {
             say(&what);
             self.said = what;
+        }
+    }
+
+    /// Its report, as flow `id` of a host.
+    fn status(&self, id: Uuid, host: &Remote) -> FlowStatus {
+        let is_connected = self.mirrored.as_ref().is_some_and(Mirrored::is_connected);
+        FlowStatus {
+            id,
+            state: if is_connected { FlowState::Connected } else { FlowState::Waiting },
+            why: if is_connected { String::new() } else { self.said.clone() },
+            peers: vec![host.to_string()],
+            counts: Counts { reconnections: self.connections.saturating_sub(1), ..self.counts },
+            counted: mxl::time::now(),
         }
     }
 
@@ -70,9 +91,16 @@ impl Flow {
 
 impl Host {
     /// A host that was not connected yet.
-    pub fn new(remote: Remote, local: Arc<Local>, keep: Duration, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(
+        remote: Remote,
+        local: Arc<Local>,
+        keep: Duration,
+        stop: Arc<AtomicBool>,
+        board: Option<Arc<Board>>,
+    ) -> Self {
         let flows = remote.ids.iter().map(|id| (*id, Flow::default())).collect();
-        Self { remote, local, keep, stop, flows, said: String::new() }
+        let reported = Instant::now();
+        Self { remote, local, keep, stop, board, reported, flows, said: String::new() }
     }
 
     /// Mirrors its flows until the program ends.
@@ -244,11 +272,17 @@ impl Host {
     /// Reads the events of the targets. One that has failed is opened again.
     fn look(&mut self) {
         for (id, flow) in &mut self.flows {
-            let Some(mirrored) = &flow.mirrored else { continue };
+            let Some(mirrored) = &mut flow.mirrored else { continue };
             match mirrored.look() {
-                Ok(report) if report.is_left => say(format_args!("flow {id}: nobody sends it any more")),
-                Ok(report) if report.is_connected => say(format_args!("flow {id}: arrives")),
-                Ok(_) => {}
+                Ok(report) => {
+                    flow.connections += report.connections;
+                    flow.counts = flow.counts.plus(report.counts);
+                    if report.is_left {
+                        say(format_args!("flow {id}: nobody sends it any more"));
+                    } else if report.is_connected {
+                        say(format_args!("flow {id}: arrives"));
+                    }
+                }
                 Err(error) => {
                     flow.fail(format!("flow {id}: {error}"));
                     flow.mirrored = None;
@@ -256,6 +290,17 @@ impl Host {
                 }
             }
         }
+        self.report();
+    }
+
+    /// Reports the flows, if that is due.
+    fn report(&mut self) {
+        let Some(board) = self.board.as_ref().filter(|_| self.reported.elapsed() > REPORT_EVERY) else {
+            return;
+        };
+        let flows = self.flows.iter().map(|(id, flow)| flow.status(*id, &self.remote));
+        board.set(&self.remote.to_string(), flows.collect());
+        self.reported = Instant::now();
     }
 
     /// Opens flows again that somebody has removed from the domain.

@@ -30,7 +30,7 @@ impl FromStr for Allow {
 }
 
 /// The flows that may be sent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Offers {
     domain: Domain,
     /// `None`: all of them.
@@ -78,6 +78,14 @@ impl Offers {
             return Err(format!("flow {id}: its definition takes {} bytes of {MAX_LINE}", line.len()));
         }
         Ok(text)
+    }
+
+    /// The ids of all flows that may be sent; none if the domain cannot be read.
+    pub fn ids(&self) -> Vec<Uuid> {
+        let mut flows = self.domain.flows().unwrap_or_default();
+        flows.retain(|id| self.is_allowed(*id));
+        flows.truncate(MAX_LISTED);
+        flows
     }
 
     /// The flows with valid definitions, and whether some were left out.
