@@ -1,0 +1,386 @@
+//! A Node against a stand-in of a registry: it answers as IS-04 v1.3 says, fails when it is told to, and remembers all
+//! requests.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use mxl::{FlowDefinition, Rational, Uuid};
+use mxl_nmos::{Activate, Node, NodeOptions, Query, Registration, Route};
+use serde_json::{Value, json};
+
+/// Longer than anything takes on a loaded machine.
+const LONG: Duration = Duration::from_secs(40);
+const BEAT: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+struct RegistryState {
+    /// Resources by collection and id.
+    resources: BTreeMap<(String, String), Value>,
+    requests: Vec<String>,
+    /// All requests are answered with this status.
+    fails: Option<u16>,
+    beats: u32,
+}
+
+/// A registry: its registration and query APIs.
+#[derive(Clone)]
+struct Registry {
+    at: SocketAddr,
+    state: Arc<Mutex<RegistryState>>,
+}
+
+impl Registry {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let registry = Self { at: listener.local_addr().unwrap(), state: Arc::default() };
+        let there = registry.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let there = there.clone();
+                std::thread::spawn(move || there.serve(stream));
+            }
+        });
+        registry
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.at)
+    }
+
+    /// One request, and the end of the connection.
+    fn serve(&self, mut stream: TcpStream) {
+        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+        let (method, path, body) = loop {
+            let len = stream.read(&mut buffer).unwrap_or(0);
+            bytes.extend_from_slice(&buffer[..len]);
+            let mut fields = [httparse::EMPTY_HEADER; 32];
+            let mut head = httparse::Request::new(&mut fields);
+            if let Ok(httparse::Status::Complete(start)) = head.parse(&bytes) {
+                let length =
+                    head.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
+                let length =
+                    length.map_or(0, |field| std::str::from_utf8(field.value).unwrap().parse().unwrap());
+                if let Some(body) = bytes.get(start..start + length) {
+                    break (head.method.unwrap().to_owned(), head.path.unwrap().to_owned(), body.to_vec());
+                }
+            }
+            if len == 0 {
+                return;
+            }
+        };
+        let (status, link, answer) = self.answer(&method, &path, &body);
+        let text = if answer.is_null() { String::new() } else { answer.to_string() };
+        let head = format!(
+            "HTTP/1.1 {status} X\r\nContent-Length: {}\r\n{link}Connection: close\r\n\r\n",
+            text.len()
+        );
+        let _ = stream.write_all((head + &text).as_bytes());
+    }
+
+    fn answer(&self, method: &str, path: &str, body: &[u8]) -> (u16, String, Value) {
+        let mut state = self.state.lock().unwrap();
+        state.requests.push(format!("{method} {path}"));
+        let none = String::new();
+        if let Some(status) = state.fails {
+            return (status, none, json!({ "code": status, "error": "told to fail", "debug": null }));
+        }
+        let parts: Vec<&str> = path.trim_matches('/').split('/').skip(1).collect();
+        let (status, answer) = match (method, &parts[..]) {
+            ("GET", ["registration" | "query"]) => (200, json!(["v1.2/", "v1.3/"])),
+            ("POST", ["registration", "v1.3", "resource"]) => {
+                let body: Value = serde_json::from_slice(body).unwrap();
+                let key = (
+                    format!("{}s", body["type"].as_str().unwrap()),
+                    body["data"]["id"].as_str().unwrap().into(),
+                );
+                let former = state.resources.insert(key, body["data"].clone());
+                (if former.is_some() { 200 } else { 201 }, body["data"].clone())
+            }
+            ("DELETE", ["registration", "v1.3", "resource", kind, id]) => {
+                let gone = state.resources.remove(&(kind.to_string(), id.to_string()));
+                if *kind == "nodes" {
+                    state.resources.clear();
+                }
+                (if gone.is_some() { 204 } else { 404 }, Value::Null)
+            }
+            ("POST", ["registration", "v1.3", "health", "nodes", id]) => {
+                state.beats += 1;
+                let is_known = state.resources.contains_key(&("nodes".into(), id.to_string()));
+                if is_known {
+                    (200, json!({ "health": "1" }))
+                } else {
+                    (404, json!({ "error": "unknown node" }))
+                }
+            }
+            // Pages of two resources.
+            ("GET", ["query", "v1.3", collection]) => {
+                let (name, page) = collection.split_once("?page=").unwrap_or((collection, "0"));
+                let page: usize = page.parse().unwrap();
+                let all: Vec<&Value> = state
+                    .resources
+                    .iter()
+                    .filter(|((kind, _), _)| kind == name)
+                    .map(|(_, value)| value)
+                    .collect();
+                let next = format!(
+                    "Link: <{}/x-nmos/query/v1.3/{name}?page={}>; rel=\"prev\"\r\n",
+                    self.url(),
+                    page + 1
+                );
+                let page: Vec<_> = all.into_iter().skip(page * 2).take(2).collect();
+                return (200, next, json!(page));
+            }
+            _ => (404, json!({ "error": "no such path" })),
+        };
+        (status, none, answer)
+    }
+
+    fn count(&self, kind: &str) -> usize {
+        self.state.lock().unwrap().resources.keys().filter(|(of, _)| of == kind).count()
+    }
+
+    fn get(&self, kind: &str, id: &str) -> Option<Value> {
+        self.state.lock().unwrap().resources.get(&(kind.into(), id.into())).cloned()
+    }
+
+    fn set_failure(&self, status: Option<u16>) {
+        self.state.lock().unwrap().fails = status;
+    }
+
+    fn requests(&self) -> Vec<String> {
+        self.state.lock().unwrap().requests.clone()
+    }
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < LONG, "timeout: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Remembers activations; those of receivers fail without a flow.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Activate for Told {
+    fn receive(&mut self, _: Uuid, route: &Route) -> Result<(), String> {
+        let flow = route.flow.ok_or("no flow")?;
+        self.0.lock().unwrap().push(format!("receive {flow} {}", route.is_enabled));
+        Ok(())
+    }
+
+    fn send(&mut self, flow: Uuid, is_enabled: bool) -> Result<(), String> {
+        self.0.lock().unwrap().push(format!("send {flow} {is_enabled}"));
+        Ok(())
+    }
+}
+
+fn node(host: (String, u16)) -> (Arc<Node>, Told) {
+    let told = Told::default();
+    let options = NodeOptions {
+        seed: format!("{:?}", std::thread::current().id()),
+        label: "gateway".into(),
+        hostname: "host".into(),
+        host,
+        domain: None,
+        receivers: 1,
+    };
+    (Arc::new(Node::new(options, Box::new(told.clone()))), told)
+}
+
+fn flows() -> [FlowDefinition; 3] {
+    let rate = Rational::new(50, 1);
+    [
+        FlowDefinition::video("camera", 1920, 1080, rate).unwrap(),
+        FlowDefinition::audio("tone", 2, Rational::new(48_000, 1)).unwrap(),
+        FlowDefinition::data("captions", rate).unwrap(),
+    ]
+}
+
+fn start(node: &Arc<Node>, registries: &[String]) -> Registration {
+    let log = Box::new(|line: &str| println!("{line}"));
+    Registration::start_with(Arc::clone(node), registries, BEAT, log).unwrap()
+}
+
+#[test]
+fn a_node_is_registered_kept_and_removed() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    node.set_flows(flows());
+    let registration = start(&node, &[registry.url()]);
+    until("all resources", || (registry.count("receivers") == 3).then_some(()));
+    let counts = ["nodes", "devices", "sources", "flows", "senders"].map(|kind| registry.count(kind));
+    assert_eq!(counts, [1, 1, 3, 3, 3]);
+    // Those that others refer to come first.
+    let posts: Vec<String> =
+        registry.requests().into_iter().filter(|line| line.ends_with("/resource")).collect();
+    assert_eq!(posts.len(), 14);
+    until("heartbeats", || (registry.state.lock().unwrap().beats > 2).then_some(()));
+    // A flow that has ended is removed, and nothing else is registered again but the device.
+    let [camera, ..] = flows();
+    let before = registry.requests().len();
+    node.set_flows([camera]);
+    until("the end of flows", || (registry.count("senders") == 1).then_some(()));
+    until("the device without them", || {
+        let device =
+            registry.state.lock().unwrap().resources.iter().find(|((of, _), _)| of == "devices")?.1.clone();
+        (device["senders"].as_array()?.len() == 1).then_some(())
+    });
+    let after = registry.requests();
+    assert!(after[before..].iter().filter(|line| line.starts_with("DELETE")).count() >= 6, "{after:?}");
+    drop(registration);
+    assert_eq!(registry.state.lock().unwrap().resources.len(), 0);
+}
+
+#[test]
+fn a_node_that_was_forgotten_registers_again() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    registry.state.lock().unwrap().resources.clear();
+    until("receivers again", || {
+        (registry.count("receivers") == 3 && registry.count("nodes") == 1).then_some(())
+    });
+}
+
+#[test]
+fn what_a_former_process_has_left_is_removed_first() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    {
+        let mut state = registry.state.lock().unwrap();
+        state.resources.insert(("nodes".into(), node.id().to_string()), json!({}));
+        state.resources.insert(("senders".into(), "old".into()), json!({}));
+    }
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    assert_eq!((registry.count("senders"), registry.count("nodes")), (0, 1));
+}
+
+#[test]
+fn another_registry_takes_over() {
+    let (first, second) = (Registry::start(), Registry::start());
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    // Nobody listens at the first address.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _registration = start(&node, &[format!("http://{nobody}"), first.url(), second.url()]);
+    until("the first registry", || (first.count("receivers") == 3).then_some(()));
+    first.set_failure(Some(503));
+    until("the second registry", || (second.count("receivers") == 3).then_some(()));
+    second.set_failure(Some(500));
+    first.set_failure(None);
+    let before = first.requests().len();
+    until("the first one again", || (first.requests().len() > before + 2).then_some(()));
+}
+
+#[test]
+fn a_controller_connects_a_receiver() {
+    let registry = Registry::start();
+    let (node, told) = node(("127.0.0.1".into(), 1));
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    let get = |path: &str| node.answer("GET", path, b"").unwrap();
+    let base = "/x-nmos/connection/v1.2/single/receivers";
+    let ids = get(base).body;
+    let id = ids[0].as_str().unwrap().trim_end_matches('/').to_owned();
+    let (flow, sender) = (Uuid::new_v4(), Uuid::new_v4());
+    let request = json!({
+        "sender_id": sender.to_string(),
+        "master_enable": true,
+        "activation": { "mode": "activate_immediate" },
+        "transport_params": [{ "mxl_domain_id": null, "mxl_flow_id": flow.to_string() }],
+    });
+    let staged = format!("{base}/{id}/staged");
+    let answer = node.answer("PATCH", &staged, request.to_string().as_bytes()).unwrap();
+    assert_eq!((answer.status, &answer.body["master_enable"]), (200, &json!(true)), "{answer:?}");
+    assert_eq!(told.0.lock().unwrap()[..], [format!("receive {flow} true")]);
+    assert_eq!(
+        get(&format!("{base}/{id}/active/")).body["transport_params"][0]["mxl_flow_id"],
+        flow.to_string()
+    );
+    // The registry learns of it.
+    let shown = until("the subscription", || {
+        let receiver = registry.get("receivers", &id)?;
+        (receiver["subscription"]["active"] == true).then_some(receiver)
+    });
+    assert_eq!(shown["subscription"]["sender_id"], sender.to_string());
+    // One that fails is told, and changes nothing.
+    let nothing = json!({ "transport_params": [{ "mxl_flow_id": null }], "activation": { "mode": "activate_immediate" } });
+    let answer = node.answer("PATCH", &staged, nothing.to_string().as_bytes()).unwrap();
+    assert_eq!((answer.status, &answer.body["error"]), (500, &json!("no flow")));
+    assert_eq!(get(&staged).body["transport_params"][0]["mxl_flow_id"], flow.to_string());
+}
+
+#[test]
+fn the_apis_have_the_resources_that_they_list() {
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    node.set_flows(flows());
+    // Every list of names leads to resources.
+    let mut paths = vec!["/x-nmos/".to_string()];
+    let mut seen = 0;
+    while let Some(path) = paths.pop() {
+        let answer = node.answer("GET", &path, b"").unwrap();
+        let is_expected = answer.status == 200
+            || (answer.status == 404 && path.ends_with("/transportfile/"))
+            || (answer.status == 405 && path.contains("/bulk/"));
+        assert!(is_expected, "{path}: {answer:?}");
+        seen += 1;
+        let names = answer.body.as_array().into_iter().flatten().filter_map(Value::as_str);
+        paths.extend(names.filter(|name| name.ends_with('/')).map(|name| format!("{path}{name}")));
+        // The Node API lists whole resources.
+        if path.contains("/node/") {
+            let ids = answer.body.as_array().into_iter().flatten().filter_map(|value| value["id"].as_str());
+            paths.extend(ids.map(|id| format!("{path}{id}/")));
+        }
+    }
+    assert!(seen > 60, "{seen}");
+    for (method, path, body, status) in [
+        ("POST", "/x-nmos/node/v1.3/self", "", 405),
+        (
+            "PATCH",
+            "/x-nmos/connection/v1.2/single/senders/00000000-0000-0000-0000-000000000000/staged",
+            "{}",
+            404,
+        ),
+        ("GET", "/x-nmos/connection/v1.1/single", "", 404),
+        ("POST", "/x-nmos/connection/v1.2/bulk/senders", "{}", 400),
+        ("POST", "/x-nmos/connection/v1.2/bulk/senders", "[{\"id\": \"x\"}]", 200),
+        ("OPTIONS", "/x-nmos/connection/v1.2/bulk/receivers", "", 200),
+    ] {
+        let answer = node.answer(method, path, body.as_bytes()).unwrap();
+        assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
+    }
+    assert_eq!(node.answer("GET", "/flows", b""), None);
+}
+
+#[test]
+fn a_query_lists_senders_over_several_pages() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    node.set_flows(flows());
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    let senders = Query::open(&registry.url()).unwrap().senders().unwrap();
+    let found: Vec<_> =
+        senders.iter().map(|sender| (&*sender.label, &*sender.media_type, &*sender.node)).collect();
+    assert_eq!(
+        found,
+        [
+            ("camera", "video/v210", "gateway"),
+            ("captions", "video/smpte291", "gateway"),
+            ("tone", "audio/float32", "gateway")
+        ]
+    );
+    assert_eq!(senders[2].rate, Some((48_000, 1)));
+    // Its Connection API cannot be reached: nobody listens there.
+    assert!(senders.iter().all(|sender| sender.is_active && sender.flow.is_none()));
+}
