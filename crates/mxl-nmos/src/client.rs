@@ -7,7 +7,7 @@ use serde_json::Value;
 /// Maximum time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum time of a request: a registry drops a Node that is silent for 12 seconds.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum length of an answer, in bytes.
 const MAX_ANSWER: u64 = 8 << 20;
 /// Maximum characters of an answer's reason in an error.

@@ -18,7 +18,7 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 /// The first and the longest pause when no registry answers. Each is twice as long as the last.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Maximum time for the removal of the resources at the end.
-const REMOVAL_TIMEOUT: Duration = Duration::from_secs(4);
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The version that is used where a registry has it; otherwise the newest older one, with the same resources.
 const VERSIONS: [&str; 4] = ["v1.3", "v1.2", "v1.1", "v1.0"];
 

@@ -4,6 +4,7 @@ mod lines;
 mod list;
 mod log;
 mod mirror;
+mod nmos;
 mod remote;
 mod serve;
 mod stop;

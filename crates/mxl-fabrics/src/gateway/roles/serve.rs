@@ -21,9 +21,10 @@ use mxl::{Domain, Uuid};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::log::say;
+use super::nmos::{Described, Hooks, NmosOptions, Registered};
 use super::remote::DEFAULT_PORT;
 use super::stop::{Stop, timespec};
-use super::web::{About, Board, WebOptions};
+use super::web::{self, About, Board, WebOptions};
 use crate::gateway::wire::{ControlReply, ControlRequest, Description};
 use crate::{Engine, Error, PeerState, Provider, Result, TargetInfo, disk, program};
 use client::{Client, Follow, MAX_FOLLOWED};
@@ -65,6 +66,8 @@ pub struct Options {
     key: Option<PathBuf>,
     #[command(flatten)]
     web: WebOptions,
+    #[command(flatten)]
+    nmos: NmosOptions,
 }
 
 /// The command. Ends by a signal.
@@ -85,8 +88,7 @@ pub fn run(options: &Options) -> Result<()> {
     let offers = Offers::new(domain, &options.allow);
     let board = Arc::new(Board::default());
     let about = About { role: "serve", provider: options.provider, domain: offers.domain().clone() };
-    let listed = offers.clone();
-    let _pages = options.web.start(about, &board, Box::new(move || listed.ids()))?;
+    let _pages = show(options, about, &board, &offers)?;
     let mut server = Server {
         offers,
         board: options.web.is_on().then_some(board),
@@ -103,6 +105,28 @@ pub fn run(options: &Options) -> Result<()> {
     server.run(&listener, &stop);
     say("ends");
     Ok(())
+}
+
+/// What ends with the program: the NMOS Node before the server of its APIs.
+type Shown = (Option<Registered>, web::Server);
+
+/// Starts the page and the NMOS Node, if they are wanted.
+fn show(options: &Options, about: About, board: &Arc<Board>, offers: &Offers) -> Result<Option<Shown>> {
+    let Some(listener) = options.web.listen()? else { return Ok(None) };
+    let (listed, flows, switch) = (offers.clone(), offers.clone(), offers.clone());
+    let described =
+        Described { role: "serve", domain: offers.domain().clone(), at: listener.1, receivers: 0 };
+    let hooks = Hooks {
+        flows: Box::new(move || flows.ids()),
+        receive: Box::new(|_, _| Err("a server has no receivers".into())),
+        send: Box::new(move |flow, is_enabled| {
+            switch.switch(flow, is_enabled);
+            Ok(())
+        }),
+    };
+    let (node, api) = options.nmos.start(described, hooks)?.unzip();
+    let server = web::start(listener, about, board, Box::new(move || listed.ids()), api)?;
+    Ok(Some((node, server)))
 }
 
 /// Listens at `ADDR:PORT`, or at `ADDR` and the usual port.
@@ -341,10 +365,11 @@ impl Server {
         let current: BTreeSet<Uuid> =
             self.sources.iter().filter(|(_, source)| source.is_current()).map(|(key, _)| key.0).collect();
         let mut known = std::mem::take(&mut self.known);
-        let mut state = |id| match known.remove(&id).filter(|_| current.contains(&id)) {
-            Some(known) => known,
-            None => self.offers.definition(id),
-        };
+        let mut state =
+            |id| match known.remove(&id).filter(|_| current.contains(&id) && self.offers.is_allowed(id)) {
+                Some(known) => known,
+                None => self.offers.definition(id),
+            };
         let now: KnownDefinitions = ids.into_iter().map(|id| (id, state(id))).collect();
         self.drop_ended(&now);
         for at in 0..self.clients.len() {

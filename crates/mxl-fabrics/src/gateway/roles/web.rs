@@ -7,11 +7,16 @@ mod status;
 mod thumbnail;
 mod view;
 
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use super::log::say;
 use crate::Result;
-use server::{REQUEST_TIMEOUT, Server};
+#[cfg(feature = "nmos")]
+pub use message::{Request, Response};
+use server::REQUEST_TIMEOUT;
+pub use server::Server;
+pub use site::Api;
 use site::{Listed, Pages};
 pub use status::{Board, Counts, FlowState, FlowStatus};
 pub use view::About;
@@ -31,15 +36,29 @@ impl WebOptions {
         self.http.is_some()
     }
 
-    /// Starts the server, if one is wanted. It ends with the value that this returns.
+    /// Listens, if a server is wanted. Returns where, too.
     ///
     /// # Errors
-    /// Those of [`Server::start`].
-    pub fn start(&self, about: About, board: &Arc<Board>, listed: Listed) -> Result<Option<Server>> {
-        let Some(at) = &self.http else { return Ok(None) };
-        let pages = Pages::new(about, Arc::clone(board), listed);
-        let server = Server::start(at, REQUEST_TIMEOUT, pages)?;
-        say(format_args!("shows its flows at http://{}/", server.address()));
-        Ok(Some(server))
+    /// [`Error::Argument`](crate::Error::Argument) for an address where nobody can listen.
+    pub fn listen(&self) -> Result<Option<(TcpListener, SocketAddr)>> {
+        self.http.as_deref().map(server::listen).transpose()
     }
+}
+
+/// Starts a server, which answers with pages of what roles report to `board`, of flows that `listed` returns, and with
+/// what `api` says. It ends with the value that this returns.
+///
+/// # Errors
+/// Those of [`Server::start`].
+pub fn start(
+    (listener, at): (TcpListener, SocketAddr),
+    about: About,
+    board: &Arc<Board>,
+    listed: Listed,
+    api: Option<Api>,
+) -> Result<Server> {
+    let pages = Pages::new(about, Arc::clone(board), listed, api);
+    let server = Server::start(listener, REQUEST_TIMEOUT, pages)?;
+    say(format_args!("shows its flows at http://{at}/"));
+    Ok(server)
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use mxl::{FlowDefinition, Uuid};
 
 use super::local::{Local, Mirrored};
+use super::wanted::Wanted;
 use crate::Provider;
 use crate::gateway::roles::log::say;
 use crate::gateway::roles::remote::{Control, Remote};
@@ -40,6 +41,8 @@ pub struct Host {
     /// Where to report the flows, if somebody may want to see them; and the last report.
     board: Option<Arc<Board>>,
     reported: Instant,
+    /// With NMOS receivers: the flows that these are connected to, in place of all.
+    wanted: Option<Arc<Wanted>>,
     flows: BTreeMap<Uuid, Flow>,
     /// The last failure, which is told once.
     said: String,
@@ -97,10 +100,11 @@ impl Host {
         keep: Duration,
         stop: Arc<AtomicBool>,
         board: Option<Arc<Board>>,
+        wanted: Option<Arc<Wanted>>,
     ) -> Self {
         let flows = remote.ids.iter().map(|id| (*id, Flow::default())).collect();
         let reported = Instant::now();
-        Self { remote, local, keep, stop, board, reported, flows, said: String::new() }
+        Self { remote, local, keep, stop, board, reported, wanted, flows, said: String::new() }
     }
 
     /// Mirrors its flows until the program ends.
@@ -125,9 +129,35 @@ impl Host {
             while Instant::now() < until && !self.is_over() {
                 std::thread::sleep(Duration::from_millis(50));
                 self.look();
+                // The next connection asks for all that it has then.
+                self.follow_receivers();
             }
             pause = (pause * 2).min(PAUSES.1);
         }
+    }
+
+    /// Whether all flows of the host are mirrored.
+    fn is_all(&self) -> bool {
+        self.remote.ids.is_empty() && self.wanted.is_none()
+    }
+
+    /// Takes the flows that receivers are connected to, and drops those that none is connected to any more. Returns
+    /// the new ones and the former ones.
+    fn follow_receivers(&mut self) -> (Vec<Uuid>, Vec<Uuid>) {
+        let Some(wanted) = &self.wanted else { return (Vec::new(), Vec::new()) };
+        let wanted = wanted.flows();
+        let is_named = |id: &Uuid| self.remote.ids.contains(id);
+        let new: Vec<Uuid> = wanted.iter().filter(|id| !self.flows.contains_key(id)).copied().collect();
+        let is_former = |id: &&Uuid| !wanted.contains(id) && !is_named(id);
+        let former: Vec<Uuid> = self.flows.keys().filter(is_former).copied().collect();
+        for id in &former {
+            say(format_args!("{}: flow {id}: no receiver is connected to it any more", self.remote));
+            self.flows.remove(id);
+        }
+        for id in &new {
+            self.flows.insert(*id, Flow::default());
+        }
+        (new, former)
     }
 
     fn is_over(&self) -> bool {
@@ -156,13 +186,20 @@ impl Host {
             }
             if listed.is_none_or(|listed| listed.elapsed() > LIST_EVERY) {
                 listed = Some(Instant::now());
-                if self.remote.ids.is_empty() {
+                if self.is_all() {
                     control.ask(&ControlRequest::List)?;
                 }
                 self.check();
             }
             self.look();
             self.forget(&mut control)?;
+            let (new, former) = self.follow_receivers();
+            for id in new {
+                control.ask(&ControlRequest::Follow { id })?;
+            }
+            for id in former {
+                control.ask(&ControlRequest::Leave { id })?;
+            }
             let now = Instant::now();
             for (&id, flow) in
                 self.flows.iter_mut().filter(|(_, flow)| flow.again.is_some_and(|at| at <= now))
@@ -199,10 +236,7 @@ impl Host {
                 }
             }
             ControlReply::Flow(flow) => {
-                if self.remote.ids.is_empty()
-                    && self.flows.len() < MAX_FLOWS
-                    && !self.flows.contains_key(&flow.id)
-                {
+                if self.is_all() && self.flows.len() < MAX_FLOWS && !self.flows.contains_key(&flow.id) {
                     self.flows.insert(flow.id, Flow::default());
                     control.ask(&ControlRequest::Follow { id: flow.id })?;
                 }
@@ -316,7 +350,7 @@ impl Host {
 
     /// Removes flows that have been absent for long. Those that were not asked for by name are forgotten.
     fn forget(&mut self, control: &mut Control) -> io::Result<()> {
-        let (keep, is_all) = (self.keep, self.remote.ids.is_empty());
+        let (keep, is_all) = (self.keep, self.is_all());
         let mut gone = Vec::new();
         for (&id, flow) in &mut self.flows {
             if flow.absent.is_none_or(|absent| absent.elapsed() < keep) {

@@ -33,23 +33,31 @@ pub trait Site: Send + 'static {
 /// A running server. It ends with this value.
 #[derive(Debug)]
 pub struct Server {
-    at: SocketAddr,
     bell: Arc<OwnedFd>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// Listens at `ADDRESS:PORT`.
+///
+/// # Errors
+/// [`Error::Argument`] for an address where nobody can listen.
+pub fn listen(at: &str) -> Result<(TcpListener, SocketAddr)> {
+    let failed = |error: io::Error| Error::Argument(format!("--http {at}: {error}"));
+    let listener = TcpListener::bind(at).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
 impl Server {
-    /// Listens at `ADDRESS:PORT`, and answers in a thread of its own. A client that takes longer than `limit` for a
-    /// request, or to read its answer, is dropped.
+    /// Answers in a thread of its own. A client that takes longer than `limit` for a request, or to read its answer, is
+    /// dropped.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an address where nobody can listen, and if the system cannot start a thread.
-    pub fn start(at: &str, limit: Duration, site: impl Site) -> Result<Self> {
-        let failed = |error: io::Error| Error::Argument(format!("--http {at}: {error}"));
-        let listener = TcpListener::bind(at).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+    /// [`Error::Argument`] if the system cannot start a thread.
+    pub fn start(listener: TcpListener, limit: Duration, site: impl Site) -> Result<Self> {
+        let failed = |error: io::Error| Error::Argument(format!("--http: {error}"));
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = Arc::new(bell.map_err(|error| failed(error.into()))?);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -62,12 +70,7 @@ impl Server {
             connections: Vec::new(),
         };
         let thread = std::thread::Builder::new().name("mxl-http".into()).spawn(move || server.run());
-        Ok(Self { at: address, bell, is_over, thread: Some(thread.map_err(failed)?) })
-    }
-
-    /// The address where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.at
+        Ok(Self { bell, is_over, thread: Some(thread.map_err(failed)?) })
     }
 }
 

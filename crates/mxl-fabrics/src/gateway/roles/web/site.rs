@@ -21,20 +21,24 @@ const PAGE: &str = include_str!("page.html");
 /// The flows that may be shown although no role has reported them.
 pub type Listed = Box<dyn Fn() -> Vec<Uuid> + Send>;
 
+/// What answers requests to other paths; `None` for those that it does not know.
+pub type Api = Box<dyn FnMut(&Request) -> Option<Response> + Send>;
+
 /// The gateway's pages.
 pub struct Pages {
     about: About,
     board: Arc<Board>,
     listed: Listed,
+    api: Option<Api>,
     thumbnails: Thumbnails,
     /// The last look at the flows.
     seen: Option<(Instant, Vec<FlowView>)>,
 }
 
 impl Pages {
-    /// Pages of what roles report to `board`, and of flows that `listed` returns.
-    pub fn new(about: About, board: Arc<Board>, listed: Listed) -> Self {
-        Self { about, board, listed, thumbnails: Thumbnails::default(), seen: None }
+    /// Pages of what roles report to `board`, and of flows that `listed` returns; and what `api` says.
+    pub fn new(about: About, board: Arc<Board>, listed: Listed, api: Option<Api>) -> Self {
+        Self { about, board, listed, api, thumbnails: Thumbnails::default(), seen: None }
     }
 
     /// The flows, as they were within the last fifth of a second.
@@ -66,6 +70,9 @@ impl Pages {
 
 impl Site for Pages {
     fn answer(&mut self, request: &Request) -> Response {
+        if let Some(response) = self.api.as_mut().and_then(|api| api(request)) {
+            return response;
+        }
         let about = self.about.clone();
         let path = request.path.as_str();
         let thumbnail = path.strip_prefix("/thumbnails/").and_then(|name| name.strip_suffix(".png"));

@@ -18,13 +18,15 @@ impl Site for Echo {
 /// Longer than anything takes on a loaded machine.
 const LONG: Duration = Duration::from_secs(40);
 
-fn server() -> Server {
-    Server::start("127.0.0.1:0", LONG, Echo).unwrap()
+/// A server, and its address. It drops clients that are slower than a limit.
+fn server(limit: Duration) -> (Server, SocketAddr) {
+    let (listener, at) = listen("127.0.0.1:0").unwrap();
+    (Server::start(listener, limit, Echo).unwrap(), at)
 }
 
 /// A connection whose reads end within a generous time.
-fn connect(server: &Server) -> TcpStream {
-    let stream = TcpStream::connect(server.address()).unwrap();
+fn connect(at: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(LONG)).unwrap();
     stream
 }
@@ -38,8 +40,8 @@ fn rest(mut stream: TcpStream) -> String {
 
 #[test]
 fn requests_of_one_connection_are_answered_in_order() {
-    let server = server();
-    let mut stream = connect(&server);
+    let (_server, at) = server(LONG);
+    let mut stream = connect(at);
     stream.write_all(b"GET /a HTTP/1.1\r\n\r\nPATCH /b HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}").unwrap();
     stream.write_all(b"GET /c HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
     let said = rest(stream);
@@ -49,31 +51,31 @@ fn requests_of_one_connection_are_answered_in_order() {
 
 #[test]
 fn nonsense_is_answered_and_ends_the_connection() {
-    let server = server();
-    let mut stream = connect(&server);
+    let (_server, at) = server(LONG);
+    let mut stream = connect(at);
     stream.write_all(b"\x16\x03\x01 hello\r\n\r\n").unwrap();
     assert!(rest(stream).starts_with("HTTP/1.1 400 "));
     // Others are served.
-    let mut stream = connect(&server);
+    let mut stream = connect(at);
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     assert!(rest(stream).ends_with("GET / 0"));
 }
 
 #[test]
 fn a_connection_beyond_the_limit_is_closed() {
-    let server = server();
-    let idle: Vec<TcpStream> = (0..MAX_CONNECTIONS).map(|_| connect(&server)).collect();
+    let (_server, at) = server(LONG);
+    let idle: Vec<TcpStream> = (0..MAX_CONNECTIONS).map(|_| connect(at)).collect();
     // Each is served: so all of them are accepted.
     for mut stream in &idle {
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
     }
-    assert_eq!(rest(connect(&server)), "");
+    assert_eq!(rest(connect(at)), "");
     drop(idle);
     let begin = Instant::now();
     while begin.elapsed() < LONG {
-        let mut stream = connect(&server);
+        let mut stream = connect(at);
         let _ = stream.write_all(b"GET / HTTP/1.0\r\n\r\n");
         if rest(stream).ends_with("GET / 0") {
             return;
@@ -84,12 +86,12 @@ fn a_connection_beyond_the_limit_is_closed() {
 
 #[test]
 fn who_sends_or_reads_nothing_is_dropped() {
-    let server = Server::start("127.0.0.1:0", Duration::from_millis(300), Echo).unwrap();
-    let mut deaf = connect(&server);
+    let (_server, at) = server(Duration::from_millis(300));
+    let mut deaf = connect(at);
     deaf.write_all(b"GET /large HTTP/1.1\r\n\r\n").unwrap();
     // Half of a request, twice: when the second one is dropped, the answer before the first one has timed out too.
     for _ in 0..2 {
-        let mut slow = connect(&server);
+        let mut slow = connect(at);
         slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
         assert_eq!(rest(slow), "", "it was answered");
     }
