@@ -73,6 +73,10 @@ fn a_controller_connects_a_receiver_to_a_flow_of_another_host() {
         let receiver = registry.get("receivers", receiver["id"].as_str()?)?;
         (receiver["subscription"]["sender_id"] == sender["id"]).then_some(())
     });
+    // Whoever asks the registry finds the MXL flow.
+    let senders = mxl_nmos::Query::open(&url).unwrap().senders().unwrap();
+    let flows: Vec<_> = senders.iter().map(|sender| (&*sender.node, sender.flow)).collect();
+    assert_eq!(flows, [("far", Some(picture.id)), ("studio", Some(picture.id))]);
     // A time cannot be given.
     let later = json!({ "activation": { "mode": "activate_scheduled_relative", "requested_time": "1:0" } });
     let (status, answer) = patch(&registry, "receivers", &receiver, &later);
