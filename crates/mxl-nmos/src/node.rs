@@ -138,10 +138,8 @@ impl Node {
     fn refresh(&self, state: &mut NodeState) {
         let mut now = BTreeMap::new();
         let mut add = |kind, id, value| now.insert((kind, id), value);
-        let senders: Vec<Uuid> = state.senders.keys().copied().collect();
-        let receivers: Vec<Uuid> = state.receivers.keys().copied().collect();
         add(Kind::Node, self.home.node, self.home.node());
-        add(Kind::Device, self.home.device, self.home.device(&senders, &receivers));
+        add(Kind::Device, self.home.device, self.home.device());
         for (flow, terminal) in state.senders.values() {
             if let Some(definition) = state.flows.get(flow) {
                 for (kind, id, value) in self.home.of_flow(definition, terminal.route()) {

@@ -97,8 +97,8 @@ struct Session {
     at: usize,
     /// Its API, once it is known.
     api: Option<String>,
-    /// The versions of the resources that it has, or has refused.
-    registered: BTreeMap<(Kind, Uuid), String>,
+    /// The versions of the resources that it was told of, and whether it has taken them.
+    registered: BTreeMap<(Kind, Uuid), (String, bool)>,
     log: Log,
     /// The last failure, which is told once.
     said: String,
@@ -204,31 +204,40 @@ impl Session {
         let gone: Vec<_> =
             self.registered.keys().rev().filter(|key| !resources.contains_key(*key)).copied().collect();
         for (kind, id) in gone {
-            self.client.delete(&self.url(&api, kind, id)).map(drop).or_else(ignore)?;
+            if self.registered.get(&(kind, id)).is_some_and(|(_, is_there)| *is_there) {
+                self.client.delete(&self.url(&api, kind, id)).map(drop).or_else(ignore)?;
+            }
             self.registered.remove(&(kind, id));
         }
         for ((kind, id), resource) in resources {
-            if self.registered.get(&(kind, id)) == Some(&resource.version) {
+            let former = self.registered.get(&(kind, id));
+            if former.is_some_and(|(version, _)| *version == resource.version) {
                 continue;
             }
+            let was_there = former.is_some_and(|(_, is_there)| *is_there);
             let body = json!({ "type": kind.name(), "data": resource.value });
-            match self.client.post(&format!("{api}/resource"), &body) {
-                Ok(_) => {}
+            let is_there = match self.client.post(&format!("{api}/resource"), &body) {
+                Ok(_) => true,
                 Err(error @ Error::Refused { .. }) if kind != Kind::Node => {
                     (self.log)(&format!("NMOS: {} {id} is not registered: {error}", kind.name()));
+                    was_there
                 }
                 Err(error) => return Err(unavailable(error)),
-            }
-            self.registered.insert((kind, id), resource.version);
+            };
+            self.registered.insert((kind, id), (resource.version, is_there));
         }
         Ok(())
     }
 
     /// Removes all resources, those that refer to others first.
     fn remove(&mut self) {
-        let Some(api) = self.api.clone() else { return };
+        if self.registered.is_empty() {
+            return;
+        }
+        let Ok(api) = self.api() else { return };
         let begin = Instant::now();
-        for (kind, id) in self.registered.keys().rev() {
+        let there = self.registered.iter().rev().filter(|(_, (_, is_there))| *is_there);
+        for ((kind, id), _) in there {
             // The registry drops what is left after 12 seconds; and all of a Node with it.
             let is_late = begin.elapsed() > REMOVAL_TIMEOUT && *kind != Kind::Node;
             if !is_late

@@ -159,14 +159,14 @@ impl Home {
         with(core(self.node, &self.label, "A gateway of MXL flows"), more)
     }
 
-    /// Its device.
-    pub fn device(&self, senders: &[Uuid], receivers: &[Uuid]) -> Value {
-        let ids = |ids: &[Uuid]| ids.iter().map(Uuid::to_string).collect::<Vec<_>>();
+    /// Its device. The lists of senders and receivers are empty: IS-04 v1.3 deprecates them, each sender and receiver
+    /// names its device, and there are registries that refuse a device before its senders.
+    pub fn device(&self) -> Value {
         let more = json!({
             "type": "urn:x-nmos:device:generic",
             "node_id": self.node.to_string(),
-            "senders": ids(senders),
-            "receivers": ids(receivers),
+            "senders": [],
+            "receivers": [],
             "controls": [{
                 "type": CONTROL,
                 "href": format!("{}/x-nmos/connection/v1.2/", self.href()),
@@ -301,7 +301,7 @@ mod tests {
         let (label, hostname, born) = ("gateway".into(), "host".into(), "1:0".into());
         let home = Home { node, device, label, hostname, host, born };
         let definition = FlowDefinition::audio("tone", 2, Rational::new(48_000, 1)).unwrap();
-        let [(_, source, of_source), (_, flow, of_flow), (_, sender, of_sender)] =
+        let [(_, source, of_source), (_, flow, of_flow), (_, _, of_sender)] =
             home.of_flow(&definition, &Route { is_enabled: true, ..Route::default() });
         assert_eq!(of_source["id"], source.to_string());
         assert_eq!(of_source["channels"][1]["label"], "2");
@@ -313,8 +313,7 @@ mod tests {
         assert_eq!(of_sender["flow_id"], flow.to_string());
         assert_eq!((&of_sender["transport"], &of_sender["manifest_href"]), (&TRANSPORT.into(), &Value::Null));
         assert_eq!(home.node()["href"], "http://[2001:db8::1]:7481/");
-        let of_device = home.device(&[sender], &[]);
+        let of_device = home.device();
         assert_eq!(of_device["controls"][0]["href"], "http://[2001:db8::1]:7481/x-nmos/connection/v1.2/");
-        assert_eq!(of_device["senders"][0], sender.to_string());
     }
 }
