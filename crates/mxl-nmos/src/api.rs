@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::TRANSPORT;
 use crate::connection::{Refusal, Side};
 use crate::node::Node;
-use crate::resources::Kind;
+use crate::resources::ResourceKind;
 
 /// Maximum entries of a request in bulk.
 const MAX_BULK: usize = 256;
@@ -94,13 +94,14 @@ impl Node {
     /// A resource of the Node API.
     fn find_resource(&self, parts: &[&str]) -> Option<Value> {
         let resources = self.resources();
-        let kind_of = |name: &str| Kind::ALL[1..].iter().copied().find(|kind| kind.collection() == name);
+        let kind_of =
+            |name: &str| ResourceKind::ALL[1..].iter().copied().find(|kind| kind.collection() == name);
         match parts {
             [] => {
-                let kinds = Kind::ALL[1..].iter().map(|kind| format!("{}/", kind.collection()));
+                let kinds = ResourceKind::ALL[1..].iter().map(|kind| format!("{}/", kind.collection()));
                 Some(json!(std::iter::once("self/".to_string()).chain(kinds).collect::<Vec<_>>()))
             }
-            ["self"] => Some(resources.get(&(Kind::Node, self.id()))?.value.clone()),
+            ["self"] => Some(resources.get(&(ResourceKind::Node, self.id()))?.value.clone()),
             [name] => {
                 let kind = kind_of(name)?;
                 let of_kind = resources.iter().filter(|((of, _), _)| *of == kind);

@@ -24,7 +24,7 @@ pub use connection::{Activate, Route};
 pub use node::{Node, NodeOptions};
 pub use query::{Query, RemoteSender};
 pub use registration::Registration;
-pub use resources::Kind;
+pub use resources::ResourceKind;
 
 /// The transport of all senders and receivers.
 pub const TRANSPORT: &str = "urn:x-nmos:transport:mxl";

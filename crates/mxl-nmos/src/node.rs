@@ -8,7 +8,7 @@ use mxl::{FlowDefinition, Uuid, time};
 use serde_json::Value;
 
 use crate::connection::{Activate, Refusal, Route, Side, Terminal};
-use crate::resources::{FlowIds, Home, Kind, Medium, id_of};
+use crate::resources::{FlowIds, Home, Medium, ResourceKind, id_of};
 
 /// Maximum flows of a Node. Each takes three resources.
 pub const MAX_FLOWS: usize = 1024;
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Node {
 }
 
 struct NodeState {
-    resources: BTreeMap<(Kind, Uuid), Resource>,
+    resources: BTreeMap<(ResourceKind, Uuid), Resource>,
     flows: BTreeMap<Uuid, FlowDefinition>,
     senders: BTreeMap<Uuid, (Uuid, Terminal)>,
     receivers: BTreeMap<Uuid, (Medium, u32, Terminal)>,
@@ -138,8 +138,8 @@ impl Node {
     fn refresh(&self, state: &mut NodeState) {
         let mut now = BTreeMap::new();
         let mut add = |kind, id, value| now.insert((kind, id), value);
-        add(Kind::Node, self.home.node, self.home.node());
-        add(Kind::Device, self.home.device, self.home.device());
+        add(ResourceKind::Node, self.home.node, self.home.node());
+        add(ResourceKind::Device, self.home.device, self.home.device());
         for (flow, terminal) in state.senders.values() {
             if let Some(definition) = state.flows.get(flow) {
                 for (kind, id, value) in self.home.of_flow(definition, terminal.route()) {
@@ -148,7 +148,7 @@ impl Node {
             }
         }
         for (id, (medium, number, terminal)) in &state.receivers {
-            add(Kind::Receiver, *id, self.home.receiver(*id, *medium, *number, terminal.route()));
+            add(ResourceKind::Receiver, *id, self.home.receiver(*id, *medium, *number, terminal.route()));
         }
         let mut former = std::mem::take(&mut state.resources);
         let count = former.len();
@@ -194,7 +194,7 @@ impl Node {
     }
 
     /// All resources, in the order in which they are registered.
-    pub(crate) fn resources(&self) -> BTreeMap<(Kind, Uuid), Resource> {
+    pub(crate) fn resources(&self) -> BTreeMap<(ResourceKind, Uuid), Resource> {
         self.lock().resources.clone()
     }
 

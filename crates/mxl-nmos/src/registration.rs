@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Client, Error, base};
 use crate::node::Node;
-use crate::resources::Kind;
+use crate::resources::ResourceKind;
 
 /// Interval of heartbeats: IS-04's default. A registry drops a Node after 12 seconds.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
@@ -98,7 +98,7 @@ struct Session {
     /// Its API, once it is known.
     api: Option<String>,
     /// The versions of the resources that it was told of, and whether it has taken them.
-    registered: BTreeMap<(Kind, Uuid), (String, bool)>,
+    registered: BTreeMap<(ResourceKind, Uuid), (String, bool)>,
     log: Log,
     /// The last failure, which is told once.
     said: String,
@@ -174,7 +174,10 @@ impl Session {
             Ok(_) if !self.registered.is_empty() => self.update(),
             // It knows the Node of a former process, whose resources may be others.
             Ok(_) => {
-                self.client.delete(&self.url(&api, Kind::Node, self.node.id())).map(drop).or_else(ignore)?;
+                self.client
+                    .delete(&self.url(&api, ResourceKind::Node, self.node.id()))
+                    .map(drop)
+                    .or_else(ignore)?;
                 self.register()
             }
             Err(Error::Refused { status: 404, .. }) => {
@@ -192,7 +195,7 @@ impl Session {
         Ok(())
     }
 
-    fn url(&self, api: &str, kind: Kind, id: Uuid) -> String {
+    fn url(&self, api: &str, kind: ResourceKind, id: Uuid) -> String {
         format!("{api}/resource/{}/{id}", kind.collection())
     }
 
@@ -218,7 +221,7 @@ impl Session {
             let body = json!({ "type": kind.name(), "data": resource.value });
             let is_there = match self.client.post(&format!("{api}/resource"), &body) {
                 Ok(_) => true,
-                Err(error @ Error::Refused { .. }) if kind != Kind::Node => {
+                Err(error @ Error::Refused { .. }) if kind != ResourceKind::Node => {
                     (self.log)(&format!("NMOS: {} {id} is not registered: {error}", kind.name()));
                     was_there
                 }
@@ -239,7 +242,7 @@ impl Session {
         let there = self.registered.iter().rev().filter(|(_, (_, is_there))| *is_there);
         for ((kind, id), _) in there {
             // The registry drops what is left after 12 seconds; and all of a Node with it.
-            let is_late = begin.elapsed() > REMOVAL_TIMEOUT && *kind != Kind::Node;
+            let is_late = begin.elapsed() > REMOVAL_TIMEOUT && *kind != ResourceKind::Node;
             if !is_late
                 && let Err(Error::Unavailable { .. }) = self.client.delete(&self.url(&api, *kind, *id))
             {

@@ -9,7 +9,7 @@ use crate::{CONTROL, TRANSPORT};
 
 /// The kinds of resources, in the order in which a registry accepts them: each refers to earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ResourceKind {
     /// The Node itself.
     Node,
     /// Its device.
@@ -24,7 +24,7 @@ pub enum Kind {
     Receiver,
 }
 
-impl Kind {
+impl ResourceKind {
     /// All kinds.
     pub const ALL: [Self; 6] =
         [Self::Node, Self::Device, Self::Source, Self::Flow, Self::Sender, Self::Receiver];
@@ -177,7 +177,7 @@ impl Home {
     }
 
     /// The source, the flow and the sender of an MXL flow.
-    pub fn of_flow(&self, definition: &FlowDefinition, route: &Route) -> [(Kind, Uuid, Value); 3] {
+    pub fn of_flow(&self, definition: &FlowDefinition, route: &Route) -> [(ResourceKind, Uuid, Value); 3] {
         let ids = FlowIds::new(self.node, definition.id);
         let tags = json!({
             "urn:x-nmos:tag:grouphint/v1.0":
@@ -230,9 +230,9 @@ impl Home {
             },
         });
         [
-            (Kind::Source, ids.source, with(core(ids.source), source)),
-            (Kind::Flow, ids.flow, flow),
-            (Kind::Sender, ids.sender, with(core(ids.sender), sender)),
+            (ResourceKind::Source, ids.source, with(core(ids.source), source)),
+            (ResourceKind::Flow, ids.flow, flow),
+            (ResourceKind::Sender, ids.sender, with(core(ids.sender), sender)),
         ]
     }
 
@@ -276,8 +276,12 @@ pub struct FlowIds {
 impl FlowIds {
     /// The ids on a Node.
     pub fn new(node: Uuid, flow: Uuid) -> Self {
-        let id = |kind: Kind| id_of(&node.to_string(), &format!("{} {flow}", kind.name()));
-        Self { source: id(Kind::Source), flow: id(Kind::Flow), sender: id(Kind::Sender) }
+        let id = |kind: ResourceKind| id_of(&node.to_string(), &format!("{} {flow}", kind.name()));
+        Self {
+            source: id(ResourceKind::Source),
+            flow: id(ResourceKind::Flow),
+            sender: id(ResourceKind::Sender),
+        }
     }
 }
 

@@ -13,8 +13,8 @@ use super::registry::Registry;
 /// The resource of a kind with this label.
 fn labelled(registry: &Registry, kind: &str, part: &str) -> Option<Value> {
     let state = registry.state.lock().unwrap();
-    let all = state.resources.iter().filter(|((of, _), _)| of == kind).map(|(_, value)| value);
-    all.filter(|value| value["label"].as_str().is_some_and(|label| label.contains(part))).next().cloned()
+    let mut all = state.resources.iter().filter(|((of, _), _)| of == kind).map(|(_, value)| value);
+    all.find(|value| value["label"].as_str().is_some_and(|label| label.contains(part))).cloned()
 }
 
 /// Patches what is staged for a sender or a receiver, at the Connection API that its device names.

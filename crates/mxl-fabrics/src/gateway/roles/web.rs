@@ -1,6 +1,5 @@
 //! `--http`: metrics in Prometheus's text format, the flows as JSON, and a page that shows them.
 
-mod message;
 mod server;
 mod site;
 mod status;
@@ -12,8 +11,6 @@ use std::sync::Arc;
 
 use super::log::say;
 use crate::Result;
-#[cfg(feature = "nmos")]
-pub use message::{Request, Response};
 use server::REQUEST_TIMEOUT;
 pub use server::Server;
 pub use site::Api;

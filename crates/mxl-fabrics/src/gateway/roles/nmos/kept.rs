@@ -11,8 +11,9 @@ use mxl_nmos::{Activate, Node, NodeOptions, Registration, Route};
 use serde_json::Value;
 
 use super::{Described, Hooks};
+use crate::gateway::http::{HttpRequest, HttpResponse};
 use crate::gateway::roles::log::say;
-use crate::gateway::roles::web::{Api, Request, Response};
+use crate::gateway::roles::web::Api;
 use crate::{Error, Result};
 
 /// Interval of looks at the domain's flows.
@@ -80,7 +81,7 @@ impl Kept {
             Registration::start(Arc::clone(&node), registries, log).map_err(|error| failed(&error))?;
         let thread = std::thread::Builder::new().name("mxl-nmos-flows".into()).spawn(run);
         let thread = thread.map_err(|error| failed(&error))?;
-        let api = Box::new(move |request: &Request| answer(&node, request));
+        let api = Box::new(move |request: &HttpRequest| answer(&node, request));
         Ok((Self { is_over, thread: Some(thread), _registration: registration }, api))
     }
 }
@@ -96,10 +97,10 @@ impl Drop for Kept {
     }
 }
 
-fn answer(node: &Node, request: &Request) -> Option<Response> {
+fn answer(node: &Node, request: &HttpRequest) -> Option<HttpResponse> {
     let answer = node.answer(&request.method, &request.path, &request.body)?;
     let body = if answer.body == Value::Null { String::new() } else { answer.body.to_string() };
-    let mut response = Response::new(answer.status, "application/json", body);
+    let mut response = HttpResponse::new(answer.status, "application/json", body);
     for (name, value) in answer.cors() {
         response = response.with(name, value);
     }

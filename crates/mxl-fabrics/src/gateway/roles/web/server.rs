@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::message::{Parsed, Request, Response, parse};
+use crate::gateway::http::{HttpRequest, HttpResponse, Parsed, parse};
 use crate::gateway::roles::remote::is_nothing;
 use crate::gateway::roles::stop::timespec;
 use crate::{Error, Result};
@@ -27,7 +27,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// What a server answers with. It is called by the server's thread.
 pub trait Site: Send + 'static {
     /// The answer to a request.
-    fn answer(&mut self, request: &Request) -> Response;
+    fn answer(&mut self, request: &HttpRequest) -> HttpResponse;
 }
 
 /// A running server. It ends with this value.

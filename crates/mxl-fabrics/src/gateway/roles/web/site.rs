@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use mxl::Uuid;
 
-use super::message::{Request, Response};
 use super::server::Site;
 use super::status::{Board, FlowState, FlowStatus};
 use super::thumbnail::Thumbnails;
 use super::view::{self, About, FlowView};
+use crate::gateway::http::{HttpRequest, HttpResponse};
 
 /// Interval at which the flows are looked at for clients.
 const FRESH: Duration = Duration::from_millis(200);
@@ -22,7 +22,7 @@ const PAGE: &str = include_str!("page.html");
 pub type Listed = Box<dyn Fn() -> Vec<Uuid> + Send>;
 
 /// What answers requests to other paths; `None` for those that it does not know.
-pub type Api = Box<dyn FnMut(&Request) -> Option<Response> + Send>;
+pub type Api = Box<dyn FnMut(&HttpRequest) -> Option<HttpResponse> + Send>;
 
 /// The gateway's pages.
 pub struct Pages {
@@ -55,21 +55,21 @@ impl Pages {
         flows
     }
 
-    fn thumbnail(&mut self, id: Uuid) -> Response {
+    fn thumbnail(&mut self, id: Uuid) -> HttpResponse {
         // Flows that are not offered look like those that do not exist.
         let is_known = (self.listed)().contains(&id)
             || self.board.flows().get(&id).is_some_and(|flow| flow.state != FlowState::Offered);
         let picture =
             if is_known { self.thumbnails.png(&self.about.domain, id) } else { Err("no such flow".into()) };
         match picture {
-            Ok(png) => Response::new(200, "image/png", png),
-            Err(why) => Response::error(404, &why),
+            Ok(png) => HttpResponse::new(200, "image/png", png),
+            Err(why) => HttpResponse::error(404, &why),
         }
     }
 }
 
 impl Site for Pages {
-    fn answer(&mut self, request: &Request) -> Response {
+    fn answer(&mut self, request: &HttpRequest) -> HttpResponse {
         if let Some(response) = self.api.as_mut().and_then(|api| api(request)) {
             return response;
         }
@@ -78,21 +78,22 @@ impl Site for Pages {
         let thumbnail = path.strip_prefix("/thumbnails/").and_then(|name| name.strip_suffix(".png"));
         let thumbnail = thumbnail.and_then(|id| Uuid::try_parse(id).ok());
         if !["/", "/flows", "/metrics"].contains(&path) && thumbnail.is_none() {
-            return Response::error(404, "there are /, /flows, /metrics and /thumbnails/ID.png");
+            return HttpResponse::error(404, "there are /, /flows, /metrics and /thumbnails/ID.png");
         }
         if !["GET", "HEAD"].contains(&request.method.as_str()) {
-            return Response::error(405, "only GET and HEAD").with("Allow", "GET, HEAD");
+            return HttpResponse::error(405, "only GET and HEAD").with("Allow", "GET, HEAD");
         }
         match (path, thumbnail) {
             (_, Some(id)) => self.thumbnail(id),
             ("/flows", _) => {
-                Response::new(200, "application/json", view::to_json(&about, self.flows()).to_string())
+                HttpResponse::new(200, "application/json", view::to_json(&about, self.flows()).to_string())
             }
             ("/metrics", _) => {
                 let kind = "text/plain; version=0.0.4; charset=utf-8";
-                Response::new(200, kind, view::to_metrics(&about, self.flows()))
+                HttpResponse::new(200, kind, view::to_metrics(&about, self.flows()))
             }
-            _ => Response::new(200, "text/html; charset=utf-8", PAGE).with("Content-Security-Policy", POLICY),
+            _ => HttpResponse::new(200, "text/html; charset=utf-8", PAGE)
+                .with("Content-Security-Policy", POLICY),
         }
     }
 }

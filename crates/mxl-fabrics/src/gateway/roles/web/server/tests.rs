@@ -5,12 +5,14 @@ use super::*;
 struct Echo;
 
 impl Site for Echo {
-    fn answer(&mut self, request: &Request) -> Response {
+    fn answer(&mut self, request: &HttpRequest) -> HttpResponse {
         match request.path.as_str() {
-            "/large" => Response::new(200, "text/plain", vec![b'x'; 32 << 20]),
-            path => {
-                Response::new(200, "text/plain", format!("{} {path} {}", request.method, request.body.len()))
-            }
+            "/large" => HttpResponse::new(200, "text/plain", vec![b'x'; 32 << 20]),
+            path => HttpResponse::new(
+                200,
+                "text/plain",
+                format!("{} {path} {}", request.method, request.body.len()),
+            ),
         }
     }
 }

@@ -11,7 +11,7 @@ const MAX_FIELDS: usize = 64;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct HttpRequest {
     /// Its method, such as `GET`.
     pub method: String,
     /// The path, without a query.
@@ -22,14 +22,14 @@ pub struct Request {
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Response {
+pub struct HttpResponse {
     status: u16,
     kind: &'static str,
     body: Vec<u8>,
     fields: Vec<(&'static str, String)>,
 }
 
-impl Response {
+impl HttpResponse {
     /// An answer with a body of a media type.
     pub fn new(status: u16, kind: &'static str, body: impl Into<Vec<u8>>) -> Self {
         Self { status, kind, body: body.into(), fields: Vec::new() }
@@ -88,19 +88,19 @@ pub enum Parsed {
     /// A request.
     Request {
         /// The request.
-        request: Request,
+        request: HttpRequest,
         /// Its length in bytes.
         len: usize,
         /// The client wants no other answer on this connection.
         is_last: bool,
     },
     /// What is no request, or one that is too large. The connection ends after this answer.
-    Refused(Response),
+    Refused(HttpResponse),
 }
 
 /// Parses the request at the start of `input`.
 pub fn parse(input: &[u8]) -> Parsed {
-    let refused = |status, why: &str| Parsed::Refused(Response::error(status, why));
+    let refused = |status, why: &str| Parsed::Refused(HttpResponse::error(status, why));
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut head = httparse::Request::new(&mut fields);
     let head_len = match head.parse(&input[..input.len().min(MAX_HEAD)]) {
@@ -143,7 +143,7 @@ pub fn parse(input: &[u8]) -> Parsed {
     // A client of version 1.0 that wants to keep its connection expects fields that this server does not send.
     let is_last = head.version == Some(0) || named("connection").any(|value| has(value, "close"));
     let path = target.split('?').next().unwrap_or_default();
-    let request = Request { method: method.into(), path: path.into(), body: body.to_vec() };
+    let request = HttpRequest { method: method.into(), path: path.into(), body: body.to_vec() };
     Parsed::Request { request, len, is_last }
 }
 
@@ -165,7 +165,7 @@ mod tests {
         for len in 0..whole {
             assert_eq!(parse(&text[..len]), Parsed::More, "{len} bytes");
         }
-        let request = Request { method: "PATCH".into(), path: "/single".into(), body: b"abc".to_vec() };
+        let request = HttpRequest { method: "PATCH".into(), path: "/single".into(), body: b"abc".to_vec() };
         assert_eq!(parse(text), Parsed::Request { request, len: whole, is_last: false });
     }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn an_answer_to_head_has_the_length_alone() {
-        let response = Response::new(200, "text/plain", "hello").with("Allow", "GET");
+        let response = HttpResponse::new(200, "text/plain", "hello").with("Allow", "GET");
         let text = |is_head| String::from_utf8(response.to_bytes(true, is_head)).unwrap();
         assert!(text(true).ends_with("Connection: close\r\n\r\n") && text(false).ends_with("\r\n\r\nhello"));
         assert!(text(true).contains("Content-Length: 5\r\n") && text(true).contains("Allow: GET\r\n"));
