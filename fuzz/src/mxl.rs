@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use mxl::{BatchHints, Domain, FlowDefinition, Uuid, Wait};
+use mxl_fabrics::gateway::http;
 use mxl_fabrics::gateway::wire::{ControlReply, ControlRequest};
+use mxl_nmos::{Activate, Node, NodeOptions, Route};
 
 use super::Input;
 
@@ -61,7 +63,49 @@ pub fn mxl(input: &[u8]) -> bool {
             assert_eq!(ControlReply::parse(line.trim_end().as_bytes()), Ok(reply));
             true
         }),
+        // A request to the page of a gateway.
+        b'W' => match http::parse(bytes) {
+            http::Parsed::Request { request, len, .. } => {
+                assert!(len <= bytes.len() && request.body.len() <= http::MAX_BODY);
+                true
+            }
+            _ => false,
+        },
+        b'N' => nmos(bytes),
         _ => files(&mut Input(bytes)),
+    }
+}
+
+/// A controller patches a receiver. What is refused changes nothing.
+fn nmos(body: &[u8]) -> bool {
+    let options = NodeOptions {
+        seed: "fuzz".into(),
+        label: "fuzz".into(),
+        hostname: "fuzz".into(),
+        host: ("127.0.0.1".into(), 1),
+        domain: None,
+        receivers: 1,
+    };
+    let node = Node::new(options, Box::new(Connected));
+    let (id, before) = node.receivers().swap_remove(0);
+    let path = format!("/x-nmos/connection/v1.2/single/receivers/{id}/staged");
+    let answer = node.answer("PATCH", &path, body).expect("a path of NMOS");
+    if answer.status != 200 {
+        assert_eq!(node.receivers()[0].1, before);
+    }
+    answer.status == 200
+}
+
+/// Lets every activation succeed.
+struct Connected;
+
+impl Activate for Connected {
+    fn receive(&mut self, _: Uuid, _: &Route) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn send(&mut self, _: Uuid, _: bool) -> Result<(), String> {
+        Ok(())
     }
 }
 

@@ -26,6 +26,7 @@ mod mxl;
 mod nightly;
 mod nixl;
 mod nixl_plugin;
+mod nmos;
 mod patience;
 mod plugins;
 mod report;
@@ -156,6 +157,8 @@ enum Command {
         #[arg(long)]
         suite: bool,
     },
+    /// Runs the NMOS Node of the media layer in a registry that others wrote, from npm.
+    Nmos,
     /// Runs the checks that are too long for CI: many seeds, kills, a soak and long fuzzing. Writes target/nightly.md.
     Nightly(long::Options),
     /// Checks the workspace as a whole: the promised compiler, the error off Linux, the licences and sources of
@@ -203,6 +206,7 @@ fn main() -> ExitCode {
         Command::Installed(options) => installed::run_installed(&mut report, &options),
         Command::Nixl { runs } => nixl::test(&mut report, runs),
         Command::Mpi { suite } => mpi::test(&mut report, suite),
+        Command::Nmos => nmos::test(&mut report),
         Command::Nightly(options) => long::run(&mut report, &options),
         Command::Hygiene => hygiene::check(&mut report),
         Command::Aarch64 => report.add("aarch64", checks::aarch64),

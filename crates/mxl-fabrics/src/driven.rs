@@ -168,6 +168,15 @@ impl<T: Drive> Driven<T> {
         answer
     }
 
+    /// Reads of the end what changes nothing, such as its statistics: its thread is not woken.
+    ///
+    /// # Panics
+    /// In a forked child.
+    pub fn inspect<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        self.check_process().expect("the end is used by the process that made it");
+        read(&self.shared.enter().end)
+    }
+
     /// The oldest unread event. Sleeps until there is one; `None` after `timeout`.
     ///
     /// # Errors

@@ -6,6 +6,8 @@
 //! outlive it.
 
 #[cfg(feature = "programs")]
+pub mod http;
+#[cfg(feature = "programs")]
 mod roles;
 pub mod wire;
 

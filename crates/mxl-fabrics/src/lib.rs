@@ -55,6 +55,7 @@ mod info;
 mod initiator;
 pub mod interfaces;
 mod interval_predictor;
+mod lateness;
 mod link;
 #[cfg(feature = "programs")]
 pub mod list;

@@ -72,9 +72,10 @@ impl Initiator {
 type TargetCount = fn(&TargetStats) -> u64;
 
 /// The counters of a target.
-const OF_TARGET: [(&str, &str, TargetCount); 9] = [
+const OF_TARGET: [(&str, &str, TargetCount); 10] = [
     ("published", "Commits that were published.", |stats| stats.published),
     ("lost", "Grains or samples that did not arrive.", |stats| stats.lost),
+    ("late", "Grains or samples that were published late, by this host's clock.", |stats| stats.late),
     ("invalid", "Grains without a valid payload.", |stats| stats.invalid),
     ("taken", "Initiators that were accepted.", |stats| stats.taken),
     ("refused", "Initiators that were refused.", |stats| stats.refused),

@@ -22,8 +22,11 @@ struct Options {
     #[arg(value_name = "URI")]
     uri: Option<Uri>,
     /// The domain's directory.
-    #[arg(short, long, value_name = "DIR", required_unless_present = "uri")]
+    #[arg(short, long, value_name = "DIR", required_unless_present_any = ["uri", "nmos"])]
     domain: Option<PathBuf>,
+    /// List the senders of MXL flows that an NMOS registry knows, at the address of its Query API, http://HOST:PORT.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["uri", "domain", "flow", "garbage_collect", "watch"])]
+    nmos: Option<String>,
     /// List the flows (the default).
     #[arg(short, long)]
     list: bool,
@@ -56,6 +59,9 @@ pub fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
+    if let Some(registry) = &options.nmos {
+        return crate::nmos::list(registry, options.json);
+    }
     let place = Place::of(options.domain.as_deref(), options.flow, options.uri.as_ref())?;
     let domain = place::open("mxl-info", &place.domain)?;
     // Programs read the file itself: it is JSON.

@@ -9,6 +9,8 @@ mod failure;
 pub mod generate;
 pub mod info;
 mod levels;
+#[cfg_attr(not(feature = "nmos"), path = "without_nmos.rs")]
+mod nmos;
 mod output;
 mod pattern;
 mod picture;

@@ -32,21 +32,12 @@ impl Picture {
                 v210::unpack_keys(from, &mut keys);
             }
             for (pixel, key) in keys.iter().enumerate() {
-                bytes.extend(rgb(line.y[pixel], line.cb[pixel / 2], line.cr[pixel / 2]));
+                bytes.extend(v210::rgb(line.y[pixel], line.cb[pixel / 2], line.cr[pixel / 2]));
                 bytes.extend(alpha.then_some((key >> 2) as u8));
             }
         }
         Self { width, lines, alpha, bytes }
     }
-}
-
-/// ITU-R BT.709-6, 3.2 and 3.4: black is at 64, white at 940, and the differences span 896.
-fn rgb(y: u16, cb: u16, cr: u16) -> [u8; 3] {
-    let y = (f32::from(y) - 64.0) / 876.0;
-    let (cb, cr) = ((f32::from(cb) - 512.0) / 896.0, (f32::from(cr) - 512.0) / 896.0);
-    // A cast saturates at 0 and 255.
-    let byte = |value: f32| (value * 255.0).round() as u8;
-    [byte(y + 1.5748 * cr), byte(y - 0.1873 * cb - 0.4681 * cr), byte(y + 1.8556 * cb)]
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@ mod lines;
 mod list;
 mod log;
 mod mirror;
+mod nmos;
 mod remote;
 mod serve;
 mod stop;
+mod web;
 
 use std::process::ExitCode;
 

@@ -45,6 +45,9 @@ pub struct TargetStats {
     pub published: u64,
     /// Grains or samples that did not arrive.
     pub lost: u64,
+    /// Whole grains that were published more than a period after their own had ended, and samples that were published
+    /// more than 10 ms after their time: by this host's clock, with which the indices of flows agree.
+    pub late: u64,
     /// Grains without a valid payload.
     pub invalid: u64,
     /// Initiators that were accepted.

@@ -183,7 +183,7 @@ impl Target {
             self.stats.overwritten += 1;
             self.lost(start, count);
         } else {
-            self.tell(Received::Samples { index, count });
+            self.told_samples(index, count);
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use super::peer::InitiatorPeer;
 use super::slots::{grant, silence};
 use super::{Received, Ring, Target};
 use crate::Result;
+use crate::lateness;
 use crate::message::{Commit, Message, WINDOW, widen};
 
 /// Commits after which the target reports its progress to the initiator at once.
@@ -171,7 +172,7 @@ impl Target {
                     if invalid {
                         self.lost(start, amount);
                     } else {
-                        self.tell(Received::Samples { index, count: amount });
+                        self.told_samples(index, amount);
                     }
                 }
             }
@@ -187,7 +188,18 @@ impl Target {
         }
         let after = index.saturating_add(u64::from(slices == total));
         self.expected = Some(self.expected.map_or(after, |expected| expected.max(after)));
+        if slices == total && lateness::is_late(&self.geometry, index) {
+            self.stats.late += 1;
+        }
         self.tell(Received::Grain { index, slices, invalid });
+    }
+
+    /// Counts samples that were published, and tells the program of them.
+    pub(super) fn told_samples(&mut self, index: u64, count: u64) {
+        if lateness::is_late(&self.geometry, index) {
+            self.stats.late = self.stats.late.saturating_add(count);
+        }
+        self.tell(Received::Samples { index, count });
     }
 
     pub(super) fn lost(&mut self, first: u64, count: u64) {

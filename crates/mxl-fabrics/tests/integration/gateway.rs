@@ -18,8 +18,8 @@ use super::common::{ANY, Folder, LONG, Running, byte_of, camera, microphone};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_mxl-gateway");
 
 /// A role of the program, and what it has said.
-struct Gateway {
-    running: Running,
+pub struct Gateway {
+    pub running: Running,
     said: Arc<Mutex<String>>,
 }
 
@@ -38,17 +38,17 @@ impl Gateway {
         Self { running: Running(child), said }
     }
 
-    fn said(&self) -> String {
+    pub fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
 
     /// Waits until it has said this.
-    fn wait(&self, what: &str) {
+    pub fn wait(&self, what: &str) {
         until(what, || self.said().contains(what).then_some(()));
     }
 
     /// The address at which it serves.
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         self.wait("serves ");
         let said = self.said();
         let (_, rest) = said.split_once("mxl://").unwrap();
@@ -56,7 +56,7 @@ impl Gateway {
     }
 }
 
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(found) = look() {
@@ -73,13 +73,13 @@ fn command(role: &str, domain: &Folder) -> Command {
     program
 }
 
-fn serve(domain: &Folder, at: &str, arguments: &[&str]) -> Gateway {
+pub fn serve(domain: &Folder, at: &str, arguments: &[&str]) -> Gateway {
     let mut program = command("serve", domain);
     program.args(["--listen", at]).args(arguments);
     Gateway::start(program)
 }
 
-fn mirror(domain: &Folder, uri: &str, arguments: &[&str]) -> Gateway {
+pub fn mirror(domain: &Folder, uri: &str, arguments: &[&str]) -> Gateway {
     let mut program = command("mirror", domain);
     program.args(arguments).arg(uri);
     Gateway::start(program)
@@ -92,13 +92,13 @@ fn list(arguments: &[&str]) -> (bool, String) {
 }
 
 /// A thread that writes a flow. It ends with this value, and so does the flow.
-struct Writing {
+pub struct Writing {
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Writing {
-    fn start(folder: &Folder, definition: &FlowDefinition) -> Self {
+    pub fn start(folder: &Folder, definition: &FlowDefinition) -> Self {
         let (domain, definition) = (folder.domain(), definition.clone());
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = Arc::clone(&is_over);
@@ -156,12 +156,12 @@ fn sample_of(index: u64) -> f32 {
     (index % 1_000_003) as f32
 }
 
-fn grains(folder: &Folder, id: Uuid) -> GrainReader {
+pub fn grains(folder: &Folder, id: Uuid) -> GrainReader {
     until("a flow of grains", || folder.domain().read_grains(id).ok())
 }
 
 /// Reads until `count` further grains have arrived, each checked byte for byte.
-fn arrive(reader: &GrainReader, count: u32) {
+pub fn arrive(reader: &GrainReader, count: u32) {
     let (mut right, mut last) = (0, reader.head());
     until("grains", || {
         let head = reader.head();

@@ -23,13 +23,19 @@ mod keys;
 mod local;
 mod merge;
 mod messages;
+#[cfg(feature = "nmos")]
+mod nmos;
 mod parted;
 mod processes;
 mod progress;
+#[cfg(feature = "nmos")]
+#[path = "../../../mxl-nmos/tests/common/registry.rs"]
+mod registry;
 mod sdk;
 mod stopped;
 mod strangers;
 mod truncated;
+mod web;
 
 use stopped::receiver;
 

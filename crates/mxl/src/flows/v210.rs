@@ -97,6 +97,16 @@ fn pack_scalar(line: &Line, bytes: &mut [u8], from: usize) {
     }
 }
 
+/// A pixel as 8-bit RGB, from luma and differences of 10 bits in limited range (ITU-R BT.709-6, 3.2 and 3.4: black is
+/// at 64, white at 940, and the differences span 896).
+pub fn rgb(y: u16, cb: u16, cr: u16) -> [u8; 3] {
+    let y = (f32::from(y) - 64.0) / 876.0;
+    let (cb, cr) = ((f32::from(cb) - 512.0) / 896.0, (f32::from(cr) - 512.0) / 896.0);
+    // A cast saturates at 0 and 255.
+    let byte = |value: f32| (value * 255.0).round() as u8;
+    [byte(y + 1.5748 * cr), byte(y - 0.1873 * cb - 0.4681 * cr), byte(y + 1.8556 * cb)]
+}
+
 /// Unpacks a line of keys: at most `width` of them, limited by the bytes available.
 pub fn unpack_keys(bytes: &[u8], keys: &mut [u16]) {
     for (word, keys) in bytes.chunks_exact(4).zip(keys.chunks_mut(3)) {

@@ -4,6 +4,7 @@
 
 mod host;
 mod local;
+mod wanted;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,11 +14,14 @@ use std::time::{Duration, Instant};
 use mxl::{Domain, Uri};
 
 use super::log::say;
+use super::nmos::{Described, Hooks, NmosOptions, Registered};
 use super::remote::Remote;
 use super::stop::Stop;
+use super::web::{self, About, Board, WebOptions};
 use crate::{Engine, Error, Provider, Result, disk, program};
 use host::Host;
 use local::Local;
+use wanted::Wanted;
 
 /// Maximum wait at the end for the threads, which remove their flows: longer than one connects or writes, shorter than
 /// the ten seconds that a container gets. Only one that looks for a host's address may take longer.
@@ -46,6 +50,15 @@ pub struct Options {
     /// File with a secret of 16 to 64 bytes that the serving side shares; over udp it encrypts the flows
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    #[command(flatten)]
+    web: WebOptions,
+    #[command(flatten)]
+    nmos: NmosOptions,
+    /// NMOS receivers of video, of audio and of data each: at most 64. A receiver mirrors the flow that a controller
+    /// connects it to, from the hosts of the URIs; then a URI without an id mirrors nothing else
+    #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "nmos",
+        value_parser = clap::value_parser!(u32).range(0..=64))]
+    receivers: u32,
 }
 
 /// The command. Ends by a signal, and then removes the mirrored flows.
@@ -71,11 +84,16 @@ pub fn run(options: &Options) -> Result<()> {
         options: crate::Options { key, ..crate::Options::default() },
         engine: Engine::start()?,
     });
+    let board = Arc::new(Board::default());
+    let wanted = (options.receivers > 0).then(Arc::<Wanted>::default);
+    let shown = show(options, &local.domain, &board, wanted.as_ref())?;
+    let board = options.web.is_on().then_some(board);
     let is_over = Arc::new(AtomicBool::new(false));
     let keep = Duration::from_secs(options.keep.into());
     let mut threads = Vec::new();
     for remote in remotes {
-        let host = Host::new(remote, Arc::clone(&local), keep, Arc::clone(&is_over));
+        let host =
+            Host::new(remote, Arc::clone(&local), keep, Arc::clone(&is_over), board.clone(), wanted.clone());
         let thread = std::thread::Builder::new().name("mxl-mirror".into()).spawn(move || host.run());
         threads.push(thread.map_err(|error| Error::Argument(format!("start a thread: {error}")))?);
     }
@@ -84,8 +102,41 @@ pub fn run(options: &Options) -> Result<()> {
     say("ends");
     is_over.store(true, Ordering::Relaxed);
     let begin = Instant::now();
+    drop(shown);
     while threads.iter().any(|thread| !thread.is_finished()) && begin.elapsed() < FAREWELL {
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// What ends with the program: the NMOS Node before the server of its APIs.
+type Shown = (Option<Registered>, web::Server);
+
+/// Starts the page and the NMOS Node, if they are wanted.
+fn show(
+    options: &Options,
+    domain: &Domain,
+    board: &Arc<Board>,
+    wanted: Option<&Arc<Wanted>>,
+) -> Result<Option<Shown>> {
+    let Some(listener) = options.web.listen()? else { return Ok(None) };
+    let about = About { role: "mirror", provider: options.provider, domain: domain.clone() };
+    let described =
+        Described { role: "mirror", domain: domain.clone(), at: listener.1, receivers: options.receivers };
+    let (flows, wanted) = (domain.clone(), wanted.cloned());
+    let hooks = Hooks {
+        flows: Box::new(move || flows.flows().unwrap_or_default()),
+        receive: Box::new(move |receiver, flow| {
+            if let Some(wanted) = &wanted {
+                wanted.set(receiver, flow);
+            }
+            Ok(())
+        }),
+        send: Box::new(|_, is_enabled| {
+            if is_enabled { Ok(()) } else { Err("a mirrored flow ends at its receiver: disable that".into()) }
+        }),
+    };
+    let (node, api) = options.nmos.start(described, hooks)?.unzip();
+    let server = web::start(listener, about, board, Box::new(Vec::new), api)?;
+    Ok(Some((node, server)))
 }

@@ -5,6 +5,7 @@
 
 mod client;
 mod offers;
+mod report;
 mod sender;
 mod source;
 
@@ -12,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,14 +21,16 @@ use mxl::{Domain, Uuid};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::log::say;
+use super::nmos::{Described, Hooks, NmosOptions, Registered};
 use super::remote::DEFAULT_PORT;
 use super::stop::{Stop, timespec};
+use super::web::{self, About, Board, WebOptions};
 use crate::gateway::wire::{ControlReply, ControlRequest, Description};
 use crate::{Engine, Error, PeerState, Provider, Result, TargetInfo, disk, program};
 use client::{Client, Follow, MAX_FOLLOWED};
 use offers::{Allow, Offers};
 use sender::Sender;
-use source::{Source, Way};
+use source::{Source, Tally, Way};
 
 /// Maximum control connections. Others are refused.
 const MAX_CLIENTS: usize = 64;
@@ -60,6 +64,10 @@ pub struct Options {
     /// File with a secret of 16 to 64 bytes that mirrors share; over udp it encrypts the flows
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
+    #[command(flatten)]
+    web: WebOptions,
+    #[command(flatten)]
+    nmos: NmosOptions,
 }
 
 /// The command. Ends by a signal.
@@ -77,8 +85,14 @@ pub fn run(options: &Options) -> Result<()> {
     let at =
         listener.local_addr().map_err(|error| Error::Argument(format!("{}: {error}", options.listen)))?;
     say(format_args!("serves {} at mxl://{at}/", domain.path().display()));
+    let offers = Offers::new(domain, &options.allow);
+    let board = Arc::new(Board::default());
+    let about = About { role: "serve", provider: options.provider, domain: offers.domain().clone() };
+    let _pages = show(options, about, &board, &offers)?;
     let mut server = Server {
-        offers: Offers::new(domain, &options.allow),
+        offers,
+        board: options.web.is_on().then_some(board),
+        tallies: HashMap::new(),
         way,
         node: options.node.clone(),
         sender: Sender::start()?,
@@ -91,6 +105,28 @@ pub fn run(options: &Options) -> Result<()> {
     server.run(&listener, &stop);
     say("ends");
     Ok(())
+}
+
+/// What ends with the program: the NMOS Node before the server of its APIs.
+type Shown = (Option<Registered>, web::Server);
+
+/// Starts the page and the NMOS Node, if they are wanted.
+fn show(options: &Options, about: About, board: &Arc<Board>, offers: &Offers) -> Result<Option<Shown>> {
+    let Some(listener) = options.web.listen()? else { return Ok(None) };
+    let (listed, flows, switch) = (offers.clone(), offers.clone(), offers.clone());
+    let described =
+        Described { role: "serve", domain: offers.domain().clone(), at: listener.1, receivers: 0 };
+    let hooks = Hooks {
+        flows: Box::new(move || flows.ids()),
+        receive: Box::new(|_, _| Err("a server has no receivers".into())),
+        send: Box::new(move |flow, is_enabled| {
+            switch.switch(flow, is_enabled);
+            Ok(())
+        }),
+    };
+    let (node, api) = options.nmos.start(described, hooks)?.unzip();
+    let server = web::start(listener, about, board, Box::new(move || listed.ids()), api)?;
+    Ok(Some((node, server)))
 }
 
 /// Listens at `ADDR:PORT`, or at `ADDR` and the usual port.
@@ -123,6 +159,10 @@ struct Lingering {
 
 struct Server {
     offers: Offers,
+    /// Where to report the flows, if somebody may want to see them.
+    board: Option<Arc<Board>>,
+    /// What was sent of each flow.
+    tallies: HashMap<Uuid, Arc<Tally>>,
     way: Way,
     node: Option<String>,
     sender: Sender,
@@ -156,6 +196,7 @@ impl Server {
             if is_asked || looked.elapsed() > LOOK_EVERY {
                 looked = Instant::now();
                 self.look();
+                self.report();
             }
             self.clients.iter_mut().for_each(Client::advance);
             self.part();
@@ -278,7 +319,8 @@ impl Server {
         let source = match self.sources.get(key) {
             Some(source) if source.is_current() => Arc::clone(source),
             _ => {
-                let source = Source::open(self.offers.domain(), key.0, key.1.as_deref(), &self.way)?;
+                let tally = Arc::clone(self.tallies.entry(key.0).or_default());
+                let source = Source::open(self.offers.domain(), key.0, key.1.as_deref(), &self.way, tally)?;
                 let source = Arc::new(source);
                 self.sources.insert(key.clone(), Arc::clone(&source));
                 self.announce();
@@ -323,10 +365,11 @@ impl Server {
         let current: BTreeSet<Uuid> =
             self.sources.iter().filter(|(_, source)| source.is_current()).map(|(key, _)| key.0).collect();
         let mut known = std::mem::take(&mut self.known);
-        let mut state = |id| match known.remove(&id).filter(|_| current.contains(&id)) {
-            Some(known) => known,
-            None => self.offers.definition(id),
-        };
+        let mut state =
+            |id| match known.remove(&id).filter(|_| current.contains(&id) && self.offers.is_allowed(id)) {
+                Some(known) => known,
+                None => self.offers.definition(id),
+            };
         let now: KnownDefinitions = ids.into_iter().map(|id| (id, state(id))).collect();
         self.drop_ended(&now);
         for at in 0..self.clients.len() {
@@ -439,6 +482,7 @@ fn drained(id: Uuid, source: &Source) -> bool {
                 let again =
                     stats.is_some_and(|(state, stats)| state == PeerState::Connected && stats.connected > 1);
                 if again {
+                    source.tally.reconnections.fetch_add(1, Ordering::Relaxed);
                     say(format_args!("flow {id} is connected to target {target} again"));
                 }
             }

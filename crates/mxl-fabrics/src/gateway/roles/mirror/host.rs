@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use mxl::{FlowDefinition, Uuid};
 
 use super::local::{Local, Mirrored};
+use super::wanted::Wanted;
 use crate::Provider;
 use crate::gateway::roles::log::say;
 use crate::gateway::roles::remote::{Control, Remote};
+use crate::gateway::roles::web::{Board, Counts, FlowState, FlowStatus};
 use crate::gateway::wire::{ControlReply, ControlRequest};
 
 /// The first and the longest pause before a host, or a flow, is tried again. Each is twice as long as the last.
@@ -24,6 +26,8 @@ const PING_EVERY: Duration = Duration::from_secs(3);
 const SILENCE: Duration = Duration::from_secs(10);
 /// Interval of lists, for mirrors of all flows, and of looks at the local flows.
 const LIST_EVERY: Duration = Duration::from_secs(2);
+/// Interval of reports to the web page.
+const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// Maximum flows of one host. Each takes a ring of the domain's memory, and descriptors.
 const MAX_FLOWS: usize = 1024;
 
@@ -34,6 +38,11 @@ pub struct Host {
     /// Time for which a flow is kept that has ended there.
     keep: Duration,
     stop: Arc<AtomicBool>,
+    /// Where to report the flows, if somebody may want to see them; and the last report.
+    board: Option<Arc<Board>>,
+    reported: Instant,
+    /// With NMOS receivers: the flows that these are connected to, in place of all.
+    wanted: Option<Arc<Wanted>>,
     flows: BTreeMap<Uuid, Flow>,
     /// The last failure, which is told once.
     said: String,
@@ -50,6 +59,8 @@ struct Flow {
     pause: Option<Duration>,
     /// The last failure, which is told once.
     said: String,
+    connections: u64,
+    counts: Counts,
 }
 
 impl Flow {
@@ -58,6 +69,19 @@ impl Flow {
         if self.said != what {
             say(&what);
             self.said = what;
+        }
+    }
+
+    /// Its report, as flow `id` of a host.
+    fn status(&self, id: Uuid, host: &Remote) -> FlowStatus {
+        let is_connected = self.mirrored.as_ref().is_some_and(Mirrored::is_connected);
+        FlowStatus {
+            id,
+            state: if is_connected { FlowState::Connected } else { FlowState::Waiting },
+            why: if is_connected { String::new() } else { self.said.clone() },
+            peers: vec![host.to_string()],
+            counts: Counts { reconnections: self.connections.saturating_sub(1), ..self.counts },
+            counted: mxl::time::now(),
         }
     }
 
@@ -70,9 +94,17 @@ impl Flow {
 
 impl Host {
     /// A host that was not connected yet.
-    pub fn new(remote: Remote, local: Arc<Local>, keep: Duration, stop: Arc<AtomicBool>) -> Self {
+    pub fn new(
+        remote: Remote,
+        local: Arc<Local>,
+        keep: Duration,
+        stop: Arc<AtomicBool>,
+        board: Option<Arc<Board>>,
+        wanted: Option<Arc<Wanted>>,
+    ) -> Self {
         let flows = remote.ids.iter().map(|id| (*id, Flow::default())).collect();
-        Self { remote, local, keep, stop, flows, said: String::new() }
+        let reported = Instant::now();
+        Self { remote, local, keep, stop, board, reported, wanted, flows, said: String::new() }
     }
 
     /// Mirrors its flows until the program ends.
@@ -97,9 +129,35 @@ impl Host {
             while Instant::now() < until && !self.is_over() {
                 std::thread::sleep(Duration::from_millis(50));
                 self.look();
+                // The next connection asks for all that it has then.
+                self.follow_receivers();
             }
             pause = (pause * 2).min(PAUSES.1);
         }
+    }
+
+    /// Whether all flows of the host are mirrored.
+    fn is_all(&self) -> bool {
+        self.remote.ids.is_empty() && self.wanted.is_none()
+    }
+
+    /// Takes the flows that receivers are connected to, and drops those that none is connected to any more. Returns
+    /// the new ones and the former ones.
+    fn follow_receivers(&mut self) -> (Vec<Uuid>, Vec<Uuid>) {
+        let Some(wanted) = &self.wanted else { return (Vec::new(), Vec::new()) };
+        let wanted = wanted.flows();
+        let is_named = |id: &Uuid| self.remote.ids.contains(id);
+        let new: Vec<Uuid> = wanted.iter().filter(|id| !self.flows.contains_key(id)).copied().collect();
+        let is_former = |id: &&Uuid| !wanted.contains(id) && !is_named(id);
+        let former: Vec<Uuid> = self.flows.keys().filter(is_former).copied().collect();
+        for id in &former {
+            say(format_args!("{}: flow {id}: no receiver is connected to it any more", self.remote));
+            self.flows.remove(id);
+        }
+        for id in &new {
+            self.flows.insert(*id, Flow::default());
+        }
+        (new, former)
     }
 
     fn is_over(&self) -> bool {
@@ -128,13 +186,20 @@ impl Host {
             }
             if listed.is_none_or(|listed| listed.elapsed() > LIST_EVERY) {
                 listed = Some(Instant::now());
-                if self.remote.ids.is_empty() {
+                if self.is_all() {
                     control.ask(&ControlRequest::List)?;
                 }
                 self.check();
             }
             self.look();
             self.forget(&mut control)?;
+            let (new, former) = self.follow_receivers();
+            for id in new {
+                control.ask(&ControlRequest::Follow { id })?;
+            }
+            for id in former {
+                control.ask(&ControlRequest::Leave { id })?;
+            }
             let now = Instant::now();
             for (&id, flow) in
                 self.flows.iter_mut().filter(|(_, flow)| flow.again.is_some_and(|at| at <= now))
@@ -171,10 +236,7 @@ impl Host {
                 }
             }
             ControlReply::Flow(flow) => {
-                if self.remote.ids.is_empty()
-                    && self.flows.len() < MAX_FLOWS
-                    && !self.flows.contains_key(&flow.id)
-                {
+                if self.is_all() && self.flows.len() < MAX_FLOWS && !self.flows.contains_key(&flow.id) {
                     self.flows.insert(flow.id, Flow::default());
                     control.ask(&ControlRequest::Follow { id: flow.id })?;
                 }
@@ -244,11 +306,17 @@ impl Host {
     /// Reads the events of the targets. One that has failed is opened again.
     fn look(&mut self) {
         for (id, flow) in &mut self.flows {
-            let Some(mirrored) = &flow.mirrored else { continue };
+            let Some(mirrored) = &mut flow.mirrored else { continue };
             match mirrored.look() {
-                Ok(report) if report.is_left => say(format_args!("flow {id}: nobody sends it any more")),
-                Ok(report) if report.is_connected => say(format_args!("flow {id}: arrives")),
-                Ok(_) => {}
+                Ok(report) => {
+                    flow.connections += report.connections;
+                    flow.counts = flow.counts.plus(report.counts);
+                    if report.is_left {
+                        say(format_args!("flow {id}: nobody sends it any more"));
+                    } else if report.is_connected {
+                        say(format_args!("flow {id}: arrives"));
+                    }
+                }
                 Err(error) => {
                     flow.fail(format!("flow {id}: {error}"));
                     flow.mirrored = None;
@@ -256,6 +324,17 @@ impl Host {
                 }
             }
         }
+        self.report();
+    }
+
+    /// Reports the flows, if that is due.
+    fn report(&mut self) {
+        let Some(board) = self.board.as_ref().filter(|_| self.reported.elapsed() > REPORT_EVERY) else {
+            return;
+        };
+        let flows = self.flows.iter().map(|(id, flow)| flow.status(*id, &self.remote));
+        board.set(&self.remote.to_string(), flows.collect());
+        self.reported = Instant::now();
     }
 
     /// Opens flows again that somebody has removed from the domain.
@@ -271,7 +350,7 @@ impl Host {
 
     /// Removes flows that have been absent for long. Those that were not asked for by name are forgotten.
     fn forget(&mut self, control: &mut Control) -> io::Result<()> {
-        let (keep, is_all) = (self.keep, self.remote.ids.is_empty());
+        let (keep, is_all) = (self.keep, self.is_all());
         let mut gone = Vec::new();
         for (&id, flow) in &mut self.flows {
             if flow.absent.is_none_or(|absent| absent.elapsed() < keep) {

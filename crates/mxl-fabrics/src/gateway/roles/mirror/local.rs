@@ -2,6 +2,7 @@
 
 use mxl::{BatchHints, Domain, FlowDefinition, Geometry, Uuid};
 
+use crate::gateway::roles::web::Counts;
 use crate::{Driven, Engine, Error, Options, Provider, Result, Target, TargetInfo};
 
 /// The domain, and how targets are opened.
@@ -22,6 +23,9 @@ pub struct Local {
 /// A mirrored flow.
 pub struct Mirrored {
     text: String,
+    geometry: Geometry,
+    /// The target's count of late data at the last look.
+    late: u64,
     node: Option<String>,
     target: Driven<Target>,
     /// What the serving side needs to know of the target.
@@ -35,6 +39,10 @@ pub struct Report {
     pub is_connected: bool,
     /// The initiator has left.
     pub is_left: bool,
+    /// Connections.
+    pub connections: u64,
+    /// What was received, without connections.
+    pub counts: Counts,
 }
 
 impl Mirrored {
@@ -47,17 +55,43 @@ impl Mirrored {
     ///
     /// # Errors
     /// The error that broke it.
-    pub fn look(&self) -> Result<Report> {
+    pub fn look(&mut self) -> Result<Report> {
         use crate::Received;
         let mut report = Report::default();
+        let counts = &mut report.counts;
         while let Some(event) = self.target.wait(std::time::Duration::ZERO)? {
-            match event {
-                Received::Connected => (report.is_connected, report.is_left) = (true, false),
-                Received::Disconnected => report.is_left = true,
+            match (event, self.geometry) {
+                (Received::Connected, _) => {
+                    (report.is_connected, report.is_left) = (true, false);
+                    report.connections += 1;
+                }
+                (Received::Disconnected, _) => report.is_left = true,
+                (Received::Grain { slices, .. }, Geometry::Grains { payload, slices: total, .. })
+                    if slices == total =>
+                {
+                    counts.forwarded += 1;
+                    counts.bytes += u64::from(payload);
+                }
+                (Received::Samples { count, .. }, Geometry::Samples { channels, word, .. }) => {
+                    counts.forwarded = counts.forwarded.saturating_add(count);
+                    let frame = u64::from(channels) * u64::from(word);
+                    counts.bytes = counts.bytes.saturating_add(count.saturating_mul(frame));
+                }
+                (Received::Lost { count, .. }, _) => counts.lost = counts.lost.saturating_add(count),
                 _ => {}
             }
         }
+        if counts.forwarded > 0 {
+            let late = self.target.inspect(|target| target.stats().late);
+            counts.late = late.saturating_sub(self.late);
+            self.late = late;
+        }
         Ok(report)
+    }
+
+    /// Whether an initiator is connected.
+    pub fn is_connected(&self) -> bool {
+        self.target.inspect(Target::is_connected)
     }
 }
 
@@ -101,7 +135,8 @@ impl Local {
         let info = TargetInfo { regions: Vec::new(), bounce: None, ..target.info().clone() };
         let info = Box::new(info);
         let target = Driven::start_on(&self.engine, target)?;
-        Ok(Mirrored { text, node, target, info })
+        let geometry = definition.geometry();
+        Ok(Mirrored { text, geometry, late: 0, node, target, info })
     }
 
     /// Whether the flow is still in the domain.

@@ -1,6 +1,8 @@
 //! What a serving gateway offers: flows of its domain, all or those that are allowed.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mxl::{Domain, FlowDefinition, Uuid};
 
@@ -30,11 +32,13 @@ impl FromStr for Allow {
 }
 
 /// The flows that may be sent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Offers {
     domain: Domain,
     /// `None`: all of them.
     allowed: Option<Vec<Uuid>>,
+    /// Those that are switched off now.
+    off: Arc<Mutex<BTreeSet<Uuid>>>,
 }
 
 impl Offers {
@@ -45,7 +49,7 @@ impl Offers {
             Allow::Flow(id) => Some(*id),
         };
         let allowed = allow.iter().map(flow).collect::<Option<Vec<_>>>().filter(|ids| !ids.is_empty());
-        Self { domain, allowed }
+        Self { domain, allowed, off: Arc::default() }
     }
 
     /// The domain.
@@ -53,8 +57,25 @@ impl Offers {
         &self.domain
     }
 
-    fn is_allowed(&self, id: Uuid) -> bool {
+    /// Whether a flow may be sent now.
+    pub fn is_allowed(&self, id: Uuid) -> bool {
+        let is_off = self.off.lock().unwrap_or_else(PoisonError::into_inner).contains(&id);
+        !is_off && self.is_offered(id)
+    }
+
+    /// Whether a flow may be sent when it is not switched off.
+    fn is_offered(&self, id: Uuid) -> bool {
         self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&id))
+    }
+
+    /// Switches a flow off, or on again: here and in all copies of this value.
+    pub fn switch(&self, id: Uuid, is_on: bool) {
+        let mut off = self.off.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_on {
+            off.remove(&id);
+        } else {
+            off.insert(id);
+        }
     }
 
     /// The text of a flow's definition.
@@ -78,6 +99,15 @@ impl Offers {
             return Err(format!("flow {id}: its definition takes {} bytes of {MAX_LINE}", line.len()));
         }
         Ok(text)
+    }
+
+    /// The ids of all flows that may be sent, or could be if they were not switched off; none if the domain cannot be
+    /// read.
+    pub fn ids(&self) -> Vec<Uuid> {
+        let mut flows = self.domain.flows().unwrap_or_default();
+        flows.retain(|id| self.is_offered(*id));
+        flows.truncate(MAX_LISTED);
+        flows
     }
 
     /// The flows with valid definitions, and whether some were left out.

@@ -1,11 +1,12 @@
 //! A flow that is sent: a reader that follows it, and an initiator with all of its targets.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait, Watch};
 
-use crate::{Driven, Engine, Error, Initiator, Options, Provider, Result, program};
+use crate::gateway::roles::web::Counts;
+use crate::{Driven, Engine, Error, Initiator, Options, Provider, Result, lateness, program};
 
 /// Batches of one turn, so that one flow cannot keep the others waiting.
 const BATCHES: usize = 32;
@@ -21,9 +22,49 @@ pub struct Way {
     pub engine: Engine,
 }
 
+/// What was sent of a flow, in grains or samples. It outlives the initiators, which come and go with their targets.
+#[derive(Debug, Default)]
+pub struct Tally {
+    forwarded: AtomicU64,
+    late: AtomicU64,
+    lost: AtomicU64,
+    bytes: AtomicU64,
+    /// Connections of a target after its first one.
+    pub reconnections: AtomicU64,
+}
+
+impl Tally {
+    fn sent(&self, count: u64, bytes: u64, is_late: bool) {
+        self.forwarded.fetch_add(count, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if is_late {
+            self.late.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    fn lost(&self, count: u64) {
+        self.lost.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// All of it at this moment.
+    pub fn counts(&self) -> Counts {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counts {
+            forwarded: read(&self.forwarded),
+            late: read(&self.late),
+            lost: read(&self.lost),
+            bytes: read(&self.bytes),
+            reconnections: read(&self.reconnections),
+        }
+    }
+}
+
 /// A flow that is sent.
 pub struct Source {
     reader: Reader,
+    geometry: Geometry,
+    /// What was sent of it, by this value and by others.
+    pub tally: Arc<Tally>,
     /// The targets.
     pub initiator: Driven<Initiator>,
     position: Mutex<Position>,
@@ -59,9 +100,10 @@ impl Source {
     ///
     /// # Errors
     /// Those of [`Initiator::open_with`].
-    pub fn open(domain: &Domain, id: Uuid, node: Option<&str>, way: &Way) -> Result<Self> {
+    pub fn open(domain: &Domain, id: Uuid, node: Option<&str>, way: &Way, tally: Arc<Tally>) -> Result<Self> {
         // Before the initiator: if the flow is created again in between, the reader has the older one, and tells.
-        let (reader, index) = match domain.definition(id)?.geometry() {
+        let geometry = domain.definition(id)?.geometry();
+        let (reader, index) = match geometry {
             Geometry::Grains { .. } => {
                 let reader = domain.read_grains(id)?;
                 let index = reader.head().max(1);
@@ -76,7 +118,7 @@ impl Source {
         let initiator = Initiator::open_with(domain, id, way.provider, (node, None), &way.options)?;
         let initiator = Driven::start_on(&way.engine, initiator)?;
         let position = Mutex::new(Position { index, slices: 0 });
-        Ok(Self { reader, initiator, position, is_broken: AtomicBool::new(false) })
+        Ok(Self { reader, geometry, tally, initiator, position, is_broken: AtomicBool::new(false) })
     }
 
     /// Whether the flow is still the one with its name, and can be sent.
@@ -134,6 +176,8 @@ impl Source {
                 let sent =
                     self.initiator.with(|initiator| initiator.send_slices(index, start, grain.total_slices));
                 if is_done(sent)? {
+                    let Geometry::Grains { payload, .. } = self.geometry else { return Ok(Outcome::Sent) };
+                    self.tally.sent(1, payload.into(), lateness::is_late(&self.geometry, index));
                     *position = Position { index: index + 1, slices: 0 };
                     Outcome::Sent
                 } else {
@@ -167,6 +211,7 @@ impl Source {
             // Past what the writer may overwrite at any moment.
             let oldest = reader.head().saturating_sub(reader.grains() / 2);
             *position = Position { index: (index + 1).max(oldest), slices: 0 };
+            self.tally.lost(position.index - index);
         }
         Ok(outcome)
     }
@@ -176,6 +221,7 @@ impl Source {
         // Also when the writer's clock was set back.
         let is_far = head < index || head - index > reader.max_read();
         if is_far {
+            self.tally.lost(head.saturating_sub(index));
             position.index = head;
             return Ok(Outcome::Nothing);
         }
@@ -184,7 +230,15 @@ impl Source {
             return Ok(Outcome::Nothing);
         }
         let sent = self.initiator.with(|initiator| initiator.send_samples(index + count, count));
-        position.index = if is_done(sent)? { index + count } else { head };
+        if is_done(sent)? {
+            let Geometry::Samples { channels, word, .. } = self.geometry else { return Ok(Outcome::Sent) };
+            let bytes = count.saturating_mul(u64::from(channels) * u64::from(word));
+            self.tally.sent(count, bytes, lateness::is_late(&self.geometry, index + count));
+            position.index = index + count;
+        } else {
+            self.tally.lost(head - index);
+            position.index = head;
+        }
         Ok(Outcome::Sent)
     }
 }

@@ -1,0 +1,127 @@
+//! `mxl-gateway --nmos`: a controller finds flows in a registry, and connects receivers.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::common::{Folder, LONG, camera};
+use super::gateway::{Writing, arrive, grains, mirror, serve, until};
+use super::registry::Registry;
+
+/// The resource of a kind with this label.
+fn labelled(registry: &Registry, kind: &str, part: &str) -> Option<Value> {
+    let state = registry.state.lock().unwrap();
+    let mut all = state.resources.iter().filter(|((of, _), _)| of == kind).map(|(_, value)| value);
+    all.find(|value| value["label"].as_str().is_some_and(|label| label.contains(part))).cloned()
+}
+
+/// Patches what is staged for a sender or a receiver, at the Connection API that its device names.
+fn patch(registry: &Registry, kind: &str, of: &Value, request: &Value) -> (u16, Value) {
+    let device = registry.get("devices", of["device_id"].as_str().unwrap()).unwrap();
+    let control = &device["controls"][0];
+    assert_eq!(control["type"], "urn:x-nmos:control:sr-ctrl/v1.2");
+    let href = control["href"].as_str().unwrap().strip_prefix("http://").unwrap();
+    let (at, path) = href.split_once('/').unwrap();
+    let (id, body) = (of["id"].as_str().unwrap(), request.to_string());
+    let head =
+        format!("PATCH /{path}single/{kind}/{id}/staged HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n");
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.write_all(format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("Access-Control-Allow-Origin: *"), "{head}");
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
+#[test]
+fn a_controller_connects_a_receiver_to_a_flow_of_another_host() {
+    let registry = Registry::start();
+    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
+    let _writing = Writing::start(&near, &picture);
+    let url = registry.url();
+    let nmos = ["--http", "127.0.0.1:0", "--nmos", &url, "--nmos-label"];
+    let serving = serve(&near, "127.0.0.1:0", &[&nmos[..], &["studio"]].concat());
+    let uri = format!("mxl://{}/", serving.address());
+    let mirroring = mirror(&far, &uri, &[&nmos[..], &["far", "--receivers", "1"]].concat());
+    let sender = until("a sender", || labelled(&registry, "senders", "camera"));
+    let receiver = until("a receiver", || labelled(&registry, "receivers", "far video"));
+    assert_eq!(sender["transport"], "urn:x-nmos:transport:mxl");
+    // Nothing is mirrored before a controller says so.
+    mirroring.wait("NMOS: node");
+    assert!(far.domain().flows().unwrap().is_empty());
+    let connect = |is_enabled: bool| {
+        json!({
+            "sender_id": sender["id"],
+            "master_enable": is_enabled,
+            "activation": { "mode": "activate_immediate" },
+            "transport_params": [{ "mxl_flow_id": picture.id.to_string() }],
+        })
+    };
+    let (status, answer) = patch(&registry, "receivers", &receiver, &connect(true));
+    assert_eq!((status, &answer["master_enable"]), (200, &json!(true)), "{answer}");
+    arrive(&grains(&far, picture.id), 10);
+    // The mirrored flow has a sender of its own there.
+    until("the sender of the mirrored flow", || {
+        let state = registry.state.lock().unwrap();
+        (state.resources.keys().filter(|(kind, _)| kind == "senders").count() == 2).then_some(())
+    });
+    until("the subscription", || {
+        let receiver = registry.get("receivers", receiver["id"].as_str()?)?;
+        (receiver["subscription"]["sender_id"] == sender["id"]).then_some(())
+    });
+    // Whoever asks the registry finds the MXL flow.
+    let senders = mxl_nmos::Query::open(&url).unwrap().senders().unwrap();
+    let flows: Vec<_> = senders.iter().map(|sender| (&*sender.node, sender.flow)).collect();
+    assert_eq!(flows, [("far", Some(picture.id)), ("studio", Some(picture.id))]);
+    // A time cannot be given.
+    let later = json!({ "activation": { "mode": "activate_scheduled_relative", "requested_time": "1:0" } });
+    let (status, answer) = patch(&registry, "receivers", &receiver, &later);
+    assert!(status == 501 && answer["error"].as_str().unwrap().contains("activate_immediate"), "{answer}");
+    // The end: of the receiver's flow, and of the registrations.
+    assert_eq!(patch(&registry, "receivers", &receiver, &connect(false)).0, 200);
+    until("the end of the mirrored flow", || far.domain().flows().unwrap().is_empty().then_some(()));
+    for gateway in [&mirroring, &serving] {
+        kill_process(Pid::from_child(&gateway.running.0), Signal::TERM).unwrap();
+    }
+    until("an empty registry", || registry.state.lock().unwrap().resources.is_empty().then_some(()));
+}
+
+#[test]
+fn a_controller_switches_a_sender_off_and_on() {
+    let registry = Registry::start();
+    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
+    let _writing = Writing::start(&near, &picture);
+    let serving = serve(&near, "127.0.0.1:0", &["--http", "127.0.0.1:0", "--nmos", &registry.url()]);
+    let mirroring =
+        mirror(&far, &format!("mxl://{}/?id={}", serving.address(), picture.id), &["--keep", "0"]);
+    arrive(&grains(&far, picture.id), 5);
+    let sender = until("a sender", || labelled(&registry, "senders", "camera"));
+    let set = |is_enabled: bool| {
+        let request = json!({ "master_enable": is_enabled, "activation": { "mode": "activate_immediate" } });
+        assert_eq!(patch(&registry, "senders", &sender, &request).0, 200);
+    };
+    set(false);
+    mirroring.wait("has ended, and is removed");
+    until("a sender that is off", || {
+        let sender = registry.get("senders", sender["id"].as_str()?)?;
+        (sender["subscription"]["active"] == false).then_some(())
+    });
+    set(true);
+    arrive(&grains(&far, picture.id), 5);
+}
+
+#[test]
+fn a_registry_has_an_address_of_plain_http() {
+    let near = Folder::new();
+    for (arguments, why) in [
+        (&["--http", "127.0.0.1:0", "--nmos", "https://a"][..], "TLS is not supported"),
+        (&["--nmos", "http://127.0.0.1:1"], "--http"),
+    ] {
+        let serving = serve(&near, "127.0.0.1:0", arguments);
+        serving.wait(why);
+    }
+}

@@ -1,0 +1,32 @@
+//! NMOS for media flows: IS-04 v1.3 (discovery and registration) and IS-05 v1.2 (connection management), as AMWA
+//! BCP-007-03 maps MXL to them.
+//!
+//! A [`Node`] holds the resources of a domain: a source, a flow and a sender for each MXL flow, and receivers. It
+//! answers requests of its Node API and its Connection API ([`Node::answer`]); the program brings the HTTP server. A
+//! [`Registration`] keeps the resources in a registry. [`Query`] asks a registry which senders there are, and their
+//! Connection APIs which MXL flows these send.
+//!
+//! Everything that waits has a time-out, and everything that others send a bound. Nothing is looked up by DNS-SD: the
+//! program names the registries. There is no TLS and no authorization (IS-10).
+#![forbid(unsafe_code)]
+
+mod api;
+mod client;
+mod connection;
+mod node;
+mod query;
+mod registration;
+mod resources;
+
+pub use api::Answer;
+pub use client::{Client, Error};
+pub use connection::{Activate, Route};
+pub use node::{Node, NodeOptions};
+pub use query::{Query, RemoteSender};
+pub use registration::Registration;
+pub use resources::ResourceKind;
+
+/// The transport of all senders and receivers.
+pub const TRANSPORT: &str = "urn:x-nmos:transport:mxl";
+/// The type of a device's control that is a Connection API.
+pub const CONTROL: &str = "urn:x-nmos:control:sr-ctrl/v1.2";

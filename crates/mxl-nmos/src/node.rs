@@ -1,0 +1,263 @@
+//! A Node: its resources and their versions, its senders and receivers. Any thread may use it.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mxl::{FlowDefinition, Uuid, time};
+use serde_json::Value;
+
+use crate::connection::{Activate, Refusal, Route, Side, Terminal};
+use crate::resources::{FlowIds, Home, Medium, ResourceKind, id_of};
+
+/// Maximum flows of a Node. Each takes three resources.
+pub const MAX_FLOWS: usize = 1024;
+/// Maximum receivers of each medium.
+pub const MAX_RECEIVERS: u32 = 64;
+
+/// How a Node describes itself.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// From this all ids follow: the same after a restart, and different from those of other Nodes.
+    pub seed: String,
+    /// Its name for people.
+    pub label: String,
+    /// The host's name.
+    pub hostname: String,
+    /// The address at which controllers reach its APIs: host and port.
+    pub host: (String, u16),
+    /// The id of the MXL domain; without one, it follows from the seed.
+    pub domain: Option<Uuid>,
+    /// Number of receivers of video, of audio and of data each: at most 64.
+    pub receivers: u32,
+}
+
+/// A resource: its version, and the rest of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resource {
+    /// Seconds and nanoseconds of TAI.
+    pub version: String,
+    /// All of it, with the version.
+    pub value: Value,
+}
+
+/// The resources of a Node, and what controllers have made of its senders and receivers.
+pub struct Node {
+    home: Home,
+    domain: Uuid,
+    state: Mutex<NodeState>,
+    changed: Condvar,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").field("home", &self.home).finish_non_exhaustive()
+    }
+}
+
+struct NodeState {
+    resources: BTreeMap<(ResourceKind, Uuid), Resource>,
+    flows: BTreeMap<Uuid, FlowDefinition>,
+    senders: BTreeMap<Uuid, (Uuid, Terminal)>,
+    receivers: BTreeMap<Uuid, (Medium, u32, Terminal)>,
+    activate: Box<dyn Activate>,
+    /// Counts changes of the resources.
+    changes: u64,
+    /// The last version: each is later than all before.
+    last: u64,
+}
+
+impl Node {
+    /// A Node without flows. `activate` is called for each activation.
+    pub fn new(options: NodeOptions, activate: Box<dyn Activate>) -> Self {
+        let id = |name: &str| id_of(&options.seed, name);
+        let home = Home {
+            node: id("node"),
+            device: id("device"),
+            label: options.label,
+            hostname: options.hostname,
+            host: options.host,
+            born: version(time::now()),
+        };
+        let mut receivers = BTreeMap::new();
+        for medium in Medium::ALL {
+            for number in 1..=options.receivers.min(MAX_RECEIVERS) {
+                let id = id(&format!("receiver {} {number}", medium.name()));
+                receivers.insert(id, (medium, number, Terminal::receiver()));
+            }
+        }
+        let state = NodeState {
+            resources: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            senders: BTreeMap::new(),
+            receivers,
+            activate,
+            changes: 0,
+            last: 0,
+        };
+        let domain = options.domain.unwrap_or_else(|| id("domain"));
+        let node = Self { home, domain, state: Mutex::new(state), changed: Condvar::new() };
+        node.refresh(&mut node.lock());
+        node
+    }
+
+    fn lock(&self) -> MutexGuard<'_, NodeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its id.
+    pub fn id(&self) -> Uuid {
+        self.home.node
+    }
+
+    /// The id of the MXL domain.
+    pub fn domain(&self) -> Uuid {
+        self.domain
+    }
+
+    /// The flows of the domain, from now on: at most 1,024, the others are left out.
+    pub fn set_flows(&self, flows: impl IntoIterator<Item = FlowDefinition>) {
+        let flows: BTreeMap<_, _> = flows.into_iter().take(MAX_FLOWS).map(|flow| (flow.id, flow)).collect();
+        let mut state = self.lock();
+        if state.flows == flows {
+            return;
+        }
+        let mut senders = std::mem::take(&mut state.senders);
+        state.senders = flows
+            .keys()
+            .map(|flow| {
+                let id = FlowIds::new(self.home.node, *flow).sender;
+                (id, senders.remove(&id).unwrap_or_else(|| (*flow, Terminal::sender(self.domain, *flow))))
+            })
+            .collect();
+        state.flows = flows;
+        self.refresh(&mut state);
+    }
+
+    /// Makes the resources anew. Those that have changed get a version.
+    fn refresh(&self, state: &mut NodeState) {
+        let mut now = BTreeMap::new();
+        let mut add = |kind, id, value| now.insert((kind, id), value);
+        add(ResourceKind::Node, self.home.node, self.home.node());
+        add(ResourceKind::Device, self.home.device, self.home.device());
+        for (flow, terminal) in state.senders.values() {
+            if let Some(definition) = state.flows.get(flow) {
+                for (kind, id, value) in self.home.of_flow(definition, terminal.route()) {
+                    add(kind, id, value);
+                }
+            }
+        }
+        for (id, (medium, number, terminal)) in &state.receivers {
+            add(ResourceKind::Receiver, *id, self.home.receiver(*id, *medium, *number, terminal.route()));
+        }
+        let mut former = std::mem::take(&mut state.resources);
+        let count = former.len();
+        let mut has_changed = count != now.len();
+        for (key, mut value) in now {
+            let resource = match former.remove(&key) {
+                Some(mut there) => {
+                    value["version"] = there.version.clone().into();
+                    if there.value != value {
+                        has_changed = true;
+                        there.version = state.next_version();
+                        value["version"] = there.version.clone().into();
+                        there.value = value;
+                    }
+                    there
+                }
+                None => {
+                    has_changed = true;
+                    let version = state.next_version();
+                    value["version"] = version.clone().into();
+                    Resource { version, value }
+                }
+            };
+            state.resources.insert(key, resource);
+        }
+        if has_changed {
+            state.changes += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Sleeps until resources have changed since a count of changes, at most for `limit`. Returns the count now.
+    pub(crate) fn wait(&self, since: u64, limit: Duration) -> u64 {
+        let state = self.lock();
+        let waited = self.changed.wait_timeout_while(state, limit, |state| state.changes == since);
+        waited.unwrap_or_else(PoisonError::into_inner).0.changes
+    }
+
+    /// Wakes whoever waits for a change.
+    pub(crate) fn wake(&self) {
+        self.lock().changes += 1;
+        self.changed.notify_all();
+    }
+
+    /// All resources, in the order in which they are registered.
+    pub(crate) fn resources(&self) -> BTreeMap<(ResourceKind, Uuid), Resource> {
+        self.lock().resources.clone()
+    }
+
+    /// The ids of the senders or receivers.
+    pub(crate) fn terminals(&self, side: Side) -> Vec<Uuid> {
+        let state = self.lock();
+        match side {
+            Side::Sender => state.senders.keys().copied().collect(),
+            Side::Receiver => state.receivers.keys().copied().collect(),
+        }
+    }
+
+    /// A sender or a receiver.
+    pub(crate) fn terminal(&self, side: Side, id: Uuid) -> Option<Terminal> {
+        let state = self.lock();
+        match side {
+            Side::Sender => state.senders.get(&id).map(|(_, terminal)| terminal.clone()),
+            Side::Receiver => state.receivers.get(&id).map(|(.., terminal)| terminal.clone()),
+        }
+    }
+
+    /// The active routes of the receivers.
+    pub fn receivers(&self) -> Vec<(Uuid, Route)> {
+        self.lock().receivers.iter().map(|(id, (.., terminal))| (*id, terminal.route().clone())).collect()
+    }
+
+    /// Changes what is staged for a sender or a receiver, and activates it if the request says so.
+    ///
+    /// # Errors
+    /// Those of [`Terminal::patch`]; 404 for an id that it does not have.
+    pub(crate) fn patch(&self, side: Side, id: Uuid, request: &Value) -> Result<Value, Refusal> {
+        let mut state = self.lock();
+        let now = state.next_version();
+        let NodeState { senders, receivers, activate, .. } = &mut *state;
+        let (answer, is_now) = match side {
+            Side::Sender => {
+                let (flow, terminal) = senders.get_mut(&id).ok_or_else(unknown)?;
+                terminal.patch(request, &now, |route| activate.send(*flow, route.is_enabled))?
+            }
+            Side::Receiver => {
+                let (.., terminal) = receivers.get_mut(&id).ok_or_else(unknown)?;
+                terminal.patch(request, &now, |route| activate.receive(id, route))?
+            }
+        };
+        if is_now {
+            self.refresh(&mut state);
+        }
+        Ok(answer)
+    }
+}
+
+fn unknown() -> Refusal {
+    (404, "no such sender or receiver".into())
+}
+
+impl NodeState {
+    fn next_version(&mut self) -> String {
+        self.last = time::now().max(self.last + 1);
+        version(self.last)
+    }
+}
+
+/// Nanoseconds of TAI as IS-04 writes them.
+fn version(ns: u64) -> String {
+    format!("{}:{}", ns / 1_000_000_000, ns % 1_000_000_000)
+}

@@ -1,0 +1,271 @@
+//! Keeps a Node in a registry: registration, heartbeats, another registry when one fails, and removal at the end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mxl::Uuid;
+use serde_json::{Value, json};
+
+use crate::client::{Client, Error, base};
+use crate::node::Node;
+use crate::resources::ResourceKind;
+
+/// Interval of heartbeats: IS-04's default. A registry drops a Node after 12 seconds.
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
+/// The first and the longest pause when no registry answers. Each is twice as long as the last.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Maximum time for the removal of the resources at the end.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// The version that is used where a registry has it; otherwise the newest older one, with the same resources.
+const VERSIONS: [&str; 4] = ["v1.3", "v1.2", "v1.1", "v1.0"];
+
+/// A line for the program's log.
+pub type Log = Box<dyn Fn(&str) + Send>;
+
+/// A Node that is kept in a registry by a thread. Dropping it removes the Node from the registry.
+pub struct Registration {
+    node: Arc<Node>,
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Registration {
+    /// Registers a Node at the first of these registries that answers, `http://HOST:PORT`. If it fails, the next one
+    /// is used, and after the last one the first again. `log` gets what a person should know.
+    ///
+    /// # Errors
+    /// [`Error::Address`] for an address that is wrong, and without any; [`Error::Unavailable`] if the system cannot
+    /// start a thread.
+    pub fn start(node: Arc<Node>, registries: &[String], log: Log) -> Result<Self, Error> {
+        Self::start_with(node, registries, HEARTBEAT_EVERY, log)
+    }
+
+    /// Does the same with another interval of heartbeats.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start).
+    pub fn start_with(
+        node: Arc<Node>,
+        registries: &[String],
+        heartbeat: Duration,
+        log: Log,
+    ) -> Result<Self, Error> {
+        let registries = registries.iter().map(|url| base(url)).collect::<Result<Vec<_>, _>>()?;
+        if registries.is_empty() {
+            return Err(Error::Address("no registry".into()));
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let session = Session {
+            node: Arc::clone(&node),
+            client: Client::default(),
+            registries,
+            heartbeat,
+            at: 0,
+            api: None,
+            registered: BTreeMap::new(),
+            log,
+            said: String::new(),
+        };
+        let over = Arc::clone(&is_over);
+        let thread = std::thread::Builder::new().name("mxl-nmos".into()).spawn(move || session.run(&over));
+        let thread =
+            thread.map_err(|error| Error::Unavailable { url: "a thread".into(), why: error.to_string() })?;
+        Ok(Self { node, is_over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.node.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Session {
+    node: Arc<Node>,
+    client: Client,
+    registries: Vec<String>,
+    heartbeat: Duration,
+    /// The registry that is used.
+    at: usize,
+    /// Its API, once it is known.
+    api: Option<String>,
+    /// The versions of the resources that it was told of, and whether it has taken them.
+    registered: BTreeMap<(ResourceKind, Uuid), (String, bool)>,
+    log: Log,
+    /// The last failure, which is told once.
+    said: String,
+}
+
+impl Session {
+    fn run(mut self, is_over: &AtomicBool) {
+        let (mut changes, mut pause, mut failures) = (0, PAUSES.0, 0);
+        let mut due = Instant::now();
+        while !is_over.load(Ordering::Relaxed) {
+            let step = if Instant::now() >= due { self.beat() } else { self.update() };
+            match step {
+                Ok(()) => {
+                    (pause, failures) = (PAUSES.0, 0);
+                    if Instant::now() >= due {
+                        due = Instant::now() + self.heartbeat;
+                    }
+                    changes = self.node.wait(changes, due.saturating_duration_since(Instant::now()));
+                }
+                Err(error) => {
+                    self.fail(&error);
+                    (due, failures) = (Instant::now(), failures + 1);
+                    if failures % self.registries.len() == 0 {
+                        // None has answered. The end does not wait for this.
+                        let until = Instant::now() + pause;
+                        while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
+                            changes =
+                                self.node.wait(changes, until.saturating_duration_since(Instant::now()));
+                        }
+                        pause = (pause * 2).min(PAUSES.1);
+                    }
+                }
+            }
+        }
+        self.remove();
+    }
+
+    /// Tells of a failure, and turns to the next registry.
+    fn fail(&mut self, error: &Error) {
+        let what = format!("NMOS registry: {error}");
+        if self.said != what {
+            (self.log)(&what);
+            self.said = what;
+        }
+        self.at = (self.at + 1) % self.registries.len();
+        self.api = None;
+    }
+
+    /// The address of the registration API, with the newest version that the registry has.
+    fn api(&mut self) -> Result<String, Error> {
+        if let Some(api) = &self.api {
+            return Ok(api.clone());
+        }
+        let root = format!("{}/x-nmos/registration", self.registries[self.at]);
+        let reply = self.client.get(&format!("{root}/")).map_err(unavailable)?;
+        let has = |version: &&str| {
+            let named = |name: &Value| name.as_str().is_some_and(|name| name.trim_matches('/') == *version);
+            reply.body.as_array().is_some_and(|versions| versions.iter().any(named))
+        };
+        let version = VERSIONS.iter().find(|version| has(version));
+        let version = version.ok_or_else(|| Error::Unavailable {
+            url: root.clone(),
+            why: format!("no version from {} to {}", VERSIONS[3], VERSIONS[0]),
+        })?;
+        Ok(self.api.insert(format!("{root}/{version}")).clone())
+    }
+
+    /// A heartbeat. The registry may know the Node from before; if it does not, everything is registered.
+    fn beat(&mut self) -> Result<(), Error> {
+        let api = self.api()?;
+        let health = format!("{api}/health/nodes/{}", self.node.id());
+        match self.client.post(&health, &Value::Null) {
+            Ok(_) if !self.registered.is_empty() => self.update(),
+            // It knows the Node of a former process, whose resources may be others.
+            Ok(_) => {
+                self.client
+                    .delete(&self.url(&api, ResourceKind::Node, self.node.id()))
+                    .map(drop)
+                    .or_else(ignore)?;
+                self.register()
+            }
+            Err(Error::Refused { status: 404, .. }) => {
+                self.registered.clear();
+                self.register()
+            }
+            Err(error) => Err(unavailable(error)),
+        }
+    }
+
+    fn register(&mut self) -> Result<(), Error> {
+        self.update()?;
+        (self.log)(&format!("NMOS: node {} is registered at {}", self.node.id(), self.registries[self.at]));
+        self.said.clear();
+        Ok(())
+    }
+
+    fn url(&self, api: &str, kind: ResourceKind, id: Uuid) -> String {
+        format!("{api}/resource/{}/{id}", kind.collection())
+    }
+
+    /// Registers what is new or has changed, and removes what is gone. One that is refused is not tried again before
+    /// it has changed.
+    fn update(&mut self) -> Result<(), Error> {
+        let api = self.api()?;
+        let resources = self.node.resources();
+        let gone: Vec<_> =
+            self.registered.keys().rev().filter(|key| !resources.contains_key(*key)).copied().collect();
+        for (kind, id) in gone {
+            if self.registered.get(&(kind, id)).is_some_and(|(_, is_there)| *is_there) {
+                self.client.delete(&self.url(&api, kind, id)).map(drop).or_else(ignore)?;
+            }
+            self.registered.remove(&(kind, id));
+        }
+        for ((kind, id), resource) in resources {
+            let former = self.registered.get(&(kind, id));
+            if former.is_some_and(|(version, _)| *version == resource.version) {
+                continue;
+            }
+            let was_there = former.is_some_and(|(_, is_there)| *is_there);
+            let body = json!({ "type": kind.name(), "data": resource.value });
+            let is_there = match self.client.post(&format!("{api}/resource"), &body) {
+                Ok(_) => true,
+                Err(error @ Error::Refused { .. }) if kind != ResourceKind::Node => {
+                    (self.log)(&format!("NMOS: {} {id} is not registered: {error}", kind.name()));
+                    was_there
+                }
+                Err(error) => return Err(unavailable(error)),
+            };
+            self.registered.insert((kind, id), (resource.version, is_there));
+        }
+        Ok(())
+    }
+
+    /// Removes all resources, those that refer to others first.
+    fn remove(&mut self) {
+        if self.registered.is_empty() {
+            return;
+        }
+        let Ok(api) = self.api() else { return };
+        let begin = Instant::now();
+        let there = self.registered.iter().rev().filter(|(_, (_, is_there))| *is_there);
+        for ((kind, id), _) in there {
+            // The registry drops what is left after 12 seconds; and all of a Node with it.
+            let is_late = begin.elapsed() > REMOVAL_TIMEOUT && *kind != ResourceKind::Node;
+            if !is_late
+                && let Err(Error::Unavailable { .. }) = self.client.delete(&self.url(&api, *kind, *id))
+            {
+                return;
+            }
+        }
+    }
+}
+
+/// A registry that refuses what every registry must accept is as good as none: the next one may do.
+fn unavailable(error: Error) -> Error {
+    match error {
+        Error::Refused { url, status, why } => {
+            Error::Unavailable { url, why: format!("refused with {status}: {why}") }
+        }
+        other => other,
+    }
+}
+
+/// What is refused when it is removed is not there any more.
+fn ignore(error: Error) -> Result<(), Error> {
+    match error {
+        Error::Refused { .. } => Ok(()),
+        other => Err(other),
+    }
+}

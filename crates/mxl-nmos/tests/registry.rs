@@ -1,0 +1,238 @@
+//! A Node against a stand-in of a registry.
+
+#[path = "common/registry.rs"]
+mod stand_in;
+
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use mxl::{FlowDefinition, Rational, Uuid};
+use mxl_nmos::{Activate, Node, NodeOptions, Query, Registration, Route};
+use serde_json::{Value, json};
+use stand_in::{Registry, until};
+
+const BEAT: Duration = Duration::from_millis(100);
+
+/// Remembers activations; those of receivers fail without a flow.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl Activate for Told {
+    fn receive(&mut self, _: Uuid, route: &Route) -> Result<(), String> {
+        let flow = route.flow.ok_or("no flow")?;
+        self.0.lock().unwrap().push(format!("receive {flow} {}", route.is_enabled));
+        Ok(())
+    }
+
+    fn send(&mut self, flow: Uuid, is_enabled: bool) -> Result<(), String> {
+        self.0.lock().unwrap().push(format!("send {flow} {is_enabled}"));
+        Ok(())
+    }
+}
+
+fn node(host: (String, u16)) -> (Arc<Node>, Told) {
+    let told = Told::default();
+    let options = NodeOptions {
+        seed: format!("{:?}", std::thread::current().id()),
+        label: "gateway".into(),
+        hostname: "host".into(),
+        host,
+        domain: None,
+        receivers: 1,
+    };
+    (Arc::new(Node::new(options, Box::new(told.clone()))), told)
+}
+
+fn flows() -> [FlowDefinition; 3] {
+    let rate = Rational::new(50, 1);
+    [
+        FlowDefinition::video("camera", 1920, 1080, rate).unwrap(),
+        FlowDefinition::audio("tone", 2, Rational::new(48_000, 1)).unwrap(),
+        FlowDefinition::data("captions", rate).unwrap(),
+    ]
+}
+
+fn start(node: &Arc<Node>, registries: &[String]) -> Registration {
+    let log = Box::new(|line: &str| println!("{line}"));
+    Registration::start_with(Arc::clone(node), registries, BEAT, log).unwrap()
+}
+
+#[test]
+fn a_node_is_registered_kept_and_removed() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    node.set_flows(flows());
+    let registration = start(&node, &[registry.url()]);
+    until("all resources", || (registry.count("receivers") == 3).then_some(()));
+    let counts = ["nodes", "devices", "sources", "flows", "senders"].map(|kind| registry.count(kind));
+    assert_eq!(counts, [1, 1, 3, 3, 3]);
+    // Those that others refer to come first.
+    let posts: Vec<String> =
+        registry.requests().into_iter().filter(|line| line.ends_with("/resource")).collect();
+    assert_eq!(posts.len(), 14);
+    until("heartbeats", || (registry.state.lock().unwrap().beats > 2).then_some(()));
+    // A flow that has ended is removed, and nothing else is registered again.
+    let [camera, ..] = flows();
+    let before = registry.requests().len();
+    node.set_flows([camera]);
+    until("the end of flows", || (registry.count("flows") == 1).then_some(()));
+    until("another heartbeat", || {
+        registry.requests().last().filter(|line| line.contains("/health/")).cloned()
+    });
+    let after = registry.requests();
+    let count = |method| after[before..].iter().filter(|line| line.starts_with(method)).count();
+    // All three had new ids: they are other flows of the same labels.
+    assert_eq!(
+        (count("DELETE"), registry.count("senders"), registry.count("sources")),
+        (9, 1, 1),
+        "{after:?}"
+    );
+    drop(registration);
+    assert_eq!(registry.state.lock().unwrap().resources.len(), 0);
+}
+
+#[test]
+fn a_node_that_was_forgotten_registers_again() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    registry.state.lock().unwrap().resources.clear();
+    until("receivers again", || {
+        (registry.count("receivers") == 3 && registry.count("nodes") == 1).then_some(())
+    });
+}
+
+#[test]
+fn what_a_former_process_has_left_is_removed_first() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    {
+        let mut state = registry.state.lock().unwrap();
+        state.resources.insert(("nodes".into(), node.id().to_string()), json!({}));
+        state.resources.insert(("senders".into(), "old".into()), json!({}));
+    }
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    assert_eq!((registry.count("senders"), registry.count("nodes")), (0, 1));
+}
+
+#[test]
+fn another_registry_takes_over() {
+    let (first, second) = (Registry::start(), Registry::start());
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    // Nobody listens at the first address.
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let _registration = start(&node, &[format!("http://{nobody}"), first.url(), second.url()]);
+    until("the first registry", || (first.count("receivers") == 3).then_some(()));
+    first.set_failure(Some(503));
+    until("the second registry", || (second.count("receivers") == 3).then_some(()));
+    second.set_failure(Some(500));
+    first.set_failure(None);
+    let before = first.requests().len();
+    until("the first one again", || (first.requests().len() > before + 2).then_some(()));
+}
+
+#[test]
+fn a_controller_connects_a_receiver() {
+    let registry = Registry::start();
+    let (node, told) = node(("127.0.0.1".into(), 1));
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    let get = |path: &str| node.answer("GET", path, b"").unwrap();
+    let base = "/x-nmos/connection/v1.2/single/receivers";
+    let ids = get(base).body;
+    let id = ids[0].as_str().unwrap().trim_end_matches('/').to_owned();
+    let (flow, sender) = (Uuid::new_v4(), Uuid::new_v4());
+    let request = json!({
+        "sender_id": sender.to_string(),
+        "master_enable": true,
+        "activation": { "mode": "activate_immediate" },
+        "transport_params": [{ "mxl_domain_id": null, "mxl_flow_id": flow.to_string() }],
+    });
+    let staged = format!("{base}/{id}/staged");
+    let answer = node.answer("PATCH", &staged, request.to_string().as_bytes()).unwrap();
+    assert_eq!((answer.status, &answer.body["master_enable"]), (200, &json!(true)), "{answer:?}");
+    assert_eq!(told.0.lock().unwrap()[..], [format!("receive {flow} true")]);
+    assert_eq!(
+        get(&format!("{base}/{id}/active/")).body["transport_params"][0]["mxl_flow_id"],
+        flow.to_string()
+    );
+    // The registry learns of it.
+    let shown = until("the subscription", || {
+        let receiver = registry.get("receivers", &id)?;
+        (receiver["subscription"]["active"] == true).then_some(receiver)
+    });
+    assert_eq!(shown["subscription"]["sender_id"], sender.to_string());
+    // One that fails is told, and changes nothing.
+    let nothing = json!({ "transport_params": [{ "mxl_flow_id": null }], "activation": { "mode": "activate_immediate" } });
+    let answer = node.answer("PATCH", &staged, nothing.to_string().as_bytes()).unwrap();
+    assert_eq!((answer.status, &answer.body["error"]), (500, &json!("no flow")));
+    assert_eq!(get(&staged).body["transport_params"][0]["mxl_flow_id"], flow.to_string());
+}
+
+#[test]
+fn the_apis_have_the_resources_that_they_list() {
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    node.set_flows(flows());
+    // Every list of names leads to resources.
+    let mut paths = vec!["/x-nmos/".to_string()];
+    let mut seen = 0;
+    while let Some(path) = paths.pop() {
+        let answer = node.answer("GET", &path, b"").unwrap();
+        let is_expected = answer.status == 200
+            || (answer.status == 404 && path.ends_with("/transportfile/"))
+            || (answer.status == 405 && path.contains("/bulk/"));
+        assert!(is_expected, "{path}: {answer:?}");
+        seen += 1;
+        let names = answer.body.as_array().into_iter().flatten().filter_map(Value::as_str);
+        paths.extend(names.filter(|name| name.ends_with('/')).map(|name| format!("{path}{name}")));
+        // The Node API lists whole resources.
+        if path.contains("/node/") {
+            let ids = answer.body.as_array().into_iter().flatten().filter_map(|value| value["id"].as_str());
+            paths.extend(ids.map(|id| format!("{path}{id}/")));
+        }
+    }
+    assert!(seen > 60, "{seen}");
+    for (method, path, body, status) in [
+        ("POST", "/x-nmos/node/v1.3/self", "", 405),
+        (
+            "PATCH",
+            "/x-nmos/connection/v1.2/single/senders/00000000-0000-0000-0000-000000000000/staged",
+            "{}",
+            404,
+        ),
+        ("GET", "/x-nmos/connection/v1.1/single", "", 404),
+        ("POST", "/x-nmos/connection/v1.2/bulk/senders", "{}", 400),
+        ("POST", "/x-nmos/connection/v1.2/bulk/senders", "[{\"id\": \"x\"}]", 200),
+        ("OPTIONS", "/x-nmos/connection/v1.2/bulk/receivers", "", 200),
+    ] {
+        let answer = node.answer(method, path, body.as_bytes()).unwrap();
+        assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
+    }
+    assert_eq!(node.answer("GET", "/flows", b""), None);
+}
+
+#[test]
+fn a_query_lists_senders_over_several_pages() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    node.set_flows(flows());
+    let _registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    let senders = Query::open(&registry.url()).unwrap().senders().unwrap();
+    let found: Vec<_> =
+        senders.iter().map(|sender| (&*sender.label, &*sender.media_type, &*sender.node)).collect();
+    assert_eq!(
+        found,
+        [
+            ("camera", "video/v210", "gateway"),
+            ("captions", "video/smpte291", "gateway"),
+            ("tone", "audio/float32", "gateway")
+        ]
+    );
+    assert_eq!(senders[2].rate, Some((48_000, 1)));
+    // Its Connection API cannot be reached: nobody listens there.
+    assert!(senders.iter().all(|sender| sender.is_active && sender.flow.is_none()));
+}
