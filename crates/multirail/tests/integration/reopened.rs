@@ -23,7 +23,8 @@ struct Rail(Vec<(OpId, u64, Vec<u8>)>);
 impl Rail {
     /// Takes out the messages to an address, which has read them.
     fn read_by(&mut self, hub: &mut Core<()>, addr: u8) -> Vec<Message> {
-        let (read, left) = std::mem::take(&mut self.0).into_iter().partition(|sent| sent.1 == addr.into());
+        let (read, left) =
+            std::mem::take(&mut self.0).into_iter().partition(|sent| sent.1 == u64::from(addr));
         self.0 = left;
         let read: Vec<_> = read;
         let read = read.into_iter().map(|(op, _, bytes)| {
@@ -34,7 +35,7 @@ impl Rail {
     }
 
     fn to(&self, addr: u8) -> usize {
-        self.0.iter().filter(|sent| sent.1 == addr.into()).count()
+        self.0.iter().filter(|sent| sent.1 == u64::from(addr)).count()
     }
 }
 
@@ -166,7 +167,7 @@ fn every_session_that_waits_has_its_turn() {
     let mut told = std::collections::BTreeSet::new();
     while rail.to(HOSTILE) > 0 {
         // One after the other is read.
-        let at = rail.0.iter().position(|sent| sent.1 == HOSTILE.into()).unwrap();
+        let at = rail.0.iter().position(|sent| sent.1 == u64::from(HOSTILE)).unwrap();
         let (op, _, bytes) = rail.0.remove(at);
         told.insert(Message::parse(&bytes).unwrap().to);
         hub.ended(op, Ok(()), NOW);

@@ -37,7 +37,7 @@ impl ShmEndpoint {
             }
         }
         crash_point!("sleep.armed");
-        let is_stopped = |&peer: &PeerId| self.lanes[peer as usize].is_stopped();
+        let is_stopped = |&peer: &PeerId| self.peers[peer as usize].is_stopped();
         if self.hot.iter().any(is_stopped) { Arm::Stalled } else { Arm::Armed }
     }
 
