@@ -14,7 +14,7 @@ const LEN: usize = 64 << 10;
 const COUNT: u64 = 1024;
 /// The maximum number in one poll: two shares of a mebibyte, of which the second one may just have begun, and the ends
 /// of what came before.
-const MOST: u64 = 2 * 16 + 2;
+const MAX_PER_POLL: u64 = 2 * 16 + 2;
 
 /// Polls until all accesses are executed. Returns the maximum number in one poll.
 fn most(side: &TestEndpoint, mut pause: impl FnMut()) -> u64 {
@@ -52,7 +52,7 @@ fn one_poll_takes_a_share_of_what_a_peer_writes() {
         }
     });
     writer.join().expect("a writer");
-    assert!(most <= MOST, "{most} writes in one poll");
+    assert!(most <= MAX_PER_POLL, "{most} writes in one poll");
     assert_eq!(memory.bytes(), [7; LEN]);
 }
 
@@ -77,5 +77,5 @@ fn one_poll_answers_a_share_of_what_a_peer_reads() {
         side.poll();
     }
     reader.join().expect("a reader");
-    assert!(most <= MOST, "{most} answers in one poll");
+    assert!(most <= MAX_PER_POLL, "{most} answers in one poll");
 }
