@@ -35,6 +35,18 @@ impl Places {
         self.size
     }
 
+    /// Those that operations have.
+    #[inline]
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Those that no operation has.
+    #[inline]
+    pub fn free(&self) -> u32 {
+        self.size.saturating_sub(self.used)
+    }
+
     /// Whether none is free.
     #[inline]
     pub fn is_full(&self) -> bool {

@@ -49,9 +49,10 @@ impl<G> Core<G> {
         }
         let Some(session) = self.sessions.get_mut(id) else { return };
         let Some(farewell) = &mut session.farewell else { return };
-        // A peer that reads nothing is not told of the end of one session after the other.
+        // A peer that reads nothing is not told of the end of one session after the other. Other messages that it has
+        // not read hold up no farewell: an agent that closes has little time for it.
         let is_free = |at: usize, path: &path::Path| {
-            path.is_up(now) && farewell.under_way >> at & 1 == 0 && self.places.has_few_messages(path)
+            path.is_up(now) && farewell.under_way >> at & 1 == 0 && self.places.takes_farewell(path)
         };
         let paths = session.paths.iter().enumerate().filter(|&(at, path)| is_free(at, path));
         let best = paths.min_by(|&(one, a), &(other, b)| {
@@ -70,7 +71,7 @@ impl<G> Core<G> {
         session.paths[index].sent(now);
         session.operations += 1;
         let (rail, to) = (session.paths[index].rail, session.theirs);
-        self.places.begin(&session.paths[index], Kind::Message, 1, false);
+        self.places.begin(&session.paths[index], Kind::Farewell, 1, false);
         let op = OpId::message(self.messages.insert(InFlight::Goodbye { session: id, path: index }));
         let bytes = Message { to, body: Body::Goodbye }.encode();
         let path = PathId { session: id, path: index };

@@ -270,6 +270,7 @@ impl<G> Core<G> {
 
     /// Handles the peer's first message in a session that this agent requested.
     pub(super) fn opened(&mut self, id: SlotId) {
+        self.await_no_places(id);
         let able_until = self.now + self.patience();
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;

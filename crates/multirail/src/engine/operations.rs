@@ -205,6 +205,7 @@ impl<G> Core<G> {
         let is_goodbye = matches!(in_flight, InFlight::Goodbye { .. });
         let kind = match in_flight {
             InFlight::Once { is_stranger: true, .. } => Kind::Answer,
+            InFlight::Goodbye { .. } => Kind::Farewell,
             _ => Kind::Message,
         };
         let (id, path, outgoing) = match in_flight {
@@ -255,7 +256,7 @@ impl<G> Core<G> {
     /// Gives back the places of operations that wait because the rail has refused them.
     pub(super) fn left(&mut self, rail: usize, count: u32) {
         if self.places.give_back(rail, count) {
-            self.wake_waiting(rail, count);
+            self.wake_after_end(rail, None, count);
         }
     }
 

@@ -42,6 +42,8 @@ pub(super) struct Path {
     pub(super) account: Option<u32>,
     /// The number under which its session waits for the end of an operation of the account. 0: it does not.
     pub(super) turn: u64,
+    /// The number that it had when it was woken, until the path has posted something. 0: there is none.
+    pub(super) rank: u64,
     /// The number under which its session waits for a place of its rail. 0: it does not, or another path of the rail has
     /// the number.
     pub(super) place_turn: u64,
@@ -86,6 +88,7 @@ impl Path {
             operations: 0,
             account: None,
             turn: 0,
+            rank: 0,
             place_turn: 0,
             is_stalled: false,
             progress: Time::ZERO,
@@ -119,6 +122,11 @@ impl Path {
     #[inline]
     pub(super) fn places(&self) -> u32 {
         self.operations + self.stuck
+    }
+
+    /// Takes its session, which is woken, out of the line at its account. It keeps its place until something is posted.
+    pub(super) fn was_called(&mut self) {
+        self.rank = std::mem::take(&mut self.turn);
     }
 
     /// Records that a message was sent.
@@ -174,6 +182,7 @@ impl Path {
         }
         self.in_flight += len;
         self.operations += operations;
+        self.rank = 0;
     }
 
     /// Records that `count` operations that were posted at `since` (nanoseconds) have ended successfully: `bytes` in

@@ -6,20 +6,22 @@
 //! of the rail, whatever its sessions (`accounts.rs`).
 //!
 //! Work that finds no free place waits in its session. The session is listed here, and looks again when an operation of
-//! any peer on the rail has ended. Work of a peer that has used up its share in other sessions waits in the list of the
-//! peer's account, and looks again when an operation of this account has ended.
+//! any peer on the rail has ended. Work of a peer that has used up its share waits in the list of the peer's account, and
+//! looks again when an operation of this account has ended. The share also depends on what other peers hold: the rail
+//! lists the account with the number of free places at which it has a share again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ofi_core::places::Places as EndpointPlaces;
 use ofi_core::slots::SlotId;
 
-use super::accounts::{Accounts, Kind};
+use super::accounts::{Accounts, Kind, Line};
 use super::path::Path;
 use super::session::{Session, State};
 use super::{Core, RailSpec};
 
-/// Messages that a peer may have under way whatever its share, as long as there is a free place.
+/// Messages that a peer may have under way whatever its share, as long as there is a free place. It may have as many
+/// farewells in addition.
 const MESSAGES: u32 = 4;
 
 /// The places of all rails.
@@ -45,6 +47,8 @@ struct Rail {
     answers: BTreeMap<u64, SlotId>,
     /// The next place is offered to the answers first.
     answers_first: bool,
+    /// Accounts without a share for which sessions wait, after the number of free places at which they have one.
+    short: BTreeSet<(u32, u32)>,
 }
 
 impl Rail {
@@ -70,15 +74,10 @@ impl Places {
             waiting: BTreeMap::new(),
             answers: BTreeMap::new(),
             answers_first: false,
+            short: BTreeSet::new(),
         };
         let (rails, accounts) = (rails.iter().map(rail).collect(), Accounts::default());
         Self { rails, accounts, full: 0, refusing: 0, turn: 0 }
-    }
-
-    /// A bit for each rail without a free place.
-    #[inline]
-    pub(super) fn full(&self) -> u64 {
-        self.full
     }
 
     /// The accesses that a path may have under way in addition.
@@ -97,13 +96,51 @@ impl Places {
         self.accounts.own(path).messages < MESSAGES
     }
 
+    /// Whether a path may send a farewell.
+    pub(super) fn takes_farewell(&self, path: &Path) -> bool {
+        self.accounts.own(path).farewells < MESSAGES
+    }
+
+    /// The session of a path, none of whose operations is under way, is forgotten.
+    pub(super) fn leave(&mut self, path: &Path) {
+        if let Some(listed) = self.accounts.leave(path) {
+            self.rails[path.rail].short.remove(&listed);
+        }
+    }
+
+    /// Lists the account of a path, if it has no share, for the time when other peers have left it one.
+    fn await_share(&mut self, path: &Path) {
+        let Some(account) = path.account.filter(|_| self.share(path) == 0) else { return };
+        // `ofi_core::places`: the free places with which a peer that has some may take another.
+        let needed = 3 + 2 * self.accounts.own_of(account).operations;
+        let before = self.accounts.need(account, needed);
+        if before != needed {
+            let short = &mut self.rails[path.rail].short;
+            short.remove(&(before, account));
+            short.insert((needed, account));
+        }
+    }
+
+    /// Takes an account out of the list that now has a share on a rail.
+    fn next_with_share(&mut self, rail: usize) -> Option<u32> {
+        let rail = &mut self.rails[rail];
+        let &(needed, account) = rail.short.first()?;
+        if needed > rail.places.free() {
+            return None;
+        }
+        rail.short.pop_first();
+        self.accounts.need(account, 0);
+        Some(account)
+    }
+
     /// Whether a path may send a greeting or, to a stranger, an answer to one.
     pub(super) fn takes_greeting(&self, path: &Path, is_stranger: bool) -> bool {
         let rail = &self.rails[path.rail];
         !rail.places.is_full()
             && match is_stranger {
-                // A stranger that has not read one answer gets no other.
-                true => self.accounts.own(path).answers == 0 && rail.takes_strangers(),
+                // A greeting proves no address. If one answer were the limit, whoever names another's address would
+                // delay the answers to that one by the time that it takes to read each.
+                true => self.accounts.own(path).answers < MESSAGES && rail.takes_strangers(),
                 false => self.has_few_messages(path),
             }
     }
@@ -142,7 +179,8 @@ impl Places {
         if !found.places.is_full() {
             self.full &= !(1 << rail);
         }
-        !found.waiting.is_empty() || !found.answers.is_empty()
+        let has_share = found.short.first().is_some_and(|&(needed, _)| needed <= found.places.free());
+        has_share || !found.waiting.is_empty() || !found.answers.is_empty()
     }
 
     /// Whether sessions wait although the end of no operation may wake them.
@@ -150,38 +188,45 @@ impl Places {
         self.refusing != 0
     }
 
-    /// Whether a session waits on a path only because of the operations that its peer has in other sessions. It looks
-    /// again by itself when one of its own ends.
-    fn is_held_up(&self, session: &Session, path: &Path) -> bool {
+    /// The line of its account in which a session waits on a path: because of the operations that its peer has in other
+    /// sessions, or those of other peers. It looks again by itself when one of its own ends.
+    fn held_up(&self, session: &Session, path: &Path) -> Option<Line> {
         let own = self.accounts.own(path);
-        if own.operations <= path.places() || self.rails[path.rail].places.is_full() {
-            return false;
+        let places = &self.rails[path.rail].places;
+        if own.operations == 0 || places.used() <= path.places() {
+            return None;
         }
-        match session.state {
+        // With a greeting, what other peers hold matters only if the rail is full.
+        let by_peer = own.operations > path.places() && !places.is_full();
+        let (line, waits) = match session.state {
             State::Up => {
-                (session.has_messages() && !self.takes_message(path))
-                    || (!session.transfers.is_empty() && self.share(path) == 0)
+                let waits = (session.has_messages() && !self.takes_message(path))
+                    || (!session.transfers.is_empty() && self.share(path) == 0);
+                (Line::Share, waits)
             }
-            State::Over => false,
-            _ if session.is_answer() => own.answers > 0,
-            _ => !self.has_few_messages(path),
-        }
+            State::Over => return None,
+            _ if session.is_answer() => (Line::Answer, by_peer && own.answers >= MESSAGES),
+            _ => (Line::Greeting, by_peer && !self.has_few_messages(path)),
+        };
+        waits.then_some(line)
     }
 }
 
 impl<G> Core<G> {
     /// Lists a session whose work is not done, on those of its rails that have no place, or that have refused too much,
-    /// and with its peer, if that has used up its share in other sessions.
+    /// and with its peer, if that has used up its share.
     pub(super) fn await_places(&mut self, id: SlotId) {
-        let shut = self.places.full | self.stalled.blocked();
         let Some(session) = self.sessions.get_mut(id) else { return };
         let is_answer = session.is_answer();
-        if !session.has_work() || (shut == 0 && !is_answer && !self.places.accounts.are_shared()) {
+        if !session.has_work() {
             return;
         }
         for index in 0..session.paths.len() {
-            if self.places.is_held_up(session, &session.paths[index]) {
-                self.places.accounts.wait(&mut session.paths[index], id);
+            if let Some(line) = self.places.held_up(session, &session.paths[index]) {
+                self.places.accounts.wait(&mut session.paths[index], line, id);
+                if line == Line::Share {
+                    self.places.await_share(&session.paths[index]);
+                }
             }
             let path = &session.paths[index];
             let (rail, bit) = (path.rail, 1 << path.rail);
@@ -242,16 +287,23 @@ impl<G> Core<G> {
         }
     }
 
-    /// Lets up to `count` of the sessions that wait for their peer's operations look again, those that wait longest
-    /// first.
+    /// Lets up to `count` of the sessions look again that wait for their peer's operations in each line that moves,
+    /// those that wait longest first.
     #[cold]
     fn wake_account(&mut self, account: u32, count: u32) {
+        let own = self.places.accounts.own_of(account);
+        self.wake_line(account, Line::Share, count);
+        self.wake_line(account, Line::Greeting, count.min(MESSAGES.saturating_sub(own.messages)));
+        self.wake_line(account, Line::Answer, count.min(MESSAGES.saturating_sub(own.answers)));
+    }
+
+    fn wake_line(&mut self, account: u32, line: Line, count: u32) {
         let mut left = count;
         while left > 0 {
-            let Some((turn, id)) = self.places.accounts.next(account) else { return };
+            let Some((turn, id)) = self.places.accounts.next(account, line) else { return };
             let Some(session) = self.sessions.get_mut(id) else { continue };
             let Some(path) = session.paths.iter_mut().find(|path| path.turn == turn) else { continue };
-            path.turn = 0;
+            path.was_called();
             let bit = 1 << path.rail;
             if session.has_work() {
                 left -= 1;
@@ -266,8 +318,12 @@ impl<G> Core<G> {
     pub(super) fn wake_after_end(&mut self, rail: usize, account: Option<u32>, count: u32) {
         self.wake_waiting(rail, count);
         if let Some(account) = account {
-            // Some may wait for more than this end. They go to the end of the list.
+            // Some may wait for more than this end. They keep their turns.
             self.wake_account(account, count.max(MESSAGES));
+        }
+        // This ends: an account is listed again only while it has no share.
+        while let Some(account) = self.places.next_with_share(rail) {
+            self.wake_account(account, 1);
         }
     }
 
@@ -276,6 +332,9 @@ impl<G> Core<G> {
     pub(super) fn was_woken(&mut self, id: SlotId, woken: u64) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.woken = 0;
+            for path in session.paths.iter_mut().filter(|path| path.turn == 0) {
+                path.rank = 0;
+            }
         }
         self.pass_on(id, woken);
     }

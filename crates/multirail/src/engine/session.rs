@@ -620,7 +620,7 @@ impl<G> Core<G> {
             return;
         }
         let Some(session) = self.sessions.remove(id) else { return };
-        session.paths.iter().for_each(|path| self.places.accounts.leave(path));
+        session.paths.iter().for_each(|path| self.places.leave(path));
         let removals = session
             .paths
             .iter()

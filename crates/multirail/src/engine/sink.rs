@@ -257,21 +257,13 @@ impl<G> Core<G> {
             if posted > 0 || !self.commands.is_empty() {
                 self.wake(id);
             } else {
-                if self.has_shut() || self.places.accounts.are_shared() || !is_up {
-                    self.await_places(id);
-                }
+                self.await_places(id);
                 if woken != 0 {
                     self.was_woken(id, woken);
                 }
             }
         }
         done > 0 || was_freed
-    }
-
-    /// Whether a rail has no place, or has refused too much.
-    #[inline]
-    fn has_shut(&self) -> bool {
-        self.places.full() | self.stalled.blocked != 0
     }
 
     fn is_shut(&self, id: PathId) -> bool {

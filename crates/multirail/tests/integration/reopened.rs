@@ -70,13 +70,18 @@ fn perform(hub: &mut Core<()>, rail: &mut Rail) {
     while hub.perform(NOW, rail) {}
 }
 
-/// Greets the hub from an address, and reads the answer: its tag for the session, if there is an answer.
-fn greet(hub: &mut Core<()>, rail: &mut Rail, name: &str, addr: u8, nth: u64) -> Option<u64> {
+/// Greets the hub from an address.
+fn greet_only(hub: &mut Core<()>, rail: &mut Rail, name: &str, addr: u8, nth: u64) {
     let to = hub.metadata(Vec::new()).incarnation;
     let hello =
         Body::Hello { name: name.into(), incarnation: nth, tag: nth << 32 | 1, rails: vec![rail_info(addr)] };
     hub.message(&Message { to, body: hello }.encode(), NOW);
     perform(hub, rail);
+}
+
+/// Greets the hub from an address, and reads the answer: its tag for the session, if there is an answer.
+fn greet(hub: &mut Core<()>, rail: &mut Rail, name: &str, addr: u8, nth: u64) -> Option<u64> {
+    greet_only(hub, rail, name, addr, nth);
     // The answer is the last message: nothing else of the session can have been sent.
     let is_answer = |bytes: &[u8]| match Message::parse(bytes).unwrap() {
         Message { to, body: Body::Welcome { tag, .. } } if to == nth << 32 | 1 => Some(tag),
@@ -164,16 +169,91 @@ fn every_session_that_waits_has_its_turn() {
         notify(&mut hub, &mut rail, tag, 1);
     }
     assert_eq!(rail.to(HOSTILE), before, "the share is used up");
-    let mut told = std::collections::BTreeSet::new();
+    let mut told = Vec::new();
     while rail.to(HOSTILE) > 0 {
         // One after the other is read.
         let at = rail.0.iter().position(|sent| sent.1 == u64::from(HOSTILE)).unwrap();
         let (op, _, bytes) = rail.0.remove(at);
-        told.insert(Message::parse(&bytes).unwrap().to);
+        let to = Message::parse(&bytes).unwrap().to >> 32;
+        if !told.contains(&to) {
+            told.push(to);
+        }
         hub.ended(op, Ok(()), NOW);
         perform(&mut hub, &mut rail);
     }
-    assert_eq!(told, (1..=NAMES).map(|nth| nth << 32 | 1).collect());
+    assert_eq!(told, (1..=NAMES).collect::<Vec<_>>(), "in the order in which they began to wait");
+}
+
+/// An agent that closes has 200 ms: a peer that is behind with its messages is told at once.
+#[test]
+fn a_peer_with_unread_messages_is_told_of_the_end_at_once() {
+    let (mut hub, mut rail) = (hub(), Rail::default());
+    let tag = greet(&mut hub, &mut rail, "busy", HONEST, 1).expect("a welcome");
+    notify(&mut hub, &mut rail, tag, 10);
+    assert_eq!(rail.to(HONEST), 10, "unread answers");
+    let peer = hub.find("busy").unwrap();
+    hub.disconnect(peer, NOW);
+    perform(&mut hub, &mut rail);
+    let told: Vec<_> = rail.0.iter().map(|sent| Message::parse(&sent.2).unwrap().body).collect();
+    assert!(matches!(told.last(), Some(Body::Goodbye)), "{told:?}");
+}
+
+/// The share of a peer grows when other peers' operations end. Its sessions look again, also if all of its own
+/// operations stay unread.
+#[test]
+fn a_session_goes_on_when_other_peers_leave_it_a_share() {
+    for is_other in [true, false] {
+        let (mut hub, mut rail) = (hub(), Rail::default());
+        let first = greet(&mut hub, &mut rail, "one", HONEST, 1).expect("a welcome");
+        let last =
+            if is_other { greet(&mut hub, &mut rail, "two", HONEST, 2).expect("a welcome") } else { first };
+        // Each of these peers takes what it may, and reads nothing.
+        for nth in 100.. {
+            let addr = 100 + (nth - 100) as u8;
+            let Some(tag) = greet(&mut hub, &mut rail, &format!("silent-{nth}"), addr, nth) else { break };
+            if nth == 103 {
+                notify(&mut hub, &mut rail, first, 4); // as many as it may have whatever its share
+            }
+            let before = rail.0.len();
+            notify(&mut hub, &mut rail, tag, u64::from(OPERATIONS));
+            if rail.0.len() - before <= 4 {
+                break;
+            }
+        }
+        let before = rail.to(HONEST);
+        assert_eq!(before, 4);
+        notify(&mut hub, &mut rail, last, 8);
+        assert_eq!(rail.to(HONEST), before, "there is no share");
+        for addr in 100..200 {
+            rail.read_by(&mut hub, addr);
+        }
+        perform(&mut hub, &mut rail);
+        assert!(rail.to(HONEST) > before, "other session {is_other}: nothing of what waits is sent");
+    }
+}
+
+/// Strangers that name another agent's address are not answered before that agent again and again.
+#[test]
+fn strangers_with_an_address_of_another_delay_its_welcome_little() {
+    const STRANGERS: u64 = 40;
+    let (mut hub, mut rail) = (hub(), Rail::default());
+    for nth in 2..2 + STRANGERS {
+        greet_only(&mut hub, &mut rail, &format!("stranger-{nth}"), HONEST, nth);
+    }
+    assert_eq!(rail.to(HONEST), 4, "unread answers");
+    greet_only(&mut hub, &mut rail, "honest", HONEST, 1);
+    let mut rounds = 0;
+    loop {
+        let read = rail.read_by(&mut hub, HONEST);
+        if read.iter().any(|message| message.to == 1 << 32 | 1) {
+            break;
+        }
+        rounds += 1;
+        assert!(rounds <= STRANGERS / 4, "{rounds} times it has read all that was sent");
+        // Others keep coming.
+        greet_only(&mut hub, &mut rail, &format!("late-{rounds}"), HONEST, 1000 + rounds);
+        perform(&mut hub, &mut rail);
+    }
 }
 
 /// The program ends sessions with a peer that reads nothing: it is not told of each.
