@@ -56,7 +56,9 @@ impl<G> Core<G> {
                 session.transfers.pop_front();
                 transfer.queued = false;
                 turns -= 1;
-                self.send_notice(transfer_id);
+                if self.send_notice(transfer_id) {
+                    self.send_held(id);
+                }
                 if let Some(command) = self.control_command(id, now) {
                     self.commands.push_back(command);
                     return Some(0);

@@ -505,22 +505,24 @@ impl<G> Core<G> {
         }
     }
 
-    /// Puts a transfer's notification into its session's outbox, if it is due and the peer has room for it.
-    pub(super) fn send_notice(&mut self, id: SlotId) {
+    /// Puts a transfer's notification into its session's outbox, if it is due and the peer has room for it. Returns
+    /// whether it waits for room no more because it is not due any more: those behind it may have room.
+    pub(super) fn send_notice(&mut self, id: SlotId) -> bool {
         #[cfg(test)]
         {
             self.looks += 1;
         }
-        let Some(transfer) = self.transfers.get_mut(id) else { return };
+        let Some(transfer) = self.transfers.get_mut(id) else { return false };
         let is_counted = transfer.number.is_some() && !transfer.follows;
         let is_time = transfer.is_posted() && (is_counted || transfer.in_flight == 0);
-        let Unfinished::Unsent(bytes) = &mut transfer.notice else { return };
-        let Some(session) = self.sessions.get_mut(transfer.session) else { return };
+        let Unfinished::Unsent(bytes) = &mut transfer.notice else { return false };
+        let Some(session) = self.sessions.get_mut(transfer.session) else { return false };
         let is_order = is_order(bytes);
         if !is_time {
             // It was, until a path gave back a part of its data.
-            session.unhold(std::mem::take(&mut transfer.held));
-            return;
+            let held = std::mem::take(&mut transfer.held);
+            session.unhold(held);
+            return held != 0;
         }
         let has_turn = session.first_held(is_order).is_none_or(|first| first == id);
         let taken = if has_turn { session.take_notification(bytes, transfer.number, id) } else { None };
@@ -528,7 +530,7 @@ impl<G> Core<G> {
             if transfer.held == 0 {
                 transfer.held = session.hold(id, is_order);
             }
-            return;
+            return false;
         };
         session.unhold(std::mem::take(&mut transfer.held));
         let bytes = std::mem::take(bytes);
@@ -547,5 +549,6 @@ impl<G> Core<G> {
             session.outbox.push_back(Outgoing::new(Body::Notify(fragment), Some(id)));
         }
         transfer.notice = Unfinished::Sent(notification);
+        false
     }
 }
