@@ -47,7 +47,7 @@ impl Peer {
                     // The request was never posted to the device.
                     self.singles.retain(|&(queued, _)| queued != id);
                     self.transfers -= 1;
-                    common.let_go(std::mem::replace(&mut alone.memory, HeldMemory::Nothing));
+                    self.let_go(common, std::mem::replace(&mut alone.memory, HeldMemory::Nothing));
                     op.work = Work::Packed;
                     return GivenUp::Over;
                 }

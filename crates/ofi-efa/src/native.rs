@@ -117,7 +117,7 @@ impl Peer {
         let (mut runs, mut regions, mut slot) = (Vec::new(), Vec::new(), None);
         if short {
             common.domain.transport.dmabufs.refuse(out.pieces)?;
-            let taken = common.adapter.take_slot(self.transfers).ok_or_else(|| common.adapter.full())?;
+            let taken = self.borrow_slot(common)?;
             let segment = common.adapter.lend(taken, out.len);
             if out.write {
                 // SAFETY: the pieces are lent during the call; a slot has room for a packet.
@@ -316,7 +316,7 @@ impl Peer {
             End::Access(id) => self.access_ended(common, host, peer, id, failed, slot),
         }
         if let Some(slot) = slot {
-            common.adapter.give_slot(slot);
+            self.return_slot(common, slot);
         }
     }
 

@@ -127,6 +127,8 @@ pub struct Peer {
     waiting: usize,
     /// Number of packets under way.
     pub inflight: usize,
+    /// Number of slots whose memory the device's requests for this peer use instead of the application's.
+    pub lent: usize,
     pub window: Window,
     /// Completed writes of the peer that the core has no room to report yet.
     pub late: VecDeque<Box<[u8]>>,
@@ -208,6 +210,7 @@ impl Peer {
             accesses: Ranges::default(),
             waiting: 0,
             inflight: 0,
+            lent: 0,
             window: Window::default(),
             late: VecDeque::new(),
             finishing: Vec::new(),
@@ -314,7 +317,7 @@ impl Peer {
     ) {
         if self.is_free()
             && self.queue.is_empty()
-            && let Some(slot) = common.adapter.take_slot(self.inflight)
+            && let Some(slot) = common.adapter.take_slot(self.slots())
         {
             put(common.adapter.outgoing(slot), header);
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
@@ -350,6 +353,19 @@ impl Peer {
         }
     }
 
+    /// The slots for outgoing packets that are in use for this peer.
+    #[inline(always)]
+    pub fn slots(&self) -> usize {
+        self.inflight + self.again.len() + self.lent
+    }
+
+    /// Takes a slot whose memory a request uses instead of the application's.
+    pub fn borrow_slot(&mut self, common: &mut Common) -> Result<u32> {
+        let slot = common.adapter.take_slot(self.slots()).ok_or_else(|| common.adapter.full())?;
+        self.lent += 1;
+        Ok(slot)
+    }
+
     /// Whether packets can be posted.
     pub fn is_free(&self) -> bool {
         self.again.is_empty() && self.may_flush()
@@ -371,7 +387,7 @@ impl Peer {
             return true;
         }
         while let Some(frame) = self.queue.pop_front() {
-            let Some(slot) = common.adapter.take_slot(self.inflight) else {
+            let Some(slot) = common.adapter.take_slot(self.slots()) else {
                 self.queue.push_front(frame);
                 return self.inflight > 0;
             };
@@ -395,7 +411,7 @@ impl Peer {
         if !self.is_free() {
             return false;
         }
-        let Some(slot) = common.adapter.take_slot(self.inflight) else { return false };
+        let Some(slot) = common.adapter.take_slot(self.slots()) else { return false };
         let len = fill(common, common.adapter.outgoing(slot));
         self.post(common, Packet::new(peer, slot, len, mark));
         true
@@ -654,7 +670,7 @@ impl Peer {
         while self.is_free()
             && let Some(frame) = self.queue.pop_front()
         {
-            let Some(slot) = common.adapter.take_slot(self.inflight) else {
+            let Some(slot) = common.adapter.take_slot(self.slots()) else {
                 return self.queue.push_front(frame);
             };
             let len = frame.bytes.len();

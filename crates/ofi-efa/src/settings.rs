@@ -16,7 +16,7 @@ pub static TX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "tx_size",
     256,
-    "Packets that an endpoint may have in flight, to all peers together; a peer has at most half of what it leaves free. On fabric efa, if it is set, also the `tx_attr.size` that is granted",
+    "Packets that an endpoint may have in flight, to all peers together; a peer has at most half of what it leaves free, and posts to it beyond that get FI_EAGAIN. On fabric efa, if it is set, also the `tx_attr.size` that is granted",
 )
 .range(16, 1 << 15);
 

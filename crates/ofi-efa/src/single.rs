@@ -121,7 +121,7 @@ impl Peer {
 
     /// Memory that the device reads, or writes if `fills`, and its key. `None`: the memory cannot be registered.
     fn memory(
-        &self,
+        &mut self,
         common: &mut Common,
         piece: &Piece,
         fills: bool,
@@ -142,7 +142,7 @@ impl Peer {
         }
         domain.dmabufs.refuse(std::slice::from_ref(piece))?;
         if short {
-            let slot = common.adapter.take_slot(self.transfers).ok_or_else(|| common.adapter.full())?;
+            let slot = self.borrow_slot(common)?;
             if !fills {
                 // SAFETY: the piece is lent during the call; a slot has room for a packet.
                 unsafe { copy::bytes(addr, common.adapter.outgoing(slot), len) };
@@ -324,7 +324,7 @@ impl Peer {
             // The context of the operation was closed.
             self.outstanding = self.outstanding.saturating_sub(1);
             if let Some(alone) = common.orphans.remove(&id) {
-                common.let_go(alone.memory);
+                self.let_go(common, alone.memory);
             }
             return;
         };
@@ -357,7 +357,7 @@ impl Peer {
             common.regions.stays(region);
         }
         // Before the application gets its memory back.
-        common.let_go(memory);
+        self.let_go(common, memory);
         if let Some(bytes) = bytes {
             let told = data.map(|value| RemoteData { value: value.into(), rx: RxName::ANY });
             let remote = [RemotePiece { addr: at.addr, len: piece.len, key: at.rkey.into() }].into();
@@ -372,14 +372,19 @@ impl Peer {
         };
         self.finish(common, host, peer, id, result);
     }
-}
 
-impl Common {
-    pub fn let_go(&mut self, memory: HeldMemory) {
+    /// A request has ended, or was never posted: its memory is not used any more.
+    pub fn let_go(&mut self, common: &mut Common, memory: HeldMemory) {
         match memory {
             HeldMemory::Nothing => {}
-            HeldMemory::Slot(slot) => self.adapter.give_slot(slot),
-            HeldMemory::Region(region) => self.regions.release(region),
+            HeldMemory::Slot(slot) => self.return_slot(common, slot),
+            HeldMemory::Region(region) => common.regions.release(region),
         }
+    }
+
+    /// Gives back a slot of [`Peer::borrow_slot`].
+    pub fn return_slot(&mut self, common: &mut Common, slot: u32) {
+        self.lent = self.lent.saturating_sub(1);
+        common.adapter.give_slot(slot);
     }
 }

@@ -50,9 +50,34 @@ fn a_mute_device_holds_up_no_other_peer() {
         let _ = (write(), send());
     }
     assert_eq!(pair.a.next_of(3).map(|event| event.context()), None, "none of {writes} writes has ended");
-    assert!(writes >= 64 && sends >= 10, "{writes} writes, {sends} messages");
+    assert!((64..=86).contains(&writes) && sends >= 10, "{writes} writes, {sends} messages");
     DEVICE.mend();
     for _ in 0..writes {
+        wait::drive(&[&pair.a, &pair.b], "what was posted", || pair.a.next_of(3)).done();
+    }
+}
+
+/// Regression test: accesses in progress counted against the peer's share of slots, of which those to long memory hold
+/// none. Short ones, which are copied into a slot, were refused.
+#[test]
+fn long_accesses_take_no_slots() {
+    const WRITES: usize = 150;
+    let _alone = alone();
+    let kit: &dyn Kit = &EfaPair;
+    let open = || kit.opening().hints(on_own_device).hints(|hints| hints.progress(Progress::Manual)).open();
+    let pair = Pair::of(open(), open());
+    pair.warm_up();
+    let (from, memory) = (Memory::patterned(LEN, 7), Memory::new(LEN));
+    let region = pair.b.register(&memory, MrAccess::REMOTE_WRITE).unwrap();
+    let halves = |len: usize| [remote_at(&region, 0, len / 2), remote_at(&region, len / 2, len / 2)];
+    DEVICE.mute(&[qpn(&pair.b)]);
+    for nth in 0..WRITES {
+        let posted = pair.a.out(pair.to_b, &from).context(3).write(&halves(LEN));
+        posted.unwrap_or_else(|error| panic!("write {nth}: {error}"));
+    }
+    pair.a.out(pair.to_b, from.slice(..32)).inject().write(&halves(32)).expect("a slot is free");
+    DEVICE.mend();
+    for _ in 0..WRITES {
         wait::drive(&[&pair.a, &pair.b], "what was posted", || pair.a.next_of(3)).done();
     }
 }
