@@ -51,10 +51,11 @@ impl TcpEndpoint {
         }
         self.timer.set(None);
         for id in self.conns.ids(|conn| conn.as_deref().is_some_and(|conn| conn.phase == Phase::Ready)) {
-            if let Some(conn) = self.conn(id)
-                && conn.out.give_up_lent().1
-            {
+            let Some(conn) = self.conn(id) else { continue };
+            if conn.out.give_up_lent().1 {
                 conn.hand_over();
+            } else {
+                conn.announced.clear(); // the stream ends inside a packet: nothing may follow
             }
         }
         let mut parting = self.take_parting();

@@ -436,9 +436,6 @@ impl TcpEndpoint {
     pub(crate) fn flush<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         let stop = self.flush_to(host, &mut conn);
-        if stop == Stop::Share && !std::mem::replace(&mut conn.dirty, true) {
-            self.dirty.push(id); // the next poll goes on
-        }
         self.want(id, &mut conn);
         if let Some(slot) = self.conns.get_mut(id) {
             *slot = Some(conn);
@@ -503,7 +500,7 @@ impl TcpEndpoint {
         self.common.vectors = vectors;
         self.common.counts.writes += calls;
         self.common.counts.full += u64::from(stop == Stop::Full);
-        (conn.full, conn.wrote) = (stop == Stop::Full, self.polls);
+        (conn.full, conn.wrote) = (matches!(stop, Stop::Full | Stop::Share), self.polls);
         stop
     }
 
