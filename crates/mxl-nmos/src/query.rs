@@ -71,8 +71,8 @@ impl Query {
     /// All resources of a collection, such as `senders`.
     ///
     /// # Errors
-    /// Those of a request; [`Error::Invalid`] for an answer that is no list, has more than 16,384 resources or 32 MiB, or
-    /// takes longer than ten seconds.
+    /// Those of a request; [`Error::Invalid`] for an answer that is no list, and for a list of more than 16,384
+    /// resources or 32 MiB, or that takes longer than ten seconds.
     pub fn list(&self, collection: &str) -> Result<Vec<Value>, Error> {
         let mut url = format!("{}/{collection}", self.api);
         let (mut found, mut len, begin) = (Vec::new(), 0, Instant::now());

@@ -94,8 +94,8 @@ impl Medium {
     }
 }
 
-/// An id that depends on a Node (or what else has names) and a name alone, so that it is the same after a restart. It has the form of a
-/// name-based UUID (RFC 9562, version 5), with SHA-256 in place of SHA-1.
+/// An id that depends on two names alone, such as a Node's seed and a resource, so that it is the same after a restart.
+/// It has the form of a name-based UUID (RFC 9562, version 5), with SHA-256 in place of SHA-1.
 pub fn id_of(of: &str, name: &str) -> Uuid {
     let digest = Sha256::new().chain_update(of).chain_update([0]).chain_update(name).finalize();
     let mut bytes = [0; 16];
