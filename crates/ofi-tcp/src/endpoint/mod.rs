@@ -210,6 +210,9 @@ impl TcpEndpoint {
             self.grant(host);
         }
         self.flush_dirty(host);
+        if self.may_resume() {
+            host.disarmed(); // no event wakes those who sleep if no poll follows
+        }
     }
 
     /// Prepares for blocking.
