@@ -81,8 +81,10 @@ pub struct TcpEndpoint {
     /// Peers without a connection, whose numbers may be used again.
     idle: std::collections::VecDeque<PeerId>,
     polls: u64,
-    /// Packets may be batched, because the application polls.
+    /// Packets may be batched, because the application polls ([`TcpEndpoint::gathers`]).
     gathers: bool,
+    /// The poll after which a thread went to sleep.
+    armed: u64,
     max_saved: usize,
     connect_timeout: Duration,
     peer_timeout: Duration,
@@ -147,6 +149,7 @@ impl TcpEndpoint {
             idle: Default::default(),
             polls: 1,
             gathers: info.domain_attr.progress == Progress::Manual,
+            armed: 0,
             max_saved: settings::MAX_SAVED_SIZE.get().max(EAGER),
             connect_timeout: Duration::from_millis(settings::CONNECT_TIMEOUT_MS.get() as u64),
             peer_timeout,
@@ -233,7 +236,14 @@ impl TcpEndpoint {
         let room = self.stalled.iter().any(needs_room).then(|| now + ROOM_INTERVAL);
         let next = pending.chain(look).chain(room).chain(self.parting_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
+        self.armed = self.polls;
         Arm::Armed
+    }
+
+    /// Whether a packet may wait for the next poll: not while a thread sleeps instead of polling, which nothing would
+    /// wake.
+    fn gathers(&self) -> bool {
+        self.gathers && self.armed != self.polls
     }
 
     /// Whether another poll processes more of a stalled connection. Others wait for the application, or for the peer to
