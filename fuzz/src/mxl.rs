@@ -89,9 +89,12 @@ fn nmos(body: &[u8]) -> bool {
     let node = Node::new(options, Box::new(Connected));
     let (id, before) = node.receivers().swap_remove(0);
     let path = format!("/x-nmos/connection/v1.2/single/receivers/{id}/staged");
+    let staged = || node.answer("GET", &path, b"").expect("a path of NMOS");
+    let staged_before = staged();
     let answer = node.answer("PATCH", &path, body).expect("a path of NMOS");
     if answer.status != 200 {
         assert_eq!(node.receivers()[0].1, before);
+        assert_eq!(staged(), staged_before);
     }
     answer.status == 200
 }

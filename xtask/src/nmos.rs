@@ -5,12 +5,9 @@ use std::path::PathBuf;
 use crate::step::{Report, answers, cargo, command, not_run, run, target_dir};
 
 /// The package. One of its dependencies is named by an address of git: npm's copy of it stands in.
-const PACKAGE: &str = r#"{
-  "name": "nmos-registry", "private": true,
-  "dependencies": { "nmos-ledger": "1.0.20" },
-  "overrides": { "mdns-js": "npm:mdns-js@1.0.3" }
-}
-"#;
+const PACKAGE: &str = include_str!("nmos/package.json");
+/// All that it needs, with versions and digests (`npm install --package-lock-only --ignore-scripts`).
+const LOCK: &str = include_str!("nmos/package-lock.json");
 const WHAT: &str = "NMOS beside a registry of others";
 
 /// Installs the registry below `target/` once, and runs the test with it.
@@ -34,18 +31,21 @@ pub fn test(report: &mut Report) {
 /// The reason why there is none.
 fn installed() -> Result<PathBuf, String> {
     let home = target_dir("nmos");
-    let (complete, manifest) = (home.join("complete"), home.join("package.json"));
+    let complete = home.join("complete");
     let program = home.join("node_modules/nmos-ledger/bin/nmos-ledger");
-    if std::fs::read_to_string(&complete).is_ok_and(|found| found == PACKAGE) {
+    if std::fs::read_to_string(&complete).is_ok_and(|found| found == LOCK) {
         return Ok(program);
     }
     std::fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
-    std::fs::write(&manifest, PACKAGE).map_err(|error| format!("{}: {error}", manifest.display()))?;
+    for (name, text) in [("package.json", PACKAGE), ("package-lock.json", LOCK)] {
+        let file = home.join(name);
+        std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    }
     // Nothing that it brings is run at its installation.
     let mut npm = command("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"]).current_dir(&home);
+    npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"]).current_dir(&home);
     run(&mut npm)
         .map_err(|why| format!("nmos-ledger could not be installed ({why}); is npm's registry reachable?"))?;
-    std::fs::write(&complete, PACKAGE).map_err(|error| format!("{}: {error}", complete.display()))?;
+    std::fs::write(&complete, LOCK).map_err(|error| format!("{}: {error}", complete.display()))?;
     Ok(program)
 }

@@ -190,6 +190,19 @@ unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, 
     }
 }
 
+/// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+const SYNC_MEMOPS: c_int = 6;
+
+/// All calls of the emulator are synchronous as they are.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuPointerSetAttribute(value: *const c_void, attribute: c_int, at: u64) -> c_int {
+    may_fail!("cuPointerSetAttribute");
+    if value.is_null() || attribute != SYNC_MEMOPS || memory::find(&memory::ranges(), at as usize).is_none() {
+        return INVALID_VALUE;
+    }
+    SUCCESS
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetHandleForAddressRange(
     handle: *mut c_void,

@@ -650,3 +650,25 @@ fn nics_access_memory_of_devices_by_its_dma_buf() {
         assert!(target.bytes() == after);
     }
 }
+
+/// A host on which NICs do not reach devices says so.
+#[test]
+fn nics_keep_away_if_the_user_says_so() {
+    const LEN: usize = 1 << 20;
+    let name = "nics_keep_away_if_the_user_says_so";
+    if !is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1"), ("FI_HMEM_DISABLE_P2P", "1")]) {
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    let pair = EFA.pair();
+    let (local, _local) = memory(&pair.a, None, LEN);
+    let (target, region) = memory(&pair.b, Some(&cuda), LEN);
+    for seed in 0..3 {
+        local.fill(seed);
+        NIC.take_accesses();
+        pair.post(|| pair.a.out(pair.to_b, &local).context(1).write(&[remote(&region)]));
+        pair.done(&pair.a);
+        target.check(LEN, seed);
+    }
+    assert!(NIC.take_accesses().is_empty());
+}

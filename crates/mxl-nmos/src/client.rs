@@ -57,6 +57,8 @@ pub struct Reply {
     pub body: Value,
     /// The field `Link`, if there is one.
     pub link: Option<String>,
+    /// Length of the body in bytes.
+    pub len: usize,
 }
 
 /// An HTTP client.
@@ -65,8 +67,17 @@ pub struct Client(ureq::Agent);
 
 impl Default for Client {
     fn default() -> Self {
+        Self::with_timeout(REQUEST_TIMEOUT)
+    }
+}
+
+impl Client {
+    /// A client whose requests take at most this time.
+    pub fn with_timeout(limit: Duration) -> Self {
         let config = ureq::Agent::config_builder()
-            .timeout_global(Some(REQUEST_TIMEOUT))
+            .timeout_global(Some(limit))
+            // A proxy of the environment is one for the web, which the registry and the Nodes are not.
+            .proxy(None)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .max_redirects(0)
             .http_status_as_error(false);
@@ -127,7 +138,7 @@ fn read(url: &str, response: Result<ureq::http::Response<ureq::Body>, ureq::Erro
     let body = if bytes.is_empty() { Ok(Value::Null) } else { serde_json::from_slice(&bytes) };
     match status {
         200..=299 => match body {
-            Ok(body) => Ok(Reply { status, body, link }),
+            Ok(body) => Ok(Reply { status, body, link, len: bytes.len() }),
             Err(error) => Err(Error::Invalid { url: url.into(), why: format!("JSON was wanted: {error}") }),
         },
         400..=499 => {

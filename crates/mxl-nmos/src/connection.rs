@@ -59,11 +59,49 @@ impl Side {
     }
 }
 
+/// What is staged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Staged {
+    is_enabled: bool,
+    peer: Option<Uuid>,
+    domain: Parameter,
+    flow: Parameter,
+}
+
+/// A transport parameter that is staged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Parameter {
+    #[default]
+    Null,
+    /// Whoever has the parameter chooses.
+    Auto,
+    Id(Uuid),
+}
+
+impl Parameter {
+    fn parse(value: &Value, key: &str) -> Result<Self, String> {
+        match value {
+            Value::String(text) if text == "auto" => Ok(Self::Auto),
+            value => Ok(id(value, key)?.map_or(Self::Null, Self::Id)),
+        }
+    }
+
+    fn shown(self) -> Value {
+        match self {
+            Self::Null => Value::Null,
+            Self::Auto => "auto".into(),
+            Self::Id(id) => id.to_string().into(),
+        }
+    }
+}
+
 /// A sender or a receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terminal {
     side: Side,
-    staged: Route,
+    /// What `auto` stands for: a sender's domain and flow, a receiver's domain.
+    own: (Uuid, Option<Uuid>),
+    staged: Staged,
     active: Route,
     /// When the active route was activated, as a version; null before.
     activated: Option<String>,
@@ -75,14 +113,16 @@ pub type Refusal = (u16, String);
 impl Terminal {
     /// A sender of a flow of a domain, which sends.
     pub fn sender(domain: Uuid, flow: Uuid) -> Self {
-        let route = Route { is_enabled: true, peer: None, domain: Some(domain), flow: Some(flow) };
-        Self { side: Side::Sender, staged: route.clone(), active: route, activated: None }
+        let active = Route { is_enabled: true, peer: None, domain: Some(domain), flow: Some(flow) };
+        let (of_domain, of_flow) = (Parameter::Id(domain), Parameter::Id(flow));
+        let staged = Staged { is_enabled: true, peer: None, domain: of_domain, flow: of_flow };
+        Self { side: Side::Sender, own: (domain, Some(flow)), staged, active, activated: None }
     }
 
-    /// A receiver that receives nothing.
-    pub fn receiver() -> Self {
-        let (staged, active) = (Route::default(), Route::default());
-        Self { side: Side::Receiver, staged, active, activated: None }
+    /// A receiver of a domain, which receives nothing.
+    pub fn receiver(domain: Uuid) -> Self {
+        let (staged, active) = (Staged::default(), Route::default());
+        Self { side: Side::Receiver, own: (domain, None), staged, active, activated: None }
     }
 
     /// The active route.
@@ -92,33 +132,44 @@ impl Terminal {
 
     /// The endpoint `staged`.
     pub fn staged(&self) -> Value {
-        self.shown(&self.staged, None)
+        self.shown_staged(None)
     }
 
     /// The endpoint `active`.
     pub fn active(&self) -> Value {
-        self.shown(&self.active, self.activated.as_deref())
+        let Route { is_enabled, peer, domain, flow } = self.active;
+        self.shown((is_enabled, peer), [text(domain), text(flow)], self.activated.as_deref())
     }
 
     /// The endpoint `constraints`: a sender has one domain and one flow, and a receiver takes any.
     pub fn constraints(&self) -> Value {
         match self.side {
             Side::Sender => {
-                let only = |id: Option<Uuid>| json!({ "enum": [text(id)] });
-                json!([{ "mxl_domain_id": only(self.active.domain), "mxl_flow_id": only(self.active.flow) }])
+                let (domain, flow) = (text(Some(self.own.0)), text(self.own.1));
+                json!([{ "mxl_domain_id": { "enum": [domain] }, "mxl_flow_id": { "enum": [flow] } }])
             }
             Side::Receiver => json!([{ "mxl_domain_id": {}, "mxl_flow_id": {} }]),
         }
     }
 
-    fn shown(&self, route: &Route, activated: Option<&str>) -> Value {
+    fn shown_staged(&self, activated: Option<&str>) -> Value {
+        let Staged { is_enabled, peer, domain, flow } = self.staged;
+        self.shown((is_enabled, peer), [domain.shown(), flow.shown()], activated)
+    }
+
+    fn shown(
+        &self,
+        (is_enabled, peer): (bool, Option<Uuid>),
+        [domain, flow]: [Value; 2],
+        activated: Option<&str>,
+    ) -> Value {
         let mode = activated.map(|_| IMMEDIATE);
         let mut shown = json!({
-            "master_enable": route.is_enabled,
+            "master_enable": is_enabled,
             "activation": { "mode": mode, "requested_time": null, "activation_time": activated },
-            "transport_params": [{ "mxl_domain_id": text(route.domain), "mxl_flow_id": text(route.flow) }],
+            "transport_params": [{ "mxl_domain_id": domain, "mxl_flow_id": flow }],
         });
-        shown[self.side.peer()] = text(route.peer);
+        shown[self.side.peer()] = text(peer);
         if self.side == Side::Receiver {
             shown["transport_file"] = json!({ "data": null, "type": null });
         }
@@ -160,31 +211,51 @@ impl Terminal {
             }
         }
         if is_now {
-            activate(&staged).map_err(|why| (500, why))?;
+            let route = self.resolved(&staged);
+            activate(&route).map_err(|why| (500, why))?;
             self.activated = Some(now.into());
-            self.active = staged.clone();
+            self.active = route;
         }
         self.staged = staged;
-        Ok((self.shown(&self.staged, is_now.then_some(now)), is_now))
+        Ok((self.shown_staged(is_now.then_some(now)), is_now))
+    }
+
+    /// The route that is active after an activation. A sender that names no domain or flow has its own.
+    fn resolved(&self, staged: &Staged) -> Route {
+        let resolved = |parameter, own: Option<Uuid>| match parameter {
+            Parameter::Null if self.side == Side::Receiver => None,
+            Parameter::Null | Parameter::Auto => own,
+            Parameter::Id(id) => Some(id),
+        };
+        Route {
+            is_enabled: staged.is_enabled,
+            peer: staged.peer,
+            domain: resolved(staged.domain, Some(self.own.0)),
+            flow: resolved(staged.flow, self.own.1),
+        }
     }
 
     /// The one set of transport parameters.
-    fn parameters(&self, value: &Value, staged: &mut Route) -> Result<(), String> {
+    fn parameters(&self, value: &Value, staged: &mut Staged) -> Result<(), String> {
         let one = value.as_array().and_then(|sets| match &sets[..] {
             [Value::Object(one)] => Some(one),
             _ => None,
         });
         for (key, value) in one.ok_or("transport_params is a list of one object")? {
-            let (to, only) = match key.as_str() {
-                "mxl_domain_id" => (&mut staged.domain, self.active.domain),
-                "mxl_flow_id" => (&mut staged.flow, self.active.flow),
+            let (to, own) = match key.as_str() {
+                "mxl_domain_id" => (&mut staged.domain, Some(self.own.0)),
+                "mxl_flow_id" => (&mut staged.flow, self.own.1),
                 other => return Err(format!("transport parameter {other} is unknown")),
             };
-            let wanted = id(value, key)?;
-            if self.side == Side::Sender && wanted != only {
-                return Err(format!("{key} of this sender can only be {}", text(only)));
-            }
-            *to = wanted;
+            *to = match (self.side, Parameter::parse(value, key)?) {
+                (Side::Sender, Parameter::Id(id)) if own != Some(id) => {
+                    return Err(format!("{key} of this sender can only be {}", text(own)));
+                }
+                (Side::Receiver, Parameter::Auto) if own.is_none() => {
+                    return Err(format!("{key} of a receiver is a UUID or null"));
+                }
+                (_, wanted) => wanted,
+            };
         }
         Ok(())
     }
@@ -244,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_receiver_receives_what_was_staged_once_it_is_activated() {
-        let mut receiver = Terminal::receiver();
+        let mut receiver = Terminal::receiver(A);
         let params = json!([{ "mxl_domain_id": A.to_string(), "mxl_flow_id": B.to_string() }]);
         let (_, is_now) =
             patch(&mut receiver, json!({ "transport_params": params, "sender_id": null })).unwrap();
@@ -271,7 +342,7 @@ mod tests {
 
     #[test]
     fn an_activation_that_fails_changes_nothing() {
-        let mut receiver = Terminal::receiver();
+        let mut receiver = Terminal::receiver(A);
         let before = receiver.clone();
         let request = json!({ "master_enable": true, "activation": { "mode": "activate_immediate" } });
         let refusal = receiver.patch(&request, "5:6", |_| Err("no room".into()));
@@ -286,6 +357,26 @@ mod tests {
         assert!(patch(&mut sender, same).is_ok());
         let other = json!({ "transport_params": [{ "mxl_flow_id": A.to_string() }] });
         assert_eq!(patch(&mut sender, other).unwrap_err().0, 400);
+        // Whoever leaves it to the sender gets the same: once it is activated.
+        for any in [json!("auto"), Value::Null] {
+            let params = json!([{ "mxl_domain_id": any, "mxl_flow_id": any }]);
+            let request =
+                json!({ "transport_params": params, "activation": { "mode": "activate_immediate" } });
+            assert_eq!(patch(&mut sender, request).unwrap().0["transport_params"], params);
+            assert_eq!(sender.staged()["transport_params"], params);
+            let active = json!([{ "mxl_domain_id": A.to_string(), "mxl_flow_id": B.to_string() }]);
+            assert_eq!(sender.active()["transport_params"], active);
+        }
+    }
+
+    #[test]
+    fn a_receiver_may_choose_its_domain() {
+        let mut receiver = Terminal::receiver(A);
+        let params = json!([{ "mxl_domain_id": "auto", "mxl_flow_id": B.to_string() }]);
+        let request = json!({ "transport_params": params, "activation": { "mode": "activate_immediate" } });
+        patch(&mut receiver, request).unwrap();
+        assert_eq!((receiver.route().domain, receiver.route().flow), (Some(A), Some(B)));
+        assert_eq!(receiver.staged()["transport_params"], params);
     }
 
     #[test]
@@ -308,9 +399,9 @@ mod tests {
             (json!({ "activation": { "mode": "soon" } }), 400),
             (json!({ "activation": { "when": 1 } }), 400),
         ] {
-            let mut receiver = Terminal::receiver();
+            let mut receiver = Terminal::receiver(A);
             let refusal = patch(&mut receiver, request.clone()).unwrap_err();
-            assert_eq!((refusal.0, receiver), (status, Terminal::receiver()), "{request}");
+            assert_eq!((refusal.0, receiver), (status, Terminal::receiver(A)), "{request}");
         }
     }
 }

@@ -24,7 +24,7 @@ pub use connection::{Activate, Route};
 pub use node::{Node, NodeOptions};
 pub use query::{Query, RemoteSender};
 pub use registration::Registration;
-pub use resources::ResourceKind;
+pub use resources::{ResourceKind, id_of};
 
 /// The transport of all senders and receivers.
 pub const TRANSPORT: &str = "urn:x-nmos:transport:mxl";

@@ -58,6 +58,7 @@ impl std::fmt::Debug for Node {
 struct NodeState {
     resources: BTreeMap<(ResourceKind, Uuid), Resource>,
     flows: BTreeMap<Uuid, FlowDefinition>,
+    /// Those of the flows, and those that are switched off and whose flow may come back.
     senders: BTreeMap<Uuid, (Uuid, Terminal)>,
     receivers: BTreeMap<Uuid, (Medium, u32, Terminal)>,
     activate: Box<dyn Activate>,
@@ -79,11 +80,12 @@ impl Node {
             host: options.host,
             born: version(time::now()),
         };
+        let domain = options.domain.unwrap_or_else(|| id("domain"));
         let mut receivers = BTreeMap::new();
         for medium in Medium::ALL {
             for number in 1..=options.receivers.min(MAX_RECEIVERS) {
                 let id = id(&format!("receiver {} {number}", medium.name()));
-                receivers.insert(id, (medium, number, Terminal::receiver()));
+                receivers.insert(id, (medium, number, Terminal::receiver(domain)));
             }
         }
         let state = NodeState {
@@ -95,7 +97,6 @@ impl Node {
             changes: 0,
             last: 0,
         };
-        let domain = options.domain.unwrap_or_else(|| id("domain"));
         let node = Self { home, domain, state: Mutex::new(state), changed: Condvar::new() };
         node.refresh(&mut node.lock());
         node
@@ -130,6 +131,9 @@ impl Node {
                 (id, senders.remove(&id).unwrap_or_else(|| (*flow, Terminal::sender(self.domain, *flow))))
             })
             .collect();
+        // One that is switched off is still off when its flow comes back.
+        let off = senders.into_iter().filter(|(_, (_, terminal))| !terminal.route().is_enabled);
+        state.senders.extend(off.take(MAX_FLOWS));
         state.flows = flows;
         self.refresh(&mut state);
     }
@@ -202,7 +206,10 @@ impl Node {
     pub(crate) fn terminals(&self, side: Side) -> Vec<Uuid> {
         let state = self.lock();
         match side {
-            Side::Sender => state.senders.keys().copied().collect(),
+            Side::Sender => {
+                let is_there = |flow| state.flows.contains_key(flow);
+                state.senders.iter().filter(|(_, (flow, _))| is_there(flow)).map(|(id, _)| *id).collect()
+            }
             Side::Receiver => state.receivers.keys().copied().collect(),
         }
     }
@@ -211,7 +218,10 @@ impl Node {
     pub(crate) fn terminal(&self, side: Side, id: Uuid) -> Option<Terminal> {
         let state = self.lock();
         match side {
-            Side::Sender => state.senders.get(&id).map(|(_, terminal)| terminal.clone()),
+            Side::Sender => {
+                let (flow, terminal) = state.senders.get(&id)?;
+                state.flows.contains_key(flow).then(|| terminal.clone())
+            }
             Side::Receiver => state.receivers.get(&id).map(|(.., terminal)| terminal.clone()),
         }
     }
@@ -228,21 +238,35 @@ impl Node {
     pub(crate) fn patch(&self, side: Side, id: Uuid, request: &Value) -> Result<Value, Refusal> {
         let mut state = self.lock();
         let now = state.next_version();
-        let NodeState { senders, receivers, activate, .. } = &mut *state;
-        let (answer, is_now) = match side {
+        let NodeState { senders, receivers, activate, flows, .. } = &mut *state;
+        let (answer, is_now, kind, value) = match side {
             Side::Sender => {
                 let (flow, terminal) = senders.get_mut(&id).ok_or_else(unknown)?;
-                terminal.patch(request, &now, |route| activate.send(*flow, route.is_enabled))?
+                let definition = flows.get(flow).ok_or_else(unknown)?;
+                let (answer, is_now) =
+                    terminal.patch(request, &now, |route| activate.send(*flow, route.is_enabled))?;
+                (answer, is_now, ResourceKind::Sender, self.home.sender(definition, terminal.route()))
             }
             Side::Receiver => {
-                let (.., terminal) = receivers.get_mut(&id).ok_or_else(unknown)?;
-                terminal.patch(request, &now, |route| activate.receive(id, route))?
+                let (medium, number, terminal) = receivers.get_mut(&id).ok_or_else(unknown)?;
+                let (answer, is_now) = terminal.patch(request, &now, |route| activate.receive(id, route))?;
+                let value = self.home.receiver(id, *medium, *number, terminal.route());
+                (answer, is_now, ResourceKind::Receiver, value)
             }
         };
         if is_now {
-            self.refresh(&mut state);
+            self.renew(&mut state, (kind, id), value);
         }
         Ok(answer)
+    }
+
+    /// Gives a resource a new version: IS-04 wants one for each activation, also for one that changes nothing.
+    fn renew(&self, state: &mut NodeState, key: (ResourceKind, Uuid), mut value: Value) {
+        let version = state.next_version();
+        value["version"] = version.clone().into();
+        state.resources.insert(key, Resource { version, value });
+        state.changes += 1;
+        self.changed.notify_all();
     }
 }
 
@@ -260,4 +284,75 @@ impl NodeState {
 /// Nanoseconds of TAI as IS-04 writes them.
 fn version(ns: u64) -> String {
     format!("{}:{}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use mxl::Rational;
+    use serde_json::json;
+
+    use super::*;
+
+    struct Nothing;
+
+    impl Activate for Nothing {
+        fn receive(&mut self, _: Uuid, _: &Route) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn send(&mut self, _: Uuid, _: bool) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    fn node() -> (Node, FlowDefinition, Uuid) {
+        let options = NodeOptions {
+            seed: "seed".into(),
+            label: "label".into(),
+            hostname: "host".into(),
+            host: ("127.0.0.1".into(), 1),
+            domain: None,
+            receivers: 1,
+        };
+        let node = Node::new(options, Box::new(Nothing));
+        let flow = FlowDefinition::video("camera", 1920, 1080, Rational::new(50, 1)).unwrap();
+        node.set_flows([flow.clone()]);
+        let sender = node.terminals(Side::Sender)[0];
+        (node, flow, sender)
+    }
+
+    fn set(node: &Node, sender: Uuid, is_enabled: bool) -> Result<Value, Refusal> {
+        let activation = json!({ "mode": "activate_immediate" });
+        node.patch(Side::Sender, sender, &json!({ "master_enable": is_enabled, "activation": activation }))
+    }
+
+    #[test]
+    fn a_sender_that_is_off_is_still_off_when_its_flow_comes_back() {
+        let (node, flow, sender) = node();
+        set(&node, sender, false).unwrap();
+        node.set_flows([]);
+        assert!(node.terminals(Side::Sender).is_empty() && node.terminal(Side::Sender, sender).is_none());
+        assert_eq!(set(&node, sender, true).unwrap_err().0, 404);
+        assert!(node.resources().keys().all(|(kind, _)| *kind != ResourceKind::Sender));
+        node.set_flows([flow]);
+        assert!(!node.terminal(Side::Sender, sender).unwrap().route().is_enabled);
+        assert_eq!(node.resources()[&(ResourceKind::Sender, sender)].value["subscription"]["active"], false);
+    }
+
+    #[test]
+    fn each_activation_gives_its_resource_alone_a_version() {
+        let (node, _, sender) = node();
+        let before = node.resources();
+        set(&node, sender, true).unwrap();
+        let after = node.resources();
+        let changed: Vec<_> = after.iter().filter(|(key, resource)| before[*key] != **resource).collect();
+        let [(key, resource)] = changed[..] else { panic!("{changed:?}") };
+        assert_eq!(*key, (ResourceKind::Sender, sender));
+        assert_eq!(resource.value["version"], resource.version);
+        let without = |mut value: Value| {
+            value["version"] = Value::Null;
+            value
+        };
+        assert_eq!(without(resource.value.clone()), without(before[key].value.clone()));
+    }
 }

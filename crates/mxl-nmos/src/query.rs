@@ -13,6 +13,9 @@ use crate::{CONTROL, TRANSPORT};
 const MAX_PAGES: usize = 200;
 /// Maximum resources of one list.
 const MAX_RESOURCES: usize = 16_384;
+/// Maximum length of one list, in bytes, and maximum time for it.
+const MAX_LIST: usize = 32 << 20;
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for all questions to Connection APIs, which may be unreachable from here.
 const DETAILS_TIMEOUT: Duration = Duration::from_secs(10);
 /// The versions of the Query API, the best one first.
@@ -68,13 +71,21 @@ impl Query {
     /// All resources of a collection, such as `senders`.
     ///
     /// # Errors
-    /// Those of a request; [`Error::Invalid`] for an answer that is no list, or has more than 16,384 resources.
+    /// Those of a request; [`Error::Invalid`] for an answer that is no list, and for a list of more than 16,384
+    /// resources or 32 MiB, or that takes longer than ten seconds.
     pub fn list(&self, collection: &str) -> Result<Vec<Value>, Error> {
         let mut url = format!("{}/{collection}", self.api);
-        let mut found = Vec::new();
+        let (mut found, mut len, begin) = (Vec::new(), 0, Instant::now());
         for _ in 0..MAX_PAGES {
             let reply = self.client.get(&url)?;
             let invalid = |why: &str| Error::Invalid { url: url.clone(), why: why.into() };
+            len += reply.len;
+            if len > MAX_LIST {
+                return Err(invalid("a list of more than 32 MiB"));
+            }
+            if begin.elapsed() > LIST_TIMEOUT {
+                return Err(invalid("the list was not complete after ten seconds"));
+            }
             let page = reply.body.as_array().ok_or_else(|| invalid("a list was wanted"))?;
             found.extend(page.iter().cloned());
             if found.len() > MAX_RESOURCES {

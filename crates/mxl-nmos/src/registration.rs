@@ -17,8 +17,9 @@ use crate::resources::ResourceKind;
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 /// The first and the longest pause when no registry answers. Each is twice as long as the last.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// Maximum time for the removal of the resources at the end.
+/// Maximum time for the removal of the resources at the end, and for each request of it.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
+const REMOVAL_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The version that is used where a registry has it; otherwise the newest older one, with the same resources.
 const VERSIONS: [&str; 4] = ["v1.3", "v1.2", "v1.1", "v1.0"];
 
@@ -63,14 +64,15 @@ impl Registration {
             client: Client::default(),
             registries,
             heartbeat,
+            beaten: None,
+            is_over: Arc::clone(&is_over),
             at: 0,
             api: None,
             registered: BTreeMap::new(),
             log,
             said: String::new(),
         };
-        let over = Arc::clone(&is_over);
-        let thread = std::thread::Builder::new().name("mxl-nmos".into()).spawn(move || session.run(&over));
+        let thread = std::thread::Builder::new().name("mxl-nmos".into()).spawn(move || session.run());
         let thread =
             thread.map_err(|error| Error::Unavailable { url: "a thread".into(), why: error.to_string() })?;
         Ok(Self { node, is_over, thread: Some(thread) })
@@ -93,6 +95,9 @@ struct Session {
     client: Client,
     registries: Vec<String>,
     heartbeat: Duration,
+    /// When the last heartbeat began; `None` if one is due at once.
+    beaten: Option<Instant>,
+    is_over: Arc<AtomicBool>,
     /// The registry that is used.
     at: usize,
     /// Its API, once it is known.
@@ -105,26 +110,25 @@ struct Session {
 }
 
 impl Session {
-    fn run(mut self, is_over: &AtomicBool) {
+    fn run(mut self) {
         let (mut changes, mut pause, mut failures) = (0, PAUSES.0, 0);
-        let mut due = Instant::now();
-        while !is_over.load(Ordering::Relaxed) {
-            let step = if Instant::now() >= due { self.beat() } else { self.update() };
+        while !self.is_over() {
+            let step = if self.until_beat().is_zero() { self.beat() } else { self.update() };
             match step {
                 Ok(()) => {
                     (pause, failures) = (PAUSES.0, 0);
-                    if Instant::now() >= due {
-                        due = Instant::now() + self.heartbeat;
+                    if !std::mem::take(&mut self.said).is_empty() {
+                        (self.log)(&format!("NMOS registry: {} answers again", self.registries[self.at]));
                     }
-                    changes = self.node.wait(changes, due.saturating_duration_since(Instant::now()));
+                    changes = self.node.wait(changes, self.until_beat());
                 }
                 Err(error) => {
                     self.fail(&error);
-                    (due, failures) = (Instant::now(), failures + 1);
+                    failures += 1;
                     if failures % self.registries.len() == 0 {
                         // None has answered. The end does not wait for this.
                         let until = Instant::now() + pause;
-                        while Instant::now() < until && !is_over.load(Ordering::Relaxed) {
+                        while Instant::now() < until && !self.is_over() {
                             changes =
                                 self.node.wait(changes, until.saturating_duration_since(Instant::now()));
                         }
@@ -136,6 +140,15 @@ impl Session {
         self.remove();
     }
 
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Time until a heartbeat is due.
+    fn until_beat(&self) -> Duration {
+        self.beaten.map_or(Duration::ZERO, |beaten| self.heartbeat.saturating_sub(beaten.elapsed()))
+    }
+
     /// Tells of a failure, and turns to the next registry.
     fn fail(&mut self, error: &Error) {
         let what = format!("NMOS registry: {error}");
@@ -144,7 +157,7 @@ impl Session {
             self.said = what;
         }
         self.at = (self.at + 1) % self.registries.len();
-        self.api = None;
+        (self.api, self.beaten) = (None, None);
     }
 
     /// The address of the registration API, with the newest version that the registry has.
@@ -166,30 +179,59 @@ impl Session {
         Ok(self.api.insert(format!("{root}/{version}")).clone())
     }
 
+    /// Sends a heartbeat. Returns whether the registry knows the Node; if it does not, nothing is registered.
+    fn pulse(&mut self, api: &str) -> Result<bool, Error> {
+        let begin = Instant::now();
+        let is_known = match self.client.post(&format!("{api}/health/nodes/{}", self.node.id()), &Value::Null)
+        {
+            Ok(_) => true,
+            Err(Error::Refused { status: 404, .. }) => {
+                self.registered.clear();
+                false
+            }
+            Err(error) => return Err(unavailable(error)),
+        };
+        self.beaten = Some(begin);
+        Ok(is_known)
+    }
+
     /// A heartbeat. The registry may know the Node from before; if it does not, everything is registered.
     fn beat(&mut self) -> Result<(), Error> {
         let api = self.api()?;
-        let health = format!("{api}/health/nodes/{}", self.node.id());
-        match self.client.post(&health, &Value::Null) {
-            Ok(_) if !self.registered.is_empty() => self.update(),
+        match self.pulse(&api)? {
+            true if !self.registered.is_empty() => self.update(),
             // It knows the Node of a former process, whose resources may be others.
-            Ok(_) => {
+            true => {
                 self.client
                     .delete(&self.url(&api, ResourceKind::Node, self.node.id()))
                     .map(drop)
                     .or_else(ignore)?;
                 self.register()
             }
-            Err(Error::Refused { status: 404, .. }) => {
-                self.registered.clear();
-                self.register()
-            }
-            Err(error) => Err(unavailable(error)),
+            false => self.register(),
         }
+    }
+
+    /// Whether an update may send its next request. A heartbeat that is due comes first: an update of many flows, or
+    /// with a slow registry, takes longer than a Node may be silent.
+    fn goes_on(&mut self, api: &str) -> Result<bool, Error> {
+        if self.is_over() {
+            return Ok(false);
+        }
+        let is_registered = self.registered.contains_key(&(ResourceKind::Node, self.node.id()));
+        if !is_registered || !self.until_beat().is_zero() || self.pulse(api)? {
+            return Ok(true);
+        }
+        // The next step registers all of it again.
+        self.beaten = None;
+        Ok(false)
     }
 
     fn register(&mut self) -> Result<(), Error> {
         self.update()?;
+        if self.registered.is_empty() {
+            return Ok(());
+        }
         (self.log)(&format!("NMOS: node {} is registered at {}", self.node.id(), self.registries[self.at]));
         self.said.clear();
         Ok(())
@@ -207,6 +249,9 @@ impl Session {
         let gone: Vec<_> =
             self.registered.keys().rev().filter(|key| !resources.contains_key(*key)).copied().collect();
         for (kind, id) in gone {
+            if !self.goes_on(&api)? {
+                return Ok(());
+            }
             if self.registered.get(&(kind, id)).is_some_and(|(_, is_there)| *is_there) {
                 self.client.delete(&self.url(&api, kind, id)).map(drop).or_else(ignore)?;
             }
@@ -218,6 +263,9 @@ impl Session {
                 continue;
             }
             let was_there = former.is_some_and(|(_, is_there)| *is_there);
+            if !self.goes_on(&api)? {
+                return Ok(());
+            }
             let body = json!({ "type": kind.name(), "data": resource.value });
             let is_there = match self.client.post(&format!("{api}/resource"), &body) {
                 Ok(_) => true,
@@ -232,20 +280,16 @@ impl Session {
         Ok(())
     }
 
-    /// Removes all resources, those that refer to others first.
+    /// Removes all resources, those that refer to others first. Nothing is waited for if no registry has answered.
     fn remove(&mut self) {
-        if self.registered.is_empty() {
-            return;
-        }
-        let Ok(api) = self.api() else { return };
+        let Some(api) = self.api.clone() else { return };
+        let client = Client::with_timeout(REMOVAL_REQUEST_TIMEOUT);
         let begin = Instant::now();
         let there = self.registered.iter().rev().filter(|(_, (_, is_there))| *is_there);
         for ((kind, id), _) in there {
             // The registry drops what is left after 12 seconds; and all of a Node with it.
             let is_late = begin.elapsed() > REMOVAL_TIMEOUT && *kind != ResourceKind::Node;
-            if !is_late
-                && let Err(Error::Unavailable { .. }) = self.client.delete(&self.url(&api, *kind, *id))
-            {
+            if !is_late && let Err(Error::Unavailable { .. }) = client.delete(&self.url(&api, *kind, *id)) {
                 return;
             }
         }

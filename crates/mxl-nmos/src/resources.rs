@@ -94,10 +94,10 @@ impl Medium {
     }
 }
 
-/// An id that depends on a Node and a name alone, so that it is the same after a restart. It has the form of a
-/// name-based UUID (RFC 9562, version 5), with SHA-256 in place of SHA-1.
-pub fn id_of(node: &str, name: &str) -> Uuid {
-    let digest = Sha256::new().chain_update(node).chain_update([0]).chain_update(name).finalize();
+/// An id that depends on two names alone, such as a Node's seed and a resource, so that it is the same after a restart.
+/// It has the form of a name-based UUID (RFC 9562, version 5), with SHA-256 in place of SHA-1.
+pub fn id_of(of: &str, name: &str) -> Uuid {
+    let digest = Sha256::new().chain_update(of).chain_update([0]).chain_update(name).finalize();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
     uuid::Builder::from_sha1_bytes(bytes).into_uuid()
@@ -109,6 +109,14 @@ fn core(id: Uuid, label: &str, description: &str) -> Map<String, Value> {
         Value::Object(fields) => fields,
         _ => Map::new(),
     }
+}
+
+/// The core of a resource that stands for an MXL flow.
+fn described(id: Uuid, definition: &FlowDefinition) -> Map<String, Value> {
+    let hints: Vec<String> = definition.group_hints.iter().map(ToString::to_string).collect();
+    let mut fields = core(id, &definition.label, &definition.description);
+    fields.insert("tags".into(), json!({ "urn:x-nmos:tag:grouphint/v1.0": hints }));
+    fields
 }
 
 fn with(mut fields: Map<String, Value>, more: Value) -> Value {
@@ -179,15 +187,6 @@ impl Home {
     /// The source, the flow and the sender of an MXL flow.
     pub fn of_flow(&self, definition: &FlowDefinition, route: &Route) -> [(ResourceKind, Uuid, Value); 3] {
         let ids = FlowIds::new(self.node, definition.id);
-        let tags = json!({
-            "urn:x-nmos:tag:grouphint/v1.0":
-                definition.group_hints.iter().map(ToString::to_string).collect::<Vec<_>>(),
-        });
-        let core = |id| {
-            let mut fields = core(id, &definition.label, &definition.description);
-            fields.insert("tags".into(), tags.clone());
-            fields
-        };
         let medium = Medium::of(&definition.format);
         let mut source = json!({
             "caps": {},
@@ -218,22 +217,25 @@ impl Home {
                 fields.extend(more);
             }
         }
-        let sender = json!({
+        [
+            (ResourceKind::Source, ids.source, with(described(ids.source, definition), source)),
+            (ResourceKind::Flow, ids.flow, flow),
+            (ResourceKind::Sender, ids.sender, self.sender(definition, route)),
+        ]
+    }
+
+    /// The sender of an MXL flow. It never names a receiver: any number of them read the flow.
+    pub fn sender(&self, definition: &FlowDefinition, route: &Route) -> Value {
+        let ids = FlowIds::new(self.node, definition.id);
+        let more = json!({
             "flow_id": ids.flow.to_string(),
             "transport": TRANSPORT,
             "device_id": self.device.to_string(),
             "manifest_href": null,
             "interface_bindings": [],
-            "subscription": {
-                "receiver_id": route.peer.map(|peer| peer.to_string()),
-                "active": route.is_enabled,
-            },
+            "subscription": { "receiver_id": null, "active": route.is_enabled },
         });
-        [
-            (ResourceKind::Source, ids.source, with(core(ids.source), source)),
-            (ResourceKind::Flow, ids.flow, flow),
-            (ResourceKind::Sender, ids.sender, with(core(ids.sender), sender)),
-        ]
+        with(described(ids.sender, definition), more)
     }
 
     /// A receiver.
@@ -251,7 +253,7 @@ impl Home {
                 "constraint_sets": [{ "urn:x-nmos:cap:format:media_type": { "enum": types } }],
             },
             "subscription": {
-                "sender_id": route.peer.map(|peer| peer.to_string()),
+                "sender_id": route.peer.filter(|_| route.is_enabled).map(|peer| peer.to_string()),
                 "active": route.is_enabled,
             },
         });
@@ -316,6 +318,14 @@ mod tests {
         assert_eq!((&of_flow["media_type"], &of_flow["bit_depth"]), (&"audio/float32".into(), &32.into()));
         assert_eq!(of_sender["flow_id"], flow.to_string());
         assert_eq!((&of_sender["transport"], &of_sender["manifest_href"]), (&TRANSPORT.into(), &Value::Null));
+        let peer = Some(Uuid::from_u128(1));
+        for (is_enabled, shown) in [(true, peer.map(|peer| peer.to_string())), (false, None)] {
+            let route = Route { is_enabled, peer, ..Route::default() };
+            let of_receiver = home.receiver(device, Medium::Audio, 1, &route);
+            assert_eq!(of_receiver["subscription"], json!({ "sender_id": shown, "active": is_enabled }));
+            let of_sender = home.sender(&definition, &route);
+            assert_eq!(of_sender["subscription"], json!({ "receiver_id": null, "active": is_enabled }));
+        }
         assert_eq!(home.node()["href"], "http://[2001:db8::1]:7481/");
         let of_device = home.device();
         assert_eq!(of_device["controls"][0]["href"], "http://[2001:db8::1]:7481/x-nmos/connection/v1.2/");

@@ -76,17 +76,16 @@ fn a_node_is_registered_kept_and_removed() {
     let [camera, ..] = flows();
     let before = registry.requests().len();
     node.set_flows([camera]);
-    until("the end of flows", || (registry.count("flows") == 1).then_some(()));
-    until("another heartbeat", || {
-        registry.requests().last().filter(|line| line.contains("/health/")).cloned()
-    });
-    let after = registry.requests();
-    let count = |method| after[before..].iter().filter(|line| line.starts_with(method)).count();
-    // All three had new ids: they are other flows of the same labels.
+    let count = |what: &str| registry.requests()[before..].iter().filter(|line| line.contains(what)).count();
+    // All three had new ids: they are other flows of the same labels. Heartbeats may come between any of these.
+    until("the end of flows", || (count("DELETE") >= 9 && registry.count("senders") == 1).then_some(()));
+    let beats = registry.state.lock().unwrap().beats;
+    until("another heartbeat", || (registry.state.lock().unwrap().beats > beats + 1).then_some(()));
     assert_eq!(
-        (count("DELETE"), registry.count("senders"), registry.count("sources")),
-        (9, 1, 1),
-        "{after:?}"
+        (count("DELETE"), count("POST /x-nmos/registration/v1.3/resource"), registry.count("sources")),
+        (9, 3, 1),
+        "{:?}",
+        registry.requests()
     );
     drop(registration);
     assert_eq!(registry.state.lock().unwrap().resources.len(), 0);
@@ -102,6 +101,46 @@ fn a_node_that_was_forgotten_registers_again() {
     until("receivers again", || {
         (registry.count("receivers") == 3 && registry.count("nodes") == 1).then_some(())
     });
+}
+
+#[test]
+fn a_slow_registry_gets_heartbeats_between_resources_and_delays_no_end() {
+    let registry = Registry::start();
+    registry.state.lock().unwrap().delay = BEAT / 2;
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    node.set_flows(flows());
+    let registration = start(&node, &[registry.url()]);
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    let requests = registry.requests();
+    let posts: Vec<usize> = (0..requests.len()).filter(|at| requests[*at].ends_with("/resource")).collect();
+    let between = &requests[posts[0]..posts[posts.len() - 1]];
+    assert!(between.iter().any(|line| line.contains("/health/")), "{requests:?}");
+    // Thousands of others are not waited for.
+    let rate = Rational::new(50, 1);
+    node.set_flows((0..1000).map(|_| FlowDefinition::video("many", 1920, 1080, rate).unwrap()));
+    until("some of them", || (registry.count("sources") > 3).then_some(()));
+    drop(registration);
+    let posts = registry.requests().iter().filter(|line| line.ends_with("/resource")).count();
+    assert!(posts < 1000, "{posts}");
+    assert_eq!(registry.count("nodes"), 0);
+}
+
+#[test]
+fn a_registry_that_answers_again_is_told() {
+    let registry = Registry::start();
+    let (node, _) = node(("127.0.0.1".into(), 1));
+    let said = Arc::<Mutex<Vec<String>>>::default();
+    let to = Arc::clone(&said);
+    let log = Box::new(move |line: &str| to.lock().unwrap().push(line.into()));
+    let _registration = Registration::start_with(Arc::clone(&node), &[registry.url()], BEAT, log).unwrap();
+    until("receivers", || (registry.count("receivers") == 3).then_some(()));
+    let count = |what: &str| said.lock().unwrap().iter().filter(|line| line.contains(what)).count();
+    for round in 1..=2 {
+        registry.set_failure(Some(503));
+        until("the failure", || (count("status 503") == round).then_some(()));
+        registry.set_failure(None);
+        until("the recovery", || (count("answers again") == round).then_some(()));
+    }
 }
 
 #[test]

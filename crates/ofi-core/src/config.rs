@@ -35,8 +35,8 @@ mod registry;
 mod value;
 
 pub use core_settings::{
-    LOG_LEVEL, LOG_LOCATION, LOG_LOCATION_MODE, LOG_PROV, LOG_SUBSYS, PROVIDER, PROVIDER_ALIAS,
-    PROVIDER_PATH, SETTINGS, UNIVERSE_SIZE,
+    HMEM_DISABLE_P2P, LOG_LEVEL, LOG_LOCATION, LOG_LOCATION_MODE, LOG_PROV, LOG_SUBSYS, PROVIDER,
+    PROVIDER_ALIAS, PROVIDER_PATH, SETTINGS, UNIVERSE_SIZE,
 };
 pub use filter::NameFilter;
 pub use registry::{Listed, Problem, list, problems, register};

@@ -62,7 +62,11 @@ impl<T: Transport> Mr<T> {
         }
         let hmem = device_of(domain, attr)?;
         let transport = &domain.part.transport;
-        let data = match hmem.as_ref().filter(|_| T::DMABUF).and_then(|hmem| hmem.export(attr)) {
+        let data = match hmem
+            .as_ref()
+            .filter(|_| T::EXPORTS && attr.access().intersects(REMOTE))
+            .and_then(|hmem| hmem.export(attr))
+        {
             Some((fd, offset)) => T::register_exported(transport, attr, Dmabuf { fd: fd.as_fd(), offset })?,
             None => T::register(transport, attr)?,
         };

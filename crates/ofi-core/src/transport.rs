@@ -113,6 +113,9 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Whether a device may register a dma-buf ([`MrAttr::of_dmabuf`]).
     const DMABUF: bool = false;
 
+    /// Whether a device may register a dma-buf of a GPU's memory for peers ([`Transport::register_exported`]).
+    const EXPORTS: bool = false;
+
     /// Whether each peer has a connection of its own that can be ended ([`TransportEndpoint::sever`]).
     const SEVERS: bool = false;
 

@@ -71,6 +71,7 @@ unsafe impl Transport for Efa {
 
     const ABANDONS: bool = true;
     const DMABUF: bool = true;
+    const EXPORTS: bool = true;
     const MATCHES: bool = true;
 
     fn open_domain(info: &Info, _registered: &Registered<Self::Region>) -> Result<Self::Domain> {

@@ -164,6 +164,10 @@ impl Peer {
             |features: Features| features.has(Features::READ_NACK) || features.has(Features::OWN);
         // A peer that is still unknown is recent enough to understand the request.
         if !self.features.is_none_or(understands) {
+            // It would take the end of the read for the end of its write.
+            if let Target::Region { .. } = incoming.target {
+                return self.refuse(common, peer, send_id, Errno::EIO);
+            }
             if let Some(into) = incoming.receive() {
                 host.received(into, Err(Errno::EIO));
             }

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ofi_api::{Dmabuf, Errno, Error, HmemIface, MrAccess, MrAttr, Result};
+use ofi_api::{Dmabuf, Errno, Error, HmemIface, MrAccess, MrAttr, Piece, Result};
 
 use ibv::cache::{Cache, RangeId};
 
@@ -13,8 +13,8 @@ use crate::srd::{self, Access};
 
 /// A region's registration with the device.
 pub struct Region {
-    /// `None` if this end executes peers' accesses: the region is in several pieces, or not system memory, or for no
-    /// peer or only one, or the device refuses it.
+    /// `None` if this end executes peers' accesses: the region is in several pieces, or a GPU's that its driver does not
+    /// export, or for no peer or only one, or the device refuses it.
     remote: Mutex<Option<Box<dyn srd::Region>>>,
     /// The device's key. Peers use it as long as the region is open, even if the device no longer knows the key.
     pub key: Option<u32>,
@@ -37,21 +37,7 @@ impl Region {
     /// `FI_ENOSYS` for a domain whose devices do not access memory by themselves, and for a registration that they may
     /// not access alone; the errors of ibv_reg_dmabuf_mr(3).
     pub fn of_dmabuf(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Result<Self> {
-        let [piece] = attr.pieces() else { return Err(Error::new(Errno::EINVAL)) };
-        if !domain.keys || attr.disabled || attr.peer.is_some() {
-            return Err(Error::wanted(
-                Errno::ENOSYS,
-                "a dma-buf to register with provider efa",
-                "one that peers' devices access alone: a device with RDMA, FI_MR_VIRT_ADDR and FI_MR_PROV_KEY but no \
-                 FI_MR_ENDPOINT, and a registration for all peers",
-                "another",
-                "copy through memory of the host",
-            ));
-        }
-        let access = access_of(attr).unwrap_or(Access::Local);
-        let iova = piece.addr.addr() as u64;
-        let register = || domain.device.register_dmabuf(dmabuf, piece.len, iova, access);
-        let region = unused_key(domain, register)?.ok_or_else(|| Error::new(Errno::ENOSPC))?;
+        let (piece, region) = for_peers(domain, attr, dmabuf, access_of(attr).unwrap_or(Access::Local))?;
         let (start, len) = (piece.addr.addr(), piece.len);
         domain.dmabufs.add(dmabuf, start, len)?;
         let mut whole = Self::of(domain, Some(region), vec![domain.cache.add(start, len)]);
@@ -59,13 +45,17 @@ impl Region {
         Ok(whole)
     }
 
-    /// Registers a GPU's memory with the device by its dma-buf, if possible. Otherwise this end executes peers'
-    /// accesses.
+    /// Registers a GPU's memory with the device by its dma-buf, for peers, if possible. Otherwise this end executes
+    /// their accesses. Operations of this end do not name such memory: the core copies it.
     pub fn of_device(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Self {
-        Self::of_dmabuf(domain, attr, dmabuf).unwrap_or_else(|error| {
-            tracing::info!(target: "ofi::efa::mr", %error, "peers' accesses to a GPU's memory go through its owner");
-            Self::new(domain, attr)
-        })
+        let Some(access) = access_of(attr) else { return Self::new(domain, attr) };
+        match for_peers(domain, attr, dmabuf, access) {
+            Ok((_, region)) => Self::of(domain, Some(region), Vec::new()),
+            Err(error) => {
+                tracing::info!(target: "ofi::efa::mr", %error, "peers' accesses to a GPU's memory go through its owner");
+                Self::new(domain, attr)
+            }
+        }
     }
 
     fn of(domain: &Domain, remote: Option<Box<dyn srd::Region>>, ranges: Vec<RangeId>) -> Self {
@@ -138,6 +128,30 @@ fn access_of(attr: &MrAttr<'_>) -> Option<Access> {
         (false, true) => Some(Access::RemoteWrite),
         (false, false) => None,
     }
+}
+
+/// A device's registration of a dma-buf that peers' devices access alone, and its piece.
+fn for_peers(
+    domain: &Domain,
+    attr: &MrAttr<'_>,
+    dmabuf: Dmabuf<'_>,
+    access: Access,
+) -> Result<(Piece, Box<dyn srd::Region>)> {
+    let &[piece] = attr.pieces() else { return Err(Error::new(Errno::EINVAL)) };
+    if !domain.keys || attr.disabled || attr.peer.is_some() {
+        return Err(Error::wanted(
+            Errno::ENOSYS,
+            "a dma-buf to register with provider efa",
+            "one that peers' devices access alone: a device with RDMA, FI_MR_VIRT_ADDR and FI_MR_PROV_KEY but no \
+             FI_MR_ENDPOINT, and a registration for all peers",
+            "another",
+            "copy through memory of the host",
+        ));
+    }
+    let iova = piece.addr.addr() as u64;
+    let register = || domain.device.register_dmabuf(dmabuf, piece.len, iova, access);
+    let region = unused_key(domain, register)?.ok_or_else(|| Error::new(Errno::ENOSPC))?;
+    Ok((piece, region))
 }
 
 /// A registration whose key no open registration has; `None` if the device gives no such key.

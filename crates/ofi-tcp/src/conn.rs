@@ -158,7 +158,8 @@ pub struct Conn {
     pub stalled: Option<Stall>,
     /// It has ended and is stalled, so its socket, which would always be ready, is in no epoll set.
     pub away: bool,
-    /// The kernel accepts no more for now.
+    /// The kernel accepts no more for now, or the peer has got its share: goes on when the socket has room, which also
+    /// wakes a reader that was asleep when another thread posted.
     pub full: bool,
     /// The kernel accepts nothing any more, for this reason. What the peer has sent before is still taken.
     pub broken: Option<Errno>,

@@ -75,12 +75,13 @@ pub struct TcpPort {
 }
 
 impl TcpPort {
-    /// Listens at `name`, or at the info's source address.
+    /// Listens at `name`, or at any port: whoever only refuses a request for a closed passive endpoint needs no name,
+    /// and another socket may have the one that it had.
     ///
     /// # Errors
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`.
     pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
-        let name = name.or(info.src_addr.as_ref()).map(address::socket).transpose()?;
+        let name = name.map(address::socket).transpose()?;
         let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6)?;
         let (listener, mut bound) = ports::listen(wanted)?;
         if bound.ip().is_unspecified() {

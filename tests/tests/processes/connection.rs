@@ -23,7 +23,7 @@ fn opening_of(provider: &str) -> Opening {
     let caps = Caps::MSG | Caps::TAGGED | Caps::RMA;
     let hints = Hints::new().provider(provider).ep_type(EpType::Msg).caps(caps).mr_mode(MrMode::PROV_KEY);
     let loopback = Address::from(std::net::SocketAddr::from(([127, 0, 0, 1], 0)));
-    Opening::new(if provider == "udp" { hints.src_addr(loopback) } else { hints })
+    Opening::new(if matches!(provider, "udp" | "tcp") { hints.src_addr(loopback) } else { hints })
 }
 
 fn opening() -> Opening {
@@ -421,4 +421,20 @@ fn packets_of_a_stranger_change_nothing() {
         side.statistic("cm_refused") > 0 && caller.statistic("cm_refused") > 0,
         "refused packets are not counted"
     );
+}
+
+/// Another socket has the port that the passive endpoint had.
+#[test]
+fn a_request_for_a_closed_passive_endpoint_is_refused_although_its_port_is_in_use() {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let opening = || opening_of("tcp");
+    let info = opening().hints(|hints| hints.src_addr(Address::from(free))).first_info().unwrap();
+    let listener = Listener::open(&info).unwrap();
+    let caller = opening().open_disabled().unwrap();
+    caller.ep.connect(&listener.pep.name().unwrap(), &[]).unwrap();
+    let request = listener.request(&[&caller]);
+    drop(listener);
+    let _other = std::net::TcpListener::bind(free).unwrap();
+    drop(request);
+    assert_eq!(outcome(caller.eq(), &[&caller]).expect_err("refused").err, Errno::ECONNREFUSED);
 }

@@ -74,3 +74,53 @@ fn a_blocked_reader_sleeps_while_messages_wait_for_receives_and_gets_them_on_eve
         });
     }
 }
+
+/// Peers beyond those that every poll visits are left to their hints when they are quiet. A stopped one sends none.
+#[test]
+fn a_blocked_reader_takes_on_a_stopped_peer_s_messages_among_many_quiet_peers() {
+    const QUIET: usize = 17;
+    const POLLS: usize = 4000;
+    const LEN: usize = 256 << 10;
+    const COUNT: u64 = 40;
+    for naming in [Naming::Names, Naming::Nearby, Naming::NearbyTcp] {
+        // SAFETY: as in `ofi_tests::tcp_atomics`.
+        unsafe { std::env::set_var("FI_UNEXPECTED_MESSAGES", "16") };
+        let open = || opening(naming).wait_obj(WaitObj::Unspec).open();
+        let pair = Pair::of(open(), open());
+        let (side, from) = (&pair.b, Memory::new(LEN));
+        // Announced, because they are long.
+        for number in 0..COUNT {
+            pair.post(|| pair.a.out(pair.to_b, &from).tag(number).context(3).send());
+        }
+        pair.drive("what is kept", || (side.statistic("rx_stopped") > 0).then_some(()));
+        // They come after it, so it is quiet for as long as any of them when there are too many.
+        let quiet: Vec<TestEndpoint> = (0..QUIET).map(|_| open()).collect();
+        for other in &quiet {
+            let to = other.insert_address(&side.name());
+            side.receive(()).tag(1000).context(2).post().expect("a receive");
+            wait::drive(&[other, side], "a message", || other.out(to, ()).tag(1000).inject().send().ok());
+            wait::drive(&[other, side], "its receive", || side.next_of(2)).done();
+        }
+        (0..POLLS).for_each(|_| side.poll());
+        let into = Memory::new(LEN);
+        std::thread::scope(|scope| {
+            let (done, ended) = std::sync::mpsc::channel::<()>();
+            let other = &pair.a;
+            scope.spawn(move || {
+                // The sender goes on, and the receives of what was not kept are posted when the reader is asleep.
+                std::thread::sleep(Duration::from_millis(100));
+                for number in 16..COUNT {
+                    side.receive(&into).tag(number).context(1).post().expect("a receive");
+                }
+                while ended.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
+                    other.poll();
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            });
+            for number in 16..COUNT {
+                assert_eq!(read(side, wait::BOUND).expect("a completion"), 1, "{naming:?}, {number}");
+            }
+            drop(done);
+        });
+    }
+}

@@ -242,6 +242,41 @@ fn a_closing_end_does_not_wait_for_receives_of_announced_messages() {
     receives_after_the_end(&b, sent, 64);
 }
 
+/// The application has its memory back, so the payload that is leaving stops, and the peer waits for its rest.
+#[test]
+fn nothing_follows_a_payload_that_a_closing_end_has_not_sent_whole() {
+    const LEN: usize = 32 << 20;
+    set("FI_TCP_LINGER_MS", "20000");
+    for unasked in [false, true] {
+        let side = side();
+        let mut raw = Raw::meet_by(&side, Order::Own, Extras { window: 1, unasked, ..Extras::OURS });
+        let peer = side.insert_address(&raw.name());
+        // Injected messages that wait until the peer asks for them.
+        let small = Memory::patterned(64, 1);
+        for number in [1, 2] {
+            side.out(peer, &small).data(number).inject().send().expect("a message");
+        }
+        for _ in 0..2 {
+            assert!(matches!(raw.hear_packet(&[&side]), Packet::Rts { .. }), "unasked: {unasked}");
+        }
+        let long = Memory::patterned(LEN, 2);
+        let bytes = long.bytes();
+        let there = [ofi::raw::RemotePiece { addr: 0x10, len: LEN, key: 0x20 }];
+        side.out(peer, &long).context(1).write(&there).expect("a write");
+        assert!(matches!(raw.hear_packet(&[&side]), Packet::Write { .. }));
+        raw.send(&Packet::Cts { number: 1 }, &[]);
+        let closes = std::thread::spawn(move || drop(side));
+        wait::drive(&[], "the end", || {
+            let goes_on = raw.listen();
+            (!goes_on).then_some(())
+        });
+        assert!(raw.read.len() < LEN, "the payload was sent whole");
+        let differs = raw.read.iter().zip(&bytes).position(|(got, sent)| got != sent);
+        assert_eq!(differs, None, "unasked: {unasked}, {} bytes", raw.read.len());
+        closes.join().expect("the end");
+    }
+}
+
 /// Only one who is told what it takes, and only once for each number.
 #[test]
 fn unasked_messages_are_taken_once() {

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use ofi_tcp::wire::Packet;
 use ofi_testkit::prelude::*;
 
-use crate::tcp_raw::{Raw, counting, pieces};
+use crate::tcp_raw::{Raw, counting, pieces, sleeper};
 
 /// Bytes of each write or read.
 const LEN: usize = 64 << 10;
@@ -78,4 +78,82 @@ fn one_poll_answers_a_share_of_what_a_peer_reads() {
     }
     reader.join().expect("a reader");
     assert!(most <= MAX_PER_POLL, "{most} answers in one poll");
+}
+
+/// One thread sleeps in a blocking read, and another one posts and never polls. The kernel takes a whole share at once,
+/// and nothing else would wake the sleeper.
+#[test]
+fn no_message_waits_for_a_thread_that_sleeps() {
+    // A sleeper looks for silent peers rarely.
+    // SAFETY: as in `ofi_tests::tcp_atomics`.
+    unsafe { std::env::set_var("FI_TCP_PEER_TIMEOUT_MS", "3600000") };
+    let pair = Pair::of(sleeper(), crate::tcp_raw::side());
+    let memory = Memory::patterned(64, 1);
+    let received = [1, 2, 3].map(|_| Memory::new(64));
+    pair.b.receive(&received[0]).context(1).post().expect("a receive");
+    pair.post(|| pair.a.out(pair.to_b, &memory).context(1).send());
+    pair.all_done(&pair.a, 1, 1);
+    pair.all_done(&pair.b, 1, 1);
+    std::thread::scope(|scope| {
+        let sleeper = &pair.a;
+        pair.a.receive(&received[0]).context(9).post().expect("a receive");
+        scope.spawn(move || {
+            let mut entry = [CqTaggedEntry::EMPTY];
+            sleeper
+                .rx
+                .read_wait(&mut CqBuffer::new(&mut entry), Some(wait::BOUND))
+                .expect("the last message");
+        });
+        std::thread::sleep(Duration::from_millis(100)); // until it is asleep
+        for number in [2, 3] {
+            pair.b.receive(&received[number - 1]).context(number).post().expect("a receive");
+            pair.a.out(pair.to_b, &memory).context(number).send().expect("a send");
+        }
+        for number in [2, 3] {
+            wait::drive(&[&pair.b], "a message", || pair.b.next_of(number)).done();
+        }
+        pair.b.out(pair.to_a, &memory).context(8).send().expect("a send");
+        wait::drive(&[&pair.b], "its end", || pair.b.next_of(8)).done();
+    });
+}
+
+#[test]
+fn a_sleeping_reader_sends_on_what_another_thread_posts() {
+    const LEN: usize = 8 << 20;
+    const ROUNDS: usize = 20;
+    // A sleeper looks for silent peers rarely, and messages leave unasked.
+    for (variable, value) in [("FI_TCP_PEER_TIMEOUT_MS", "3600000"), ("FI_TCP_UNEXPECTED_BYTES", "256M")] {
+        // SAFETY: as in `ofi_tests::tcp_atomics`.
+        unsafe { std::env::set_var(variable, value) };
+    }
+    let (side, other) = (sleeper(), crate::tcp_raw::side());
+    let pair = Pair::of(side, other);
+    let (from, into) = (Memory::patterned(LEN, 1), Memory::new(LEN));
+    let round = |context| {
+        pair.b.receive(&into).context(context).post().expect("a receive");
+        pair.a.out(pair.to_b, &from).context(context).send().expect("a send");
+    };
+    // The kernel's buffers grow.
+    for _ in 0..20 {
+        round(1);
+        pair.all_done(&pair.a, 1, 1);
+        pair.all_done(&pair.b, 1, 1);
+    }
+    std::thread::scope(|scope| {
+        let (read, readers) = std::sync::mpsc::channel();
+        let sleeper = &pair.a;
+        scope.spawn(move || {
+            for _ in 0..ROUNDS {
+                let mut entry = [CqTaggedEntry::EMPTY];
+                let got = sleeper.tx.read_wait(&mut CqBuffer::new(&mut entry), Some(wait::BOUND));
+                read.send(got.map(|_| entry[0].op_context.0)).expect("the poster");
+            }
+        });
+        for number in 2..2 + ROUNDS {
+            std::thread::sleep(Duration::from_millis(20)); // the reader is asleep
+            round(number);
+            wait::drive(&[&pair.b], "the message", || pair.b.next_of(number)).done();
+            assert_eq!(readers.recv().expect("a reader").expect("a completion"), number);
+        }
+    });
 }

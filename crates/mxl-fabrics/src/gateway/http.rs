@@ -1,6 +1,7 @@
 //! Requests and answers of HTTP/1.1. Parsing has no other effects.
 
 use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Maximum length of a request's line and header fields together, in bytes.
 pub const MAX_HEAD: usize = 16 << 10;
@@ -16,8 +17,27 @@ pub struct HttpRequest {
     pub method: String,
     /// The path, without a query.
     pub path: String,
+    /// The field `Host`, if there is one.
+    pub host: Option<String>,
     /// Its body; empty without one.
     pub body: Vec<u8>,
+}
+
+impl HttpRequest {
+    /// Whether it names no host, `localhost`, or an IP address. Any other name may be that of a web site whose address
+    /// was changed to one of this host, so that its scripts reach this server (DNS rebinding).
+    pub fn is_to_address(&self) -> bool {
+        let Some(host) = &self.host else { return true };
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if is_port(port) => name,
+            _ => host,
+        };
+        let of_v6 = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        name.eq_ignore_ascii_case("localhost")
+            || name.parse::<Ipv4Addr>().is_ok()
+            || of_v6.is_some_and(|name| name.parse::<Ipv6Addr>().is_ok())
+    }
 }
 
 /// An answer.
@@ -72,6 +92,7 @@ fn reason(status: u16) -> &'static str {
         404 => "Not Found",
         405 => "Method Not Allowed",
         413 => "Content Too Large",
+        421 => "Misdirected Request",
         500 => "Internal Server Error",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
@@ -119,8 +140,12 @@ pub fn parse(input: &[u8]) -> Parsed {
     if named("transfer-encoding").next().is_some() {
         return refused(501, "a body needs a Content-Length");
     }
-    let mut lengths =
-        named("content-length").map(|value| std::str::from_utf8(value).ok()?.trim().parse().ok());
+    let number = |value: &[u8]| {
+        let digits = std::str::from_utf8(value.trim_ascii()).ok()?;
+        // `parse` alone would take a sign, too.
+        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+    };
+    let mut lengths = named("content-length").map(number);
     let body_len: usize = match (lengths.next(), lengths.next()) {
         (None, _) => 0,
         (Some(Some(len)), None) => len,
@@ -135,6 +160,11 @@ pub fn parse(input: &[u8]) -> Parsed {
     if !target.starts_with('/') && target != "*" {
         return refused(400, "a request names a path, not another host");
     }
+    let mut hosts = named("host").map(|value| String::from_utf8_lossy(value.trim_ascii()).into_owned());
+    let host = hosts.next();
+    if hosts.next().is_some() {
+        return refused(400, "a request has one Host");
+    }
     let len = head_len + body_len;
     let Some(body) = input.get(head_len..len) else { return Parsed::More };
     let has = |value: &[u8], option| {
@@ -143,7 +173,7 @@ pub fn parse(input: &[u8]) -> Parsed {
     // A client of version 1.0 that wants to keep its connection expects fields that this server does not send.
     let is_last = head.version == Some(0) || named("connection").any(|value| has(value, "close"));
     let path = target.split('?').next().unwrap_or_default();
-    let request = HttpRequest { method: method.into(), path: path.into(), body: body.to_vec() };
+    let request = HttpRequest { method: method.into(), path: path.into(), host, body: body.to_vec() };
     Parsed::Request { request, len, is_last }
 }
 
@@ -165,8 +195,28 @@ mod tests {
         for len in 0..whole {
             assert_eq!(parse(&text[..len]), Parsed::More, "{len} bytes");
         }
-        let request = HttpRequest { method: "PATCH".into(), path: "/single".into(), body: b"abc".to_vec() };
+        let (method, path, host) = ("PATCH".into(), "/single".into(), Some("a".into()));
+        let request = HttpRequest { method, path, host, body: b"abc".to_vec() };
         assert_eq!(parse(text), Parsed::Request { request, len: whole, is_last: false });
+    }
+
+    #[test]
+    fn a_name_other_than_localhost_is_told_from_addresses() {
+        let is_to_address = |fields: &str| {
+            let text = format!("GET / HTTP/1.1\r\n{fields}\r\n");
+            let Parsed::Request { request, .. } = parse(text.as_bytes()) else { panic!("{text}") };
+            request.is_to_address()
+        };
+        assert!(is_to_address(""));
+        for host in ["localhost", "LocalHost:80", "127.0.0.1", "192.0.2.1:7481", "[::1]", "[2001:db8::1]:80"]
+        {
+            assert!(is_to_address(&format!("Host: {host}\r\n")), "{host}");
+        }
+        for host in
+            ["", "evil.example", "evil.example:7481", "127.0.0.1.evil.example", "localhost.", "[::1", "1:x"]
+        {
+            assert!(!is_to_address(&format!("Host: {host}\r\n")), "{host}");
+        }
     }
 
     #[test]
@@ -189,6 +239,9 @@ mod tests {
             ("\u{1}\r\n\r\n".to_string(), 400),
             ("GET http://elsewhere/ HTTP/1.1\r\n\r\n".into(), 400),
             ("GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n".into(), 400),
+            ("GET / HTTP/1.1\r\nContent-Length: +5\r\n\r\nhello".into(), 400),
+            ("GET / HTTP/1.1\r\nContent-Length: \r\n\r\n".into(), 400),
+            ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n".into(), 400),
             ("GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".into(), 400),
             (format!("GET / HTTP/1.1\r\nContent-Length: {}\r\n\r\n", MAX_BODY + 1), 413),
             (format!("GET / HTTP/1.1\r\nContent-Length: {}0\r\n\r\n", u64::MAX), 400),

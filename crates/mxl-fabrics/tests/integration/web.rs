@@ -142,6 +142,23 @@ fn thumbnails_are_pictures_of_flows_that_are_offered() {
 }
 
 #[test]
+fn a_flow_that_is_not_offered_is_not_shown_to_those_who_follow_it() {
+    let (near, far, picture, hidden) = (Folder::new(), Folder::new(), camera(), camera());
+    let _writing = [&picture, &hidden].map(|definition| Writing::start(&near, definition));
+    let arguments = ["--allow", &picture.id.to_string(), "--http", "127.0.0.1:0"];
+    let serving = serve(&near, "127.0.0.1:0", &arguments);
+    let at = page_of(&serving);
+    let uri = format!("mxl://{}/?id={}&id={}", serving.address(), picture.id, hidden.id);
+    let mirroring = mirror(&far, &uri, &[]);
+    mirroring.wait(&format!("no flow {} is offered", hidden.id));
+    // The mirror followed both before it had the one.
+    until("a connected flow", || flow(&at, picture.id).filter(|flow| flow["state"] == "connected"));
+    assert_eq!(flow(&at, hidden.id), None);
+    assert!(!String::from_utf8(get(&at, "/metrics").2).unwrap().contains(&hidden.id.to_string()));
+    assert_eq!(get(&at, &format!("/thumbnails/{}.png", hidden.id)).0, 404);
+}
+
+#[test]
 fn other_requests_are_refused() {
     let near = Folder::new();
     let serving = serve(&near, "127.0.0.1:0", &["--http", "127.0.0.1:0"]);

@@ -20,6 +20,8 @@ pub struct RegistryState {
     /// All requests are answered with this status.
     pub fails: Option<u16>,
     pub beats: u32,
+    /// Time that each resource takes to be registered.
+    pub delay: Duration,
 }
 
 /// A registry: its registration and query APIs.
@@ -68,6 +70,10 @@ impl Registry {
                 return;
             }
         };
+        if path.ends_with("/resource") {
+            let delay = self.state.lock().unwrap().delay;
+            std::thread::sleep(delay);
+        }
         let (status, link, answer) = self.answer(&method, &path, &body);
         let text = if answer.is_null() { String::new() } else { answer.to_string() };
         let head = format!(

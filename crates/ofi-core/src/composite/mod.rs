@@ -135,6 +135,7 @@ unsafe impl<P: CompositeSpec> Transport for Composite<P> {
     const ABANDONS: bool = P::Near::ABANDONS && P::Far::ABANDONS;
     const SEVERS: bool = P::Far::SEVERS;
     const DMABUF: bool = P::Far::DMABUF;
+    const EXPORTS: bool = P::Far::EXPORTS;
     const AUTH_KEY_SIZE: usize = match (P::Near::AUTH_KEY_SIZE, P::Far::AUTH_KEY_SIZE) {
         (near, far) if near < far => near,
         (_, far) => far,

@@ -77,6 +77,14 @@ pub static LOG_LOCATION_MODE: Setting<i64> = Setting::new(
 )
 .range(0, 0o777);
 
+/// `FI_HMEM_DISABLE_P2P`: whether NICs keep away from memory of devices.
+pub static HMEM_DISABLE_P2P: Setting<bool> = Setting::new(
+    CORE,
+    "hmem_disable_p2p",
+    false,
+    "Copy memory of devices through the host's, also where a NIC could access it (FI_HMEM)",
+);
+
 /// The settings of this file, for [`super::register`].
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &PROVIDER,
@@ -88,4 +96,5 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &LOG_SUBSYS,
     &LOG_LOCATION,
     &LOG_LOCATION_MODE,
+    &HMEM_DISABLE_P2P,
 ];

@@ -219,8 +219,9 @@ fn refused(option: EpOption) -> Error {
 }
 
 impl<T: Transport> State<T> {
-    /// Sets `FI_OPT_FI_HMEM_P2P`. All copies go through memory of the host, which every value but
-    /// `FI_HMEM_P2P_REQUIRED` permits.
+    /// Sets `FI_OPT_FI_HMEM_P2P`. The operations of this end go through memory of the host, which every value but
+    /// `FI_HMEM_P2P_REQUIRED` permits. Whether peers' NICs access memory is a matter of the domain
+    /// (`FI_HMEM_DISABLE_P2P`).
     fn transfer_between_devices(&mut self, value: usize) -> Result<()> {
         let has_devices = self.ends.devices.is_some();
         if value == P2P_DISABLED || has_devices && value < P2P_DISABLED && value != P2P_REQUIRED {
@@ -234,7 +235,7 @@ impl<T: Transport> State<T> {
             }
             false => (
                 "FI_HMEM_P2P_DISABLED (3): the endpoint was opened without FI_HMEM",
-                "leave it out, or ask getinfo for FI_HMEM; with efa-direct and FI_EP_MSG of verbs, register a dma-buf (FI_MR_DMABUF)",
+                "leave it out, or ask getinfo for FI_HMEM; with efa-direct and FI_EP_MSG of verbs, register a dma-buf",
             ),
         };
         Err(Error::wanted(errno, "FI_OPT_FI_HMEM_P2P", wanted, value.to_string(), advice))

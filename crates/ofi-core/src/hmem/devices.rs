@@ -9,6 +9,7 @@ use ofi_api::{Errno, Error, HmemIface, MrAttr, Result};
 
 use super::Stager;
 use super::cuda::{Cuda, MemoryType};
+use crate::config::HMEM_DISABLE_P2P;
 
 /// An allocation of a device of which something is registered. Allocations do not overlap, and have no address in
 /// common with memory of the host.
@@ -51,9 +52,12 @@ impl RegisteredDevice {
     }
 
     /// The registration's memory as a dma-buf, and the offset of its first byte. `None` for several pieces or
-    /// allocations, and if the driver exports none.
+    /// allocations, and if the driver exports none, or the user forbids it (`FI_HMEM_DISABLE_P2P`).
     pub fn export(&self, attr: &MrAttr<'_>) -> Option<(OwnedFd, u64)> {
         let ([piece], [_]) = (attr.pieces(), &*self.bases) else { return None };
+        if HMEM_DISABLE_P2P.get() {
+            return None;
+        }
         self.stager
             .cuda()
             .dmabuf(piece.addr.addr() as u64)
@@ -122,6 +126,7 @@ impl Devices {
             let (mut at, end) = (at, at.saturating_add(piece.len as u64));
             while at < end {
                 let (base, len) = cuda.allocation(at).map_err(|_| beyond(at, end))?;
+                cuda.synchronise(base);
                 bases.push((base, len));
                 at = base.saturating_add(len).max(at + 1);
             }

@@ -7,7 +7,8 @@
 //!   core copies out of the device before it passes a send or a write to the transport, and into the device before
 //!   it reports a receive or a read. Transports see host memory only;
 //! - a peer's access to it is executed by its owner, through the copies of [`RegionTable`](crate::keys::RegionTable).
-//!   Nothing is granted on it that a transport would touch itself.
+//!   Nothing is granted on it that a transport would touch itself. Where the driver exports the memory as a dma-buf,
+//!   peers' NICs may access it alone ([`Transport::register_exported`](crate::transport::Transport)).
 //!
 //! All of it is behind the domain's `FI_HMEM`: without that capability there are no [`Devices`], and nothing is looked
 //! up.

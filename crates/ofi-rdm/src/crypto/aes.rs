@@ -47,7 +47,10 @@ impl Aes256Gcm {
     }
 }
 
-#[cfg(all(feature = "vector-aes", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(
+    feature = "vector-aes",
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))
+))]
 mod vector {
     use alloc::boxed::Box;
 
@@ -75,7 +78,10 @@ mod vector {
     }
 }
 
-#[cfg(not(all(feature = "vector-aes", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(not(all(
+    feature = "vector-aes",
+    any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))
+)))]
 mod vector {
     use super::TAG_LEN;
 
@@ -110,7 +116,10 @@ mod tests {
         const fn wiped<T: ZeroizeOnDrop>() {}
         wiped::<aes_gcm::Aes256Gcm>();
         // graviola wipes its keys, but does not mark the type.
-        #[cfg(all(feature = "vector-aes", any(target_arch = "x86_64", target_arch = "aarch64")))]
+        #[cfg(all(
+            feature = "vector-aes",
+            any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))
+        ))]
         assert!(core::mem::needs_drop::<graviola::aead::AesGcm>());
     }
 

@@ -20,11 +20,15 @@ pub(super) const HOT: usize = 16;
 const QUIET: u32 = 256;
 
 impl ShmEndpoint {
-    /// Makes quiet peers cold, while there are too many hot ones.
+    /// Makes quiet peers cold, while there are too many hot ones. A stopped one stays hot: it sends nothing that would
+    /// warm it up again, and [`arm`](Self::arm) looks for stopped peers among the hot ones.
     #[cold]
     pub(super) fn cool_down<H: Upcalls<Shm>>(&mut self, host: &mut H) {
         let quiet = |state: &Peer| {
-            state.schedule.idle >= QUIET && state.initiated.outstanding == 0 && !state.copies()
+            state.schedule.idle >= QUIET
+                && state.initiated.outstanding == 0
+                && !state.copies()
+                && !state.is_stopped()
         };
         let candidates: Vec<PeerId> =
             self.hot.iter().copied().filter(|&peer| quiet(&self.peers[peer as usize])).collect();

@@ -194,6 +194,7 @@ impl Peer {
         // SAFETY: `word` checks place and alignment; mapped while `parts` lives and accessed atomically.
         let fence: &AtomicU32 = unsafe { &*parts.endpoint.word(endpoint::FENCE) };
         let missing = barrier == Support::Missing || fence.load(Ordering::Relaxed) != 0;
+        self.back_pressure.stopped = None; // it was a position in another link's ring
         link.up = Some(Up {
             fences: missing,
             // SAFETY: the lines lie in `parts.commands` and the word in `own`, both kept by the link; this is the only

@@ -51,10 +51,11 @@ impl TcpEndpoint {
         }
         self.timer.set(None);
         for id in self.conns.ids(|conn| conn.as_deref().is_some_and(|conn| conn.phase == Phase::Ready)) {
-            if let Some(conn) = self.conn(id)
-                && conn.out.give_up_lent().1
-            {
+            let Some(conn) = self.conn(id) else { continue };
+            if conn.out.give_up_lent().1 {
                 conn.hand_over();
+            } else {
+                conn.announced.clear(); // the stream ends inside a packet: nothing may follow
             }
         }
         let mut parting = self.take_parting();
@@ -97,7 +98,7 @@ impl TcpEndpoint {
         let is_over = if conn.keeps() {
             serve(conn)
         } else {
-            conn.socket.as_ref().is_none_or(|socket| drain(socket.as_fd()))
+            conn.socket.as_ref().is_none_or(|socket| drain(socket.as_fd()).is_over)
         };
         let Some(socket) = &conn.socket else { return true };
         if is_over {
@@ -176,18 +177,26 @@ pub(super) fn is_acknowledged(socket: BorrowedFd<'_>) -> bool {
     sys::unsent(socket) <= 1 || !sys::is_connected(socket)
 }
 
+/// What was discarded of a peer.
+pub(super) struct Drained {
+    /// Bytes.
+    pub len: usize,
+    /// The peer sends no more.
+    pub is_over: bool,
+}
+
 /// Discards what a peer sends: the kernel would reset a connection that is closed with unread bytes, and the peer would
-/// lose the bytes that it has not read. Returns whether the peer sends no more.
-pub(super) fn drain(socket: BorrowedFd<'_>) -> bool {
-    let mut bytes = [0; 4096];
+/// lose the bytes that it has not read.
+pub(super) fn drain(socket: BorrowedFd<'_>) -> Drained {
+    let (mut bytes, mut len) = ([0; 4096], 0);
     for _ in 0..1024 {
         match sys::receive(socket, &mut bytes) {
-            Ok(0) => return true,
-            Ok(_) => {}
-            Err(errno) => return !sys::is_full(errno),
+            Ok(0) => return Drained { len, is_over: true },
+            Ok(got) => len += got,
+            Err(errno) => return Drained { len, is_over: !sys::is_full(errno) },
         }
     }
-    false
+    Drained { len, is_over: false }
 }
 
 /// Sends the kept messages that a peer asks for, and discards everything else. Returns whether the peer sends no more.

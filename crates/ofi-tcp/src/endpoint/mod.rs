@@ -81,8 +81,10 @@ pub struct TcpEndpoint {
     /// Peers without a connection, whose numbers may be used again.
     idle: std::collections::VecDeque<PeerId>,
     polls: u64,
-    /// Packets may be batched, because the application polls.
+    /// Packets may be batched, because the application polls ([`TcpEndpoint::gathers`]).
     gathers: bool,
+    /// The poll after which a thread went to sleep.
+    armed: u64,
     max_saved: usize,
     connect_timeout: Duration,
     peer_timeout: Duration,
@@ -147,6 +149,7 @@ impl TcpEndpoint {
             idle: Default::default(),
             polls: 1,
             gathers: info.domain_attr.progress == Progress::Manual,
+            armed: 0,
             max_saved: settings::MAX_SAVED_SIZE.get().max(EAGER),
             connect_timeout: Duration::from_millis(settings::CONNECT_TIMEOUT_MS.get() as u64),
             peer_timeout,
@@ -210,6 +213,9 @@ impl TcpEndpoint {
             self.grant(host);
         }
         self.flush_dirty(host);
+        if self.may_resume() {
+            host.disarmed(); // no event wakes those who sleep if no poll follows
+        }
     }
 
     /// Prepares for blocking.
@@ -230,7 +236,14 @@ impl TcpEndpoint {
         let room = self.stalled.iter().any(needs_room).then(|| now + ROOM_INTERVAL);
         let next = pending.chain(look).chain(room).chain(self.parting_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
+        self.armed = self.polls;
         Arm::Armed
+    }
+
+    /// Whether a packet may wait for the next poll: not while a thread sleeps instead of polling, which nothing would
+    /// wake.
+    fn gathers(&self) -> bool {
+        self.gathers && self.armed != self.polls
     }
 
     /// Whether another poll processes more of a stalled connection. Others wait for the application, or for the peer to
@@ -436,9 +449,6 @@ impl TcpEndpoint {
     pub(crate) fn flush<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         let stop = self.flush_to(host, &mut conn);
-        if stop == Stop::Share && !std::mem::replace(&mut conn.dirty, true) {
-            self.dirty.push(id); // the next poll goes on
-        }
         self.want(id, &mut conn);
         if let Some(slot) = self.conns.get_mut(id) {
             *slot = Some(conn);
@@ -503,7 +513,7 @@ impl TcpEndpoint {
         self.common.vectors = vectors;
         self.common.counts.writes += calls;
         self.common.counts.full += u64::from(stop == Stop::Full);
-        (conn.full, conn.wrote) = (stop == Stop::Full, self.polls);
+        (conn.full, conn.wrote) = (matches!(stop, Stop::Full | Stop::Share), self.polls);
         stop
     }
 

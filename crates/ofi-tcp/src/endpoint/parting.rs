@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 
 use ofi_core::slots::SlotId;
 
-use super::closing::{drain, is_acknowledged, send_rest};
+use super::closing::{Drained, drain, is_acknowledged, send_rest};
 use super::{PARTING, TcpEndpoint};
 use crate::common::Common;
 use crate::conn::{Conn, Phase};
 use crate::outgoing::{Outgoing, Stop};
 use crate::sys::{self, Interest, Ready};
+
+/// What is waited for when the peer sends no more.
+const ROOM: Interest = Interest { read: false, write: true };
 
 /// A connection that this end has shut down, until the other end has ended it too.
 pub struct Parting {
@@ -19,7 +22,9 @@ pub struct Parting {
     out: Outgoing,
     /// Everything is sent, and the end.
     has_ended: bool,
-    /// When the peer has taken nothing for so long, it gets no more.
+    /// The peer may still send: it may read only when what it sends is taken.
+    reads: bool,
+    /// When the peer has taken nothing, and sent nothing, for so long, it gets no more.
     until: Instant,
     patience: Duration,
 }
@@ -27,21 +32,24 @@ pub struct Parting {
 impl Parting {
     /// Advances it. Returns whether it goes on.
     pub fn step(&mut self, common: &mut Common, ready: &Ready) -> bool {
-        let is_over = drain(self.socket.as_fd());
+        let Drained { len, is_over } = drain(self.socket.as_fd());
         if self.has_ended {
             return !is_over;
         }
+        if is_over && std::mem::replace(&mut self.reads, false) {
+            ready.change(&self.socket, PARTING, ROOM); // its end would end each wait
+        }
         let before = self.out.sent();
-        match send_rest(common, &self.socket, &mut self.out) {
+        let stop = send_rest(common, &self.socket, &mut self.out);
+        if len > 0 || self.out.sent() != before {
+            self.until = Instant::now() + self.patience;
+        }
+        match stop {
             Stop::Empty => {
                 sys::end_sending(self.socket.as_fd());
                 ready.remove(&self.socket); // room to write would end each wait
                 self.has_ended = true;
                 !is_over
-            }
-            Stop::Full | Stop::Share if self.out.sent() != before => {
-                self.until = Instant::now() + self.patience;
-                true
             }
             Stop::Full | Stop::Share => Instant::now() < self.until,
             Stop::Failed(_) => false,
@@ -66,12 +74,13 @@ impl TcpEndpoint {
         }
         let rest = Conn::new(Phase::Ready, conn.peer, now);
         let Conn { socket: Some(socket), out, .. } = std::mem::replace(conn, rest) else { return Vec::new() };
-        let room = Interest { read: false, write: true };
-        if self.ready.add(&socket, PARTING, room).is_err() {
-            self.ready.change(&socket, PARTING, room); // it is in the set already
+        let both = Interest { read: true, ..ROOM };
+        if self.ready.add(&socket, PARTING, both).is_err() {
+            self.ready.change(&socket, PARTING, both); // it is in the set already
         }
         let patience = self.peer_timeout;
-        let mut parting = Parting { socket, out, has_ended: false, until: now + patience, patience };
+        let mut parting =
+            Parting { socket, out, has_ended: false, reads: true, until: now + patience, patience };
         if parting.step(&mut self.common, &self.ready)
             && let Some(connected) = &mut self.connected
         {

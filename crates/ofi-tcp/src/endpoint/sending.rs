@@ -99,7 +99,7 @@ impl TcpEndpoint {
         flags: OpFlags,
         ticket: &CompletionInfo,
     ) -> Posted {
-        let (polls, gathers) = (self.polls, self.gathers);
+        let (polls, gathers) = (self.polls, self.gathers());
         let (injected, more) = (flags.contains(OpFlags::INJECT), flags.contains(OpFlags::MORE));
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return Posted::Done };
         let copied = injected || len <= COPIED;
@@ -183,7 +183,7 @@ impl TcpEndpoint {
         ticket: &CompletionInfo,
         flags: OpFlags,
     ) {
-        let (polls, gathers) = (self.polls, self.gathers);
+        let (polls, gathers) = (self.polls, self.gathers());
         let Some(conn) = self.conn(id) else { return };
         if conn.full || conn.phase != Phase::Ready {
             return; // until the socket has room

@@ -125,7 +125,7 @@ fn show(
         Described { role: "mirror", domain: domain.clone(), at: listener.1, receivers: options.receivers };
     let (flows, wanted) = (domain.clone(), wanted.cloned());
     let hooks = Hooks {
-        flows: Box::new(move || flows.flows().unwrap_or_default()),
+        flows: Box::new(move || flows.flows().ok()),
         receive: Box::new(move |receiver, flow| {
             if let Some(wanted) = &wanted {
                 wanted.set(receiver, flow);

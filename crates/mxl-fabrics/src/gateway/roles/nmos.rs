@@ -26,8 +26,8 @@ pub struct NmosOptions {
 
 /// What the role does for NMOS. Each is called by the server's thread or by the Node's, and waits for nothing.
 pub struct Hooks {
-    /// The flows that have senders.
-    pub flows: Box<dyn Fn() -> Vec<Uuid> + Send>,
+    /// The flows that have senders; `None` if the domain cannot be read now.
+    pub flows: Box<dyn Fn() -> Option<Vec<Uuid>> + Send>,
     /// A receiver receives this MXL flow from now on, or none.
     pub receive: Box<dyn FnMut(Uuid, Option<Uuid>) -> std::result::Result<(), String> + Send>,
     /// An MXL flow is offered from now on, or not.

@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -125,7 +124,7 @@ fn show(options: &Options, about: About, board: &Arc<Board>, offers: &Offers) ->
         }),
     };
     let (node, api) = options.nmos.start(described, hooks)?.unzip();
-    let server = web::start(listener, about, board, Box::new(move || listed.ids()), api)?;
+    let server = web::start(listener, about, board, Box::new(move || listed.ids().unwrap_or_default()), api)?;
     Ok(Some((node, server)))
 }
 
@@ -482,7 +481,7 @@ fn drained(id: Uuid, source: &Source) -> bool {
                 let again =
                     stats.is_some_and(|(state, stats)| state == PeerState::Connected && stats.connected > 1);
                 if again {
-                    source.tally.reconnections.fetch_add(1, Ordering::Relaxed);
+                    source.tally.reconnected();
                     say(format_args!("flow {id} is connected to target {target} again"));
                 }
             }

@@ -23,6 +23,9 @@ pub(super) type PciBusId = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_
 /// Place of the handle, address, length, kind of handle, flags.
 pub(super) type RangeHandle = unsafe extern "C" fn(*mut c_void, u64, usize, c_int, u64) -> c_int;
 
+/// Value, attribute, address.
+pub(super) type SetAttribute = unsafe extern "C" fn(*const c_void, c_int, u64) -> c_int;
+
 /// `CUDA_ERROR_NOT_READY`.
 pub(super) const NOT_READY: c_int = 600;
 
@@ -35,6 +38,8 @@ macro_rules! table {
             pub(super) pci_bus_id: Option<PciBusId>,
             /// `cuMemGetHandleForAddressRange`, which drivers have since CUDA 11.7.
             pub(super) range_handle: Option<RangeHandle>,
+            /// `cuPointerSetAttribute`.
+            pub(super) set_attribute: Option<SetAttribute>,
         }
 
         impl Driver {
@@ -51,6 +56,8 @@ macro_rules! table {
                     range_handle: unsafe { library.get(b"cuMemGetHandleForAddressRange\0") }
                         .ok()
                         .map(|found| *found),
+                    // SAFETY: as above.
+                    set_attribute: unsafe { library.get(b"cuPointerSetAttribute\0") }.ok().map(|found| *found),
                 })
             }
         }

@@ -29,6 +29,8 @@ const MEMORY_TYPE: c_int = 2;
 const HOST: c_uint = 1;
 /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
 const DEVICE_ORDINAL: c_int = 9;
+/// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+const SYNC_MEMOPS: c_int = 6;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const DMA_BUF_FD: c_int = 1;
 
@@ -531,6 +533,22 @@ impl Cuda {
             unsafe { (driver.cuIpcGetMemHandle)(&raw mut handle, at) }
         })?;
         Ok((handle.0, at - base))
+    }
+
+    /// Makes the program's synchronous calls on the allocation at an address wait until its bytes are there
+    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), which `cudaMemset` and copies within a device do not do by themselves: the
+    /// copies of [`Cuda::copy_towards`] and accesses of NICs do not wait for the program's streams. A driver that has
+    /// this for some memory only, or not at all, leaves it as it is.
+    pub fn synchronise(&self, at: u64) {
+        let Some(set) = self.0.driver.set_attribute else { return };
+        let on: c_uint = 1;
+        let set = self.0.call("cuPointerSetAttribute", |_| {
+            // SAFETY: the attribute's value is an unsigned int, which the driver copies.
+            unsafe { set((&raw const on).cast(), SYNC_MEMOPS, at) }
+        });
+        if let Err(error) = set {
+            tracing::debug!(target: "ofi::core::hmem", %error, "synchronous calls on a device's memory may end early");
+        }
     }
 
     /// A dma-buf of the memory at an address, which NICs may register, and the offset of the address in it.

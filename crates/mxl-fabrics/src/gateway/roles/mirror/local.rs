@@ -24,7 +24,7 @@ pub struct Local {
 pub struct Mirrored {
     text: String,
     geometry: Geometry,
-    /// The target's count of late data at the last look.
+    /// What was reported of the target's count of late data.
     late: u64,
     node: Option<String>,
     target: Driven<Target>,
@@ -82,9 +82,10 @@ impl Mirrored {
             }
         }
         if counts.forwarded > 0 {
+            // More may have arrived since the last event: what it adds belongs to the next look.
             let late = self.target.inspect(|target| target.stats().late);
-            counts.late = late.saturating_sub(self.late);
-            self.late = late;
+            counts.late = late.saturating_sub(self.late).min(counts.forwarded);
+            self.late += counts.late;
         }
         Ok(report)
     }

@@ -64,7 +64,7 @@ impl Offers {
     }
 
     /// Whether a flow may be sent when it is not switched off.
-    fn is_offered(&self, id: Uuid) -> bool {
+    pub fn is_offered(&self, id: Uuid) -> bool {
         self.allowed.as_ref().is_none_or(|allowed| allowed.contains(&id))
     }
 
@@ -101,13 +101,13 @@ impl Offers {
         Ok(text)
     }
 
-    /// The ids of all flows that may be sent, or could be if they were not switched off; none if the domain cannot be
+    /// The ids of all flows that may be sent, or could be if they were not switched off; `None` if the domain cannot be
     /// read.
-    pub fn ids(&self) -> Vec<Uuid> {
-        let mut flows = self.domain.flows().unwrap_or_default();
+    pub fn ids(&self) -> Option<Vec<Uuid>> {
+        let mut flows = self.domain.flows().ok()?;
         flows.retain(|id| self.is_offered(*id));
         flows.truncate(MAX_LISTED);
-        flows
+        Some(flows)
     }
 
     /// The flows with valid definitions, and whether some were left out.

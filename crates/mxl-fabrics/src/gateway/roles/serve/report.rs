@@ -10,7 +10,7 @@ use crate::gateway::roles::web::{FlowState, FlowStatus};
 
 /// The name of the server's report, which is the only one.
 const PART: &str = "serve";
-/// Maximum flows whose counts are kept while nobody mirrors them.
+/// Maximum flows of a report, and flows whose counts are kept while nobody mirrors them.
 const MAX_TALLIES: usize = 4096;
 
 impl Server {
@@ -28,6 +28,11 @@ impl Server {
         let mut flows: BTreeMap<Uuid, FlowStatus> = self.tallies.iter().map(told).collect();
         for client in &self.clients {
             for (id, follow) in &client.follows {
+                // Mirrors may ask for flows that are not offered, and for any number of ids that nobody has.
+                let is_full = flows.len() >= MAX_TALLIES && !flows.contains_key(id);
+                if is_full || !self.offers.is_offered(*id) {
+                    continue;
+                }
                 let flow = flows.entry(*id).or_insert_with(|| FlowStatus::offered(*id));
                 flow.state = FlowState::Waiting;
                 flow.peers.push(client.from.to_string());

@@ -1,6 +1,6 @@
 //! A flow that is sent: a reader that follows it, and an initiator with all of its targets.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait, Watch};
@@ -24,38 +24,32 @@ pub struct Way {
 
 /// What was sent of a flow, in grains or samples. It outlives the initiators, which come and go with their targets.
 #[derive(Debug, Default)]
-pub struct Tally {
-    forwarded: AtomicU64,
-    late: AtomicU64,
-    lost: AtomicU64,
-    bytes: AtomicU64,
-    /// Connections of a target after its first one.
-    pub reconnections: AtomicU64,
-}
+pub struct Tally(Mutex<Counts>);
 
 impl Tally {
+    /// Changes the counts as a whole: whoever reads them sees all of a change, or nothing.
+    fn count(&self, change: impl FnOnce(&mut Counts)) {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
     fn sent(&self, count: u64, bytes: u64, is_late: bool) {
-        self.forwarded.fetch_add(count, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if is_late {
-            self.late.fetch_add(count, Ordering::Relaxed);
-        }
+        let late = if is_late { count } else { 0 };
+        let sent = Counts { forwarded: count, late, bytes, ..Counts::default() };
+        self.count(|counts| *counts = counts.plus(sent));
     }
 
     fn lost(&self, count: u64) {
-        self.lost.fetch_add(count, Ordering::Relaxed);
+        self.count(|counts| counts.lost = counts.lost.saturating_add(count));
+    }
+
+    /// Counts a connection of a target after its first one.
+    pub fn reconnected(&self) {
+        self.count(|counts| counts.reconnections += 1);
     }
 
     /// All of it at this moment.
     pub fn counts(&self) -> Counts {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counts {
-            forwarded: read(&self.forwarded),
-            late: read(&self.late),
-            lost: read(&self.lost),
-            bytes: read(&self.bytes),
-            reconnections: read(&self.reconnections),
-        }
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -52,7 +52,7 @@ pub fn listen(at: &str) -> Result<(TcpListener, SocketAddr)> {
 
 impl Server {
     /// Answers in a thread of its own. A client that takes longer than `limit` for a request, or to read its answer, is
-    /// dropped.
+    /// dropped. Where it listens at a loopback address, requests to a host by name are refused, except to `localhost`.
     ///
     /// # Errors
     /// [`Error::Argument`] if the system cannot start a thread.
@@ -61,8 +61,10 @@ impl Server {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = Arc::new(bell.map_err(|error| failed(error.into()))?);
         let is_over = Arc::new(AtomicBool::new(false));
+        let is_local = listener.local_addr().map_err(failed)?.ip().to_canonical().is_loopback();
         let server = Running {
             listener,
+            is_local,
             limit,
             site,
             bell: Arc::clone(&bell),
@@ -88,6 +90,8 @@ impl Drop for Server {
 
 struct Running<S> {
     listener: TcpListener,
+    /// Whether it listens at a loopback address.
+    is_local: bool,
     limit: Duration,
     site: S,
     bell: Arc<OwnedFd>,
@@ -102,7 +106,7 @@ impl<S: Site> Running<S> {
                 self.accept();
             }
             for connection in &mut self.connections {
-                connection.advance(&mut self.site);
+                connection.advance(&mut self.site, self.is_local);
             }
             let now = Instant::now();
             self.connections.retain(|connection| !connection.is_over && connection.deadline > now);
@@ -186,14 +190,14 @@ impl Connection {
     }
 
     /// Reads, answers and writes what is possible without waiting. A request of a turn has at most one answer.
-    fn advance(&mut self, site: &mut impl Site) {
+    fn advance(&mut self, site: &mut impl Site, is_local: bool) {
         if self.output.is_empty() {
             // Requests that are there come first: the input does not grow meanwhile.
             if !self.has_more {
                 self.read();
             }
             if !self.is_shut && !self.is_over {
-                self.answer(site);
+                self.answer(site, is_local);
             }
         }
         self.write();
@@ -210,7 +214,7 @@ impl Connection {
         }
     }
 
-    fn answer(&mut self, site: &mut impl Site) {
+    fn answer(&mut self, site: &mut impl Site, is_local: bool) {
         let (response, is_head) = match parse(&self.input) {
             Parsed::More => {
                 self.has_more = false;
@@ -219,7 +223,12 @@ impl Connection {
             Parsed::Request { request, len, is_last } => {
                 self.input.drain(..len);
                 (self.is_last, self.has_more) = (is_last, !is_last && !self.input.is_empty());
-                (site.answer(&request), request.method == "HEAD")
+                let response = if is_local && !request.is_to_address() {
+                    HttpResponse::error(421, "name this host by its IP address, or localhost")
+                } else {
+                    site.answer(&request)
+                };
+                (response, request.method == "HEAD")
             }
             Parsed::Refused(response) => {
                 (self.is_last, self.has_more) = (true, false);

@@ -1,7 +1,7 @@
 //! What the roles report of their flows. They replace their reports as a whole, and the server's thread reads them: no
 //! thread waits for another for longer than it takes to copy a list.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use mxl::Uuid;
@@ -48,6 +48,15 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Whether these may be later counts of the same counters.
+    fn continues(self, former: Self) -> bool {
+        let fields = |counts: Self| {
+            let Self { forwarded, late, lost, bytes, reconnections } = counts;
+            [forwarded, late, lost, bytes, reconnections]
+        };
+        fields(self).iter().zip(fields(former)).all(|(now, former)| *now >= former)
+    }
+
     /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -93,20 +102,50 @@ impl FlowStatus {
 
 /// The reports of all parts of a role: one for each host of a mirror, one of a server.
 #[derive(Debug, Default)]
-pub struct Board(Mutex<BTreeMap<String, Vec<FlowStatus>>>);
+pub struct Board(Mutex<Reports>);
+
+#[derive(Debug, Default)]
+struct Reports {
+    parts: BTreeMap<String, Vec<FlowStatus>>,
+    /// What parts counted of flows that they have no longer, or count anew. Counters never decrease by it.
+    retired: BTreeMap<Uuid, Counts>,
+}
+
+/// Maximum flows whose former counts are kept. Beyond it, those of flows that no part reports are dropped.
+const MAX_RETIRED: usize = 4096;
+
+impl Reports {
+    fn set(&mut self, part: &str, flows: Vec<FlowStatus>) {
+        let now: BTreeMap<Uuid, Counts> = flows.iter().map(|flow| (flow.id, flow.counts)).collect();
+        let former = self.parts.insert(part.into(), flows).unwrap_or_default();
+        for FlowStatus { id, counts, .. } in former {
+            if counts != Counts::default() && !now.get(&id).is_some_and(|now| now.continues(counts)) {
+                let retired = self.retired.entry(id).or_default();
+                *retired = retired.plus(counts);
+            }
+        }
+        if self.retired.len() > MAX_RETIRED {
+            let reported: BTreeSet<Uuid> = self.parts.values().flatten().map(|flow| flow.id).collect();
+            self.retired.retain(|id, _| reported.contains(id));
+        }
+    }
+}
 
 impl Board {
     /// Replaces the report of a part.
     pub fn set(&self, part: &str, flows: Vec<FlowStatus>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(part.into(), flows);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).set(part, flows);
     }
 
     /// All flows. One that two parts know is in a list once, with the sum of its counts and all of its peers.
     pub fn flows(&self) -> BTreeMap<Uuid, FlowStatus> {
-        let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut flows = BTreeMap::<Uuid, FlowStatus>::new();
-        for flow in parts.values().flatten() {
-            let there = flows.entry(flow.id).or_insert_with(|| FlowStatus::offered(flow.id));
+        for flow in reports.parts.values().flatten() {
+            let there = flows.entry(flow.id).or_insert_with(|| FlowStatus {
+                counts: reports.retired.get(&flow.id).copied().unwrap_or_default(),
+                ..FlowStatus::offered(flow.id)
+            });
             there.counts = there.counts.plus(flow.counts);
             there.counted = there.counted.max(flow.counted);
             there.peers.extend_from_slice(&flow.peers);
@@ -145,5 +184,11 @@ mod tests {
         assert_eq!(board.flows()[&id], wanted);
         board.set("a", Vec::new());
         assert_eq!(board.flows()[&id].why, "no route");
+        // It has moved from one part to the other, and then begins anew: nothing that was counted is forgotten.
+        assert_eq!(board.flows()[&id].counts, Counts { reconnections: 2, ..counts(12) });
+        board.set("b", vec![flow(FlowState::Connected, "", "b:1", 9)]);
+        assert_eq!(board.flows()[&id].counts.forwarded, 14);
+        board.set("b", vec![flow(FlowState::Connected, "", "b:1", 1)]);
+        assert_eq!(board.flows()[&id].counts.forwarded, 15);
     }
 }

@@ -35,7 +35,7 @@ pub struct FlowView {
 impl FlowView {
     /// Joins a report and the domain's flow.
     pub fn new(domain: &Domain, status: FlowStatus) -> Self {
-        let definition = domain.definition(status.id).ok();
+        let definition = domain.definition(status.id).ok().filter(|definition| definition.id == status.id);
         let written = domain.info(status.id).map(|(_, runtime)| runtime.last_write).unwrap_or_default();
         let age = time::now().saturating_sub(written) as f64 / 1e9;
         Self { status, definition, age: (written > 0).then_some(age) }
@@ -45,10 +45,10 @@ impl FlowView {
         self.status.id
     }
 
-    /// The unit of its counts.
-    fn unit(&self) -> &'static str {
-        let is_audio = |definition: &FlowDefinition| matches!(definition.format, Format::Audio(_));
-        if self.definition.as_ref().is_some_and(is_audio) { "samples" } else { "grains" }
+    /// The unit of its counts, if the domain has its definition.
+    fn unit(&self) -> Option<&'static str> {
+        let is_audio = matches!(self.definition.as_ref()?.format, Format::Audio(_));
+        Some(if is_audio { "samples" } else { "grains" })
     }
 
     fn is_video(&self) -> bool {
@@ -146,7 +146,7 @@ pub fn to_metrics(about: &About, flows: &[FlowView]) -> String {
     metric(&mut text, "mxl_gateway_connected", "gauge", "Whether a connection carries the flow.", samples);
     for unit in ["grains", "samples"] {
         for (name, what, count) in OF_UNIT {
-            let samples = flows.iter().filter(|flow| flow.unit() == unit);
+            let samples = flows.iter().filter(|flow| flow.unit() == Some(unit));
             let samples = samples.map(|flow| (of(flow), count(&flow.status.counts).to_string()));
             let mut help = format!("{unit} {what}.");
             help[..1].make_ascii_uppercase();
@@ -218,6 +218,16 @@ mod tests {
                 assert!(rest.rsplit_once("} ").unwrap().1.parse::<f64>().is_ok(), "{line}");
             }
         }
+    }
+
+    #[test]
+    fn counts_without_a_unit_are_in_no_metric() {
+        let mut flows = flows();
+        flows[0].definition = None;
+        let (text, id) = (to_metrics(&about(), &flows), flows[0].id());
+        let counted = text.lines().filter(|line| line.contains("_total{") && line.contains(&id.to_string()));
+        assert!(counted.clone().all(|line| !line.contains("grains") && !line.contains("samples")), "{text}");
+        assert_eq!((counted.count(), &to_json(&about(), &flows)["flows"][0]["unit"]), (2, &Value::Null));
     }
 
     #[test]

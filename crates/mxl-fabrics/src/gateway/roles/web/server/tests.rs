@@ -64,6 +64,17 @@ fn nonsense_is_answered_and_ends_the_connection() {
 }
 
 #[test]
+fn a_web_site_with_an_address_of_this_host_is_refused() {
+    let (_server, at) = server(LONG);
+    for (host, status) in [("evil.example", 421), ("localhost", 200), ("127.0.0.1:1", 200)] {
+        let mut stream = connect(at);
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        assert!(rest(stream).starts_with(&format!("HTTP/1.1 {status} ")), "{host}");
+    }
+}
+
+#[test]
 fn a_connection_beyond_the_limit_is_closed() {
     let (_server, at) = server(LONG);
     let idle: Vec<TcpStream> = (0..MAX_CONNECTIONS).map(|_| connect(at)).collect();
