@@ -44,8 +44,8 @@ pub(super) struct Path {
     pub(super) turn: u64,
     /// The number that it had when it was woken, until the path has posted something. 0: there is none.
     pub(super) rank: u64,
-    /// The number under which its session waits for a place of its rail. 0: it does not, or another path of the rail has
-    /// the number.
+    /// The number under which its session waits for a place of its rail. 0: it does not, or another path of the rail
+    /// has the number.
     pub(super) place_turn: u64,
     /// The rail has refused work of the path, which waits ([`Stalled`](super::sink::Stalled)).
     pub(super) is_stalled: bool,
