@@ -30,7 +30,8 @@ pub enum EpOption {
     /// Receives that may be posted. Read-only: `fi_rx_attr.size`.
     RxSize = 7,
     /// How transfers of device memory run between devices, an `int`: with `FI_HMEM` any value but 1,
-    /// `FI_HMEM_P2P_REQUIRED`, as own operations go through memory of the host; otherwise only 3, `FI_HMEM_P2P_DISABLED`.
+    /// `FI_HMEM_P2P_REQUIRED`, as own operations go through memory of the host; otherwise only 3,
+    /// `FI_HMEM_P2P_DISABLED`.
     HmemP2p = 8,
     /// Operations that a device triggers. Refused.
     XpuTrigger = 9,

@@ -13,8 +13,8 @@ use crate::srd::{self, Access};
 
 /// A region's registration with the device.
 pub struct Region {
-    /// `None` if this end executes peers' accesses: the region is in several pieces, or a GPU's that its driver does not
-    /// export, or for no peer or only one, or the device refuses it.
+    /// `None` if this end executes peers' accesses: the region is in several pieces, or a GPU's that its driver does
+    /// not export, or for no peer or only one, or the device refuses it.
     remote: Mutex<Option<Box<dyn srd::Region>>>,
     /// The device's key. Peers use it as long as the region is open, even if the device no longer knows the key.
     pub key: Option<u32>,

@@ -10,8 +10,8 @@
 //! Invariants:
 //! - An account is open while a path leads to its address. A path leads there until its session is forgotten, which is
 //!   after the end of its last operation; so an account that is closed has none.
-//! - A session that waits here is listed under the number in its path's `turn`. One that was woken, and has sent nothing
-//!   since, is listed again under the same number, which is in its path's `rank` until then.
+//! - A session that waits here is listed under the number in its path's `turn`. One that was woken, and has sent
+//!   nothing since, is listed again under the same number, which is in its path's `rank` until then.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -6,9 +6,9 @@
 //! of the rail, whatever its sessions (`accounts.rs`).
 //!
 //! Work that finds no free place waits in its session. The session is listed here, and looks again when an operation of
-//! any peer on the rail has ended. Work of a peer that has used up its share waits in the list of the peer's account, and
-//! looks again when an operation of this account has ended. The share also depends on what other peers hold: the rail
-//! lists the account with the number of free places at which it has a share again.
+//! any peer on the rail has ended. Work of a peer that has used up its share waits in the list of the peer's account,
+//! and looks again when an operation of this account has ended. The share also depends on what other peers hold: the
+//! rail lists the account with the number of free places at which it has a share again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

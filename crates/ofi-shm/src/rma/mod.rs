@@ -236,11 +236,27 @@ impl Peer {
         Ok(true)
     }
 
-    /// Sends an access for the peer to execute.
+    /// Sends an access for the peer to execute. Bytes that find no room in the ring stay where they are, if they may:
+    /// the ring holds many more commands without bytes.
     fn send_access(&mut self, common: &mut Common, access: &Command<'_>, id: SlotId) -> Result<WriteBytes> {
+        let words = 2 + 3 * access.remote.len() + usize::from(access.data.is_some());
+        let is_short = access.write && before(words, access.len) + access.len <= common.eager;
+        match self.send_access_as(common, access, id, words, is_short) {
+            Err(_) if is_short && access.stays => self.send_access_as(common, access, id, words, false),
+            sent => sent,
+        }
+    }
+
+    /// The same, with or without a write's bytes `inside` the command, which has that many `words`.
+    fn send_access_as(
+        &mut self,
+        common: &mut Common,
+        access: &Command<'_>,
+        id: SlotId,
+        mut words: usize,
+        inside: bool,
+    ) -> Result<WriteBytes> {
         let &Command { write, pieces, remote, len, data, stays } = access;
-        let mut words = 2 + 3 * remote.len() + usize::from(data.is_some());
-        let inside = write && before(words, len) + len <= common.eager;
         let lent = if write && !inside && stays { self.lend(common, pieces, len) } else { None };
         let (flags, source, lend) = lent.unwrap_or_default();
         words += if lend.is_some() { 2 } else { 0 };
