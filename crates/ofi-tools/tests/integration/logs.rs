@@ -279,5 +279,5 @@ fn every_setting_with_a_wrong_value_is_warned_of_with_what_is_wanted() {
         );
     }
     let lines = warned(&[("FI_UDP_ENCRYPTION", "banana")]);
-    says(&lines, &["<warn>", "FI_UDP_ENCRYPTION=banana", "one of auto, off, required", "is refused until"]);
+    says(&lines, &["<warn>", "FI_UDP_ENCRYPTION=banana", "one of auto, off, required", "are refused until"]);
 }
