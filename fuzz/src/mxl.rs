@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mxl::{BatchHints, Domain, FlowDefinition, Uuid, Wait};
 use mxl_fabrics::gateway::http;
 use mxl_fabrics::gateway::wire::{ControlReply, ControlRequest};
-use mxl_nmos::{Activate, Node, NodeOptions, Route};
+use mxl_nmos::{Node, NodeOptions};
 
 use super::Input;
 
@@ -86,7 +86,7 @@ fn nmos(body: &[u8]) -> bool {
         domain: None,
         receivers: 1,
     };
-    let node = Node::new(options, Box::new(Connected));
+    let node = Node::new(options, Box::new(()));
     let (id, before) = node.receivers().swap_remove(0);
     let path = format!("/x-nmos/connection/v1.2/single/receivers/{id}/staged");
     let staged = || node.answer("GET", &path, b"").expect("a path of NMOS");
@@ -97,19 +97,6 @@ fn nmos(body: &[u8]) -> bool {
         assert_eq!(staged(), staged_before);
     }
     answer.status == 200
-}
-
-/// Lets every activation succeed.
-struct Connected;
-
-impl Activate for Connected {
-    fn receive(&mut self, _: Uuid, _: &Route) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn send(&mut self, _: Uuid, _: bool) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 /// A value that parses is written as a text that parses to the same value.

@@ -1,5 +1,5 @@
-//! Answers to requests of the Node API (IS-04 v1.3) and of the Connection API (IS-05 v1.2). There is no state of a
-//! connection: the program brings the HTTP server.
+//! Answers to requests of the Node API (IS-04 v1.3) and of the Connection API (IS-05 v1.2). Nothing here
+//! keeps a connection: the program brings the HTTP server.
 
 use mxl::Uuid;
 use serde_json::{Value, json};

@@ -10,6 +10,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum length of an answer, in bytes.
 const MAX_ANSWER: u64 = 8 << 20;
+/// The versions of a registry's APIs, the best one first. All get the same resources, and give them.
+const VERSIONS: [&str; 4] = ["v1.3", "v1.2", "v1.1", "v1.0"];
 /// Maximum characters of an answer's reason in an error.
 const MAX_REASON: usize = 200;
 
@@ -101,6 +103,25 @@ pub fn base(url: &str) -> Result<String, Error> {
 }
 
 impl Client {
+    /// The address of an API of the registry at `base`, such as `query`, with the newest version that it has.
+    ///
+    /// # Errors
+    /// Those of a request; [`Error::Invalid`] if it has none of the versions 1.0 to 1.3.
+    pub fn api(&self, base: &str, name: &str) -> Result<String, Error> {
+        let root = format!("{base}/x-nmos/{name}");
+        let reply = self.get(&format!("{root}/"))?;
+        let names: Vec<&str> =
+            reply.body.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let has = |version: &&&str| names.iter().any(|name| name.trim_matches('/') == **version);
+        match VERSIONS.iter().find(has) {
+            Some(version) => Ok(format!("{root}/{version}")),
+            None => {
+                let why = format!("a version from 1.0 to 1.3 was wanted, and {names:?} found");
+                Err(Error::Invalid { url: root, why })
+            }
+        }
+    }
+
     /// Reads a resource.
     ///
     /// # Errors

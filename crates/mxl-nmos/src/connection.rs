@@ -32,6 +32,17 @@ pub trait Activate: Send {
     fn send(&mut self, flow: Uuid, is_enabled: bool) -> Result<(), String>;
 }
 
+/// Every activation succeeds, and has no effect.
+impl Activate for () {
+    fn receive(&mut self, _: Uuid, _: &Route) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn send(&mut self, _: Uuid, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+}
+
 /// Senders and receivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {

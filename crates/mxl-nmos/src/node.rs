@@ -293,18 +293,6 @@ mod tests {
 
     use super::*;
 
-    struct Nothing;
-
-    impl Activate for Nothing {
-        fn receive(&mut self, _: Uuid, _: &Route) -> Result<(), String> {
-            Ok(())
-        }
-
-        fn send(&mut self, _: Uuid, _: bool) -> Result<(), String> {
-            Ok(())
-        }
-    }
-
     fn node() -> (Node, FlowDefinition, Uuid) {
         let options = NodeOptions {
             seed: "seed".into(),
@@ -314,7 +302,7 @@ mod tests {
             domain: None,
             receivers: 1,
         };
-        let node = Node::new(options, Box::new(Nothing));
+        let node = Node::new(options, Box::new(()));
         let flow = FlowDefinition::video("camera", 1920, 1080, Rational::new(50, 1)).unwrap();
         node.set_flows([flow.clone()]);
         let sender = node.terminals(Side::Sender)[0];

@@ -18,8 +18,6 @@ const MAX_LIST: usize = 32 << 20;
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for all questions to Connection APIs, which may be unreachable from here.
 const DETAILS_TIMEOUT: Duration = Duration::from_secs(10);
-/// The versions of the Query API, the best one first.
-const VERSIONS: [&str; 4] = ["v1.3", "v1.2", "v1.1", "v1.0"];
 
 /// A sender of an MXL flow, as a registry and its own Node describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,16 +54,8 @@ impl Query {
     /// [`Error::Address`]; those of a request; [`Error::Invalid`] if it has none of the versions 1.0 to 1.3.
     pub fn open(url: &str) -> Result<Self, Error> {
         let client = Client::default();
-        let root = format!("{}/x-nmos/query", base(url)?);
-        let reply = client.get(&format!("{root}/"))?;
-        let names: Vec<&str> =
-            reply.body.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let has = |version: &&&str| names.iter().any(|name| name.trim_matches('/') == **version);
-        let version = VERSIONS.iter().find(has).ok_or_else(|| Error::Invalid {
-            url: root.clone(),
-            why: format!("a Query API of version 1.0 to 1.3 was wanted, and {names:?} found"),
-        })?;
-        Ok(Self { client, api: format!("{root}/{version}") })
+        let api = client.api(&base(url)?, "query")?;
+        Ok(Self { client, api })
     }
 
     /// All resources of a collection, such as `senders`.

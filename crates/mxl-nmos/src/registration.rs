@@ -20,8 +20,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_sec
 /// Maximum time for the removal of the resources at the end, and for each request of it.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 const REMOVAL_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// The version that is used where a registry has it; otherwise the newest older one, with the same resources.
-const VERSIONS: [&str; 4] = ["v1.3", "v1.2", "v1.1", "v1.0"];
 
 /// A line for the program's log.
 pub type Log = Box<dyn Fn(&str) + Send>;
@@ -165,18 +163,8 @@ impl Session {
         if let Some(api) = &self.api {
             return Ok(api.clone());
         }
-        let root = format!("{}/x-nmos/registration", self.registries[self.at]);
-        let reply = self.client.get(&format!("{root}/")).map_err(unavailable)?;
-        let has = |version: &&str| {
-            let named = |name: &Value| name.as_str().is_some_and(|name| name.trim_matches('/') == *version);
-            reply.body.as_array().is_some_and(|versions| versions.iter().any(named))
-        };
-        let version = VERSIONS.iter().find(|version| has(version));
-        let version = version.ok_or_else(|| Error::Unavailable {
-            url: root.clone(),
-            why: format!("no version from {} to {}", VERSIONS[3], VERSIONS[0]),
-        })?;
-        Ok(self.api.insert(format!("{root}/{version}")).clone())
+        let api = self.client.api(&self.registries[self.at], "registration")?;
+        Ok(self.api.insert(api).clone())
     }
 
     /// Sends a heartbeat. Returns whether the registry knows the Node; if it does not, nothing is registered.
@@ -189,7 +177,7 @@ impl Session {
                 self.registered.clear();
                 false
             }
-            Err(error) => return Err(unavailable(error)),
+            Err(error) => return Err(error),
         };
         self.beaten = Some(begin);
         Ok(is_known)
@@ -273,7 +261,7 @@ impl Session {
                     (self.log)(&format!("NMOS: {} {id} is not registered: {error}", kind.name()));
                     was_there
                 }
-                Err(error) => return Err(unavailable(error)),
+                Err(error) => return Err(error),
             };
             self.registered.insert((kind, id), (resource.version, is_there));
         }
@@ -293,16 +281,6 @@ impl Session {
                 return;
             }
         }
-    }
-}
-
-/// A registry that refuses what every registry must accept is as good as none: the next one may do.
-fn unavailable(error: Error) -> Error {
-    match error {
-        Error::Refused { url, status, why } => {
-            Error::Unavailable { url, why: format!("refused with {status}: {why}") }
-        }
-        other => other,
     }
 }
 

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use mxl::{FlowDefinition, Rational, Uuid};
-use mxl_nmos::{Activate, Node, NodeOptions, Query, Registration, Route};
+use mxl::{FlowDefinition, Rational};
+use mxl_nmos::{Node, NodeOptions, Query, Registration};
 
 /// Longer than anything takes on a loaded machine.
 const LONG: Duration = Duration::from_secs(40);
@@ -20,18 +20,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-struct Nothing;
-
-impl Activate for Nothing {
-    fn receive(&mut self, _: Uuid, _: &Route) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn send(&mut self, _: Uuid, _: bool) -> Result<(), String> {
-        Ok(())
     }
 }
 
@@ -71,7 +59,7 @@ fn a_registry_of_others_keeps_a_node_while_it_lives() {
         domain: None,
         receivers: 0,
     };
-    let node = Arc::new(Node::new(options, Box::new(Nothing)));
+    let node = Arc::new(Node::new(options, Box::new(())));
     let registries = [format!("http://127.0.0.1:{registration}")];
     let said = Arc::<Mutex<Vec<String>>>::default();
     let start = || {

@@ -6,21 +6,9 @@ mod registry;
 
 use std::process::Command;
 
-use mxl::{FlowDefinition, Rational, Uuid};
-use mxl_nmos::{Activate, Node, NodeOptions, Registration, Route};
+use mxl::{FlowDefinition, Rational};
+use mxl_nmos::{Node, NodeOptions, Registration};
 use registry::{Registry, until};
-
-struct Nothing;
-
-impl Activate for Nothing {
-    fn receive(&mut self, _: Uuid, _: &Route) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn send(&mut self, _: Uuid, _: bool) -> Result<(), String> {
-        Ok(())
-    }
-}
 
 fn info(arguments: &[&str]) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_mxl-info")).args(arguments).output().unwrap();
@@ -38,7 +26,7 @@ fn senders_of_a_registry_are_listed() {
         domain: None,
         receivers: 0,
     };
-    let node = std::sync::Arc::new(Node::new(options, Box::new(Nothing)));
+    let node = std::sync::Arc::new(Node::new(options, Box::new(())));
     node.set_flows([
         FlowDefinition::video("camera\u{1b}[2J", 1920, 1080, Rational::new(60_000, 1001)).unwrap()
     ]);

@@ -1,6 +1,6 @@
 //! What a server reports of its flows to the web page.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mxl::Uuid;
@@ -41,19 +41,13 @@ impl Server {
                 }
             }
         }
-        let connected: BTreeSet<Uuid> = self
-            .sources
-            .iter()
-            .filter(|(_, source)| {
-                let is_connected = |state| state == PeerState::Connected;
-                source
-                    .initiator
-                    .inspect(|initiator| initiator.targets().any(|(_, state, _)| is_connected(state)))
-            })
-            .map(|((id, _), _)| *id)
-            .collect();
-        for id in connected {
-            flows.entry(id).or_insert_with(|| FlowStatus::offered(id)).state = FlowState::Connected;
+        for ((id, _), source) in &self.sources {
+            let is_connected = source
+                .initiator
+                .inspect(|initiator| initiator.targets().any(|(_, state, _)| state == PeerState::Connected));
+            if is_connected {
+                flows.entry(*id).or_insert_with(|| FlowStatus::offered(*id)).state = FlowState::Connected;
+            }
         }
         board.set(PART, flows.into_values().collect());
     }
