@@ -43,9 +43,6 @@ const STRAIGHT: usize = 4 << 10;
 /// Calls that receive from one connection in one poll, and the bytes after which there is none.
 const ROUNDS: usize = 8;
 const SHARE: usize = 1 << 20;
-/// The time after which a sleeper looks again whether the application has made room. Another thread may post receives
-/// without polling, and the transport is not told of them.
-const ROOM_INTERVAL: Duration = Duration::from_millis(10);
 /// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
@@ -233,11 +230,11 @@ impl TcpEndpoint {
         let needs_room = |&id: &SlotId| {
             self.conns.get(id).and_then(|conn| conn.as_deref()?.stalled) == Some(Stall::Application)
         };
-        let room = self.stalled.iter().any(needs_room).then(|| now + ROOM_INTERVAL);
-        let next = pending.chain(look).chain(room).chain(self.parting_deadline()).min();
+        let next = pending.chain(look).chain(self.parting_deadline()).min();
         self.timer.set(next.map(|next| next.saturating_duration_since(now)));
         self.armed = self.polls;
-        Arm::Armed
+        // Another thread may post receives without polling, and the transport is not told of them.
+        if self.stalled.iter().any(needs_room) { Arm::Stalled } else { Arm::Armed }
     }
 
     /// Whether a packet may wait for the next poll: not while a thread sleeps instead of polling, which nothing would

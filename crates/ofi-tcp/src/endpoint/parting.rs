@@ -26,7 +26,7 @@ pub struct Parting {
     reads: bool,
     /// When the peer has taken nothing, and sent nothing, for so long, it gets no more.
     until: Instant,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Parting {
@@ -42,7 +42,7 @@ impl Parting {
         let before = self.out.sent();
         let stop = send_rest(common, &self.socket, &mut self.out);
         if len > 0 || self.out.sent() != before {
-            self.until = Instant::now() + self.patience;
+            self.until = Instant::now() + self.timeout;
         }
         match stop {
             Stop::Empty => {
@@ -78,9 +78,9 @@ impl TcpEndpoint {
         if self.ready.add(&socket, PARTING, both).is_err() {
             self.ready.change(&socket, PARTING, both); // it is in the set already
         }
-        let patience = self.peer_timeout;
+        let timeout = self.peer_timeout;
         let mut parting =
-            Parting { socket, out, has_ended: false, reads: true, until: now + patience, patience };
+            Parting { socket, out, has_ended: false, reads: true, until: now + timeout, timeout };
         if parting.step(&mut self.common, &self.ready)
             && let Some(connected) = &mut self.connected
         {
