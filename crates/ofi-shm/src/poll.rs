@@ -179,8 +179,7 @@ impl Peer {
 
     /// Whether the peer's next command waits for the application.
     pub fn is_stopped(&self) -> bool {
-        let position = self.up().map(|up| up.commands.position());
-        self.back_pressure.stopped.is_some() && self.back_pressure.stopped == position
+        self.up().is_some_and(|up| self.back_pressure.stopped == Some(up.commands.position()))
     }
 
     /// The next command is not taken, because the application has no room for it.

@@ -11,6 +11,7 @@ use ofi_core::copy;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{OutRma, Payload, Posted, RemoteData, Upcalls};
 use ofi_ring::crash_point;
+use ofi_ring::record::ReserveError;
 
 use crate::Shm;
 use crate::command::{CommandWriter, RMA_IOV_LIMIT, Words, before, flag, kind, rx_bits};
@@ -241,10 +242,7 @@ impl Peer {
     fn send_access(&mut self, common: &mut Common, access: &Command<'_>, id: SlotId) -> Result<WriteBytes> {
         let words = 2 + 3 * access.remote.len() + usize::from(access.data.is_some());
         let is_short = access.write && before(words, access.len) + access.len <= common.eager;
-        match self.send_access_as(common, access, id, words, is_short) {
-            Err(_) if is_short && access.stays => self.send_access_as(common, access, id, words, false),
-            sent => sent,
-        }
+        self.send_access_as(common, access, id, words, is_short)
     }
 
     /// The same, with or without a write's bytes `inside` the command, which has that many `words`.
@@ -264,6 +262,9 @@ impl Peer {
         let body_len = if inside { before(words, len) + len } else { words * 8 };
         let mut slot = match link.commands.reserve(body_len) {
             Ok(slot) => slot,
+            Err(ReserveError::Full) if inside && stays => {
+                return self.send_access_as(common, access, id, words, false);
+            }
             Err(error) => {
                 self.starve(body_len);
                 return Err(full(common, error));
