@@ -62,11 +62,8 @@ impl<T: Transport> Mr<T> {
         }
         let hmem = device_of(domain, attr)?;
         let transport = &domain.part.transport;
-        let data = match hmem
-            .as_ref()
-            .filter(|_| T::EXPORTS && attr.access().intersects(REMOTE))
-            .and_then(|hmem| hmem.export(attr))
-        {
+        let for_peers = hmem.as_ref().filter(|_| T::EXPORTS && attr.access().intersects(REMOTE));
+        let data = match for_peers.and_then(|hmem| hmem.export(attr)) {
             Some((fd, offset)) => T::register_exported(transport, attr, Dmabuf { fd: fd.as_fd(), offset })?,
             None => T::register(transport, attr)?,
         };

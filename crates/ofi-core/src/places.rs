@@ -10,11 +10,16 @@
 //! peer's share may get `FI_EAGAIN`). Over other transports, a program of libfabric's interface may use all of
 //! `tx_attr.size` for one peer.
 
+/// The free places with which a peer that has `own` places, at least one, may take another.
+#[inline(always)]
+pub const fn needed(own: usize) -> usize {
+    3 + 2 * own // afterwards it has no more than half of what is free
+}
+
 /// Whether a peer that has `own` places may take one of `free` places.
 #[inline(always)]
 pub fn may_take(free: usize, own: usize) -> bool {
-    // Afterwards it has no more than half of what is free.
-    free >= 3 + 2 * own || (own == 0 && free > 0)
+    free >= needed(own) || (own == 0 && free > 0)
 }
 
 /// The places of one endpoint.
@@ -55,13 +60,13 @@ impl Places {
 
     /// Whether a peer with `own` operations may take another place.
     pub fn has_place(&self, own: u32) -> bool {
-        may_take(self.size.saturating_sub(self.used) as usize, own as usize)
+        may_take(self.free() as usize, own as usize)
     }
 
     /// The places that a peer with `own` operations may take in addition.
     #[inline]
     pub fn share(&self, own: u32) -> u32 {
-        let free = self.size.saturating_sub(self.used);
+        let free = self.free();
         // The largest n with own + n <= (free - n) / 2.
         let share = free.saturating_sub(own.saturating_mul(2)) / 3;
         if own == 0 { share.max(free.min(1)) } else { share }

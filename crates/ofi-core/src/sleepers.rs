@@ -1,7 +1,7 @@
 //! The threads that sleep on an endpoint, and how they are woken although another thread polls.
 //!
 //! A transport is armed once, for all sleepers, and a poll disarms it for all, because a polling thread wants no
-//! wake-ups. While polls continue, sleepers miss nothing: a poll rings the bells of sleepers for which it finds
+//! wake-ups. While polls continue, sleepers miss nothing: a poll notifies the sleepers for which it finds
 //! something. A polling thread that goes to sleep arms it again, for all. But if it just stops polling, the others
 //! would sleep for ever. So a thread of the process checks [a moment later](crate::rearm): if the transport is still
 //! disarmed, it arms it on behalf of the sleepers, and wakes them only if something is already waiting. Waking them
@@ -187,6 +187,12 @@ mod tests {
         };
         undo();
         undo();
+        // Peers that wait for the application: it may have made room without a poll.
+        wake.arm();
+        sleepers.stalled(Some(&wake));
+        assert!(sleepers.are_due());
+        sleepers.settle(Arm::Stalled);
+        assert!(!wake.is_armed());
         wake.arm();
         sleepers.armed(Some(&wake));
         for look in 1..=MAX_DISARMED_CHECKS {

@@ -54,7 +54,7 @@ pub trait Source: Send + Sync {
     fn give_back(&self);
     /// Prepares for blocking until there is something for this queue.
     fn arm(&self, slot: usize) -> Arm;
-    /// Prepares for blocking until there is something to poll for, or `wake` rings, where there is one.
+    /// Prepares for blocking until there is something to poll for, or `wake` is notified, where there is one.
     fn prepare_to_block(&self, wake: Option<&WakeFd>) -> Arm;
     /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;

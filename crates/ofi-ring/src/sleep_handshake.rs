@@ -61,7 +61,7 @@ mod models {
     use crate::sync::{Arc, AtomicU32};
     use crate::wake_state::WakeState;
 
-    /// A source under its lock, the helper's alarm, and the descriptor that the alarm makes readable.
+    /// A source under its lock, the helper's wake state, and its descriptor.
     #[derive(Default)]
     struct Shared {
         slumber: SleepHandshake,

@@ -67,7 +67,7 @@ struct Account {
     waiting: BTreeMap<u64, SlotId>,
 }
 
-/// A rail, and an address there in two halves: there is an entry for each path, which is smaller so.
+/// A rail and an address, as words of 32 bits: there is one for each account, and a u64 would pad it to 16 bytes.
 type Place = [u32; 3];
 
 /// The bits of a session's number that are not its line.

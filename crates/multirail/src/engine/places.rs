@@ -111,8 +111,7 @@ impl Places {
     /// Lists the account of a path, if it has no share, for the time when other peers have left it one.
     fn await_share(&mut self, path: &Path) {
         let Some(account) = path.account.filter(|_| self.share(path) == 0) else { return };
-        // `ofi_core::places`: the free places with which a peer that has some may take another.
-        let needed = 3 + 2 * self.accounts.own_of(account).operations;
+        let needed = ofi_core::places::needed(self.accounts.own_of(account).operations as usize) as u32;
         let before = self.accounts.need(account, needed);
         if before != needed {
             let short = &mut self.rails[path.rail].short;

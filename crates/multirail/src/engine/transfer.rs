@@ -506,7 +506,7 @@ impl<G> Core<G> {
     }
 
     /// Puts a transfer's notification into its session's outbox, if it is due and the peer has room for it. Returns
-    /// whether it waits for room no more because it is not due any more: those behind it may have room.
+    /// true if it had waited for room and is no longer due: those behind it may have room.
     pub(super) fn send_notice(&mut self, id: SlotId) -> bool {
         #[cfg(test)]
         {

@@ -172,7 +172,7 @@ impl Cq {
         unseen
     }
 
-    /// The wake fd that an endpoint rings when it completes an operation outside a read of this queue.
+    /// The wake fd that an endpoint notifies when it completes an operation outside a read of this queue.
     pub fn wake(&self) -> Option<WakeFd> {
         self.waiting.as_ref().map(|waiting| waiting.wake.clone())
     }

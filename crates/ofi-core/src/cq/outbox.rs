@@ -95,7 +95,7 @@ impl Outbox {
     }
 
     /// Sets the wake fd that wakes threads asleep on the queue.
-    pub fn set_bell(&mut self, wake: WakeFd) {
+    pub fn set_wake(&mut self, wake: WakeFd) {
         self.wake = Some(wake);
     }
 

@@ -26,7 +26,7 @@ impl Source for Silent {
     fn arm(&self, _slot: usize) -> Arm {
         Arm::Armed
     }
-    fn prepare_to_block(&self, _bell: Option<&WakeFd>) -> Arm {
+    fn prepare_to_block(&self, _wake: Option<&WakeFd>) -> Arm {
         Arm::Armed
     }
     fn wait_fd(&self) -> Option<RawFd> {

@@ -259,7 +259,7 @@ impl<T: Transport> EpCore<T> {
             let mut guard = self.state.lock();
             let Some(side) = guard.side(at).filter(|side| side.enabled) else { return Ok(()) };
             if let Some(wake) = side.queue.as_ref().and_then(|queue| queue.wake()) {
-                side.staging.slot(RECEIVE).0.set_bell(wake);
+                side.staging.slot(RECEIVE).0.set_wake(wake);
             }
             (side.queue.clone(), side.staging.counters.each())
         };

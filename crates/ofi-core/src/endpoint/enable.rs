@@ -103,7 +103,7 @@ impl<T: Transport> EpCore<T> {
         }
         for (slot, queue) in queues.iter().enumerate() {
             if let Some(wake) = queue.as_ref().and_then(|queue| queue.wake()) {
-                state.ends.staging.slot(slot).0.set_bell(wake);
+                state.ends.staging.slot(slot).0.set_wake(wake);
             }
         }
         drop(guard);

@@ -29,7 +29,7 @@ const WRITTEN: usize = 1024;
 pub trait Driven: Send + Sync {
     /// Moves it on.
     fn drive(&self);
-    /// Prepares for blocking until there is something to drive, or `wake` rings.
+    /// Prepares for blocking until there is something to drive, or `wake` is notified.
     fn arm(&self, wake: &WakeFd) -> Arm;
     /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<RawFd>;

@@ -92,7 +92,7 @@ impl Peer {
 
     /// Clears the state of a lost peer.
     pub fn lose<H: Upcalls<Efa>>(&mut self, common: &mut Common, host: &mut H, peer: PeerId, errno: Errno) {
-        let (inflight, lent) = (self.inflight, self.lent);
+        let inflight = self.inflight;
         common.adapter.retire_all(peer);
         let old = std::mem::replace(self, Self::new(self.address, self.to.handle));
         (self.dead, self.features, self.greeted) = (Some(errno), old.features, old.greeted);
@@ -103,8 +103,7 @@ impl Peer {
         self.is_replaced = old.is_replaced;
         self.dismissals = old.dismissals;
         // Their slots return with their completions.
-        (self.inflight, self.lent) = (inflight, lent);
-        (self.is_dirty, self.is_stalled) = (old.is_dirty, old.is_stalled);
+        (self.inflight, self.is_dirty, self.is_stalled) = (inflight, old.is_dirty, old.is_stalled);
         self.is_resting = old.is_resting;
         self.met = old.met;
         for packet in old.again {
