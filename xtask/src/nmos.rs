@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::step::{Report, answers, cargo, command, not_run, run, target_dir};
+use crate::chores::{self, Node};
+use crate::step::{Report, cargo, command, not_run, run, target_dir};
 
 /// The package. One of its dependencies is named by an address of git: npm's copy of it stands in.
 const PACKAGE: &str = include_str!("nmos/package.json");
@@ -13,15 +14,13 @@ const WHAT: &str = "NMOS beside a registry of others";
 /// Installs the registry below `target/` once, and runs the test with it.
 pub fn test(report: &mut Report) {
     report.add(WHAT, || {
-        if !answers("node", &["--version"]) || !answers("npm", &["--version"]) {
-            return not_run(WHAT, "no node with npm (apt-get install npm)");
-        }
-        let ledger = match installed() {
-            Ok(ledger) => ledger,
+        let found = chores::node().and_then(|node| Ok((installed(&node)?, node.node)));
+        let (ledger, node) = match found {
+            Ok(found) => found,
             Err(why) => return not_run(WHAT, &why),
         };
         let mut tests = cargo(&["test", "--quiet", "--package", "mxl-nmos", "--test", "ledger"]);
-        run(tests.env("OFI_NMOS_LEDGER", ledger))
+        run(tests.env("OFI_NMOS_LEDGER", ledger).env("OFI_NMOS_NODE", node))
     });
 }
 
@@ -29,7 +28,7 @@ pub fn test(report: &mut Report) {
 ///
 /// # Errors
 /// The reason why there is none.
-fn installed() -> Result<PathBuf, String> {
+fn installed(node: &Node) -> Result<PathBuf, String> {
     let home = target_dir("nmos");
     let complete = home.join("complete");
     let program = home.join("node_modules/nmos-ledger/bin/nmos-ledger");
@@ -42,8 +41,10 @@ fn installed() -> Result<PathBuf, String> {
         std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     // Nothing that it brings is run at its installation.
-    let mut npm = command("npm");
-    npm.args(["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"]).current_dir(&home);
+    let mut npm = command(&node.npm[0]);
+    npm.args(&node.npm[1..])
+        .args(["ci", "--no-audit", "--no-fund", "--ignore-scripts", "--silent"])
+        .current_dir(&home);
     run(&mut npm)
         .map_err(|why| format!("nmos-ledger could not be installed ({why}); is npm's registry reachable?"))?;
     std::fs::write(&complete, LOCK).map_err(|error| format!("{}: {error}", complete.display()))?;

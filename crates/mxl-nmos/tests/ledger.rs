@@ -1,5 +1,5 @@
 //! A Node in a registry that others wrote: Streampunk's ledger, which has IS-04 v1.0 and so no MXL transport.
-//! `cargo xtask nmos` installs it, and names its program.
+//! `cargo xtask nmos` installs it, and names its program and that of Node.js.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -47,7 +47,7 @@ fn a_registry_of_others_keeps_a_node_while_it_lives() {
         return;
     };
     let [registration, query] = ports();
-    let mut program = Command::new("node");
+    let mut program = Command::new(std::env::var_os("OFI_NMOS_NODE").unwrap_or_else(|| "node".into()));
     program.arg(ledger).args([format!("registrationPort={registration}"), format!("queryPort={query}")]);
     let _ledger = Running(program.arg("iface=127.0.0.1").stdout(Stdio::null()).spawn().unwrap());
     let query = until("the registry", || Query::open(&format!("http://127.0.0.1:{query}")).ok());
