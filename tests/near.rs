@@ -17,6 +17,6 @@ pub fn check(near: &dyn Kit, far: &dyn Kit) {
         pair.post(|| pair.a.out(pair.to_b, &back).context(1).read(&[remote_at(&region, 0, 4096)]));
         pair.done(&pair.a);
         back.check(4096, 3);
-        assert_eq!((pair.a.statistic("lanes_near"), pair.a.statistic("lanes_far")), lanes);
+        assert_eq!((pair.a.statistic("peers_local"), pair.a.statistic("peers_remote")), lanes);
     }
 }

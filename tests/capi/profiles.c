@@ -277,7 +277,7 @@ static void two_transports(void)
 	OK(fi_enable(ep));
 	ANSWERS(profile->ops->query_vars(profile, all, &count), count);
 	for (size_t at = 0; at < count; at++) {
-		near += !strcmp(all[at].name, "lanes_near");
+		near += !strcmp(all[at].name, "peers_local");
 		value(profile, all[at].id);
 		for (size_t before = 0; before < at; before++)
 			CHECK(all[before].id != all[at].id && strcmp(all[before].name, all[at].name));

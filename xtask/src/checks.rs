@@ -247,8 +247,8 @@ pub fn connections(count: u64) -> StepResult {
 }
 
 /// One endpoint of verbs with many connections, and with many more peers than connections, on the simulated device.
-pub fn lanes(count: u64) -> StepResult {
-    at_length("devices", "verbs_many::one_endpoint", "OFI_VERBS_LANES", count)
+pub fn peers_of_one(count: u64) -> StepResult {
+    at_length("devices", "verbs_many::one_endpoint", "OFI_VERBS_ENDPOINT_PEERS", count)
 }
 
 /// Transfers over rails between processes that are killed, cut off and restarted. The seed comes from the clock unless

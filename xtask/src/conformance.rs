@@ -22,7 +22,7 @@ const FOLDERS: [&str; 4] = ["crates", "tests", "benches", "xtask"];
 /// The files that instantiate the suite for a transport.
 const INSTANCES: [&str; 9] = [
     "tests/tests/conformance.rs",
-    "tests/tests/processes/lanes/mod.rs",
+    "tests/tests/processes/composite/mod.rs",
     "tests/tests/suites/udp.rs",
     "tests/tests/devices/efa.rs",
     "tests/tests/sockets/tcp.rs",

@@ -98,7 +98,7 @@ impl Part {
             Self::Peers => report.add("peers of one endpoint, over sockets", || checks::peers(peers)),
             Self::Connections => {
                 report.add("connected peers of verbs, simulated", || checks::connections(connections));
-                report.add("connections of one endpoint of verbs, simulated", || checks::lanes(peers));
+                report.add("connections of one endpoint of verbs, simulated", || checks::peers_of_one(peers));
             }
             Self::Storms => report.add("storms over rails", || checks::storms(storms)),
             Self::SoftRoce => vm::suite::nightly(report),

@@ -5,7 +5,7 @@
 //! - It declares the longest key: [`Transport::AUTH_KEY_SIZE`], and the same number in `auth_key_size` of its offer's
 //!   endpoint and domain attributes. The core refuses keys where this is 0, and longer ones, however an application
 //!   filled in its info.
-//! - An endpoint's key is in `info.ep_attr.auth_key` of the info that [`Transport::open_lanes`] and
+//! - An endpoint's key is in `info.ep_attr.auth_key` of the info that [`Transport::open_endpoint`] and
 //!   [`Transport::open_port`] get: its own, its domain's where it has none, or its address vector's in a domain opened
 //!   with `FI_AV_AUTH_KEY`. An empty key means no key, and matches only itself.
 //! - It admits no peer with a different key, fails operations posted to such a peer with `FI_EKEYREJECTED`, and counts

@@ -139,7 +139,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     ///
     /// # Errors
     /// Errors of opening its resources.
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint>;
+    fn open_endpoint(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint>;
 
     /// Prepares a registration, before its key is known.
     ///

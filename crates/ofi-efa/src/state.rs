@@ -24,7 +24,7 @@ pub enum EndpointState {
 }
 
 impl EndpointState {
-    /// See [`ofi_core::transport::Transport::open_lanes`].
+    /// See [`ofi_core::transport::Transport::open_endpoint`].
     pub fn new(domain: &Arc<DomainPart<Efa>>, info: &Info) -> Self {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()), options: Options::default() }
     }

@@ -85,7 +85,7 @@ unsafe impl Transport for Shm {
         Ok(Arc::new(ShmDomain::default()))
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+    fn open_endpoint(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
         Ok(endpoint::EndpointState::new(domain, info))
     }
 

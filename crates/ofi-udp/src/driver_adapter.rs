@@ -29,7 +29,7 @@ pub const ANSWERS: usize = 1 << 20;
 /// The adapter through which `ofi-rdm` calls the peers and the core.
 pub struct DriverAdapter<'a, H> {
     pub common: &'a mut Common,
-    pub lanes: &'a mut Chunks<Peer>,
+    pub peers: &'a mut Chunks<Peer>,
     pub host: &'a mut H,
     /// The payload gaps of the packet that is being built.
     pub gaps: Option<&'a mut Gaps>,
@@ -38,8 +38,8 @@ pub struct DriverAdapter<'a, H> {
 }
 
 impl<'a, H: Upcalls<Udp>> DriverAdapter<'a, H> {
-    pub fn new(common: &'a mut Common, lanes: &'a mut Chunks<Peer>, host: &'a mut H) -> Self {
-        Self { common, lanes, host, gaps: None, coming: RxBatch::default() }
+    pub fn new(common: &'a mut Common, peers: &'a mut Chunks<Peer>, host: &'a mut H) -> Self {
+        Self { common, peers, host, gaps: None, coming: RxBatch::default() }
     }
 
     /// Creates the adapter for building a packet whose payload may have gaps.
@@ -59,17 +59,17 @@ impl<'a, H: Upcalls<Udp>> DriverAdapter<'a, H> {
     ) -> Result<(usize, Flow), Broken> {
         let record = *records.first().ok_or(Broken)?;
         let one = |flow| (1, flow);
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return Err(Broken) };
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return Err(Broken) };
         let (common, host) = (&mut *self.common, &mut *self.host);
         let (flags, body) = (record.flags, record.body);
         if stream == Stream::Commands {
-            if lane.is_read() || !host.hungry() {
+            if entry.is_read() || !host.hungry() {
                 common.is_unread |= !host.hungry();
                 return Ok(one(Flow::Stop));
             }
             // The commands of a peer that does not acknowledge answers wait here.
             if sender.bulk.records() > ANSWERS {
-                lane.await_service(common, peer);
+                entry.await_service(common, peer);
                 return Ok(one(Flow::Stop));
             }
             if let Some(connection) = &mut common.connection
@@ -79,38 +79,38 @@ impl<'a, H: Upcalls<Udp>> DriverAdapter<'a, H> {
             }
             // The parts of a payload follow its command.
             let part = matches!(record.kind, kind::WRITE_PART | kind::PART_AHEAD).then_some(record.kind);
-            if lane.next_part() != part {
+            if entry.next_part() != part {
                 return Err(Broken);
             }
             if record.kind != kind::READ {
-                lane.settle_answers(&mut common.spare);
+                entry.settle_answers(&mut common.spare);
             }
             let flow = match record.kind {
-                kind::MESSAGE => lane.take_message(common, sender, host, peer, flags, body),
+                kind::MESSAGE => entry.take_message(common, sender, host, peer, flags, body),
                 kind @ (kind::ANNOUNCE | kind::AHEAD) => {
-                    lane.take_announcement(common, sender, host, peer, (kind, flags), body)
+                    entry.take_announcement(common, sender, host, peer, (kind, flags), body)
                 }
                 kind::PART_AHEAD => {
                     let parts = Parts::of(records, placed)?;
-                    let ended = lane.take_parts_ahead(common, sender, host, peer, &parts)?;
+                    let ended = entry.take_parts_ahead(common, sender, host, peer, &parts)?;
                     let next = Next { peer, stream, kind: record.kind, id: parts.id };
                     common.took(next, &parts, self.coming, ended);
                     return Ok((parts.count(), Flow::Next));
                 }
-                kind::WRITE => lane.take_write(common, sender, host, peer, flags, body),
-                kind::WRITE_LONG => lane.take_long_write(common, host, peer, flags, body),
+                kind::WRITE => entry.take_write(common, sender, host, peer, flags, body),
+                kind::WRITE_LONG => entry.take_long_write(common, host, peer, flags, body),
                 kind::WRITE_PART => {
                     let parts = Parts::of(records, placed)?;
-                    let flow = lane.take_write_parts(common, sender, host, peer, &parts)?;
+                    let flow = entry.take_write_parts(common, sender, host, peer, &parts)?;
                     if flow == Flow::Next {
                         let next = Next { peer, stream, kind: record.kind, id: parts.id };
-                        common.took(next, &parts, self.coming, !lane.is_written());
+                        common.took(next, &parts, self.coming, !entry.is_written());
                     }
                     return Ok((parts.count(), flow));
                 }
-                kind::READ => lane.take_read(common, sender, host, peer, body),
+                kind::READ => entry.take_read(common, sender, host, peer, body),
                 kind::NOTE => note::take(host, peer, body),
-                kind::ATOMIC => lane.take_atomic(common, sender, host, peer, body),
+                kind::ATOMIC => entry.take_atomic(common, sender, host, peer, body),
                 _ => Err(Broken),
             };
             return flow.map(one);
@@ -120,17 +120,17 @@ impl<'a, H: Upcalls<Udp>> DriverAdapter<'a, H> {
         }
         match record.kind {
             kind::DONE => self.take_done(peer, flags, body)?,
-            kind::SEND => lane.start_payload(common, sender, host, peer, flags, body)?,
+            kind::SEND => entry.start_payload(common, sender, host, peer, flags, body)?,
             kind @ (kind::MESSAGE_PART | kind::READ_PART) => {
                 let parts = Parts::of(records, placed)?;
                 let ended = match kind {
-                    kind::READ_PART => lane.take_read_parts(common, host, peer, &parts)?,
-                    _ => lane.take_message_parts(common, sender, host, peer, &parts)?,
+                    kind::READ_PART => entry.take_read_parts(common, host, peer, &parts)?,
+                    _ => entry.take_message_parts(common, sender, host, peer, &parts)?,
                 };
                 common.took(Next { peer, stream, kind, id: parts.id }, &parts, self.coming, ended);
                 return Ok((parts.count(), Flow::Next));
             }
-            kind::KEEP => lane.keeps = Words(body).word()? != 0,
+            kind::KEEP => entry.keeps = Words(body).word()? != 0,
             _ => return Err(Broken),
         }
         Ok(one(Flow::Next))
@@ -141,9 +141,9 @@ impl<'a, H: Upcalls<Udp>> DriverAdapter<'a, H> {
         let mut words = Words(body);
         let (op, errno) = (words.word()?, words.word()?);
         let id = SlotId::from_wire(op);
-        let lane = self.lanes.get_mut(peer as usize).ok_or(Broken)?;
+        let entry = self.peers.get_mut(peer as usize).ok_or(Broken)?;
         if flags & flag::KEPT != 0 {
-            if let Some(bytes) = lane.long().kept.remove(id) {
+            if let Some(bytes) = entry.long().kept.remove(id) {
                 self.common.kept -= bytes.len();
             }
             return Ok(());
@@ -151,12 +151,12 @@ impl<'a, H: Upcalls<Udp>> DriverAdapter<'a, H> {
         let errno = i32::try_from(errno).map_err(|_| Broken)?;
         let result = if errno == 0 { Ok(()) } else { Err(Errno::from_raw(errno)) };
         if result.is_err()
-            && let Some(long) = lane.long.as_deref_mut()
+            && let Some(long) = entry.long.as_deref_mut()
         {
             long.asked.remove(kind::READ_PART, op); // if it was a read, its answer will not come
         }
         // An unknown operation has already ended, for example a discarded message.
-        lane.finish(self.common, self.host, peer, id, result);
+        entry.finish(self.common, self.host, peer, id, result);
         Ok(())
     }
 }
@@ -196,7 +196,7 @@ fn reason_text(reason: Lost) -> &'static str {
 
 impl<H: Upcalls<Udp>> Driver for DriverAdapter<'_, H> {
     fn introduce(&mut self, peer: u32, address: SocketAddr) {
-        introduce(self.lanes, &mut self.common.loose, peer);
+        introduce(self.peers, &mut self.common.loose, peer);
         if self.common.connection.is_none() {
             self.host.introduce(peer, &Address::from(address));
         }
@@ -298,15 +298,15 @@ impl<H: Upcalls<Udp>> Driver for DriverAdapter<'_, H> {
         if let Some(connection) = &mut self.common.connection {
             return connection.lost(peer, reason);
         }
-        if let Some(lane) = self.lanes.get_mut(peer as usize) {
-            lane.lose(self.common, self.host, peer, errno);
+        if let Some(entry) = self.peers.get_mut(peer as usize) {
+            entry.lose(self.common, self.host, peer, errno);
         }
     }
 
     fn acked(&mut self, peer: u32, mark: u64) {
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return };
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return };
         if mark == DETACHED {
-            lane.detached = lane.detached.saturating_sub(1);
+            entry.detached = entry.detached.saturating_sub(1);
             self.common.detached = self.common.detached.saturating_sub(1);
             return;
         }
@@ -316,7 +316,7 @@ impl<H: Upcalls<Udp>> Driver for DriverAdapter<'_, H> {
             return connection.arrived(peer);
         }
         if is_answer(mark) {
-            if let Some(long) = lane.long.as_deref_mut() {
+            if let Some(long) = entry.long.as_deref_mut() {
                 long.answers.arrived(mark, &mut self.common.spare);
             }
             return;
@@ -327,17 +327,17 @@ impl<H: Upcalls<Udp>> Driver for DriverAdapter<'_, H> {
         }
         let op = self.host.op(peer, id);
         if let Some(Op::Injected) = op {
-            lane.detached = lane.detached.saturating_sub(1);
+            entry.detached = entry.detached.saturating_sub(1);
             self.common.detached = self.common.detached.saturating_sub(1);
         }
         if let Some(Op::Sent | Op::Injected | Op::Message { confirm: false, .. }) = op {
-            lane.finish(self.common, self.host, peer, id, Ok(()));
+            entry.finish(self.common, self.host, peer, id, Ok(()));
         }
     }
 
     fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
         if is_answer(token) {
-            return fill_answer(self.lanes, peer, token, at, to);
+            return fill_answer(self.peers, peer, token, at, to);
         }
         match self.host.op(peer, ahead::operation(token).0) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => fill(payload, at as usize, to),
@@ -351,7 +351,7 @@ impl<H: Upcalls<Udp>> Driver for DriverAdapter<'_, H> {
         let part = row.part;
         if is_answer(token) {
             let parts = (at..).step_by(part.max(1)).zip(row.parts());
-            return parts.for_each(|(at, to)| fill_answer(self.lanes, peer, token, at, to));
+            return parts.for_each(|(at, to)| fill_answer(self.peers, peer, token, at, to));
         }
         match self.host.op(peer, ahead::operation(token).0) {
             Some(Op::Message { payload, .. } | Op::Write(payload)) => {
@@ -366,11 +366,11 @@ impl<H: Upcalls<Udp>> Driver for DriverAdapter<'_, H> {
 
     fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
         if is_answer(token) {
-            let long = self.lanes.get(peer as usize).and_then(|lane| lane.long.as_deref());
+            let long = self.peers.get(peer as usize).and_then(|entry| entry.long.as_deref());
             let gaps = self.gaps.as_deref_mut();
             let left = long.zip(gaps).is_some_and(|(long, gaps)| long.answers.leave(token, at, to, gaps));
             if !left {
-                fill_answer(self.lanes, peer, token, at, to);
+                fill_answer(self.peers, peer, token, at, to);
             }
             return;
         }
@@ -386,8 +386,8 @@ impl<H: Upcalls<Udp>> Driver for DriverAdapter<'_, H> {
 }
 
 /// Copies bytes of an answer to a read.
-fn fill_answer(lanes: &Chunks<Peer>, peer: u32, token: u64, at: u64, to: &mut [u8]) {
-    match lanes.get(peer as usize).and_then(|lane| lane.long.as_deref()) {
+fn fill_answer(peers: &Chunks<Peer>, peer: u32, token: u64, at: u64, to: &mut [u8]) {
+    match peers.get(peer as usize).and_then(|entry| entry.long.as_deref()) {
         Some(long) => long.answers.fill(token, at, to),
         None => to.fill(0),
     }
@@ -396,7 +396,7 @@ fn fill_answer(lanes: &Chunks<Peer>, peer: u32, token: u64, at: u64, to: &mut [u
 /// Stands in for the application while an endpoint closes.
 pub struct Closing<'a> {
     pub common: &'a mut Common,
-    pub lanes: &'a Chunks<Peer>,
+    pub peers: &'a Chunks<Peer>,
 }
 
 impl Driver for Closing<'_> {
@@ -415,6 +415,6 @@ impl Driver for Closing<'_> {
     }
 
     fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
-        fill_answer(self.lanes, peer, token, at, to); // peers that need other payloads are muted
+        fill_answer(self.peers, peer, token, at, to); // peers that need other payloads are muted
     }
 }

@@ -73,7 +73,7 @@ unsafe impl Transport for Udp {
         Ok(())
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+    fn open_endpoint(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
         Ok(state::EndpointState::new(domain, info))
     }
 

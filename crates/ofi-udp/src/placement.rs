@@ -44,7 +44,7 @@ fn contiguous(pieces: impl IntoIterator<Item = Piece>, mut skip: usize) -> Optio
 }
 
 /// Whether the kernel's copy of a lone part to this address would be slow. The kernel stores a lone datagram from the
-/// start of a page, and copies it with the string instruction (see `ofi-core/copy/string.rs`).
+/// start of a page, and copies it with the string instruction (see `ofi-os/copy/string.rs`).
 fn is_slow(base: *mut u8) -> bool {
     const PAGE: usize = 4096;
     (1..16).contains(&((base as usize).wrapping_sub(RxPrediction::HEAD) % PAGE))
@@ -150,7 +150,7 @@ impl UdpEndpoint {
         } else if kind == kind::PART_AHEAD {
             rows.finish(kind, id, &self.ahead(host, peer, id)?, part, alone);
         } else {
-            let long = self.lanes.get(peer as usize)?.long.as_deref()?;
+            let long = self.peers.get(peer as usize)?.long.as_deref()?;
             for (_, id) in long.asked.from(kind, id) {
                 let Some(missing) = self.missing(host, peer, kind, id) else { break };
                 let ends = rows.finish(kind, id, &missing, part, alone);
@@ -176,7 +176,7 @@ impl UdpEndpoint {
         id: u64,
         part: usize,
     ) -> Option<(Missing, Grant<RegionData>)> {
-        let long = self.lanes.get(peer as usize)?.long.as_deref()?;
+        let long = self.peers.get(peer as usize)?.long.as_deref()?;
         let write = long.write.as_deref().filter(|write| write.op == id && write.refusal().is_none())?;
         let (at, left) = (write.got(), write.left());
         if left < LEAST_GAP.min(part) {
@@ -192,7 +192,7 @@ impl UdpEndpoint {
 
     /// The rest of a message that arrives ahead of a request.
     fn ahead<H: Upcalls<Udp>>(&self, host: &H, peer: PeerId, id: u64) -> Option<Missing> {
-        let long = self.lanes.get(peer as usize)?.long.as_deref()?;
+        let long = self.peers.get(peer as usize)?.long.as_deref()?;
         let ahead = long.ahead.as_ref().filter(|ahead| ahead.is(id))?;
         let (into, at, left, wanted) = ahead.missing()?;
         let (base, len) = contiguous(host.receiving(into)?.pieces.iter().copied(), at)?;
@@ -207,7 +207,7 @@ impl UdpEndpoint {
             };
             (*got, *len - *got, contiguous(pieces.iter().copied(), *got))
         } else {
-            let pull = self.lanes.get(peer as usize)?.long.as_deref()?.pulls.get(&id)?;
+            let pull = self.peers.get(peer as usize)?.long.as_deref()?.pulls.get(&id)?;
             let receiving = host.receiving(SlotId::from_wire(id))?;
             (pull.got, pull.len - pull.got, contiguous(receiving.pieces.iter().copied(), pull.got))
         };

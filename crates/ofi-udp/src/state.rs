@@ -29,20 +29,20 @@ pub enum EndpointState {
 }
 
 impl EndpointState {
-    /// See [`ofi_core::transport::Transport::open_lanes`].
+    /// See [`ofi_core::transport::Transport::open_endpoint`].
     pub fn new(domain: &Arc<DomainPart<Udp>>, info: &Info) -> Self {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
     }
 
     /// Whether it is enabled, and bound to all addresses of the host.
     pub fn has_all_addresses(&self) -> bool {
-        matches!(self, Self::Open(lanes) if lanes.socket.address.ip().is_unspecified())
+        matches!(self, Self::Open(udp) if udp.socket.address.ip().is_unspecified())
     }
 
     #[inline]
     fn open(&mut self) -> Result<&mut UdpEndpoint> {
         match self {
-            Self::Open(lanes) => Ok(lanes),
+            Self::Open(udp) => Ok(udp),
             Self::Datagrams(_) => Err(Error::new(Errno::EOPNOTSUPP)),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
         }
@@ -60,33 +60,33 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
             datagram::without_key(info)?;
         }
         if !datagram::has_sessions(info) {
-            let lanes = Datagrams::new(info, name)?;
-            let address = lanes.address();
-            *self = Self::Datagrams(Box::new(lanes));
+            let udp = Datagrams::new(info, name)?;
+            let address = udp.address();
+            *self = Self::Datagrams(Box::new(udp));
             return Ok(address);
         }
-        let lanes = UdpEndpoint::new(domain, info, name)?;
-        let address = Address::from(lanes.socket.name());
-        *self = Self::Open(Box::new(lanes));
+        let udp = UdpEndpoint::new(domain, info, name)?;
+        let address = Address::from(udp.socket.name());
+        *self = Self::Open(Box::new(udp));
         Ok(address)
     }
 
     fn peer<H: Upcalls<Udp>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId> {
-        if let Self::Datagrams(lanes) = self {
-            return lanes.peer(host, address);
+        if let Self::Datagrams(udp) = self {
+            return udp.peer(host, address);
         }
-        let lanes = self.open()?;
+        let udp = self.open()?;
         let socket = address::socket(address)?;
-        if socket.is_ipv4() != lanes.socket.address.is_ipv4() || socket.port() == 0 {
+        if socket.is_ipv4() != udp.socket.address.is_ipv4() || socket.port() == 0 {
             return Err(Error::with(
                 Errno::EADDRNOTAVAIL,
                 format!(
                     "{socket} cannot be reached from {}: it needs a port, and the same address family",
-                    lanes.socket.address
+                    udp.socket.address
                 ),
             ));
         }
-        Ok(lanes.meet(host, socket))
+        Ok(udp.meet(host, socket))
     }
 
     #[inline]
@@ -100,64 +100,64 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
     ) -> bool {
         match self {
             // SAFETY: the caller's promise.
-            Self::Datagrams(lanes) if !TAGGED => unsafe { lanes.send_now(peer, from, len) },
+            Self::Datagrams(udp) if !TAGGED => unsafe { udp.send_now(peer, from, len) },
             _ => false,
         }
     }
 
     #[inline]
     fn send<H: Upcalls<Udp>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
-        if let Self::Datagrams(lanes) = self {
-            return lanes.send(out);
+        if let Self::Datagrams(udp) = self {
+            return udp.send(out);
         }
-        let lanes = self.open()?;
-        if let UdpEndpoint { messages: Some(messages), endpoint, lanes, common, socket, .. } = &mut *lanes {
-            let book = Beside { endpoint, lanes, loose: &mut common.loose };
+        let udp = self.open()?;
+        if let UdpEndpoint { messages: Some(messages), endpoint, peers, common, socket, .. } = &mut *udp {
+            let book = Beside { endpoint, peers, loose: &mut common.loose };
             return messages.send(socket, &book, out);
         }
-        let lane = &mut lanes.lanes[out.peer as usize];
-        lanes.common.greets = out.flags.contains(OpFlags::INJECT) && !lanes.endpoint.is_open(out.peer);
+        let entry = &mut udp.peers[out.peer as usize];
+        udp.common.greets = out.flags.contains(OpFlags::INJECT) && !udp.endpoint.is_open(out.peer);
         let time = now();
-        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
-        let posted = lane.send(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, time, out.peer, out.flags);
+        let Some(sender) = udp.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
+        let posted = entry.send(&mut udp.common, sender, host, out)?;
+        udp.posted(host, time, out.peer, out.flags);
         Ok(posted)
     }
 
     fn rma<H: Upcalls<Udp>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
+        let udp = self.open()?;
+        let entry = &mut udp.peers[out.peer as usize];
         let time = now();
-        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
-        let posted = lane.rma(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, time, out.peer, out.flags);
+        let Some(sender) = udp.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
+        let posted = entry.rma(&mut udp.common, sender, host, out)?;
+        udp.posted(host, time, out.peer, out.flags);
         Ok(posted)
     }
 
     fn atomic<H: Upcalls<Udp>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
+        let udp = self.open()?;
+        let entry = &mut udp.peers[out.peer as usize];
         let time = now();
-        let Some(sender) = lanes.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
-        let posted = lane.atomic(&mut lanes.common, sender, host, out)?;
-        lanes.posted(host, time, out.peer, out.flags);
+        let Some(sender) = udp.endpoint.sender(time, out.peer) else { return Err(Error::AGAIN) };
+        let posted = entry.atomic(&mut udp.common, sender, host, out)?;
+        udp.posted(host, time, out.peer, out.flags);
         Ok(posted)
     }
 
     fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
-        let lanes = self.open()?;
-        let sender = lanes.endpoint.sender(now(), out.peer).ok_or(Error::AGAIN)?;
+        let udp = self.open()?;
+        let sender = udp.endpoint.sender(now(), out.peer).ok_or(Error::AGAIN)?;
         note::send(sender, out)?;
-        lanes.dirty = true;
+        udp.dirty = true;
         Ok(())
     }
 
     fn pull<H: Upcalls<Udp>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
-        let Ok(lanes) = self.open() else { return };
+        let Ok(udp) = self.open() else { return };
         let time = now();
-        if let Some(sender) = lanes.endpoint.sender(time, peer) {
-            lanes.lanes[peer as usize].pull(&mut lanes.common, sender, host, peer, token, into);
-            lanes.posted(host, time, peer, OpFlags::empty());
+        if let Some(sender) = udp.endpoint.sender(time, peer) {
+            udp.peers[peer as usize].pull(&mut udp.common, sender, host, peer, token, into);
+            udp.posted(host, time, peer, OpFlags::empty());
         }
     }
 
@@ -171,54 +171,54 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
     }
 
     fn discard(&mut self, peer: PeerId, token: Token) {
-        let Ok(lanes) = self.open() else { return };
-        if let Some(sender) = lanes.endpoint.sender(now(), peer) {
+        let Ok(udp) = self.open() else { return };
+        if let Some(sender) = udp.endpoint.sender(now(), peer) {
             Peer::discard(sender, token);
-            lanes.dirty = true;
+            udp.dirty = true;
         }
     }
 
     fn poll<H: Upcalls<Udp>>(&mut self, host: &mut H) {
         match self {
-            Self::Open(lanes) => lanes.poll(host),
-            Self::Datagrams(lanes) => lanes.poll(host),
+            Self::Open(udp) => udp.poll(host),
+            Self::Datagrams(udp) => udp.poll(host),
             Self::Closed { .. } => {}
         }
     }
 
     fn attend(&mut self, attendant: Weak<dyn Attendant>) {
-        if let Self::Open(lanes) = self {
-            lanes.alive.set_attendant(attendant);
+        if let Self::Open(udp) = self {
+            udp.alive.set_attendant(attendant);
         }
     }
 
     fn let_out<H: Upcalls<Udp>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.alive.sent();
-            if lanes.endpoint.hasten() || lanes.dirty {
-                lanes.transmit(host, now(), 1);
+        if let Self::Open(udp) = self {
+            udp.alive.sent();
+            if udp.endpoint.hasten() || udp.dirty {
+                udp.transmit(host, now(), 1);
             }
         }
     }
 
     fn give_back(&mut self) {
-        if let Self::Open(lanes) = self {
-            lanes.give_back();
+        if let Self::Open(udp) = self {
+            udp.give_back();
         }
     }
 
     fn arm(&mut self) -> Arm {
         match self {
-            Self::Open(lanes) => lanes.arm(),
-            Self::Datagrams(lanes) => lanes.arm(),
+            Self::Open(udp) => udp.arm(),
+            Self::Datagrams(udp) => udp.arm(),
             Self::Closed { .. } => Arm::Armed,
         }
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
         match self {
-            Self::Open(lanes) => Some(lanes.socket.fd()),
-            Self::Datagrams(lanes) => Some(lanes.wait_fd()),
+            Self::Open(udp) => Some(udp.socket.fd()),
+            Self::Datagrams(udp) => Some(udp.wait_fd()),
             Self::Closed { .. } => None,
         }
     }
@@ -232,15 +232,15 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
     }
 
     fn part<H: Upcalls<Udp>>(&mut self, host: &mut H, drain: bool) {
-        if let Self::Open(lanes) = self {
-            lanes.part(host, drain);
+        if let Self::Open(udp) = self {
+            udp.part(host, drain);
         }
     }
 
     fn is_settled(&self) -> bool {
         match self {
-            Self::Open(lanes) => {
-                lanes.common.connection.as_ref().is_none_or(|connection| connection.is_settled())
+            Self::Open(udp) => {
+                udp.common.connection.as_ref().is_none_or(|connection| connection.is_settled())
             }
             _ => true,
         }
@@ -249,9 +249,9 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
     fn join_group(&mut self, group: &Address, receives: bool) -> Result<(Address, Posted)> {
         let joined = match self {
             _ if !receives => Ok(group.clone()), // an endpoint that only sends to a group does not join it
-            Self::Datagrams(lanes) => lanes.join_group(group),
-            Self::Open(lanes) => match &mut lanes.messages {
-                Some(messages) => messages.join_group(&lanes.socket, group),
+            Self::Datagrams(udp) => udp.join_group(group),
+            Self::Open(udp) => match &mut udp.messages {
+                Some(messages) => messages.join_group(&udp.socket, group),
                 None => Err(Error::new(Errno::EOPNOTSUPP)),
             },
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
@@ -264,9 +264,9 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
             return;
         }
         match self {
-            Self::Datagrams(lanes) => lanes.leave_group(group),
-            Self::Open(lanes) => {
-                if let Some(messages) = &mut lanes.messages {
+            Self::Datagrams(udp) => udp.leave_group(group),
+            Self::Open(udp) => {
+                if let Some(messages) = &mut udp.messages {
                     messages.leave_group(group);
                 }
             }
@@ -275,15 +275,15 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
     }
 
     fn peer_statistics(&self, peer: PeerId, into: &mut Vec<Statistic>) {
-        if let Self::Open(lanes) = self {
-            lanes.peer_statistics(peer, into);
+        if let Self::Open(udp) = self {
+            udp.peer_statistics(peer, into);
         }
     }
 
     fn statistics(&self, into: &mut Vec<Statistic>) {
         match self {
-            Self::Open(lanes) => lanes.statistics(into),
-            Self::Datagrams(lanes) => lanes.statistics(into),
+            Self::Open(udp) => udp.statistics(into),
+            Self::Datagrams(udp) => udp.statistics(into),
             Self::Closed { .. } => {}
         }
     }

@@ -49,7 +49,7 @@ impl UdpEndpoint {
             messages.statistics_beside(&self.socket, into);
         }
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
-        add("udp_peers", self.lanes.len() as u64, "peers met");
+        add("udp_peers", self.peers.len() as u64, "peers met");
         add("udp_sessions", sums[5], "peers with a session now");
         add("udp_sessions_begun", proto.sessions, "sessions begun");
         add("udp_sessions_lost", proto.lost, "sessions lost");

@@ -68,7 +68,7 @@ impl Peer {
         for into in receives {
             host.received(into, Err(errno));
         }
-        host.fail_lane(peer, errno, Op::is_lost, |_| true);
+        host.fail_peer_where(peer, errno, Op::is_lost, |_| true);
         self.ask_again(common, host, peer, spared);
     }
 

@@ -37,7 +37,7 @@ pub enum EndpointState {
 }
 
 impl EndpointState {
-    /// See [`ofi_core::transport::Transport::open_lanes`].
+    /// See [`ofi_core::transport::Transport::open_endpoint`].
     pub fn new(domain: &Arc<DomainPart<Verbs>>, info: &Info) -> Self {
         Self::Closed { domain: Arc::clone(domain), info: Box::new(info.clone()) }
     }

@@ -3,7 +3,7 @@
 //! endpoints are in one process, and each uses five descriptors: a hard limit of 20,000 allows 3,900.
 //!
 //! So a second test uses no endpoints as peers: one pair of queues has their ends of all connections, each with its own
-//! address. `OFI_VERBS_LANES` sets their number.
+//! address. `OFI_VERBS_ENDPOINT_PEERS` sets their number.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -291,15 +291,15 @@ pub fn server(line: &mut Line, arguments: &[String]) {
 }
 
 /// Connections of one endpoint with a limit of `most`. Returns their final number, and their memory.
-fn crowded(lanes: usize, most: usize) -> usize {
+fn crowded(peers: usize, most: usize) -> usize {
     let environment = [("FI_VERBS_MAX_CONNECTIONS", &*most.to_string())];
-    let mut child = Child::start_with("server", &[&lanes.to_string()], &environment);
+    let mut child = Child::start_with("server", &[&peers.to_string()], &environment);
     let found = std::iter::from_fn(|| Some(child.line.hear()))
         .find_map(|line| Some(line.strip_prefix("kept ")?.to_string()))
         .expect("the lines never end");
     let numbers: Vec<usize> = found.split(' ').map(|word| word.parse().expect("a number")).collect();
     println!(
-        "{lanes} peers, {} connections: {} bytes each, {} after messages",
+        "{peers} peers, {} connections: {} bytes each, {} after messages",
         numbers[0], numbers[1], numbers[2]
     );
     assert!(numbers[2] <= 1024 * MAX_RESIDENT_KIB as usize, "{found}");
@@ -308,19 +308,20 @@ fn crowded(lanes: usize, most: usize) -> usize {
     numbers[0]
 }
 
-fn lanes() -> usize {
-    std::env::var("OFI_VERBS_LANES").map_or(PEERS, |text| text.parse().expect("a number of connections"))
+fn peers() -> usize {
+    std::env::var("OFI_VERBS_ENDPOINT_PEERS")
+        .map_or(PEERS, |text| text.parse().expect("a number of connections"))
 }
 
 #[test]
 fn one_endpoint_has_more_connections_than_its_host_has_descriptors() {
-    assert_eq!(crowded(lanes(), lanes()), lanes());
+    assert_eq!(crowded(peers(), peers()), peers());
 }
 
 #[test]
 fn one_endpoint_serves_more_peers_than_it_keeps_connections() {
-    let most = (lanes() / 10).max(1);
+    let most = (peers() / 10).max(1);
     // The last asked peers may not have answered.
-    let kept = crowded(lanes(), most);
-    assert!(kept >= most && kept < lanes() / 2, "{kept} connections, where {most} are kept");
+    let kept = crowded(peers(), most);
+    assert!(kept >= most && kept < peers() / 2, "{kept} connections, where {most} are kept");
 }

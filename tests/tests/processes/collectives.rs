@@ -126,12 +126,12 @@ fn processes_sum_up_together() {
 
 #[test]
 fn processes_sum_up_over_two_transports() {
-    // Each member has peers on one lane of its endpoint or on both.
+    // Each member has peers on one transport of its endpoint or on both.
     sum_up([Naming::Crossed; RANKS]);
     for (near, far) in [(Naming::Nearby, Naming::Udp), (Naming::NearbyTcp, Naming::Tcp)] {
         let member = sum_up([near, near, far, near]);
-        let lanes = (member.side.statistic("lanes_near"), member.side.statistic("lanes_far"));
-        assert!(lanes.0 > 0 && lanes.1 > 0, "{lanes:?}");
+        let peers = (member.side.statistic("peers_local"), member.side.statistic("peers_remote"));
+        assert!(peers.0 > 0 && peers.1 > 0, "{peers:?}");
     }
 }
 

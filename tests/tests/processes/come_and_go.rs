@@ -52,12 +52,12 @@ fn serve(naming: Naming, clients: u64) {
     println!("{naming:?}: files, mappings, bytes of heap after a quarter {usage:?}, at the end {now:?}");
     for name in ["shm_peers", "udp_peers"] {
         let all = server.ep.statistics();
-        let lanes = all
+        let peers = all
             .iter()
             .filter(|statistic| statistic.name == name)
             .map(|statistic| statistic.value)
             .sum::<u64>();
-        assert!(lanes < 64, "{name}: {lanes} after {clients} clients");
+        assert!(peers < 64, "{name}: {peers} after {clients} clients");
     }
     assert!(now[0] < usage[0] + 16 && now[1] < usage[1] + 64, "{usage:?}, then {now:?}");
     let grown = now[2].saturating_sub(usage[2]);
@@ -162,7 +162,7 @@ fn nothing_passes_to_another(naming: Naming) {
                 wait::drive(&sides, "the end of a receive", || server.next_of(context)).failed();
             }
             Left::Number(to) => {
-                // The peer that has the number in the lane now must not get this message.
+                // The peer that has the number now must not get this message.
                 client.receive(()).tag(77).context(3).post().unwrap();
                 let _ = server.out(to, ()).tag(77).inject().send();
                 wait::drive_through(Duration::from_millis(1), &sides);

@@ -365,12 +365,12 @@ fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// The lane address of an accepting endpoint. The endpoint's name is its listener's, but any process can read
-/// its lane address in /proc/net/unix.
-fn lane_address(side: &TestEndpoint) -> Address {
+/// The address of the transport of an accepting endpoint. The name of the endpoint is its listener's, but any process can
+/// read that of the transport in /proc/net/unix.
+fn transport_address(side: &TestEndpoint) -> Address {
     let any: Arc<dyn Any + Send + Sync> = Arc::clone(&side.ep) as _;
     let ep: Arc<Ep<Shm>> = any.downcast().expect("an endpoint over shared memory");
-    ep.lane_address().expect("an enabled endpoint")
+    ep.transport_address().expect("an enabled endpoint")
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn packets_of_a_stranger_change_nothing() {
     strangers.borrow_mut().clear();
     let side = opening().info(*request.info.unwrap()).open_disabled().unwrap();
     side.ep.accept(&[]).unwrap();
-    let own = lane_address(&side);
+    let own = transport_address(&side);
     // While the accepting end waits for the confirmation.
     throw(&own, &|| assert!(try_outcome(side.eq()).is_none()));
     event_of(&caller, EventKind::Connected, &[&side]);

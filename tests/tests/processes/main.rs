@@ -3,13 +3,13 @@
 mod budgets;
 mod collectives;
 mod come_and_go;
+mod composite;
 mod connection;
 mod crash;
 mod fork;
 mod granted;
 mod hostile;
 mod kv_store;
-mod lanes;
 mod many;
 mod model;
 mod model_shared;
@@ -25,11 +25,11 @@ mod two_process;
 
 use budgets::{reverse, sleepy};
 use collectives::member as collective_member;
+use composite::connected_near::accept;
+use composite::nearby::{echo as nearby_echo, squat};
 use connection::{caller, server, silent_caller, silent_server, slow_hearer};
 use hostile::{closer, vandal};
 use kv_store::{put_and_leave, serve};
-use lanes::connected_near::accept;
-use lanes::nearby::{echo as nearby_echo, squat};
 use many::{churn, crowd, hub};
 use ofi_tests::mesh::member;
 use peer_death::{friend, pinger, same_name, survive, victim};

@@ -75,7 +75,7 @@ fn ping_pong_by_port() {
 }
 
 #[test]
-fn ping_pong_over_either_lane() {
+fn ping_pong_over_either_transport() {
     ping_pong(Naming::Crossed);
 }
 
@@ -151,7 +151,7 @@ fn a_stream_arrives_in_order_by_port() {
 }
 
 #[test]
-fn a_stream_arrives_in_order_over_either_lane() {
+fn a_stream_arrives_in_order_over_either_transport() {
     stream(Naming::Crossed);
 }
 
@@ -249,7 +249,7 @@ fn remote_access_by_port() {
 }
 
 #[test]
-fn remote_access_over_either_lane() {
+fn remote_access_over_either_transport() {
     for kind in ["application", "library"] {
         remote_memory(Naming::Crossed, kind);
     }
@@ -544,7 +544,7 @@ fn processes_count_together_in_library_memory() {
 }
 
 #[test]
-fn processes_count_together_over_either_lane() {
+fn processes_count_together_over_either_transport() {
     count_together(Naming::Crossed, false);
     count_together(Naming::Crossed, true);
 }

@@ -1,4 +1,4 @@
-//! The conformance suite over the sockets of provider `tcp`. With shared memory as well: `processes/lanes/mod.rs`.
+//! The conformance suite over the sockets of provider `tcp`. With shared memory as well: `processes/composite/mod.rs`.
 
 use std::net::SocketAddr;
 

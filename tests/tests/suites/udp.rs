@@ -1,6 +1,6 @@
 // The suite over UDP sockets. Included by the test programs that run it, each with its own driver.
 
-/// UDP sockets on loopback, reliable datagram endpoints. With shared memory as well: `processes/lanes/mod.rs`.
+/// UDP sockets on loopback, reliable datagram endpoints. With shared memory as well: `processes/composite/mod.rs`.
 struct UdpPair;
 
 impl ofi_testkit::Kit for UdpPair {
@@ -14,7 +14,7 @@ impl ofi_testkit::Kit for UdpPair {
     }
 }
 
-/// UDP sockets on loopback, connected endpoints. With shared memory as well: `processes/lanes/mod.rs`.
+/// UDP sockets on loopback, connected endpoints. With shared memory as well: `processes/composite/mod.rs`.
 struct UdpConnected;
 
 impl ofi_testkit::Kit for UdpConnected {

@@ -53,18 +53,18 @@ type NearUpcalls<'a, P, H> = HalfUpcalls<'a, side::Near, P, H>;
 type FarUpcalls<'a, P, H> = HalfUpcalls<'a, side::Far, P, H>;
 
 impl<P: CompositeSpec> CompositeEndpoint<P> {
-    /// See [`Transport::open_lanes`].
+    /// See [`Transport::open_endpoint`].
     pub(super) fn open(domain: &Arc<DomainPart<Composite<P>>>, info: &Info) -> Result<Self> {
         let connected = info.ep_attr.ep_type == EpType::Msg;
         let reliable = connected || info.ep_attr.ep_type == EpType::Rdm;
         let prepared = match (&domain.transport.near, P::near_info(info)) {
-            (Some(near), Some(info)) if reliable => Some(P::Near::open_lanes(near, &info)?),
+            (Some(near), Some(info)) if reliable => Some(P::Near::open_endpoint(near, &info)?),
             _ => None,
         };
         Ok(Self {
             prepared,
             near: None,
-            far: P::Far::open_lanes(&domain.transport.far, info)?,
+            far: P::Far::open_endpoint(&domain.transport.far, info)?,
             routes: Routes::default(),
             pace: Pace::default(),
             connected,
@@ -645,8 +645,11 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     fn statistics(&self, into: &mut Vec<Statistic>) {
         if let Some(near) = &self.near {
             let mut add = |name, value: usize, help| into.push(Statistic { name, value: value as u64, help });
-            add("lanes_near", self.routes.sent_over(NEAR), "peers that sends reach over the near transport");
-            add("lanes_far", self.routes.sent_over(FAR), "peers that sends reach over the far transport");
+            let (local, remote) = (self.routes.sent_over(NEAR), self.routes.sent_over(FAR));
+            add("peers_local", local, "peers that sends reach through shared memory");
+            add("peers_remote", remote, "peers that sends reach over the network");
+            add("lanes_near", local, "the old name of peers_local, for this release");
+            add("lanes_far", remote, "the old name of peers_remote, for this release");
             near.endpoint.statistics(into);
         }
         self.far.statistics(into);

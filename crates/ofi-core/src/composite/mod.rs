@@ -174,7 +174,7 @@ unsafe impl<P: CompositeSpec> Transport for Composite<P> {
         P::Far::error_text(&domain.far.transport)
     }
 
-    fn open_lanes(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
+    fn open_endpoint(domain: &Arc<DomainPart<Self>>, info: &Info) -> Result<Self::Endpoint> {
         CompositeEndpoint::open(domain, info)
     }
 

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_lasts_until_its_own_lane_is_lost() {
+    fn a_route_lasts_until_its_own_peer_is_lost() {
         let mut routes = Routes::default();
         routes.meet(FAR, 0, &address("a"));
         assert!(routes.get(0).is_open() && routes.get(9).is_open());

@@ -301,7 +301,7 @@ impl<S: Half<P>, P: CompositeSpec, H: Upcalls<Composite<P>>> Upcalls<S::Is> for 
         self.host.fail_ops(self.routes.peer(S::INDEX, peer), error, |op| S::own(op).is_some_and(&which));
     }
 
-    fn fail_lane(
+    fn fail_peer_where(
         &mut self,
         peer: PeerId,
         error: Errno,
@@ -311,7 +311,7 @@ impl<S: Half<P>, P: CompositeSpec, H: Upcalls<Composite<P>>> Upcalls<S::Is> for 
         let peer = self.routes.peer(S::INDEX, peer);
         let (own, own_token) =
             (|op: &_| S::own(op).is_some_and(&ops), |token: &_| S::own_token(token).is_some_and(&tokens));
-        self.host.fail_lane(peer, error, own, own_token);
+        self.host.fail_peer_where(peer, error, own, own_token);
         self.routes.lost(S::INDEX, peer, error == Errno::ECONNREFUSED);
     }
 

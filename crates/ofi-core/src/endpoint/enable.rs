@@ -77,7 +77,7 @@ impl<T: Transport> EpCore<T> {
         if state.named {
             info.to_mut().src_addr = None; // only fi_setname counts
         }
-        let mut transport = T::open_lanes(&core.domain.part, &info)?;
+        let mut transport = T::open_endpoint(&core.domain.part, &info)?;
         state.key_in_use = key.map(|(_, in_use)| in_use);
         transport.permit_shared_memory(state.shared_memory);
         state.own_options.iter().for_each(|&(option, value)| transport.set_option(option, value));

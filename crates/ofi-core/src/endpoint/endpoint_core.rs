@@ -411,7 +411,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         }
     }
 
-    fn fail_lane(
+    fn fail_peer_where(
         &mut self,
         peer: PeerId,
         error: Errno,

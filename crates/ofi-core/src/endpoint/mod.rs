@@ -398,7 +398,7 @@ impl<T: Transport> Ep<T> {
 
     /// The address of the transport's part of an enabled endpoint, which receives peers' packets. It is the endpoint's
     /// name, unless the endpoint accepted a connection: then the name is the passive endpoint's.
-    pub fn lane_address(&self) -> Option<Address> {
+    pub fn transport_address(&self) -> Option<Address> {
         self.core.state.lock().name.clone()
     }
 }

@@ -41,7 +41,7 @@ unsafe impl Transport for Still {
         Ok(())
     }
 
-    fn open_lanes(_: &Arc<DomainPart<Self>>, _: &Info) -> Result<InertEndpoint> {
+    fn open_endpoint(_: &Arc<DomainPart<Self>>, _: &Info) -> Result<InertEndpoint> {
         Ok(InertEndpoint::default())
     }
 

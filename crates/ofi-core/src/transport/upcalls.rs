@@ -165,7 +165,7 @@ pub trait Upcalls<T: Transport> {
 
     /// Takes the oldest receive that is posted for untagged messages, for a transport that hands receives to a device
     /// before their message is known. It ends with [`Upcalls::landed`], [`Upcalls::spent`] or [`Upcalls::received`]
-    /// with an error, or with its peer ([`Upcalls::fail_lane`]), and cannot be cancelled any more. `None` if none is
+    /// with an error, or with its peer ([`Upcalls::fail_peer_where`]), and cannot be cancelled any more. `None` if none is
     /// posted.
     fn claim(&mut self, _peer: PeerId) -> Option<SlotId> {
         None
@@ -245,7 +245,7 @@ pub trait Upcalls<T: Transport> {
     /// A peer is gone: everything outstanding with it ends with `error`. Payloads that were there are lost, and their
     /// receives, posted later, end with `error` too.
     fn fail_peer(&mut self, peer: PeerId, error: Errno) {
-        self.fail_lane(peer, error, |_| true, |_| true);
+        self.fail_peer_where(peer, error, |_| true, |_| true);
     }
 
     /// As [`Upcalls::fail_outgoing`], for the operations that `which` picks: where a peer is met over another transport
@@ -254,7 +254,7 @@ pub trait Upcalls<T: Transport> {
 
     /// As [`Upcalls::fail_peer`], for the operations and the payloads at the peer that `ops` and `tokens` pick: where a
     /// peer is met over another transport too.
-    fn fail_lane(
+    fn fail_peer_where(
         &mut self,
         peer: PeerId,
         error: Errno,

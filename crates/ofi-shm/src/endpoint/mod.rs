@@ -71,7 +71,7 @@ pub enum EndpointState {
 }
 
 impl EndpointState {
-    /// See [`ofi_core::transport::Transport::open_lanes`].
+    /// See [`ofi_core::transport::Transport::open_endpoint`].
     pub fn new(domain: &Arc<DomainPart<Shm>>, info: &Info) -> Self {
         Self::Closed { domain: Arc::clone(domain), info: EndpointInfo::of(info) }
     }

@@ -533,7 +533,7 @@ impl TcpEndpoint {
         tracing::info!(target: "ofi::tcp::ep_ctrl", peer = %lane.address, error = errno.name(), "a connection has ended");
         self.common.counts.lost += 1;
         // Messages that are here as a whole stay for their receives.
-        host.fail_lane(peer, errno, |_| true, |token| !lane.has_whole(token));
+        host.fail_peer_where(peer, errno, |_| true, |token| !lane.has_whole(token));
         for id in lane.spools.ids(|spool| !spool.is_whole()) {
             self.common.spooled -= lane.unspool(id).map_or(0, |spool| spool.bytes.len());
         }

@@ -544,7 +544,7 @@ pub fn what_a_closing_context_has_under_way_goes_on_without_its_memory(kit: &dyn
             far.receive(&there).context(4).post().unwrap();
             assert_eq!(wait::drive(&sides, "the message", || far.next_of(4)).done().len, LEN);
         }
-        // After that the lane is idle, or a fence would block this message.
+        // After that the peer is idle, or a fence would block this message.
         far.receive(()).context(5).post().unwrap();
         send(&sides, || own.tx[0].out(to, ()).context(6).msg(OpFlags::FENCE).send());
         wait::drive(&sides, "a message after it", || far.next_of(5)).done();

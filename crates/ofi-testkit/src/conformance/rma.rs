@@ -313,7 +313,7 @@ pub fn closing_in_the_middle_of_an_access_stops_it(kit: &dyn Kit) {
             }
         }
     }
-    // And the lane still works.
+    // And the connection still works.
     pair.warm_up();
 }
 

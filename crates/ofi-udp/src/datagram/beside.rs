@@ -15,7 +15,7 @@ use crate::peer::sessionless::{SessionlessPeers, introduce};
 /// The peers of sessions.
 pub struct Beside<'a> {
     pub endpoint: &'a mut Endpoint,
-    pub lanes: &'a mut Chunks<Peer>,
+    pub peers: &'a mut Chunks<Peer>,
     pub loose: &'a mut SessionlessPeers,
 }
 
@@ -27,18 +27,18 @@ impl PeerNumbers for Beside<'_> {
     fn meet<H: Upcalls<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> PeerId {
         let (peer, new) = self.endpoint.peer(socket);
         if new {
-            introduce(self.lanes, self.loose, peer);
+            introduce(self.peers, self.loose, peer);
             host.introduce(peer, &Address::from(socket));
         }
         peer
     }
 
     fn forget<H: Upcalls<Udp>>(&mut self, host: &mut H, peer: PeerId) -> bool {
-        let Some(lane) = self.lanes.get_mut(peer as usize) else { return false };
-        if !lane.is_idle() || !self.endpoint.is_idle(peer) || !host.retire(peer) {
+        let Some(entry) = self.peers.get_mut(peer as usize) else { return false };
+        if !entry.is_idle() || !self.endpoint.is_idle(peer) || !host.retire(peer) {
             return false;
         }
-        *lane = Peer { is_loose: lane.is_loose, ..Peer::default() };
+        *entry = Peer { is_loose: entry.is_loose, ..Peer::default() };
         self.endpoint.forget(peer);
         true
     }

@@ -30,8 +30,8 @@ impl UdpEndpoint {
 
     fn peer_at(&mut self, socket: SocketAddr) -> u32 {
         let (peer, _) = self.endpoint.peer(socket);
-        while self.lanes.len() < self.endpoint.peers() {
-            self.lanes.push(Peer::default());
+        while self.peers.len() < self.endpoint.peers() {
+            self.peers.push(Peer::default());
         }
         peer
     }
@@ -69,7 +69,7 @@ impl UdpEndpoint {
         connection.sent.clear(); // packets to others no longer matter
         self.endpoint.admit(false);
         self.endpoint.swap(0, peer);
-        self.lanes.swap(0, peer as usize);
+        self.peers.swap(0, peer as usize);
         for other in 1..self.endpoint.peers() as u32 {
             self.leave(other);
         }
@@ -105,12 +105,12 @@ impl UdpEndpoint {
         }
         connection.parted = true;
         let errno = if drain { Errno::ECONNRESET } else { Errno::ECANCELED };
-        self.lanes[0].settle_answers(&mut self.common.spare);
-        let answers = self.lanes[0].long.as_mut().map(|long| std::mem::take(&mut long.answers));
-        self.lanes[0].lose(&mut self.common, host, 0, errno);
+        self.peers[0].settle_answers(&mut self.common.spare);
+        let answers = self.peers[0].long.as_mut().map(|long| std::mem::take(&mut long.answers));
+        self.peers[0].lose(&mut self.common, host, 0, errno);
         // Payloads belong to the application, which gets them back. Answers to reads do not.
         if let Some(answers) = answers {
-            self.lanes[0].long().answers = answers;
+            self.peers[0].long().answers = answers;
         }
         let sender = self.endpoint.sender(now(), 0);
         let plain = sender.is_none_or(|s| s.commands.is_plain(&is_answer) && s.bulk.is_plain(&is_answer));
@@ -143,7 +143,7 @@ impl UdpEndpoint {
             self.take_packet(host, &from, &packet);
         }
         for (_, reason) in mine {
-            self.lanes[0].lose(&mut self.common, host, 0, errno_of(reason));
+            self.peers[0].lose(&mut self.common, host, 0, errno_of(reason));
         }
         for (from, reason) in others {
             let errno = match reason {

@@ -48,7 +48,7 @@ const GATHER: Duration = Duration::from_micros(20);
 pub struct UdpEndpoint {
     pub(crate) common: Common,
     pub(crate) endpoint: Endpoint,
-    pub(crate) lanes: Chunks<Peer>,
+    pub(crate) peers: Chunks<Peer>,
     pub(crate) socket: Socket,
     /// For `FI_EP_DGRAM`: messages bypass the sessions, which carry only accesses to remote memory.
     pub(crate) messages: Option<Box<Messages>>,
@@ -110,7 +110,7 @@ impl UdpEndpoint {
         Ok(Self {
             common,
             endpoint,
-            lanes: Chunks::new(),
+            peers: Chunks::new(),
             socket,
             messages,
             dirty: false,
@@ -127,8 +127,8 @@ impl UdpEndpoint {
         if self.endpoint.find(socket).is_none() {
             self.forget_loose(host);
         }
-        let (endpoint, lanes) = (&mut self.endpoint, &mut self.lanes);
-        Beside { endpoint, lanes, loose: &mut self.common.loose }.meet(host, socket)
+        let (endpoint, peers) = (&mut self.endpoint, &mut self.peers);
+        Beside { endpoint, peers, loose: &mut self.common.loose }.meet(host, socket)
     }
 
     /// Forgets idle peers without a session.
@@ -141,12 +141,12 @@ impl UdpEndpoint {
             if self.endpoint.address(peer).is_none_or(|address| address.port() == 0) {
                 continue; // stands for all peers without a number
             }
-            let lane = &mut self.lanes[peer as usize];
+            let entry = &mut self.peers[peer as usize];
             if self.endpoint.is_open(peer) {
-                lane.is_loose = false; // until that is lost
-            } else if lane.is_idle() && self.endpoint.is_idle(peer) && host.retire(peer) {
-                lane.renew();
-                lane.is_loose = false;
+                entry.is_loose = false; // until that is lost
+            } else if entry.is_idle() && self.endpoint.is_idle(peer) && host.retire(peer) {
+                entry.renew();
+                entry.is_loose = false;
                 self.endpoint.forget(peer);
                 if let Some(messages) = &mut self.messages {
                     messages.look_again();
@@ -178,7 +178,7 @@ impl UdpEndpoint {
             return self.transmit(host, time, 1);
         }
         let Some((buffer, gaps)) = self.socket.next() else { return };
-        let mut glue = DriverAdapter::new(&mut self.common, &mut self.lanes, host).with(gaps);
+        let mut glue = DriverAdapter::new(&mut self.common, &mut self.peers, host).with(gaps);
         if let Some(transmit) = self.endpoint.poll_transmit_to(time, peer, buffer, &mut glue) {
             self.socket.push(&transmit);
             self.common.counts.sent += 1;
@@ -222,7 +222,7 @@ impl UdpEndpoint {
                 self.socket.receive_into(placement.as_mut().map(|placement| &mut placement.expected));
             worked |= got > 0;
             self.common.counts.received += got as u64;
-            let mut glue = DriverAdapter::new(&mut self.common, &mut self.lanes, host);
+            let mut glue = DriverAdapter::new(&mut self.common, &mut self.peers, host);
             let mut index = 0;
             while index < got {
                 if let Some(messages) = &mut self.messages
@@ -230,7 +230,7 @@ impl UdpEndpoint {
                     && bytes.first() == Some(&datagram::MAGIC)
                 {
                     let loose = &mut glue.common.loose;
-                    let mut book = Beside { endpoint: &mut self.endpoint, lanes: glue.lanes, loose };
+                    let mut book = Beside { endpoint: &mut self.endpoint, peers: glue.peers, loose };
                     // SAFETY: the datagram stays where it is until the next receive.
                     unsafe { messages.take(glue.host, &mut book, from, bytes.as_ptr(), bytes.len()) };
                     index += 1;
@@ -284,8 +284,8 @@ impl UdpEndpoint {
                 "strangers are rejected: this endpoint has reached its limit of peers, or of peers of one host");
         }
         if let Some(messages) = &mut self.messages {
-            let (endpoint, lanes) = (&mut self.endpoint, &mut self.lanes);
-            let mut book = Beside { endpoint, lanes, loose: &mut self.common.loose };
+            let (endpoint, peers) = (&mut self.endpoint, &mut self.peers);
+            let mut book = Beside { endpoint, peers, loose: &mut self.common.loose };
             messages.look_again(); // sessions may have added peers
             messages.poll_groups(host, &mut book);
         }
@@ -301,10 +301,10 @@ impl UdpEndpoint {
         for _ in 0..std::mem::take(&mut self.common.loose.new) {
             self.forget_loose(host);
         }
-        let mut glue = DriverAdapter::new(&mut self.common, &mut self.lanes, host);
+        let mut glue = DriverAdapter::new(&mut self.common, &mut self.peers, host);
         self.endpoint.handle_time(time, &mut glue);
         for peer in std::mem::take(&mut self.common.changed) {
-            let expects = self.lanes[peer as usize].expects() || self.common.connection.is_some();
+            let expects = self.peers[peer as usize].expects() || self.common.connection.is_some();
             self.endpoint.expect(time, peer, expects);
         }
         if std::mem::take(&mut self.common.may_answer) && !self.dirty && !self.full {
@@ -329,8 +329,8 @@ impl UdpEndpoint {
             }
             let mut all = false;
             while let Some((buffer, gaps)) = self.socket.next() {
-                let (common, lanes) = (&mut self.common, &mut self.lanes);
-                let mut glue = DriverAdapter::new(common, lanes, host).with(gaps);
+                let (common, peers) = (&mut self.common, &mut self.peers);
+                let mut glue = DriverAdapter::new(common, peers, host).with(gaps);
                 match self.endpoint.poll_train(time, most, &mut buffer[..MAX_GSO_BYTES], &mut glue) {
                     Some(transmit) => {
                         self.socket.push(&transmit);
@@ -358,7 +358,7 @@ impl UdpEndpoint {
     fn resume<H: Upcalls<Udp>>(&mut self, host: &mut H) {
         self.common.is_unread = !host.hungry();
         if host.hungry() {
-            let mut glue = DriverAdapter::new(&mut self.common, &mut self.lanes, host);
+            let mut glue = DriverAdapter::new(&mut self.common, &mut self.peers, host);
             self.endpoint.resume(now(), &mut glue);
         }
     }
@@ -369,13 +369,13 @@ impl UdpEndpoint {
         let time = now();
         let mut still = Vec::new();
         for peer in std::mem::take(&mut self.common.serving) {
-            let lane = &mut self.lanes[peer as usize];
+            let entry = &mut self.peers[peer as usize];
             if let Some(sender) = self.endpoint.sender(time, peer) {
-                lane.serve_reads(&mut self.common, sender, host, peer);
+                entry.serve_reads(&mut self.common, sender, host, peer);
             }
             let answers = self.endpoint.sender(time, peer).map_or(0, |sender| sender.bulk.records());
-            lane.is_served = lane.is_read() || answers > ANSWERS;
-            if lane.is_served {
+            entry.is_served = entry.is_read() || answers > ANSWERS;
+            if entry.is_served {
                 still.push(peer);
             }
         }
@@ -389,13 +389,13 @@ impl UdpEndpoint {
         let time = now();
         let eager = self.common.eager;
         self.common.keeping.retain(|&peer| {
-            let lane = &mut self.lanes[peer as usize];
-            if lane.peer_keeps && !host.may_hold(peer, eager) {
+            let entry = &mut self.peers[peer as usize];
+            if entry.peer_keeps && !host.may_hold(peer, eager) {
                 return true;
             }
-            lane.in_keeping = false;
+            entry.in_keeping = false;
             // The session may have ended since, and its request with it.
-            if std::mem::take(&mut lane.peer_keeps)
+            if std::mem::take(&mut entry.peer_keeps)
                 && let Some(sender) = self.endpoint.sender(time, peer)
             {
                 ask_to_keep(sender, false);
@@ -430,13 +430,13 @@ impl UdpEndpoint {
     /// See [`ofi_core::transport::TransportEndpoint::give_back`].
     #[cold]
     pub(crate) fn give_back(&mut self) {
-        self.lanes.iter_mut().for_each(|lane| lane.settle_answers(&mut self.common.spare));
+        self.peers.iter_mut().for_each(|entry| entry.settle_answers(&mut self.common.spare));
     }
 
     /// Sends everything that does not need the application.
     fn send_rest(&mut self) {
         let time = now();
-        let mut closing = Closing { common: &mut self.common, lanes: &self.lanes };
+        let mut closing = Closing { common: &mut self.common, peers: &self.peers };
         loop {
             let Some((buffer, _)) = self.socket.next() else {
                 if !matches!(self.socket.flush(), Sent::All) {
@@ -489,7 +489,7 @@ impl UdpEndpoint {
             let wait = self.endpoint.poll_timeout().map_or(end, |time| time.min(end)).since(now());
             self.socket.wait(wait);
             let (got, _) = self.socket.receive();
-            let mut closing = Closing { common: &mut self.common, lanes: &self.lanes };
+            let mut closing = Closing { common: &mut self.common, peers: &self.peers };
             for index in 0..got {
                 let (bytes, from) = self.socket.datagram(index);
                 if let Some(from) = from {

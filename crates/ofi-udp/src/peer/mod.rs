@@ -202,7 +202,7 @@ mod tests {
     /// (`ofi-testkit/tests/protocol/peers.rs`), and the core's lists and address vector some 240.
     /// `benches/tests/crowd.rs` checks the total.
     #[test]
-    fn an_idle_peer_s_lane_is_small() {
+    fn an_idle_peer_is_small() {
         assert!(size_of::<Peer>() <= 32, "{}", size_of::<Peer>());
     }
 }

@@ -18,20 +18,20 @@ pub struct SessionlessPeers {
 
 impl SessionlessPeers {
     /// Adds a peer without a session.
-    pub fn add(&mut self, lane: &mut Peer, peer: PeerId) {
-        if !std::mem::replace(&mut lane.is_loose, true) {
+    pub fn add(&mut self, entry: &mut Peer, peer: PeerId) {
+        if !std::mem::replace(&mut entry.is_loose, true) {
             self.peers.push_back(peer);
         }
     }
 }
 
 /// Creates the state of a new peer, which may have the number of a forgotten one.
-pub fn introduce(lanes: &mut Chunks<Peer>, loose: &mut SessionlessPeers, peer: u32) {
-    debug_assert!(peer as usize <= lanes.len(), "peers are introduced in the order of their numbers");
-    match lanes.get_mut(peer as usize) {
-        Some(lane) => lane.renew(),
-        None => lanes.push(Peer::default()),
+pub fn introduce(peers: &mut Chunks<Peer>, loose: &mut SessionlessPeers, peer: u32) {
+    debug_assert!(peer as usize <= peers.len(), "peers are introduced in the order of their numbers");
+    match peers.get_mut(peer as usize) {
+        Some(entry) => entry.renew(),
+        None => peers.push(Peer::default()),
     }
     loose.new += 1;
-    loose.add(&mut lanes[peer as usize], peer);
+    loose.add(&mut peers[peer as usize], peer);
 }

@@ -104,7 +104,7 @@ pub fn echo(line: &mut Line, arguments: &[String]) {
             }
             if line.has_news() {
                 let Some(_) = line.try_hear() else { return };
-                line.say(format!("{} {}", side.statistic("lanes_near"), side.statistic("lanes_far")));
+                line.say(format!("{} {}", side.statistic("peers_local"), side.statistic("peers_remote")));
             }
             std::thread::yield_now();
         };
@@ -169,12 +169,12 @@ impl Scene {
 
     /// The numbers of peers that this endpoint sends to over shared memory, and over sockets.
     fn here(&self) -> (u64, u64) {
-        (self.side.statistic("lanes_near"), self.side.statistic("lanes_far"))
+        (self.side.statistic("peers_local"), self.side.statistic("peers_remote"))
     }
 
     /// The same numbers in the other process.
     fn there(&mut self) -> String {
-        self.child.line.say("lanes?");
+        self.child.line.say("peers?");
         // Its last answer completes when this end has acknowledged it, so this end has to poll.
         let line = &mut self.child.line;
         wait::drive(&[&self.side], "the other process's report", || line.has_news().then_some(()));
@@ -189,7 +189,7 @@ impl Scene {
             wait::drive(&[&self.side], "room", || out.send().ok());
             wait::drive(&[&self.side], "a failure", || self.side.next_of(3)).failed();
         }
-        wait::drive(&[&self.side], "the end of the lane", || (self.here() == (0, 0)).then_some(()));
+        wait::drive(&[&self.side], "the end of the path", || (self.here() == (0, 0)).then_some(()));
     }
 }
 
@@ -212,7 +212,7 @@ fn a_peer_without_shared_memory_is_reached_over_sockets() {
         for (here, there) in [(near, far), (far, near)] {
             let mut scene = Scene::new(here, there, "here");
             scene.exchange(&LENGTHS);
-            assert_eq!(scene.side.statistic("lanes_near"), 0, "{}", scene.side.report());
+            assert_eq!(scene.side.statistic("peers_local"), 0, "{}", scene.side.report());
             assert_eq!(scene.side.statistic(begun), 1, "{}", scene.side.report());
             assert!(scene.there().starts_with("0 "));
         }
@@ -228,7 +228,7 @@ fn a_listener_that_announces_no_endpoint_is_called_over_tcp() {
     let to = side.insert_address(&Address::from(listener.local_addr().unwrap()));
     wait::drive(&[&side], "room", || side.out(to, ()).inject().send().ok());
     wait::drive(&[&side], "a call", || listener.accept().ok());
-    assert_eq!((side.statistic("lanes_near"), side.statistic("lanes_far")), (0, 1));
+    assert_eq!((side.statistic("peers_local"), side.statistic("peers_remote")), (0, 1));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn another_user_at_the_door_is_not_believed() {
         squatter.line.expect("listening");
         let pair = Pair::of(a, b);
         pair.warm_up();
-        assert_eq!((pair.a.statistic("lanes_near"), pair.a.statistic("lanes_far")), (0, 1));
+        assert_eq!((pair.a.statistic("peers_local"), pair.a.statistic("peers_remote")), (0, 1));
         squatter.finish();
     }
 }
@@ -322,13 +322,13 @@ fn decide_differently(naming: Naming) {
     for tag in 0..COUNT {
         wait::drive(&[&a], "room", || a.out(to_b, ()).tag(tag).inject().send().ok());
     }
-    assert_eq!(a.statistic("lanes_far"), 1);
+    assert_eq!(a.statistic("peers_remote"), 1);
     let b = opening(naming).name(&name).open();
     let to_a = b.insert(&a);
     for tag in 0..COUNT {
         wait::drive(&[&a, &b], "room", || b.out(to_a, ()).tag(tag).inject().send().ok());
     }
-    assert_eq!((b.statistic("lanes_near"), b.statistic("lanes_far")), (1, 0));
+    assert_eq!((b.statistic("peers_local"), b.statistic("peers_remote")), (1, 0));
     for (side, from) in [(&a, to_b), (&b, to_a)] {
         for tag in 0..COUNT {
             side.receive(()).tag_ignoring(0, u64::MAX).from(from).context(1).post().unwrap();

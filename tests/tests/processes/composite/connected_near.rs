@@ -39,8 +39,8 @@ fn exchange(pair: &Pair) {
 }
 
 /// The numbers of peers over shared memory, and of what was begun over sockets.
-fn lanes(provider: Provider, side: &TestEndpoint) -> (u64, u64) {
-    (side.statistic("lanes_near"), side.statistic(provider.begun))
+fn paths(provider: Provider, side: &TestEndpoint) -> (u64, u64) {
+    (side.statistic("peers_local"), side.statistic(provider.begun))
 }
 
 /// Listens, accepts a connection, and sends each message back. Arguments: its naming, and its place, as for
@@ -67,7 +67,7 @@ pub fn accept(line: &mut Line, arguments: &[String]) {
     line.say("over");
 }
 
-/// Connects to another process and exchanges messages with it. Returns [`lanes`].
+/// Connects to another process and exchanges messages with it. Returns [`paths`].
 fn talk_to(provider: Provider, mut child: Child) -> (u64, u64) {
     let side = connected(provider.near).open_disabled().unwrap();
     side.ep.connect(&parse(&child.line.hear()), &[]).unwrap();
@@ -80,11 +80,11 @@ fn talk_to(provider: Provider, mut child: Child) -> (u64, u64) {
         wait::drive(&[&side], "the send", || side.next_of(2)).done();
         into.check(len, 5);
     }
-    let lanes = lanes(provider, &side);
+    let paths = paths(provider, &side);
     side.ep.shutdown().unwrap();
     child.line.expect("over");
     child.finish();
-    lanes
+    paths
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_connection_within_the_host_is_shared_memory_as_a_whole() {
         let pair = pair(provider.near, provider.near);
         exchange(&pair);
         for side in [&pair.a, &pair.b] {
-            assert_eq!(lanes(provider, side), (1, 0), "{}", side.report());
+            assert_eq!(paths(provider, side), (1, 0), "{}", side.report());
             assert!(side.statistic("shm_bulk_bytes") >= 300_000, "{}", side.report());
         }
     }
@@ -104,8 +104,8 @@ fn an_end_that_forbids_shared_memory_asks_over_sockets() {
     for provider in PROVIDERS {
         let pair = pair(provider.far, provider.near);
         exchange(&pair);
-        assert_eq!((lanes(provider, &pair.a).0, lanes(provider, &pair.b).0), (0, 0));
-        assert!(lanes(provider, &pair.a).1 > 0, "{}", pair.a.report());
+        assert_eq!((paths(provider, &pair.a).0, paths(provider, &pair.b).0), (0, 0));
+        assert!(paths(provider, &pair.a).1 > 0, "{}", pair.a.report());
     }
 }
 
@@ -149,7 +149,7 @@ fn both_ends_know_each_other_by_their_addresses_on_the_network() {
         }
         for pair in &pairs {
             exchange(pair);
-            assert_eq!((lanes(provider, &pair.a), lanes(provider, &pair.b)), ((1, 0), (1, 0)));
+            assert_eq!((paths(provider, &pair.a), paths(provider, &pair.b)), ((1, 0), (1, 0)));
         }
     }
 }
@@ -171,7 +171,7 @@ fn ends_with_all_addresses_of_the_host_meet_over_shared_memory() {
         event_of(&side, EventKind::Connected, &[&caller]);
         let pair = Pair { a: caller, b: side, to_b: ANY, to_a: ANY };
         exchange(&pair);
-        assert_eq!((lanes(provider, &pair.a), lanes(provider, &pair.b)), ((1, 0), (1, 0)));
+        assert_eq!((paths(provider, &pair.a), paths(provider, &pair.b)), ((1, 0), (1, 0)));
     }
 }
 
