@@ -20,7 +20,7 @@ const WARM: u64 = 1_000;
 /// Single-stepped calls. A poll reads the clock once in 32 calls.
 pub const FOLLOWED: u64 = 32;
 /// Repetitions for a path that exceeds its row: a preempted thread yields its core, which is an additional system call
-/// (`ofi-core/spin_policy.rs`).
+/// (`ofi-os/spin_policy.rs`).
 const ATTEMPTS: usize = 3;
 
 /// A path and its row.

@@ -1,8 +1,14 @@
-//! The shared machinery of all transports: negotiation, matching, completions, address vectors, registrations.
+//! The shared machinery of all transports: matching, completions, address vectors, registrations, endpoints.
 //!
 //! A transport implements [`transport::Transport`] and gets every feature of the model in return.
 //! `docs/architecture.md` follows a message through this crate: [`endpoint`], the transport, [`endpoint`] again,
 //! [`matching`], [`cq`].
+//!
+//! Two crates are below this one and re-exported here: `ofi-config` (settings, log, negotiation) and `ofi-os` (system
+//! calls, wake-ups, the lock).
+
+pub use ofi_config::{config, log, negotiate, provider_filter, settings};
+pub use ofi_os::{copy, fork, lock, pages, spin_policy, sys, wait, wake_fd};
 
 pub mod atomic;
 pub mod auth;
@@ -11,8 +17,6 @@ pub mod cm;
 pub mod cntr;
 pub mod collective;
 pub mod composite;
-pub mod config;
-pub mod copy;
 pub mod cq;
 pub mod domain;
 pub mod domain_id;
@@ -21,31 +25,20 @@ pub mod endpoint_registry;
 pub mod eq;
 pub mod export;
 pub mod fabric;
-pub mod fork;
 mod growth;
 pub mod hmem;
 pub mod ip;
 pub mod keys;
-pub mod lock;
-pub mod log;
 pub mod matching;
 pub mod mr;
-pub mod negotiate;
 pub mod offer;
 pub mod opened;
-pub mod pages;
 pub mod peers;
 pub mod places;
 pub mod poll_set;
 pub mod progress;
-pub mod provider_filter;
 pub mod rearm;
-pub mod settings;
 pub mod sleepers;
 pub mod slots;
 pub mod source;
-pub mod spin_policy;
-pub mod sys;
 pub mod transport;
-pub mod wait;
-pub mod wake_fd;

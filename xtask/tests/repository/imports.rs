@@ -194,10 +194,12 @@ fn cycle(imports: &Imports) -> Option<Vec<String>> {
 }
 
 /// Every crate with modules that import each other.
-const CRATES: [&str; 23] = [
+const CRATES: [&str; 25] = [
     "ibv",
     "ofi-api",
     "ofi-ring",
+    "ofi-config",
+    "ofi-os",
     "ofi-core",
     "ofi-rdm",
     "ofi-shm",

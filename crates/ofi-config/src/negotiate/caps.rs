@@ -56,7 +56,7 @@ pub(super) fn unasked(offer: &Info, hints: Option<&Hints>) -> Caps {
 }
 
 /// `caps`, with the directions that they imply as far as these are in `available`.
-pub(crate) fn with_directions(caps: Caps, available: Caps) -> Caps {
+pub fn with_directions(caps: Caps, available: Caps) -> Caps {
     let mut all = caps;
     for (group, directions) in [(MESSAGES, Caps::MSG_DIRECTIONS), (REMOTE_ACCESS, Caps::RMA_DIRECTIONS)] {
         if caps.intersects(group) && !caps.intersects(directions) {

@@ -15,7 +15,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::settings;
+use ofi_config::settings;
+
 use crate::sys;
 
 /// Unsuccessful polls between two reads of the clock: a read costs as much as half a poll of an endpoint.

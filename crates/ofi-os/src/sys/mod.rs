@@ -18,7 +18,7 @@ pub fn os_error(call: &'static str) -> Error {
 }
 
 /// As [`os_error`], of a call that answers its error.
-pub(crate) fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+pub fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
     move |errno| Error::with(Errno::from_raw(errno.raw_os_error()), format!("{call}: {errno}"))
 }
 

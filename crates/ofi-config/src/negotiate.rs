@@ -36,7 +36,7 @@ use ofi_api::{DomainAttr, Hints, Info, Mode, MrMode, Refusal, Version};
 use std::borrow::Borrow;
 use std::fmt::Display;
 
-pub(crate) use caps::with_directions;
+pub use caps::with_directions;
 
 /// The grant of `offer` for `hints` to a program written for `api`, or one refusal for each field that cannot be met.
 /// `None` for the hints requests everything, with the provider's own choices.

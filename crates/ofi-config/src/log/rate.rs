@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Lets one event through in each interval, and counts the others. A static of the place that logs:
 ///
 /// ```
-/// use ofi_core::log::Limit;
+/// use ofi_config::log::Limit;
 ///
 /// static LOST: Limit = Limit::new();
 /// if let Some(more) = LOST.pass() {

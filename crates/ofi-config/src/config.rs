@@ -5,7 +5,7 @@
 //! [`register`]; nothing registers itself.
 //!
 //! ```
-//! use ofi_core::config::{AnySetting, Setting, register};
+//! use ofi_config::config::{AnySetting, Setting, register};
 //!
 //! /// Slots in each ring between two processes.
 //! pub static RING_SIZE: Setting<usize> =
