@@ -369,6 +369,7 @@ impl Counter for Cntr {
     fn trywait(&self) -> Result<()> {
         self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object("fi_cntr_attr.wait_obj")) };
+        waiting.prepare();
         if self.arm(waiting, self.seen()) { Ok(()) } else { Err(Error::AGAIN) }
     }
 

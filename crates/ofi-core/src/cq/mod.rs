@@ -432,6 +432,7 @@ impl CompletionQueue for Cq {
     }
 
     fn trywait(&self) -> Result<()> {
+        self.waiting.iter().for_each(WaitObject::prepare);
         let outcome = self.prepare_to_wait();
         // A thread that waits on the descriptor is woken by a signal once: no blocking read may ever take it.
         if outcome.is_err() && self.wait_fd().is_some() {

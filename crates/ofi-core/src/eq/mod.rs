@@ -360,6 +360,7 @@ impl EventQueue for EqCore {
     fn trywait(&self) -> Result<()> {
         self.born.check()?;
         let Some(waiting) = &self.waiting else { return Err(no_wait_object(FIELD)) };
+        waiting.prepare();
         waiting.wake.arm();
         // Do this before checking the events: a source reports what arming finds later, and then rings.
         let armed = self.sources().iter().all(|source| source.arm(&waiting.wake) == Arm::Armed);

@@ -74,6 +74,11 @@ impl WaitObject {
         matches!(wait_obj, WaitObj::Fd | WaitObj::Pollfd).then(|| self.set.fd())
     }
 
+    /// Notes that a thread is about to wait in a way that the application chose.
+    pub fn prepare(&self) {
+        self.waker.iter().for_each(Waker::prepare);
+    }
+
     /// What applications see of `FI_WAIT_MUTEX_COND`.
     pub fn mutex_cond(&self) -> Option<MutexCond> {
         self.waker.as_ref().map(Waker::pair)

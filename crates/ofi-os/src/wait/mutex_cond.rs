@@ -1,12 +1,13 @@
 //! `FI_WAIT_MUTEX_COND`: a thread that watches a descriptor and broadcasts a condition variable while it is readable.
 //!
 //! The broadcast is repeated as long as the descriptor is readable, less and less often: a thread that looked before
-//! the first one and began to wait after it is woken by the next.
+//! the first one and began to wait after it is woken by the next. A thread that prepares to wait begins that anew, so
+//! that it does not get the long pauses of events that nobody waited for.
 
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,10 @@ struct MutexCondShared {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     cond: UnsafeCell<libc::pthread_cond_t>,
     stop: AtomicBool,
+    /// How often a thread prepared to wait.
+    preparations: AtomicU32,
+    /// The thread is between two broadcasts.
+    is_pausing: AtomicBool,
     /// Ends the thread's sleep.
     wake: WakeFd,
 }
@@ -59,6 +64,8 @@ impl Waker {
             mutex: UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER),
             cond: UnsafeCell::new(libc::PTHREAD_COND_INITIALIZER),
             stop: AtomicBool::new(false),
+            preparations: AtomicU32::new(0),
+            is_pausing: AtomicBool::new(false),
             wake: WakeFd::new()?,
         });
         let theirs = Arc::clone(&shared);
@@ -66,6 +73,14 @@ impl Waker {
         let thread =
             builder.spawn(move || theirs.watch(fd)).map_err(|_| sys::os_error("starting a thread"))?;
         Ok(Self { shared, thread: Some(thread), born: Born::here() })
+    }
+
+    /// Notes that a thread prepares to wait: the next event is broadcast without the pause after an earlier one.
+    pub fn prepare(&self) {
+        self.shared.preparations.fetch_add(1, Ordering::SeqCst);
+        if self.shared.is_pausing.load(Ordering::SeqCst) {
+            self.shared.wake.signal();
+        }
     }
 
     /// The objects on which the application waits.
@@ -91,15 +106,26 @@ impl Drop for Waker {
 
 impl MutexCondShared {
     fn watch(&self, fd: RawFd) {
-        let mut pause = PAUSES.0;
-        while !self.stop.load(Ordering::SeqCst) {
-            if !sys::wait_readable(&[fd], Some(Instant::now())) {
+        let (mut pause, mut seen) = (PAUSES.0, 0);
+        loop {
+            self.wake.arm();
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            if !sys::is_readable(fd) {
                 pause = PAUSES.0;
                 sys::wait_readable(&[fd, self.wake.fd()], None);
                 continue;
             }
             self.broadcast();
+            // Either `prepare` sees this flag, or its count is seen here.
+            self.is_pausing.store(true, Ordering::SeqCst);
+            let preparations = self.preparations.load(Ordering::SeqCst);
+            if std::mem::replace(&mut seen, preparations) != preparations {
+                pause = PAUSES.0;
+            }
             sys::wait_readable(&[self.wake.fd()], Some(Instant::now() + pause));
+            self.is_pausing.store(false, Ordering::SeqCst);
             pause = (pause * 2).min(PAUSES.1);
         }
     }

@@ -120,6 +120,7 @@ impl WaitSet for Waits {
         if self.wait_obj == WaitObj::Yield {
             return Err(no_wait_object("fi_wait_attr.wait_obj"));
         }
+        self.waker.iter().for_each(Waker::prepare);
         self.present().iter().try_for_each(|member| member.prepare())
     }
 
