@@ -48,15 +48,17 @@ const PERIOD: usize = (64 << 10) + 1;
 fn table() -> &'static [u8] {
     static TABLE: OnceLock<Vec<u8>> = OnceLock::new();
     TABLE.get_or_init(|| {
-        let mut state = 0x9E37_79B9_u32;
-        let mut next = || {
+        let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+        let mut bytes = Vec::with_capacity(2 * PERIOD);
+        // Eight bytes at a time: each process of a test fills the table.
+        while bytes.len() < PERIOD {
             // Xorshift (Marsaglia 2003); any generator works.
             state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            (state >> 24) as u8 | 1
-        };
-        let mut bytes: Vec<u8> = (0..PERIOD).map(|_| next()).collect();
+            state ^= state >> 7;
+            state ^= state << 17;
+            bytes.extend_from_slice(&(state | 0x0101_0101_0101_0101).to_ne_bytes());
+        }
+        bytes.truncate(PERIOD);
         bytes.extend_from_within(..);
         bytes
     })

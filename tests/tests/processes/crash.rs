@@ -160,13 +160,13 @@ fn a_peer_dies_at_every_step_of_every_protocol() {
     assert_eq!(missed, Vec::<String>::new(), "steps that no victim reached: add them to the load");
 }
 
-/// Two instances of shared memory in each endpoint: every second step of either instance, and every step in
-/// `cargo xtask nightly`. One victim in four is reached by all others over the second instance, and then
+/// Two instances of shared memory in each endpoint: every fourth step of either instance, and every step in
+/// `cargo xtask nightly deaths`. One victim in four is reached by all others over the second instance, and then
 /// never gets to the steps that need the library's memory. Another victim, with another name, tries then.
 #[test]
 fn a_peer_of_two_transports_dies_at_steps_of_every_protocol() {
     let environment = [&ENVIRONMENT[..], &[(NAMING, Naming::Crossed.as_str())]].concat();
-    let step = number("OFI_CRASH_STRIDE", 2);
+    let step = number("OFI_CRASH_STRIDE", 4);
     let labels: Vec<String> = labels().into_iter().step_by(step as usize).collect();
     let missed = die_everywhere(&labels, &environment, 6);
     assert_eq!(missed, Vec::<String>::new(), "steps that no victim reached");
@@ -187,10 +187,10 @@ fn number(variable: &str, usual: u64) -> u64 {
     std::env::var(variable).ok().map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// `OFI_KILLS` sets the number of deaths (default: 100; `cargo xtask kills` uses 1,000).
+/// `OFI_KILLS` sets the number of deaths (default: 30; `cargo xtask kills` uses 1,000).
 #[test]
 fn peers_are_killed_at_random_under_load() {
-    let kills = number("OFI_KILLS", 100);
+    let kills = number("OFI_KILLS", 30);
     let mut mesh = Mesh::start(4, &ENVIRONMENT);
     let mut random = 0x2545_F491_4F6C_DD1D_u64;
     let mut next = |below: u64| {

@@ -1,4 +1,4 @@
-//! Mixed operations by eight processes: every byte is checked, and memory stays flat. Takes 15 seconds here;
+//! Mixed operations by eight processes: every byte is checked, and memory stays flat. Takes nine seconds here;
 //! `cargo xtask soak --minutes N` sets another time.
 
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ const MEMBERS: usize = 8;
 /// keep freed memory, and buffers of all lengths come into use gradually.
 const GROWTH: u64 = 8 << 10;
 
-/// The duration of the test: `OFI_SOAK_SECONDS`, by default 15 s.
+/// The duration of the test: `OFI_SOAK_SECONDS`, by default 9 s.
 fn time() -> Duration {
     let seconds = std::env::var("OFI_SOAK_SECONDS").ok();
-    Duration::from_secs(seconds.map_or(15, |text| text.parse().expect("a number of seconds")))
+    Duration::from_secs(seconds.map_or(9, |text| text.parse().expect("a number of seconds")))
 }
 
 #[test]

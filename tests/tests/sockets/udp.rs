@@ -258,7 +258,7 @@ const GROWTH: u64 = 8 << 10;
 
 #[test]
 fn memory_stays_flat_under_load() {
-    let time = Duration::from_secs(number("OFI_SOAK_SECONDS", 12));
+    let time = Duration::from_secs(number("OFI_SOAK_SECONDS", 6));
     let mut mesh = Mesh::start(4, &ENVIRONMENT[..1]);
     let sample = |mesh: &mut Mesh| mesh.seats.iter_mut().map(Seat::report).collect::<Vec<Report>>();
     std::thread::sleep(time / 3);

@@ -9,9 +9,9 @@ use ofi_rdm::wire::VERSION;
 use ofi_testkit::net::{Net, NetworkLink, Random, all_acked, all_arrived};
 use proptest::prelude::*;
 
-/// Cases of each property: 1,000 unless `PROPTEST_CASES` says otherwise, as a scheduled run does with 10,000.
+/// Cases of each property: 300 unless `PROPTEST_CASES` says otherwise; `cargo xtask simulate` runs 10,000.
 fn config() -> ProptestConfig {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(1000);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(300);
     ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
 }
 
