@@ -41,7 +41,8 @@ pub fn suite(nextest: impl Fn() -> Command, junit: &Path) -> StepResult {
     }
     let mut still = BTreeSet::new();
     for _ in 0..RETRIES {
-        let again = run(once(nextest()).args(["--no-fail-fast", "--test-threads", "1", "-E", &filter(&failed)]));
+        let again =
+            run(once(nextest()).args(["--no-fail-fast", "--test-threads", "1", "-E", &filter(&failed)]));
         // nextest fails if it finds fewer tests than requested; the run then proves nothing.
         let report = read(junit).map_err(|why| again.clone().err().unwrap_or(why))?;
         still.extend(failures(&report));

@@ -40,7 +40,7 @@ pub use core_settings::{
 };
 pub use filter::NameFilter;
 pub use registry::{Listed, Problem, list, problems, register};
-pub use value::{Kind, Value};
+pub use value::{Value, ValueKind};
 
 /// Name of the provider whose variables have no provider in their name.
 pub const CORE: &str = "core";
@@ -124,7 +124,7 @@ impl<T: Value> Setting<T> {
         let Some(raw) = raw else { return Ok(None) };
         let text = raw.to_str().ok_or("it is not valid UTF-8")?;
         let word = text.trim();
-        if word.is_empty() && (T::KIND != Kind::Text || !self.choices.is_empty()) {
+        if word.is_empty() && (T::KIND != ValueKind::Text || !self.choices.is_empty()) {
             return Ok(None); // `FI_X= command` is how a shell user clears a variable
         }
         let value = match self.choice(word)? {
@@ -178,7 +178,7 @@ pub trait AnySetting: Sync {
     /// One sentence on what it does.
     fn help(&self) -> &'static str;
     /// Type of the value.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> ValueKind;
     /// Whether an unusable value makes its users fail, where they otherwise use the default.
     fn is_strict(&self) -> bool;
     /// The default as text that the setting would accept.
@@ -213,7 +213,7 @@ impl<T: Value> AnySetting for Setting<T> {
         self.help
     }
 
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> ValueKind {
         T::KIND
     }
 

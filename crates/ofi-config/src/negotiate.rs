@@ -48,7 +48,7 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
 }
 
 /// What stands in the way of a grant.
-struct Refused {
+struct Rejected {
     /// The number of hints that cannot be met.
     count: usize,
     /// One for each of them, if texts are written.
@@ -62,7 +62,7 @@ enum Texts {
     LeftOut,
 }
 
-fn attempt(offer: &Info, hints: Option<&Hints>, api: Version, texts: Texts) -> Result<Info, Refused> {
+fn attempt(offer: &Info, hints: Option<&Hints>, api: Version, texts: Texts) -> Result<Info, Rejected> {
     let everything;
     let hints = match hints {
         Some(hints) => &hints.info,
@@ -72,7 +72,7 @@ fn attempt(offer: &Info, hints: Option<&Hints>, api: Version, texts: Texts) -> R
         }
     };
     let mut talk =
-        Negotiation { offer, hints, api, texts, refused: Refused { count: 0, refusals: Vec::new() } };
+        Negotiation { offer, hints, api, texts, refused: Rejected { count: 0, refusals: Vec::new() } };
     let caps = caps::info_caps(&mut talk);
     let (mr_mode, local_mr) = memory::mr_mode(&mut talk, caps);
     let granted = Info {
@@ -143,7 +143,7 @@ struct Negotiation<'a> {
     hints: &'a Info,
     api: Version,
     texts: Texts,
-    refused: Refused,
+    refused: Rejected,
 }
 
 impl Negotiation<'_> {

@@ -144,7 +144,7 @@ pub mod raw {
 
 /// The settings registry: every `FI_*` variable.
 pub mod config {
-    pub use ofi_core::config::{Kind, Listed, Problem, problems};
+    pub use ofi_core::config::{Listed, Problem, ValueKind, problems};
 
     /// All settings, with their values as they are now.
     pub fn list() -> Vec<Listed> {

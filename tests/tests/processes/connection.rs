@@ -365,8 +365,8 @@ fn hostile_packets() -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// The address of the transport of an accepting endpoint. The name of the endpoint is its listener's, but any process can
-/// read that of the transport in /proc/net/unix.
+/// The address of an accepting endpoint's transport. The endpoint's name is its listener's, but any process can read
+/// that of the transport in /proc/net/unix.
 fn transport_address(side: &TestEndpoint) -> Address {
     let any: Arc<dyn Any + Send + Sync> = Arc::clone(&side.ep) as _;
     let ep: Arc<Ep<Shm>> = any.downcast().expect("an endpoint over shared memory");

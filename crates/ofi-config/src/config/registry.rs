@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::sync::{PoisonError, RwLock};
 
-use super::{AnySetting, Kind};
+use super::{AnySetting, ValueKind};
 
 static REGISTERED: RwLock<Vec<&'static dyn AnySetting>> = RwLock::new(Vec::new());
 
@@ -17,7 +17,7 @@ pub struct Listed {
     /// Environment variable.
     pub env: String,
     /// Type of the value.
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// One sentence on what it does.
     pub help: &'static str,
     /// The default, as text.

@@ -161,7 +161,7 @@ fn the_list_shows_value_default_and_problem() {
     assert_eq!((slots.current.as_str(), slots.default.as_str()), ("65536", "1024"));
     assert_eq!(
         (slots.kind, slots.is_set, slots.provider, slots.name),
-        (Kind::Size, true, "shm", "ring_size")
+        (ValueKind::Size, true, "shm", "ring_size")
     );
     let mode = of("FI_SHM_MODE");
     assert_eq!((mode.current.as_str(), mode.is_set), ("auto", false));

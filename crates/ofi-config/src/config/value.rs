@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Type of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum ValueKind {
     /// Any text.
     Text,
     /// A signed number.
@@ -21,30 +21,30 @@ pub enum Kind {
     Time,
 }
 
-impl Kind {
+impl ValueKind {
     /// The number in C's `enum fi_param_type`, which has no times: they are strings there.
     pub const fn as_c(self) -> u32 {
         match self {
-            Kind::Text | Kind::Time => 0,
-            Kind::Integer => 1,
-            Kind::Boolean => 2,
-            Kind::Size => 3,
+            ValueKind::Text | ValueKind::Time => 0,
+            ValueKind::Integer => 1,
+            ValueKind::Boolean => 2,
+            ValueKind::Size => 3,
         }
     }
 
     /// One word for people.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Text => "string",
-            Kind::Integer => "integer",
-            Kind::Boolean => "boolean",
-            Kind::Size => "size",
-            Kind::Time => "duration",
+            ValueKind::Text => "string",
+            ValueKind::Integer => "integer",
+            ValueKind::Boolean => "boolean",
+            ValueKind::Size => "size",
+            ValueKind::Time => "duration",
         }
     }
 }
 
-impl std::fmt::Display for Kind {
+impl std::fmt::Display for ValueKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.pad(self.name())
     }
@@ -55,7 +55,7 @@ pub trait Value: Copy + Send + Sync + 'static {
     /// The type of the value read: `String` for `&'static str`, and the type itself otherwise.
     type Read: PartialOrd;
     /// How it is listed.
-    const KIND: Kind;
+    const KIND: ValueKind;
     /// This value as the read type.
     fn read(self) -> Self::Read;
     /// Reads text.
@@ -73,7 +73,7 @@ pub trait Value: Copy + Send + Sync + 'static {
 
 impl Value for bool {
     type Read = bool;
-    const KIND: Kind = Kind::Boolean;
+    const KIND: ValueKind = ValueKind::Boolean;
 
     fn read(self) -> bool {
         self
@@ -94,7 +94,7 @@ impl Value for bool {
 
 impl Value for i64 {
     type Read = i64;
-    const KIND: Kind = Kind::Integer;
+    const KIND: ValueKind = ValueKind::Integer;
 
     fn read(self) -> i64 {
         self
@@ -118,7 +118,7 @@ impl Value for i64 {
 
 impl Value for usize {
     type Read = usize;
-    const KIND: Kind = Kind::Size;
+    const KIND: ValueKind = ValueKind::Size;
 
     fn read(self) -> usize {
         self
@@ -141,7 +141,7 @@ impl Value for usize {
 
 impl Value for &'static str {
     type Read = String;
-    const KIND: Kind = Kind::Text;
+    const KIND: ValueKind = ValueKind::Text;
 
     fn read(self) -> String {
         self.to_owned()
@@ -158,7 +158,7 @@ impl Value for &'static str {
 
 impl Value for Duration {
     type Read = Duration;
-    const KIND: Kind = Kind::Time;
+    const KIND: ValueKind = ValueKind::Time;
 
     fn read(self) -> Duration {
         self

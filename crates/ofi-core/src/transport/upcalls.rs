@@ -165,8 +165,8 @@ pub trait Upcalls<T: Transport> {
 
     /// Takes the oldest receive that is posted for untagged messages, for a transport that hands receives to a device
     /// before their message is known. It ends with [`Upcalls::landed`], [`Upcalls::spent`] or [`Upcalls::received`]
-    /// with an error, or with its peer ([`Upcalls::fail_peer_where`]), and cannot be cancelled any more. `None` if none is
-    /// posted.
+    /// with an error, or with its peer ([`Upcalls::fail_peer_where`]), and cannot be cancelled any more. `None` if none
+    /// is posted.
     fn claim(&mut self, _peer: PeerId) -> Option<SlotId> {
         None
     }

@@ -210,17 +210,17 @@ fn warned(environment: &[(&str, &str)]) -> Vec<String> {
 
 /// Values of each kind that cannot be used, and words of what the warning must name instead.
 fn wrong_values(setting: &ofi::config::Listed) -> Vec<(&'static str, &'static [&'static str])> {
-    use ofi::config::Kind;
+    use ofi::config::ValueKind;
     match setting.kind {
-        Kind::Boolean => {
+        ValueKind::Boolean => {
             vec![("banana", &["one of 0, 1, false, true, no, yes, off, on"]), ("2", &["one of 0, 1"])]
         }
-        Kind::Integer => vec![("banana", &["an integer of 64 bits"])],
-        Kind::Size => {
+        ValueKind::Integer => vec![("banana", &["an integer of 64 bits"])],
+        ValueKind::Size => {
             vec![("banana", &["a number such as 4096, 64K, 16M or 2G"]), ("-1", &["a number such as"])]
         }
-        Kind::Time => vec![("banana", &["a time such as 20us, 1.5s or 2min", "ns, us, ms, s, min, h"])],
-        Kind::Text => match setting.env.as_str() {
+        ValueKind::Time => vec![("banana", &["a time such as 20us, 1.5s or 2min", "ns, us, ms, s, min, h"])],
+        ValueKind::Text => match setting.env.as_str() {
             "FI_LOG_LEVEL" => vec![("banana", &["one of warn, trace, info, debug"])],
             "FI_LOG_PROV" => vec![("banana", &["the names are ", "udp", "core"])],
             "FI_LOG_SUBSYS" => vec![("banana", &["the names are core, fabric, domain"])],
