@@ -196,7 +196,7 @@ fn reason_text(reason: Lost) -> &'static str {
 
 impl<H: Upcalls<Udp>> Driver for DriverAdapter<'_, H> {
     fn introduce(&mut self, peer: u32, address: SocketAddr) {
-        introduce(self.peers, &mut self.common.loose, peer);
+        introduce(self.peers, &mut self.common.sessionless, peer);
         if self.common.connection.is_none() {
             self.host.introduce(peer, &Address::from(address));
         }

@@ -10,7 +10,7 @@ use ofi_core::transport::{
     Arm, Attendant, OutAtomic, OutMessage, OutNote, OutRma, PeerId, Posted, TransportEndpoint, Upcalls,
 };
 
-use crate::datagram::{self, Beside, Datagrams};
+use crate::datagram::{self, Datagrams, SharedNumbers};
 use crate::endpoint::UdpEndpoint;
 use crate::op::{Op, Token};
 use crate::peer::Peer;
@@ -112,8 +112,8 @@ unsafe impl TransportEndpoint<Udp> for EndpointState {
         }
         let udp = self.open()?;
         if let UdpEndpoint { messages: Some(messages), endpoint, peers, common, socket, .. } = &mut *udp {
-            let book = Beside { endpoint, peers, loose: &mut common.loose };
-            return messages.send(socket, &book, out);
+            let numbers = SharedNumbers { endpoint, peers, sessionless: &mut common.sessionless };
+            return messages.send(socket, &numbers, out);
         }
         let entry = &mut udp.peers[out.peer as usize];
         udp.common.greets = out.flags.contains(OpFlags::INJECT) && !udp.endpoint.is_open(out.peer);

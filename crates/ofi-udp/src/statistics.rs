@@ -57,7 +57,12 @@ impl UdpEndpoint {
         add("udp_rx_datagrams", counts.received, "datagrams received");
         add("udp_placed", counts.placed, "datagrams whose payload the kernel received into its destination");
         let help = "datagrams whose payload was foreseen wrongly, and copied once more";
-        add("udp_brought_back", self.socket.brought_back(), help);
+        add("udp_placement_undone", self.socket.undone(), help);
+        add(
+            "udp_brought_back",
+            self.socket.undone(),
+            "the old name of udp_placement_undone, for this release",
+        );
         add("udp_eager", counts.eager, "messages sent inside a command");
         add(
             "udp_announced",

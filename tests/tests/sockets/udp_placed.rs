@@ -112,7 +112,7 @@ fn what_was_foreseen_wrongly_harms_nothing() {
         for transfer in [write, read, message] {
             LENGTHS[..3].iter().for_each(|&len| transfer(&pair, len));
         }
-        for name in ["udp_placed", "udp_brought_back", "udp_strangers"] {
+        for name in ["udp_placed", "udp_placement_undone", "udp_strangers"] {
             assert!(pair.b.statistic(name) > 0, "{name}: {}", pair.b.report());
         }
         assert!(

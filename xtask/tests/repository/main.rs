@@ -1,5 +1,6 @@
 //! What this repository asks of its own files.
 
+mod calls;
 mod diary;
 mod errors;
 mod glossary;

@@ -13,13 +13,13 @@ use crate::peer::Peer;
 use crate::peer::sessionless::{SessionlessPeers, introduce};
 
 /// The peers of sessions.
-pub struct Beside<'a> {
+pub struct SharedNumbers<'a> {
     pub endpoint: &'a mut Endpoint,
     pub peers: &'a mut Chunks<Peer>,
-    pub loose: &'a mut SessionlessPeers,
+    pub sessionless: &'a mut SessionlessPeers,
 }
 
-impl PeerNumbers for Beside<'_> {
+impl PeerNumbers for SharedNumbers<'_> {
     fn find(&self, socket: SocketAddr) -> Option<PeerId> {
         self.endpoint.find(socket)
     }
@@ -27,7 +27,7 @@ impl PeerNumbers for Beside<'_> {
     fn meet<H: Upcalls<Udp>>(&mut self, host: &mut H, socket: SocketAddr) -> PeerId {
         let (peer, new) = self.endpoint.peer(socket);
         if new {
-            introduce(self.peers, self.loose, peer);
+            introduce(self.peers, self.sessionless, peer);
             host.introduce(peer, &Address::from(socket));
         }
         peer
@@ -38,7 +38,7 @@ impl PeerNumbers for Beside<'_> {
         if !entry.is_idle() || !self.endpoint.is_idle(peer) || !host.retire(peer) {
             return false;
         }
-        *entry = Peer { is_loose: entry.is_loose, ..Peer::default() };
+        *entry = Peer { is_sessionless: entry.is_sessionless, ..Peer::default() };
         self.endpoint.forget(peer);
         true
     }

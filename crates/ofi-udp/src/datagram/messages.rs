@@ -95,7 +95,7 @@ impl Messages {
     fn source<H: Upcalls<Udp>>(
         &mut self,
         host: &mut H,
-        book: &mut impl PeerNumbers,
+        numbers: &mut impl PeerNumbers,
         from: SocketAddr,
     ) -> PeerId {
         if let Some((last, peer)) = self.last
@@ -103,10 +103,10 @@ impl Messages {
         {
             return peer;
         }
-        let peer = match book.find(from) {
+        let peer = match numbers.find(from) {
             Some(peer) => peer,
-            None if self.sources && self.has_room(host, book) => {
-                let peer = book.meet(host, from);
+            None if self.sources && self.has_room(host, numbers) => {
+                let peer = numbers.meet(host, from);
                 self.strangers.push_back((peer, from));
                 peer
             }
@@ -117,7 +117,7 @@ impl Messages {
                         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
                     };
-                    book.meet(host, SocketAddr::new(any, 0))
+                    numbers.meet(host, SocketAddr::new(any, 0))
                 })
             }
         };
@@ -126,14 +126,14 @@ impl Messages {
     }
 
     /// Whether one more sender may be remembered. At the limit, an idle one is removed first.
-    fn has_room<H: Upcalls<Udp>>(&mut self, host: &mut H, book: &mut impl PeerNumbers) -> bool {
+    fn has_room<H: Upcalls<Udp>>(&mut self, host: &mut H, numbers: &mut impl PeerNumbers) -> bool {
         for _ in 0..LOOKS {
             if self.strangers.len() < STRANGERS {
                 return true;
             }
             let Some((peer, address)) = self.strangers.pop_front() else { return true };
             // It may have been forgotten elsewhere, and its number reused.
-            if book.address(peer) == Some(address) && !book.forget(host, peer) {
+            if numbers.address(peer) == Some(address) && !numbers.forget(host, peer) {
                 self.strangers.push_back((peer, address));
             }
         }
@@ -177,7 +177,7 @@ impl Messages {
     pub unsafe fn send_now(
         &mut self,
         socket: &mut Socket,
-        book: &impl PeerNumbers,
+        numbers: &impl PeerNumbers,
         peer: PeerId,
         from: *const u8,
         len: usize,
@@ -185,7 +185,7 @@ impl Messages {
         if self.headed || len == 0 {
             return false;
         }
-        let Some(to) = book.address(peer) else { return false };
+        let Some(to) = numbers.address(peer) else { return false };
         // SAFETY: the caller's promise.
         unsafe { self.put(socket, to, (from, len)) }.is_ok()
     }
@@ -194,7 +194,7 @@ impl Messages {
     pub fn send(
         &mut self,
         socket: &mut Socket,
-        book: &impl PeerNumbers,
+        numbers: &impl PeerNumbers,
         out: &OutMessage<'_>,
     ) -> Result<Posted> {
         let has_data = out.flags.contains(OpFlags::REMOTE_CQ_DATA);
@@ -207,7 +207,7 @@ impl Messages {
                 "ask getinfo for domain_attr.cq_data_size 8",
             ));
         }
-        let Some(to) = book.address(out.peer) else { return Err(Error::new(Errno::EINVAL)) };
+        let Some(to) = numbers.address(out.peer) else { return Err(Error::new(Errno::EINVAL)) };
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut at = 0;
         if self.headed {
@@ -225,15 +225,15 @@ impl Messages {
     }
 
     /// Receives datagrams sent to groups.
-    pub fn poll_groups<H: Upcalls<Udp>>(&mut self, host: &mut H, book: &mut impl PeerNumbers) {
+    pub fn poll_groups<H: Upcalls<Udp>>(&mut self, host: &mut H, numbers: &mut impl PeerNumbers) {
         for index in 0..self.groups.len() {
-            self.listen(host, book, index);
+            self.listen(host, numbers, index);
         }
     }
 
     /// Receives datagrams sent to a group.
     #[cold]
-    fn listen<H: Upcalls<Udp>>(&mut self, host: &mut H, book: &mut impl PeerNumbers, index: usize) {
+    fn listen<H: Upcalls<Udp>>(&mut self, host: &mut H, numbers: &mut impl PeerNumbers, index: usize) {
         let mut heard = std::mem::take(&mut self.heard);
         heard.resize(MAX_DATAGRAM_LEN, 0);
         for _ in 0..FROM_GROUP {
@@ -242,7 +242,7 @@ impl Messages {
             }
             let Ok((len, from)) = self.groups.socket(index).recv_from(&mut heard) else { break };
             // SAFETY: `heard` has `len` bytes, and is not touched meanwhile.
-            unsafe { self.take(host, book, Some(from), heard.as_ptr(), len) };
+            unsafe { self.take(host, numbers, Some(from), heard.as_ptr(), len) };
         }
         self.heard = heard;
     }
@@ -254,7 +254,7 @@ impl Messages {
     pub unsafe fn take<H: Upcalls<Udp>>(
         &mut self,
         host: &mut H,
-        book: &mut impl PeerNumbers,
+        numbers: &mut impl PeerNumbers,
         from: Option<SocketAddr>,
         body: *const u8,
         len: usize,
@@ -276,7 +276,7 @@ impl Messages {
             (arrived.tagged, arrived.tag) = (envelope.tag.is_some(), envelope.tag.unwrap_or(0));
             (arrived.has_data, arrived.data) = (envelope.data.is_some(), envelope.data.unwrap_or(0));
         }
-        arrived.peer = self.source(host, book, from);
+        arrived.peer = self.source(host, numbers, from);
         // SAFETY: the caller's promise; `skip` bytes were there.
         unsafe { host.deliver(&arrived, body.wrapping_add(skip)) };
     }

@@ -21,7 +21,7 @@ use crate::Udp;
 use crate::address;
 use crate::settings;
 use crate::socket::Socket;
-pub use beside::Beside;
+pub use beside::SharedNumbers;
 pub use header::{MAGIC, MAX_HEADER_LEN};
 pub use messages::{Messages, PeerNumbers};
 

@@ -19,7 +19,7 @@ use ofi_rdm::{Arrivals, Chunks, Endpoint, Instant};
 use crate::answer::{BufPool, is_answer};
 use crate::config::{config, secret, secure};
 use crate::connected::{Connected, is_connected};
-use crate::datagram::{self, Beside, Messages, PeerNumbers};
+use crate::datagram::{self, Messages, PeerNumbers, SharedNumbers};
 use crate::driver_adapter::{ANSWERS, Closing, DriverAdapter};
 use crate::liveness::Alive;
 use crate::message::ask_to_keep;
@@ -96,7 +96,7 @@ impl UdpEndpoint {
             is_unread: false,
             spare: BufPool::default(),
             changed: Vec::new(),
-            loose: SessionlessPeers::default(),
+            sessionless: SessionlessPeers::default(),
             connection: is_connected(info).then(Box::<Connected>::default),
             counts: EndpointCounts::default(),
             next: None,
@@ -128,7 +128,7 @@ impl UdpEndpoint {
             self.forget_loose(host);
         }
         let (endpoint, peers) = (&mut self.endpoint, &mut self.peers);
-        Beside { endpoint, peers, loose: &mut self.common.loose }.meet(host, socket)
+        SharedNumbers { endpoint, peers, sessionless: &mut self.common.sessionless }.meet(host, socket)
     }
 
     /// Forgets idle peers without a session.
@@ -136,23 +136,23 @@ impl UdpEndpoint {
         if self.common.connection.is_some() {
             return; // handles them itself
         }
-        for _ in 0..LOOKS.min(self.common.loose.peers.len()) {
-            let Some(peer) = self.common.loose.peers.pop_front() else { return };
+        for _ in 0..LOOKS.min(self.common.sessionless.peers.len()) {
+            let Some(peer) = self.common.sessionless.peers.pop_front() else { return };
             if self.endpoint.address(peer).is_none_or(|address| address.port() == 0) {
                 continue; // stands for all peers without a number
             }
             let entry = &mut self.peers[peer as usize];
             if self.endpoint.is_open(peer) {
-                entry.is_loose = false; // until that is lost
+                entry.is_sessionless = false; // until that is lost
             } else if entry.is_idle() && self.endpoint.is_idle(peer) && host.retire(peer) {
                 entry.renew();
-                entry.is_loose = false;
+                entry.is_sessionless = false;
                 self.endpoint.forget(peer);
                 if let Some(messages) = &mut self.messages {
                     messages.look_again();
                 }
             } else {
-                self.common.loose.peers.push_back(peer);
+                self.common.sessionless.peers.push_back(peer);
             }
         }
     }
@@ -178,8 +178,8 @@ impl UdpEndpoint {
             return self.transmit(host, time, 1);
         }
         let Some((buffer, gaps)) = self.socket.next() else { return };
-        let mut glue = DriverAdapter::new(&mut self.common, &mut self.peers, host).with(gaps);
-        if let Some(transmit) = self.endpoint.poll_transmit_to(time, peer, buffer, &mut glue) {
+        let mut adapter = DriverAdapter::new(&mut self.common, &mut self.peers, host).with(gaps);
+        if let Some(transmit) = self.endpoint.poll_transmit_to(time, peer, buffer, &mut adapter) {
             self.socket.push(&transmit);
             self.common.counts.sent += 1;
             self.flush();
@@ -222,17 +222,18 @@ impl UdpEndpoint {
                 self.socket.receive_into(placement.as_mut().map(|placement| &mut placement.expected));
             worked |= got > 0;
             self.common.counts.received += got as u64;
-            let mut glue = DriverAdapter::new(&mut self.common, &mut self.peers, host);
+            let mut adapter = DriverAdapter::new(&mut self.common, &mut self.peers, host);
             let mut index = 0;
             while index < got {
                 if let Some(messages) = &mut self.messages
                     && let (bytes, from) = self.socket.datagram(index)
                     && bytes.first() == Some(&datagram::MAGIC)
                 {
-                    let loose = &mut glue.common.loose;
-                    let mut book = Beside { endpoint: &mut self.endpoint, peers: glue.peers, loose };
+                    let sessionless = &mut adapter.common.sessionless;
+                    let mut numbers =
+                        SharedNumbers { endpoint: &mut self.endpoint, peers: adapter.peers, sessionless };
                     // SAFETY: the datagram stays where it is until the next receive.
-                    unsafe { messages.take(glue.host, &mut book, from, bytes.as_ptr(), bytes.len()) };
+                    unsafe { messages.take(adapter.host, &mut numbers, from, bytes.as_ptr(), bytes.len()) };
                     index += 1;
                     continue;
                 }
@@ -240,7 +241,7 @@ impl UdpEndpoint {
                 // Each datagram may be a message, so they are handled one by one.
                 let count = if self.messages.is_some() { 1 } else { row.count() };
                 let (bytes, len) = (if count == 1 { &mut row.bytes[..row.len] } else { row.bytes }, row.len);
-                glue.coming = RxBatch { of: row.of, placed: row.placed };
+                adapter.coming = RxBatch { of: row.of, placed: row.placed };
                 let Some(from) = row.from.map(address::canonical) else {
                     index += count;
                     continue;
@@ -248,12 +249,12 @@ impl UdpEndpoint {
                 let arrivals = Arrivals { bytes, len, marked: row.marked };
                 if !row.placed {
                     index += count;
-                    self.endpoint.handle_row(time, from, arrivals, &mut glue);
+                    self.endpoint.handle_row(time, from, arrivals, &mut adapter);
                     continue;
                 }
-                let taken = self.endpoint.handle_placed(time, from, &arrivals, &mut glue) / len;
+                let taken = self.endpoint.handle_placed(time, from, &arrivals, &mut adapter) / len;
                 index += taken;
-                glue.common.counts.placed += taken as u64;
+                adapter.common.counts.placed += taken as u64;
                 if taken == count {
                     continue;
                 }
@@ -285,9 +286,9 @@ impl UdpEndpoint {
         }
         if let Some(messages) = &mut self.messages {
             let (endpoint, peers) = (&mut self.endpoint, &mut self.peers);
-            let mut book = Beside { endpoint, peers, loose: &mut self.common.loose };
+            let mut numbers = SharedNumbers { endpoint, peers, sessionless: &mut self.common.sessionless };
             messages.look_again(); // sessions may have added peers
-            messages.poll_groups(host, &mut book);
+            messages.poll_groups(host, &mut numbers);
         }
         if !self.common.serving.is_empty() {
             self.serve(host);
@@ -298,11 +299,11 @@ impl UdpEndpoint {
         if self.common.connection.is_some() {
             self.move_connection(host, time);
         }
-        for _ in 0..std::mem::take(&mut self.common.loose.new) {
+        for _ in 0..std::mem::take(&mut self.common.sessionless.new) {
             self.forget_loose(host);
         }
-        let mut glue = DriverAdapter::new(&mut self.common, &mut self.peers, host);
-        self.endpoint.handle_time(time, &mut glue);
+        let mut adapter = DriverAdapter::new(&mut self.common, &mut self.peers, host);
+        self.endpoint.handle_time(time, &mut adapter);
         for peer in std::mem::take(&mut self.common.changed) {
             let expects = self.peers[peer as usize].expects() || self.common.connection.is_some();
             self.endpoint.expect(time, peer, expects);
@@ -330,8 +331,8 @@ impl UdpEndpoint {
             let mut all = false;
             while let Some((buffer, gaps)) = self.socket.next() {
                 let (common, peers) = (&mut self.common, &mut self.peers);
-                let mut glue = DriverAdapter::new(common, peers, host).with(gaps);
-                match self.endpoint.poll_train(time, most, &mut buffer[..MAX_GSO_BYTES], &mut glue) {
+                let mut adapter = DriverAdapter::new(common, peers, host).with(gaps);
+                match self.endpoint.poll_train(time, most, &mut buffer[..MAX_GSO_BYTES], &mut adapter) {
                     Some(transmit) => {
                         self.socket.push(&transmit);
                         self.common.counts.sent += transmit.count as u64;
@@ -358,8 +359,8 @@ impl UdpEndpoint {
     fn resume<H: Upcalls<Udp>>(&mut self, host: &mut H) {
         self.common.is_unread = !host.hungry();
         if host.hungry() {
-            let mut glue = DriverAdapter::new(&mut self.common, &mut self.peers, host);
-            self.endpoint.resume(now(), &mut glue);
+            let mut adapter = DriverAdapter::new(&mut self.common, &mut self.peers, host);
+            self.endpoint.resume(now(), &mut adapter);
         }
     }
 

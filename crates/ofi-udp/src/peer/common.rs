@@ -48,7 +48,7 @@ pub struct Common {
     pub changed: Vec<PeerId>,
     /// The additional state of a connected endpoint.
     pub connection: Option<Box<Connected>>,
-    pub loose: SessionlessPeers,
+    pub sessionless: SessionlessPeers,
     pub counts: EndpointCounts,
     /// The payload that is expected next.
     pub next: Option<Next>,

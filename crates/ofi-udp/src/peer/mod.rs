@@ -73,7 +73,7 @@ pub struct Peer {
     /// The peer had a receive when the last announcement arrived: the next lone message is sent ahead of its request.
     pub peer_is_ready: bool,
     /// It is in [`sessionless::SessionlessPeers`].
-    pub is_loose: bool,
+    pub is_sessionless: bool,
     /// It is in [`Common::serving`].
     pub is_served: bool,
     /// It is in [`Common::keeping`].
@@ -86,8 +86,8 @@ pub struct Peer {
 impl Peer {
     /// Resets the state for another peer or session: only its membership in the endpoint's lists stays.
     pub fn renew(&mut self) {
-        let Self { is_loose, is_served, in_keeping, .. } = *self;
-        *self = Self { is_loose, is_served, in_keeping, ..Self::default() };
+        let Self { is_sessionless, is_served, in_keeping, .. } = *self;
+        *self = Self { is_sessionless, is_served, in_keeping, ..Self::default() };
     }
 
     /// Lists the peer, whose reads and later commands continue when its answers are acknowledged.
@@ -188,7 +188,7 @@ impl Peer {
         self.renew();
         common.changed.push(peer);
         if common.connection.is_none() {
-            common.loose.add(self, peer);
+            common.sessionless.add(self, peer);
         }
         host.fail_peer(peer, errno);
     }

@@ -19,19 +19,19 @@ pub struct SessionlessPeers {
 impl SessionlessPeers {
     /// Adds a peer without a session.
     pub fn add(&mut self, entry: &mut Peer, peer: PeerId) {
-        if !std::mem::replace(&mut entry.is_loose, true) {
+        if !std::mem::replace(&mut entry.is_sessionless, true) {
             self.peers.push_back(peer);
         }
     }
 }
 
 /// Creates the state of a new peer, which may have the number of a forgotten one.
-pub fn introduce(peers: &mut Chunks<Peer>, loose: &mut SessionlessPeers, peer: u32) {
+pub fn introduce(peers: &mut Chunks<Peer>, sessionless: &mut SessionlessPeers, peer: u32) {
     debug_assert!(peer as usize <= peers.len(), "peers are introduced in the order of their numbers");
     match peers.get_mut(peer as usize) {
         Some(entry) => entry.renew(),
         None => peers.push(Peer::default()),
     }
-    loose.new += 1;
-    loose.add(&mut peers[peer as usize], peer);
+    sessionless.new += 1;
+    sessionless.add(&mut peers[peer as usize], peer);
 }

@@ -121,8 +121,8 @@ impl Driver {
     }
 
     /// Number of mispredicted payloads so far.
-    pub fn brought_back(&self) -> u64 {
-        self.calls.brought_back()
+    pub fn undone(&self) -> u64 {
+        self.calls.undone()
     }
 
     /// Whether there is a ring.

@@ -176,8 +176,8 @@ impl Incoming {
     }
 
     /// Number of mispredicted payloads so far.
-    pub fn brought_back(&self) -> u64 {
-        self.placed.brought_back
+    pub fn undone(&self) -> u64 {
+        self.placed.undone
     }
 
     fn buffer(&self, message: usize) -> *mut u8 {

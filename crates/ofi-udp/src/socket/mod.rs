@@ -369,8 +369,8 @@ impl Socket {
     }
 
     /// Number of mispredicted payloads so far.
-    pub fn brought_back(&self) -> u64 {
-        self.driver.brought_back()
+    pub fn undone(&self) -> u64 {
+        self.driver.undone()
     }
 
     /// Whether io_uring is in use, and the number of its kernel entries.

@@ -83,7 +83,7 @@ pub struct Placed {
     /// Whether all messages checked so far were as expected.
     holds: bool,
     /// Payloads that were moved back so far.
-    pub brought_back: u64,
+    pub undone: u64,
 }
 
 // SAFETY: the pointers are used during the call that they were given for alone.
@@ -91,7 +91,7 @@ unsafe impl Send for Placed {}
 
 impl Placed {
     pub fn new() -> Self {
-        Self { slots: [Slot::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true, brought_back: 0 }
+        Self { slots: [Slot::NONE; RECEIVE_LONG], vectors: Vec::new(), holds: true, undone: 0 }
     }
 
     /// Divides the expected payloads among the next messages, with the buffers `buffers`, at most [`RECEIVE_LONG`].
@@ -170,7 +170,7 @@ impl Placed {
             let begin = gap * place.packet() + RxPrediction::HEAD;
             let len = message.len.saturating_sub(begin).min(place.part);
             let to = message.buffer.wrapping_add(begin);
-            self.brought_back += u64::from(len > 0);
+            self.undone += u64::from(len > 0);
             // SAFETY: the kernel has put so many bytes of the message there, and the gap has room for them.
             unsafe { copy::bytes(place.after(gap).base, to, len) };
         }
