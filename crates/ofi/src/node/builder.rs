@@ -18,7 +18,7 @@ use crate::domain::Domain;
 use crate::opened::OpenedDomain;
 use crate::operations::{Operations, Table};
 use crate::shared::{Shared, SharedReceive, SharedTransmit, Vector};
-use crate::threading::Level;
+use crate::threading::{Exclusive, Level, Safe};
 
 /// Options for opening a [`Node`]. Created by [`Node::builder`], [`Node::builder_exclusive`] or [`Domain::node`].
 ///
@@ -291,6 +291,37 @@ impl<L: Level> NodeBuilder<L> {
             signaled: AtomicBool::new(false),
             _level: PhantomData,
         })
+    }
+}
+
+impl Node<Safe> {
+    /// Opens the first endpoint that getinfo offers for `hints`, in a domain of its own. [`Node::wait`] sleeps.
+    /// [`Domain::open`] lists the hints that may be left open.
+    ///
+    /// # Errors
+    /// The errors of [`getinfo`](crate::getinfo) and of opening.
+    pub fn open(hints: &Hints) -> Result<Self> {
+        Self::builder().hints(hints.clone()).open()
+    }
+
+    /// Returns a builder with more choices.
+    pub fn builder() -> NodeBuilder<Safe> {
+        NodeBuilder::new()
+    }
+}
+
+impl Node<Exclusive> {
+    /// As [`Node::open`], for one thread at a time: see [`threading::Exclusive`](crate::threading::Exclusive).
+    ///
+    /// # Errors
+    /// As `open`.
+    pub fn open_exclusive(hints: &Hints) -> Result<Self> {
+        Self::builder_exclusive().hints(hints.clone()).open()
+    }
+
+    /// As [`Node::builder`], for [`Node::open_exclusive`].
+    pub fn builder_exclusive() -> NodeBuilder<Exclusive> {
+        NodeBuilder::new()
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ofi_api::{
-    Address, AddressVector, CompletionQueue, Endpoint, EpOption, Errno, Error, FiAddr, Hints, Info, Result,
+    Address, AddressVector, CompletionQueue, Endpoint, EpOption, Errno, Error, FiAddr, Info, Result,
     Statistic,
 };
 use ofi_core::lock::Lock;
@@ -34,7 +34,7 @@ use crate::op::Op;
 use crate::operations::Table;
 use crate::post::Desk;
 use crate::shared::Membership;
-use crate::threading::{Exclusive, Level, Safe};
+use crate::threading::{Level, Safe};
 
 /// A reliable-datagram endpoint (`FI_EP_RDM`) with its completion queue and address vector.
 ///
@@ -146,37 +146,6 @@ pub struct RawNode<'a> {
     pub cq: &'a dyn CompletionQueue,
     /// Its address vector.
     pub av: &'a dyn AddressVector,
-}
-
-impl Node<Safe> {
-    /// Opens the first endpoint that getinfo offers for `hints`, in a domain of its own. [`Node::wait`] sleeps.
-    /// [`Domain::open`] lists the hints that may be left open.
-    ///
-    /// # Errors
-    /// The errors of [`getinfo`](crate::getinfo) and of opening.
-    pub fn open(hints: &Hints) -> Result<Self> {
-        Self::builder().hints(hints.clone()).open()
-    }
-
-    /// Returns a builder with more choices.
-    pub fn builder() -> NodeBuilder<Safe> {
-        NodeBuilder::new()
-    }
-}
-
-impl Node<Exclusive> {
-    /// As [`Node::open`], for one thread at a time: see [`threading::Exclusive`](crate::threading::Exclusive).
-    ///
-    /// # Errors
-    /// As `open`.
-    pub fn open_exclusive(hints: &Hints) -> Result<Self> {
-        Self::builder_exclusive().hints(hints.clone()).open()
-    }
-
-    /// As [`Node::builder`], for [`Node::open_exclusive`].
-    pub fn builder_exclusive() -> NodeBuilder<Exclusive> {
-        NodeBuilder::new()
-    }
 }
 
 impl<L: Level> Node<L> {
