@@ -55,6 +55,50 @@ over_tcp!(tcp: TcpPair, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
 ]);
 
+/// The same with a key: TLS.
+struct TcpSealed;
+
+impl Kit for TcpSealed {
+    fn hints(&self) -> Hints {
+        TcpPair.hints().auth_key(*b"the conformance suite")
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+/// Connected endpoints with a key.
+struct TcpSealedConnected;
+
+impl Kit for TcpSealedConnected {
+    fn hints(&self) -> Hints {
+        TcpConnected.hints().auth_key(*b"the conformance suite")
+    }
+
+    fn usual_caps(&self) -> Caps {
+        TcpConnected.usual_caps()
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+over_tcp!(tcp_sealed: TcpSealed, skip = [
+    authorization_keys_are_granted_or_refused_by_name: "the endpoints already have a key",
+    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "the endpoints already have a key",
+    a_key_stays_in_its_vector_while_anything_is_of_it: "the endpoints already have a key",
+    closing_in_the_middle_of_an_access_stops_it: "a read whose answer is under way ends with the connection (docs/tcp.md)",
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
+]);
+
+over_connected_tcp!(tcp_sealed_msg: TcpSealedConnected, skip = [
+    authorization_keys_are_granted_or_refused_by_name: "the endpoints already have a key",
+    closing_in_the_middle_of_an_access_stops_it: "a read whose answer is under way ends with the connection (docs/tcp.md)",
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
+]);
+
 /// A peer that was given another of its addresses, as on a command line, gets a connection of its own.
 #[test]
 fn an_endpoint_of_all_addresses_is_called_by_another_of_them_after_it_called() {
