@@ -119,7 +119,9 @@ impl TcpPort {
             let patience = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
             sys::prepare(socket.as_fd(), patience);
             let fits = desk.called.len() < MAX_UNIDENTIFIED;
-            let Ok(tls) = self.tls.as_ref().map(|tls| tls.accept(socket.as_fd())).transpose() else { continue };
+            let Ok(tls) = self.tls.as_ref().map(|tls| tls.accept(socket.as_fd())).transpose() else {
+                continue;
+            };
             if fits && self.ready.add(&socket, 1, Interest { read: true, write: false }).is_ok() {
                 let deadline = Instant::now() + REQUEST_TIMEOUT;
                 desk.called.push(Called { socket, tls, bytes: Vec::new(), deadline });

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Caps, EpType, Fabric, Info, MsgOrder, Offers, OpFlags, Protocol, Provider, Refusal, Request, Result,
-    Version,
+    AddrFormat, Caps, EpType, Fabric, Info, MsgOrder, Offers, OpFlags, Protocol, Provider, Refusal, Request,
+    Result, Version,
 };
 use ofi_core::composite::Composite;
 use ofi_core::fabric::FabricCore;

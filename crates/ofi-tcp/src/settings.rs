@@ -86,38 +86,30 @@ pub static TLS_CERT: Setting<&'static str> = Setting::new(
     "tcp",
     "tls_cert",
     "",
-    "File (PEM) with the certificate chain of this process: endpoints without an authorization key encrypt by TLS, with FI_TCP_TLS_KEY and FI_TCP_TLS_CA (docs/tcp.md)",
+    "PEM file with the certificate chain of this process, which lets endpoints without an authorization key encrypt (docs/tcp.md)",
 )
 .strict();
 
 /// Its private key.
 pub static TLS_KEY: Setting<&'static str> =
-    Setting::new("tcp", "tls_key", "", "File (PEM) with the private key of FI_TCP_TLS_CERT").strict();
+    Setting::new("tcp", "tls_key", "", "PEM file with its private key").strict();
 
 /// Whose certificates count.
-pub static TLS_CA: Setting<&'static str> = Setting::new(
-    "tcp",
-    "tls_ca",
-    "",
-    "File (PEM) with the authorities that sign the certificates of all peers",
-)
-.strict();
+pub static TLS_CA: Setting<&'static str> =
+    Setting::new("tcp", "tls_ca", "", "PEM file with the authorities that sign the certificates of peers")
+        .strict();
 
 /// The name in certificates.
-pub static TLS_NAME: Setting<&'static str> = Setting::new(
-    "tcp",
-    "tls_name",
-    "",
-    "Name that the certificates of all peers have; empty: each has the IP address of its end",
-)
-.strict();
+pub static TLS_NAME: Setting<&'static str> =
+    Setting::new("tcp", "tls_name", "", "Name in the certificates of peers; empty: their IP addresses")
+        .strict();
 
 /// Whether ends may see each other's addresses differently.
 pub static ADDRESS_TRANSLATION: Setting<bool> = Setting::new(
     "tcp",
     "address_translation",
     false,
-    "Let encrypting ends connect through something that changes addresses (NAT); both ends need it",
+    "Let encrypting ends connect through address translation (NAT), if both have this",
 );
 
 /// The remedy for an unusable setting.

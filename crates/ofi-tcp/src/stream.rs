@@ -59,7 +59,9 @@ impl Through<'_> {
             // SAFETY: the caller's promise.
             None => unsafe { sys::send_pieces(self.socket.as_fd(), pieces) },
             // SAFETY: the caller's promise.
-            Some((session, security)) => unsafe { security.send_pieces(session, self.socket.as_fd(), pieces) },
+            Some((session, security)) => unsafe {
+                security.send_pieces(session, self.socket.as_fd(), pieces)
+            },
         }
     }
 

@@ -24,8 +24,7 @@ const SALT: &[u8] = b"ofi-tcp TLS 1.3 authorization key";
 /// The end that connects, and the one that accepts.
 pub const ROLES: [&str; 2] = ["connecting end, Ed25519", "accepting end, Ed25519"];
 /// What precedes the 32 bytes of an Ed25519 private key in PKCS #8 (RFC 8410, section 7).
-const PKCS8: [u8; 16] =
-    [0x30, 0x2E, 2, 1, 0, 0x30, 5, 6, 3, 0x2B, 0x65, 0x70, 4, 0x22, 4, 0x20];
+const PKCS8: [u8; 16] = [0x30, 0x2E, 2, 1, 0, 0x30, 5, 6, 3, 0x2B, 0x65, 0x70, 4, 0x22, 4, 0x20];
 
 /// The pair of a role.
 ///

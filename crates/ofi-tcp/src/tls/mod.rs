@@ -39,7 +39,8 @@ pub const MAX_KEY_LEN: usize = auth::MAX_SIZE;
 
 /// Why this process cannot encrypt, if it cannot.
 pub fn lacking() -> Option<&'static str> {
-    (!graviola::util::is_cpu_supported()).then_some("the processor lacks instructions for encryption (AES, ADX, AVX2)")
+    (!graviola::util::is_cpu_supported())
+        .then_some("the processor lacks instructions for encryption (AES, ADX, AVX)")
 }
 
 /// Checks the settings of certificates, and their files.
@@ -82,10 +83,6 @@ pub struct Security {
     sealing: bulk::Buffers,
 }
 
-fn failed(error: rustls::Error) -> Error {
-    Error::with(Errno::EIO, format!("TLS: {error}"))
-}
-
 impl Security {
     /// That of an endpoint, or a passive endpoint; `None` for one that does not encrypt.
     ///
@@ -93,28 +90,39 @@ impl Security {
     /// `FI_EOPNOTSUPP` if it shall, and this process cannot; `FI_EINVAL` for certificates that cannot be used.
     pub fn of(info: &Info) -> Result<Option<Box<Self>>> {
         let key = AuthKey::of(info);
-        if key.is_none() && settings::tls_files()?.is_none() {
+        if !key.is_none() {
+            let provider = provider()?;
+            return Self::new(&provider, Self::by_key(&key, &provider)).map(Some);
+        }
+        if settings::tls_files()?.is_none() {
             return Ok(None);
         }
         let provider = provider()?;
-        let (identity, connecting) = match key.is_none() {
-            false => Self::by_key(&key, &provider).map_err(failed)?,
-            true => {
-                let Some(certificates) = Certificates::load(&provider)? else { return Ok(None) };
-                let config = Self::connecting(&provider)
-                    .and_then(|config| {
-                        let verifier = Arc::clone(&certificates.of_accepting);
-                        let own = SingleCertAndKey::from(Arc::clone(&certificates.own));
-                        Ok(config.with_webpki_verifier(verifier).with_client_cert_resolver(Arc::new(own)))
-                    })
-                    .map_err(failed)?;
-                (Identity::Certificates(certificates), config)
-            }
-        };
-        let mut connecting = connecting;
+        let Some(certificates) = Certificates::load(&provider)? else { return Ok(None) };
+        Self::new(&provider, Self::by_certificates(certificates, &provider)).map(Some)
+    }
+
+    fn new(
+        provider: &Arc<CryptoProvider>,
+        identity: Result<(Identity, ClientConfig), rustls::Error>,
+    ) -> Result<Box<Self>> {
+        let failed = |error| Error::with(Errno::EIO, format!("TLS: {error}"));
+        let (identity, mut connecting) = identity.map_err(failed)?;
         (connecting.resumption, connecting.enable_sni) = (Resumption::disabled(), false);
         let sealing = bulk::Buffers::default();
-        Ok(Some(Box::new(Self { provider, identity, connecting: Arc::new(connecting), sealing })))
+        let (provider, connecting) = (Arc::clone(provider), Arc::new(connecting));
+        Ok(Box::new(Self { provider, identity, connecting, sealing }))
+    }
+
+    fn by_certificates(
+        certificates: Certificates,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<(Identity, ClientConfig), rustls::Error> {
+        let own = SingleCertAndKey::from(Arc::clone(&certificates.own));
+        let config = Self::connecting(provider)?
+            .with_webpki_verifier(Arc::clone(&certificates.of_accepting))
+            .with_client_cert_resolver(Arc::new(own));
+        Ok((Identity::Certificates(certificates), config))
     }
 
     fn connecting(
@@ -132,7 +140,9 @@ impl Security {
         let config = Self::connecting(provider)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(Exactly::of(&accepts, provider)))
-            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(&connects))));
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::clone(
+                &connects,
+            ))));
         Ok((Identity::Key(accepts, Arc::new(Exactly::of(&connects, provider))), config))
     }
 

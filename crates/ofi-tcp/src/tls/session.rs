@@ -21,7 +21,7 @@ const FEW: usize = 4 << 10;
 /// The capacity that a buffer of a connection may keep.
 const KEPT: usize = 4 << 10;
 
-enum Side {
+pub(super) enum Side {
     Connecting(UnbufferedClientConnection),
     Accepting(UnbufferedServerConnection),
 }
@@ -200,6 +200,9 @@ impl Session {
         bytes: &mut [u8],
         mut taker: impl FnMut(&[u8]) -> Result<(), Errno>,
     ) -> Result<(), Errno> {
+        if let Some(mismatch) = &self.mismatch {
+            return Err(mismatch.errno());
+        }
         if let Some(&first) = bytes.first().filter(|_| !std::mem::replace(&mut self.has_begun, true))
             && !mismatch::may_be_tls(first)
         {
@@ -236,6 +239,21 @@ impl Session {
         result
     }
 
+    #[cfg(test)]
+    pub(super) fn sealed(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.sealed)
+    }
+
+    #[cfg(test)]
+    pub(super) fn wait_with(&mut self, message: &[u8]) {
+        self.waiting.extend_from_slice(message);
+    }
+
+    #[cfg(test)]
+    pub(super) fn side(&mut self) -> &mut Side {
+        &mut self.side
+    }
+
     fn refuse(&mut self, mismatch: Mismatch) -> Errno {
         let errno = mismatch.errno();
         self.mismatch.get_or_insert(mismatch);
@@ -245,29 +263,37 @@ impl Session {
     /// What an error of TLS says of the peer.
     fn reason(&self, error: rustls::Error) -> Mismatch {
         use rustls::Error::{
-            AlertReceived, InvalidCertificate, NoApplicationProtocol, NoCertificatesPresented, PeerIncompatible,
+            AlertReceived, InvalidCertificate, NoApplicationProtocol, NoCertificatesPresented,
+            PeerIncompatible,
         };
         match error {
-            NoApplicationProtocol | AlertReceived(AlertDescription::NoApplicationProtocol) => Mismatch::Address,
+            NoApplicationProtocol | AlertReceived(AlertDescription::NoApplicationProtocol) => {
+                Mismatch::Address
+            }
             InvalidCertificate(_) | NoCertificatesPresented | PeerIncompatible(_) => {
                 Mismatch::Key(error.to_string())
             }
             // The peer that refuses this end does so before it says anything.
-            AlertReceived(alert) if !self.has_spoken => Mismatch::Key(format!("it refuses this end's ({alert:?})")),
+            AlertReceived(alert) if !self.has_spoken => {
+                Mismatch::Key(format!("it refuses this end's ({alert:?})"))
+            }
             error => Mismatch::Broken(error.to_string()),
         }
     }
 
-    /// Seals the alert that rustls has for the peer after an error at the front of `bytes`.
+    /// Seals what rustls has for the peer after an error, with an alert at its end, in front of `bytes`. It looks at them
+    /// again when it has nothing to say, and may say no second alert: if there are any, it is asked once.
     fn seal_alert(&mut self, bytes: &mut [u8]) {
         let (sealed, waiting) = (&mut self.sealed, &mut Vec::new());
         let mut pass = |_: &[u8]| Ok(());
         loop {
-            let next = match &mut self.side {
-                Side::Connecting(side) => advance(side.process_tls_records(bytes), sealed, waiting, &mut pass),
+            let (_, next) = match &mut self.side {
+                Side::Connecting(side) => {
+                    advance(side.process_tls_records(bytes), sealed, waiting, &mut pass)
+                }
                 Side::Accepting(side) => advance(side.process_tls_records(bytes), sealed, waiting, &mut pass),
             };
-            if !matches!(next.1, Ok(Next::Again)) {
+            if !bytes.is_empty() || !matches!(next, Ok(Next::Again)) {
                 return;
             }
         }
@@ -275,6 +301,9 @@ impl Session {
 
     /// Seals `plain` into `to`. Returns how many bytes there are to send.
     pub(super) fn seal(&mut self, plain: &[u8], to: &mut [u8]) -> Result<usize, Errno> {
+        if let Some(mismatch) = &self.mismatch {
+            return Err(mismatch.errno());
+        }
         let mut at = 0;
         loop {
             let (part, to) = (&mut self.part[..], &mut to[at..]);
@@ -362,7 +391,9 @@ fn seal_behind<D>(
                 sealed.truncate(at + len);
                 return Ok(());
             }
-            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) if required_size > room => {
+            Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size }))
+                if required_size > room =>
+            {
                 room = required_size;
             }
             Err(error) => return Err(broken(&error)),
