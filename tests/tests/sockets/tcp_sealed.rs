@@ -221,6 +221,17 @@ fn a_name_stands_for_all_addresses() {
     assert_eq!(send(&side, &stranger), Err(Errno::EKEYREJECTED), "by its own check of the caller");
 }
 
+/// Ends that must see the same addresses, and ends that need not.
+#[test]
+fn ends_agree_on_their_addresses_or_on_their_translation() {
+    let strict = open(Naming::TcpSealed);
+    set(&[("FI_TCP_ADDRESS_TRANSLATION", "1")]);
+    let (side, other) = (open(Naming::TcpSealed), open(Naming::TcpSealed));
+    assert_eq!(send(&side, &other), Ok(()));
+    assert_eq!(send(&side, &strict), Err(Errno::EADDRNOTAVAIL));
+    assert_eq!(send(&strict, &side), Err(Errno::EADDRNOTAVAIL));
+}
+
 /// A misspelled protection opens nothing.
 #[test]
 fn certificates_that_cannot_be_used_open_nothing() {

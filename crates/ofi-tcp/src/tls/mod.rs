@@ -79,6 +79,8 @@ pub struct Security {
     identity: Identity,
     /// Of an end that connects.
     connecting: Arc<ClientConfig>,
+    /// Whether addresses may change between the ends.
+    translated: bool,
     /// Bytes that are being sealed, and the same sealed.
     sealing: bulk::Buffers,
 }
@@ -111,7 +113,8 @@ impl Security {
         (connecting.resumption, connecting.enable_sni) = (Resumption::disabled(), false);
         let sealing = bulk::Buffers::default();
         let (provider, connecting) = (Arc::clone(provider), Arc::new(connecting));
-        Ok(Box::new(Self { provider, identity, connecting, sealing }))
+        let translated = settings::ADDRESS_TRANSLATION.get();
+        Ok(Box::new(Self { provider, identity, connecting, translated, sealing }))
     }
 
     fn by_certificates(
@@ -152,7 +155,7 @@ impl Security {
     /// The error number of a socket that is not connected any more, or `EIO`.
     pub fn connect(&self, socket: BorrowedFd<'_>) -> Result<Box<Session>, Errno> {
         let (own, peer) = ends(socket)?;
-        let occasion = occasion(own.ip(), peer);
+        let occasion = self.occasion(own.ip(), peer);
         let name = match &self.identity {
             Identity::Key(..) => ServerName::from(peer.ip()), // nobody looks
             Identity::Certificates(certificates) => certificates.name_at(peer.ip()),
@@ -167,7 +170,7 @@ impl Security {
     pub fn accept(&self, socket: BorrowedFd<'_>) -> Result<Box<Session>, Errno> {
         let (own, peer) = ends(socket)?;
         let config = self.accepting(peer.ip()).map_err(|_| Errno::EIO)?;
-        Session::accepting(config, occasion(peer.ip(), own))
+        Session::accepting(config, self.occasion(peer.ip(), own))
     }
 
     /// Of an end that accepts a connection from `from`.
@@ -189,21 +192,21 @@ impl Security {
         config.send_tls13_tickets = 0;
         Ok(config)
     }
+
+    /// What both ends must agree on, as the protocol that TLS negotiates (ALPN): who was called, and from where. So
+    /// nobody leads a connection to another holder of the key than its caller means.
+    fn occasion(&self, from: IpAddr, called: std::net::SocketAddr) -> Vec<u8> {
+        match self.translated {
+            true => b"ofi-tcp/1".to_vec(),
+            false => format!("ofi-tcp/1 {}:{} {from}", called.ip(), called.port()).into_bytes(),
+        }
+    }
 }
 
 /// This end's address, and the peer's.
 fn ends(socket: BorrowedFd<'_>) -> Result<(std::net::SocketAddr, std::net::SocketAddr), Errno> {
     let both = sys::name(socket).zip(sys::peer_name(socket)).ok_or(Errno::ECONNRESET)?;
     Ok((canonical(both.0), canonical(both.1)))
-}
-
-/// What both ends must agree on, as the protocol that TLS negotiates (ALPN): who was called, and from where. So nobody
-/// leads a connection to another holder of the key than its caller means.
-fn occasion(from: IpAddr, called: std::net::SocketAddr) -> Vec<u8> {
-    if settings::ADDRESS_TRANSLATION.get() {
-        return b"ofi-tcp/1".to_vec();
-    }
-    format!("ofi-tcp/1 {}:{} {from}", called.ip(), called.port()).into_bytes()
 }
 
 #[cfg(test)]

@@ -235,7 +235,9 @@ impl Session {
         };
         self.part.clear();
         self.part.extend_from_slice(&bytes[used..]);
-        self.part.shrink_to(KEPT);
+        if self.part.is_empty() {
+            self.part.shrink_to(KEPT);
+        }
         result
     }
 
