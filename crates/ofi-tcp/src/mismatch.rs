@@ -1,5 +1,5 @@
-//! Ends that do not agree on encryption: each sees it by the other's first bytes, says so by an alert of TLS, and ends the
-//! connection. An end of C libfabric takes the alert for a connection message of another version, and closes.
+//! Ends that do not agree on encryption: each sees it by the other's first bytes, says so by an alert of TLS, and ends
+//! the connection. An end of C libfabric takes the alert for a connection message of another version, and closes.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

@@ -436,7 +436,10 @@ impl TcpEndpoint {
         let address =
             peer.and_then(|peer| self.lanes.get(peer as usize)).map(|lane| lane.address.to_string());
         let address = address.unwrap_or_default();
-        tracing::info!(target: "ofi::tcp::ep_ctrl", peer = address, announces, encrypted, "a connection is established");
+        tracing::info!(
+            target: "ofi::tcp::ep_ctrl",
+            peer = address, announces, encrypted, "a connection is established"
+        );
         self.common.counts.connections += 1;
         self.common.counts.encrypted += u64::from(encrypted);
         self.pending.retain(|&other| other != id);

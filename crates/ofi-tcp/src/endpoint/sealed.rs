@@ -16,8 +16,8 @@ use crate::sys;
 use crate::tls::Session;
 
 impl TcpEndpoint {
-    /// Reads from an established connection. Records are decrypted where they were read, all that are whole: what cannot
-    /// be processed yet waits in the clear ([`Conn::stash`]), and a part of a record in the session.
+    /// Reads from an established connection. All whole records are decrypted where they were read. What cannot be
+    /// processed yet waits in the clear ([`Conn::stash`]), and a part of a record in the session.
     pub(super) fn read_sealed<H: Upcalls<Tcp>>(
         &mut self,
         host: &mut H,

@@ -1,4 +1,4 @@
-//! Certificates from files: both ends show one that the authority of `FI_TCP_TLS_CA` has signed, and that names them: by
+//! Certificates from files: both ends show one that the authority of `FI_TCP_TLS_CA` has signed, and that names them by
 //! the address that the other end sees, or by `FI_TCP_TLS_NAME`.
 
 use std::net::IpAddr;

@@ -1,9 +1,9 @@
 //! Encryption: TLS 1.3 from the first byte of a connection, by rustls over graviola, which is pure Rust.
 //!
 //! An endpoint with an authorization key speaks TLS with holders of that key ([`keys`]); one without it, where
-//! `FI_TCP_TLS_CERT` names a certificate, with holders of certificates of the same authority ([`certificates`]). Such an
-//! endpoint never speaks in the clear, and all others never speak TLS. TLS begins with the connection, and not after
-//! C's connection messages: those hold the application's data, and nothing that is said in the clear could be relied on.
+//! `FI_TCP_TLS_CERT` names a certificate, with holders of certificates of the same authority ([`certificates`]). Such
+//! an endpoint never speaks in the clear, and all others never speak TLS. TLS begins with the connection, and not after
+//! C's connection messages: those hold the application's data, and nothing in the clear could be relied on.
 //!
 //! [`session`] is the protocol of one connection, and [`bulk`] seals what an established one sends. Sessions are not
 //! resumed, and nothing is sent before the handshake has ended (no 0-RTT).
