@@ -1,5 +1,6 @@
 //! Shared by tests of several processes: opening and describing their endpoints.
 
+pub mod certificates;
 pub mod costs;
 pub mod denied;
 pub mod heard;
@@ -24,6 +25,8 @@ pub enum Naming {
     Nearby,
     /// Provider `tcp` on loopback, not shared memory.
     Tcp,
+    /// The same with an authorization key: TLS.
+    TcpSealed,
     /// Provider `tcp` with its defaults: it uses shared memory within a host.
     NearbyTcp,
 }
@@ -38,18 +41,27 @@ impl Naming {
             Self::Udp => "udp",
             Self::Nearby => "nearby",
             Self::Tcp => "tcp",
+            Self::TcpSealed => "tcp-sealed",
             Self::NearbyTcp => "nearby-tcp",
         }
     }
 
     /// Whether endpoints with a choice do not use shared memory.
     pub const fn is_far(self) -> bool {
-        matches!(self, Self::Udp | Self::Tcp)
+        matches!(self, Self::Udp | Self::Tcp | Self::TcpSealed)
     }
 
     /// Parses the argument of a child.
     pub fn from_argument(text: &str) -> Self {
-        let all = [Self::Ports, Self::Crossed, Self::Udp, Self::Nearby, Self::Tcp, Self::NearbyTcp];
+        let all = [
+            Self::Ports,
+            Self::Crossed,
+            Self::Udp,
+            Self::Nearby,
+            Self::Tcp,
+            Self::TcpSealed,
+            Self::NearbyTcp,
+        ];
         all.into_iter().find(|naming| naming.as_str() == text).unwrap_or(Self::Names)
     }
 }
@@ -74,7 +86,7 @@ pub fn hints(naming: Naming) -> Hints {
             ("crossed", AddrFormat::Str)
         }
         Naming::Udp | Naming::Nearby => ("udp", AddrFormat::SockaddrIn),
-        Naming::Tcp | Naming::NearbyTcp => {
+        Naming::Tcp | Naming::TcpSealed | Naming::NearbyTcp => {
             tcp_atomics();
             ("tcp", AddrFormat::SockaddrIn)
         }
@@ -93,6 +105,7 @@ pub fn hints(naming: Naming) -> Hints {
         .mr_mode(MrMode::VIRT_ADDR | MrMode::PROV_KEY)
         .addr_format(format)
         .progress(Progress::Manual);
+    let hints = if naming == Naming::TcpSealed { hints.auth_key(*b"the tests' key") } else { hints };
     if matches!(provider, "udp" | "tcp") { hints.src_addr(loopback) } else { hints }
 }
 

@@ -7,13 +7,15 @@ use ofi_core::auth::AuthKey;
 use ofi_core::domain::DomainPart;
 
 use crate::Tcp;
+use crate::tls::Security;
 
 /// The state that all connections of one endpoint share.
 pub struct Common {
     pub domain: Arc<DomainPart<Tcp>>,
     pub caps: Caps,
-    /// There is none.
     pub auth: AuthKey,
+    /// How the endpoint encrypts, if it does.
+    pub tls: Option<Box<Security>>,
     /// Bytes of long messages without receives.
     pub spooled: usize,
     /// The bytes of messages without receives that every peer may send ([`Extras::window`](crate::wire::cm::Extras)).
@@ -32,6 +34,8 @@ pub struct EndpointCounts {
     pub connections: u64,
     pub refused: u64,
     pub broken: u64,
+    pub encrypted: u64,
+    pub other_key: u64,
     pub lost: u64,
     pub reads: u64,
     pub writes: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use ofi_api::{Errno, RemotePiece};
@@ -12,7 +12,9 @@ use rustc_hash::FxHashMap;
 
 use crate::op::Token;
 use crate::outgoing::Outgoing;
+use crate::stream;
 use crate::sys::Interest;
+use crate::tls::Session;
 use crate::wire::cm::Extras;
 use crate::wire::{Order, Packet};
 
@@ -113,6 +115,8 @@ pub struct Atomic {
 pub struct Conn {
     /// `None` between two attempts.
     pub socket: Option<OwnedFd>,
+    /// What encrypts it, if anything does.
+    pub tls: Option<Box<Session>>,
     pub phase: Phase,
     /// The peer; `None` until it has identified itself.
     pub peer: Option<PeerId>,
@@ -175,6 +179,7 @@ impl Conn {
     pub fn new(phase: Phase, peer: Option<PeerId>, deadline: Instant) -> Self {
         Self {
             socket: None,
+            tls: None,
             phase,
             peer,
             deadline,
@@ -252,7 +257,29 @@ impl Conn {
 
     /// Whether the peer owes an answer, or this end has something to send.
     pub fn expects(&self) -> bool {
-        !self.acks.is_empty() || !self.reads.is_empty() || !self.announced.is_empty() || !self.out.is_empty()
+        !self.acks.is_empty() || !self.reads.is_empty() || !self.announced.is_empty() || !self.is_sent()
+    }
+
+    /// Whether the kernel has everything that was queued.
+    pub fn is_sent(&self) -> bool {
+        self.out.is_empty() && !self.has_sealed()
+    }
+
+    /// Whether sealed bytes wait for room in the socket.
+    pub fn has_sealed(&self) -> bool {
+        self.tls.as_ref().is_some_and(|session| session.has_sealed())
+    }
+
+    /// Sends a connection message. See [`stream::say`].
+    pub fn say(&mut self, message: &[u8]) -> Result<(), Errno> {
+        let socket = self.socket.as_ref().ok_or(Errno::ECONNRESET)?;
+        stream::say(socket.as_fd(), self.tls.as_deref_mut(), message)
+    }
+
+    /// Receives a little into the stash. See [`stream::hear`].
+    pub fn hear(&mut self) -> Result<usize, Errno> {
+        let socket = self.socket.as_ref().ok_or(Errno::ECONNRESET)?;
+        stream::hear(socket.as_fd(), self.tls.as_deref_mut(), &mut self.stash)
     }
 
     /// The events of its socket to wait for.
@@ -260,7 +287,7 @@ impl Conn {
         match self.phase {
             Phase::Resting(_) => Interest::default(),
             Phase::Connecting => Interest { read: false, write: true },
-            Phase::Asking | Phase::Called => Interest { read: true, write: false },
+            Phase::Asking | Phase::Called => Interest { read: true, write: self.has_sealed() },
             Phase::Ready => Interest { read: self.stalled.is_none(), write: self.full },
         }
     }

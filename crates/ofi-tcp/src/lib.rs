@@ -4,13 +4,14 @@
 //! [`wire`] has the protocol, without I/O. Follow a message: `TransportEndpoint::send` in `state.rs`,
 //! `endpoint/sending.rs`, the queue of its connection (`outgoing.rs`), `sendmsg`; and on the peer `endpoint/` (poll),
 //! `taking.rs`, and the core. Connections come about in `endpoint/meeting.rs`, by the rules of `handshake.rs`. Peers of
-//! the same host that are of this library use shared memory: `near.rs`.
+//! the same host that are of this library use shared memory: `near.rs`. Endpoints with a key encrypt: `tls/`.
 
 mod address;
 mod common;
 mod conn;
 mod endpoint;
 mod handshake;
+mod mismatch;
 mod near;
 mod op;
 mod outgoing;
@@ -19,8 +20,17 @@ mod ports;
 mod provider;
 mod settings;
 mod state;
+mod stream;
 mod sys;
 mod taking;
+#[cfg_attr(
+    not(all(
+        feature = "encryption",
+        any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))
+    )),
+    path = "tls/absent.rs"
+)]
+mod tls;
 pub mod wire;
 
 use std::sync::Arc;
@@ -45,6 +55,7 @@ unsafe impl Transport for Tcp {
     type Op = op::TcpOp;
     type Token = op::Token;
 
+    const AUTH_KEY_SIZE: usize = tls::MAX_KEY_LEN;
     const SEVERS: bool = true;
     const KEEPS: bool = true;
 

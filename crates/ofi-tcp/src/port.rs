@@ -9,14 +9,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ofi_api::{AddrFormat, Address, Errno, Error, Info, Result};
+use ofi_core::auth::AuthKey;
 use ofi_core::cm::packet::{Kind, Packet};
+use ofi_core::log::Limit;
 use ofi_core::transport::{Port, RequestData};
 use rustc_hash::FxHashMap;
 
+use crate::mismatch::{self, Mismatch};
 use crate::sys::{self, Interest, Ready};
+use crate::tls::{Security, Session};
 use crate::wire::Order;
 use crate::wire::cm::{self, CmMessage, Extras};
-use crate::{address, ports, settings};
+use crate::{address, ports, settings, stream};
 
 /// The maximum number of connections whose requests have not arrived.
 const MAX_UNIDENTIFIED: usize = 1024;
@@ -26,14 +30,17 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// A request that was not answered.
 pub struct Caller {
     pub socket: OwnedFd,
+    pub tls: Option<Box<Session>>,
+    /// The passive endpoint's authorization key.
+    pub auth: AuthKey,
     pub order: Order,
     pub extras: Extras,
 }
 
 impl Caller {
-    fn refuse(&self, data: &[u8]) {
+    fn refuse(mut self, data: &[u8]) {
         let refusal = CmMessage::new(cm::CmKind::Refusal, data).encode();
-        let _ = sys::send(self.socket.as_fd(), &refusal); // it may be gone
+        let _ = stream::say(self.socket.as_fd(), self.tls.as_deref_mut(), &refusal); // it may be gone
         sys::end_sending(self.socket.as_fd());
     }
 }
@@ -59,10 +66,17 @@ impl Drop for PendingCaller {
 /// Requests by their cookies.
 type Requests = FxHashMap<u64, (Weak<PendingCaller>, Option<Arc<PendingCaller>>)>;
 
+/// A connection whose request has not arrived completely.
+struct Called {
+    socket: OwnedFd,
+    tls: Option<Box<Session>>,
+    bytes: Vec<u8>,
+    deadline: Instant,
+}
+
 #[derive(Default)]
 struct Desk {
-    /// Connections whose requests have not arrived completely.
-    called: Vec<(OwnedFd, Vec<u8>, Instant)>,
+    called: Vec<Called>,
     requests: Requests,
 }
 
@@ -71,6 +85,9 @@ pub struct TcpPort {
     listener: OwnedFd,
     ready: Ready,
     address: Address,
+    auth: AuthKey,
+    /// How it encrypts, if it does.
+    tls: Option<Box<Security>>,
     desk: Mutex<Desk>,
 }
 
@@ -79,7 +96,7 @@ impl TcpPort {
     /// and another socket may have the one that it had.
     ///
     /// # Errors
-    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`.
+    /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`, `FI_EMFILE`, and errors of [`Security::of`].
     pub fn open(info: &Info, name: Option<&Address>) -> Result<Self> {
         let name = name.map(address::socket).transpose()?;
         let wanted = address::to_bind(name, None, info.addr_format == AddrFormat::SockaddrIn6)?;
@@ -89,7 +106,8 @@ impl TcpPort {
         }
         let ready = Ready::new()?;
         ready.add(&listener, 0, Interest { read: true, write: false })?;
-        Ok(Self { listener, ready, address: bound.into(), desk: Mutex::default() })
+        let (auth, tls) = (AuthKey::of(info), Security::of(info)?);
+        Ok(Self { listener, ready, address: bound.into(), auth, tls, desk: Mutex::default() })
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -101,8 +119,12 @@ impl TcpPort {
             let patience = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
             sys::prepare(socket.as_fd(), patience);
             let fits = desk.called.len() < MAX_UNIDENTIFIED;
+            let Ok(tls) = self.tls.as_ref().map(|tls| tls.accept(socket.as_fd())).transpose() else {
+                continue;
+            };
             if fits && self.ready.add(&socket, 1, Interest { read: true, write: false }).is_ok() {
-                desk.called.push((socket, Vec::new(), Instant::now() + REQUEST_TIMEOUT));
+                let deadline = Instant::now() + REQUEST_TIMEOUT;
+                desk.called.push(Called { socket, tls, bytes: Vec::new(), deadline });
             }
         }
     }
@@ -111,15 +133,16 @@ impl TcpPort {
     fn take(
         &self,
         desk: &mut Desk,
-        socket: OwnedFd,
+        Called { socket, tls, .. }: Called,
         (order, extras): (Order, Extras),
         data: &[u8],
     ) -> Option<(Address, Vec<u8>)> {
         let from = Address::from(address::canonical(sys::peer_name(socket.as_fd())?));
         self.ready.remove(&socket);
         let cookie = getrandom::u64().ok()?;
+        let auth = self.auth.clone();
         let packet = Packet::new(Kind::Request, cookie, data).encode();
-        let asked = Arc::new(PendingCaller(Mutex::new(Some(Caller { socket, order, extras }))));
+        let asked = Arc::new(PendingCaller(Mutex::new(Some(Caller { socket, tls, auth, order, extras }))));
         desk.requests.retain(|_, (asked, _)| asked.strong_count() > 0);
         desk.requests.insert(cookie, (Arc::downgrade(&asked), Some(asked)));
         Some((from, packet))
@@ -136,26 +159,40 @@ enum Heard {
     Nothing,
 }
 
-fn hear(socket: &OwnedFd, bytes: &mut Vec<u8>) -> Heard {
-    let mut buffer = [0; cm::HEADER + cm::MAX_PAYLOAD_LEN];
-    let room = buffer.len() - bytes.len();
-    match sys::receive(socket.as_fd(), &mut buffer[..room]) {
-        Ok(got) if got > 0 => bytes.extend_from_slice(&buffer[..got]),
+fn hear(Called { socket, tls, bytes, .. }: &mut Called) -> Heard {
+    match stream::hear(socket.as_fd(), tls.as_deref_mut(), bytes) {
+        Ok(1..) => {}
         Err(errno) if sys::is_full(errno) => return Heard::Part,
-        _ => return Heard::Nothing,
+        _ => {
+            if let Some(mismatch) = tls.as_ref().and_then(|session| session.mismatch()) {
+                log_refused(socket, mismatch);
+            }
+            return Heard::Nothing;
+        }
     }
     match CmMessage::parse(bytes) {
+        Err(_) if tls.is_none() && mismatch::speaks_tls(bytes) => {
+            mismatch::deny(socket.as_fd());
+            log_refused(socket, &Mismatch::Encrypted);
+            Heard::Nothing
+        }
         Ok(None) => Heard::Part,
         Ok(Some((message, _))) if message.kind == cm::CmKind::Request => {
             Heard::Whole((message.order, message.extras), message.payload.to_vec())
         }
         Ok(Some(_)) => Heard::Nothing,
         Err(unreadable) => {
-            let from = sys::peer_name(socket.as_fd()).map_or_else(String::new, |from| from.to_string());
-            tracing::warn!(target: "ofi::tcp::ep_ctrl", from, "a connection is refused: {unreadable}");
+            log_refused(socket, &unreadable);
             Heard::Nothing
         }
     }
+}
+
+fn log_refused(socket: &OwnedFd, why: &dyn std::fmt::Display) {
+    static LIMIT: Limit = Limit::new();
+    let Some(more) = LIMIT.pass() else { return };
+    let from = sys::peer_name(socket.as_fd()).map_or_else(String::new, |from| from.to_string());
+    tracing::warn!(target: "ofi::tcp::ep_ctrl", from, more, "a connection is refused: {why}");
 }
 
 impl Port for TcpPort {
@@ -181,15 +218,21 @@ impl Port for TcpPort {
         self.accept(desk);
         let now = Instant::now();
         let mut at = 0;
-        while let Some((socket, bytes, deadline)) = desk.called.get_mut(at) {
-            match hear(socket, bytes) {
-                Heard::Part if *deadline > now => at += 1,
+        while let Some(called) = desk.called.get_mut(at) {
+            match hear(called) {
+                Heard::Part if called.deadline > now => {
+                    let write = called.tls.as_ref().is_some_and(|session| session.has_sealed());
+                    if self.tls.is_some() {
+                        self.ready.change(&called.socket, 1, Interest { read: true, write });
+                    }
+                    at += 1;
+                }
                 Heard::Part | Heard::Nothing => {
                     desk.called.swap_remove(at);
                 }
                 Heard::Whole(of, data) => {
-                    let (socket, ..) = desk.called.swap_remove(at);
-                    let request = self.take(desk, socket, of, &data);
+                    let called = desk.called.swap_remove(at);
+                    let request = self.take(desk, called, of, &data);
                     if request.is_some() {
                         return request;
                     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ofi_api::{
-    AddrFormat, Caps, EpType, Fabric, Info, MsgOrder, Offers, OpFlags, Protocol, Provider, Request, Result,
-    Version,
+    AddrFormat, Caps, EpType, Fabric, Info, MsgOrder, Offers, OpFlags, Protocol, Provider, Refusal, Request,
+    Result, Version,
 };
 use ofi_core::composite::Composite;
 use ofi_core::fabric::FabricCore;
@@ -15,6 +15,7 @@ use ofi_core::offer::{self, Base, Narrow};
 use crate::TcpOrShm;
 use crate::address::IP;
 use crate::settings::ATOMICS;
+use crate::tls;
 
 /// Name in `FI_PROVIDER`.
 const NAME: &str = "tcp";
@@ -34,14 +35,17 @@ const OF_ATOMICS: MsgOrder =
 /// The types of endpoints, and how each changes an offer.
 const TYPES: [(EpType, Narrow); 2] = [(EpType::Rdm, narrow), (EpType::Msg, connected)];
 
-/// What the protocol has no packets for is not offered: receive contexts by name, keys. Atomics and collectives are on
+/// What the protocol has no packets for is not offered: receive contexts by name. Authorization keys need encryption.
+/// Atomics and collectives are on
 /// request ([`ATOMICS`]), between ends of this library. A read is answered after packets that the peer has sent before
 /// it: nothing may rely on writes and messages waiting for earlier reads. Atomic operations are executed in the order
 /// in which they come.
 fn narrow(mut info: Info) -> Info {
     info.caps -= Caps::NAMED_RX_CTX;
-    (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
-    info.domain_attr.max_ep_auth_key = 0;
+    if tls::lacking().is_some() {
+        (info.ep_attr.auth_key_size, info.domain_attr.auth_key_size) = (0, 0);
+        info.domain_attr.max_ep_auth_key = 0;
+    }
     (info.domain_attr.max_ep_tx_ctx, info.domain_attr.max_ep_rx_ctx) = (1, 1);
     info.tx_attr.op_flags -= OpFlags::MATCH_COMPLETE;
     let order = MsgOrder::SAS
@@ -67,6 +71,14 @@ fn connected(info: Info) -> Info {
     let mut info = offer::connected(narrow(info));
     (info.ep_attr.protocol, info.ep_attr.protocol_version) = (Protocol::SOCK_TCP, 0);
     info
+}
+
+/// Refuses all requests while the settings of certificates cannot be used: the program must not send in the clear
+/// instead.
+fn unprotected() -> Option<Refusal> {
+    let error = tls::check_settings().err()?;
+    tracing::warn!(target: "ofi::tcp::core", "tcp is not offered: {error}");
+    Some(offer::refusal(NAME, "environment", "FI_TCP_TLS_*", error.to_string()))
 }
 
 /// The offer for all addresses, or for those of one interface.
@@ -105,6 +117,9 @@ unsafe impl Provider for TcpProvider {
     }
 
     fn offers(&self, request: &Request<'_>) -> Offers {
+        if let Some(refusal) = unprotected() {
+            return Offers { infos: Vec::new(), refusals: vec![refusal] };
+        }
         IP.offers(request, |asked, format, interface| answer(request, asked, format, interface))
     }
 

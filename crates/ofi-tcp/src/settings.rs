@@ -1,6 +1,7 @@
 //! The provider's settings. Those that C libfabric's `tcp` has too mean the same.
 
-use ofi_core::config::{AnySetting, Setting};
+use ofi_api::{Errno, Error, Result};
+use ofi_core::config::{AnySetting, Problem, Setting};
 
 /// The default address or interface of endpoints.
 pub static INTERFACE: Setting<&'static str> = Setting::new(
@@ -80,6 +81,64 @@ pub static ATOMICS: Setting<bool> = Setting::new(
     "Offer atomic operations and collectives: C libfabric's ends have none, and a program that uses them if they are offered must find them on all of its hosts",
 );
 
+/// This process's certificate.
+pub static TLS_CERT: Setting<&'static str> = Setting::new(
+    "tcp",
+    "tls_cert",
+    "",
+    "PEM file with the certificate chain of this process, which lets endpoints without an authorization key encrypt (docs/tcp.md)",
+)
+.strict();
+
+/// Its private key.
+pub static TLS_KEY: Setting<&'static str> =
+    Setting::new("tcp", "tls_key", "", "PEM file with its private key").strict();
+
+/// Whose certificates count.
+pub static TLS_CA: Setting<&'static str> =
+    Setting::new("tcp", "tls_ca", "", "PEM file with the authorities that sign the certificates of peers")
+        .strict();
+
+/// The name in certificates.
+pub static TLS_NAME: Setting<&'static str> =
+    Setting::new("tcp", "tls_name", "", "Name in the certificates of peers; empty: their IP addresses")
+        .strict();
+
+/// Whether ends may see each other's addresses differently.
+pub static ADDRESS_TRANSLATION: Setting<bool> = Setting::new(
+    "tcp",
+    "address_translation",
+    false,
+    "Let encrypting ends connect through address translation (NAT), if both have this",
+);
+
+/// The remedy for an unusable setting.
+pub const CORRECT: &str = "correct the variable, or unset it for its default (fi_info -e lists settings)";
+
+/// The files of the certificate, its private key and the authorities; `None` if none of them is set.
+///
+/// # Errors
+/// `FI_EINVAL` if only some are, or one is no text.
+pub fn tls_files() -> Result<Option<[String; 3]>> {
+    let mut files = [const { String::new() }; 3];
+    for (file, setting) in files.iter_mut().zip([&TLS_CERT, &TLS_KEY, &TLS_CA]) {
+        *file = setting.checked().map_err(|Problem { env, found, reason }| {
+            Error::wanted(Errno::EINVAL, env, reason, format!("{found:?}"), CORRECT)
+        })?;
+    }
+    match files.iter().filter(|file| !file.is_empty()).count() {
+        0 if TLS_NAME.get().is_empty() => Ok(None),
+        3 => Ok(Some(files)),
+        _ => Err(Error::wanted(
+            Errno::EINVAL,
+            "FI_TCP_TLS_CERT, FI_TCP_TLS_KEY, FI_TCP_TLS_CA",
+            "all three or none, and no FI_TCP_TLS_NAME without them",
+            "some of them",
+            CORRECT,
+        )),
+    }
+}
+
 /// Whether peers of this host are reached over shared memory.
 pub static SHARED_MEMORY: Setting<bool> = Setting::new(
     "tcp",
@@ -100,4 +159,9 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &PEER_TIMEOUT_MS,
     &LINGER_MS,
     &ATOMICS,
+    &TLS_CERT,
+    &TLS_KEY,
+    &TLS_CA,
+    &TLS_NAME,
+    &ADDRESS_TRANSLATION,
 ];

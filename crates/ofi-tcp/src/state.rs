@@ -174,6 +174,12 @@ unsafe impl TransportEndpoint<Tcp> for EndpointState {
                 counts.broken,
                 "connections ended because the peer broke the protocol, or accessed what it may not",
             ),
+            stat("encrypted", counts.encrypted, "connections established with TLS"),
+            stat(
+                "other_key",
+                counts.other_key,
+                "connections ended because only one end encrypts, or for another authorization key or certificate",
+            ),
             stat("receive_calls", counts.reads, "calls of readv"),
             stat("send_calls", counts.writes, "calls of sendmsg"),
             stat("send_full", counts.full, "calls of sendmsg that the kernel did not take all of"),

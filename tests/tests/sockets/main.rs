@@ -6,6 +6,7 @@ mod tcp;
 mod tcp_faults;
 mod tcp_leaving;
 mod tcp_raw;
+mod tcp_sealed;
 mod tcp_shares;
 mod tcp_stalled;
 mod tcp_unexpected;

@@ -55,6 +55,79 @@ over_tcp!(tcp: TcpPair, skip = [
     each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
 ]);
 
+/// The same with a key: TLS.
+struct TcpSealed;
+
+impl Kit for TcpSealed {
+    fn hints(&self) -> Hints {
+        TcpPair.hints().auth_key(*b"the conformance suite")
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+/// Connected endpoints with a key.
+struct TcpSealedConnected;
+
+impl Kit for TcpSealedConnected {
+    fn hints(&self) -> Hints {
+        TcpConnected.hints().auth_key(*b"the conformance suite")
+    }
+
+    fn usual_caps(&self) -> Caps {
+        TcpConnected.usual_caps()
+    }
+
+    fn shared_memory(&self) -> bool {
+        false
+    }
+}
+
+over_tcp!(tcp_sealed: TcpSealed, skip = [
+    authorization_keys_are_granted_or_refused_by_name: "the endpoints already have a key",
+    a_vector_s_key_is_that_of_its_endpoints_and_addresses: "the endpoints already have a key",
+    a_key_stays_in_its_vector_while_anything_is_of_it: "the endpoints already have a key",
+    closing_in_the_middle_of_an_access_stops_it: "a read whose answer is under way ends with the connection (docs/tcp.md)",
+    each_level_completes_at_its_step: "FI_TRANSMIT_COMPLETE needs an acknowledgement, so the peer must poll",
+]);
+
+/// What differs between connections that are encrypted and others: their beginning, their end, and long payloads.
+mod tcp_sealed_msg {
+    static KIT: &dyn ofi_testkit::Kit = &super::TcpSealedConnected;
+    const SKIPPED: &[(&str, &str)] = &[];
+
+    ofi_testkit::conformance_tests! {
+        connection {
+            a_connection_carries_data_both_ways_and_then_messages
+            a_connected_endpoint_reads_and_writes_its_peer_s_memory
+            a_rejection_is_an_error_with_its_data
+            a_request_that_is_dropped_is_refused
+            nobody_listening_refuses
+            a_listener_that_closes_refuses_what_waits
+            a_request_that_was_read_outlives_its_listener
+            shutdown_follows_all_that_was_sent
+            both_ends_may_shut_down_and_both_are_told_once
+            shutdown_ends_what_is_outstanding
+            closing_an_endpoint_shuts_its_peer_down
+            a_caller_that_closes_while_it_waits_fails_the_acceptance
+            one_listener_serves_many_callers_in_any_domain
+            a_blocked_reader_of_events_wakes_for_a_connection
+            connections_come_and_go
+        }
+        auth {
+            a_connection_of_one_key_comes_about
+            a_request_with_another_key_is_refused
+        }
+        rma {
+            every_size_on_application_memory
+            many_accesses_at_once
+            both_sides_access_each_other
+        }
+    }
+}
+
 /// A peer that was given another of its addresses, as on a command line, gets a connection of its own.
 #[test]
 fn an_endpoint_of_all_addresses_is_called_by_another_of_them_after_it_called() {

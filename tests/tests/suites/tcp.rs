@@ -5,16 +5,6 @@ macro_rules! over_tcp {
     ($name:ident: $kit:expr, skip = [$($case:ident: $reason:literal),* $(,)?]) => {
         ofi_testkit::conformance!($name: $kit, skip = [
             $($case: $reason,)*
-            a_connection_of_one_key_comes_about: "C's protocol has no authorization keys",
-            a_domain_s_key_is_that_of_its_endpoints: "C's protocol has no authorization keys",
-            a_key_stays_in_its_vector_while_anything_is_of_it: "C's protocol has no authorization keys",
-            a_peer_with_another_key_is_refused: "C's protocol has no authorization keys",
-            a_registration_is_accessed_through_endpoints_of_its_key: "C's protocol has no authorization keys",
-            a_request_with_another_key_is_refused: "C's protocol has no authorization keys",
-            a_vector_s_key_is_that_of_its_endpoints_and_addresses: "C's protocol has no authorization keys",
-            both_may_begin_and_both_are_refused: "C's protocol has no authorization keys",
-            endpoints_of_one_key_talk: "C's protocol has no authorization keys",
-            no_key_fits_only_no_key: "C's protocol has no authorization keys",
             a_blocked_reader_of_a_context_wakes_for_its_message: "C's protocol names no contexts, so there are no scalable endpoints",
             a_context_has_what_it_asks_for_within_its_endpoint: "C's protocol names no contexts, so there are no scalable endpoints",
             a_context_searches_cancels_and_packs_like_an_endpoint: "C's protocol names no contexts, so there are no scalable endpoints",
@@ -51,9 +41,6 @@ macro_rules! over_connected_tcp {
         connected!($name: $kit, skip = [
             $($case: $reason,)*
             a_name_in_use_is_refused: "a passive endpoint may have the name of an earlier one whose connections go on",
-            a_connection_of_one_key_comes_about: "C's protocol has no authorization keys",
-            a_request_with_another_key_is_refused: "C's protocol has no authorization keys",
-            endpoints_of_one_key_talk: "C's protocol has no authorization keys",
             a_datagram_endpoint_reads_and_writes_its_peer_s_memory: "no FI_EP_DGRAM",
             a_datagram_has_a_bounded_size: "no FI_EP_DGRAM",
             a_datagram_longer_than_its_receive_is_an_error: "no FI_EP_DGRAM",

@@ -16,7 +16,9 @@ use crate::common::Common;
 use crate::conn::{Body, Conn, Phase, To};
 use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::settings;
+use crate::stream::Through;
 use crate::sys::{self, Interest};
+use crate::tls::Session;
 use crate::wire::cm::{CmKind, CmMessage};
 use crate::wire::{Identity, Packet};
 
@@ -105,7 +107,7 @@ impl TcpEndpoint {
             self.ready.remove(socket); // it would end each wait
             conn.announced.clear();
         }
-        match send_rest(&mut self.common, socket, &mut conn.out) {
+        match send_rest(&mut self.common, socket, conn.tls.as_deref_mut(), &mut conn.out) {
             Stop::Empty if conn.keeps() => false,
             Stop::Empty => {
                 // At once: the peer's answer to the end acknowledges everything. Without it the peer's host delays the
@@ -123,14 +125,11 @@ impl TcpEndpoint {
     /// Reads the answer to this end's request.
     fn hear(&mut self, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
-        let Some(socket) = &conn.socket else { return };
-        let mut bytes = [0; 512];
-        let got = match sys::receive(socket.as_fd(), &mut bytes) {
+        let got = match conn.hear() {
             Err(errno) if sys::is_full(errno) => return,
             Ok(got) if got > 0 => got,
             _ => 0,
         };
-        conn.stash.extend_from_slice(&bytes[..got]);
         let answer = CmMessage::parse(&conn.stash);
         match answer {
             Ok(None) if got > 0 => {}
@@ -159,13 +158,20 @@ impl TcpEndpoint {
 }
 
 /// Sends what is queued on a connection whose application has its memory back.
-pub(super) fn send_rest(common: &mut Common, socket: &OwnedFd, out: &mut Outgoing) -> Stop {
+pub(super) fn send_rest(
+    common: &mut Common,
+    socket: &OwnedFd,
+    session: Option<&mut Session>,
+    out: &mut Outgoing,
+) -> Stop {
     let mut vectors = std::mem::take(&mut common.vectors);
     let mut lender = Nobody(&common.domain.regions, &common.auth);
+    let mut through = Through { socket, tls: session.zip(common.tls.as_deref_mut()) };
     let stop = out.flush(&mut lender, &mut vectors, |vectors| {
         // SAFETY: the queue's vectors may be read during the call.
-        unsafe { sys::send_pieces(socket.as_fd(), vectors) }
+        unsafe { through.send_pieces(vectors) }
     });
+    let stop = through.rest(stop);
     vectors.clear();
     common.vectors = vectors;
     stop
@@ -178,7 +184,7 @@ pub(super) fn is_acknowledged(socket: BorrowedFd<'_>) -> bool {
 }
 
 /// What was discarded of a peer.
-pub(super) struct Drained {
+pub(crate) struct Drained {
     /// Bytes.
     pub len: usize,
     /// The peer sends no more.
@@ -187,7 +193,7 @@ pub(super) struct Drained {
 
 /// Discards what a peer sends: the kernel would reset a connection that is closed with unread bytes, and the peer would
 /// lose the bytes that it has not read.
-pub(super) fn drain(socket: BorrowedFd<'_>) -> Drained {
+pub(crate) fn drain(socket: BorrowedFd<'_>) -> Drained {
     let (mut bytes, mut len) = ([0; 4096], 0);
     for _ in 0..1024 {
         match sys::receive(socket, &mut bytes) {
@@ -201,15 +207,13 @@ pub(super) fn drain(socket: BorrowedFd<'_>) -> Drained {
 
 /// Sends the kept messages that a peer asks for, and discards everything else. Returns whether the peer sends no more.
 fn serve(conn: &mut Conn) -> bool {
-    let mut bytes = [0; 4096];
     for _ in 0..1024 {
         if !answer(conn) {
             return true;
         }
-        let Some(socket) = &conn.socket else { return true };
-        match sys::receive(socket.as_fd(), &mut bytes) {
+        match conn.hear() {
             Ok(0) => return true,
-            Ok(len) => conn.stash.extend_from_slice(&bytes[..len]),
+            Ok(_) => {}
             Err(errno) => return !sys::is_full(errno),
         }
     }

@@ -119,11 +119,9 @@ impl TcpEndpoint {
                 let id = id.ok_or_else(|| Error::new(Errno::ECONNREFUSED))?;
                 let answer = self.saying(cm::CmKind::Response, packet.data).encode();
                 let Some(conn) = self.conn(id) else { return Err(Error::new(Errno::ECONNREFUSED)) };
-                let sent = conn.socket.as_ref().map(|socket| answer_on(socket, &answer));
-                let event = match sent {
-                    Some(Ok(())) => ConnectedEvent::Confirmed,
-                    Some(Err(errno)) => ConnectedEvent::Failed(errno),
-                    None => ConnectedEvent::Failed(Errno::ECONNREFUSED),
+                let event = match answer_on(conn, &answer) {
+                    Ok(()) => ConnectedEvent::Confirmed,
+                    Err(errno) => ConnectedEvent::Failed(errno),
                 };
                 let connected = self.connected_state()?;
                 connected.cookie = packet.cookie;
@@ -139,7 +137,12 @@ impl TcpEndpoint {
         let gone = || Error::with(Errno::ECONNREFUSED, "the connection request is withdrawn");
         let caller = held.downcast_ref::<PendingCaller>().and_then(PendingCaller::take).ok_or_else(gone)?;
         let from = sys::peer_name(caller.socket.as_fd()).map(address::canonical).ok_or_else(gone)?;
+        if caller.auth != self.common.auth || caller.tls.is_some() != self.common.tls.is_some() {
+            let why = "an endpoint that accepts needs its passive endpoint's authorization key";
+            return Err(Error::with(Errno::EKEYREJECTED, why));
+        }
         let mut conn = Conn::new(Phase::Called, Some(PEER), Instant::now());
+        conn.tls = caller.tls;
         (conn.socket, conn.order, conn.extras) = (Some(caller.socket), caller.order, caller.extras);
         self.place(&from.into(), conn)?;
         Ok(())
@@ -221,6 +224,7 @@ impl TcpEndpoint {
     fn open<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
         conn.begin_ready();
+        let encrypted = conn.tls.is_some();
         let interest = Interest { read: true, write: false };
         let is_new = std::mem::replace(&mut conn.interest, interest) == Interest::default();
         let number = id.to_wire();
@@ -232,6 +236,7 @@ impl TcpEndpoint {
             self.ready.change(socket, number, interest);
         }
         self.common.counts.connections += 1;
+        self.common.counts.encrypted += u64::from(encrypted);
         self.pending.retain(|&other| other != id);
         self.begin_atomics(host, id);
         self.flush(host, id);
@@ -260,13 +265,9 @@ impl TcpEndpoint {
 }
 
 /// Sends the answer to a request, unless the caller has gone.
-fn answer_on(socket: &OwnedFd, answer: &[u8]) -> Result<(), Errno> {
-    if sys::has_ended(socket.as_fd()) {
+fn answer_on(conn: &mut Conn, answer: &[u8]) -> Result<(), Errno> {
+    if conn.socket.as_ref().is_none_or(|socket| sys::has_ended(socket.as_fd())) {
         return Err(Errno::ECONNREFUSED);
     }
-    match sys::send(socket.as_fd(), answer) {
-        Ok(len) if len == answer.len() => Ok(()),
-        Ok(_) => Err(Errno::EIO),
-        Err(_) => Err(Errno::ECONNREFUSED),
-    }
+    conn.say(answer).map_err(|errno| if errno == Errno::EIO { errno } else { Errno::ECONNREFUSED })
 }

@@ -12,8 +12,9 @@ use ofi_core::transport::{PeerId, Upcalls};
 use super::TcpEndpoint;
 use crate::conn::{Conn, Peer, Phase};
 use crate::handshake::{Standing, Verdict, judge};
+use crate::mismatch::{self, Mismatch};
 use crate::sys::{self, Interest};
-use crate::wire::cm::{self, CmKind, CmMessage, Extras};
+use crate::wire::cm::{CmKind, CmMessage, Extras};
 use crate::wire::{Identity, Order};
 use crate::{Tcp, address};
 
@@ -143,20 +144,18 @@ impl TcpEndpoint {
         let identity = || Identity::new(self.bound.port(), std::process::id()).encode().to_vec();
         let payload = self.request().unwrap_or_else(identity);
         let message = self.saying(CmKind::Request, &payload).encode();
+        let secured = self.secure(id, true);
         let Some(conn) = self.conn(id) else { return };
-        let Some(socket) = &conn.socket else { return };
-        // A new connection has room for it.
-        match sys::send(socket.as_fd(), &message) {
-            Ok(len) if len == message.len() => {
+        match secured.and_then(|()| conn.say(&message)) {
+            Ok(()) => {
                 conn.phase = Phase::Asking;
                 self.want_of(id);
             }
-            Ok(_) => self.rest(id, Errno::EIO),
             Err(errno) => self.rest(id, errno),
         }
     }
 
-    fn want_of(&mut self, id: SlotId) {
+    pub(super) fn want_of(&mut self, id: SlotId) {
         let Some(mut conn) = self.conns.get_mut(id).and_then(Option::take) else { return };
         self.want(id, &mut conn);
         if let Some(slot) = self.conns.get_mut(id) {
@@ -171,7 +170,7 @@ impl TcpEndpoint {
         }
         let (now, patience) = (Instant::now(), self.connect_timeout);
         let Some(conn) = self.conn(id) else { return };
-        (conn.socket, conn.interest, conn.failure) = (None, Interest::default(), errno);
+        (conn.socket, conn.tls, conn.interest, conn.failure) = (None, None, Interest::default(), errno);
         conn.stash.clear();
         let rest = RETRY_PAUSE.0.saturating_mul(1 << conn.attempts.min(10)).min(RETRY_PAUSE.1);
         conn.phase = Phase::Resting(now + rest);
@@ -257,37 +256,42 @@ impl TcpEndpoint {
             if let Some(conn) = self.conn(id) {
                 conn.socket = Some(socket);
             }
+            if self.secure(id, false).is_err() {
+                self.conns.remove(id);
+                continue;
+            }
             self.pending.push(id);
         }
     }
 
     /// Reads the other end's connection message.
     pub(super) fn shake_hands<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
-        let mut bytes = [0; cm::HEADER + cm::MAX_PAYLOAD_LEN];
         let Some(conn) = self.conn(id) else { return };
-        let Some(socket) = &conn.socket else { return };
-        // No further than the message, but for packets that follow an answer.
-        let kept = conn.stash.len();
-        bytes[..kept.min(cm::HEADER + cm::MAX_PAYLOAD_LEN)].copy_from_slice(&conn.stash[..kept]);
-        let result = sys::receive(socket.as_fd(), &mut bytes[kept..]);
-        let got = match result {
-            Ok(0) => return self.failed(host, id, Errno::ECONNRESET),
-            Ok(got) => kept + got,
-            Err(errno) if sys::is_full(errno) => return,
-            Err(errno) => return self.failed(host, id, errno),
-        };
-        let (message, used) = match CmMessage::parse(&bytes[..got]) {
+        match conn.hear() {
+            Ok(1..) => {}
+            Err(errno) if sys::is_full(errno) => return self.want_of(id),
+            ended => {
+                let errno = self.disagree(id, ended.err().unwrap_or(Errno::ECONNRESET));
+                return self.failed(host, id, errno);
+            }
+        }
+        let bytes = std::mem::take(&mut conn.stash);
+        let (message, used) = match CmMessage::parse(&bytes) {
             Ok(Some(parsed)) => parsed,
             Ok(None) => {
-                conn.stash = bytes[..got].to_vec();
+                conn.stash = bytes;
                 return;
+            }
+            Err(_) if conn.tls.is_none() && mismatch::speaks_tls(&bytes) => {
+                self.deny_tls(id);
+                return self.failed(host, id, Mismatch::Encrypted.errno());
             }
             Err(unreadable) => {
                 self.log_stranger(id, &unreadable.to_string());
                 return self.failed(host, id, Errno::ENOPROTOOPT);
             }
         };
-        conn.stash = bytes[used..got].to_vec();
+        conn.stash = bytes[used..].to_vec();
         let order = message.order;
         let phase = conn.phase;
         conn.extras = message.extras;
@@ -332,11 +336,12 @@ impl TcpEndpoint {
     }
 
     /// A connection ends before it is established.
-    fn failed<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, errno: Errno) {
+    pub(super) fn failed<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, errno: Errno) {
         match self.conn(id).map(|conn| conn.phase) {
             Some(Phase::Asking) if self.connected.is_some() => {
                 self.not_connected(errno, None);
             }
+            Some(Phase::Asking) if Mismatch::is_final(errno) => self.lose(host, id, errno),
             // As a refusal: perhaps the peer asks itself.
             Some(Phase::Asking) => self.rest(id, errno),
             _ => self.lose(host, id, errno),
@@ -384,8 +389,7 @@ impl TcpEndpoint {
             _ => self.saying(CmKind::Response, &identity.answer(std::process::id()).encode()).encode(),
         };
         let Some(conn) = self.conn(id) else { return };
-        let sent =
-            conn.socket.as_ref().is_some_and(|socket| sys::send(socket.as_fd(), &answer) == Ok(answer.len()));
+        let sent = conn.say(&answer).is_ok();
         if verdict == Verdict::Refuse || !sent {
             self.common.counts.refused += u64::from(sent);
             return self.lose(host, id, Errno::ECONNREFUSED);
@@ -422,7 +426,7 @@ impl TcpEndpoint {
         conn.begin_ready();
         let written_otherwise = conn.order != order && !conn.out.is_empty();
         conn.order = order;
-        let (peer, announces) = (conn.peer, conn.announces);
+        let (peer, announces, encrypted) = (conn.peer, conn.announces, conn.tls.is_some());
         if let Some(lane) = peer.and_then(|peer| self.lanes.get_mut(peer as usize)) {
             lane.order = order;
         }
@@ -432,8 +436,12 @@ impl TcpEndpoint {
         let address =
             peer.and_then(|peer| self.lanes.get(peer as usize)).map(|lane| lane.address.to_string());
         let address = address.unwrap_or_default();
-        tracing::info!(target: "ofi::tcp::ep_ctrl", peer = address, announces, "a connection is established");
+        tracing::info!(
+            target: "ofi::tcp::ep_ctrl",
+            peer = address, announces, encrypted, "a connection is established"
+        );
         self.common.counts.connections += 1;
+        self.common.counts.encrypted += u64::from(encrypted);
         self.pending.retain(|&other| other != id);
         self.begin_atomics(host, id);
         self.flush(host, id);

@@ -10,6 +10,7 @@ mod connected;
 mod granting;
 mod meeting;
 mod parting;
+mod sealed;
 mod sending;
 mod silence;
 
@@ -28,12 +29,16 @@ use ofi_core::sys::{Timer, is_readable};
 use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
+pub(crate) use closing::drain;
+
 use crate::common::{Common, EndpointCounts};
 use crate::conn::{Conn, Peer, Phase, Stall, To};
 use crate::op::{TcpOp, Token};
 use crate::outgoing::{Lender, Outgoing, Stop};
+use crate::stream::Through;
 use crate::sys::{self, Found, Interest, Ready};
 use crate::taking::{At, EAGER, VECTORS};
+use crate::tls::Security;
 use crate::{Tcp, address, ports, settings};
 
 /// Bytes that one call receives, apart from a payload that goes directly to its destination.
@@ -121,7 +126,8 @@ impl TcpEndpoint {
             common: Common {
                 domain: Arc::clone(domain),
                 caps: info.caps,
-                auth: AuthKey::NONE,
+                auth: AuthKey::of(info),
+                tls: Security::of(info)?,
                 spooled: 0,
                 window: settings::UNEXPECTED_BYTES.get() as u64,
                 vectors: Vec::new(),
@@ -290,6 +296,7 @@ impl TcpEndpoint {
         match self.conn(id).map(|conn| conn.phase) {
             Some(Phase::Ready) => self.flush(host, id),
             Some(Phase::Connecting) => self.connected(host, id),
+            Some(Phase::Asking | Phase::Called) => self.push_sealed(host, id),
             _ => {}
         }
     }
@@ -335,6 +342,9 @@ impl TcpEndpoint {
             let bytes = std::mem::take(&mut conn.stash);
             let used = self.take(host, id, peer, conn, &bytes)?;
             conn.stash.extend_from_slice(&bytes[used..]);
+        }
+        if let Some(session) = conn.tls.take() {
+            return self.read_sealed(host, id, peer, conn, session);
         }
         let mut received = 0;
         for _ in 0..ROUNDS {
@@ -494,20 +504,22 @@ impl TcpEndpoint {
             conn.out = Outgoing::default();
             return Stop::Full;
         }
-        if conn.out.is_empty() {
+        if conn.is_sent() {
             conn.full = false;
             return Stop::Empty;
         }
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return Stop::Empty };
-        let mut vectors = std::mem::take(&mut self.common.vectors);
+        let (mut vectors, mut tls) = (std::mem::take(&mut self.common.vectors), self.common.tls.take());
         let (mut lender, mut calls) = (Lending { common: &mut self.common, lane, host, peer }, 0);
+        let mut through = Through { socket, tls: conn.tls.as_deref_mut().zip(tls.as_deref_mut()) };
         let stop = conn.out.flush(&mut lender, &mut vectors, |vectors| {
             calls += 1;
             // SAFETY: the queue's vectors may be read during the call.
-            unsafe { sys::send_pieces(socket.as_fd(), vectors) }
+            unsafe { through.send_pieces(vectors) }
         });
+        let stop = through.rest(stop);
         vectors.clear();
-        self.common.vectors = vectors;
+        (self.common.vectors, self.common.tls) = (vectors, tls);
         self.common.counts.writes += calls;
         self.common.counts.full += u64::from(stop == Stop::Full);
         (conn.full, conn.wrote) = (matches!(stop, Stop::Full | Stop::Share), self.polls);

@@ -12,6 +12,7 @@ use crate::common::Common;
 use crate::conn::{Conn, Phase};
 use crate::outgoing::{Outgoing, Stop};
 use crate::sys::{self, Interest, Ready};
+use crate::tls::Session;
 
 /// What is waited for when the peer sends no more.
 const ROOM: Interest = Interest { read: false, write: true };
@@ -19,6 +20,7 @@ const ROOM: Interest = Interest { read: false, write: true };
 /// A connection that this end has shut down, until the other end has ended it too.
 pub struct Parting {
     socket: OwnedFd,
+    tls: Option<Box<Session>>,
     out: Outgoing,
     /// Everything is sent, and the end.
     has_ended: bool,
@@ -40,7 +42,7 @@ impl Parting {
             ready.change(&self.socket, PARTING, ROOM); // its end would end each wait
         }
         let before = self.out.sent();
-        let stop = send_rest(common, &self.socket, &mut self.out);
+        let stop = send_rest(common, &self.socket, self.tls.as_deref_mut(), &mut self.out);
         if len > 0 || self.out.sent() != before {
             self.until = Instant::now() + self.timeout;
         }
@@ -73,14 +75,16 @@ impl TcpEndpoint {
             over.extend(conn.hand_over());
         }
         let rest = Conn::new(Phase::Ready, conn.peer, now);
-        let Conn { socket: Some(socket), out, .. } = std::mem::replace(conn, rest) else { return Vec::new() };
+        let Conn { socket: Some(socket), tls, out, .. } = std::mem::replace(conn, rest) else {
+            return Vec::new();
+        };
         let both = Interest { read: true, ..ROOM };
         if self.ready.add(&socket, PARTING, both).is_err() {
             self.ready.change(&socket, PARTING, both); // it is in the set already
         }
         let timeout = self.peer_timeout;
         let mut parting =
-            Parting { socket, out, has_ended: false, reads: true, until: now + timeout, timeout };
+            Parting { socket, tls, out, has_ended: false, reads: true, until: now + timeout, timeout };
         if parting.step(&mut self.common, &self.ready)
             && let Some(connected) = &mut self.connected
         {
