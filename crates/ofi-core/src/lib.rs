@@ -47,5 +47,6 @@ pub mod source;
 pub mod spin_policy;
 pub mod sys;
 pub mod transport;
+pub mod unattended;
 pub mod wait;
 pub mod wake_fd;

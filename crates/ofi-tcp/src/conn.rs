@@ -76,6 +76,11 @@ impl Body {
     pub fn left(&self) -> usize {
         self.len - self.at
     }
+
+    /// Whether it is received directly to where it belongs, but for what comes with its header.
+    pub fn is_long(&self) -> bool {
+        self.len > EAGER
+    }
 }
 
 /// A message that this end has announced.
@@ -108,6 +113,11 @@ pub struct Atomic {
     /// Operands, then comparands.
     pub payload: Vec<u8>,
 }
+
+/// The maximum payload, in bytes, of a message that is delivered in one piece.
+pub const EAGER: usize = 16 << 10;
+/// The least and the most bytes to read before their packets are known.
+pub const AHEAD: (usize, usize) = (256, 64 << 10);
 
 /// The state of one connection.
 pub struct Conn {
@@ -152,6 +162,9 @@ pub struct Conn {
     /// Bytes that have arrived and could not be processed yet.
     pub stash: Vec<u8>,
     pub body: Option<Body>,
+    /// The most bytes to read behind what has a place, that is into memory from which they are copied: many while
+    /// packets are short, little more than a header while they are long.
+    pub ahead: usize,
     /// Bytes of reads that were answered by copies since the last poll.
     pub answered: usize,
     /// The bytes in the stash cannot be processed yet: nothing more is read.
@@ -167,6 +180,8 @@ pub struct Conn {
     pub dirty: bool,
     /// The poll in which it was written last.
     pub wrote: u64,
+    /// Operations since that poll that followed the first one.
+    pub burst: u8,
     pub interest: Interest,
 }
 
@@ -196,6 +211,7 @@ impl Conn {
             asked: FxHashMap::default(),
             stash: Vec::new(),
             body: None,
+            ahead: AHEAD.1,
             answered: 0,
             stalled: None,
             away: false,
@@ -203,6 +219,7 @@ impl Conn {
             broken: None,
             dirty: false,
             wrote: 0,
+            burst: 0,
             interest: Interest::default(),
         }
     }
@@ -248,6 +265,13 @@ impl Conn {
     /// Whether injected messages wait for the peer to ask for them.
     pub fn keeps(&self) -> bool {
         self.announced.values().any(|own| own.kept.is_some())
+    }
+
+    /// Reads more ahead: all that was asked for has come.
+    pub fn read_ahead(&mut self) {
+        if !self.body.as_ref().is_some_and(Body::is_long) {
+            self.ahead = (4 * self.ahead).min(AHEAD.1);
+        }
     }
 
     /// Whether the peer owes an answer, or this end has something to send.

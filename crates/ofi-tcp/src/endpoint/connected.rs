@@ -221,6 +221,9 @@ impl TcpEndpoint {
     fn open<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
         conn.begin_ready();
+        if let Some(socket) = &conn.socket {
+            sys::begin_stream(socket.as_fd());
+        }
         let interest = Interest { read: true, write: false };
         let is_new = std::mem::replace(&mut conn.interest, interest) == Interest::default();
         let number = id.to_wire();

@@ -420,6 +420,9 @@ impl TcpEndpoint {
     fn establish<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, order: Order) {
         let Some(conn) = self.conn(id) else { return };
         conn.begin_ready();
+        if let Some(socket) = &conn.socket {
+            sys::begin_stream(socket.as_fd());
+        }
         let written_otherwise = conn.order != order && !conn.out.is_empty();
         conn.order = order;
         let (peer, announces) = (conn.peer, conn.announces);

@@ -8,6 +8,7 @@ mod atomic;
 mod closing;
 mod connected;
 mod granting;
+mod hot;
 mod meeting;
 mod parting;
 mod sending;
@@ -28,16 +29,15 @@ use ofi_core::sys::{Timer, is_readable};
 use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
+use self::hot::Hot;
 use crate::common::{Common, EndpointCounts};
-use crate::conn::{Conn, Peer, Phase, Stall, To};
+use crate::conn::{AHEAD, Conn, EAGER, Peer, Phase, Stall, To};
 use crate::op::{TcpOp, Token};
 use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::sys::{self, Found, Interest, Ready};
-use crate::taking::{At, EAGER, VECTORS};
+use crate::taking::{At, VECTORS};
 use crate::{Tcp, address, ports, settings};
 
-/// Bytes that one call receives, apart from a payload that goes directly to its destination.
-const SCRATCH: usize = 64 << 10;
 /// Payloads with at least this many missing bytes are received directly into their destination.
 const STRAIGHT: usize = 4 << 10;
 /// Calls that receive from one connection in one poll, and the bytes after which there is none.
@@ -65,10 +65,14 @@ pub struct TcpEndpoint {
     timer: Timer,
     found: Vec<Found>,
     scratch: Box<[u8]>,
+    /// The connection on which all has come of late, if it is one: polls read it without asking what is ready.
+    hot: Hot,
     /// Connections that are not established yet.
     pending: Vec<SlotId>,
     /// Connections with data that no poll has sent yet.
     pub(crate) dirty: Vec<SlotId>,
+    /// Some of that data is of operations without completions.
+    unattended: bool,
     /// Connections whose last received bytes cannot be processed yet ([`Stall`]).
     stalled: Vec<SlotId>,
     /// Connections whose peers get new grants when receives have taken their messages.
@@ -137,9 +141,11 @@ impl TcpEndpoint {
             ready,
             timer,
             found: Vec::new(),
-            scratch: vec![0; SCRATCH].into(),
+            scratch: vec![0; AHEAD.1].into(),
+            hot: Hot::default(),
             pending: Vec::new(),
             dirty: Vec::new(),
+            unattended: false,
             stalled: Vec::new(),
             ungranted: Vec::new(),
             silent: Vec::new(),
@@ -175,7 +181,10 @@ impl TcpEndpoint {
             self.resume(host, id);
         }
         let mut found = std::mem::take(&mut self.found);
-        self.ready.collect(&mut found);
+        found.clear();
+        if !self.read_hot(host) {
+            self.ready.collect(&mut found);
+        }
         for &Found { number, read, write, ended } in &found {
             match number {
                 LISTENER => self.accept(),
@@ -187,6 +196,7 @@ impl TcpEndpoint {
                         self.writable(host, id);
                     }
                     if read {
+                        self.hot.found(id);
                         self.readable(host, id);
                     }
                     if ended {
@@ -350,14 +360,15 @@ impl TcpEndpoint {
             let grants = if is_long { conn.places(&mut at, &mut vectors) } else { Vec::new() };
             let straight: usize = vectors.iter().map(|vector| vector.iov_len).sum();
             let kept = conn.stash.len();
-            if self.scratch.len() < kept + SCRATCH {
-                self.scratch = vec![0; kept + SCRATCH].into();
+            if self.scratch.len() < kept + AHEAD.1 {
+                self.scratch = vec![0; kept + AHEAD.1].into();
             }
             self.scratch[..kept].copy_from_slice(&conn.stash);
             conn.stash.clear();
             // What follows a payload is read with it only if all of that has a place.
             let all = conn.body.as_ref().is_none_or(|body| straight == 0 || straight == body.left());
-            let room = if all && vectors.len() <= VECTORS { &mut self.scratch[kept..] } else { &mut [] };
+            let room = if all && vectors.len() <= VECTORS { conn.ahead } else { 0 };
+            let room = &mut self.scratch[kept..][..room];
             let asked = straight + room.len();
             vectors.push(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
             let Some(socket) = &conn.socket else { return Ok(()) };
@@ -368,6 +379,7 @@ impl TcpEndpoint {
             vectors.clear();
             self.common.vectors = vectors;
             self.common.counts.reads += 1;
+            self.common.counts.received += u64::from(got.is_ok());
             let got = match got {
                 Ok(0) => return Err(Errno::ECONNRESET),
                 Ok(got) => got,
@@ -389,6 +401,9 @@ impl TcpEndpoint {
             }
             self.scratch = scratch;
             taken?;
+            if straight == 0 && got == asked {
+                conn.read_ahead();
+            }
             if got < asked {
                 return Ok(()); // the kernel has no more
             }
@@ -437,6 +452,9 @@ impl TcpEndpoint {
     }
 
     fn flush_dirty<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
+        if std::mem::take(&mut self.unattended) {
+            host.attended();
+        }
         for id in std::mem::take(&mut self.dirty) {
             self.flush(host, id);
         }
