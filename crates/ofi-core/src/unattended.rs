@@ -51,6 +51,12 @@ impl Unattended {
         self.check.end();
     }
 
+    /// Whether something was left since the last call.
+    fn has_changed(&self) -> bool {
+        let begun = self.begun.load(Ordering::Relaxed);
+        self.seen.swap(begun, Ordering::Relaxed) != begun
+    }
+
     fn check_later(&self) -> bool {
         let is_listed = rearm::later(&(Weak::clone(&self.own) as _), &self.check);
         if !is_listed {
@@ -63,13 +69,88 @@ impl Unattended {
 
 impl Rearm for Unattended {
     fn rearm(&self) {
-        let begun = self.begun.load(Ordering::Relaxed);
-        let is_new = self.seen.swap(begun, Ordering::Relaxed) != begun;
-        if is_new && (!self.check.keep() || self.check_later()) {
+        if self.has_changed() && (!self.check.keep() || self.check_later()) {
             return;
         }
         if let Some(endpoint) = self.endpoint.upgrade() {
             endpoint.drive();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::RawFd;
+    use std::time::{Duration, Instant};
+
+    use ofi_api::{CqBuffer, CqErrorEntry};
+
+    use super::*;
+    use crate::source::{Arm, Polled};
+    use crate::wake_fd::WakeFd;
+
+    /// Counts how often it is driven; nothing else is asked of it here.
+    #[derive(Default)]
+    struct Driven(AtomicU64);
+
+    impl Source for Driven {
+        fn drive(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn poll(&self, _slot: usize, _buffer: &mut CqBuffer<'_>, _filled: usize) -> Polled {
+            unreachable!()
+        }
+        fn take_error(&self, _slot: usize) -> Option<CqErrorEntry> {
+            unreachable!()
+        }
+        fn is_empty(&self, _slot: usize) -> bool {
+            unreachable!()
+        }
+        fn stand_in(&self) -> Arm {
+            unreachable!()
+        }
+        fn attend(&self) {
+            unreachable!()
+        }
+        fn give_back(&self) {
+            unreachable!()
+        }
+        fn arm(&self, _slot: usize) -> Arm {
+            unreachable!()
+        }
+        fn prepare_to_block(&self, _wake: Option<&WakeFd>) -> Arm {
+            unreachable!()
+        }
+        fn wait_fd(&self) -> Option<RawFd> {
+            unreachable!()
+        }
+    }
+
+    fn unattended() -> (Arc<Unattended>, Arc<Driven>) {
+        let endpoint = Arc::<Driven>::default();
+        let weak: Weak<dyn Source> = Arc::downgrade(&endpoint) as _;
+        (Unattended::of(weak), endpoint)
+    }
+
+    #[test]
+    fn what_is_left_is_driven_although_nobody_polls() {
+        let (unattended, endpoint) = unattended();
+        assert!(unattended.begin());
+        let start = Instant::now();
+        while endpoint.0.load(Ordering::Relaxed) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(20), "nothing drives it");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn only_what_has_not_changed_is_driven() {
+        let (unattended, _endpoint) = unattended();
+        for _ in 0..3 {
+            assert!(unattended.begin());
+            unattended.end(); // polled: the thread finds nothing due
+            assert!(unattended.has_changed());
+        }
+        assert!(!unattended.has_changed());
     }
 }

@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::op::Token;
 use crate::outgoing::Outgoing;
+use crate::stash::Stash;
 use crate::sys::Interest;
 use crate::wire::cm::Extras;
 use crate::wire::{Order, Packet};
@@ -160,7 +161,7 @@ pub struct Conn {
     /// Messages that the peer has announced.
     pub asked: FxHashMap<u8, AnnouncedMessage>,
     /// Bytes that have arrived and could not be processed yet.
-    pub stash: Vec<u8>,
+    pub stash: Stash,
     pub body: Option<Body>,
     /// The most bytes to read behind what has a place, that is into memory from which they are copied: many while
     /// packets are short, little more than a header while they are long.
@@ -209,7 +210,7 @@ impl Conn {
             reads: VecDeque::new(),
             announced: FxHashMap::default(),
             asked: FxHashMap::default(),
-            stash: Vec::new(),
+            stash: Stash::default(),
             body: None,
             ahead: AHEAD.1,
             answered: 0,
@@ -285,7 +286,10 @@ impl Conn {
             Phase::Resting(_) => Interest::default(),
             Phase::Connecting => Interest { read: false, write: true },
             Phase::Asking | Phase::Called => Interest { read: true, write: false },
-            Phase::Ready => Interest { read: self.stalled.is_none(), write: self.full },
+            // The next poll goes on by itself: that is not worth two system calls.
+            Phase::Ready => {
+                Interest { read: matches!(self.stalled, None | Some(Stall::Poll)), write: self.full }
+            }
         }
     }
 }

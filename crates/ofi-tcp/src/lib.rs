@@ -18,6 +18,7 @@ mod port;
 mod ports;
 mod provider;
 mod settings;
+mod stash;
 mod state;
 mod sys;
 mod taking;

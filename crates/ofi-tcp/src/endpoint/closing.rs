@@ -130,7 +130,7 @@ impl TcpEndpoint {
             Ok(got) if got > 0 => got,
             _ => 0,
         };
-        conn.stash.extend_from_slice(&bytes[..got]);
+        conn.stash.extend(&bytes[..got]);
         let answer = CmMessage::parse(&conn.stash);
         match answer {
             Ok(None) if got > 0 => {}
@@ -209,7 +209,7 @@ fn serve(conn: &mut Conn) -> bool {
         let Some(socket) = &conn.socket else { return true };
         match sys::receive(socket.as_fd(), &mut bytes) {
             Ok(0) => return true,
-            Ok(len) => conn.stash.extend_from_slice(&bytes[..len]),
+            Ok(len) => conn.stash.extend(&bytes[..len]),
             Err(errno) => return !sys::is_full(errno),
         }
     }
@@ -242,7 +242,7 @@ fn answer(conn: &mut Conn) -> bool {
                 conn.body = Some(Body { to: To::Nowhere, at: 0, len: packet.payload_len(), confirm: false });
             }
             Ok(None) => {
-                conn.stash.extend_from_slice(rest);
+                conn.stash.extend(rest);
                 return true;
             }
             Err(_) => return false,

@@ -279,7 +279,7 @@ impl TcpEndpoint {
         let (message, used) = match CmMessage::parse(&bytes[..got]) {
             Ok(Some(parsed)) => parsed,
             Ok(None) => {
-                conn.stash = bytes[..got].to_vec();
+                conn.stash = bytes[..got].into();
                 return;
             }
             Err(unreadable) => {
@@ -287,7 +287,7 @@ impl TcpEndpoint {
                 return self.failed(host, id, Errno::ENOPROTOOPT);
             }
         };
-        conn.stash = bytes[used..got].to_vec();
+        conn.stash = bytes[used..got].into();
         let order = message.order;
         let phase = conn.phase;
         conn.extras = message.extras;

@@ -14,6 +14,7 @@ mod parting;
 mod sending;
 mod silence;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -74,13 +75,13 @@ pub struct TcpEndpoint {
     /// Some of that data is of operations without completions.
     unattended: bool,
     /// Connections whose last received bytes cannot be processed yet ([`Stall`]).
-    stalled: Vec<SlotId>,
+    stalled: VecDeque<SlotId>,
     /// Connections whose peers get new grants when receives have taken their messages.
     ungranted: Vec<SlotId>,
     /// Peers of C libfabric for whose notes a collective waits.
     silent: Vec<PeerId>,
     /// Peers without a connection, whose numbers may be used again.
-    idle: std::collections::VecDeque<PeerId>,
+    idle: VecDeque<PeerId>,
     polls: u64,
     /// Packets may be batched, because the application polls ([`TcpEndpoint::gathers`]).
     gathers: bool,
@@ -146,7 +147,7 @@ impl TcpEndpoint {
             pending: Vec::new(),
             dirty: Vec::new(),
             unattended: false,
-            stalled: Vec::new(),
+            stalled: VecDeque::new(),
             ungranted: Vec::new(),
             silent: Vec::new(),
             idle: Default::default(),
@@ -177,7 +178,8 @@ impl TcpEndpoint {
     pub(crate) fn poll<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
         self.polls += 1;
         self.flush_dirty(host);
-        for id in std::mem::take(&mut self.stalled) {
+        for _ in 0..self.stalled.len() {
+            let Some(id) = self.stalled.pop_front() else { break };
             self.resume(host, id);
         }
         let mut found = std::mem::take(&mut self.found);
@@ -270,7 +272,7 @@ impl TcpEndpoint {
         let Some(conn) = self.conn(id) else { return };
         match conn.stalled {
             None => {}
-            Some(Stall::Peer) if conn.is_owed_much() => self.stalled.push(id),
+            Some(Stall::Peer) if conn.is_owed_much() => self.stalled.push_back(id),
             Some(_) => {
                 conn.stalled = None;
                 self.read(host, id, true);
@@ -282,7 +284,8 @@ impl TcpEndpoint {
     /// processed.
     fn leave_ended(&mut self, id: SlotId) {
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return };
-        if let Some(socket) = conn.socket.as_ref().filter(|_| conn.stalled.is_some() && !conn.away) {
+        let waits = matches!(conn.stalled, Some(Stall::Application | Stall::Peer));
+        if let Some(socket) = conn.socket.as_ref().filter(|_| waits && !conn.away) {
             self.ready.remove(socket);
             conn.away = true;
         }
@@ -324,7 +327,7 @@ impl TcpEndpoint {
         match result {
             Err(errno) => self.lose(host, id, errno),
             Ok(()) if stalled => {
-                self.stalled.push(id);
+                self.stalled.push_back(id);
                 self.end_operations(host, id);
             }
             Ok(()) => {}
@@ -342,9 +345,10 @@ impl TcpEndpoint {
         conn.answered = 0;
         // A payload that is here as a whole may wait for the application's room, with nothing behind it.
         if stashed && (!conn.stash.is_empty() || conn.body.is_some()) {
-            let bytes = std::mem::take(&mut conn.stash);
-            let used = self.take(host, id, peer, conn, &bytes)?;
-            conn.stash.extend_from_slice(&bytes[used..]);
+            let mut stash = std::mem::take(&mut conn.stash);
+            let used = self.take(host, id, peer, conn, &stash)?;
+            stash.skip(used);
+            conn.stash = stash;
         }
         let mut received = 0;
         for _ in 0..ROUNDS {
@@ -384,7 +388,7 @@ impl TcpEndpoint {
                 Ok(0) => return Err(Errno::ECONNRESET),
                 Ok(got) => got,
                 Err(errno) if sys::is_full(errno) => {
-                    conn.stash.extend_from_slice(&self.scratch[..kept]);
+                    conn.stash.extend(&self.scratch[..kept]);
                     return conn.broken.map_or(Ok(()), Err);
                 }
                 Err(errno) => return Err(errno),
@@ -397,7 +401,7 @@ impl TcpEndpoint {
             let scratch = std::mem::take(&mut self.scratch);
             let taken = self.take(host, id, peer, conn, &scratch[..len]);
             if let Ok(used) = taken {
-                conn.stash.extend_from_slice(&scratch[used..len]);
+                conn.stash.extend(&scratch[used..len]);
             }
             self.scratch = scratch;
             taken?;
@@ -455,8 +459,12 @@ impl TcpEndpoint {
         if std::mem::take(&mut self.unattended) {
             host.attended();
         }
-        for id in std::mem::take(&mut self.dirty) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
             self.flush(host, id);
+        }
+        if self.dirty.is_empty() {
+            self.dirty = dirty; // its memory
         }
     }
 
