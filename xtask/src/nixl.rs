@@ -21,6 +21,12 @@ const SIZES: [[usize; 3]; 2] = [[4_096, 1_024, 15], [1 << 20, 32, 15]];
 /// The sizes for many runs.
 const ALL_SIZES: [[usize; 3]; 4] =
     [[4_096, 1_024, 15], [65_536, 256, 15], [1 << 20, 32, 15], [4 << 20, 8, 15]];
+/// The transports, and the settings that select each.
+const WAYS: [(&str, &[(&str, &str)]); 3] = [
+    ("shared memory", &[("FI_PROVIDER_ALIAS", "tcp=udp"), ("FI_UDP_SHARED_MEMORY", "1")]),
+    ("sockets of udp", &[("FI_PROVIDER_ALIAS", "tcp=udp"), ("FI_UDP_SHARED_MEMORY", "0")]),
+    ("sockets of tcp", &[("FI_TCP_SHARED_MEMORY", "0")]),
+];
 /// Prints the folder in which wheels are installed.
 const SITE: &str = "import site; print(site.getsitepackages()[0])";
 /// Runs a program whose file in the wheel is not executable.
@@ -42,15 +48,14 @@ pub fn test(report: &mut Report, runs: Option<usize>) {
         Ok(Outcome::Passed)
     });
     let Some(libraries) = prepared else { return };
-    for shared_memory in [true, false] {
-        let way = if shared_memory { "shared memory" } else { "sockets" };
+    for (way, settings) in WAYS {
         let sizes = if runs.is_some() { &ALL_SIZES[..] } else { &SIZES };
         for &[size, count, rounds] in sizes {
             report.add(&format!("NIXL through {way}, {count} blocks of {size} bytes"), || {
                 let runs = runs.unwrap_or(RUNS);
                 // Complete all runs even after a failure, to count the failures.
                 let mut failures = (0..runs).filter_map(|_| {
-                    run(&mut stock(&python, &libraries, shared_memory, [size, count, rounds])).err()
+                    run(&mut stock(&python, &libraries, settings, [size, count, rounds])).err()
                 });
                 let Some(first) = failures.next() else { return Ok(Outcome::Passed) };
                 Err(format!("{} of {runs} runs failed, the first by: {first}", 1 + failures.count()))
@@ -62,14 +67,13 @@ pub fn test(report: &mut Report, runs: Option<usize>) {
 }
 
 /// One run on NIXL's own plug-in for libfabric, which ends itself after less than a minute.
-fn stock(python: &Path, libraries: &str, shared_memory: bool, sizes: [usize; 3]) -> Command {
+fn stock(python: &Path, libraries: &str, settings: &[(&str, &str)], sizes: [usize; 3]) -> Command {
     let mut program = command("timeout");
     program.args(["--kill-after=5", "60"]).arg(python).arg("tests/nixl/exchange.py");
     program.args(sizes.map(|size| size.to_string()));
     program.env("LD_LIBRARY_PATH", libraries).env("NIXL_LOG_LEVEL", "ERROR");
-    // The plug-in knows a few providers by name; ours answers under one of these names.
-    program.env("FI_PROVIDER", "tcp").env("FI_PROVIDER_ALIAS", "tcp=udp");
-    program.env("FI_UDP_SHARED_MEMORY", if shared_memory { "1" } else { "0" });
+    // The plug-in knows a few providers by name; `udp` answers under one of these names.
+    program.env("FI_PROVIDER", "tcp").envs(settings.iter().copied());
     program
 }
 

@@ -42,3 +42,4 @@ pub mod sleepers;
 pub mod slots;
 pub mod source;
 pub mod transport;
+pub mod unattended;

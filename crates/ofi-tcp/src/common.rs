@@ -38,6 +38,8 @@ pub struct EndpointCounts {
     pub other_key: u64,
     pub lost: u64,
     pub reads: u64,
+    /// Those that have brought something.
+    pub received: u64,
     pub writes: u64,
     pub full: u64,
     pub announced: u64,

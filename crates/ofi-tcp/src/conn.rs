@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use crate::op::Token;
 use crate::outgoing::Outgoing;
+use crate::stash::Stash;
 use crate::stream;
 use crate::sys::Interest;
 use crate::tls::Session;
@@ -78,6 +79,11 @@ impl Body {
     pub fn left(&self) -> usize {
         self.len - self.at
     }
+
+    /// Whether it is received directly to where it belongs, but for what comes with its header.
+    pub fn is_long(&self) -> bool {
+        self.len > EAGER
+    }
 }
 
 /// A message that this end has announced.
@@ -110,6 +116,11 @@ pub struct Atomic {
     /// Operands, then comparands.
     pub payload: Vec<u8>,
 }
+
+/// The maximum payload, in bytes, of a message that is delivered in one piece.
+pub const EAGER: usize = 16 << 10;
+/// The least and the most bytes to read before their packets are known.
+pub const AHEAD: (usize, usize) = (256, 64 << 10);
 
 /// The state of one connection.
 pub struct Conn {
@@ -154,8 +165,11 @@ pub struct Conn {
     /// Messages that the peer has announced.
     pub asked: FxHashMap<u8, AnnouncedMessage>,
     /// Bytes that have arrived and could not be processed yet.
-    pub stash: Vec<u8>,
+    pub stash: Stash,
     pub body: Option<Body>,
+    /// The most bytes to read behind what has a place, that is into memory from which they are copied: many while
+    /// packets are short, little more than a header while they are long.
+    pub ahead: usize,
     /// Bytes of reads that were answered by copies since the last poll.
     pub answered: usize,
     /// The bytes in the stash cannot be processed yet: nothing more is read.
@@ -171,6 +185,8 @@ pub struct Conn {
     pub dirty: bool,
     /// The poll in which it was written last.
     pub wrote: u64,
+    /// Operations since that poll that followed the first one.
+    pub burst: u8,
     pub interest: Interest,
 }
 
@@ -199,8 +215,9 @@ impl Conn {
             reads: VecDeque::new(),
             announced: FxHashMap::default(),
             asked: FxHashMap::default(),
-            stash: Vec::new(),
+            stash: Stash::default(),
             body: None,
+            ahead: AHEAD.1,
             answered: 0,
             stalled: None,
             away: false,
@@ -208,6 +225,7 @@ impl Conn {
             broken: None,
             dirty: false,
             wrote: 0,
+            burst: 0,
             interest: Interest::default(),
         }
     }
@@ -255,6 +273,13 @@ impl Conn {
         self.announced.values().any(|own| own.kept.is_some())
     }
 
+    /// Reads more ahead: all that was asked for has come.
+    pub fn read_ahead(&mut self) {
+        if !self.body.as_ref().is_some_and(Body::is_long) {
+            self.ahead = (4 * self.ahead).min(AHEAD.1);
+        }
+    }
+
     /// Whether the peer owes an answer, or this end has something to send.
     pub fn expects(&self) -> bool {
         !self.acks.is_empty() || !self.reads.is_empty() || !self.announced.is_empty() || !self.is_sent()
@@ -288,7 +313,10 @@ impl Conn {
             Phase::Resting(_) => Interest::default(),
             Phase::Connecting => Interest { read: false, write: true },
             Phase::Asking | Phase::Called => Interest { read: true, write: self.has_sealed() },
-            Phase::Ready => Interest { read: self.stalled.is_none(), write: self.full },
+            // The next poll goes on by itself: that is not worth two system calls.
+            Phase::Ready => {
+                Interest { read: matches!(self.stalled, None | Some(Stall::Poll)), write: self.full }
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ mod port;
 mod ports;
 mod provider;
 mod settings;
+mod stash;
 mod state;
 mod stream;
 mod sys;

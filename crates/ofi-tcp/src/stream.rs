@@ -28,13 +28,17 @@ pub fn say(socket: BorrowedFd<'_>, tls: Option<&mut Session>, message: &[u8]) ->
 ///
 /// # Errors
 /// The error number of recv(2), `EAGAIN` if there are none, and errors of the session ([`Session::mismatch`]).
-pub fn hear(socket: BorrowedFd<'_>, tls: Option<&mut Session>, into: &mut Vec<u8>) -> Result<usize, Errno> {
+pub fn hear(
+    socket: BorrowedFd<'_>,
+    tls: Option<&mut Session>,
+    into: &mut impl for<'a> Extend<&'a u8>,
+) -> Result<usize, Errno> {
     if let Some(session) = tls {
         return session.hear(socket, into);
     }
     let mut bytes = [0; AT_ONCE];
     let got = sys::receive(socket, &mut bytes)?;
-    into.extend_from_slice(&bytes[..got]);
+    into.extend(&bytes[..got]);
     Ok(got)
 }
 

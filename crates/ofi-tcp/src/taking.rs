@@ -14,13 +14,11 @@ use ofi_core::transport::{Announced, Arrived, Delivery, PeerId, RemoteData, RxNa
 
 use crate::Tcp;
 use crate::common::Common;
-use crate::conn::{AnnouncedMessage, Body, Conn, Peer, Spool, Stall, To};
+use crate::conn::{AHEAD, AnnouncedMessage, Body, Conn, EAGER, Peer, Spool, Stall, To};
 use crate::op::{TcpOp, Token};
 use crate::outgoing::SHARE;
 use crate::wire::{Malformed, Packet, Pieces, charge};
 
-/// The maximum payload, in bytes, of a message that is delivered in one piece.
-pub const EAGER: usize = 16 << 10;
 /// The maximum length of a read that is answered by a copy, in bytes.
 const COPIED_ANSWER: usize = 64 << 10;
 /// The maximum bytes of acknowledgements and copied answers, and number of longer answers, that may wait for a peer.
@@ -140,8 +138,16 @@ impl Conn {
                 return Ok(used);
             }
             match self.take_packet(at, packet, &rest[header..])? {
-                PacketStep::Took(payload) => used += header + payload,
-                PacketStep::Wait => return Ok(used),
+                PacketStep::Took(payload) => {
+                    used += header + payload;
+                    if self.body.as_ref().is_some_and(Body::is_long) {
+                        self.ahead = AHEAD.0;
+                    }
+                }
+                PacketStep::Wait => {
+                    self.ahead = AHEAD.1;
+                    return Ok(used);
+                }
                 PacketStep::Stall(stall) => {
                     self.stalled = Some(stall);
                     return Ok(used);

@@ -132,6 +132,14 @@ impl<S: Half<P>, P: CompositeSpec, H: Upcalls<Composite<P>>> Upcalls<S::Is> for 
         self.host.disarmed();
     }
 
+    fn attend_later(&mut self) -> bool {
+        self.host.attend_later()
+    }
+
+    fn attended(&mut self) {
+        self.host.attended();
+    }
+
     fn introduce(&mut self, local: PeerId, address: &Address) {
         let address = match self.routes.asked.take() {
             Some(asked) => asked,

@@ -31,6 +31,7 @@ use crate::transport::{
     Announced, Arrived, CompletionInfo, CounterTarget, Delivery, Fault, Origin, PeerId, Reaction, Receiving,
     RemoteData, RxName, Transport, Upcalls,
 };
+use crate::unattended::Unattended;
 
 /// The parts of an endpoint that its transport may reach while it runs: where operations begin and end.
 pub struct EndpointCore<T: Transport> {
@@ -48,6 +49,8 @@ pub struct EndpointCore<T: Transport> {
     pub multicast: Option<Box<MulticastSide>>,
     /// Threads that sleep until there is work for the endpoint.
     pub sleepers: Sleepers,
+    /// What the transport has left to the next poll.
+    pub unattended: Arc<Unattended>,
     /// The progress thread polls, and rearms for all.
     pub stands_in: bool,
     /// The domain's device memory, if the endpoint has `FI_HMEM`.
@@ -170,6 +173,14 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         let sides = self.contexts.iter().flat_map(|contexts| contexts.all().map(|(_, side)| &side.staging));
         let reader = std::iter::once(&self.staging).chain(sides).find_map(|staging| staging.reader());
         self.sleepers.disarmed(reader);
+    }
+
+    fn attend_later(&mut self) -> bool {
+        self.unattended.begin()
+    }
+
+    fn attended(&mut self) {
+        self.unattended.end();
     }
 
     fn introduce(&mut self, peer: PeerId, address: &Address) {

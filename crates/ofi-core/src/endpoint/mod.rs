@@ -72,6 +72,7 @@ use crate::sleepers::Sleepers;
 use crate::source::{Polled, Source};
 use crate::spin_policy::SpinPolicy;
 use crate::transport::{Arm, Transport, TransportEndpoint};
+use crate::unattended::Unattended;
 use crate::wake_fd::WakeFd;
 
 /// The mutable state of an endpoint.
@@ -349,6 +350,7 @@ impl<T: Transport> Ep<T> {
                     collectives: CollectiveSide::new::<T>(caps),
                     multicast: MulticastSide::new(caps),
                     sleepers: Sleepers::of(Weak::clone(core) as _),
+                    unattended: Unattended::of(Weak::clone(core) as _),
                     stands_in: false,
                     devices: devices.clone(),
                     unsettled: Vec::new(),

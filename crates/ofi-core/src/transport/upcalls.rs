@@ -119,6 +119,13 @@ pub trait Upcalls<T: Transport> {
     /// sleep without having polled would not be woken any more, so the core wakes them, and they rearm.
     fn disarmed(&mut self);
 
+    /// The transport has left something to its next poll that the application does not wait for. If the application
+    /// does not poll, a thread does, [some milliseconds](crate::unattended) later. `false`: there is no such thread.
+    fn attend_later(&mut self) -> bool;
+
+    /// Nothing of it is left.
+    fn attended(&mut self);
+
     /// A new peer has this address. Peers are introduced in the order of their numbers; one that was
     /// [retired](Upcalls::retire) may have its number used again.
     fn introduce(&mut self, peer: PeerId, address: &Address);

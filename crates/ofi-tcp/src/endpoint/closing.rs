@@ -246,7 +246,7 @@ fn answer(conn: &mut Conn) -> bool {
                 conn.body = Some(Body { to: To::Nowhere, at: 0, len: packet.payload_len(), confirm: false });
             }
             Ok(None) => {
-                conn.stash.extend_from_slice(rest);
+                conn.stash.extend(rest);
                 return true;
             }
             Err(_) => return false,

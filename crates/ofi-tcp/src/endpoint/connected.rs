@@ -225,6 +225,9 @@ impl TcpEndpoint {
         let Some(conn) = self.conn(id) else { return };
         conn.begin_ready();
         let encrypted = conn.tls.is_some();
+        if let Some(socket) = &conn.socket {
+            sys::begin_stream(socket.as_fd());
+        }
         let interest = Interest { read: true, write: false };
         let is_new = std::mem::replace(&mut conn.interest, interest) == Interest::default();
         let number = id.to_wire();

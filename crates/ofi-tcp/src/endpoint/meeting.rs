@@ -291,7 +291,7 @@ impl TcpEndpoint {
                 return self.failed(host, id, Errno::ENOPROTOOPT);
             }
         };
-        conn.stash = bytes[used..].to_vec();
+        conn.stash = bytes[used..].into();
         let order = message.order;
         let phase = conn.phase;
         conn.extras = message.extras;
@@ -424,6 +424,9 @@ impl TcpEndpoint {
     fn establish<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, order: Order) {
         let Some(conn) = self.conn(id) else { return };
         conn.begin_ready();
+        if let Some(socket) = &conn.socket {
+            sys::begin_stream(socket.as_fd());
+        }
         let written_otherwise = conn.order != order && !conn.out.is_empty();
         conn.order = order;
         let (peer, announces, encrypted) = (conn.peer, conn.announces, conn.tls.is_some());

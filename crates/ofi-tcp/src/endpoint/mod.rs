@@ -8,12 +8,14 @@ mod atomic;
 mod closing;
 mod connected;
 mod granting;
+mod hot;
 mod meeting;
 mod parting;
 mod sealed;
 mod sending;
 mod silence;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -29,20 +31,19 @@ use ofi_core::sys::{Timer, is_readable};
 use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
+use self::hot::Hot;
 pub(crate) use closing::drain;
 
 use crate::common::{Common, EndpointCounts};
-use crate::conn::{Conn, Peer, Phase, Stall, To};
+use crate::conn::{AHEAD, Conn, EAGER, Peer, Phase, Stall, To};
 use crate::op::{TcpOp, Token};
 use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::stream::Through;
 use crate::sys::{self, Found, Interest, Ready};
-use crate::taking::{At, EAGER, VECTORS};
+use crate::taking::{At, VECTORS};
 use crate::tls::Security;
 use crate::{Tcp, address, ports, settings};
 
-/// Bytes that one call receives, apart from a payload that goes directly to its destination.
-const SCRATCH: usize = 64 << 10;
 /// Payloads with at least this many missing bytes are received directly into their destination.
 const STRAIGHT: usize = 4 << 10;
 /// Calls that receive from one connection in one poll, and the bytes after which there is none.
@@ -70,18 +71,22 @@ pub struct TcpEndpoint {
     timer: Timer,
     found: Vec<Found>,
     scratch: Box<[u8]>,
+    /// The connection on which all has come of late, if it is one: polls read it without asking what is ready.
+    hot: Hot,
     /// Connections that are not established yet.
     pending: Vec<SlotId>,
     /// Connections with data that no poll has sent yet.
     pub(crate) dirty: Vec<SlotId>,
+    /// Some of that data is of operations without completions.
+    unattended: bool,
     /// Connections whose last received bytes cannot be processed yet ([`Stall`]).
-    stalled: Vec<SlotId>,
+    stalled: VecDeque<SlotId>,
     /// Connections whose peers get new grants when receives have taken their messages.
     ungranted: Vec<SlotId>,
     /// Peers of C libfabric for whose notes a collective waits.
     silent: Vec<PeerId>,
     /// Peers without a connection, whose numbers may be used again.
-    idle: std::collections::VecDeque<PeerId>,
+    idle: VecDeque<PeerId>,
     polls: u64,
     /// Packets may be batched, because the application polls ([`TcpEndpoint::gathers`]).
     gathers: bool,
@@ -143,10 +148,12 @@ impl TcpEndpoint {
             ready,
             timer,
             found: Vec::new(),
-            scratch: vec![0; SCRATCH].into(),
+            scratch: vec![0; AHEAD.1].into(),
+            hot: Hot::default(),
             pending: Vec::new(),
             dirty: Vec::new(),
-            stalled: Vec::new(),
+            unattended: false,
+            stalled: VecDeque::new(),
             ungranted: Vec::new(),
             silent: Vec::new(),
             idle: Default::default(),
@@ -177,11 +184,15 @@ impl TcpEndpoint {
     pub(crate) fn poll<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
         self.polls += 1;
         self.flush_dirty(host);
-        for id in std::mem::take(&mut self.stalled) {
+        for _ in 0..self.stalled.len() {
+            let Some(id) = self.stalled.pop_front() else { break };
             self.resume(host, id);
         }
         let mut found = std::mem::take(&mut self.found);
-        self.ready.collect(&mut found);
+        found.clear();
+        if !self.read_hot(host) {
+            self.ready.collect(&mut found);
+        }
         for &Found { number, read, write, ended } in &found {
             match number {
                 LISTENER => self.accept(),
@@ -193,6 +204,7 @@ impl TcpEndpoint {
                         self.writable(host, id);
                     }
                     if read {
+                        self.hot.found(id);
                         self.readable(host, id);
                     }
                     if ended {
@@ -266,7 +278,7 @@ impl TcpEndpoint {
         let Some(conn) = self.conn(id) else { return };
         match conn.stalled {
             None => {}
-            Some(Stall::Peer) if conn.is_owed_much() => self.stalled.push(id),
+            Some(Stall::Peer) if conn.is_owed_much() => self.stalled.push_back(id),
             Some(_) => {
                 conn.stalled = None;
                 self.read(host, id, true);
@@ -278,7 +290,8 @@ impl TcpEndpoint {
     /// processed.
     fn leave_ended(&mut self, id: SlotId) {
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return };
-        if let Some(socket) = conn.socket.as_ref().filter(|_| conn.stalled.is_some() && !conn.away) {
+        let waits = matches!(conn.stalled, Some(Stall::Application | Stall::Peer));
+        if let Some(socket) = conn.socket.as_ref().filter(|_| waits && !conn.away) {
             self.ready.remove(socket);
             conn.away = true;
         }
@@ -321,7 +334,7 @@ impl TcpEndpoint {
         match result {
             Err(errno) => self.lose(host, id, errno),
             Ok(()) if stalled => {
-                self.stalled.push(id);
+                self.stalled.push_back(id);
                 self.end_operations(host, id);
             }
             Ok(()) => {}
@@ -339,9 +352,10 @@ impl TcpEndpoint {
         conn.answered = 0;
         // A payload that is here as a whole may wait for the application's room, with nothing behind it.
         if stashed && (!conn.stash.is_empty() || conn.body.is_some()) {
-            let bytes = std::mem::take(&mut conn.stash);
-            let used = self.take(host, id, peer, conn, &bytes)?;
-            conn.stash.extend_from_slice(&bytes[used..]);
+            let mut stash = std::mem::take(&mut conn.stash);
+            let used = self.take(host, id, peer, conn, &stash)?;
+            stash.skip(used);
+            conn.stash = stash;
         }
         if let Some(session) = conn.tls.take() {
             return self.read_sealed(host, id, peer, conn, session);
@@ -360,14 +374,15 @@ impl TcpEndpoint {
             let grants = if is_long { conn.places(&mut at, &mut vectors) } else { Vec::new() };
             let straight: usize = vectors.iter().map(|vector| vector.iov_len).sum();
             let kept = conn.stash.len();
-            if self.scratch.len() < kept + SCRATCH {
-                self.scratch = vec![0; kept + SCRATCH].into();
+            if self.scratch.len() < kept + AHEAD.1 {
+                self.scratch = vec![0; kept + AHEAD.1].into();
             }
             self.scratch[..kept].copy_from_slice(&conn.stash);
             conn.stash.clear();
             // What follows a payload is read with it only if all of that has a place.
             let all = conn.body.as_ref().is_none_or(|body| straight == 0 || straight == body.left());
-            let room = if all && vectors.len() <= VECTORS { &mut self.scratch[kept..] } else { &mut [] };
+            let room = if all && vectors.len() <= VECTORS { conn.ahead } else { 0 };
+            let room = &mut self.scratch[kept..][..room];
             let asked = straight + room.len();
             vectors.push(libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() });
             let Some(socket) = &conn.socket else { return Ok(()) };
@@ -378,11 +393,12 @@ impl TcpEndpoint {
             vectors.clear();
             self.common.vectors = vectors;
             self.common.counts.reads += 1;
+            self.common.counts.received += u64::from(got.is_ok());
             let got = match got {
                 Ok(0) => return Err(Errno::ECONNRESET),
                 Ok(got) => got,
                 Err(errno) if sys::is_full(errno) => {
-                    conn.stash.extend_from_slice(&self.scratch[..kept]);
+                    conn.stash.extend(&self.scratch[..kept]);
                     return conn.broken.map_or(Ok(()), Err);
                 }
                 Err(errno) => return Err(errno),
@@ -395,10 +411,13 @@ impl TcpEndpoint {
             let scratch = std::mem::take(&mut self.scratch);
             let taken = self.take(host, id, peer, conn, &scratch[..len]);
             if let Ok(used) = taken {
-                conn.stash.extend_from_slice(&scratch[used..len]);
+                conn.stash.extend(&scratch[used..len]);
             }
             self.scratch = scratch;
             taken?;
+            if straight == 0 && got == asked {
+                conn.read_ahead();
+            }
             if got < asked {
                 return Ok(()); // the kernel has no more
             }
@@ -447,8 +466,15 @@ impl TcpEndpoint {
     }
 
     fn flush_dirty<H: Upcalls<Tcp>>(&mut self, host: &mut H) {
-        for id in std::mem::take(&mut self.dirty) {
+        if std::mem::take(&mut self.unattended) {
+            host.attended();
+        }
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for id in dirty.drain(..) {
             self.flush(host, id);
+        }
+        if self.dirty.is_empty() {
+            self.dirty = dirty; // its memory
         }
     }
 

@@ -8,12 +8,15 @@ use ofi_core::log::Limit;
 use ofi_core::slots::SlotId;
 use ofi_core::transport::{PeerId, Upcalls};
 
-use super::{ROUNDS, SCRATCH, SHARE, TcpEndpoint};
+use super::{ROUNDS, SHARE, TcpEndpoint};
 use crate::Tcp;
 use crate::conn::{Conn, Phase};
 use crate::mismatch::{self, Mismatch};
 use crate::sys;
 use crate::tls::Session;
+
+/// Bytes that one call receives.
+const SCRATCH: usize = 64 << 10;
 
 impl TcpEndpoint {
     /// Reads from an established connection. All whole records are decrypted where they were read. What cannot be
@@ -45,6 +48,7 @@ impl TcpEndpoint {
                 Ok(0) => Err(Errno::ECONNRESET),
                 Ok(got) => {
                     received += got;
+                    self.common.counts.received += 1;
                     let (bytes, all) = (&mut scratch[..kept + got], kept + got == room);
                     let taken = session.take(bytes, |plain| self.take_plain(host, id, peer, conn, plain));
                     taken.map(|()| all)
@@ -73,19 +77,19 @@ impl TcpEndpoint {
         plain: &[u8],
     ) -> Result<(), Errno> {
         if conn.stalled.is_some() {
-            conn.stash.extend_from_slice(plain);
+            conn.stash.extend(plain);
             return Ok(());
         }
         if conn.stash.is_empty() {
             let used = self.take(host, id, peer, conn, plain)?;
-            conn.stash.extend_from_slice(&plain[used..]);
+            conn.stash.extend(&plain[used..]);
             return Ok(());
         }
-        let mut bytes = std::mem::take(&mut conn.stash);
-        bytes.extend_from_slice(plain);
-        let used = self.take(host, id, peer, conn, &bytes)?;
-        bytes.drain(..used);
-        conn.stash = bytes;
+        let mut stash = std::mem::take(&mut conn.stash);
+        stash.extend(plain);
+        let used = self.take(host, id, peer, conn, &stash)?;
+        stash.skip(used);
+        conn.stash = stash;
         Ok(())
     }
 

@@ -16,6 +16,9 @@ const COPIED: usize = 4 << 10;
 const WAITING: usize = 256 << 10;
 /// The maximum bytes of copies in a batch.
 const GATHERED: usize = 32 << 10;
+/// Operations without completions that leave at once between two polls. Programs that post more of them without polling
+/// send streams.
+const BURST: u8 = 2;
 /// Reads that may wait for a peer. So each end owes the other fewer answers than those with which it stops to process
 /// packets: two ends that both stopped would never go on.
 const READS: usize = 1 << 15;
@@ -111,6 +114,7 @@ impl TcpEndpoint {
         // Before the connection is established it may still fail: then not even a copy counts as sent.
         let is_open = conn.phase == Phase::Ready;
         // What waits for the next poll ends in it: an application that has all its completions may never poll again.
+        // What has no completion has ended: its memory is free.
         let waits = conn.full || behind || more || (gathers && ticket.signal && conn.wrote == polls);
         if copied && !confirm && is_open && !waits {
             return Posted::Done;
@@ -189,13 +193,18 @@ impl TcpEndpoint {
             return; // until the socket has room
         }
         let more = flags.contains(OpFlags::MORE);
-        let waits = more || (gathers && ticket.signal && conn.wrote == polls);
-        if waits && conn.out.copied() < GATHERED && conn.out.is_copied() {
-            if !std::mem::replace(&mut conn.dirty, true) {
-                self.dirty.push(id);
-            }
-            return;
+        let follows = gathers && conn.wrote == polls;
+        conn.burst = if follows { conn.burst.saturating_add(1) } else { 0 };
+        let is_stream = follows && conn.burst >= BURST;
+        let waits = more || (follows && ticket.signal) || is_stream;
+        let waits = waits && conn.out.copied() < GATHERED && conn.out.is_copied();
+        if !waits || !(ticket.signal || more || self.unattended || host.attend_later()) {
+            return self.flush(host, id);
         }
-        self.flush(host, id);
+        self.unattended |= !ticket.signal && !more;
+        let Some(conn) = self.conn(id) else { return };
+        if !std::mem::replace(&mut conn.dirty, true) {
+            self.dirty.push(id);
+        }
     }
 }

@@ -71,7 +71,11 @@ impl Session {
         match self.0 {}
     }
 
-    pub fn hear(&mut self, _socket: BorrowedFd<'_>, _into: &mut Vec<u8>) -> Result<usize, Errno> {
+    pub fn hear(
+        &mut self,
+        _socket: BorrowedFd<'_>,
+        _into: &mut impl for<'a> Extend<&'a u8>,
+    ) -> Result<usize, Errno> {
         match self.0 {}
     }
 

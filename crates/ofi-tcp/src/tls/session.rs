@@ -161,10 +161,14 @@ impl Session {
     ///
     /// # Errors
     /// The error number of recv(2); `EAGAIN` if nothing was said; the error of a [`Session::mismatch`].
-    pub fn hear(&mut self, socket: BorrowedFd<'_>, into: &mut Vec<u8>) -> Result<usize, Errno> {
+    pub fn hear(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        into: &mut impl for<'a> Extend<&'a u8>,
+    ) -> Result<usize, Errno> {
         self.push(socket)?;
         let mut bytes = std::mem::take(&mut self.part);
-        let (kept, before) = (bytes.len(), into.len());
+        let (kept, mut received) = (bytes.len(), 0);
         bytes.resize(kept + FEW, 0);
         let got = sys::receive(socket, &mut bytes[kept..]);
         bytes.truncate(kept + got.unwrap_or(0));
@@ -176,7 +180,8 @@ impl Session {
             }
         }
         let taken = self.take(&mut bytes, |plain| {
-            into.extend_from_slice(plain);
+            into.extend(plain);
+            received += plain.len();
             Ok(())
         });
         if self.mismatch == Some(Mismatch::Clear) {
@@ -184,9 +189,9 @@ impl Session {
         }
         let pushed = self.push(socket);
         taken.and(pushed)?;
-        match into.len() - before {
+        match received {
             0 => Err(Errno::EAGAIN),
-            said => Ok(said),
+            _ => Ok(received),
         }
     }
 
