@@ -1,4 +1,4 @@
-//! Gives the shared library the name of the driver's, so that a test that has loaded it finds it under that name.
+//! Gives the shared library the driver's soname, so that a test that has loaded it finds it under the driver's name.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");

@@ -193,7 +193,7 @@ unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, 
 /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
 const SYNC_MEMOPS: c_int = 6;
 
-/// All calls of the emulator are synchronous as they are.
+/// Has no effect: all calls of the emulator are synchronous already.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuPointerSetAttribute(value: *const c_void, attribute: c_int, at: u64) -> c_int {
     may_fail!("cuPointerSetAttribute");
@@ -256,11 +256,12 @@ type CuStream = Mutex<Vec<(usize, usize, usize)>>;
 
 /// Executes the pending copies of a stream.
 fn run(stream: &CuStream) -> c_int {
-    // Locked to the end: another thread that finds no copy pending must be able to assume that its own are executed.
+    // Locked until the end, because another thread that finds no copy pending must be able to assume that its own are
+    // done.
     let mut copies = stream.lock().unwrap_or_else(PoisonError::into_inner);
     let mut all = true;
     for (to, from, len) in copies.drain(..) {
-        // SAFETY: cuda.h requires of the caller that queued a copy that the memory stays until it is executed.
+        // SAFETY: cuda.h requires that the memory of a queued copy stays valid until the copy is executed.
         all &= unsafe { memory::copy(to, from, len) };
     }
     if all { SUCCESS } else { INVALID_VALUE }

@@ -11,7 +11,7 @@ use ofi_testkit::prelude::*;
 use ofi_testkit::{rc, srd};
 use support::{is_inside, without_driver};
 
-/// Lengths around the limits at which transports change their ways.
+/// Lengths around the limits at which transports switch protocols.
 const LENGTHS: [usize; 8] = [1, 64, 4096, 4097, 16_385, 70_000, 300_007, (3 << 20) + 5];
 const RIGHTS: MrAccess = MrAccess::all();
 const CAPS: Caps = Caps::MSG.union(Caps::TAGGED).union(Caps::RMA).union(Caps::HMEM);
@@ -234,7 +234,7 @@ fn pieces_of_host_and_device_are_one_message() {
     }
 }
 
-/// What is injected may be overwritten at once, and fits like any other message.
+/// The buffer of an injected message or write may be overwritten at once.
 #[test]
 fn injected_messages_leave_devices() {
     let cuda = load();
@@ -312,7 +312,7 @@ fn a_message_longer_than_its_receive_is_cut_in_the_device() {
     }
 }
 
-/// A receive and a read that fail under way leave the device to the next ones.
+/// After a receive and a read that fail midway, later operations use the device as before.
 #[test]
 fn what_a_closed_peer_leaves_unfinished_disturbs_nothing() {
     const LEN: usize = 24 << 20;
@@ -544,7 +544,7 @@ fn pinned_memory_is_used_again() {
     let (short, long) = (stager.buffer(5), stager.buffer(300_000));
     assert_eq!(long.as_ptr(), at, "the shortest one that is long enough is lent");
     assert_ne!(short.as_ptr(), at);
-    // However much is lent, there is ordinary memory.
+    // Beyond the limit of pinned memory, buffers are ordinary memory.
     let many: Vec<_> = (0..6).map(|_| stager.buffer((16 << 20) - 3)).collect();
     assert!(many.iter().all(|buffer| buffer.len() == (16 << 20) - 3 && !buffer.as_ptr().is_null()));
 }
@@ -605,7 +605,7 @@ fn a_failed_copy_ends_its_operation() {
     }
 }
 
-/// Where the driver exports device memory, the peer's NIC writes and reads it alone.
+/// Where the driver exports device memory, the peer's NIC writes and reads it directly.
 #[test]
 fn nics_access_memory_of_devices_by_its_dma_buf() {
     const LEN: usize = 1 << 20;

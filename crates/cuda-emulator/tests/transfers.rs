@@ -221,9 +221,9 @@ fn over_a_nic(name: &'static str, is_direct: bool) {
     }
 }
 
-/// The peer's NIC refuses an access from our device's memory, which only the memory's owner can explain, and only of
-/// bytes that the processor sends. So they go through the pool, and the transfer ends with the owner's error, as one of
-/// host memory does.
+/// The peer's NIC refuses an access from our device's memory. Only the owner of the remote memory can name the reason,
+/// and only if the processor sends the bytes. So the bytes go through the pool, and the transfer ends with the owner's
+/// error, as one of host memory does.
 #[test]
 fn what_a_nic_refuses_of_a_device_goes_through_the_pool() {
     const LEN: usize = 3 << 20;
@@ -247,8 +247,8 @@ fn what_a_nic_refuses_of_a_device_goes_through_the_pool() {
     assert_ne!(errors[1], Errno::EOPNOTSUPP);
 }
 
-/// NICs move memory of devices at both ends by its dma-bufs, over two rails, of which one goes mute: the parts move,
-/// and come to nothing late.
+/// NICs move memory of devices at both ends by its dma-bufs over two rails. One of them goes mute: its parts move to
+/// the other, and their first copies have no effect later.
 #[test]
 fn device_memory_moves_from_a_mute_rail_by_dma_buf() {
     const LEN: usize = 16 << 20;

@@ -52,7 +52,7 @@ pub struct Device {
     pub late: Vec<(Instant, Vec<u8>)>,
     /// Number of packets in and out.
     pub packets: u64,
-    /// Whether the device was mute at the time `looked`.
+    /// Whether the device was mute when last checked, at the time `looked`.
     pub is_mute: bool,
     /// Number of requests so far.
     pub count: u64,

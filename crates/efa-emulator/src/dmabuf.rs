@@ -54,8 +54,8 @@ impl Call {
 }
 
 impl Device {
-    /// Executes an ioctl on the device's file. The emulated kernel has one method; libibverbs writes its other commands
-    /// when it learns that.
+    /// Executes an ioctl on the device's file. The emulated kernel supports only one method; for other commands
+    /// libibverbs falls back to writing them.
     ///
     /// # Errors
     /// The error number for the program: `ENOTTY` for all other methods.

@@ -1,7 +1,7 @@
 //! The kernel's side of an EFA device, for `LD_PRELOAD`.
 //!
 //! The unmodified libibverbs and libefa find and open a device, create queues on it and write to them. A thread of the
-//! process reads the queues in the device's place, and exchanges packets with the devices of other processes of this
+//! process plays the device: it reads the queues, and exchanges packets with the devices of other processes on this
 //! host over Unix sockets. Programs on top, such as libfabric's `efa` provider, run unmodified. `cargo xtask efa --
 //! COMMAND` runs one; README.md has the settings.
 //!

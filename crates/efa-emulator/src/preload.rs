@@ -1,5 +1,5 @@
-//! Replaces the C library's functions through which rdma-core reaches the kernel. Calls for the device are handled
-//! here; all others are passed to the C library.
+//! Replaces the functions of the C library through which rdma-core reaches the kernel. Calls for the device are handled
+//! here; all others are passed on to the C library.
 //!
 //! A device's file is an open /dev/null: it is a character device, as libibverbs requires, and the tree in the place of
 //! /sys has its number.

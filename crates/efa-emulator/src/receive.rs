@@ -125,7 +125,7 @@ impl Device {
             gid: packet.source,
             unsolicited: false,
         };
-        // An error of the receive completes only the receive; the sender is not notified.
+        // If the receive has an error, only the receive completes with it; the sender is not notified.
         let _ = self.deliver(packet, domain, arrival, &bytes);
     }
 

@@ -312,7 +312,7 @@ impl Device {
         self.settings.lose_after.is_some_and(|most| self.packets >= most)
     }
 
-    /// Resends requests that found no receive, and gives up silent peers. Updates whether the device is mute.
+    /// Resends requests that found no receive, and gives up on silent peers. Updates whether the device is mute.
     pub fn look_at_the_clock(&mut self) {
         let now = Instant::now();
         if now.duration_since(self.looked) < CHECK_INTERVAL {

@@ -52,8 +52,8 @@ pub struct Settings {
     /// The request with this number (from 1) ends with this status of the device: `EFA_EMULATOR_FAIL`, as
     /// `STATUS@NUMBER`. Default: none.
     pub fail: Option<(u8, u64)>,
-    /// With the request of this number (from 1) the device reports this asynchronous event, of a device or a port
-    /// (`enum ibv_event_type`): `EFA_EMULATOR_EVENT`, as `TYPE@NUMBER`. Default: none.
+    /// When the device processes the request of this number (from 1), it reports this asynchronous event of a device or
+    /// a port (`enum ibv_event_type`): `EFA_EMULATOR_EVENT`, as `TYPE@NUMBER`. Default: none.
     pub event: Option<(u8, u64)>,
     /// Number of packets, in and out, after which the device neither sends nor receives: `EFA_EMULATOR_LOSE_AFTER`.
     /// Default: never.

@@ -1,16 +1,16 @@
-//! The used part of the interface of libibverbs (`IBVERBS_1.x`) and librdmacm (`RDMACM_1.x`), as in `verbs.h` and
-//! `rdma_cma.h` of rdma-core 44. Both libraries keep their layouts stable: programs that were built against older
-//! versions continue to work.
+//! The part of the libibverbs (`IBVERBS_1.x`) and librdmacm (`RDMACM_1.x`) interfaces that this crate uses, as declared
+//! in `verbs.h` and `rdma_cma.h` of rdma-core 44. Both libraries keep their layouts stable: programs built against
+//! older versions continue to work.
 //!
-//! The declarations are written by hand, not generated: crate `ibverbs-sys` links libibverbs at build time, so that the
-//! program does not start on a host without it, and needs cmake and libclang. The sizes and offsets at the end are
-//! those that a C compiler computes from the headers.
+//! The declarations are written by hand, not generated: the crate `ibverbs-sys` needs cmake and libclang, and links
+//! libibverbs at build time, so that a program would not start on a host without it. The sizes and offsets at the end
+//! are those that a C compiler computes from the headers.
 
 #![allow(missing_docs, reason = "names and meaning are those of the man pages")]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// A structure that is only used by pointer.
+/// Declares a structure that is used only through pointers.
 macro_rules! opaque {
     ($($name:ident),*) => {
         $(#[repr(C)]
@@ -33,7 +33,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; 256],
 }
 
-/// The driver's own functions, which inline functions of the header call.
+/// The driver's own functions, which the inline functions of the header call.
 #[repr(C)]
 pub struct ibv_context_ops {
     pub before_windows: [*mut c_void; 7],
@@ -211,7 +211,7 @@ pub struct ibv_srq {
     pub context: *mut ibv_context,
 }
 
-/// The object or the port that an asynchronous event is about.
+/// The object or port that an asynchronous event concerns.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_element {
@@ -325,7 +325,7 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: c_uint,
     pub send_flags: c_uint,
-    /// Immediate data in network order, or the key that becomes invalid.
+    /// Immediate data in network byte order, or the key to invalidate.
     pub imm_data: u32,
     pub wr: ibv_wr_target,
     pub xrc: u64,
@@ -396,7 +396,7 @@ pub struct rdma_conn_param {
     pub qp_num: u32,
 }
 
-/// Declared with the member of its union that connections use.
+/// Declared with the union member for connections.
 #[repr(C)]
 pub struct rdma_cm_event {
     pub id: *mut rdma_cm_id,
@@ -429,7 +429,7 @@ pub struct ibv_ah_attr {
     pub port_num: u8,
 }
 
-/// The member of [`rdma_cm_event`]'s union for datagrams, up to the address of a multicast group.
+/// The member for datagrams of [`rdma_cm_event`]'s union, up to the address of a multicast group.
 #[repr(C)]
 pub struct rdma_ud_param {
     pub private_data: *const c_void,

@@ -1,6 +1,6 @@
-//! The part of the interface for datagram-like queue pairs, extended completion queues and EFA: `verbs.h` as in
-//! rdma-core 44, and `efadv.h` as in rdma-core 64. Structures of `efadv.h` grow at their end, and calls pass their
-//! length, so an older libefa accepts longer ones if the fields that it does not know are zero.
+//! The part of the interface for datagram-like queue pairs, extended completion queues and EFA: `verbs.h` of rdma-core
+//! 44, and `efadv.h` of rdma-core 64. Structures of `efadv.h` grow at their end, and calls pass their length, so an
+//! older libefa accepts longer structures if the fields that it does not know are zero.
 
 #![allow(missing_docs, reason = "names and meaning are those of the man pages")]
 
@@ -81,7 +81,7 @@ pub struct ibv_cq_ex {
     pub rest: [*mut c_void; 7],
 }
 
-/// The end of `verbs_context`, directly in front of the [`ibv_context`] that ends it. The structure grows at its start.
+/// The end of `verbs_context`, up to the [`ibv_context`] that is its last field. The structure grows at its start.
 #[repr(C)]
 pub struct verbs_context_end {
     pub create_cq_ex:
@@ -189,7 +189,7 @@ pub struct efadv_cq_init_attr {
     pub wc_flags: u64,
 }
 
-/// The last field exists only in a queue that was created with it.
+/// The last field exists only in queues that were created with it.
 #[repr(C)]
 pub struct efadv_cq {
     pub comp_mask: u64,

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::library::verbs;
 use crate::pd::ProtectionDomain;
 
-/// A route to a port. Requests copy the data that they need, but the handle must exist until they have ended.
+/// A route to a port. Requests copy the data that they need, but the handle must exist until they complete.
 pub struct AddressHandle {
     ah: NonNull<ibv_ah>,
     _pd: Arc<ProtectionDomain>,
@@ -23,15 +23,15 @@ unsafe impl Sync for AddressHandle {}
 /// The parameters of a route to a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Way {
-    /// The port's GID. Without one, packets have no route header and stay in their subnet (InfiniBand).
+    /// The port's GID. Without one, packets have no route header and stay in their subnet (InfiniBand only).
     pub gid: Option<Gid>,
-    /// The index of the sender's GID in its own port's table.
+    /// The index of the sender's GID in its port's table.
     pub gid_index: u8,
-    /// Maximum number of routers that a packet passes.
+    /// The maximum number of routers that a packet may pass.
     pub hops: u8,
     /// The port's LID (InfiniBand).
     pub lid: u16,
-    /// The port of this end's device, from 1 on.
+    /// The local device's port, counted from 1.
     pub port: u8,
 }
 

@@ -1,4 +1,4 @@
-//! Batches of requests that the functions of a queue pair build (`ibv_wr_*`), one call for each part of a request.
+//! Batches of requests, built by the functions of a queue pair (`ibv_wr_*`): one call for each part of a request.
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -26,7 +26,7 @@ pub enum Payload<'a> {
 /// The destination of a datagram: the route to its port, the queue pair, and that queue pair's Q-Key.
 pub(crate) type To<'a> = (&'a AddressHandle, u32, u32);
 
-/// The functions that build requests; they do not change. The optional ones depend on the device and on the type of the
+/// The functions that build requests, which never change. The optional ones depend on the device and on the type of the
 /// queue pair.
 pub(crate) struct Builders {
     start: unsafe extern "C" fn(*mut ibv_qp_ex),
@@ -46,7 +46,7 @@ pub(crate) struct Builders {
 }
 
 impl Builders {
-    /// `None` if a function is missing that every such queue pair has.
+    /// `None` if a function is missing that every queue pair with builders has.
     fn of(ex: &ibv_qp_ex) -> Option<Self> {
         Some(Self {
             start: ex.wr_start?,
@@ -74,10 +74,11 @@ pub(crate) struct Built {
 }
 
 impl Built {
-    /// The builders of a queue pair that was created with them.
+    /// The builders of a queue pair, which must have been created with them.
     ///
     /// # Errors
-    /// `ENOSYS` if the driver lacks one that every queue pair has; with `datagrams`, also the one for destinations.
+    /// `ENOSYS` if the driver lacks a builder that every queue pair needs or, with `datagrams`, the one for
+    /// destinations.
     ///
     /// # Safety
     /// The queue pair exists as long as this value is used.
@@ -93,9 +94,9 @@ impl Built {
         }
     }
 
-    /// Starts a batch of requests, which [`Batch::submit`] posts to the device. Other senders spin meanwhile.
+    /// Starts a batch of requests, which [`Batch::submit`] posts to the device. Other senders spin until then.
     pub fn batch(&self) -> Batch<'_> {
-        // SAFETY: a queue pair of this driver, which locks it; `submit` or the drop of the batch unlocks it.
+        // SAFETY: a queue pair of this driver. This call locks it; `submit` or the drop of the batch unlocks it.
         unsafe { (self.builders.start)(self.qp.as_ptr()) };
         Batch { built: self, _here: PhantomData }
     }
@@ -109,7 +110,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Payload<'_> {
-    /// The options of a request with this data.
+    /// The options for a request with this data.
     pub(crate) const fn post(&self, how: Post) -> Post {
         Post { inline: matches!(self, Self::Inline(_)), ..how }
     }
@@ -121,16 +122,16 @@ fn lacks(call: &'static str, what: &str) -> Error {
 }
 
 impl Batch<'_> {
-    /// Adds a request; `to` is for datagram queue pairs only. [`Post::inline`] sets only the flag, which soft-RoCE's
+    /// Adds a request; `to` is only for datagram queue pairs. [`Post::inline`] sets only the flag, which soft-RoCE's
     /// driver needs for inline data.
     ///
     /// # Errors
-    /// `EINVAL` for too many pieces; `EOPNOTSUPP` for an operation that the queue pair does not have. Other errors come
-    /// from [`Batch::submit`].
+    /// `EINVAL` for too many pieces; `EOPNOTSUPP` for an operation that the queue pair lacks. Other errors come from
+    /// [`Batch::submit`].
     ///
     /// # Safety
-    /// Memory that is not inline is registered, and lent until the request ends or the queue pair is gone; a request
-    /// that reads writes to it.
+    /// Memory that is not inline is registered, and lent until the request completes or the queue pair is gone. Reads
+    /// and fetching atomics write to it.
     #[inline]
     pub unsafe fn add(
         &mut self,
@@ -152,7 +153,7 @@ impl Batch<'_> {
         unsafe { (*ex).wr_id = id };
         // SAFETY: as above.
         unsafe { (*ex).wr_flags = how.flags() };
-        // Errors come before the driver has begun the request.
+        // Errors must be returned before the driver begins the request.
         match work {
             // SAFETY: a batch is open.
             Work::Send(None) => unsafe { (builders.send)(ex) },
@@ -190,7 +191,7 @@ impl Batch<'_> {
             }
         }
         if let (Some((handle, qp, qkey)), Some(peer)) = (to, builders.peer) {
-            // SAFETY: a request was begun; the address handle exists.
+            // SAFETY: a request was begun, and the address handle exists.
             unsafe { peer(ex, handle.as_ptr(), qp, qkey) };
         }
         match what {
@@ -217,8 +218,8 @@ impl Batch<'_> {
     /// Posts the whole batch to the device.
     ///
     /// # Errors
-    /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many pieces
-    /// or bytes.
+    /// The first error of any request, in which case none is posted: `ENOMEM` if the queue is full, `EINVAL` for too
+    /// many pieces or bytes.
     #[inline]
     pub fn submit(self) -> Result<()> {
         let (ex, complete) = (self.built.qp.as_ptr(), self.built.builders.complete);

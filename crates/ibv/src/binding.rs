@@ -1,4 +1,4 @@
-//! The device, port and GID of an address of this host, as rdma_cm binds it.
+//! The device, port and GID of a local address, as rdma_cm binds it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,19 +14,19 @@ pub struct Binding {
     pub context: Context,
     /// The port.
     pub port: u8,
-    /// The port's GID for the address; zeros if the kernel does not tell it.
+    /// The port's GID for the address; zeros if the kernel does not report it.
     pub gid: Gid,
 }
 
-/// Identifiers of devices that are not in [`contexts`], because they came later: a device stays open while one is bound
-/// to it.
+/// Identifiers bound to devices that are not in [`contexts`], because they appeared later: a device stays open while an
+/// identifier is bound to it.
 static LATE: Mutex<Vec<CmId>> = Mutex::new(Vec::new());
 
-/// Where connections from an address begin. `None` if no RDMA device serves it: an address of another network namespace
-/// is none of this host.
+/// Finds the device, port and GID of a local address. `None` if no RDMA device has the address; an address of another
+/// network namespace is not local.
 ///
 /// # Errors
-/// The errors of rdma_create_id(3), and those of rdma_bind_addr(3) that are not about the address.
+/// The errors of rdma_create_id(3), and those of rdma_bind_addr(3) that do not concern the address.
 pub fn binding_of(channel: &Arc<EventChannel>, ip: IpAddr) -> Result<Option<Binding>> {
     let id = CmId::new(channel)?;
     if let Err(error) = id.bind(SocketAddr::new(ip, 0)) {

@@ -1,17 +1,17 @@
 //! A cache of device registrations of local memory.
 //!
-//! A registration that outlives its use is only valid while the same pages stay behind its addresses, and no code here
-//! watches the process's mappings. Linux gives an unprivileged process no userfaultfd that sees the kernel's own
-//! accesses, a mapping has one watcher, which may be the program's, and each `munmap` of watched memory would wait for
-//! a thread of this library. So the cache keeps only registrations of *ranges*: memory that is promised to stay in
-//! place, because the application has registered it (fi_mr_reg) or the library has allocated it. Closing the
-//! registration, or freeing the memory, flushes the range. All other memory is registered for one operation.
+//! A registration that outlives its use is valid only while the same pages stay behind its addresses, and no code here
+//! watches the process's mappings: Linux gives an unprivileged process no userfaultfd that sees the kernel's own
+//! accesses, a mapping has only one watcher, which the program may need itself, and each `munmap` of watched memory
+//! would wait for a thread of this library. So the cache keeps only registrations of *ranges*: memory that is promised
+//! to stay in place, because the application has registered it (fi_mr_reg) or the library has allocated it. Closing
+//! that registration, or freeing the memory, flushes the range. All other memory is registered for one operation.
 //!
 //! Invariants:
-//! I1. The cache keeps a registration only for a range that was added and not removed. Operations that use it also hold
-//! it.
-//! I2. The cache keeps registrations of at most [`CacheLimits::count`] ranges, and of at most [`CacheLimits::bytes`]
-//! bytes. It evicts the least recently used.
+//! I1. The cache keeps a registration only for a range that was added and not removed. Operations that use a
+//!     registration hold it too.
+//! I2. The cache keeps registrations of at most [`CacheLimits::count`] ranges and [`CacheLimits::bytes`] bytes. It
+//!     evicts the least recently used one.
 
 use std::collections::BTreeMap;
 use std::ops::Range as Span;
@@ -37,14 +37,14 @@ pub struct RangeId {
 struct Range<R> {
     len: usize,
     made: Option<Arc<R>>,
-    /// Whether registering the range has failed. It is not tried again.
+    /// Whether registering the range has failed. It is then not tried again.
     refused: bool,
     /// When the range was last used, by the cache's clock.
     used: u64,
 }
 
 struct Ranges<R> {
-    /// Ranges by start. A lookup searches backwards from its address, by the length of the longest range at most.
+    /// Ranges by start. A lookup searches backwards from its address, at most by the length of the longest range.
     all: BTreeMap<RangeId, Range<R>>,
     longest: usize,
     next: u64,
@@ -57,7 +57,7 @@ struct Ranges<R> {
 pub struct CacheCounts {
     /// Uses of a kept registration.
     pub hits: u64,
-    /// Created registrations, both cached ones and those for one operation.
+    /// Registrations that were created, both cached ones and those for one operation.
     pub misses: u64,
     /// Registrations that were evicted.
     pub evictions: u64,
@@ -89,7 +89,7 @@ impl<R> Cache<R> {
         self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds memory that stays in place until it is removed. Ranges may overlap.
+    /// Adds a range of memory that stays in place until the range is removed. Ranges may overlap.
     pub fn add(&self, start: usize, len: usize) -> RangeId {
         let mut ranges = self.ranges();
         let id = RangeId { start, number: ranges.next };
@@ -99,7 +99,7 @@ impl<R> Cache<R> {
         id
     }
 
-    /// Removes memory that may be freed or moved, with its cached registration.
+    /// Removes a range, with its cached registration: its memory may then be freed or moved.
     pub fn remove(&self, id: RangeId) {
         let mut ranges = self.ranges();
         self.removals.fetch_add(1, Ordering::Release);
@@ -111,10 +111,10 @@ impl<R> Cache<R> {
         if ranges.all.is_empty() {
             ranges.longest = 0;
         }
-        drop(ranges); // before the removed registration: deregistering takes a system call
+        drop(ranges); // release the lock first: deregistering takes a system call
     }
 
-    /// Evicts a registration. Its range stays, and is registered again at its next use.
+    /// Evicts a registration. Its range remains, and is registered again when it is next used.
     pub fn retire(&self, made: &Arc<R>) {
         let mut ranges = self.ranges();
         self.removals.fetch_add(1, Ordering::Release);
@@ -128,13 +128,13 @@ impl<R> Cache<R> {
         drop(kept); // the caller has another
     }
 
-    /// Number of removals of ranges. After a removal, a registration that was found earlier must not be used for a new
-    /// operation.
+    /// The number of ranges removed so far. If it has changed, a registration that was found earlier must not be used
+    /// for a new operation.
     pub fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// A registration that covers `len` bytes from `start` on: a cached one, or a new one from `make`.
+    /// Returns a registration that covers `len` bytes from `start` on: a cached one, or a new one from `make`.
     ///
     /// # Errors
     /// The errors of `make`.
@@ -150,11 +150,11 @@ impl<R> Cache<R> {
         }
     }
 
-    /// The registration of an added range that contains `len` bytes from `start` on, and the addresses that it covers.
-    /// `None` if there is no such range, or it is too long to be kept, or `make` has failed for it before.
+    /// Returns the registration of an added range that contains `len` bytes from `start` on, with the addresses that it
+    /// covers. `None` if there is no such range, if it is too long to be kept, or if `make` has failed for it before.
     ///
     /// # Errors
-    /// The errors of `make`, which is given the whole range.
+    /// The errors of `make`, which gets the whole range.
     pub fn get_range<E>(
         &self,
         start: usize,
@@ -208,7 +208,7 @@ impl<R> Cache<R> {
 }
 
 impl<R> Ranges<R> {
-    /// A range that contains `len` bytes from `start` on and was not refused, if possible one with a registration.
+    /// Finds a range that contains `len` bytes from `start` on and was not refused, preferably one with a registration.
     fn find(&self, start: usize, len: usize) -> Option<RangeId> {
         let end = start.checked_add(len)?;
         let last = RangeId { start, number: u64::MAX };

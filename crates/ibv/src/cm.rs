@@ -47,7 +47,7 @@ pub enum CmEventKind {
     Disconnected,
     /// The device is being removed.
     DeviceRemoved,
-    /// Any other event, such as a bond's change of address, which ends no connection.
+    /// Any other event that does not end the connection, such as an address change of a bonded interface.
     Other,
 }
 
@@ -69,20 +69,20 @@ impl CmEventKind {
         }
     }
 
-    /// Whether it ends the connection, or the attempt to make one.
+    /// Whether the event ends the connection, or the attempt to establish one.
     pub fn is_end(self) -> bool {
         matches!(self, Self::Rejected | Self::Failed | Self::Disconnected | Self::DeviceRemoved)
     }
 }
 
-/// The backlog of [`CmId::listen`] that stands for the kernel's maximum (net.rdma_ucm.max_backlog, 1024).
+/// The backlog for [`CmId::listen`] that selects the kernel's maximum (net.rdma_ucm.max_backlog, 1024 by default).
 pub const MOST_REQUESTS: usize = 0;
 
-/// Reasons of a rejection ([`CmEvent::status`]): `enum ib_cm_rej_reason` of Linux.
+/// Reasons for a rejection ([`CmEvent::status`]): `enum ib_cm_rej_reason` of Linux.
 pub mod refusal {
     /// The other end's device has no room for the connection.
     pub const NO_RESOURCES: i32 = 3;
-    /// The other end's kernel has waited too long for its peer or its program.
+    /// The other end's kernel timed out waiting for its peer or its program.
     pub const TIMEOUT: i32 = 4;
     /// Nobody listens at the address.
     pub const NO_LISTENER: i32 = 8;
@@ -96,11 +96,11 @@ pub mod refusal {
 pub struct CmEvent {
     /// The kind of the event.
     pub kind: CmEventKind,
-    /// The number of the identifier ([`CmId::number`]); for a request, that of the listener.
+    /// The number of the identifier ([`CmId::number`]), or of the listener for a request.
     pub id: usize,
     /// The new identifier of a request.
     pub request: Option<CmId>,
-    /// An error number, or the reason of a rejection.
+    /// An error number, or the reason for a rejection.
     pub status: i32,
     /// The peer's private data.
     pub private_data: Vec<u8>,
@@ -108,7 +108,8 @@ pub struct CmEvent {
     pub responder_resources: u8,
     /// Maximum number of remote reads that the peer has outstanding.
     pub initiator_depth: u8,
-    /// For a request, how often the peer's device resends a packet; how often it retries a send without a receive.
+    /// For a request: how often the peer's device resends a packet, and how often it retries a send that finds no
+    /// receive.
     pub retries: [u8; 2],
 }
 
@@ -123,7 +124,7 @@ impl EventChannel {
         let channel = unsafe { (cm.rdma_create_event_channel)() };
         let channel = NonNull::new(channel).ok_or_else(|| {
             let error = Error::last("rdma_create_event_channel");
-            // The file of the connection manager, which a container may lack.
+            // A container may lack the connection manager's device file.
             match error.errno {
                 libc::ENOENT | libc::ENODEV | libc::EACCES | libc::EPERM => missing::device(error.call),
                 _ => error,
@@ -151,7 +152,7 @@ impl EventChannel {
             let error = Error::last("rdma_get_cm_event");
             return if matches!(error.errno, libc::EAGAIN | libc::EINTR) { Ok(None) } else { Err(error) };
         }
-        // SAFETY: the event was not acknowledged yet; events of connections use the union's member for connections.
+        // SAFETY: the event is not acknowledged yet; connection events use the union member for connections.
         let seen = unsafe { &*event };
         let kind = CmEventKind::of(seen.event);
         let is_request = kind == CmEventKind::Request;
@@ -167,7 +168,7 @@ impl EventChannel {
             retries = [seen.conn.retry_count, seen.conn.rnr_retry_count];
         }
         let id = if is_request { seen.listen_id } else { seen.id };
-        // The identifier of a request is new, and nothing else owns it.
+        // A request brings a new identifier that nothing else owns.
         let request = NonNull::new(seen.id).filter(|_| is_request);
         let status = seen.status;
         // SAFETY: the event was taken above, and is no longer used.
@@ -199,11 +200,11 @@ impl Drop for EventChannel {
 pub struct ConnParam<'a> {
     /// Private data for the peer: at most 56 bytes in a request, 196 in an acceptance.
     pub private_data: &'a [u8],
-    /// Maximum number of remote reads that this end serves, and has outstanding.
+    /// The maximum number of remote reads that this end serves at a time, and that it has outstanding.
     pub reads: u8,
     /// How often each end resends a packet, at most 7. The connecting end decides for both.
     pub retries: u8,
-    /// How often the peer retries a send that finds no receive at this end; 7 means without limit.
+    /// How often the peer retries a send that finds no receive at this end; 7 means forever.
     pub rnr_retries: u8,
 }
 
@@ -293,9 +294,9 @@ impl CmId {
         self.check("rdma_set_option", failed)
     }
 
-    /// Sets how long its queue pair waits for an acknowledgement before it resends: 4.096 microseconds times 2 to the
-    /// power of `code`, 1 to 31. It has an effect before [`CmId::connect`] and [`CmId::accept`] only; without it the
-    /// kernel chooses 19 on RoCE.
+    /// Sets how long the queue pair waits for an acknowledgement before it resends: 4.096 µs × 2^`code`, with `code`
+    /// from 1 to 31. Has an effect only before [`CmId::connect`] and [`CmId::accept`]; by default the kernel chooses 19
+    /// on RoCE.
     ///
     /// # Errors
     /// `ENOSYS` from kernels before Linux 5.2; else the errors of rdma_set_option(3).
@@ -315,7 +316,7 @@ impl CmId {
         })
     }
 
-    /// Listens. The kernel drops requests beyond `backlog` that are not taken as events, and their senders repeat them.
+    /// Listens. The kernel drops requests that exceed a backlog of unread events, and their senders repeat them.
     ///
     /// # Errors
     /// The errors of rdma_listen(3).
@@ -332,19 +333,19 @@ impl CmId {
         from_storage(unsafe { &(*self.id.as_ptr()).src_addr })
     }
 
-    /// The address of the other end of its connection.
+    /// The address of the connection's other end.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         // SAFETY: as above.
         from_storage(unsafe { &(*self.id.as_ptr()).dst_addr })
     }
 
-    /// Moves its events, including queued ones, to another channel.
+    /// Moves the identifier's events, including queued ones, to another channel.
     ///
     /// # Errors
     /// The errors of rdma_migrate_id(3).
     pub fn migrate(&mut self, channel: &Arc<EventChannel>) -> Result<()> {
-        // SAFETY: the identifier and the channel exist; no event of the identifier is unacknowledged, so this does not
-        // wait.
+        // SAFETY: the identifier and the channel exist. Every event of the identifier is acknowledged, so the call does
+        // not wait.
         let failed = unsafe { (self.channel.cm.rdma_migrate_id)(self.id.as_ptr(), channel.channel.as_ptr()) };
         self.check("rdma_migrate_id", failed)?;
         self.channel = Arc::clone(channel);
@@ -357,7 +358,7 @@ impl CmId {
         Context::from_ptr(unsafe { (*self.id.as_ptr()).verbs })
     }
 
-    /// The port of its own address, and the port's GID for it.
+    /// The local port, and its GID for the local address.
     pub(crate) fn source(&self) -> (u8, Gid) {
         // SAFETY: as above.
         let port = unsafe { (*self.id.as_ptr()).port_num };
@@ -405,10 +406,10 @@ impl CmId {
         Ok(())
     }
 
-    /// The same with builders ([`QueuePair::requests`]).
+    /// As [`CmId::create_qp`], with builders ([`QueuePair::requests`]).
     ///
     /// # Errors
-    /// `EOPNOTSUPP` or `EINVAL` if the device has none; else the errors of rdma_create_qp_ex(3).
+    /// `EOPNOTSUPP` or `EINVAL` if the device has no builders; else the errors of rdma_create_qp_ex(3).
     pub fn create_built_qp(&mut self, attr: &QueuePairAttr) -> Result<()> {
         let create = |inline| {
             let mut init = attr.to_init_ex();
@@ -418,7 +419,7 @@ impl CmId {
         };
         let (qp, inline) = self.make_qp("rdma_create_qp_ex", attr, create)?;
         let made = NonNull::new(qp).ok_or_else(|| Error::of("rdma_create_qp_ex", libc::EIO))?;
-        // SAFETY: created with builders, and destroyed when the value that is made here is.
+        // SAFETY: created with builders, and destroyed when the value made here is dropped.
         match unsafe { Built::of(made, false) } {
             Ok(built) => self.qp = Some(QueuePair { qp, built: Some(built), attr: attr.clone(), inline }),
             Err(error) => {
@@ -430,7 +431,8 @@ impl CmId {
         Ok(())
     }
 
-    /// Creates its queue pair by `create`, which takes the inline size. Returns it with the size that was accepted.
+    /// Creates the queue pair by `create`, which takes the inline size. Returns it with the size that the device
+    /// accepted.
     fn make_qp(
         &self,
         call: &'static str,
@@ -468,7 +470,7 @@ impl CmId {
         }
     }
 
-    /// Sends the request to connect: [`CmEventKind::Established`] follows, or an event of the failure.
+    /// Sends the connection request: [`CmEventKind::Established`] follows, or a failure event.
     ///
     /// # Errors
     /// The errors of rdma_connect(3).
@@ -520,7 +522,7 @@ fn milliseconds(limit: Duration) -> c_int {
 impl Drop for CmId {
     fn drop(&mut self) {
         self.destroy_qp();
-        // SAFETY: made above. All events of it that were taken have been acknowledged, so this does not wait.
+        // SAFETY: made above. Every event of it that was read has been acknowledged, so this does not wait.
         unsafe { (self.channel.cm.rdma_destroy_id)(self.id.as_ptr()) };
     }
 }

@@ -11,7 +11,7 @@ use crate::library::verbs;
 pub enum Opcode {
     /// A receive.
     Receive,
-    /// A receive that a peer's write with immediate data has consumed: its memory was not written.
+    /// A peer's write with immediate data has consumed a receive, whose memory was not written.
     WriteArrived,
     /// A send, a read, or a write.
     Request,
@@ -92,10 +92,10 @@ pub struct WorkCompletion {
     pub qp: u32,
     /// Immediate data.
     pub data: Option<u32>,
-    /// For a datagram, the queue pair that sent it.
+    /// The sending queue pair, for a datagram.
     pub source_qp: u32,
     /// For a datagram, its sender's LID (InfiniBand).
     pub lid: u16,
-    /// For a datagram, whether a route header was written before its payload.
+    /// Whether a route header precedes the payload, for a datagram.
     pub has_route: bool,
 }

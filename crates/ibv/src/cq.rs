@@ -34,7 +34,7 @@ impl CompletionChannel {
         // SAFETY: an open context.
         let channel = unsafe { (verbs()?.ibv_create_comp_channel)(context.as_ptr()) };
         let channel = NonNull::new(channel).ok_or_else(|| Error::last("ibv_create_comp_channel"))?;
-        // SAFETY: a channel, whose first fields are those of the interface.
+        // SAFETY: the channel exists; its first fields are those of the interface.
         let fd = unsafe { (*channel.as_ptr()).fd };
         let made = Self { channel, context, fd };
         set_nonblocking(fd)?;
@@ -120,10 +120,10 @@ impl CompletionQueue {
         Ok(Arc::new(Self { cq, polling: None, context, channel: Arc::clone(channel), verbs }))
     }
 
-    /// Creates an extended queue, whose driver returns only the requested fields of an entry instead of writing all.
+    /// Creates an extended queue, whose driver returns only the fields that are read, instead of writing whole entries.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the device has none; else the errors of ibv_create_cq_ex(3).
+    /// `EOPNOTSUPP` if the device has no extended queues; else the errors of ibv_create_cq_ex(3).
     pub fn extended(channel: &Arc<CompletionChannel>, size: usize) -> Result<Arc<Self>> {
         let (verbs, context) = (verbs()?, channel.context);
         let mut attr = ibv_cq_init_attr_ex {
@@ -163,13 +163,13 @@ impl CompletionQueue {
         self.cq.as_ptr() as usize
     }
 
-    /// Reads up to 32 entries, or fewer of an extended queue, and passes each to `take`. Returns their number.
+    /// Reads up to 32 entries (up to 16 of an extended queue), and passes each to `take`. Returns their number.
     ///
     /// # Errors
-    /// If the device cannot be polled any more.
+    /// An error if the device can no longer be polled.
     pub fn poll(&self, mut take: impl FnMut(WorkCompletion)) -> Result<usize> {
         if let Some(polling) = &self.polling {
-            // SAFETY: a poll reads an entry where it is at one.
+            // SAFETY: the poll calls this only while it is at an entry.
             return polling.poll(|| unsafe { polling.entry() }, |entry| take(*entry));
         }
         let mut entries = [ibv_wc::default(); 32];
@@ -195,11 +195,11 @@ impl CompletionQueue {
         Ok(count)
     }
 
-    /// Makes the channel readable at the next entry. Earlier entries do not make it readable, so the queue must be
-    /// polled once more.
+    /// Makes the channel readable at the next entry. Entries that are already queued do not make it readable, so poll
+    /// the queue once more after this call.
     ///
     /// # Errors
-    /// If the device cannot be armed any more.
+    /// An error if the device can no longer be armed.
     pub fn arm(&self) -> Result<()> {
         let Some(arm) = self.context.ops().req_notify_cq else {
             return Err(Error::of("ibv_req_notify_cq", libc::ENOSYS));
@@ -219,7 +219,7 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        self.quiet(); // destroying the queue waits until all events are taken
+        self.quiet(); // destroying the queue waits until all events are acknowledged
         // SAFETY: made above; no queue pair on it exists, because queue pairs hold it.
         unsafe { (self.verbs.ibv_destroy_cq)(self.cq.as_ptr()) };
     }

@@ -1,4 +1,4 @@
-//! Extended completion queues of EFA devices, whose entries identify the sender.
+//! Extended completion queues of EFA devices. Their entries identify the sender.
 
 use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
@@ -45,8 +45,8 @@ pub struct EfaCompletion {
     pub len: u32,
     /// The sender's queue pair. 0 at the initiator.
     pub source_qp: u32,
-    /// The number of an address handle for the sender ([`crate::AddressHandle::efa_number`]); `None` if this end has
-    /// none.
+    /// The number of an address handle for the sender ([`crate::AddressHandle::efa_number`]); `None` if this end has no
+    /// handle for it.
     pub source_ah: Option<u16>,
     /// The sender's GID, if this end has no address handle for it.
     pub source_gid: Option<Gid>,
@@ -66,15 +66,13 @@ pub struct EfaCompletionQueue {
     unsolicited: bool,
 }
 
-// SAFETY: functions of libibverbs may be called from any thread; a poll holds the queue's lock from its start to its
-// end.
+// SAFETY: functions of libibverbs may be called from any thread; a poll holds the queue's lock from start to end.
 unsafe impl Send for EfaCompletionQueue {}
 // SAFETY: as above.
 unsafe impl Sync for EfaCompletionQueue {}
 
 impl EfaCompletionQueue {
-    /// Creates a queue of at least `size` entries, whose events go to `channel`. A queue without a channel has no
-    /// events.
+    /// Creates a queue of at least `size` entries. Its notifications go to `channel`; without a channel it has none.
     ///
     /// # Errors
     /// `EINVAL` if the channel belongs to another device; else the errors of efadv_create_cq(3).
@@ -126,9 +124,9 @@ impl EfaCompletionQueue {
     /// Reads up to 16 entries, and passes each to `take`. Returns their number.
     ///
     /// # Errors
-    /// If the device cannot be polled any more.
+    /// An error if the device can no longer be polled.
     pub fn poll(&self, take: impl FnMut(&EfaCompletion)) -> Result<usize> {
-        // SAFETY: a poll reads an entry where it is at one.
+        // SAFETY: the poll calls this only while it is at an entry.
         self.polling.poll(|| unsafe { self.entry() }, take)
     }
 
@@ -188,11 +186,11 @@ impl EfaCompletionQueue {
         entry
     }
 
-    /// Makes the channel readable at the next entry. Earlier entries do not make it readable, so the queue must be
-    /// polled once more.
+    /// Makes the channel readable at the next entry. Entries that are already queued do not make it readable, so poll
+    /// the queue once more after this call.
     ///
     /// # Errors
-    /// `EINVAL` if the queue has no channel; else if the device cannot be armed any more.
+    /// `EINVAL` if the queue has no channel; an error if the device can no longer be armed.
     pub fn arm(&self) -> Result<()> {
         if self.channel.is_none() {
             let advice = "this completion queue was made without a channel";
@@ -218,7 +216,7 @@ impl EfaCompletionQueue {
 
 impl Drop for EfaCompletionQueue {
     fn drop(&mut self) {
-        self.quiet(); // destroying the queue waits until all events are taken
+        self.quiet(); // destroying the queue waits until all events are acknowledged
         if let Ok(verbs) = verbs() {
             // SAFETY: made above; no queue pair on it exists, because queue pairs hold it.
             let _: c_int = unsafe { (verbs.ibv_destroy_cq)(self.as_ptr()) };

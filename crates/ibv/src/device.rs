@@ -41,7 +41,7 @@ pub struct DeviceInfo {
     pub version: u32,
     /// Ports, numbered from 1.
     pub ports: u8,
-    /// Maximum number of queue pairs of all programs.
+    /// The maximum number of queue pairs, of all programs together.
     pub max_queue_pairs: usize,
     /// Maximum number of work requests in a queue.
     pub max_queue: usize,
@@ -51,11 +51,11 @@ pub struct DeviceInfo {
     pub max_shared: usize,
     /// Maximum number of memory pieces in one work request.
     pub max_pieces: usize,
-    /// Whether it executes atomics on remote memory, atomic at least with respect to its other atomics.
+    /// Whether the device executes remote atomics. They are atomic at least with respect to its other atomics.
     pub atomics: bool,
     /// Maximum number of multicast groups.
     pub max_groups: usize,
-    /// Maximum number of remote reads that a queue pair may have outstanding, or serve.
+    /// The maximum number of remote reads that a queue pair may have outstanding; also the number that it may serve.
     pub max_reads: u8,
 }
 
@@ -107,11 +107,11 @@ pub struct GidEntry {
     pub gid: Gid,
     /// The packets of connections from there.
     pub version: GidVersion,
-    /// The number of its network interface, in that interface's network namespace; 0 if it has none.
+    /// The index of its network interface, within that interface's network namespace; 0 if there is none.
     pub interface: u32,
 }
 
-/// The packets that belong to a GID. A later version is preferred.
+/// The packet format that belongs to a GID. Later variants are preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GidVersion {
     /// Those of InfiniBand.
@@ -125,7 +125,7 @@ pub enum GidVersion {
 /// The devices of this host.
 ///
 /// # Errors
-/// An error that says what is missing: a library, a kernel module, a device.
+/// An error that says what is missing: a library, a kernel module, or a device.
 pub fn contexts() -> Result<&'static [Context]> {
     static CONTEXTS: OnceLock<Vec<Context>> = OnceLock::new();
     if let Some(found) = CONTEXTS.get() {
@@ -137,10 +137,10 @@ pub fn contexts() -> Result<&'static [Context]> {
     let list = unsafe { (cm.rdma_get_devices)(&mut count) };
     if list.is_null() {
         let error = Error::last("rdma_get_devices");
-        // librdmacm does not report why there is no device.
+        // librdmacm does not report why there are no devices.
         return Err(if error.errno == libc::ENODEV { missing::device("rdma_get_devices") } else { error });
     }
-    // Never freed: the contexts stay open as long as the list exists.
+    // Never freed: the contexts stay open only as long as the list exists.
     let all = (0..usize::try_from(count).unwrap_or(0)).filter_map(|index| {
         // SAFETY: the list has `count` entries.
         NonNull::new(unsafe { list.wrapping_add(index).read() }).map(Context)
@@ -181,7 +181,7 @@ impl Context {
         unsafe { &*device }
     }
 
-    /// Whether its connections are those of iWARP, whose reads and immediate data differ from InfiniBand's and RoCE's.
+    /// Whether the device speaks iWARP, in which reads and immediate data differ from InfiniBand and RoCE.
     pub fn is_iwarp(self) -> bool {
         self.device().transport_type == IBV_TRANSPORT_IWARP
     }
@@ -250,7 +250,7 @@ impl Context {
         })
     }
 
-    /// The GIDs of a port, each once: on RoCE the table has one entry for each RoCE version.
+    /// The GIDs of a port without duplicates: on RoCE the table has one entry for each RoCE version.
     ///
     /// # Errors
     /// The errors of ibv_query_port(3) and ibv_query_gid_table(3).
@@ -282,7 +282,7 @@ impl Context {
         Ok(self.gid_table(port)?.iter().map(entry).collect())
     }
 
-    /// The index of a GID in a port's table. Of several entries, the one of the newest RoCE version.
+    /// The index of a GID in a port's table. If it has several entries, that of the newest RoCE version.
     ///
     /// # Errors
     /// As [`Context::gids`]; `ENOENT` if the port lacks the GID.
@@ -307,7 +307,8 @@ impl Context {
 
     /// The entries of a port's table that are in use.
     fn gid_table(self, port: u8) -> Result<Vec<ibv_gid_entry>> {
-        // One call for the whole table, which has up to a thousand entries: querying each entry opens a file.
+        // One call for the whole table, which may have a thousand entries: querying them one by one opens a file for
+        // each.
         let most = self.port(port)?.gids.min(1 << 16) * usize::from(self.query()?.ports);
         // SAFETY: all zeros are valid numbers.
         let mut table: Vec<ibv_gid_entry> = vec![unsafe { zeroed() }; most];

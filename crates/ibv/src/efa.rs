@@ -22,30 +22,31 @@ pub struct EfaInfo {
     pub send_pieces: u16,
     /// Maximum number of memory pieces in one receive.
     pub receive_pieces: u16,
-    /// Maximum inline bytes of a send in a request of 64 bytes, of which a queue holds the most.
+    /// Maximum inline bytes of a send in a request of 64 bytes, the smaller of two sizes.
     pub max_inline: u16,
-    /// The same for a request of 128 bytes, of which a queue holds half as many: all requests of a queue pair that is
-    /// created for more than `max_inline` have that size. As large as `max_inline` if the device has no such requests,
-    /// or libefa is older than rdma-core 63.
+    /// Maximum inline bytes of a send in a request of 128 bytes. If a queue pair is created for more than `max_inline`,
+    /// all its requests have that size, and its queue holds half as many. Equals `max_inline` if the device has no such
+    /// requests, or libefa is older than rdma-core 63.
     pub max_inline_long: u16,
-    /// Maximum bytes of one remote read or write; 0 if the device has no RDMA.
+    /// The maximum bytes of one remote read or write; 0 if the device has no RDMA.
     pub max_rdma: u32,
     /// Whether the device can read peers' memory.
     pub read: bool,
     /// Whether the device can write peers' memory.
     pub write: bool,
-    /// Whether the number of retries to a peer without a receive can be set.
+    /// Whether one can set how often a send is retried if the peer has no receive posted.
     pub rnr_retry: bool,
     /// Whether completion queues report the GID of a sender without an address handle.
     pub source_gid: bool,
-    /// Whether a write with immediate data can do without a receive at the peer.
+    /// Whether a write with immediate data can arrive without consuming a receive of the peer.
     pub unsolicited: bool,
 }
 
 /// The EFA devices of this host. Each is opened once per process, and stays open.
 ///
 /// # Errors
-/// An error that says what is missing: a library, a kernel module, a device. If opening failed for all, that error.
+/// An error that says what is missing: a library, a kernel module, or a device. If no device could be opened, the error
+/// of opening.
 pub fn efa_contexts() -> Result<&'static [Context]> {
     static CONTEXTS: OnceLock<Result<Vec<Context>>> = OnceLock::new();
     CONTEXTS.get_or_init(open_all).as_ref().map(Vec::as_slice).map_err(Clone::clone)
@@ -70,7 +71,7 @@ fn open_all() -> Result<Vec<Context>> {
     let list = unsafe { (verbs.ibv_get_device_list)(&mut count) };
     if list.is_null() {
         let error = Error::last("ibv_get_device_list");
-        // libibverbs reports this for a kernel without RDMA devices.
+        // libibverbs reports this error if the kernel has no RDMA devices.
         return Err(if error.errno == libc::ENOSYS { no_device() } else { error });
     }
     let (mut found, mut failed) = (Vec::new(), None);
@@ -126,7 +127,7 @@ impl Context {
 }
 
 impl AddressHandle {
-    /// Its number on an EFA device, by which completions identify the sender.
+    /// The handle's number on an EFA device, by which completions identify the sender.
     ///
     /// # Errors
     /// The errors of efadv_query_ah(3).

@@ -1,13 +1,13 @@
-//! Asynchronous events of devices: changes and failures of a device, its ports and its queues, apart from requests.
+//! Asynchronous events of devices: state changes and failures of devices, ports and queues that belong to no request.
 //!
-//! A process has one queue of events for each device, in the kernel, and an event can be read only once. Every part of
-//! the process that needs events has its own [`AsyncEvents`]. The first to poll reads the kernel's queue, and passes
+//! The kernel has one queue of events per process and device, and an event can be read only once. Every part of the
+//! process that needs events has its own [`AsyncEvents`]. Whichever polls first reads the kernel's queue, and passes
 //! the events to all.
 //!
 //! Invariants:
-//! - An event is acknowledged as soon as it was read and copied. Destroying an object waits for the acknowledgement of
-//!   its events, so an object whose event was read exists until then.
-//! - The loss of a device is remembered, and reported to each later [`AsyncEvents`], too.
+//! - An event is acknowledged as soon as it has been read and copied. Destroying an object waits until its events are
+//!   acknowledged, so an object whose event was read exists until then.
+//! - The loss of a device is remembered, and also reported to each [`AsyncEvents`] created later.
 
 use std::collections::VecDeque;
 use std::mem::zeroed;
@@ -25,9 +25,9 @@ const MAX_QUEUED_EVENTS: usize = 256;
 /// Maximum number of events that are read at once.
 const BATCH: usize = 64;
 
-/// An event, with the object that it is about: a queue pair by its number on the device ([`crate::QueuePair::number`]),
-/// a completion queue and a shared receive queue by theirs ([`crate::CompletionQueue::number`],
-/// [`crate::SharedReceiveQueue::number`]), a port by its number from 1 on.
+/// An event and its object: a queue pair by its number on the device ([`crate::QueuePair::number`]), a completion queue
+/// or shared receive queue by [`crate::CompletionQueue::number`] or [`crate::SharedReceiveQueue::number`], a port by
+/// its number, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -51,7 +51,7 @@ pub enum AsyncEvent {
     PairFatal(u32),
     /// The queue pair has failed because of a peer's invalid request.
     PairRequest(u32),
-    /// The queue pair has failed because of a forbidden access by a peer.
+    /// The queue pair has failed because a peer attempted a forbidden access.
     PairAccess(u32),
     /// The queue pair uses its alternate path.
     PathMigrated(u32),
@@ -63,7 +63,7 @@ pub enum AsyncEvent {
     SharedError(usize),
     /// A shared receive queue has fewer receives than the limit of [`crate::SharedReceiveQueue::alert_below`].
     SharedLimit(usize),
-    /// Any other event, by its number in `enum ibv_event_type`. Routine events of connections are not reported.
+    /// Any other event, by its number in `enum ibv_event_type`. Routine connection events are not reported.
     Other(i32),
 }
 
@@ -90,7 +90,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The queue, of completions or of shared receives, that has failed.
+    /// The completion queue or shared receive queue that has failed.
     pub const fn failed_queue(self) -> Option<usize> {
         match self {
             Self::QueueError(queue) | Self::SharedError(queue) => Some(queue),
@@ -99,7 +99,7 @@ impl AsyncEvent {
     }
 
     /// # Safety
-    /// The event was read, and is not acknowledged yet.
+    /// The event was read and is not acknowledged yet.
     unsafe fn new(event: &ibv_async_event) -> Self {
         let kind = event.event_type;
         let port = || {
@@ -135,8 +135,8 @@ impl AsyncEvent {
         }
     }
 
-    /// Whether the event is reported. Each start or end of a connection raises the excluded events, which events of
-    /// rdma_cm also report.
+    /// Whether the event is reported. The excluded events are raised whenever a connection starts or ends, which
+    /// rdma_cm reports too.
     const fn is_news(self) -> bool {
         !matches!(
             self,
@@ -178,8 +178,8 @@ impl Watcher {
 static ONE: u64 = 1;
 
 impl Waiting {
-    /// Adds an event. A full queue drops its oldest event that is not a failure, else its oldest failure, but never
-    /// the loss of the device.
+    /// Adds an event. A full queue drops the oldest event that is not a failure, else the oldest failure, but never the
+    /// loss of the device.
     fn put(&mut self, event: AsyncEvent) {
         if self.events.len() >= MAX_QUEUED_EVENTS {
             let oldest = |may_go: fn(AsyncEvent) -> bool| self.events.iter().position(|&event| may_go(event));
@@ -230,7 +230,7 @@ impl Hub {
         let mut watchers = self.watchers();
         for _ in 0..BATCH {
             if watchers.gone {
-                return Ok(()); // the descriptor of a device that was removed stays readable
+                return Ok(()); // the descriptor of a removed device stays readable
             }
             // SAFETY: all zeros are null pointers and numbers.
             let mut event: ibv_async_event = unsafe { zeroed() };
@@ -239,7 +239,7 @@ impl Hub {
                 let error = Error::last("ibv_get_async_event");
                 match error.errno {
                     libc::EAGAIN | libc::EINTR => return Ok(()),
-                    // The kernel's error for a device that was removed.
+                    // The kernel returns this error for a removed device.
                     libc::EIO | libc::ENODEV => watchers.tell(AsyncEvent::DeviceFatal),
                     _ => return Err(error),
                 }
@@ -270,10 +270,9 @@ impl Watchers {
     }
 }
 
-/// The events of a device from now on. They are read from librdmacm's context of the device. Other code in the process
-/// must not read that context's events: it would consume them, and its reads do not block, because the descriptor is
-/// non-blocking. Each `AsyncEvents` of a process gets all events from its creation on, and an earlier loss of the
-/// device.
+/// The events of a device from now on, read from librdmacm's context of the device. Other code in the process must not
+/// read that context's events: it would consume them, and since the descriptor is non-blocking, its reads would not
+/// block. Each `AsyncEvents` of a process gets all events after its creation, and an earlier loss of the device.
 pub struct AsyncEvents {
     hub: Arc<Hub>,
     watcher: Arc<Watcher>,
@@ -305,10 +304,10 @@ impl AsyncEvents {
         Ok(Self { hub, watcher })
     }
 
-    /// The descriptors, of which at least one is readable while an event is queued.
+    /// Two descriptors. While an event is queued, at least one of them is readable.
     ///
-    /// The first is the device's: another `AsyncEvents` may empty it, and then the second becomes readable. Once the
-    /// device is lost, the first stays readable: stop waiting for it.
+    /// The first is the device's: if another `AsyncEvents` empties it, the second becomes readable. Once the device is
+    /// lost, the first stays readable, so stop waiting for it.
     pub fn fds(&self) -> [RawFd; 2] {
         [self.hub.context.async_fd(), self.watcher.fd.as_raw_fd()]
     }

@@ -1,5 +1,5 @@
-//! The functions of a device that only its extended context has (`struct verbs_context`). The C header calls them
-//! inline, so the library has no symbols for them.
+//! The device functions that only an extended context has (`struct verbs_context`). In C they are inline functions of
+//! the header, so the library has no symbols for them.
 
 use crate::abi::*;
 use crate::abi_ex::*;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 const EXTENDED: usize = usize::MAX;
 
 impl Context {
-    /// The extended part, which lies before the context's structure, if both have at least `len` bytes.
+    /// The extended part, which precedes the context's structure, if both together have at least `len` bytes.
     fn extended(self, call: &'static str, len: usize) -> Result<&'static verbs_context_end> {
         let refused = || {
             let advice = "this device, or its driver in rdma-core, has no extended queues: use plain ones";
@@ -22,7 +22,7 @@ impl Context {
             return Err(refused());
         }
         let end = context.cast::<verbs_context_end>().wrapping_sub(1);
-        // SAFETY: an extended context has its length there, and lives as long as the process.
+        // SAFETY: an extended context has its length there, and is never closed.
         let has = unsafe { (*end).sz };
         if has < len {
             return Err(refused());

@@ -1,15 +1,15 @@
 //! Safe handles over libibverbs, librdmacm and libefa: devices, protection domains, registrations, queues, and
 //! connections.
 //!
-//! This is the only crate with calls into rdma-core. It opens the libraries at run time (`library.rs`), so that a
-//! binary runs on hosts that lack them, and building needs neither them nor their headers: `abi.rs` and `abi_ex.rs`
-//! declare the used part of their interface.
+//! This is the only crate that calls rdma-core. It opens the libraries at run time (`library.rs`), so that a binary
+//! runs on hosts without them, and building needs neither them nor their headers: `abi.rs` and `abi_ex.rs` declare the
+//! part of their interface that is used.
 //!
 //! Invariants:
-//! - An object holds the objects that it was made from, so parents outlive children in any order of drops.
+//! - An object holds the objects that it was made from, so parents outlive children whatever the order of drops.
 //! - The memory of a posted work request belongs to the caller that posted it: the functions that post are `unsafe`,
 //!   and document how long the memory is lent.
-//! - An error names the call, the error number, and what to do about it.
+//! - An error names the call, the error number, and a remedy.
 
 pub mod abi;
 pub mod abi_ex;

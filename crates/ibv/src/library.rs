@@ -114,7 +114,7 @@ fn open(name: &'static CStr) -> Result<*mut c_void> {
     Ok(library)
 }
 
-/// Advice for a library that the loader did not open, with the loader's reason.
+/// Explains that the loader could not open a library, and why.
 fn not_opened(name: &str, why: &str) -> String {
     let install = "install rdma-core (Debian: libibverbs1 librdmacm1 ibverbs-providers)";
     match why.starts_with(name) && why.contains("No such file") {

@@ -1,4 +1,4 @@
-//! Finds what a host lacks for RDMA devices, from the file system, for the advice in errors.
+//! Finds out, from the file system, what a host lacks for RDMA devices, to give advice in errors.
 
 use std::io;
 use std::path::Path;
@@ -12,8 +12,8 @@ pub fn device(call: &'static str) -> Error {
     Error::with(call, errno, advice)
 }
 
-/// The first missing thing below `root`, in the order in which they are needed: a device that the kernel knows, its
-/// files, the permission to open them, the connection manager.
+/// The first thing missing below `root`, in the order in which they are needed: a device known to the kernel, its
+/// files, permission to open them, and the connection manager.
 fn diagnose(root: &Path, open: impl Fn(&Path) -> io::Result<()>) -> (i32, String) {
     let names = |folder: &str| -> Vec<String> {
         let entries = std::fs::read_dir(root.join(folder)).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Multicast groups: memberships, which rdma_cm requests from the network.
+//! Memberships in multicast groups, which rdma_cm requests from the network.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -10,15 +10,16 @@ use crate::device::{Context, Gid};
 use crate::error::{Error, Result};
 use crate::name::to_storage;
 
-/// A membership of a group, or the request for one, which ends with the drop. Queue pairs that are attached to the
-/// group receive its datagrams ([`crate::UdQueuePair::attach`]); on InfiniBand a sender needs the membership too.
+/// A membership in a group, or a pending request for one; dropping it leaves the group. Queue pairs that are attached
+/// to the group receive its datagrams ([`crate::UdQueuePair::attach`]). On InfiniBand a sender needs the membership
+/// too.
 pub struct Multicast {
     id: CmId,
     address: libc::sockaddr_storage,
     grant: Option<GroupAddress>,
 }
 
-/// The address of a group, as the network has granted it.
+/// The address of a group, as granted by the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupAddress {
     /// The GID that datagrams to the group are sent to.
@@ -30,11 +31,11 @@ pub struct GroupAddress {
 const CALL: &str = "rdma_join_multicast";
 
 impl Multicast {
-    /// Starts to join the group of an IP multicast address, on the device with the address `own`. Does not wait:
+    /// Starts joining the group of an IP multicast address, on the device with the local address `own`. Does not wait:
     /// [`Multicast::grant`] returns the network's answer.
     ///
     /// # Errors
-    /// The errors of rdma_join_multicast(3); `EXDEV` if `own` is another device's.
+    /// The errors of rdma_join_multicast(3); `EXDEV` if `own` belongs to another device.
     pub fn join(context: Context, own: IpAddr, group: IpAddr) -> Result<Self> {
         if !group.is_multicast() {
             return Err(Error::with(CALL, libc::EINVAL, "give an address of 224.0.0.0/4 or ff00::/8"));
@@ -57,15 +58,15 @@ impl Multicast {
         Ok(Self { id, address, grant: None })
     }
 
-    /// The descriptor that is readable while an answer of the network is queued.
+    /// The descriptor that is readable while an answer from the network is queued.
     pub fn fd(&self) -> RawFd {
         self.id.channel().fd()
     }
 
-    /// The group's address, from the network's answer. `None` until that has arrived.
+    /// The group's address, from the network's answer. `None` until the answer has arrived.
     ///
     /// # Errors
-    /// The error with which the network, or the kernel, refuses the membership; `ENODEV` if the device is removed.
+    /// The error with which the network or the kernel refuses the membership; `ENODEV` if the device was removed.
     pub fn grant(&mut self) -> Result<Option<GroupAddress>> {
         if self.grant.is_none() {
             self.grant = self.answer()?;
@@ -110,8 +111,8 @@ impl Multicast {
 impl Drop for Multicast {
     fn drop(&mut self) {
         let leave = self.id.channel().cm.rdma_leave_multicast;
-        // SAFETY: the identifier has requested this membership, which may not be answered yet; every event of it that
-        // was taken has been acknowledged, so this does not wait.
+        // SAFETY: the identifier has requested this membership, possibly without an answer yet. Every event of it that
+        // was read has been acknowledged, so this does not wait.
         unsafe { leave(self.id.id.as_ptr(), from_mut(&mut self.address).cast()) };
     }
 }

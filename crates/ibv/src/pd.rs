@@ -10,7 +10,7 @@ use crate::device::Context;
 use crate::error::{Error, Result};
 use crate::library::{reg_dmabuf_mr, verbs};
 
-/// A protection domain: queue pairs use only memory of their domain.
+/// A protection domain: queue pairs can use only memory of their own domain.
 pub struct ProtectionDomain {
     pd: NonNull<ibv_pd>,
     context: Context,
@@ -46,7 +46,7 @@ impl ProtectionDomain {
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         if let Ok(verbs) = verbs() {
-            // SAFETY: allocated above; no object of the domain exists, because they hold it.
+            // SAFETY: allocated above; no object of the domain exists, because its objects hold it.
             unsafe { (verbs.ibv_dealloc_pd)(self.pd.as_ptr()) };
         }
     }
@@ -55,8 +55,8 @@ impl Drop for ProtectionDomain {
 /// The allowed accesses to registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Requests of this end read and write it. Of memory whose pages cannot be written, such as a mapped file, they
-    /// only read it.
+    /// Local requests read and write it. If its pages cannot be written, as in a read-only mapping, requests may only
+    /// read it.
     Local,
     /// As `Local`, but memory whose pages cannot be written is refused.
     LocalWrite,
@@ -107,8 +107,8 @@ impl MemoryRegion {
     /// The errors of ibv_reg_mr(3).
     ///
     /// # Safety
-    /// The memory stays mapped until this is dropped, and meanwhile no Rust reference is used to memory that a peer or
-    /// a work request changes.
+    /// The memory stays mapped until this is dropped. Meanwhile, no Rust reference is used to memory that a peer or a
+    /// work request changes.
     pub unsafe fn new(pd: &Arc<ProtectionDomain>, addr: *mut u8, len: usize, access: Access) -> Result<Self> {
         // SAFETY: the caller's promise.
         match unsafe { Self::register(pd, addr, len, access.flags()) } {
@@ -120,8 +120,8 @@ impl MemoryRegion {
         }
     }
 
-    /// Registers memory whose parts peers access only through memory windows ([`crate::MemoryWindow`]): the region's
-    /// own key grants no access.
+    /// Registers memory that peers access only through memory windows to parts of it ([`crate::MemoryWindow`]): the
+    /// region's own key grants no access.
     ///
     /// # Errors
     /// As [`MemoryRegion::new`].
@@ -137,8 +137,8 @@ impl MemoryRegion {
     /// `iova`.
     ///
     /// # Errors
-    /// `ENOSYS` if libibverbs is older than 34; `EOPNOTSUPP` if the device cannot do that; otherwise the errors of
-    /// ibv_reg_dmabuf_mr(3).
+    /// `ENOSYS` if libibverbs is older than 34; `EOPNOTSUPP` if the device does not support dma-bufs; otherwise the
+    /// errors of ibv_reg_dmabuf_mr(3).
     pub fn of_dmabuf(
         pd: &Arc<ProtectionDomain>,
         (fd, offset): (BorrowedFd<'_>, u64),
@@ -148,8 +148,8 @@ impl MemoryRegion {
     ) -> Result<Self> {
         const CALL: &str = "ibv_reg_dmabuf_mr";
         let register = reg_dmabuf_mr()?;
-        // SAFETY: the domain exists. The device holds the dma-buf, which keeps its memory, and which no Rust reference
-        // leads to.
+        // SAFETY: the domain exists. The device holds the dma-buf, which keeps its memory alive, and no Rust reference
+        // to that memory exists.
         let mr = unsafe { register(pd.as_ptr(), offset, len, iova, fd.as_raw_fd(), access.flags()) };
         let mr = NonNull::new(mr).ok_or_else(|| Error::last(CALL))?;
         Ok(Self::made(pd, mr))

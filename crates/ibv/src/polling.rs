@@ -1,4 +1,4 @@
-//! The part of extended completion queues that all devices have in common: their entries are read by calls
+//! The common part of extended completion queues of all devices, whose entries are read by function calls
 //! (`ibv_start_poll`).
 
 use std::ffi::c_int;
@@ -17,12 +17,12 @@ type Steps = (
     unsafe extern "C" fn(*mut ibv_cq_ex),
 );
 
-/// An extended completion queue, whose entries are read by calls.
+/// An extended completion queue, whose entries are read by function calls.
 pub(crate) struct Polling {
     pub cq: NonNull<ibv_cq_ex>,
     steps: Steps,
-    /// Whether each poll reads only one entry: soft-RoCE's driver loses an entry at the end of a poll that has found no
-    /// next one.
+    /// Whether each poll reads only one entry. soft-RoCE's driver needs that: it loses an entry if a poll ends after
+    /// not finding a next one.
     single: bool,
 }
 
@@ -54,11 +54,11 @@ impl Polling {
     /// Reads up to 16 entries by `entry`, and passes each to `take`. Returns their number.
     ///
     /// # Errors
-    /// If the device cannot be polled any more.
+    /// An error if the device can no longer be polled.
     #[inline]
     pub fn poll<E>(&self, entry: impl Fn() -> E, mut take: impl FnMut(&E)) -> Result<usize> {
-        // Entries are collected first and passed on afterwards: the driver holds a spin lock during the poll, which
-        // `take` may need to poll or to drop a queue pair.
+        // Entries are collected first and passed on afterwards: during the poll the driver holds a spin lock, which
+        // `take` may need itself to poll or to drop a queue pair.
         let mut entries: [MaybeUninit<E>; Self::MAX_ENTRIES_PER_POLL] =
             [const { MaybeUninit::uninit() }; Self::MAX_ENTRIES_PER_POLL];
         let mut count = 0;

@@ -25,13 +25,13 @@ pub enum Receives {
 /// The timeouts and numbers of retries of a connected queue pair ([`QueuePair::timers`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timers {
-    /// How long it waits for an acknowledgement: 4.096 microseconds times 2 to this power; 0: without limit.
+    /// How long it waits for an acknowledgement: 4.096 µs × 2^`ack_timeout`; 0 means without limit.
     pub ack_timeout: u8,
     /// How often it resends an unacknowledged packet, at most 7.
     pub retries: u8,
-    /// How often it retries a send that finds no receive; 7: without limit.
+    /// How often it retries a send that finds no receive; 7 means forever.
     pub rnr_retries: u8,
-    /// How long a peer's send waits if it finds no receive at this end, as a code ([`QueuePair::set_rnr_timer`]).
+    /// How long a peer waits before it retries a send that found no receive, as a code ([`QueuePair::set_rnr_timer`]).
     pub rnr_timer: u8,
 }
 
@@ -48,9 +48,9 @@ pub struct QueuePairAttr {
     pub size: u32,
     /// Maximum number of pieces of one request.
     pub pieces: u32,
-    /// Maximum number of pieces of one receive of its own.
+    /// The maximum number of pieces of one receive, if it has its own receive queue.
     pub receive_pieces: u32,
-    /// Inline bytes of a request. If the device refuses, the number is halved until it accepts.
+    /// The inline bytes of a request. If the device refuses, the number is halved until it accepts.
     pub inline: u32,
 }
 
@@ -77,7 +77,7 @@ impl QueuePairAttr {
         }
     }
 
-    /// The same with the operations for which the queue pair has builders.
+    /// As `to_init`, with the operations for which the queue pair gets builders.
     pub(crate) fn to_init_ex(&self) -> ibv_qp_init_attr_ex {
         const OPERATIONS: u64 = IBV_QP_EX_WITH_SEND
             | IBV_QP_EX_WITH_SEND_WITH_IMM
@@ -115,7 +115,7 @@ pub(crate) fn extended(init: &ibv_qp_init_attr, pd: *mut ibv_pd, operations: u64
 /// The remote memory of sends, which have none.
 const NOWHERE: Remote = Remote { addr: 0, rkey: 0 };
 
-/// The fields of a request besides its memory.
+/// The fields of a request other than its memory.
 pub(crate) enum Extra {
     /// Immediate data, if there is any.
     Data(Option<u32>),
@@ -157,7 +157,7 @@ impl QueuePair {
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Maximum inline bytes of a request ([`Post::inline`]): the requested number, or fewer if the device allows fewer.
+    /// The maximum inline bytes of a request ([`Post::inline`]): as many as requested, or as the device allows.
     pub fn inline_size(&self) -> usize {
         self.inline as usize
     }
@@ -198,7 +198,7 @@ impl QueuePair {
         unsafe { self.post(id, opcode, local, target, (how, Extra::Data(data))) }
     }
 
-    /// Starts a batch of requests, which [`Requests::submit`] posts to the device. Other senders spin meanwhile.
+    /// Starts a batch of requests, which [`Requests::submit`] posts to the device. Other senders spin until then.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the queue pair was made without builders.
@@ -234,7 +234,7 @@ impl QueuePair {
         unsafe { self.post(id, IBV_WR_RDMA_WRITE, from, to.target(), (how, Extra::Data(None))) }
     }
 
-    /// Posts a receive, if the queue pair has receives of its own. A receive that ends with an error ends after all
+    /// Posts a receive, if the queue pair has its own receive queue. A receive that fails completes after all receives
     /// that were posted before it.
     ///
     /// # Errors
@@ -258,8 +258,8 @@ impl QueuePair {
         }
     }
 
-    /// Sets how long a peer waits before it resends a message that found no receive at this end (RNR timer): `code` as
-    /// in ibv_modify_qp(3), 12 for 640 microseconds. 0, the initial value of connections, means 655 milliseconds.
+    /// Sets how long a peer waits before it resends a message that found no receive at this end (RNR timer). `code` is
+    /// that of ibv_modify_qp(3): 12 for 640 µs; 0, the initial value of connections, for 655 ms.
     ///
     /// # Errors
     /// The errors of ibv_modify_qp(3).
@@ -291,7 +291,7 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request of a memory window, which uses no memory of this end.
+    /// Posts a request on a memory window, which uses no local memory.
     pub(crate) fn post_bare(&self, id: u64, opcode: u32, how: Post, extra: Extra) -> Result<()> {
         // SAFETY: the request has no pieces of memory.
         unsafe { self.post(id, opcode, &[], NOWHERE.target(), (how, extra)) }
@@ -340,7 +340,7 @@ impl QueuePair {
 pub struct Requests<'a>(Batch<'a>);
 
 impl Requests<'_> {
-    /// Adds an operation. `what` decides whether its data is inline, not [`Post::inline`].
+    /// Adds an operation. `what`, not [`Post::inline`], decides whether its data is inline.
     ///
     /// # Errors
     /// `EINVAL` for more than 8 pieces; `EOPNOTSUPP` for an operation that the device does not have. Other errors come
@@ -357,7 +357,8 @@ impl Requests<'_> {
     /// Posts the whole batch to the device.
     ///
     /// # Errors
-    /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many bytes.
+    /// The first error of any request, in which case none is posted: `ENOMEM` if the queue is full, `EINVAL` for too
+    /// many bytes.
     #[inline]
     pub fn submit(self) -> Result<()> {
         self.0.submit()

@@ -31,11 +31,11 @@ pub struct SrdAttr {
     pub send_pieces: u32,
     /// Maximum number of memory pieces in one receive.
     pub receive_pieces: u32,
-    /// Maximum inline bytes of a send. More than [`crate::EfaInfo::max_inline`] make all requests longer.
+    /// The maximum inline bytes of a send. More than [`crate::EfaInfo::max_inline`] makes all requests longer.
     pub inline: u32,
     /// Whether peers' writes with immediate data consume no receive. Both ends must agree.
     pub unsolicited: bool,
-    /// The service level: 8 requests low latency, 0 none.
+    /// The service level: 8 for low latency, 0 for none.
     pub service_level: u8,
 }
 
@@ -144,8 +144,8 @@ impl SrdQueuePair {
         &self.attr
     }
 
-    /// Enables it to send, and to receive from peers that know `qkey`. A send to a peer without a receive is retried
-    /// `rnr_retry` times, where 7 means without limit; `None` leaves that to the device.
+    /// Enables the queue pair to send, and to receive from peers that know `qkey`. A send to a peer without a posted
+    /// receive is retried `rnr_retry` times, where 7 means forever; `None` leaves the number to the device.
     ///
     /// # Errors
     /// The errors of ibv_modify_qp(3).
@@ -160,7 +160,7 @@ impl SrdQueuePair {
         self.modify(&mut attr, IBV_QP_STATE | IBV_QP_SQ_PSN | retry)
     }
 
-    /// Stops the queue pair: all requests and receives end as flushed, and it accepts no more.
+    /// Stops the queue pair: all requests and receives complete as flushed, and it accepts no more.
     ///
     /// # Errors
     /// The errors of ibv_modify_qp(3).
@@ -211,11 +211,11 @@ impl SrdQueuePair {
     /// Maximum number of receives of one [`SrdQueuePair::receive_all`].
     pub const RECEIVES: usize = 16;
 
-    /// Posts receives of one piece each, under their ids, with one doorbell.
+    /// Posts receives of one piece each, with one doorbell. Each has its own id.
     ///
     /// # Errors
-    /// As [`SrdQueuePair::receive`], and `EINVAL` for more than [`SrdQueuePair::RECEIVES`]. Receives before the failing
-    /// one are posted.
+    /// As [`SrdQueuePair::receive`], and `EINVAL` for more than [`SrdQueuePair::RECEIVES`]. Receives before the one
+    /// that fails are posted.
     ///
     /// # Safety
     /// As [`SrdQueuePair::receive`], for each.
@@ -234,7 +234,7 @@ impl SrdQueuePair {
         for (piece, &(_, segment)) in pieces.iter_mut().zip(receives) {
             *piece = segment.into_sge();
         }
-        // Borrowed once: another borrow of the same array would invalidate a pointer that the driver follows.
+        // Borrowed once: another borrow of the array would invalidate pointers that the driver follows.
         let (first_piece, first) = (pieces.as_mut_ptr(), requests.as_mut_ptr());
         let mut next = null_mut();
         for (at, &(id, _)) in receives.iter().enumerate().rev() {
@@ -252,7 +252,7 @@ impl SrdQueuePair {
         }
     }
 
-    /// Starts a batch of requests, which [`SrdRequests::submit`] posts to the device. Other senders spin meanwhile.
+    /// Starts a batch of requests, which [`SrdRequests::submit`] posts to the device. Other senders spin until then.
     pub fn requests(&self) -> SrdRequests<'_> {
         SrdRequests(self.built.batch())
     }
@@ -329,13 +329,13 @@ impl SrdRequests<'_> {
     /// Posts the whole batch to the device.
     ///
     /// # Errors
-    /// The first error of a request; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many pieces
-    /// or bytes.
+    /// The first error of any request, in which case none is posted: `ENOMEM` if the queue is full, `EINVAL` for too
+    /// many pieces or bytes.
     #[inline]
     pub fn submit(self) -> Result<()> {
         self.0.submit()
     }
 }
 
-/// The queue pair is created with all requests signaled, so the flag has no effect.
+/// The queue pair is created with all requests signaled, so `quiet` has no effect.
 const HOW: Post = Post { fence: false, inline: false, quiet: true };

@@ -9,7 +9,7 @@ use crate::library::verbs;
 use crate::pd::ProtectionDomain;
 use crate::work::{MAX_PIECES, Segment, gather};
 
-/// A queue of receives for messages to any of its queue pairs.
+/// A queue of receives that several queue pairs share.
 pub struct SharedReceiveQueue {
     srq: NonNull<ibv_srq>,
     pd: Arc<ProtectionDomain>,

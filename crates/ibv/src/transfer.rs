@@ -1,10 +1,10 @@
-//! Plans the requests for payloads in several pieces at both ends: each request has one local and one remote piece.
+//! Splits a transfer between several pieces at both ends into requests with one local and one remote piece each.
 
 use std::collections::VecDeque;
 
 use crate::work::{Remote, Segment};
 
-/// Maximum length of one request in bytes, which every device supports.
+/// The maximum length of one request in bytes. Every device supports this length.
 pub const MAX_REQUEST_LEN: usize = 1 << 20;
 
 /// A piece of a peer's memory.
@@ -21,7 +21,7 @@ pub struct Source {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Whether the peer's memory is written; else it is read.
+    /// Whether the peer's memory is written rather than read.
     pub write: bool,
     /// This end's memory.
     pub local: Segment,
@@ -32,8 +32,8 @@ pub struct Step {
 // SAFETY: only numbers and addresses; the code that posts the step relies on the memory being lent.
 unsafe impl Send for Step {}
 
-/// The requests that move the first bytes between `sources`, at the peer, and `runs`, at this end. Each has one piece
-/// at both ends, and at most `longest` bytes (less than 4 GiB).
+/// The requests that transfer bytes between `sources`, the peer's pieces, and `runs`, the local ones, from the start.
+/// Each has one piece at both ends, and at most `longest` bytes (less than 4 GiB).
 pub fn plan(
     write: bool,
     runs: &[(*mut u8, usize, u32)],

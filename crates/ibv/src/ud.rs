@@ -30,7 +30,7 @@ pub struct UdAttr {
     pub sends: u32,
     /// Number of receives.
     pub receives: u32,
-    /// The port of the device, from 1 on.
+    /// The device's port, counted from 1.
     pub port: u8,
     /// The Q-Key. The queue pair receives only from peers that know it.
     pub qkey: u32,
@@ -94,10 +94,10 @@ impl UdQueuePair {
         Self { qp, built: None, attr, groups: Vec::new() }.activated()
     }
 
-    /// The same with builders ([`UdQueuePair::requests`]), and with this many inline bytes.
+    /// As [`UdQueuePair::new`], with builders ([`UdQueuePair::requests`]) and `inline` inline bytes.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` if the device has none; else the errors of ibv_create_qp_ex(3) and ibv_modify_qp(3).
+    /// `EOPNOTSUPP` if the device has no builders; else the errors of ibv_create_qp_ex(3) and ibv_modify_qp(3).
     pub fn built(attr: UdAttr, inline: u32) -> Result<Self> {
         const OPERATIONS: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
         let mut init = extended(&attr.to_init(), attr.pd.as_ptr(), OPERATIONS);
@@ -111,7 +111,7 @@ impl UdQueuePair {
         made.activated()
     }
 
-    /// Starts a batch of datagrams, which [`UdRequests::submit`] posts to the device. Other senders spin meanwhile.
+    /// Starts a batch of datagrams, which [`UdRequests::submit`] posts to the device. Other senders spin until then.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if the queue pair was made without builders.
@@ -149,7 +149,7 @@ impl UdQueuePair {
         unsafe { (*self.qp.as_ptr()).qp_num }
     }
 
-    /// Starts to receive datagrams to a group. The membership must last as long ([`Multicast`]).
+    /// Starts to receive datagrams sent to a group. The membership must exist as long ([`Multicast`]).
     ///
     /// # Errors
     /// The errors of ibv_attach_mcast(3).
@@ -185,7 +185,8 @@ impl UdQueuePair {
     /// `ENOMEM` if the queue is full.
     ///
     /// # Safety
-    /// The memory is registered, and lent until the request ends or the queue pair is gone; the handle exists as long.
+    /// The memory is registered, and lent until the request completes or the queue pair is gone; the handle exists as
+    /// long.
     pub unsafe fn send(&self, id: u64, from: Segment, to: UdPeer<'_>, data: Option<u32>) -> Result<()> {
         let Some(post) = self.attr.pd.context().ops().post_send else {
             return Err(Error::of("ibv_post_send", libc::ENOSYS));
@@ -212,7 +213,7 @@ impl UdQueuePair {
         }
     }
 
-    /// Posts a receive, for [`GRH`] bytes and a payload.
+    /// Posts a receive of [`GRH`] bytes and a payload.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full.
@@ -275,7 +276,8 @@ impl UdRequests<'_> {
     /// Posts the whole batch to the device.
     ///
     /// # Errors
-    /// The first error of a datagram; none is posted then: `ENOMEM` if the queue is full, `EINVAL` for too many bytes.
+    /// The first error of any datagram, in which case none is posted: `ENOMEM` if the queue is full, `EINVAL` for too
+    /// many bytes.
     #[inline]
     pub fn submit(self) -> Result<()> {
         self.0.submit()

@@ -13,14 +13,14 @@ use crate::work::Post;
 /// How a window is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// By a call. Any peer of the protection domain that knows its key can use it (type 1).
+    /// Bound by a call. Any peer in the protection domain that knows its key can use it (type 1).
     Call,
-    /// By a request. Only the peer of the queue pair that it was bound on can use it, and a request of that queue pair
-    /// ends it (type 2).
+    /// Bound by a request. Only the peer of the queue pair that it was bound on can use it, and a request on that queue
+    /// pair ends the binding (type 2).
     Request,
 }
 
-/// A part of registered memory, and the rights of peers to it.
+/// A part of registered memory, and peers' rights to it.
 #[derive(Clone, Copy)]
 pub struct Part<'a> {
     /// The region, which was registered for windows ([`MemoryRegion::for_windows`]).
@@ -29,18 +29,18 @@ pub struct Part<'a> {
     pub addr: *mut u8,
     /// Length in bytes. 0 unbinds a window that is bound by a call.
     pub len: usize,
-    /// The rights of peers. Writes and atomics need a region with local writes, which regions for windows have.
+    /// Peers' rights. Writes and atomics require a region with local writes, which regions for windows have.
     pub access: Access,
 }
 
 /// A window, bound or not.
 ///
-/// It is dropped before the queue pair that it was bound on is destroyed: a device may wait there for the window's end.
+/// Drop it before the queue pair that it was bound on is destroyed: some devices wait there until the window is gone.
 pub struct MemoryWindow {
     mw: NonNull<ibv_mw>,
     kind: WindowKind,
     /// The regions that it was bound to. A region must not be deregistered while a window is bound to it, and only the
-    /// caller knows when a binding ends.
+    /// caller knows when a binding has ended.
     regions: Vec<Arc<MemoryRegion>>,
     pd: Arc<ProtectionDomain>,
 }
@@ -68,18 +68,19 @@ impl MemoryWindow {
         Ok(Self { mw, kind, regions: Vec::new(), pd: Arc::clone(pd) })
     }
 
-    /// The key of the last binding, for peers. It is valid once the binding has succeeded.
+    /// The key of the last binding, for peers. It is valid once the bind request has succeeded.
     pub fn rkey(&self) -> u32 {
         // SAFETY: the window exists; only calls with `&mut self` change it.
         unsafe { (*self.mw.as_ptr()).rkey }
     }
 
-    /// Posts a binding on a queue pair, which replaces an earlier one, and returns the new key. Later requests on the
-    /// queue pair are executed after it. A binding to a part that the region does not allow ends with
+    /// Posts a bind request on a queue pair, which replaces an earlier binding, and returns the new key. Later requests
+    /// on the queue pair are executed after it. Binding to a part that the region does not allow ends with
     /// [`crate::Status::BIND`], and the queue pair fails.
     ///
     /// # Errors
-    /// `ENOMEM` if the queue is full; `EXDEV` if region or queue pair are of another domain; the driver's errors.
+    /// `ENOMEM` if the queue is full; `EXDEV` if the region or queue pair belongs to another domain; the driver's
+    /// errors.
     pub fn bind(&mut self, qp: &QueuePair, id: u64, part: Part<'_>, how: Post) -> Result<u32> {
         const CALL: &str = "ibv_bind_mw";
         if !Arc::ptr_eq(&self.pd, part.region.pd()) || !Arc::ptr_eq(&self.pd, &qp.attr.pd) {
@@ -122,8 +123,8 @@ impl MemoryWindow {
 }
 
 impl QueuePair {
-    /// Posts a request that ends a window's binding ([`WindowKind::Request`]). Once it has ended, `rkey` gives no
-    /// access any more.
+    /// Posts a request that ends a window's binding ([`WindowKind::Request`]). Once it has completed, `rkey` no longer
+    /// gives access.
     ///
     /// # Errors
     /// `ENOMEM` if the queue is full; the driver's errors.

@@ -13,7 +13,7 @@ pub(crate) const MAX_PIECES: usize = 16;
 pub struct Segment {
     /// Its first byte.
     pub addr: *mut u8,
-    /// Its length. A work request moves at most 2 GiB.
+    /// Its length in bytes. A work request moves at most 2 GiB.
     pub len: u32,
     /// The key of its registration.
     pub lkey: u32,
@@ -37,7 +37,7 @@ pub struct Remote {
 /// The options of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Post {
-    /// The request starts when all earlier reads have ended.
+    /// The request starts once all earlier reads have completed.
     pub fence: bool,
     /// The bytes are copied into the request ([`crate::QueuePair::inline_size`]): the memory needs no registration, and
     /// the caller owns it again when the call returns.

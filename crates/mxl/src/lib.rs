@@ -1,8 +1,8 @@
 //! Media flows on one host, in the file format of the EBU's Media eXchange Layer.
 //!
 //! A [`Domain`] is a directory on a tmpfs. A flow in it is a ring buffer in shared files: of *grains* (frames, fields,
-//! blocks of ancillary data) or of audio *samples*. Writers and readers are processes; they need no server, and
-//! processes that use the C++ SDK can write or read the same flow at the same time.
+//! blocks of ancillary data) or of audio *samples*. Writers and readers are processes. They need no server, and a
+//! process that uses the C++ SDK can write or read the same flow at the same time.
 //!
 //! ```no_run
 //! use mxl::{Domain, FlowDefinition, Rational, Wait};
@@ -27,10 +27,11 @@
 //!
 //! # Invariants
 //!
-//! * Memory that another process may write is never behind a reference to plain data: words are atomics ([`protocol`]),
-//!   payloads are copied by code that is opaque to the compiler (`copy`), or handed out as raw pointers.
-//! * Files are checked when they are opened and again at use: no value in them leads outside a mapping.
-//! * The files are those of the C++ SDK, byte for byte; [`protocol`] describes where our ordering is stricter.
+//! * Memory that another process may write is never behind a reference to plain data: words are atomics ([`protocol`]);
+//!   payloads are copied by code that is opaque to the compiler (`copy`), or exposed as raw pointers.
+//! * Files are checked when they are opened and again when they are used: no value in them leads outside a mapping.
+//! * The file format is that of the C++ SDK, byte for byte; [`protocol`] describes where our memory ordering is
+//!   stricter.
 //!
 //! If a process *truncates* a mapped file, an access to the missing part raises `SIGBUS`. The crate handles that signal
 //! for its own mappings: the read or write returns [`Error::Truncated`]. See [`sigbus`] for what that covers, and for

@@ -1,21 +1,21 @@
-//! The publication protocol: how a writer publishes and how a reader verifies what it has read, with words in shared
-//! files.
+//! The publication protocol, on words in shared files: how a writer publishes, and how a reader verifies what it has
+//! read.
 //!
-//! The words and their meaning are those of the C++ SDK. The order of accesses is ours; other processes notice it only
-//! through fewer anomalies:
+//! The words and their meaning are those of the C++ SDK. The order of accesses is our own; other processes notice only
+//! that there are fewer anomalies:
 //!
 //! I1. A slot's `index` names the grain whose bytes are in it, or are being written into it. It changes before any byte
 //!     of the payload does (OPEN).
-//! I2. Before `index` changes, `slices` and `flags` become 0: no state of the previous lap counts for the new grain.
+//! I2. Before `index` changes, `slices` and `flags` become 0, so no state of the previous lap counts for the new grain.
 //! I3. A commit stores the slot's words, then `head`, then adds to `counter` (COMMIT): a reader that sees a head also
 //!     sees everything committed before it.
 //! I4. A reader that copied a payload and then finds `index` unchanged has copied no byte of another grain (CHECK).
-//! I5. A commit of a grain whose slot another grain has taken since publishes nothing. (Writers of two processes that
-//!     take and commit a slot at the same instant break this; writers of one flow agree on its indices.)
-//! I6. A writer whose next samples do not follow the head says so before it writes the first of them (JUMP): a reader
-//!     that copied samples and then finds neither the head nor a jump in their way has copied no byte of others. (A
-//!     jump that is given up without a commit is forgotten at the next commit elsewhere: its writer has overwritten
-//!     samples that it does not replace.)
+//! I5. A commit publishes nothing if another grain has taken its slot meanwhile. (Writers of two processes that take
+//!     and commit a slot at the same instant break this; writers of one flow agree on its indices.)
+//! I6. A writer whose next samples do not follow the head announces that before it writes the first of them (JUMP): a
+//!     reader that copied samples and then finds neither the head nor a jump in their range has copied no others. (A
+//!     jump that is abandoned without a commit is forgotten at the next commit elsewhere, although its writer may have
+//!     overwritten samples.)
 //!
 //! Pairs: COMMIT on `slices` and on `head`, publish (Release) to snapshot (Acquire).
 //!        OPEN is `index` (Release), then `fence(Release)`, then payload; CHECK is payload, then `fence(Acquire)`, then
@@ -23,15 +23,15 @@
 //!        JUMP is `from` and `to` (Release), then `fence(Release)`, then samples; its check is samples, then
 //!        `fence(Acquire)`, then `from`, `to` (Acquire) and `head`, in this order.
 //!
-//! A C++ writer keeps I1 and I4 on processors that keep stores in order (x86), and breaks I2 and I3; then a reader may
-//! see an incomplete grain as complete, as a C++ reader would. It knows nothing of I6: samples after a jump are seen
-//! when its head moves, which is after they were written. What it writes next to its head is the half of the ring that
-//! no reader reads, so only jumps escape.
+//! A C++ writer keeps I1 and I4 on processors that keep stores in order (x86), but breaks I2 and I3: a reader may then
+//! see an incomplete grain as complete, as a C++ reader would. It does not keep I6: a jump is noticed only when its
+//! head moves, after the samples were written. Samples next to its head go into the half of the ring that no reader
+//! reads, so only jumps go unnoticed.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::ring;
 
-/// Flag of a grain: its payload is invalid, and readers need not wait for more of it.
+/// Flag of a grain: its payload is invalid, and readers should not wait for more of it.
 pub const INVALID: u32 = 1;
 
 /// The changing words of a flow.
@@ -45,8 +45,8 @@ pub struct FlowWords<'a> {
     pub counter: &'a AtomicU32,
 }
 
-/// The words of a flow of samples in which our writers announce a jump, in reserved bytes that are 0 while there is
-/// none, unless a writer died in one: a C++ writer leaves them alone.
+/// The words in which our writers announce a jump in a flow of samples. They are in reserved bytes, which are 0 while
+/// there is no jump (unless a writer died during one). A C++ writer does not touch them.
 #[derive(Clone, Copy, Debug)]
 pub struct JumpWords<'a> {
     /// The head before the jump. The words count only while the head has this value.
@@ -81,14 +81,14 @@ pub struct Grain {
     pub valid: u16,
 }
 
-/// The reason why a read finds no data.
+/// Why a read finds no data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// Not yet written, or not enough of it.
+    /// Not yet written, or not enough of it yet.
     Early,
     /// Overwritten, or about to be.
     Late,
-    /// The writer went past the grain and never wrote it.
+    /// The writer went past the grain without writing it.
     Skipped,
 }
 
@@ -108,8 +108,8 @@ const fn pack(total: u16, valid: u16) -> u32 {
     total as u32 | (valid as u32) << 16
 }
 
-/// Assigns the slot to grain `index`, so that its payload may be written. Keeps the state if the slot holds that grain
-/// already.
+/// Assigns the slot to grain `index`, so that its payload may be written. Keeps the slot's state if it already holds
+/// that grain.
 pub fn open(slot: SlotWords<'_>, index: u64, total: u16) -> Grain {
     if slot.index.load(Ordering::Relaxed) != index {
         slot.slices.store(pack(total, 0), Ordering::Relaxed);
@@ -122,8 +122,9 @@ pub fn open(slot: SlotWords<'_>, index: u64, total: u16) -> Grain {
     Grain { flags: slot.flags.load(Ordering::Relaxed), size: slot.size.load(Ordering::Relaxed), total, valid }
 }
 
-/// Publishes the slot of grain `index`. The caller then wakes threads that sleep on the counter. Returns false, and
-/// publishes nothing, if the slot has been assigned to another grain since, which would otherwise count as complete.
+/// Publishes the slot of grain `index`. The caller then wakes threads that sleep on the counter. If the slot was
+/// assigned to another grain meanwhile, it publishes nothing, since that grain would count as complete, and returns
+/// false.
 #[must_use]
 pub fn publish(
     flow: FlowWords<'_>,
@@ -163,7 +164,7 @@ fn move_head(word: &AtomicU64, index: u64, rule: Head) {
 /// The state of grain `index` in a ring of `grains` slots, if it has at least `wanted` slices.
 ///
 /// # Errors
-/// The reason why there is no data to read.
+/// Why there is no data to read.
 pub fn snapshot(
     flow: FlowWords<'_>,
     slot: SlotWords<'_>,
@@ -196,15 +197,15 @@ pub fn snapshot(
     }
 }
 
-/// Whether the slot still holds grain `index`: then no earlier read from it got bytes of another grain.
+/// Whether the slot still holds grain `index`: then no earlier read from it returned bytes of another grain.
 pub fn unchanged(slot: SlotWords<'_>, index: u64) -> bool {
     fence(Ordering::Acquire); // CHECK
     slot.index.load(Ordering::Relaxed) == index
 }
 
 /// Must be called before writing the `count` samples before `index`: orders all earlier stores before those of the
-/// samples, and announces a jump. `is_jumping` tells that an earlier jump was not committed. Returns whether one is
-/// announced now.
+/// samples, and announces a jump if there is one. `is_jumping` says that an earlier jump was not committed. Returns
+/// whether a jump is announced now.
 #[must_use]
 pub fn open_samples(
     flow: FlowWords<'_>,
@@ -216,7 +217,7 @@ pub fn open_samples(
     // Before the first commit nothing can be read.
     let jumps = count > 0 && head != 0 && start != head;
     if jumps {
-        // An announced jump from this head was not committed: of this writer, of another one, or of one that died.
+        // A jump from this head was announced and not committed, by this writer, by another one, or by one that died.
         let again = is_jumping || jump.from.load(Ordering::Relaxed) == head;
         jump.from.store(head, Ordering::Release); // JUMP
         jump.to.store(if again { u64::MAX } else { start }, Ordering::Release); // JUMP
@@ -225,8 +226,8 @@ pub fn open_samples(
     is_jumping || jumps
 }
 
-/// Publishes samples up to `index`; `signal` tells whether readers must be woken, which is the caller's task.
-/// `was_jump` is what [`open_samples`] answered.
+/// Publishes samples up to `index`. `signal` says whether readers must be woken, which is the caller's task. `was_jump`
+/// is the result of [`open_samples`].
 pub fn publish_samples(
     flow: FlowWords<'_>,
     jump: JumpWords<'_>,
@@ -236,7 +237,7 @@ pub fn publish_samples(
 ) {
     flow.head.store(index, Ordering::Release);
     if was_jump {
-        // A reader that no longer sees the jump sees the head.
+        // A reader that no longer sees the jump sees the new head.
         jump.from.store(0, Ordering::Release);
         jump.to.store(0, Ordering::Release);
     }
@@ -249,7 +250,7 @@ pub fn publish_samples(
 /// Whether `count` samples before `index` can be read from a ring of `length`.
 ///
 /// # Errors
-/// The reason.
+/// Why they cannot be read.
 pub fn snapshot_samples(flow: FlowWords<'_>, index: u64, count: u64, length: u64) -> Result<(), Miss> {
     let head = flow.head.load(Ordering::Acquire);
     if index > head {
@@ -259,8 +260,8 @@ pub fn snapshot_samples(flow: FlowWords<'_>, index: u64, count: u64, length: u64
     if index < oldest || index - oldest < count { Err(Miss::Late) } else { Ok(()) }
 }
 
-/// Whether the samples from `start` to before `end` that were read cannot have been overwritten during the read, by
-/// the writer that continues after its head, nor by a jump that was announced.
+/// Whether the samples that were read, from `start` to before `end`, cannot have been overwritten during the read,
+/// neither by a writer that continues after its head nor by an announced jump.
 pub fn samples_unchanged(
     flow: FlowWords<'_>,
     jump: JumpWords<'_>,
@@ -270,7 +271,7 @@ pub fn samples_unchanged(
     fence(Ordering::Acquire); // JUMP
     let (from, to) = (jump.from.load(Ordering::Acquire), jump.to.load(Ordering::Acquire));
     let head = flow.head.load(Ordering::Relaxed);
-    // A head that has moved back is that of a writer which has started again.
+    // A head that has moved back belongs to a writer that was restarted.
     let are_there = |head| start >= ring::oldest_sample(head, length) && end <= head;
     are_there(head) && (from == 0 || from != head || are_there(to))
 }

@@ -1,20 +1,20 @@
-//! Index arithmetic: the position of an absolute index in a ring, and the readable part of the ring.
+//! Index arithmetic: where an absolute index lies in a ring, and which part of the ring is readable.
 //!
-//! Pure functions of integers that may come from files: they do not overflow, divide by zero or panic.
+//! Pure functions of integers that may come from untrusted files: they do not overflow, divide by zero or panic.
 
 /// The oldest grain that a slot may still hold, as in the C++ SDK: clients compute this index and resume there. Its
-/// slot is the next that the writer opens, so a read of it checks the slot's index.
+/// slot is the next one that the writer opens, so a reader of it must check the slot's index.
 pub const fn oldest_grain(head: u64, grains: u64) -> u64 {
     head.saturating_sub(grains.saturating_sub(1))
 }
 
-/// The oldest grain that remains readable until the next commit, whatever the writer has open. A reader that fell
-/// behind resumes there.
+/// The oldest grain that remains readable until the next commit, whichever grain the writer has open. A reader that
+/// fell behind resumes there.
 pub const fn resume_grain(head: u64, grains: u64) -> u64 {
     head.saturating_sub(grains.saturating_sub(2))
 }
 
-/// The oldest sample index that can be read: half of the ring belongs to the writer.
+/// The oldest sample index that can be read: half of the ring is reserved for the writer.
 pub const fn oldest_sample(head: u64, length: u64) -> u64 {
     head.saturating_sub(length / 2)
 }
@@ -47,7 +47,8 @@ pub const fn window(index: u64, count: u64, length: u64) -> Option<Window> {
     Some(Window { start, first, second: count - first })
 }
 
-/// Decides which commits of samples wake readers: those that complete a batch, or after which the next would overshoot.
+/// Decides which commits of samples wake readers: those that complete a batch, or after which the next commit would
+/// exceed it.
 #[derive(Clone, Debug)]
 pub struct Batches {
     sync: u64,
@@ -63,8 +64,8 @@ impl Batches {
         Self { sync, early: sync.saturating_sub(commit), signalled: 0, head: 0 }
     }
 
-    /// Whether a commit that moves the head to `head` wakes readers. A head that moves back always does: the
-    /// writer has restarted.
+    /// Whether a commit that moves the head to `head` wakes readers. A head that moves back always does: the writer was
+    /// restarted.
     pub fn completes(&mut self, head: u64) -> bool {
         let batch = head / self.sync;
         let back = head < self.head;

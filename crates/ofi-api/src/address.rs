@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 /// A transport address (fi_getinfo(3), "Addressing formats").
 ///
-/// Two addresses are equal if format and bytes are.
+/// Two addresses are equal if both their formats and their bytes are.
 #[derive(Clone)]
 pub struct Address {
     format: AddrFormat,
@@ -32,7 +32,7 @@ const SOCKADDR_IN_LEN: usize = 16;
 const SOCKADDR_IN6_LEN: usize = 28;
 
 impl Address {
-    /// The address with these bytes, which are not looked at.
+    /// An address with these bytes, which are not validated.
     pub fn new(format: AddrFormat, bytes: &[u8]) -> Address {
         let bytes = if bytes.len() <= INLINE {
             let mut inline = [0; INLINE];

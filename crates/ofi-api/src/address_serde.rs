@@ -1,4 +1,5 @@
-//! Addresses as serde writes and reads them: the format by C's number, and the bytes. Any address comes back as it was.
+//! How serde reads and writes addresses: C's number of the format, then the bytes. Every address survives the round
+//! trip.
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -15,7 +16,7 @@ impl<'de> Deserialize<'de> for Address {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let (number, bytes) = <(u32, Vec<u8>)>::deserialize(deserializer)?;
         let format = AddrFormat::from_c(number);
-        let format = format.ok_or_else(|| D::Error::custom(format!("{number} is no format of addresses")))?;
+        let format = format.ok_or_else(|| D::Error::custom(format!("{number} is not an address format")))?;
         Ok(Address::new(format, &bytes))
     }
 }

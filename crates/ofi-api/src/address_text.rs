@@ -1,10 +1,10 @@
 //! Addresses as text (fi_getinfo(3), `FI_ADDR_STR`), as `fi_av_straddr` prints them. Printed text parses to the same
 //! address.
 //!
-//! The forms are C libfabric's. Fields without a place in the form follow in a query, as the man page permits, if they
-//! are not zero: the flow label of an IPv6 address, the service of a datagram endpoint. The scope of an IPv6 address
-//! follows the address itself (RFC 4007). Formats without a form, and bytes that are too few for their format, print as
-//! hexadecimal.
+//! The forms are C libfabric's. A nonzero field that has no place in its form follows in a query, as the man page
+//! permits: the flow label of an IPv6 address, the service of a datagram endpoint. The scope of an IPv6 address
+//! follows the address itself (RFC 4007). Addresses of a format without a text form, or with too few bytes for their
+//! format, print as hexadecimal.
 
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -16,9 +16,9 @@ use crate::{AddrFormat, Address, Errno, Error, Result};
 const AF_IB: u16 = 27;
 /// Bytes of `struct sockaddr_ib`.
 const SOCKADDR_IB_LEN: usize = 48;
-/// Bytes of an address of `efa`, and of a datagram endpoint of `verbs`.
+/// Bytes of an `efa` address, and of the address of a `verbs` datagram endpoint.
 const DEVICE_LEN: usize = 32;
-/// The part of an InfiniBand service id that names the port space, where it has the form of rdma_cm's.
+/// The bits of an InfiniBand service id that hold rdma_cm's port space.
 const PORT_SPACE: u64 = 0xfff << 16;
 
 impl fmt::Display for Address {
@@ -40,12 +40,12 @@ impl fmt::Display for Address {
 impl FromStr for Address {
     type Err = Error;
 
-    /// Reads what [`Display`](fmt::Display) prints, and `ip:port` and `[ip6]:port`. A socket address has a numeric
-    /// host; its port may be missing, which is 0. Keys of a query that are not an address's own are dropped. A scheme
-    /// that is no format's, such as `fi_shm://`, gives an `FI_ADDR_STR` address.
+    /// Parses what [`Display`](fmt::Display) prints, and also `ip:port` and `[ip6]:port`. The host of a socket address
+    /// must be numeric; a missing port means 0. Unknown query keys are ignored. A scheme that names no format, such as
+    /// `fi_shm://`, gives an `FI_ADDR_STR` address.
     ///
     /// # Errors
-    /// `FI_EINVAL` for text without a scheme, and for text that is not of its scheme's form.
+    /// `FI_EINVAL` for text without a scheme, and for text that does not have the form of its scheme.
     fn from_str(text: &str) -> Result<Address> {
         if let Ok(socket) = text.parse::<SocketAddr>() {
             return Ok(socket.into());
@@ -66,7 +66,7 @@ impl FromStr for Address {
             AddrFormat::SockaddrIb => (ib(rest), "fi_sockaddr_ib://[GID]:0xPKEY:0xPORT_SPACE:0xSCOPE[:PORT]"),
             AddrFormat::Efa => (efa(rest), "fi_addr_efa://[GID]:QPN:CONNID"),
             AddrFormat::IbUd => (ib_ud(rest), "fi_addr_ib_ud://GID:QPN/LID/PKEY/SL in hexadecimal"),
-            // Only bytes that are not text are printed in this form.
+            // Hexadecimal is printed only for bytes that are not text.
             AddrFormat::Str => (
                 words(format, rest).filter(|address| address.text().is_none()),
                 "the text itself, or bytes that are not text in hexadecimal",
@@ -80,11 +80,11 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// The address that a node of `fi_getinfo` or `fi_av_insertsvc` is, if it has the form of one (`FI_ADDR_STR`)
-    /// rather than being a host's name.
+    /// Parses the node of `fi_getinfo` or `fi_av_insertsvc` as an address (`FI_ADDR_STR`). `None` if it is a host name
+    /// instead.
     ///
     /// # Errors
-    /// `FI_EINVAL` if the text is not of its scheme's form, or if there is a service beside it (fi_getinfo(3): "the
+    /// `FI_EINVAL` if the text does not have the form of its scheme, or if a service is given too (fi_getinfo(3): "the
     /// service parameter must be NULL").
     pub fn of_node(node: Option<&str>, service: Option<&str>) -> Option<Result<Address>> {
         let node = node.filter(|node| node.contains("://"))?;
@@ -102,7 +102,7 @@ impl Address {
         Some(node.parse())
     }
 
-    /// The text in the form of its format; `None` for formats without one and for bytes that are too few.
+    /// The text in the form of its format; `None` if the format has no text form, or the bytes are too few.
     fn form(&self) -> Option<String> {
         match self.format() {
             AddrFormat::Efa => self.efa_form(),
@@ -139,7 +139,7 @@ impl Address {
         Some(format!("fi_addr_efa://[{gid}]:{qpn}:{connid}"))
     }
 
-    /// GID, queue pair number, LID, partition key and service level; and the service.
+    /// GID, queue pair number, LID, partition key, service level and, in the query, the service.
     fn ib_ud_form(&self) -> Option<String> {
         let gid = Ipv6Addr::from(self.field::<16>(0)?);
         let qpn = u32::from_ne_bytes(self.field(16)?);
@@ -151,7 +151,7 @@ impl Address {
         Some(format!("fi_addr_ib_ud://{gid}:{qpn:x}/{lid:x}/{pkey:x}/{level:x}{query}"))
     }
 
-    /// GID, partition key, port space and scope; the port, if there is one; and what these leave out.
+    /// GID, partition key, port space, scope, the port unless it is 0, and the remaining fields in the query.
     fn ib_form(&self) -> Option<String> {
         if self.bytes().len() < SOCKADDR_IB_LEN || u16::from_ne_bytes(self.field(0)?) != AF_IB {
             return None;
@@ -168,20 +168,20 @@ impl Address {
         }
         let (plain, plain_mask) = service_id(space, port);
         let id = if id == plain { 0 } else { id };
-        // No mask is another mask than the plain one; a query has no zeros.
+        // A mask of zero differs from the usual mask, but a query omits zeros: `unmasked=1` stands for it.
         let (mask, unmasked) = if mask == plain_mask { (0, 0) } else { (mask, u64::from(mask == 0)) };
         text.push_str(&query(&[("flow", flow.into()), ("sid", id), ("mask", mask), ("unmasked", unmasked)]));
         Some(text)
     }
 
-    /// The bytes as this host's numbers, if they are as many.
+    /// The bytes as `N` numbers in host byte order; `None` unless there are exactly `8 * N` bytes.
     fn numbers<const N: usize>(&self) -> Option<[u64; N]> {
         let numbers: Vec<u64> = (0..N).filter_map(|at| self.field(8 * at).map(u64::from_ne_bytes)).collect();
         numbers.try_into().ok().filter(|_| self.bytes().len() == 8 * N)
     }
 }
 
-/// The service id of rdma_cm's port space and port, and the mask that C's provider gives it.
+/// The service id of an rdma_cm port space and port, and the mask that C's provider uses with it.
 fn service_id(space: u64, port: u64) -> (u64, u64) {
     let mask = if space != 0 && port != 0 { u64::MAX } else { 0 };
     (space << 16 | port, mask)
@@ -197,7 +197,7 @@ fn joined(scheme: &str, numbers: &[u64]) -> String {
     format!("{scheme}://{}", numbers.join(":"))
 }
 
-/// The query of the keys whose values are not zero.
+/// A query of the pairs whose values are not zero; empty if there are none.
 fn query(pairs: &[(&str, u64)]) -> String {
     let mut text = String::new();
     for (key, value) in pairs.iter().filter(|(_, value)| *value != 0) {
@@ -211,7 +211,8 @@ fn bad(text: &str, wanted: &str) -> Error {
     Error::wanted(Errno::EINVAL, "address", wanted, format!("{text:?}"), "use a numeric node")
 }
 
-/// The text before a query, and the value of a key in it: 0 if it is missing, `None` if it is no number that fits.
+/// Splits off the query. The returned function looks up a key: 0 if it is missing, `None` if its value is not a number
+/// that fits.
 fn with_query(text: &str) -> (&str, impl Fn(&str) -> Option<u64>) {
     let (path, query) = text.split_once('?').unwrap_or((text, ""));
     let value = move |key: &str| {
@@ -250,7 +251,7 @@ fn efa(rest: &str) -> Option<Address> {
     Some(Address::new(AddrFormat::Efa, &bytes))
 }
 
-/// Reads `GID:QPN/LID/PKEY/SL`, of which all but the GID are hexadecimal.
+/// Reads `GID:QPN/LID/PKEY/SL`; all but the GID are hexadecimal.
 fn ib_ud(rest: &str) -> Option<Address> {
     let (path, value) = with_query(rest);
     let mut parts = path.split('/');
@@ -302,7 +303,7 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// Reads the numbers that C prints for the formats of PSM, Omni-Path and Slingshot, or bytes in hexadecimal.
+/// Reads the numbers that C prints for PSM, Omni-Path and Slingshot addresses, or bytes in hexadecimal.
 fn words(format: AddrFormat, rest: &str) -> Option<Address> {
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
     let count = match format {
@@ -332,7 +333,7 @@ mod tests {
 
     use super::*;
 
-    /// An address of each format that means something, every field of it at random.
+    /// A valid address of a given format, with every field random.
     fn meaningful(format: AddrFormat) -> BoxedStrategy<Address> {
         let bytes = |len: std::ops::RangeInclusive<usize>| prop::collection::vec(any::<u8>(), len);
         let exactly = |len: usize| bytes(len..=len);
@@ -360,7 +361,7 @@ mod tests {
             AddrFormat::Str => {
                 "fi_(shm|ns|unknown)://[a-z0-9:/%-]{0,90}".prop_map(|text| Address::from_text(&text)).boxed()
             }
-            // The bytes that have no meaning are zero.
+            // Bytes without a meaning are zero.
             AddrFormat::Efa => exactly(DEVICE_LEN)
                 .prop_map(|mut bytes| {
                     bytes[18..20].fill(0);
@@ -382,7 +383,7 @@ mod tests {
         prop_oneof![Just(0), any::<u32>()]
     }
 
-    /// Every format, so that one that is added is tested too.
+    /// Iterates over all formats, so that a new one is tested too.
     fn every_format() -> impl Strategy<Value = Address> {
         prop::sample::select(AddrFormat::VALUES.to_vec()).prop_flat_map(meaningful)
     }
@@ -395,7 +396,7 @@ mod tests {
             let text = address.to_string();
             let read: Address = text.parse().map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?;
             prop_assert_eq!(read.to_string(), text.clone());
-            // A format of several families comes back as the family's.
+            // An address of a format that covers several families is read back with the format of its family.
             let read = if read == address { read } else { Address::new(address.format(), read.bytes()) };
             prop_assert_eq!(read, address, "{}", text);
         }

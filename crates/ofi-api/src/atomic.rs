@@ -55,7 +55,7 @@ impl Datatype {
     /// Bytes of one element. [`Datatype::Void`] counts bytes.
     #[inline]
     pub const fn size(self) -> usize {
-        // Looked up: a jump by the type would be a part of every atomic operation of C.
+        // A table, because a jump on the type would cost every atomic operation of the C interface.
         SIZES[self as usize % SIZES.len()] as usize
     }
 
@@ -71,8 +71,8 @@ impl Datatype {
     }
 }
 
-/// [`Datatype::bytes`] by number, modulo the length: [`Datatype::Void`], 256, falls on the first type, whose elements
-/// are bytes too.
+/// [`Datatype::bytes`], indexed by the type's number modulo the length. [`Datatype::Void`] (256) shares the entry of
+/// [`Datatype::Int8`], whose size is 1 too.
 const SIZES: [u8; 32] = {
     let mut sizes = [0; 32];
     let mut at = 0;
@@ -96,17 +96,17 @@ c_enum! {
         Sum = 2 => "FI_SUM",
         /// Target times operand.
         Prod = 3 => "FI_PROD",
-        /// 1 if one of the two is not zero, else 0.
+        /// 1 if at least one of the two is not zero, else 0.
         Lor = 4 => "FI_LOR",
         /// 1 if both are not zero, else 0.
         Land = 5 => "FI_LAND",
-        /// Each bit of one or the other.
+        /// Each bit that is set in at least one (bitwise or).
         Bor = 6 => "FI_BOR",
-        /// Each bit of both.
+        /// Each bit that is set in both (bitwise and).
         Band = 7 => "FI_BAND",
         /// 1 if exactly one is not zero, else 0.
         Lxor = 8 => "FI_LXOR",
-        /// Each bit of exactly one.
+        /// Each bit that is set in exactly one (bitwise exclusive or).
         Bxor = 9 => "FI_BXOR",
         /// The target, unchanged; fetching only.
         AtomicRead = 10 => "FI_ATOMIC_READ",
@@ -116,11 +116,11 @@ c_enum! {
         Cswap = 12 => "FI_CSWAP",
         /// The operand if the comparand does not equal the target.
         CswapNe = 13 => "FI_CSWAP_NE",
-        /// The operand if the comparand is less than the target, or equal.
+        /// The operand if the comparand is less than or equal to the target.
         CswapLe = 14 => "FI_CSWAP_LE",
         /// The operand if the comparand is less than the target.
         CswapLt = 15 => "FI_CSWAP_LT",
-        /// The operand if the comparand is greater than the target, or equal.
+        /// The operand if the comparand is greater than or equal to the target.
         CswapGe = 16 => "FI_CSWAP_GE",
         /// The operand if the comparand is greater than the target.
         CswapGt = 17 => "FI_CSWAP_GT",
@@ -160,23 +160,23 @@ pub struct AtomicAttr {
     pub size: usize,
 }
 
-/// An atomic operation on an array in a peer's memory. Each element is updated atomically, not the array.
+/// An atomic operation on an array in a peer's memory. Each element is updated atomically; the array as a whole is not.
 ///
-/// Lengths are in bytes: `buf`, `compare`, `result` and `remote` that are used are all equally long, and each remote
-/// piece is a multiple of the element's size.
+/// All of `buf`, `compare`, `result` and `remote` that the call uses have the same length in bytes, and the length of
+/// each remote piece is a multiple of the element size.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicOp<'a> {
     /// The kind of call.
     pub kind: AtomicKind,
     /// The operation.
     pub op: FiOp,
-    /// To elements of which type.
+    /// The type of the elements.
     pub datatype: Datatype,
-    /// The operands. Not looked at for [`FiOp::AtomicRead`].
+    /// The operands. Ignored by [`FiOp::AtomicRead`].
     pub buf: Lent<'a>,
     /// The operand of the comparison; [`AtomicKind::Compare`] only.
     pub compare: Lent<'a>,
-    /// Memory for the old values; not for [`AtomicKind::Base`].
+    /// Memory for the old values; unused by [`AtomicKind::Base`].
     pub result: Lent<'a>,
     /// The peer's memory.
     pub remote: &'a [RemotePiece],
@@ -191,7 +191,7 @@ pub struct AtomicOp<'a> {
 }
 
 impl<'a> AtomicOp<'a> {
-    /// `fi_atomic`: see [`AtomicOp::fetch`] and [`AtomicOp::compare`] for the other two.
+    /// An `fi_atomic` call. [`AtomicOp::fetch`] and [`AtomicOp::compare`] turn it into the other two kinds.
     pub const fn new(
         op: FiOp,
         datatype: Datatype,
@@ -215,14 +215,14 @@ impl<'a> AtomicOp<'a> {
         }
     }
 
-    /// The same, fetching the old values into `result`.
+    /// Makes it an `fi_fetch_atomic`, which stores the old values in `result`.
     #[must_use]
     pub const fn fetch(mut self, result: Lent<'a>) -> Self {
         (self.kind, self.result) = (AtomicKind::Fetch, result);
         self
     }
 
-    /// The same, comparing with `compare`, and fetching.
+    /// Makes it an `fi_compare_atomic`, which compares with `compare` and stores the old values in `result`.
     #[must_use]
     pub const fn compare(mut self, compare: Lent<'a>, result: Lent<'a>) -> Self {
         (self.kind, self.compare, self.result) = (AtomicKind::Compare, compare, result);

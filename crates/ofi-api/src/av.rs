@@ -1,4 +1,4 @@
-//! Address vectors: peers' addresses, and the small numbers that operations name them by.
+//! Address vectors: the addresses of peers, and the indices by which operations name them.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ pub struct AvAttr {
     pub av_type: AvType,
     /// The number of addresses to expect; 0 for unknown.
     pub count: usize,
-    /// The number of upper bits of an address that name one of the peer's receive contexts ([`FiAddr::with_rx_index`]);
-    /// 0 for none: then the peer chooses among its contexts. At most 32.
+    /// The number of upper bits of an address that select a receive context of the peer ([`FiAddr::with_rx_index`]), at
+    /// most 32. With 0, the peer chooses among its contexts.
     pub rx_ctx_bits: u32,
-    /// The name under which processes of this host and user share the vector, in the domain of this name. An address
-    /// has the same index in each of them. The vector exists as long as any of them has it open.
+    /// Shares the vector under this name with processes of the same host and user that open it in the same domain. An
+    /// address has the same index in all of them. The vector exists while any process has it open.
     pub name: Option<String>,
     /// Opens a shared vector for reading (`FI_READ`); it must exist.
     pub read_only: bool,
-    /// Insertions are reported to the bound event queue (`FI_EVENT`): one error for each address that failed, with its
-    /// place, then one [`crate::EventKind::AvComplete`] with the number of good ones.
+    /// Reports insertions to the bound event queue (`FI_EVENT`): an error entry for each address that failed, with its
+    /// position, then one [`crate::EventKind::AvComplete`] with the number of addresses inserted.
     pub events: bool,
-    /// Completions report a peer by the number that [`AddressVector::set_user_id`] gives it, and no peer before that
-    /// (`FI_AV_USER_ID`).
+    /// Completions report a peer by the number that [`AddressVector::set_user_id`] assigned to it, and no source until
+    /// then (`FI_AV_USER_ID`).
     pub user_ids: bool,
 }
 
@@ -42,7 +42,7 @@ pub enum Addresses<'a> {
         /// Port or its counterpart.
         service: &'a str,
     },
-    /// `node_count` × `service_count` addresses, counting the last number of each name up (`fi_av_insertsym`).
+    /// `node_count` × `service_count` addresses, made by counting up the last number in each name (`fi_av_insertsym`).
     Range {
         /// The first node.
         node: &'a str,
@@ -58,27 +58,27 @@ pub enum Addresses<'a> {
 /// Options of an insertion.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Insertion<'a> {
-    /// The numbers by which completions report the addresses (`FI_AV_USER_ID`); `None` to report indices.
+    /// The numbers by which completions report these addresses (`FI_AV_USER_ID`); `None` to report indices.
     pub user_ids: Option<&'a [FiAddr]>,
-    /// Goes with the events of a vector that was opened with [`AvAttr::events`].
+    /// Returned in the events of a vector that was opened with [`AvAttr::events`].
     pub context: Context,
-    /// The number of the addresses' authorization key (`FI_AUTH_KEY`), in a domain that was opened with
-    /// [`crate::AV_AUTH_KEY`]: there every address has one.
+    /// The index of the addresses' authorization key (`FI_AUTH_KEY`). Required in a domain that was opened with
+    /// [`crate::AV_AUTH_KEY`].
     pub auth_key: Option<FiAddr>,
 }
 
 /// An address vector (`fid_av`).
 pub trait AddressVector: Send + Sync + std::any::Any {
-    /// Inserts addresses. Inserting a known address returns the same index again; the address must then be removed as
-    /// often as it was inserted. An address that fails takes no index and does not affect the others.
+    /// Inserts addresses. Inserting an address again returns the same index; it must then be removed as often as it was
+    /// inserted. An address that fails takes no index and does not affect the others.
     ///
     /// # Errors
-    /// `FI_ENOEQ` on a vector with events that has no queue; `FI_EINVAL` for user ids on one that was opened for
-    /// [`AddressVector::set_user_id`], for a number of them that is not that of the addresses, and for a name that
-    /// cannot be counted up; `FI_EACCES` on a vector that was opened read-only.
+    /// `FI_ENOEQ` if the vector reports events and has no event queue; `FI_EACCES` if it was opened read-only;
+    /// `FI_EINVAL` if a name cannot be counted up, if the number of user ids differs from the number of addresses, or
+    /// for user ids in a vector that was opened for [`AddressVector::set_user_id`].
     fn insert_with(&self, addresses: Addresses<'_>, how: &Insertion<'_>) -> Result<Vec<Inserted>>;
 
-    /// Inserts each address. An error that affects all of them is reported for each.
+    /// Inserts each address. An error that affects all of them is returned for each.
     fn insert(&self, addresses: &[Address]) -> Vec<Inserted> {
         match self.insert_with(Addresses::Given(addresses), &Insertion::default()) {
             Ok(inserted) => inserted,
@@ -95,7 +95,7 @@ pub trait AddressVector: Send + Sync + std::any::Any {
         self.insert_with(addresses, &Insertion::default())?.pop().unwrap_or(Ok(FiAddr::NOTAVAIL))
     }
 
-    /// Inserts `node_count` × `service_count` addresses, counting the last number of each name up
+    /// Inserts `node_count` × `service_count` addresses, made by counting up the last number in each name
     /// (`fi_av_insertsym`).
     ///
     /// # Errors
@@ -111,20 +111,21 @@ pub trait AddressVector: Send + Sync + std::any::Any {
         self.insert_with(addresses, &Insertion::default())
     }
 
-    /// Inserts an authorization key for the addresses of this vector and the endpoints that it is bound to, in a domain
-    /// that was opened with [`crate::AV_AUTH_KEY`]. Returns its index, which is not the index of an address.
+    /// Inserts an authorization key for use by this vector's addresses and by the endpoints bound to it. The domain
+    /// must have been opened with [`crate::AV_AUTH_KEY`]. Returns the key's index, which differs from that of any
+    /// address.
     ///
     /// # Errors
-    /// `FI_EINVAL` in other domains, and for a key of a wrong length; `FI_ENOSPC` for more than `max_ep_auth_key`.
+    /// `FI_EINVAL` in other domains, and for a key of the wrong length; `FI_ENOSPC` beyond `max_ep_auth_key` keys.
     fn insert_auth_key(&self, key: &[u8]) -> Result<FiAddr>;
 
-    /// The authorization key of a key's number, or of an address.
+    /// The authorization key with this index, or of the address with this index.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a number that is neither.
+    /// `FI_EINVAL` if `number` is the index of neither.
     fn auth_key(&self, number: FiAddr) -> Result<Vec<u8>>;
 
-    /// The authorization key of all addresses of the vector, if it has one.
+    /// The authorization key that all addresses of the vector use, if there is one.
     ///
     /// # Errors
     /// `FI_EINVAL` in domains that were opened without [`crate::AV_AUTH_KEY`].
@@ -133,10 +134,10 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// Removes an authorization key.
     ///
     /// # Errors
-    /// `FI_EINVAL` for an unknown number; `FI_EBUSY` while enabled endpoints or addresses use the key.
+    /// `FI_EINVAL` for an unknown index; `FI_EBUSY` while enabled endpoints or addresses use the key.
     fn remove_auth_key(&self, number: FiAddr) -> Result<()>;
 
-    /// Has completions report the peer at `address` as `id` from now on (`fi_av_set_user_id`).
+    /// Makes completions report the peer at `address` as `id` from now on (`fi_av_set_user_id`).
     ///
     /// # Errors
     /// `FI_EINVAL` for an index without an address, or if the vector was not opened with [`AvAttr::user_ids`].
@@ -145,37 +146,37 @@ pub trait AddressVector: Send + Sync + std::any::Any {
     /// The identity that events carry.
     fn fid(&self) -> Fid;
 
-    /// Binds the queue that insertions are reported to.
+    /// Binds the event queue that insertions are reported to.
     ///
     /// # Errors
-    /// `FI_EINVAL` unless the vector was opened with [`AvAttr::events`], and for a queue of another library's making;
-    /// `FI_EBUSY` if it has one.
+    /// `FI_EINVAL` unless the vector was opened with [`AvAttr::events`], and for a queue of another library; `FI_EBUSY`
+    /// if a queue is already bound.
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()>;
 
-    /// The numbers of a shared vector's addresses as memory that all its processes see (`fi_av_attr.map_addr`): the
-    /// `n`th word is the number of the `n`th address, once that is inserted. Mapped while the vector is open. `None`
-    /// for a vector without name.
+    /// The indices of a shared vector, in memory that all processes sharing it can read (`fi_av_attr.map_addr`): word
+    /// `n` is the index of the `n`th address once that address is inserted. Mapped while the vector is open. `None` for
+    /// a vector without a name.
     fn map_addr(&self) -> Option<std::ptr::NonNull<u64>>;
 
     /// Removes one insertion of each of `addresses`.
     ///
     /// # Errors
-    /// `FI_EINVAL` if one is not in the vector; the others are removed. `FI_EACCES` on a vector opened for reading.
+    /// `FI_EINVAL` if one is not in the vector; the others are removed. `FI_EACCES` if the vector was opened read-only.
     fn remove(&self, addresses: &[FiAddr]) -> Result<()>;
 
-    /// Makes a set of this vector's numbers (`fi_av_set`).
+    /// Makes a set of addresses of this vector (`fi_av_set`).
     ///
     /// # Errors
-    /// `FI_EINVAL` for attributes that make no sense.
+    /// `FI_EINVAL` for inconsistent attributes.
     fn set(self: Arc<Self>, attr: &AvSetAttr) -> Result<Arc<dyn AvSet>>;
 
-    /// The address of a number.
+    /// The address at an index.
     ///
     /// # Errors
     /// `FI_EINVAL` for an index without an address.
     fn lookup(&self, address: FiAddr) -> Result<Address>;
 
-    /// The number of an address, where it was inserted.
+    /// The index of an address, if it was inserted.
     fn reverse_lookup(&self, address: &Address) -> Option<FiAddr>;
 
     /// The number of distinct addresses.

@@ -1,6 +1,6 @@
-//! Every flag against the value that the C compiler gives it (libfabric 2.6.0, x86-64 Linux), written out
-//! as numbers so that a slip in a shift is seen. `FI_XPU` and `FI_MR_XPU_DESC` are newer; their values are
-//! those of the header on libfabric's main branch.
+//! Tests every flag against the value that the C compiler gives it (libfabric 2.6.0, x86-64 Linux), written as a
+//! number so that a wrong shift shows. `FI_XPU` and `FI_MR_XPU_DESC` are newer: their values come from the header on
+//! libfabric's main branch.
 
 use crate::*;
 
@@ -323,7 +323,7 @@ fn errors_have_the_values_of_c() {
     }
 }
 
-/// The enumerations count up from their first value without a gap, so the last one shows a slip.
+/// The enumerations count up from their first value without a gap, so a wrong value shows in the last one.
 #[test]
 fn enumerations_end_where_c_s_do() {
     let last = [

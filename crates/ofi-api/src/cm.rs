@@ -1,12 +1,12 @@
-//! Passive endpoints (fi_cm(3)): where connections are asked for. The calls of the connecting ends are in
-//! [`crate::Endpoint`].
+//! Passive endpoints (fi_cm(3)), which listen for connection requests. The calls of the connecting and accepting
+//! endpoints are in [`crate::Endpoint`].
 
 use std::sync::Arc;
 
 use crate::{Address, EventQueue, Fid, Handle, Result};
 
-/// A passive endpoint (`fid_pep`). It belongs to a fabric; endpoints that accept its requests may be opened in any
-/// domain of that fabric.
+/// A passive endpoint (`fid_pep`). It belongs to a fabric; an endpoint that accepts one of its requests may be opened
+/// in any domain of that fabric.
 pub trait PassiveEndpoint: Send + Sync + std::any::Any {
     /// The identity that events carry.
     fn fid(&self) -> Fid;
@@ -14,10 +14,10 @@ pub trait PassiveEndpoint: Send + Sync + std::any::Any {
     /// Binds the queue that connection requests are reported to.
     ///
     /// # Errors
-    /// `FI_EBUSY` if it has one; `FI_EINVAL` for one of another implementation.
+    /// `FI_EBUSY` if a queue is already bound; `FI_EINVAL` for a queue of another library.
     fn bind_eq(&self, eq: &Arc<dyn EventQueue>) -> Result<()>;
 
-    /// Chooses its address, before it listens.
+    /// Sets its address; before `listen`.
     ///
     /// # Errors
     /// `FI_EOPBADSTATE` after listen; `FI_EINVAL` for an address of the wrong format.
@@ -26,10 +26,10 @@ pub trait PassiveEndpoint: Send + Sync + std::any::Any {
     /// Its address.
     ///
     /// # Errors
-    /// `FI_EOPBADSTATE` while it has no address: before `listen`, unless one was chosen.
+    /// `FI_EOPBADSTATE` while it has no address: before `listen`, unless one was set.
     fn name(&self) -> Result<Address>;
 
-    /// Sets the maximum number of unanswered requests; more are refused (`FI_BACKLOG`).
+    /// Sets the maximum number of unanswered requests; further ones are rejected (`FI_BACKLOG`).
     ///
     /// # Errors
     /// `FI_EINVAL` for 0.
@@ -38,16 +38,16 @@ pub trait PassiveEndpoint: Send + Sync + std::any::Any {
     /// Starts to accept requests. Calling it again has no effect.
     ///
     /// # Errors
-    /// `FI_ENOEQ` without an event queue; `FI_EADDRINUSE` if another has the address.
+    /// `FI_ENOEQ` without an event queue; `FI_EADDRINUSE` if the address is taken.
     fn listen(&self) -> Result<()>;
 
-    /// Refuses the request behind `handle`, which is the [`crate::Info::handle`] of its event. The peer gets `data`,
-    /// cut to [`PassiveEndpoint::cm_data_size`], with its error.
+    /// Rejects the request that `handle` names: the [`crate::Info::handle`] of its event. The peer's error event
+    /// carries `data`, truncated to [`PassiveEndpoint::cm_data_size`].
     ///
     /// # Errors
-    /// `FI_EINVAL` for a handle that is not a request of this endpoint; `FI_EALREADY` if it was answered before.
+    /// `FI_EINVAL` if `handle` is not a request of this endpoint; `FI_EALREADY` if the request was already answered.
     fn reject(&self, handle: &Handle, data: &[u8]) -> Result<()>;
 
-    /// The maximum data of connect, accept and reject, in bytes (`FI_OPT_CM_DATA_SIZE`).
+    /// The maximum length of the data of connect, accept and reject, in bytes (`FI_OPT_CM_DATA_SIZE`).
     fn cm_data_size(&self) -> usize;
 }

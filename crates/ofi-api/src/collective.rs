@@ -12,19 +12,19 @@ c_enum! {
         Barrier = 0 => "FI_BARRIER",
         /// The root's array to all.
         Broadcast = 1 => "FI_BROADCAST",
-        /// Part `i` of each rank's array to rank `i`.
+        /// Part `i` of each rank's array goes to rank `i`.
         Alltoall = 2 => "FI_ALLTOALL",
         /// All arrays combined, to all.
         Allreduce = 3 => "FI_ALLREDUCE",
-        /// All arrays, one behind the other, to all.
+        /// The concatenation of all arrays goes to all ranks.
         Allgather = 4 => "FI_ALLGATHER",
-        /// All arrays combined, of which each rank gets its part.
+        /// All arrays are combined, and each rank gets its part of the result.
         ReduceScatter = 5 => "FI_REDUCE_SCATTER",
-        /// All arrays combined, to the root.
+        /// All arrays are combined, and the root gets the result.
         Reduce = 6 => "FI_REDUCE",
-        /// Part `i` of the root's array to rank `i`.
+        /// Part `i` of the root's array goes to rank `i`.
         Scatter = 7 => "FI_SCATTER",
-        /// All arrays, one behind the other, to the root.
+        /// The concatenation of all arrays goes to the root.
         Gather = 8 => "FI_GATHER",
     }
 }
@@ -58,18 +58,18 @@ pub struct CollectiveOp<'a> {
     pub kind: CollectiveKind,
     /// The group ([`CollectiveGroup::addr`]).
     pub group: FiAddr,
-    /// This rank's array, in one piece. In a broadcast: the root's payload, and the receive buffer of the others.
+    /// This rank's array, in one piece. In a broadcast: the root's payload, and every other rank's receive buffer.
     pub buf: Lent<'a>,
-    /// Memory for the outcome, in one piece. Not for broadcasts and barriers, and of [`CollectiveKind::Reduce`] and
-    /// [`CollectiveKind::Gather`] only at the root.
+    /// Memory for the result, in one piece. Unused in broadcasts and barriers; in [`CollectiveKind::Reduce`] and
+    /// [`CollectiveKind::Gather`] only the root uses it.
     pub result: Lent<'a>,
-    /// Elements: of the whole array for broadcast, reduce and all-reduce; of the part for each rank otherwise.
+    /// The number of elements: of the whole array for broadcast, reduce and all-reduce, else of each rank's part.
     pub count: usize,
     /// Their type.
     pub datatype: Datatype,
-    /// How to combine them, where the kind does.
+    /// How elements are combined, for the kinds that combine them.
     pub op: FiOp,
-    /// The root's address, where there is one.
+    /// The root's address, for the kinds that have a root.
     pub root: FiAddr,
     /// Returned with the completion.
     pub context: Context,
@@ -80,7 +80,7 @@ pub struct CollectiveOp<'a> {
 }
 
 impl<'a> CollectiveOp<'a> {
-    /// An operation without memory: a barrier, or the begin of something else.
+    /// An operation without memory: a barrier as it is, and the start of any other kind.
     pub const fn new(kind: CollectiveKind, group: FiAddr, context: Context) -> Self {
         Self {
             kind,
@@ -97,7 +97,7 @@ impl<'a> CollectiveOp<'a> {
         }
     }
 
-    /// Gives it its memory: `count` elements of a type from `buf`, and where the outcome goes.
+    /// Sets the memory: `count` elements of `datatype` from `buf`, with the result in `result`.
     #[must_use]
     pub const fn data(mut self, datatype: Datatype, count: usize, buf: Lent<'a>, result: Lent<'a>) -> Self {
         (self.datatype, self.count, self.buf, self.result) = (datatype, count, buf, result);
@@ -110,11 +110,11 @@ impl<'a> CollectiveOp<'a> {
 pub struct AvSetAttr {
     /// The number of members to expect; 0 for unknown.
     pub count: usize,
-    /// The first and last index of the vector that are members initially; [`FiAddr::NOTAVAIL`] for none.
+    /// The indices of the first and last address that are members initially; [`FiAddr::NOTAVAIL`] for none.
     pub range: (FiAddr, FiAddr),
-    /// Every how many of them; 0 only without a range.
+    /// The step from one initial member to the next; 0 only without a range.
     pub stride: u64,
-    /// All addresses of the vector to begin with (`FI_UNIVERSE`).
+    /// Starts with all addresses of the vector (`FI_UNIVERSE`).
     pub universe: bool,
 }
 
@@ -124,15 +124,15 @@ impl Default for AvSetAttr {
     }
 }
 
-/// An ordered set of an address vector's numbers (`fid_av_set`). A member's place is its rank.
+/// An ordered set of an address vector's indices (`fid_av_set`). A member's position is its rank.
 pub trait AvSet: Send + Sync + std::any::Any {
-    /// Appends an address, unless the set contains it.
+    /// Appends an address, unless the set already contains it.
     ///
     /// # Errors
     /// `FI_EINVAL` if the address vector does not have it.
     fn insert(&self, address: FiAddr) -> Result<()>;
 
-    /// Takes a number out; the order of the others stays.
+    /// Removes an address; the others keep their order.
     ///
     /// # Errors
     /// `FI_EINVAL` if the set does not contain it.
@@ -144,13 +144,13 @@ pub trait AvSet: Send + Sync + std::any::Any {
     /// Replaces the members.
     ///
     /// # Errors
-    /// `FI_EINVAL` for numbers that the address vector does not have, or that come twice.
+    /// `FI_EINVAL` for addresses that the vector does not have, and for duplicates.
     fn replace(&self, members: &[FiAddr]) -> Result<()>;
 
-    /// An address that stands for the set, to join with (`fi_av_set_addr`). No peer has it.
+    /// The address that names the set in a join (`fi_av_set_addr`). It is not the address of any peer.
     fn addr(&self) -> FiAddr;
 
-    /// Appends the members of `other` that are not here (`fi_av_set_union`).
+    /// Appends those members of `other` that this set lacks (`fi_av_set_union`).
     ///
     /// # Errors
     /// `FI_EINVAL` for members of another address vector.
@@ -160,7 +160,7 @@ pub trait AvSet: Send + Sync + std::any::Any {
         self.replace(&members)
     }
 
-    /// Keeps the members that `other` has too (`fi_av_set_intersect`).
+    /// Keeps only the members that are also in `other` (`fi_av_set_intersect`).
     ///
     /// # Errors
     /// As `union`.
@@ -170,7 +170,7 @@ pub trait AvSet: Send + Sync + std::any::Any {
         self.replace(&members)
     }
 
-    /// Keeps the members that `other` does not have (`fi_av_set_diff`).
+    /// Keeps only the members that are not in `other` (`fi_av_set_diff`).
     ///
     /// # Errors
     /// As `union`.
@@ -181,8 +181,8 @@ pub trait AvSet: Send + Sync + std::any::Any {
     }
 }
 
-/// A group that an endpoint has joined (`fid_mc`). Dropping it leaves the group: operations that run in it fail with
-/// `FI_ECANCELED`, here and at the other members.
+/// A group that an endpoint has joined (`fid_mc`). Dropping it leaves the group: operations in progress in the group
+/// fail with `FI_ECANCELED`, both here and at the other members.
 pub trait CollectiveGroup: Send + Sync {
     /// The identity that events carry.
     fn fid(&self) -> Fid;

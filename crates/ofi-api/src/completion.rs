@@ -11,14 +11,14 @@ use crate::{
 /// How to open a completion queue (`struct fi_cq_attr`).
 #[derive(Clone, Debug)]
 pub struct CqAttr {
-    /// The number of entries to make room for; 0 leaves it to the library. A hint: entries are reserved when operations
-    /// are posted, so a queue never overruns.
+    /// The number of entries to make room for; 0 leaves it to the library. Only a hint: posting an operation reserves
+    /// its entry, so a queue never overruns.
     pub size: usize,
     /// The fields of an entry.
     pub format: CqFormat,
     /// How a thread may block on the queue.
     pub wait_obj: WaitObj,
-    /// The set to belong to, with `FI_WAIT_SET`.
+    /// The wait set to join, with `FI_WAIT_SET`.
     pub wait_set: Option<Arc<dyn WaitSet>>,
 }
 
@@ -58,7 +58,7 @@ pub struct CqDataEntry {
     pub flags: CompletionFlags,
     /// Bytes received; 0 for other operations.
     pub len: usize,
-    /// The address of the message in a multi-receive buffer.
+    /// The address of the message within its multi-receive buffer.
     pub buf: *mut u8,
     /// Remote CQ data, where `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
@@ -74,7 +74,7 @@ pub struct CqTaggedEntry {
     pub flags: CompletionFlags,
     /// Bytes received; 0 for other operations.
     pub len: usize,
-    /// The address of the message in a multi-receive buffer.
+    /// The address of the message within its multi-receive buffer.
     pub buf: *mut u8,
     /// Remote CQ data, where `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
@@ -82,7 +82,7 @@ pub struct CqTaggedEntry {
     pub tag: u64,
 }
 
-// SAFETY: the pointer is only a number that says where in the application's memory the message lies.
+// SAFETY: the pointer is never dereferenced here; it only says where in the application's memory the message lies.
 unsafe impl Send for CqDataEntry {}
 // SAFETY: as above.
 unsafe impl Send for CqTaggedEntry {}
@@ -124,7 +124,7 @@ unsafe impl CqFormatEntry for CqTaggedEntry {
     const FORMAT: CqFormat = CqFormat::Tagged;
 }
 
-/// The caller's array, to be filled with entries of the queue's format, and optionally with each entry's source.
+/// The caller's array, to be filled with entries of the queue's format and, optionally, the source of each.
 #[derive(Debug)]
 pub struct CqBuffer<'a> {
     entries: *mut u8,
@@ -147,14 +147,14 @@ impl<'a> CqBuffer<'a> {
         }
     }
 
-    /// Over `entries`, and `sources` for where each came from; the shorter of the two bounds the read.
+    /// A buffer over `entries`, with the source of each in `sources`; the shorter slice sets the capacity.
     #[inline]
     pub fn with_sources<E: CqFormatEntry>(entries: &'a mut [E], sources: &'a mut [FiAddr]) -> Self {
         let capacity = entries.len().min(sources.len());
         Self { sources: sources.as_mut_ptr(), capacity, ..Self::new(entries) }
     }
 
-    /// Over memory of a C caller.
+    /// A buffer over memory of a C caller.
     ///
     /// # Safety
     /// `entries` holds `capacity` entries of `format`, `sources` is null or holds as many addresses, and both may be
@@ -181,15 +181,15 @@ impl<'a> CqBuffer<'a> {
         self.format
     }
 
-    /// The array, if its entries are of type [`CqTaggedEntry`] and need no conversion. A caller that stays below the
-    /// capacity can then write entries itself, as [`write`](Self::write) does.
+    /// The array, if its entries are of type [`CqTaggedEntry`] and sources are not wanted. A caller that stays within
+    /// the capacity may then store entries itself, as [`write`](Self::write) does.
     #[inline]
     pub fn plain(&mut self) -> Option<std::ptr::NonNull<CqTaggedEntry>> {
         let plain = self.format as u32 == CqFormat::Tagged as u32 && self.sources.is_null();
         std::ptr::NonNull::new(self.entries.cast()).filter(|_| plain)
     }
 
-    /// Writes entry `index`, as much of it as the format has.
+    /// Writes entry `index`, converted to the buffer's format.
     ///
     /// # Panics
     /// If `index` is not below the capacity.
@@ -201,11 +201,11 @@ impl<'a> CqBuffer<'a> {
         }
         // SAFETY: `index < capacity`, and the constructors promise that many entries of this format.
         let slot = unsafe { self.entries.cast::<CqTaggedEntry>().add(index) };
-        // SAFETY: as above; an unaligned store asks nothing of a C caller's buffer.
+        // SAFETY: as above; an unaligned store does not require a C caller's buffer to be aligned.
         unsafe { slot.write_unaligned(entry) };
     }
 
-    /// As [`CqBuffer::write`], in any format and with the source, where there is room for it. `index` is in range.
+    /// The general case of [`CqBuffer::write`]: any format, and the source if the caller wants it. `index` is in range.
     #[inline(never)]
     fn write_as_asked(&mut self, index: usize, entry: CqTaggedEntry, source: FiAddr) {
         let size = entry_size(self.format);
@@ -239,9 +239,9 @@ pub struct CqErrorEntry {
     pub op_context: Context,
     /// The kind of operation.
     pub flags: CompletionFlags,
-    /// Bytes that were placed before it failed.
+    /// Bytes that were transferred before the operation failed.
     pub len: usize,
-    /// Address of the message in a multi-receive buffer.
+    /// The address of the message within its multi-receive buffer.
     pub buf: usize,
     /// Remote CQ data, if `flags` contains `REMOTE_CQ_DATA`.
     pub data: u64,
@@ -251,19 +251,19 @@ pub struct CqErrorEntry {
     pub olen: usize,
     /// Why it failed.
     pub err: Errno,
-    /// The transport's own code; [`CompletionQueue::error_text`] explains it.
+    /// The transport's own error code; [`CompletionQueue::error_text`] explains it.
     pub prov_errno: i32,
-    /// More about the error: the sender's raw address for `FI_EADDRNOTAVAIL`, and, with `FI_SOURCE_ERR`, for an
-    /// `FI_ETRUNC` whose sender is not in the address vector.
+    /// Further data: the sender's raw address for `FI_EADDRNOTAVAIL`, and, with `FI_SOURCE_ERR`, for an `FI_ETRUNC`
+    /// whose sender is not in the address vector.
     pub err_data: Vec<u8>,
     /// The peer of the operation, if known.
     pub src_addr: FiAddr,
-    /// The address of the peer, of an operation that failed at or on the way to it.
+    /// The address of the peer, if the operation failed at the peer or on the way to it.
     pub peer: Option<Box<Address>>,
 }
 
 impl CqErrorEntry {
-    /// An error entry with everything but context, flags and reason at its neutral value.
+    /// An error entry in which all fields but context, flags and error have their neutral values.
     pub const fn new(op_context: Context, flags: CompletionFlags, err: Errno) -> Self {
         Self {
             op_context,
@@ -284,19 +284,19 @@ impl CqErrorEntry {
 
 /// A completion queue (`fid_cq`).
 pub trait CompletionQueue: Send + Sync + std::any::Any {
-    /// Reads up to the buffer's capacity, driving progress. A capacity of 0 only drives progress, and returns 0 if
-    /// there is something to read.
+    /// Drives progress and reads entries, up to the buffer's capacity. With a capacity of 0 it only drives progress,
+    /// and returns 0 if there is something to read.
     ///
     /// # Errors
     /// `FI_EAGAIN` if there is nothing; `FI_EAVAIL` if the next entry is an error, to be read with
     /// [`CompletionQueue::read_error`]; `FI_EINVAL` if the buffer's format is not the queue's.
     fn read(&self, buffer: &mut CqBuffer<'_>) -> Result<usize>;
 
-    /// As [`CompletionQueue::read`], but blocks until there is an entry, or until `timeout` (`None`: without limit).
+    /// As [`CompletionQueue::read`], but blocks until there is an entry or `timeout` has passed (`None`: no limit).
     ///
     /// # Errors
-    /// The errors of `read`; `FI_EAGAIN` also on time-out and after [`CompletionQueue::signal`]; `FI_EINVAL` on a queue
-    /// without wait object.
+    /// Those of `read`; `FI_EAGAIN` also after a timeout and after [`CompletionQueue::signal`]; `FI_EINVAL` on a queue
+    /// without a wait object.
     fn read_wait(&self, buffer: &mut CqBuffer<'_>, timeout: Option<Duration>) -> Result<usize>;
 
     /// Takes the error entry that `read` stopped at.
@@ -305,17 +305,17 @@ pub trait CompletionQueue: Send + Sync + std::any::Any {
     /// `FI_EAGAIN` if the next entry is not an error.
     fn read_error(&self) -> Result<CqErrorEntry>;
 
-    /// Wakes threads that block in [`CompletionQueue::read_wait`]; they return `FI_EAGAIN`.
+    /// Wakes threads that block in [`CompletionQueue::read_wait`], which then return `FI_EAGAIN`.
     ///
     /// # Errors
-    /// `FI_EINVAL` on a queue without wait object.
+    /// `FI_EINVAL` on a queue without a wait object.
     fn signal(&self) -> Result<()>;
 
     /// Explains a `prov_errno`.
     fn error_text(&self, prov_errno: i32) -> String;
 
-    /// Whether the caller may block on the wait descriptor: `Ok` if nothing is waiting to be read and the sources will
-    /// make the descriptor readable; see `fi_trywait` (`fi_poll(3)`).
+    /// Whether the caller may block on the wait descriptor (`fi_trywait`, fi_poll(3)): `Ok` if there is nothing to read
+    /// and the next entry will make the descriptor readable.
     ///
     /// # Errors
     /// `FI_EAGAIN` if the caller must read the queue first.
@@ -324,8 +324,8 @@ pub trait CompletionQueue: Send + Sync + std::any::Any {
     /// The wait descriptor, for `FI_WAIT_FD` and `FI_WAIT_POLLFD` (an array of one, which never changes).
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
 
-    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after
-    /// [`CompletionQueue::trywait`] said so; they are broadcast until the queue is read.
+    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after [`CompletionQueue::trywait`]
+    /// returned `Ok`. The condition is broadcast repeatedly until the queue is read.
     fn mutex_cond(&self) -> Option<MutexCond>;
 
     /// The format of its entries.

@@ -1,4 +1,4 @@
-//! Counters: how many operations have ended, without saying which.
+//! Counters: how many operations have completed, without saying which.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use crate::{CntrEvents, MutexCond, Result, WaitObj, WaitSet};
 /// How to open a counter (`struct fi_cntr_attr`).
 #[derive(Clone, Debug, Default)]
 pub struct CntrAttr {
-    /// The unit: operations, or their bytes. Failures are counted one by one in either case.
+    /// The unit: operations or bytes. Failures are always counted in operations.
     pub events: CntrEvents,
     /// How a thread may block on it.
     pub wait_obj: WaitObj,
-    /// The set to belong to, with `FI_WAIT_SET`.
+    /// The wait set to join, with `FI_WAIT_SET`.
     pub wait_set: Option<Arc<dyn WaitSet>>,
 }
 
 /// A counter (`fid_cntr`): a value for successes, and one for failures. Both wrap at 2^64.
 ///
-/// Under manual progress, reading and waiting move on the endpoints that count on it; a counter that is bound to a
-/// registration moves on all endpoints of its domain.
+/// Under manual progress, reading it and waiting for it drive the endpoints that it counts for; a counter that is
+/// bound to a registration drives all endpoints of its domain.
 pub trait Counter: Send + Sync + std::any::Any {
     /// The value, after driving progress.
     fn read(&self) -> u64;
@@ -31,7 +31,7 @@ pub trait Counter: Send + Sync + std::any::Any {
     /// Adds to the value.
     ///
     /// # Errors
-    /// None for counters in memory; a device may have its own.
+    /// None for counters in memory; a device may return its own.
     fn add(&self, value: u64) -> Result<()>;
 
     /// Adds to the count of failures.
@@ -52,18 +52,18 @@ pub trait Counter: Send + Sync + std::any::Any {
     /// As `add`.
     fn set_error(&self, value: u64) -> Result<()>;
 
-    /// Blocks until the value is `threshold` or more, or `timeout` has passed (`None`: without limit).
+    /// Blocks until the value is `threshold` or more, or until `timeout` has passed (`None`: no limit).
     ///
     /// # Errors
-    /// `FI_ETIMEDOUT`; `FI_EAVAIL` as soon as the count of failures is another than when the call began;
-    /// `FI_EINVAL` on a counter without wait object.
+    /// `FI_ETIMEDOUT`; `FI_EAVAIL` as soon as the count of failures differs from its value at the start of the call;
+    /// `FI_EINVAL` on a counter without a wait object.
     fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<()>;
 
-    /// Whether the caller may block on the wait descriptor: `Ok` if the counter is as it was when it was last read, and
-    /// whatever changes it will make the descriptor readable; see `fi_trywait` (`fi_poll(3)`).
+    /// Whether the caller may block on the wait descriptor (`fi_trywait`, fi_poll(3)): `Ok` if the counter has not
+    /// changed since it was last read, and the next change will make the descriptor readable.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if the caller must read the counter first; `FI_EINVAL` on a counter without wait object.
+    /// `FI_EAGAIN` if the caller must read the counter first; `FI_EINVAL` on a counter without a wait object.
     fn trywait(&self) -> Result<()>;
 
     /// The wait descriptor, for `FI_WAIT_FD` and `FI_WAIT_POLLFD`.

@@ -1,4 +1,4 @@
-//! Event queues (fi_eq(3)): the results of asynchronous calls, and events of connections.
+//! Event queues (fi_eq(3)): the results of asynchronous calls, and connection events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ c_enum! {
     /// The kind of an event (`FI_NOTIFY` and the like of fi_eq(3)).
     #[non_exhaustive]
     pub enum EventKind {
-        /// Written by the application, or something of the transport's own.
+        /// Written by the application, or specific to the transport.
         Notify = 0 => "FI_NOTIFY",
         /// A peer requests a connection from a passive endpoint.
         ConnReq = 1 => "FI_CONNREQ",
         /// An endpoint is connected.
         Connected = 2 => "FI_CONNECTED",
-        /// The peer of a connected endpoint is gone, in order or not.
+        /// The connection has ended, whether the peer shut it down or was lost.
         Shutdown = 3 => "FI_SHUTDOWN",
         /// A registration is ready.
         MrComplete = 4 => "FI_MR_COMPLETE",
@@ -30,14 +30,14 @@ c_enum! {
 /// How to open an event queue (`struct fi_eq_attr`).
 #[derive(Clone, Debug)]
 pub struct EqAttr {
-    /// The number of events to make room for; 0 leaves it to the library. It limits the events that the application
-    /// writes; the library's events are never dropped.
+    /// The number of events to make room for; 0 leaves it to the library. It limits only the events that the
+    /// application writes; the library's events are never dropped.
     pub size: usize,
-    /// Whether the application may write events of its own (`FI_WRITE`).
+    /// Whether the application may write its own events (`FI_WRITE`).
     pub write: bool,
     /// How a thread may block on the queue.
     pub wait_obj: WaitObj,
-    /// The set to belong to, with `FI_WAIT_SET`.
+    /// The wait set to join, with `FI_WAIT_SET`.
     pub wait_set: Option<Arc<dyn WaitSet>>,
 }
 
@@ -54,7 +54,7 @@ pub struct Event {
     pub kind: EventKind,
     /// About which object.
     pub fid: Fid,
-    /// The context of the call that it is the end of.
+    /// The context of the call whose result this is.
     pub context: Context,
     /// Depends on the kind: for [`EventKind::AvComplete`] the number of inserted addresses.
     pub data: u64,
@@ -65,37 +65,37 @@ pub struct Event {
 }
 
 impl Event {
-    /// An event with everything but kind and object at its neutral value.
+    /// An event in which all fields but kind and object have their neutral values.
     pub const fn new(kind: EventKind, fid: Fid) -> Self {
         Self { kind, fid, context: Context::NULL, data: 0, info: None, conn_data: Vec::new() }
     }
 }
 
-/// A call that failed after it returned (`struct fi_eq_err_entry`).
+/// The error of a call that failed after it had returned (`struct fi_eq_err_entry`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqErrorEntry {
     /// About which object.
     pub fid: Fid,
     /// The context of the call.
     pub context: Context,
-    /// Depends on the kind of call: for an address the index of the one that failed.
+    /// Depends on the call: for an insertion, the index of the address that failed.
     pub data: u64,
     /// Why it failed.
     pub err: Errno,
-    /// The transport's own code; [`EventQueue::error_text`] explains it.
+    /// The transport's own error code; [`EventQueue::error_text`] explains it.
     pub prov_errno: i32,
     /// Further data: the data that the peer attached to its rejection.
     pub err_data: Vec<u8>,
 }
 
 impl EqErrorEntry {
-    /// An entry with everything but object and reason at its neutral value.
+    /// An entry in which all fields but object and error have their neutral values.
     pub const fn new(fid: Fid, err: Errno) -> Self {
         Self { fid, context: Context::NULL, data: 0, err, prov_errno: 0, err_data: Vec::new() }
     }
 }
 
-/// An event queue (`fid_eq`). Like completion queues, reads of it drive the objects bound to it.
+/// An event queue (`fid_eq`). Reading it drives progress of the objects bound to it, as with completion queues.
 pub trait EventQueue: Send + Sync + std::any::Any {
     /// Takes the oldest event.
     ///
@@ -104,22 +104,22 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// [`EventQueue::read_error`].
     fn read(&self) -> Result<Event>;
 
-    /// The oldest event, which stays (`FI_PEEK`).
+    /// Returns the oldest event without removing it (`FI_PEEK`).
     ///
     /// # Errors
     /// As `read`.
     fn peek(&self) -> Result<Event>;
 
-    /// As [`EventQueue::read`], but blocks until there is an event, or until `timeout` (`None`: without limit).
+    /// As [`EventQueue::read`], but blocks until there is an event or `timeout` has passed (`None`: no limit).
     ///
     /// # Errors
-    /// As `read`; `FI_EAGAIN` also on time-out; `FI_EINVAL` on a queue without wait object.
+    /// As `read`; `FI_EAGAIN` also after a timeout; `FI_EINVAL` on a queue without a wait object.
     fn read_wait(&self, timeout: Option<Duration>) -> Result<Event>;
 
-    /// As [`EventQueue::read_wait`], but the event stays.
+    /// As [`EventQueue::read_wait`], without removing the event.
     ///
     /// # Errors
-    /// The errors of [`EventQueue::read_wait`].
+    /// Those of [`EventQueue::read_wait`].
     fn peek_wait(&self, timeout: Option<Duration>) -> Result<Event>;
 
     /// Takes the oldest error.
@@ -128,7 +128,7 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// `FI_EAGAIN` if there is no error.
     fn read_error(&self) -> Result<EqErrorEntry>;
 
-    /// Puts an event of the application's own in.
+    /// Appends an event of the application.
     ///
     /// # Errors
     /// `FI_EOPNOTSUPP` unless the queue was opened with [`EqAttr::write`]; `FI_EAGAIN` while it is full.
@@ -137,16 +137,16 @@ pub trait EventQueue: Send + Sync + std::any::Any {
     /// Explains a `prov_errno`.
     fn error_text(&self, prov_errno: i32) -> String;
 
-    /// Whether the caller may block on the wait descriptor: see `fi_trywait` (fi_poll(3)).
+    /// Whether the caller may block on the wait descriptor (`fi_trywait`, fi_poll(3)).
     ///
     /// # Errors
-    /// `FI_EAGAIN` if the caller must read the queue first; `FI_EINVAL` on a queue without wait object.
+    /// `FI_EAGAIN` if the caller must read the queue first; `FI_EINVAL` on a queue without a wait object.
     fn trywait(&self) -> Result<()>;
 
     /// The wait descriptor, for `FI_WAIT_FD` and `FI_WAIT_POLLFD` (an array of one, which never changes).
     fn wait_fd(&self) -> Option<std::os::fd::RawFd>;
 
-    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after [`EventQueue::trywait`] said so;
-    /// they are broadcast until the queue is read.
+    /// Mutex and condition variable, for `FI_WAIT_MUTEX_COND`. Wait on them only after [`EventQueue::trywait`] returned
+    /// `Ok`. The condition is broadcast repeatedly until the queue is read.
     fn mutex_cond(&self) -> Option<MutexCond>;
 }

@@ -31,7 +31,7 @@ macro_rules! errnos {
                 }
             }
 
-            /// The meaning of the number, in a few words without a full stop.
+            /// The meaning of the number, in a few words, without a full stop.
             pub const fn text(self) -> &'static str {
                 match self.0.get() {
                     $($value => $text,)+
@@ -107,8 +107,8 @@ impl Errno {
     /// `FI_EWOULDBLOCK`, the same number as [`Errno::EAGAIN`].
     pub const EWOULDBLOCK: Errno = Errno::EAGAIN;
 
-    /// The error with this number. The sign does not matter (C returns errors negated). Zero and
-    /// `i32::MIN`, which are not errors, become [`Errno::EOTHER`].
+    /// The error with this number; the sign is ignored, since C returns errors negated. Zero and `i32::MIN`, which are
+    /// not errors, become [`Errno::EOTHER`].
     pub const fn from_raw(number: i32) -> Errno {
         match number.checked_abs() {
             Some(positive) => match NonZeroI32::new(positive) {
@@ -137,7 +137,7 @@ impl fmt::Debug for Errno {
     }
 }
 
-/// Why a call failed: a number for programs, and mostly a [`Detail`] for people.
+/// Why a call failed: a number for programs, and usually a [`Detail`] for people.
 ///
 /// Two errors are equal when their numbers are.
 #[derive(Clone)]
@@ -146,7 +146,7 @@ pub struct Error {
     detail: Option<Box<Detail>>,
 }
 
-/// The part of an error that people read. Empty strings mean "not said".
+/// The part of an error that people read. An empty string means "not given".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
     /// The subject of the error: an argument, a field, an object.
@@ -157,7 +157,7 @@ pub struct Detail {
     pub found: String,
     /// Advice for the caller.
     pub advice: String,
-    /// From getinfo: which provider turned down which hint.
+    /// From getinfo: each hint that a provider refused.
     pub refusals: Vec<Refusal>,
 }
 
@@ -197,7 +197,7 @@ impl Error {
         .into_error(errno)
     }
 
-    /// `FI_ENODATA` from getinfo, with every hint that was turned down.
+    /// `FI_ENODATA` from getinfo, with every hint that was refused.
     #[cold]
     pub fn refused(refusals: Vec<Refusal>) -> Error {
         let advice = match refusals.is_empty() {
@@ -223,19 +223,19 @@ impl Error {
         self.detail.as_deref()
     }
 
-    /// From getinfo: which provider turned down which hint. Empty for other errors.
+    /// From getinfo: each hint that a provider refused. Empty for other errors.
     pub fn refusals(&self) -> &[Refusal] {
         self.detail.as_ref().map_or(&[], |detail| &detail.refusals)
     }
 
-    /// True for `FI_EAGAIN`: nothing is wrong, the call may be made again after progress.
+    /// True for `FI_EAGAIN`: nothing is wrong, and the call may be repeated after progress.
     pub fn is_again(&self) -> bool {
         self.errno == Errno::EAGAIN
     }
 }
 
 impl Detail {
-    /// Puts a number to the detail.
+    /// Combines the detail with a number.
     pub fn into_error(self, errno: Errno) -> Error {
         Error { errno, detail: Some(Box::new(self)) }
     }
@@ -283,7 +283,7 @@ impl From<Error> for std::io::Error {
 }
 
 impl fmt::Display for Error {
-    /// One line, for logs. `{:#}` has a line for each refusal.
+    /// One line, for logs. `{:#}` puts each refusal on a line of its own.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.errno.name() {
             "FI_E?" => write!(f, "errno {}: {}", self.errno.get(), self.errno)?,
@@ -308,13 +308,13 @@ impl fmt::Display for Error {
 }
 
 impl fmt::Debug for Error {
-    /// As `{:#}` of [`fmt::Display`]: what a `main` prints that returns it.
+    /// As `{:#}` of [`fmt::Display`], because a `main` that returns the error prints its `Debug` form.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:#}")
     }
 }
 
-/// One hint that one provider turned down.
+/// One hint that one provider refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The provider, such as `shm`.

@@ -1,9 +1,8 @@
-//! The flag sets, with C's values. One C flag such as `FI_RECV` appears in several sets, because C uses
-//! one number space for capabilities, operations, completions, bindings and access rights; a type for
-//! each use keeps them apart.
+//! The flag sets, with C's values. C uses one number space for capabilities, operations, completions, bindings and
+//! access rights, so one C flag such as `FI_RECV` appears in several sets; a type for each use keeps them apart.
 //!
-//! Values from C are converted with `from_bits_retain`, so that an unknown bit can be refused by name and
-//! number instead of vanishing. `Display` (in `text.rs`) prints C's names.
+//! Values from C are converted with `from_bits_retain`, so that an unknown bit is refused by name and number rather
+//! than dropped. `Display` (in `text.rs`) prints C's names.
 
 use bitflags::bitflags;
 
@@ -49,7 +48,7 @@ bitflags! {
         const EXACT_DIRECTED_RECV = 1 << 48;
         /// Remote completions on persistent memory.
         const RMA_PMEM = 1 << 49;
-        /// An unknown source is reported with its raw address. Costs what [`Caps::SOURCE`] costs.
+        /// Completions report the raw address of an unknown source. Costs as much as [`Caps::SOURCE`].
         const SOURCE_ERR = 1 << 50;
         /// Reaches endpoints on this host.
         const LOCAL_COMM = 1 << 51;
@@ -57,9 +56,9 @@ bitflags! {
         const REMOTE_COMM = 1 << 52;
         /// Address vectors may be shared between processes.
         const SHARED_AV = 1 << 53;
-        /// Remote accesses count on a counter bound to the registration.
+        /// A counter bound to a registration counts peers' accesses to it.
         const RMA_EVENT = 1 << 56;
-        /// Completions report where a message came from. Costs a look-up for each message.
+        /// Completions report the source of a message. Costs a look-up for each message.
         const SOURCE = 1 << 57;
         /// Senders may name a receive context of a scalable endpoint.
         const NAMED_RX_CTX = 1 << 58;
@@ -67,7 +66,7 @@ bitflags! {
         const DIRECTED_RECV = 1 << 59;
         /// Completions report a number that the application chose for the peer.
         const AV_USER_ID = 1 << 41;
-        /// May run under another provider's queues.
+        /// The provider may run under another provider's queues.
         const PEER = 1 << 43;
         /// Memory of devices (GPUs).
         const HMEM = 1 << 47;
@@ -77,8 +76,8 @@ bitflags! {
 }
 
 impl Caps {
-    /// Granted only on request (fi_getinfo(3)). `FI_EXACT_DIRECTED_RECV`, which the man page puts in no
-    /// group, restricts the application and therefore belongs here.
+    /// Granted only on request (fi_getinfo(3)). The man page does not classify `FI_EXACT_DIRECTED_RECV`; it restricts
+    /// the application, so it belongs here.
     pub const PRIMARY: Caps = Caps::MSG
         .union(Caps::RMA)
         .union(Caps::TAGGED)
@@ -94,7 +93,7 @@ impl Caps {
         .union(Caps::PEER)
         .union(Caps::XPU);
 
-    /// May be granted without being asked for.
+    /// May be granted without being requested.
     pub const SECONDARY: Caps = Caps::MULTI_RECV
         .union(Caps::TAGGED_MULTI_RECV)
         .union(Caps::SOURCE)
@@ -114,11 +113,11 @@ impl Caps {
     pub const RMA_DIRECTIONS: Caps =
         Caps::READ.union(Caps::WRITE).union(Caps::REMOTE_READ).union(Caps::REMOTE_WRITE);
 
-    /// Restrict a primary capability; without any of them, all that apply are granted.
+    /// These restrict a primary capability; if none is given, all that apply are granted.
     pub const MODIFIERS: Caps = Caps::MSG_DIRECTIONS.union(Caps::RMA_DIRECTIONS);
 
-    /// Whether an endpoint with these capabilities lets peers do accesses of kind `kind` ([`Caps::RMA`],
-    /// [`Caps::ATOMIC`]) that need the rights `access`. An endpoint that names no direction serves both.
+    /// Whether an endpoint with these capabilities permits peers' accesses of kind `kind` ([`Caps::RMA`] or
+    /// [`Caps::ATOMIC`]) that need the rights `access`. An endpoint that names no direction permits both.
     pub fn serves(self, kind: Caps, access: MrAccess) -> bool {
         let named = self & Caps::RMA_DIRECTIONS;
         let serves =
@@ -130,7 +129,7 @@ impl Caps {
 }
 
 bitflags! {
-    /// How one operation behaves, and the `op_flags` that give the default (fi_endpoint(3), "Operation flags").
+    /// How one operation behaves; also the default `op_flags` of an endpoint (fi_endpoint(3), "Operation flags").
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct OpFlags: u64 {
         /// The destination is a multicast group.
@@ -143,29 +142,29 @@ bitflags! {
         const MULTI_RECV = 1 << 16;
         /// The operation carries data for the peer's completion queue.
         const REMOTE_CQ_DATA = 1 << 17;
-        /// More operations follow at once: the provider may wait for them.
+        /// More operations follow immediately: the provider may wait for them.
         const MORE = 1 << 18;
         /// Looks for a message without receiving it.
         const PEEK = 1 << 19;
-        /// The operation starts when a counter says so.
+        /// The operation starts when a counter reaches a threshold.
         const TRIGGER = 1 << 20;
         /// Starts after all earlier operations to the same peer are complete.
         const FENCE = 1 << 21;
-        /// Wants a completion where the binding is selective.
+        /// Requests a completion entry where the binding is selective.
         const COMPLETION = 1 << 24;
         /// The buffer may be reused when the call returns.
         const INJECT = 1 << 25;
-        /// Complete when the buffer may be reused.
+        /// Completes when the buffer may be reused.
         const INJECT_COMPLETE = 1 << 26;
-        /// Complete when the sender is no longer needed.
+        /// Completes when it no longer depends on the sender.
         const TRANSMIT_COMPLETE = 1 << 27;
-        /// Complete when the peer has processed it.
+        /// Completes when the peer has processed it.
         const DELIVERY_COMPLETE = 1 << 28;
-        /// Complete when the peer has matched it with a receive.
+        /// Completes when the peer has matched it with a receive.
         const MATCH_COMPLETE = 1 << 31;
-        /// Complete when the data is on persistent memory.
+        /// Completes when the data is in persistent memory.
         const COMMIT_COMPLETE = 1 << 30;
-        /// A completion queue should keep to the core that its signalling vector names.
+        /// The completion queue should stay on the core that its signalling vector names.
         const AFFINITY = 1 << 29;
         /// Claims the message that a peek found, or reserves it while peeking.
         const CLAIM = 1 << 59;
@@ -173,7 +172,7 @@ bitflags! {
         const DISCARD = 1 << 58;
         /// The address names an authorization key.
         const AUTH_KEY = 1 << 57;
-        /// The operation is handed over by another provider (fi_peer(3)).
+        /// Another provider hands over the operation (fi_peer(3)).
         const PEER_TRANSFER = 1 << 36;
     }
 }
@@ -182,7 +181,7 @@ impl OpFlags {
     /// The same bit as [`OpFlags::COMPLETION`], for calls that report to an event queue.
     pub const EVENT: OpFlags = OpFlags::COMPLETION;
 
-    /// The completion levels, of which an operation has at most one.
+    /// The completion levels; an operation has at most one.
     pub const LEVELS: OpFlags = OpFlags::INJECT_COMPLETE
         .union(OpFlags::TRANSMIT_COMPLETE)
         .union(OpFlags::DELIVERY_COMPLETE)
@@ -220,9 +219,9 @@ bitflags! {
         const REMOTE_WRITE = 1 << 13;
         /// The entry's `data` is valid.
         const REMOTE_CQ_DATA = 1 << 17;
-        /// The multi-receive buffer is the application's again.
+        /// The multi-receive buffer belongs to the application again.
         const MULTI_RECV = 1 << 16;
-        /// More of the same message follows.
+        /// More data of the same message follows.
         const MORE = 1 << 18;
         /// The message is held for a later claim.
         const CLAIM = 1 << 59;
@@ -237,7 +236,7 @@ bitflags! {
         const TRANSMIT = 1 << 11;
         /// Receives.
         const RECV = 1 << 10;
-        /// Only operations that ask for it, and errors.
+        /// Only errors, and operations that request a completion.
         const SELECTIVE_COMPLETION = 1 << 59;
         /// Reads and fetches that this side starts (counters).
         const READ = 1 << 8;
@@ -254,41 +253,41 @@ impl BindFlags {
     /// The same bit as [`BindFlags::TRANSMIT`], under the name that counters use.
     pub const SEND: BindFlags = BindFlags::TRANSMIT;
 
-    /// Registrations of the domain (`FI_REG_MR`). The same bit as [`BindFlags::SELECTIVE_COMPLETION`], which is for
+    /// Registrations of the domain (`FI_REG_MR`). The same bit as [`BindFlags::SELECTIVE_COMPLETION`], which applies to
     /// endpoints.
     pub const REG_MR: BindFlags = BindFlags::SELECTIVE_COMPLETION;
 }
 
 bitflags! {
-    /// Requirements of the provider on the application (fi_getinfo(3), "Mode").
+    /// What the provider requires of the application (fi_getinfo(3), "Mode").
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct Mode: u64 {
-        /// Each operation brings 32 bytes (`struct fi_context`) that the provider may use until it completes.
+        /// Each operation supplies 32 bytes (`struct fi_context`) that the provider may use until it completes.
         const CONTEXT = 1 << 59;
-        /// Message buffers begin with room for the provider.
+        /// Message buffers begin with space for the provider.
         const MSG_PREFIX = 1 << 58;
-        /// Vectors of more than one piece stay in place until the operation completes.
+        /// The `iovec` array of an operation with several pieces stays in place until the operation completes.
         const ASYNC_IOV = 1 << 57;
-        /// Remote data consumes a posted receive.
+        /// Remote CQ data consumes a posted receive.
         const RX_CQ_DATA = 1 << 56;
-        /// Local buffers are registered. Deprecated; API below 1.5, later it is [`MrMode::LOCAL`].
+        /// Local buffers must be registered. Deprecated: from API 1.5 on, [`MrMode::LOCAL`].
         const LOCAL_MR = 1 << 55;
-        /// Each operation brings 64 bytes (`struct fi_context2`).
+        /// Each operation supplies 64 bytes (`struct fi_context2`).
         const CONTEXT2 = 1 << 52;
-        /// Operations are handed over by another provider (fi_peer(3)).
+        /// Another provider hands over operations (fi_peer(3)).
         const PEER_TRANSFER = 1 << 36;
     }
 }
 
 bitflags! {
-    /// Requirements on the application for registering memory (fi_domain(3) and fi_mr(3), "mr_mode").
+    /// What registering memory requires of the application (fi_domain(3) and fi_mr(3), "mr_mode").
     ///
-    /// No bit means scalable registration: the application chooses keys, and offsets start at zero.
+    /// No bits mean scalable registration: the application chooses keys, and offsets start at zero.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct MrMode: u32 {
-        /// Deprecated (API below 1.5): stands for `VIRT_ADDR | ALLOCATED | PROV_KEY`, and alone.
+        /// Deprecated (API below 1.5): stands for `VIRT_ADDR | ALLOCATED | PROV_KEY`. Not combined with other bits.
         const BASIC = 1 << 0;
-        /// Deprecated (API below 1.5): stands for no bit at all, and alone.
+        /// Deprecated (API below 1.5): stands for no bits. Not combined with other bits.
         const SCALABLE = 1 << 1;
         /// Local buffers must be registered.
         const LOCAL = 1 << 2;
@@ -296,15 +295,15 @@ bitflags! {
         const RAW = 1 << 3;
         /// Peers address the region by its virtual address.
         const VIRT_ADDR = 1 << 4;
-        /// Pages must exist when they are registered.
+        /// Pages must be allocated before they are registered.
         const ALLOCATED = 1 << 5;
         /// The provider chooses the keys.
         const PROV_KEY = 1 << 6;
-        /// The application says when page tables change.
+        /// The application announces changes of the page tables (`fi_mr_refresh`).
         const MMU_NOTIFY = 1 << 7;
-        /// Regions with a counter are enabled after they are bound to it.
+        /// A region with a counter is enabled after the counter is bound.
         const RMA_EVENT = 1 << 8;
-        /// Regions are bound to an endpoint and then enabled.
+        /// A region is bound to an endpoint and then enabled.
         const ENDPOINT = 1 << 9;
         /// Device memory must be registered.
         const HMEM = 1 << 10;
@@ -319,7 +318,7 @@ impl MrMode {
     /// The bits that [`MrMode::BASIC`] stands for.
     pub const BASIC_BITS: MrMode = MrMode::VIRT_ADDR.union(MrMode::ALLOCATED).union(MrMode::PROV_KEY);
 
-    /// The same mode without the deprecated names: the actual requirements.
+    /// The same mode with the deprecated bits replaced by the requirements that they stand for.
     pub const fn expanded(self) -> MrMode {
         let basic = if self.contains(MrMode::BASIC) { MrMode::BASIC_BITS } else { MrMode::empty() };
         self.difference(MrMode::DEPRECATED).union(basic)
@@ -328,14 +327,14 @@ impl MrMode {
     /// The two deprecated values.
     pub const DEPRECATED: MrMode = MrMode::BASIC.union(MrMode::SCALABLE);
 
-    /// Bits that concern only regions that peers access.
+    /// The bits that concern only regions that peers access.
     pub const RMA_TARGET: MrMode =
         MrMode::RAW.union(MrMode::VIRT_ADDR).union(MrMode::PROV_KEY).union(MrMode::RMA_EVENT);
 }
 
 bitflags! {
-    /// In which order a peer starts processing two operations from here: `RAW` is "a read after a write
-    /// stays after it" (fi_endpoint(3), "Message ordering"). No bit means no order.
+    /// Which operations to one peer keep their order there: `RAW` means that a read after a write is processed after it
+    /// (fi_endpoint(3), "Message ordering"). No bits mean no order.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
     pub struct MsgOrder: u64 {
         /// Read after read.
@@ -409,7 +408,7 @@ bitflags! {
         const SOURCE = 1 << 57;
         /// The node is a number, not a name to resolve.
         const NUMERICHOST = 1 << 55;
-        /// Only says which providers there are.
+        /// Only lists the available providers.
         const PROV_ATTR_ONLY = 1 << 54;
         /// Looks for devices again.
         const RESCAN = 1 << 35;
@@ -423,10 +422,10 @@ mod tests {
     #[test]
     fn an_endpoint_serves_the_kinds_and_directions_that_it_names() {
         let (read, write) = (MrAccess::REMOTE_READ, MrAccess::REMOTE_WRITE);
-        // Without a direction both are served.
+        // An endpoint that names no direction permits both.
         assert!(Caps::RMA.serves(Caps::RMA, read | write));
         assert!(!Caps::RMA.serves(Caps::ATOMIC, read));
-        // A direction of this end's own operations is not one of the peers'.
+        // A direction of the endpoint's own operations says nothing about its peers' operations.
         assert!(!(Caps::RMA | Caps::WRITE).serves(Caps::RMA, write));
         let readable = Caps::RMA | Caps::REMOTE_READ;
         assert!(readable.serves(Caps::RMA, read));

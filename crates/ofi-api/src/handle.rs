@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-/// An object that an [`Info`](crate::Info) refers to. Copies refer to the same one.
+/// An object that an [`Info`](crate::Info) refers to. Clones refer to the same object.
 #[derive(Clone)]
 pub struct Handle(Object);
 
@@ -12,7 +12,7 @@ pub struct Handle(Object);
 enum Object {
     /// Kept alive.
     Any(Arc<dyn Any + Send + Sync>),
-    /// Open while others keep it open.
+    /// An open object, which this does not keep open.
     Open(Arc<dyn OpenedObject>),
 }
 
@@ -22,7 +22,7 @@ trait OpenedObject: Send + Sync {
     fn as_any(&self) -> &dyn Any;
     /// Whether the object is open.
     fn is_open(&self) -> bool;
-    /// The object's place in memory, which no other object takes while the reference exists.
+    /// The object's address. While this reference exists, no other object can have the same address.
     fn as_ptr(&self) -> *const ();
 }
 

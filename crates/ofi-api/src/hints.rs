@@ -1,13 +1,13 @@
-//! Hints: an application's requirements for getinfo.
+//! Hints: what an application requires of getinfo's results.
 
 use crate::{
     AddrFormat, Address, AvType, Caps, EpType, Handle, Info, Mode, MrMode, MsgOrder, OpFlags, Progress,
     Protocol, ResourceMgmt, Threading, TrafficClass,
 };
 
-/// An [`Info`] in which a field left at its default means "any", with three exceptions, as in C:
-/// `mode` empty means "the application supports no mode", `mr_mode` empty means "scalable
-/// registration", and only those primary capabilities are granted that `caps` names.
+/// An [`Info`] in which a field with its default value means "any". There are three exceptions, as in C: an empty
+/// `mode` means that the application supports no mode, an empty `mr_mode` means scalable registration, and a primary
+/// capability is granted only if `caps` names it.
 ///
 /// ```
 /// use ofi_api::{Caps, EpType, Hints, MrMode};
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
 pub struct Hints {
-    /// The fields. Those that have no method below are set here.
+    /// The fields. Set those that have no method below directly.
     pub info: Info,
 }
 
@@ -38,13 +38,13 @@ macro_rules! setters {
 }
 
 setters! {
-    /// Required capabilities of the endpoint. See [`Info::caps`].
+    /// Capabilities that the endpoint must have. See [`Info::caps`].
     caps(caps: Caps);
-    /// Requirements of a provider that the application can fulfil. See [`Info::mode`].
+    /// Provider requirements that the application can fulfil. See [`Info::mode`].
     mode(mode: Mode);
-    /// How addresses must be laid out.
+    /// The address format.
     addr_format(addr_format: AddrFormat);
-    /// How the endpoint must talk to its peers.
+    /// The endpoint type.
     ep_type(ep_attr.ep_type: EpType);
     /// The required protocol.
     protocol(ep_attr.protocol: Protocol);
@@ -66,23 +66,23 @@ setters! {
     tx_size(tx_attr.size: usize);
     /// The maximum number of posted receives.
     rx_size(rx_attr.size: usize);
-    /// The maximum number of pieces of a local buffer of a transmit.
+    /// The maximum number of pieces of a local buffer to send, read into or write from.
     tx_iov_limit(tx_attr.iov_limit: usize);
-    /// The maximum number of pieces of a buffer of a receive.
+    /// The maximum number of pieces of a receive buffer.
     rx_iov_limit(rx_attr.iov_limit: usize);
     /// The maximum number of pieces of a remote buffer.
     rma_iov_limit(tx_attr.rma_iov_limit: usize);
-    /// The service that the network should give.
+    /// The traffic class.
     tclass(tx_attr.tclass: TrafficClass);
-    /// Which calls the application keeps apart.
+    /// The calls that the application serialises.
     threading(domain_attr.threading: Threading);
     /// Manual or automatic progress.
     progress(domain_attr.progress: Progress);
-    /// Whether queues must be kept from overrunning.
+    /// Whether the provider must keep queues from overrunning.
     resource_mgmt(domain_attr.resource_mgmt: ResourceMgmt);
     /// The type of address vectors.
     av_type(domain_attr.av_type: AvType);
-    /// Requirements for registering memory that the application can fulfil.
+    /// Registration requirements that the application can fulfil.
     mr_mode(domain_attr.mr_mode: MrMode);
     /// The length of a remote key, in bytes.
     mr_key_size(domain_attr.mr_key_size: usize);
@@ -93,12 +93,12 @@ setters! {
 }
 
 impl Hints {
-    /// No requirements, except as the type says.
+    /// No requirements, apart from the exceptions above.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The provider: a name, layers separated by `;`, or `^name` to exclude one.
+    /// The provider: a name, several layers separated by `;`, or `^name` to exclude one.
     pub fn provider(mut self, name: impl Into<String>) -> Self {
         self.info.fabric_attr.prov_name = name.into();
         self
@@ -116,14 +116,14 @@ impl Hints {
         self
     }
 
-    /// The local address; its format becomes the format wanted.
+    /// The local address. Also sets the address format.
     pub fn src_addr(mut self, address: Address) -> Self {
         self.info.addr_format = address.format();
         self.info.src_addr = Some(address);
         self
     }
 
-    /// The peer's address; its format becomes the format wanted.
+    /// The peer's address. Also sets the address format.
     pub fn dest_addr(mut self, address: Address) -> Self {
         self.info.addr_format = address.format();
         self.info.dest_addr = Some(address);
@@ -136,7 +136,7 @@ impl Hints {
         self
     }
 
-    /// The order of messages, on both sides.
+    /// The message order, for both the transmit and the receive side.
     pub fn msg_order(mut self, order: MsgOrder) -> Self {
         self.info.tx_attr.msg_order = order;
         self.info.rx_attr.msg_order = order;
@@ -152,7 +152,7 @@ impl Hints {
 }
 
 impl From<Info> for Hints {
-    /// Hints that ask for the properties of an info, so that one info leads to more like it.
+    /// Hints that ask for the properties of `info`, to find similar offers.
     fn from(info: Info) -> Self {
         Hints { info }
     }

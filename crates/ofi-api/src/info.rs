@@ -1,9 +1,9 @@
 //! The result of getinfo: one way to communicate, with every attribute (fi_getinfo(3), fi_endpoint(3),
 //! fi_domain(3), fi_fabric(3)).
 //!
-//! Fields have C's names and meanings; zero, `Unspec`, an empty string and `None` stand for C's zero and
-//! NULL. Sizes are in bytes and counts in units unless said otherwise. C's `fi_ep_attr.xpu_ctx` (newer
-//! than 2.6) has no counterpart.
+//! Fields have C's names and meanings; zero, `Unspec`, an empty string and `None` stand for C's zero and NULL. Sizes
+//! are in bytes and counts in units, unless stated otherwise. C's `fi_ep_attr.xpu_ctx` (newer than 2.6) has no
+//! counterpart.
 
 use crate::{
     AddrFormat, Address, AvType, Caps, EpType, Handle, Mode, MrMode, MsgOrder, Nic, OpFlags, Progress,
@@ -16,13 +16,13 @@ pub const SHARED_CONTEXT: usize = usize::MAX;
 pub const AV_AUTH_KEY: usize = usize::MAX;
 /// `FI_KEY_NOTAVAIL`: the key of a registration that has no key yet.
 pub const KEY_NOTAVAIL: u64 = u64::MAX;
-/// `FI_TAG_BITS`, a [`EpAttr::mem_tag_format`]: all bits are alike.
+/// `FI_TAG_BITS`, a value of [`EpAttr::mem_tag_format`]: tag bits have no structure.
 pub const TAG_BITS: u64 = 0;
-/// `FI_TAG_MPI`, a [`EpAttr::mem_tag_format`]: the tags of MPI.
+/// `FI_TAG_MPI`, a value of [`EpAttr::mem_tag_format`]: MPI tags.
 pub const TAG_MPI: u64 = 1;
-/// `FI_TAG_CCL`, a [`EpAttr::mem_tag_format`]: the tags of collective libraries.
+/// `FI_TAG_CCL`, a value of [`EpAttr::mem_tag_format`]: tags of collective communication libraries.
 pub const TAG_CCL: u64 = 2;
-/// `FI_TAG_MAX_FORMAT`: from here on a [`EpAttr::mem_tag_format`] is a pattern of bits, not a name.
+/// `FI_TAG_MAX_FORMAT`: larger values of [`EpAttr::mem_tag_format`] are bit patterns, not names.
 pub const TAG_MAX_FORMAT: u64 = 1 << 16;
 
 /// One way to communicate.
@@ -30,13 +30,13 @@ pub const TAG_MAX_FORMAT: u64 = 1 << 16;
 pub struct Info {
     /// Capabilities of the endpoint.
     pub caps: Caps,
-    /// Requirements of the provider on the application.
+    /// What the provider requires of the application.
     pub mode: Mode,
     /// How addresses are laid out.
     pub addr_format: AddrFormat,
     /// The local address.
     pub src_addr: Option<Address>,
-    /// The address of the node and service that were asked for.
+    /// The address that the requested node and service resolve to.
     pub dest_addr: Option<Address>,
     /// The object that an endpoint made from this info takes over: a connection request or a passive endpoint.
     pub handle: Option<Handle>,
@@ -63,7 +63,7 @@ pub struct TxAttr {
     pub mode: Mode,
     /// Default flags, for calls without a flags argument.
     pub op_flags: OpFlags,
-    /// The order that holds between operations to one peer.
+    /// The order kept among operations to one peer.
     pub msg_order: MsgOrder,
     /// Deprecated; must be zero from API 2.0.
     pub comp_order: u64,
@@ -75,7 +75,7 @@ pub struct TxAttr {
     pub iov_limit: usize,
     /// The maximum number of pieces of a remote buffer.
     pub rma_iov_limit: usize,
-    /// The service that the network should give.
+    /// The traffic class.
     pub tclass: TrafficClass,
 }
 
@@ -88,7 +88,7 @@ pub struct RxAttr {
     pub mode: Mode,
     /// Default flags, for calls without a flags argument.
     pub op_flags: OpFlags,
-    /// The order that holds between operations from one peer.
+    /// The order kept among operations from one peer.
     pub msg_order: MsgOrder,
     /// Deprecated; must be zero from API 2.0.
     pub comp_order: u64,
@@ -96,37 +96,40 @@ pub struct RxAttr {
     pub total_buffered_recv: usize,
     /// The maximum number of posted receives.
     pub size: usize,
-    /// The maximum number of pieces of a buffer.
+    /// The maximum number of pieces of a receive buffer.
     pub iov_limit: usize,
 }
 
 /// An endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EpAttr {
-    /// How it talks to its peers. C: `type`.
+    /// The endpoint type. C: `type`.
     pub ep_type: EpType,
     /// The protocol between endpoints.
     pub protocol: Protocol,
-    /// Version of the protocol; a higher one understands the lower ones.
+    /// The version of the protocol; each version understands all lower ones.
     pub protocol_version: u32,
     /// The maximum length of a message, in bytes.
     pub max_msg_size: usize,
-    /// The room for the provider in front of messages, with [`Mode::MSG_PREFIX`]; a multiple of 8.
+    /// With [`Mode::MSG_PREFIX`], the bytes to leave for the provider in front of each message; a multiple of 8.
     pub msg_prefix_size: usize,
-    /// The longest transfer for which reads stay behind writes: 0 for none, `usize::MAX` for all.
+    /// The longest transfer, in bytes, for which a read stays behind an earlier write: 0 for none, `usize::MAX` for
+    /// all.
     pub max_order_raw_size: usize,
-    /// The longest transfer for which writes stay behind reads: 0 for none, `usize::MAX` for all.
+    /// The longest transfer, in bytes, for which a write stays behind an earlier read: 0 for none, `usize::MAX` for
+    /// all.
     pub max_order_war_size: usize,
-    /// The longest transfer for which writes stay behind writes: 0 for none, `usize::MAX` for all.
+    /// The longest transfer, in bytes, for which a write stays behind an earlier write: 0 for none, `usize::MAX` for
+    /// all.
     pub max_order_waw_size: usize,
-    /// The bits of a tag that the application uses, as alternating runs of ones and zeroes; or `TAG_MPI`,
-    /// `TAG_CCL`; 0 is [`TAG_BITS`].
+    /// The structure of tags: [`TAG_BITS`], [`TAG_MPI`], [`TAG_CCL`], or alternating runs of ones and zeroes that mark
+    /// the fields of a tag.
     pub mem_tag_format: u64,
     /// The number of transmit contexts, or [`SHARED_CONTEXT`].
     pub tx_ctx_cnt: usize,
     /// The number of receive contexts, or [`SHARED_CONTEXT`].
     pub rx_ctx_cnt: usize,
-    /// The length of the key, in bytes: in an offer the maximum, otherwise the length of `auth_key`.
+    /// The length of the key, in bytes: the maximum in an offer, otherwise the length of `auth_key`.
     pub auth_key_size: usize,
     /// The authorization key; empty for none.
     pub auth_key: Vec<u8>,
@@ -135,25 +138,25 @@ pub struct EpAttr {
 /// A domain: the resources of one device that endpoints share.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DomainAttr {
-    /// The domain itself, where it is already open.
+    /// The domain itself, if it is already open.
     pub domain: Option<Handle>,
     /// Its name.
     pub name: String,
     /// The calls that the application serialises.
     pub threading: Threading,
-    /// Deprecated; from API 2.0 the same as `progress`.
+    /// Deprecated; the same as `progress` from API 2.0 on.
     pub control_progress: Progress,
     /// Manual or automatic progress. C's deprecated `data_progress` is the same field.
     pub progress: Progress,
-    /// Whether queues and contexts are kept from overrunning.
+    /// Whether the provider keeps queues and contexts from overrunning.
     pub resource_mgmt: ResourceMgmt,
     /// The type of address vectors.
     pub av_type: AvType,
-    /// Requirements on the application for registering memory.
+    /// What registering memory requires of the application.
     pub mr_mode: MrMode,
-    /// The length of a remote key.
+    /// The length of a remote key, in bytes.
     pub mr_key_size: usize,
-    /// The length of remote completion data.
+    /// The length of remote CQ data, in bytes.
     pub cq_data_size: usize,
     /// The optimal number of completion queues.
     pub cq_cnt: usize,
@@ -187,15 +190,15 @@ pub struct DomainAttr {
     pub max_err_data: usize,
     /// The maximum number of registrations.
     pub mr_cnt: usize,
-    /// The default service of the network.
+    /// The default traffic class.
     pub tclass: TrafficClass,
     /// The maximum number of authorization keys of an endpoint. API 1.20.
     pub max_ep_auth_key: usize,
-    /// The highest number of a peer group. API 2.0.
+    /// The highest identifier of a peer group. API 2.0.
     pub max_group_id: u32,
     /// The highest value of a counter; 0 is `u64::MAX`. API 2.5.
     pub max_cntr_value: u64,
-    /// The highest value of a counter's errors; 0 is `u64::MAX`. API 2.5.
+    /// The highest value of a counter's error count; 0 is `u64::MAX`. API 2.5.
     pub max_err_cntr_value: u64,
     /// The maximum number of device contexts. Newer than 2.6; see fi_xpu(3).
     pub max_xpu_ctx_cnt: usize,
@@ -204,7 +207,7 @@ pub struct DomainAttr {
 /// A fabric, and the provider that reaches it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FabricAttr {
-    /// The fabric itself, where it is already open.
+    /// The fabric itself, if it is already open.
     pub fabric: Option<Handle>,
     /// Its name.
     pub name: String,
@@ -212,7 +215,7 @@ pub struct FabricAttr {
     pub prov_name: String,
     /// The provider's version.
     pub prov_version: Version,
-    /// The API that was asked for.
+    /// The API version that the application requested.
     pub api_version: Version,
 }
 

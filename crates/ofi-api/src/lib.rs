@@ -1,11 +1,12 @@
 //! libfabric's object model in Rust, shared by applications and transports. It does no I/O.
 //!
-//! Names and values are those of libfabric's headers (API 2.x), so that a man page is the reference and
-//! the C ABI is a cast. Each value's documentation names the man page that defines it.
+//! Names and values are those of libfabric's headers (API 2.x), so that the man pages serve as reference and the C ABI
+//! is a cast. The documentation of each value names the man page that defines it.
 #![deny(unsafe_code)] // allowed where memory is lent, and where addresses are handed out: `memory`, `completion`, `wait`
 #![warn(missing_debug_implementations)]
 
-// Here and not in `ofi`, whose transports would fail first, with a hundred errors about the system's interface.
+// Reported here rather than in `ofi`: the transports, built before it, would fail with a hundred errors about system
+// calls.
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "ofi needs Linux: its transports are built on memfd, pidfd and epoll, and its error numbers are Linux's"

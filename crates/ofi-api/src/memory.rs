@@ -1,4 +1,4 @@
-//! Memory on its way through the stack: lent buffers, memory to register, and memory that the library allocates.
+//! Memory: buffers lent to operations, memory to register, and memory that the library allocates.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub struct Piece {
     pub len: usize,
 }
 
-// SAFETY: a piece is a number pair; whoever dereferences it relies on the promise of `Lent::new`.
+// SAFETY: a piece is only an address and a length; code that dereferences it relies on the promise of `Lent::new`.
 unsafe impl Send for Piece {}
 // SAFETY: as above.
 unsafe impl Sync for Piece {}
@@ -27,7 +27,7 @@ impl Piece {
     }
 }
 
-/// A local descriptor (`fi_mr_desc`): names a registration where a local buffer is used. [`Desc::NONE`] is C's null.
+/// A local descriptor (`fi_mr_desc`), which names the registration of a local buffer. [`Desc::NONE`] is C's null.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Desc(pub usize);
@@ -37,7 +37,7 @@ impl Desc {
     pub const NONE: Self = Self(0);
 }
 
-/// Memory lent to one operation: pieces, and optionally the descriptor of each piece's registration.
+/// Memory lent to one operation: pieces and, optionally, the descriptor of each piece's registration.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent<'a> {
     pieces: &'a [Piece],
@@ -45,18 +45,18 @@ pub struct Lent<'a> {
 }
 
 impl<'a> Lent<'a> {
-    /// No memory at all: a zero-length message, or a receive that takes only the envelope.
+    /// No memory: a zero-length message, or a receive that takes only the envelope.
     pub const EMPTY: Lent<'static> = Lent { pieces: &[], descs: &[] };
 
     /// Lends `pieces` to one operation. `descs` is empty or has one descriptor for each piece.
     ///
-    /// The slices themselves are only read during the call that takes this value; the memory that the pieces name is
-    /// lent until the operation ends.
+    /// The two slices themselves are read only during the call that takes this value; the memory that the pieces name
+    /// is lent until the operation ends.
     ///
     /// # Safety
-    /// Until the operation's completion is read (or, for an injected one, until the call returns) or the endpoint is
-    /// closed, the memory stays allocated and is not written and, for a receive or a read, not read by anything else.
-    /// Everything past this constructor is safe because of this promise.
+    /// The memory must stay allocated, nothing else may write it and, for a receive or a read, nothing else may read
+    /// it, until the operation's completion is read, the endpoint is closed or, for an injected operation, the call
+    /// returns. All safe code behind this constructor relies on this promise.
     #[inline]
     pub const unsafe fn new(pieces: &'a [Piece], descs: &'a [Desc]) -> Self {
         Self { pieces, descs }
@@ -74,7 +74,7 @@ impl<'a> Lent<'a> {
         self.descs
     }
 
-    /// Sum of the pieces' lengths in bytes; saturates.
+    /// The sum of the pieces' lengths, in bytes; saturates.
     #[inline]
     pub fn len(&self) -> usize {
         match self.pieces {
@@ -102,12 +102,12 @@ pub struct RemotePiece {
     pub key: u64,
 }
 
-/// Memory that its driver has exported as a dma-buf, such as that of a GPU (`struct fi_mr_dmabuf`).
+/// Memory that a device driver has exported as a dma-buf, such as that of a GPU (`struct fi_mr_dmabuf`).
 #[derive(Clone, Copy, Debug)]
 pub struct Dmabuf<'a> {
-    /// The descriptor. It may be closed when the memory is registered.
+    /// The file descriptor. It may be closed once the memory is registered.
     pub fd: BorrowedFd<'a>,
-    /// The first byte to register, from the start of the dma-buf.
+    /// The offset of the first byte to register, from the start of the dma-buf.
     pub offset: u64,
 }
 
@@ -116,18 +116,18 @@ pub struct Dmabuf<'a> {
 pub struct MrAttr<'a> {
     pieces: &'a [Piece],
     access: MrAccess,
-    /// With offset addressing: the address that peers use for the first byte. Zero otherwise.
+    /// With offset addressing: the offset by which peers address the first byte. Zero otherwise.
     pub offset: u64,
-    /// The key to use, where the domain lets the application choose (no `FI_MR_PROV_KEY`).
+    /// The key to use, if the application chooses keys (no `FI_MR_PROV_KEY`).
     pub requested_key: u64,
     /// The kind of memory; [`crate::HmemIface::System`] for ordinary memory.
     pub iface: crate::HmemIface,
     /// Device number within `iface`.
     pub device: u64,
-    /// Leave it disabled: no operation may use the region before [`crate::MemoryRegion::enable`], so that it can be
-    /// bound to other objects first. Always so under `FI_MR_ENDPOINT`.
+    /// Leaves the region disabled, so that it can be bound to other objects first: no operation may use it before
+    /// [`crate::MemoryRegion::enable`]. Implied by `FI_MR_ENDPOINT`.
     pub disabled: bool,
-    /// Peers may access it only through endpoints with this authorization key; empty for the domain's key, or for all
+    /// Only endpoints with this authorization key give peers access to the region. Empty means the domain's key, or all
     /// endpoints if the domain has none.
     pub auth_key: &'a [u8],
     /// Only the peer with this address may access it (in C, `fi_mr_auth_key.src_addr`); `None` for all peers.
@@ -138,16 +138,16 @@ pub struct MrAttr<'a> {
 }
 
 impl<'a> MrAttr<'a> {
-    /// A registration of `pieces` for `access`, with the defaults for all else.
+    /// A registration of `pieces` for `access`; all other attributes have their defaults.
     ///
     /// # Safety
-    /// Until the registration is closed, the memory stays mapped. With remote rights, any peer that has the key
-    /// may read or write it at any moment: the program must not hold Rust references that exclude this.
+    /// Until the registration is closed, the memory stays mapped. With remote rights, any peer that has the key may
+    /// read or write it at any moment, so the program must not hold Rust references that exclude such accesses.
     ///
-    /// A piece that begins at the null pointer, or is longer than `isize::MAX`, promises no memory: it means whatever
+    /// A piece that begins at the null pointer, or is longer than `isize::MAX`, promises no mapping: it covers whatever
     /// is mapped there when a peer accesses it (`fi_mr_reg(NULL, SIZE_MAX)`: the whole address space). Each access is
-    /// checked then, and an address without such memory is an error for the peer (`FI_EACCES`). The program must not
-    /// unmap what a peer is accessing, and the second promise holds for all of its memory.
+    /// checked, and fails at the peer if the address is not mapped (`FI_EACCES`). The program must not unmap memory
+    /// that a peer is accessing, and must not hold references as above to any of its memory.
     pub const unsafe fn new(pieces: &'a [Piece], access: MrAccess) -> Self {
         Self {
             pieces,
@@ -164,21 +164,21 @@ impl<'a> MrAttr<'a> {
         }
     }
 
-    /// A registration of a dma-buf (`FI_MR_DMABUF`): only devices read and write it, never a processor on their behalf.
-    /// `piece` has the length, and the address by which accesses name the first byte; the address need not be mapped,
-    /// and belongs to no other memory. Local operations on that address use the dma-buf where the device alone moves
-    /// the bytes: reads and writes of `efa` with RDMA at both ends. Those that the processor would have to copy fail
-    /// there with `FI_EOPNOTSUPP`. All other operations use the memory that is mapped at the address.
+    /// A registration of a dma-buf (`FI_MR_DMABUF`). Only devices read and write the dma-buf, never a processor. The
+    /// one piece has its length, and the address by which accesses name its first byte; that address need not be
+    /// mapped, and must not belong to other memory. Local operations on that address use the dma-buf if the device
+    /// alone moves the bytes: reads and writes of `efa` with RDMA at both ends. `efa` operations that the processor
+    /// would have to copy fail with `FI_EOPNOTSUPP`. All other operations use the memory that is mapped at the address.
     ///
-    /// Registering fails with `FI_ENOSYS` where no device supports it.
+    /// Registering fails with `FI_ENOSYS` if no device supports it.
     pub const fn of_dmabuf(dmabuf: Dmabuf<'a>, piece: &'a [Piece; 1], access: MrAccess) -> Self {
-        // SAFETY: no access by an address of this process follows from the registration.
+        // SAFETY: the registration gives nobody access to addresses of this process.
         let mut attr = unsafe { Self::new(piece, access) };
         attr.dmabuf = Some(dmabuf);
         attr
     }
 
-    /// The dma-buf, if the memory is one.
+    /// The dma-buf, if this registers one.
     pub const fn dmabuf(&self) -> Option<Dmabuf<'a>> {
         self.dmabuf
     }
@@ -189,13 +189,13 @@ impl<'a> MrAttr<'a> {
         Self { access: self.access & access, ..self.clone() }
     }
 
-    /// The memory: one piece, or several that form one region.
+    /// The memory: one piece, or several that together form one region.
     pub const fn pieces(&self) -> &'a [Piece] {
         self.pieces
     }
 
-    /// Whether the memory is mapped as long as it is registered: not if a piece begins at the null pointer or is longer
-    /// than any memory; see [`MrAttr::new`].
+    /// Whether the memory stays mapped while it is registered. False if a piece begins at the null pointer or is longer
+    /// than `isize::MAX`; see [`MrAttr::new`].
     pub fn promises_memory(&self) -> bool {
         let whatever = |piece: &Piece| piece.addr.is_null() || isize::try_from(piece.len).is_err();
         self.dmabuf.is_some() || !self.pieces.iter().any(|piece| piece.len > 0 && whatever(piece))
@@ -210,21 +210,21 @@ impl<'a> MrAttr<'a> {
 /// Placement of library memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// NUMA node to prefer; `None` leaves it to the kernel's first touch.
+    /// The NUMA node to prefer; `None` leaves it to the first touch.
     pub node: Option<u32>,
-    /// Ask for huge pages; taken where the system has them, ordinary pages otherwise.
+    /// Requests huge pages; ordinary pages are used where the system has none.
     pub huge: bool,
-    /// The kind of memory; only system memory so far.
+    /// The kind of memory; only system memory is supported.
     pub iface: crate::HmemIface,
 }
 
-/// Memory that the library allocated, which transports may share with peers instead of copying through them.
+/// Memory that the library allocated, which transports may share with peers instead of copying.
 pub trait LibraryMemory: Send + Sync {
-    /// First byte. The memory is zeroed at first, and stays mapped while this object lives.
+    /// The first byte. The memory is initially zero, and stays mapped while this object exists.
     fn as_ptr(&self) -> *mut u8;
-    /// Length in bytes, as asked for.
+    /// The requested length, in bytes.
     fn len(&self) -> usize;
-    /// Whether the length is zero: never.
+    /// Always false.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

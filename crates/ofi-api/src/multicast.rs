@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{FiAddr, Fid};
 
-/// A multicast group that an endpoint has joined, or is joining (`fid_mc`). Dropping it leaves the group, and drops its
-/// unread events.
+/// A multicast group that an endpoint has joined, or is joining (`fid_mc`). Dropping it leaves the group and discards
+/// its unread events.
 pub trait MulticastGroup: Send + Sync {
     /// The identity that events carry.
     fn fid(&self) -> Fid;

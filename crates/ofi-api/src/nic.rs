@@ -1,6 +1,6 @@
-//! The network device behind an info (fi_nic(3)), and the NUMA node that it sits on.
+//! The network device of an info (fi_nic(3)), and its NUMA node.
 //!
-//! C marks a string that is not known with NULL; here it is empty.
+//! An unknown string, NULL in C, is empty here.
 
 use crate::c_enum::c_enum;
 use crate::{Errno, Error};
@@ -20,7 +20,7 @@ c_enum! {
     /// Whether a port is up.
     #[non_exhaustive]
     pub enum LinkState {
-        /// Not known, or no such thing.
+        /// Unknown or not applicable.
         Unknown = 0 => "FI_LINK_UNKNOWN",
         /// Inactive.
         Down = 1 => "FI_LINK_DOWN",
@@ -38,14 +38,14 @@ pub struct Nic {
     pub bus_attr: BusAttr,
     /// How it is connected.
     pub link_attr: LinkAttr,
-    /// The nearest NUMA node, if the machine reports it. Not in C.
+    /// The nearest NUMA node, if the system reports it. Not in C.
     pub numa_node: Option<u32>,
 }
 
 /// The device of a [`Nic`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceAttr {
-    /// The operating system's name for it, such as `eth0`, or an absolute file name.
+    /// The operating system's name for it, such as `eth0`, or an absolute path.
     pub name: String,
     /// The vendor's identifier of the product.
     pub device_id: String,
@@ -107,7 +107,7 @@ impl std::str::FromStr for PciAttr {
     /// Parses the output of `Display`.
     ///
     /// # Errors
-    /// `FI_EINVAL` for another form, and for a device above 1f or a function above 7.
+    /// `FI_EINVAL` for other text, for a device above 1f, and for a function above 7.
     fn from_str(text: &str) -> Result<Self, Error> {
         let hex = |text: &str, digits: usize, limit: u16| {
             let all = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());

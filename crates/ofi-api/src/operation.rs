@@ -1,4 +1,4 @@
-//! Messages and accesses that are posted to endpoints.
+//! Messages and remote accesses that are posted to endpoints.
 
 use crate::{Context, FiAddr, Lent, OpFlags, RemotePiece};
 
@@ -9,7 +9,7 @@ pub enum Call {
     /// implies.
     #[default]
     Plain,
-    /// `fi_inject` and the like: the buffer is reusable on return, and success is never reported on a queue.
+    /// `fi_inject` and the like: the buffer may be reused on return, and a queue reports only failure.
     Inject,
     /// `fi_sendmsg` and the like: the flags given here replace the endpoint's.
     Msg,
@@ -24,7 +24,7 @@ pub struct SendOp<'a> {
     pub dest: FiAddr,
     /// Returned with the completion.
     pub context: Context,
-    /// Remote CQ data; carried if `flags` has `FI_REMOTE_CQ_DATA`.
+    /// Remote CQ data; sent if `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
     /// See [`Call`].
     pub flags: OpFlags,
@@ -68,13 +68,13 @@ impl<'a> ReceiveOp<'a> {
 pub struct RmaOp<'a> {
     /// Local memory: the source of a write, the target of a read.
     pub buf: Lent<'a>,
-    /// The peer's memory: as long in total as the local memory.
+    /// The peer's memory; its total length equals that of the local memory.
     pub remote: &'a [RemotePiece],
     /// The peer.
     pub peer: FiAddr,
     /// Returned with the completion.
     pub context: Context,
-    /// Remote CQ data of a write; carried if `flags` has `FI_REMOTE_CQ_DATA`.
+    /// Remote CQ data of a write; sent if `flags` has `FI_REMOTE_CQ_DATA`.
     pub data: u64,
     /// See [`Call`].
     pub flags: OpFlags,

@@ -1,4 +1,4 @@
-//! The trait that a transport implements to be found by getinfo.
+//! The trait by which getinfo finds a transport.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ pub struct Request<'a> {
     pub hints: Option<&'a Hints>,
 }
 
-/// A provider's answer: its offers, best first, and the reasons for refusing the rest.
+/// A provider's answer: its offers, best first, and the reasons for what it refused.
 #[derive(Clone, Debug, Default)]
 pub struct Offers {
-    /// Usable as they are to open a fabric.
+    /// Infos with which a fabric can be opened as they are.
     pub infos: Vec<Info>,
     /// One refusal for each obstacle.
     pub refusals: Vec<Refusal>,
@@ -31,12 +31,12 @@ pub struct Offers {
 /// One way of moving messages: shared memory, sockets, an adapter.
 ///
 /// # Safety
-/// Programs without `unsafe` rely on every object of a provider, so each object must keep the promises of its trait:
-/// * A completion is reported when the operation no longer uses the lent memory, and not before.
+/// Programs without `unsafe` rely on the objects of a provider, so each object must keep the promises of its trait:
+/// * A completion is reported only once the operation no longer uses the lent memory.
 /// * [`MemoryRegion::close`](crate::MemoryRegion::close) returns `Ok` only when peers can no longer reach the memory.
-/// * [`LibraryMemory`](crate::LibraryMemory) names memory that is mapped, initialised and owned by it alone while it
-///   lives.
-/// * A descriptor that a wait object names is open as long as the object lives.
+/// * [`LibraryMemory`](crate::LibraryMemory) is mapped and initialised while it exists, and owns its memory
+///   exclusively.
+/// * The descriptor of a wait object stays open while the object exists.
 #[allow(unsafe_code)] // the promise of the trait, not a call
 pub unsafe trait Provider: Send + Sync {
     /// Name as written in `FI_PROVIDER`, such as `"shm"`.
@@ -45,7 +45,7 @@ pub unsafe trait Provider: Send + Sync {
     /// Version of the provider.
     fn version(&self) -> Version;
 
-    /// The offers of this host for `request`. A pure function of the request and the host's state.
+    /// What this host offers for `request`. A pure function of the request and the host's state.
     fn offers(&self, request: &Request<'_>) -> Offers;
 
     /// Opens the fabric that `info` describes; `info` came from this provider.
@@ -54,8 +54,8 @@ pub unsafe trait Provider: Send + Sync {
     /// `FI_EINVAL` if it did not.
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>>;
 
-    /// Whether devices access registrations directly, under keys of their own: faster, but only in domains that choose
-    /// the keys (`FI_MR_PROV_KEY`).
+    /// Whether devices access registrations directly, with keys of their own. That is faster, but works only in domains
+    /// that choose the keys (`FI_MR_PROV_KEY`).
     fn has_device_keys(&self) -> bool {
         false
     }

@@ -1,8 +1,7 @@
-//! The text form of flag sets and infos, in the shape that `fi_tostr` and `fi_info -v` give them, so that
-//! scripts which read one read the other.
+//! The text form of flag sets and infos, as `fi_tostr` and `fi_info -v` print them, so that scripts can read either.
 //!
-//! A flag set prints as `FI_MSG, FI_RMA`, with bits that have no name as one hexadecimal number at the
-//! end. An info prints as YAML. The NUMA node of a device, which C does not have, is printed only if known.
+//! A flag set prints as `FI_MSG, FI_RMA`; bits without a name are added as one hexadecimal number. An info prints as
+//! YAML. The NUMA node of a device, which C lacks, is printed only if known.
 
 use crate::{
     BindFlags, BusAttr, Caps, CompletionFlags, DomainAttr, EpAttr, FabricAttr, GetinfoFlags, Info, Mode,

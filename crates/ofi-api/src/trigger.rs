@@ -6,17 +6,17 @@ use crate::{AtomicOp, Counter, ReceiveOp, RmaOp, SendOp, TagMatch};
 
 /// When to start (`struct fi_trigger_threshold`): as soon as the counter is at the threshold or above.
 ///
-/// Operations that wait for one counter start in the order of their thresholds, and in the order of the calls for equal
-/// thresholds, even if the counter skips several.
+/// Operations that wait for one counter start in the order of their thresholds, even if the counter skips several;
+/// those with equal thresholds start in the order of the calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Threshold<'a> {
-    /// The counter; one of the same domain.
+    /// The counter, which must belong to the same domain.
     pub counter: &'a Arc<dyn Counter>,
     /// Its value.
     pub value: u64,
 }
 
-/// An operation to start later. Its memory and peers are checked when it starts, unless stated otherwise.
+/// An operation to start later. Its memory and peer are checked when it starts, unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
 pub enum DeferredOp<'a> {
     /// [`crate::Endpoint::send`].

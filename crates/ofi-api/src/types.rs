@@ -18,7 +18,7 @@ c_enum! {
 }
 
 c_enum! {
-    /// The form of an address vector's addresses (fi_av(3)).
+    /// How an address vector numbers its addresses (fi_av(3)).
     pub enum AvType {
         /// Any.
         Unspec = 0 => "FI_AV_UNSPEC",
@@ -34,7 +34,7 @@ c_enum! {
     pub enum Threading {
         /// The provider's choice.
         Unspec = 0 => "FI_THREAD_UNSPEC",
-        /// None: every call may run beside every other.
+        /// None: all calls may run concurrently.
         Safe = 1 => "FI_THREAD_SAFE",
         /// Deprecated; refused from API 2.0.
         Fid = 2 => "FI_THREAD_FID",
@@ -52,11 +52,11 @@ c_enum! {
     pub enum Progress {
         /// The provider's choice.
         Unspec = 0 => "FI_PROGRESS_UNSPEC",
-        /// The provider, without calls from the application.
+        /// The provider drives progress, without calls from the application.
         Auto = 1 => "FI_PROGRESS_AUTO",
-        /// The application, by reading queues and counters.
+        /// The application drives progress by reading queues and counters.
         Manual = 2 => "FI_PROGRESS_MANUAL",
-        /// Manual, and control calls too are serialised by the application.
+        /// As `Manual`, and the application also serialises control calls.
         ControlUnified = 3 => "FI_PROGRESS_CONTROL_UNIFIED",
     }
 }
@@ -80,17 +80,17 @@ c_enum! {
         Unspec = 0 => "FI_CQ_FORMAT_UNSPEC",
         /// The context: 8 bytes.
         Context = 1 => "FI_CQ_FORMAT_CONTEXT",
-        /// And flags and length: 24 bytes.
+        /// Adds flags and length: 24 bytes.
         Msg = 2 => "FI_CQ_FORMAT_MSG",
-        /// And buffer and remote data: 40 bytes.
+        /// Adds buffer and remote CQ data: 40 bytes.
         Data = 3 => "FI_CQ_FORMAT_DATA",
-        /// And the tag: 48 bytes.
+        /// Adds the tag: 48 bytes.
         Tagged = 4 => "FI_CQ_FORMAT_TAGGED",
     }
 }
 
 c_enum! {
-    /// How a thread may sleep until a queue has something (fi_cq(3), fi_eq(3)).
+    /// How a thread may block on a queue (fi_cq(3), fi_eq(3)).
     #[non_exhaustive]
     pub enum WaitObj {
         /// Not at all.

@@ -14,7 +14,7 @@ impl TrafficClass {
     pub const BEST_EFFORT: Self = Self(0x200);
     /// `FI_TC_LOW_LATENCY`: small and urgent.
     pub const LOW_LATENCY: Self = Self(0x201);
-    /// `FI_TC_DEDICATED_ACCESS`: with a share of its own.
+    /// `FI_TC_DEDICATED_ACCESS`: a reserved share of the bandwidth.
     pub const DEDICATED_ACCESS: Self = Self(0x202);
     /// `FI_TC_BULK_DATA`: much and not urgent.
     pub const BULK_DATA: Self = Self(0x203);
@@ -28,12 +28,12 @@ impl TrafficClass {
         Self(0x100 | code_point as u32)
     }
 
-    /// Whether it is [`TrafficClass::UNSPEC`], a label of fi_endpoint(3), or a code point of 6 bits.
+    /// Whether it is [`TrafficClass::UNSPEC`], a label of fi_endpoint(3), or a valid code point (6 bits).
     pub const fn is_known(self) -> bool {
         matches!(self.0, 0 | 0x100..=0x13f | 0x200..=0x205)
     }
 
-    /// The code point, if the class is one.
+    /// The code point, if the class was made from one.
     pub const fn dscp(self) -> Option<u8> {
         if self.0 & 0x100 == 0 { None } else { Some(self.0 as u8) }
     }
@@ -55,7 +55,7 @@ impl fmt::Display for TrafficClass {
     }
 }
 
-/// A peer, as an address vector names it: C's `fi_addr_t`.
+/// A peer, by its number in an address vector: C's `fi_addr_t`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct FiAddr(pub u64);
@@ -63,11 +63,11 @@ pub struct FiAddr(pub u64);
 impl FiAddr {
     /// `FI_ADDR_UNSPEC`: any peer.
     pub const UNSPEC: Self = Self(u64::MAX);
-    /// `FI_ADDR_NOTAVAIL`: not known. The same number as [`FiAddr::UNSPEC`], as in the header.
+    /// `FI_ADDR_NOTAVAIL`: unknown. The same number as [`FiAddr::UNSPEC`], as in the header.
     pub const NOTAVAIL: Self = Self(u64::MAX);
 
-    /// The address of one receive context of a scalable endpoint (C: `fi_rx_addr`). `rx_ctx_bits` is the value that
-    /// the address vector was opened with, 0 to 63; the upper bits carry the index.
+    /// The address of one receive context of a scalable endpoint (C: `fi_rx_addr`). The upper `rx_ctx_bits` bits hold
+    /// the index; `rx_ctx_bits` (0 to 63) must be the value that the address vector was opened with.
     pub const fn with_rx_index(self, rx_index: u32, rx_ctx_bits: u32) -> Self {
         match rx_ctx_bits {
             0 => self,
@@ -101,7 +101,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// The newest API that this crate knows.
+    /// The newest API version that this crate implements.
     pub const API: Self = Self::new(2, 6);
 
     /// `major.minor`.
@@ -126,10 +126,10 @@ impl fmt::Display for Version {
     }
 }
 
-/// The application's identification of an operation: C's `void *context`.
+/// What the application identifies an operation by: C's `void *context`.
 ///
-/// Only carried, never followed here, except that a provider with [`Mode::CONTEXT`](crate::Mode::CONTEXT)
-/// may use the memory behind it.
+/// The library passes it through without dereferencing it. Only a provider with
+/// [`Mode::CONTEXT`](crate::Mode::CONTEXT) may use the memory that it points to.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Context(pub usize);
@@ -138,12 +138,12 @@ impl Context {
     /// No context.
     pub const NULL: Self = Self(0);
 
-    /// The context that is this pointer.
+    /// The context that `pointer` stands for.
     pub fn from_ptr<T>(pointer: *const T) -> Self {
         Self(pointer.expose_provenance())
     }
 
-    /// The pointer again.
+    /// The context as a pointer.
     pub fn as_ptr<T>(self) -> *mut T {
         std::ptr::with_exposed_provenance_mut(self.0)
     }
@@ -168,7 +168,7 @@ impl fmt::Debug for Context {
 
 /// The protocol that endpoints speak (fi_endpoint(3)): endpoints with the same protocol interoperate.
 ///
-/// Not an enumeration, because a provider may use a number of its own: see [`Protocol::specific`].
+/// A struct rather than an enumeration, because a provider may use a number of its own: see [`Protocol::specific`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Protocol(u32);
@@ -226,7 +226,7 @@ protocols! {
 }
 
 impl Protocol {
-    /// A protocol of one provider: C marks it with the upper bit.
+    /// A provider-specific protocol, which C marks with the uppermost bit.
     pub const fn specific(number: u32) -> Self {
         Self(1 << 31 | number)
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::{Result, WaitObj};
 
-/// A pthreads mutex and condition variable (`struct fi_mutex_cond`). The library broadcasts the condition when there is
-/// something. Both live as long as the object that returned them.
+/// A pthreads mutex and condition variable (`struct fi_mutex_cond`). The library broadcasts the condition when the
+/// object has something to read. Both live as long as the object that returned them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct MutexCond {
@@ -17,7 +17,7 @@ pub struct MutexCond {
     pub cond: *mut c_void,
 }
 
-// SAFETY: two addresses; whoever uses them does so by the rules of pthreads.
+// SAFETY: the two addresses are only passed on; their users follow the rules of pthreads.
 unsafe impl Send for MutexCond {}
 
 /// How to open a wait set (`struct fi_wait_attr`).
@@ -27,16 +27,16 @@ pub struct WaitAttr {
     pub wait_obj: WaitObj,
 }
 
-/// A wait set (`fid_wait`): one thing to block on for all queues and counters that were opened with it.
+/// A wait set (`fid_wait`): one object to block on for all queues and counters that were opened with it.
 pub trait WaitSet: Send + Sync + std::any::Any {
-    /// Blocks until one of the set's members has something, or until `timeout` (`None`: without limit).
+    /// Blocks until one of the set's members has something, or until `timeout` has passed (`None`: no limit).
     ///
     /// # Errors
     /// `FI_ETIMEDOUT`.
     fn wait(&self, timeout: Option<Duration>) -> Result<()>;
 
-    /// Checks whether the caller may block on the wait object: `Ok` if no member has anything, and later events are
-    /// signalled.
+    /// Whether the caller may block on the wait object: `Ok` if no member has anything to read, and later events will
+    /// be signalled.
     ///
     /// # Errors
     /// `FI_EAGAIN` if the caller must read the members first; `FI_EINVAL` for `FI_WAIT_YIELD`.

@@ -143,7 +143,7 @@ unsafe extern "C" fn set_user_id(av: *mut fid_av, number: u64, id: u64, flags: u
 /// Writes the result for each address. Returns the number of inserted addresses.
 ///
 /// # Safety
-/// The C caller's promise: `fi_addrs` is null or has room for all, and so has the context with `FI_SYNC_ERR`.
+/// The C caller's promise: `fi_addrs` is null or has room for all results, and with `FI_SYNC_ERR` so has the context.
 unsafe fn answer(inserted: &[Inserted], fi_addrs: *mut u64, flags: u64, context: *mut c_void) -> c_int {
     let mut good = 0;
     for (at, one) in inserted.iter().enumerate() {
@@ -171,7 +171,7 @@ unsafe fn answer(inserted: &[Inserted], fi_addrs: *mut u64, flags: u64, context:
 /// Inserts addresses in one call of the library, and returns the result in C's form.
 ///
 /// # Safety
-/// The C caller's promise: that of [`answer`], and with `FI_AV_USER_ID` an id in each of `count` entries.
+/// The C caller's promise, as for [`answer`]; with `FI_AV_USER_ID`, each of the `count` entries holds an id.
 unsafe fn insert_whole(
     av: &AvBody,
     addresses: Addresses<'_>,
@@ -185,7 +185,7 @@ unsafe fn insert_whole(
     let key = unsafe { av_keys::of_insertion(flags, fi_addrs, count)? };
     let inserted = av.av.insert_with(addresses, &av_attr::insertion(ids.as_ref(), key, context))?;
     if av.reports {
-        // The events carry the context, and report the number of insertions. SAFETY: the caller's promise.
+        // The events carry the context and report the number of insertions. SAFETY: the caller's promise.
         unsafe { answer(&inserted, fi_addrs, 0, std::ptr::null_mut()) };
         return Ok(0);
     }
@@ -222,7 +222,7 @@ unsafe extern "C" fn insert(
             // SAFETY: the caller has room for `count` answers.
             return unsafe { insert_whole(av, Addresses::Given(&all), (count, fi_addrs), flags, context) };
         }
-        // Insert in batches, so that a wrong count does not allocate its memory at once.
+        // Insert in batches, so that a wrong count cannot allocate memory for all of it at once.
         // SAFETY: the caller's promise.
         let auth_key = unsafe { av_keys::of_insertion(flags, fi_addrs, count)? };
         let how = Insertion { auth_key, ..Insertion::default() };

@@ -43,10 +43,10 @@ pub(crate) unsafe fn read(attr: &mut fi_av_attr) -> Result<AvAttr> {
 /// The user ids of an insertion. With `FI_AV_USER_ID`, they are in `fi_addrs`.
 ///
 /// # Errors
-/// `FI_EINVAL` without them; `FI_EBADFLAGS` for flags that insertions do not have.
+/// `FI_EINVAL` without ids; `FI_EBADFLAGS` for flags that insertions do not have.
 ///
 /// # Safety
-/// The C caller's promise: `fi_addrs` is null or has `count` numbers, which were written if there are ids.
+/// The C caller's promise: `fi_addrs` is null or has `count` numbers, which are initialised if they are ids.
 pub(crate) unsafe fn user_ids(flags: u64, fi_addrs: *const u64, count: usize) -> Result<Option<Vec<FiAddr>>> {
     let known = flag::SYNC_ERR | flag::MORE | flag::AV_USER_ID | flag::AUTH_KEY;
     if flags & !known != 0 {

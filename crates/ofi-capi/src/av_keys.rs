@@ -52,13 +52,13 @@ pub(crate) unsafe extern "C" fn lookup(
     })
 }
 
-/// The key of an insertion. With `FI_AUTH_KEY`, its number is in `fi_addrs`.
+/// The authorization key of an insertion. With `FI_AUTH_KEY`, `fi_addrs` holds its index.
 ///
 /// # Errors
-/// `FI_EINVAL` without it, or if addresses have different keys.
+/// `FI_EINVAL` without a key, or if addresses have different keys.
 ///
 /// # Safety
-/// The C caller's promise: `fi_addrs` is null or has `count` numbers, which were written if there is a key.
+/// The C caller's promise: `fi_addrs` is null or has `count` numbers, which are initialised if they name a key.
 pub(crate) unsafe fn of_insertion(flags: u64, fi_addrs: *const u64, count: usize) -> Result<Option<FiAddr>> {
     if flags & flag::AUTH_KEY == 0 || count == 0 {
         return Ok(None);
@@ -77,12 +77,12 @@ pub(crate) unsafe fn of_insertion(flags: u64, fi_addrs: *const u64, count: usize
     Ok(Some(FiAddr(numbers[0])))
 }
 
-/// The key of a registration in a domain whose address vectors have the keys, given by the vector in `auth_key`; and
-/// the only peer with access, if the registration is restricted to one. That requires a domain opened with
-/// `FI_DIRECTED_RECV` (`directed`).
+/// For a registration in a domain whose address vectors hold the keys: the key of the vector that `auth_key` names, and
+/// the only peer with access if the registration is restricted to one. The restriction requires a domain that was
+/// opened with `FI_DIRECTED_RECV` (`directed`).
 ///
 /// # Errors
-/// `FI_EINVAL` if the domain was opened without it, or the structure is invalid.
+/// `FI_EINVAL` for a restriction without that capability, and for an invalid structure.
 ///
 /// # Safety
 /// The C caller's promise about the structure.

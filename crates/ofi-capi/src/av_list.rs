@@ -50,11 +50,11 @@ impl AddressList {
         c_int::from(unsafe { self.at.cast::<libc::sa_family_t>().read_unaligned() })
     }
 
-    /// Accepts strings in both forms that programs use: consecutive strings, as for C's shm, or an array of pointers,
-    /// as in the man page. A valid string has a scheme, hence at least eight printable bytes, which no pointer has. A
-    /// shorter string is invalid, and may look like a pointer.
+    /// Accepts strings in both forms that programs use: consecutive strings, as C's shm takes them, or an array of
+    /// pointers, as in the man page. A valid string has a scheme, hence at least eight printable bytes, which no
+    /// pointer has. A shorter string is invalid, and may be taken for a pointer.
     unsafe fn next_text(&mut self) -> Result<Address> {
-        // SAFETY: the caller's promise: the bytes belong to a pointer, or to a string; none after its end is read.
+        // SAFETY: the caller's promise: the bytes belong to a pointer or to a string; nothing after their end is read.
         let byte = |at| unsafe { self.at.wrapping_add(at).read() };
         if (0..8).all(|at| byte(at).is_ascii_graphic()) {
             // SAFETY: as above.
@@ -73,7 +73,7 @@ impl AddressList {
             return Err(no_text());
         }
         self.at = self.at.wrapping_add(size_of::<usize>());
-        // SAFETY: as above; it points to memory, if a string was not taken for a pointer.
+        // SAFETY: as above; it points to memory, unless it is a short string that was taken for a pointer.
         let text = unsafe { memory::text(text) };
         Ok(Address::from_text(&text.unwrap_or_default()))
     }

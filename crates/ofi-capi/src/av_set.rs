@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn open(
         let wanted = match unsafe { attr.as_ref() } {
             None => AvSetAttr::default(),
             Some(attr) => {
-                // The intended use of a set is a hint, as is a key that the application manages.
+                // The intended use of a set, and a key that the application manages, are only hints.
                 let other = attr.flags & !(flag::UNIVERSE | flag::COLLECTIVE_SETS);
                 if other != 0 {
                     let (found, advice) = (format!("{other:#x}"), "leave the others out");

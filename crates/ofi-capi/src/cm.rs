@@ -36,7 +36,7 @@ pub(crate) unsafe fn address_bytes<'a>(addr: *const c_void, len: usize) -> Resul
     Ok(unsafe { memory::bytes(addr, len) })
 }
 
-/// The data argument of a connection's calls.
+/// The data argument of a connection call.
 ///
 /// # Safety
 /// The C caller's promise: `len` readable bytes.

@@ -157,7 +157,7 @@ unsafe extern "C" fn wait(cntr: *mut fid_cntr, threshold: u64, timeout: c_int) -
     })
 }
 
-/// Waits on a counter without a wait object. fi_cntr(3) forbids it, but libfabric's own programs do it.
+/// Waits on a counter without a wait object. fi_cntr(3) forbids that, but libfabric's own programs do it.
 ///
 /// # Errors
 /// `FI_EAVAIL` when the counter counts a failure, `FI_ETIMEDOUT` after the timeout.

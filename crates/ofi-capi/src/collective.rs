@@ -380,7 +380,7 @@ unsafe extern "C" fn reduce(
     unsafe { posting.post(ep) }
 }
 
-/// The only buffer of a vector: collectives have no more.
+/// The single buffer of a vector: collectives take no more than one.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -415,7 +415,7 @@ unsafe extern "C" fn msg(
         let (buf, elements) = unsafe { only(msg.msg_iov, msg.desc, msg.iov_count)? };
         // SAFETY: as above.
         let (result, results) = unsafe { only(result, result_desc, result_count)? };
-        // The structure counts the elements of each array; the calls count those of one rank's part.
+        // The structure counts the elements of each array, whereas the calls count those of one rank's part.
         let count = match kind {
             CollectiveKind::Scatter | CollectiveKind::ReduceScatter => results,
             CollectiveKind::Alltoall => {

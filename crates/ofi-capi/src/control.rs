@@ -1,4 +1,4 @@
-//! Commands of `fi_control` that an object lacks: the reason, for the log.
+//! Commands of `fi_control` that an object does not support: the reason, for the log.
 
 use std::ffi::{c_int, c_void};
 
@@ -7,10 +7,10 @@ use ofi_api::{Errno, Error};
 use crate::abi::{command, fi_fid_var};
 use crate::ffi_guard::null;
 
-/// The error for a command that the object lacks.
+/// The error for a command that the object does not support.
 ///
 /// # Safety
-/// The C caller's promise: `arg` is null, or what the command takes.
+/// The C caller's promise: `arg` is null or what the command takes.
 #[cold]
 pub(crate) unsafe fn unsupported(number: c_int, arg: *const c_void) -> Error {
     let what = match number {

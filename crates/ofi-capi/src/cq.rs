@@ -18,8 +18,8 @@ pub(crate) struct CqBody {
     wait_obj: WaitObj,
     /// The buffer that the last error's `err_data` points to, if the program supplied none.
     err_data: Mutex<Vec<u8>>,
-    /// The number of the last error read, if its peer is known, and the text of `fi_cq_strerror`, which names the peer.
-    /// Valid until the next error is read.
+    /// If the peer of the last error is known: the error's number, and the text of `fi_cq_strerror` that names the
+    /// peer. Valid until the next error is read.
     failed: Mutex<Option<(c_int, String)>>,
     /// Size of the program's `fi_cq_err_entry`.
     err_entry: usize,
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn open(
             None => CqAttr::default(),
             Some(attr) => {
                 ffi_guard::only_flags("fi_cq_open", attr.flags, flag::AFFINITY)?;
-                // The number of entries to wait for is a hint.
+                // The number of entries to wait for is only a hint.
                 WaitCond::try_from(attr.wait_cond)?;
                 CqAttr {
                     size: attr.size,
@@ -103,8 +103,8 @@ pub(crate) fn wrap(
     object::open(fid, body)
 }
 
-/// Size of `fi_cq_err_entry` in a program of this version: without `err_data_size` before 1.5, and without `src_addr`
-/// before 1.20 (fi_cq(3)).
+/// Size of `fi_cq_err_entry` in a program of this version: `err_data_size` was added in 1.5, `src_addr` in 1.20
+/// (fi_cq(3)).
 fn error_entry_size(version: ofi_api::Version) -> usize {
     use ofi_api::Version;
     match version {
@@ -205,7 +205,7 @@ unsafe extern "C" fn sreadfrom(
     ffi_guard::size(|| unsafe { read_into(cq, buf, count, sources, timeout) })
 }
 
-/// The flags are ignored, as in C: fi_cq(3) defines none, and libfabric's own programs pass `FI_SEND`.
+/// Ignores the flags, as C does: fi_cq(3) defines none, and libfabric's own programs pass `FI_SEND`.
 unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags: u64) -> isize {
     ffi_guard::size(|| {
         // SAFETY: the C caller's promise, here and below.
@@ -236,11 +236,11 @@ unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _flags:
     })
 }
 
-/// Returns an error's data: in the program's buffer if there is one, otherwise in memory that stays unchanged until the
+/// Returns an error's data in the program's buffer, if there is one, otherwise in memory that stays unchanged until the
 /// next error is read.
 ///
 /// # Safety
-/// The C caller's promise: a size above zero is that of the buffer.
+/// The C caller's promise: a size above zero is the size of the program's buffer.
 pub(crate) unsafe fn put_error_data(
     kept: &mut Vec<u8>,
     data: Vec<u8>,
@@ -276,7 +276,7 @@ unsafe extern "C" fn strerror(
         let text = match unsafe { object::body(cq) } {
             Ok(cq) => {
                 let failed = cq.failed.lock().unwrap_or_else(PoisonError::into_inner);
-                // Only a text in the caller's buffer names the peer: any other text is never freed.
+                // Only a text in the caller's buffer names the peer, because any other text is never freed.
                 if let Some((number, text)) = &*failed
                     && *number == prov_errno
                     && !buf.is_null()

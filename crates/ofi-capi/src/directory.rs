@@ -1,4 +1,4 @@
-//! Maps the library's objects to C's handles, because events identify objects by number.
+//! Maps the numbers by which the library's events identify objects to C's handles.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -19,8 +19,8 @@ pub(crate) fn enter<T>(number: Fid, handle: *mut T) -> Entry {
     Entry(number.0)
 }
 
-/// Creates an object and enters its handle. Lookups wait meanwhile, because an event may refer to the object before
-/// `make` returns.
+/// Creates an object and enters its handle. Lookups wait meanwhile, because an event may name the object before `make`
+/// has returned.
 ///
 /// # Errors
 /// Those of `make`.

@@ -91,7 +91,7 @@ unsafe fn open_domain(
     // SAFETY: as above.
     let mut info = unsafe { info::from_c(info, fabric.abi())? };
     fabric.translate(&mut info);
-    // The fabric's version determines the program's structures. This info's may be too short to contain the version.
+    // The fabric's version determines the program's structures: this info may be too short to contain a version.
     info.fabric_attr.api_version = fabric.api;
     // The program's threading promise is ignored: some widely used programs break it.
     let domain = fabric.fabric.open_domain(&info)?;

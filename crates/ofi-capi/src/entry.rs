@@ -1,5 +1,5 @@
-//! The functions behind the exported symbols. `link/exports.c` gives them C's names and versions: a C name has several
-//! versions, and some functions are variadic, which Rust cannot define.
+//! The functions behind the exported symbols. `link/exports.c` gives them C's names and versions: some C names have
+//! several versions, and some functions are variadic, which Rust cannot define.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -29,7 +29,8 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
         // SAFETY: not null, and the caller's.
         unsafe { out.write(std::ptr::null_mut()) };
         let (version, names) = (Version::from_c(version), (node, service));
-        // A program may be linked against a newer library than its headers. Its structures are those of its headers.
+        // A program may be linked against a library that is newer than its headers; its structures are those of the
+        // headers.
         let abi = if Abi(abi) == Abi::NEWEST { Abi(abi) } else { Abi(abi).min(Abi::of(version)) };
         // SAFETY: the C caller's promise, here and below.
         let node = unsafe { memory::text(node) };
@@ -67,8 +68,8 @@ pub unsafe extern "C" fn ofi_capi_getinfo(
     })
 }
 
-/// Checks the flags of getinfo. Some are internal to C libfabric: its layered providers pass them, also as plug-ins of
-/// this library.
+/// Checks the flags of getinfo. Some are internal to C libfabric: its layered providers pass them, even when they are
+/// plug-ins of this library.
 ///
 /// # Errors
 /// `FI_EBADFLAGS` for unknown flags.
@@ -83,15 +84,15 @@ fn known(flags: u64) -> Result<GetinfoFlags> {
     Err(Error::wanted(Errno::EBADFLAGS, subject, wanted, format!("{unknown:#x}"), "leave the others out"))
 }
 
-/// The error for `FI_SOURCE` without a node and a service to which it could apply (fi_getinfo(3)). C's library then
-/// finds nothing.
+/// The error for `FI_SOURCE` with neither a node nor a service that it could apply to (fi_getinfo(3)). C's library
+/// finds nothing in that case.
 #[cold]
 fn nothing_to_be_the_source() -> Error {
     let advice = "leave FI_SOURCE out, or name the address";
     Error::wanted(Errno::ENODATA, "fi_getinfo with FI_SOURCE", "a node or a service", "neither", advice)
 }
 
-/// Reads the hints. A number that no header defines is treated as a property that no provider offers.
+/// Reads the hints. A value that no header defines counts as a property that no provider offers.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -178,7 +179,8 @@ pub extern "C" fn ofi_capi_strerror(number: c_int) -> *const c_char {
     ffi_guard::value(c"".as_ptr(), || names::error(number))
 }
 
-/// `fi_open`: objects of the library itself. Only the log exists; there is no registration cache (`mr_cache`).
+/// `fi_open`: opens objects of the library itself. Only the log is supported; there is no registration cache
+/// (`mr_cache`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_open(
     version: u32,
@@ -205,7 +207,7 @@ pub unsafe extern "C" fn ofi_capi_open(
     })
 }
 
-/// A `struct fid`, for the one exported signature that uses it.
+/// `struct fid`, for the one exported signature that mentions it.
 #[allow(non_camel_case_types)]
 #[repr(transparent)]
 pub struct fid_of_c {

@@ -1,4 +1,4 @@
-//! Event queues. The library's events are structures; C's are bytes, whose length depends on the kind of event.
+//! Event queues. The library's events are structures; C's are bytes whose length depends on the kind of event.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,10 +20,10 @@ use crate::{directory, info, memory, names, nosys, pep, sets, state};
 pub(crate) struct EqBody {
     pub eq: Arc<dyn EventQueue>,
     wait_obj: WaitObj,
-    /// Serialises readers, which inspect an event before they take it. The buffer is the target of the last error's
-    /// `err_data`.
+    /// Serialises readers, which inspect an event before they take it. `err_data` of the last error points into this
+    /// buffer.
     reader: Mutex<Vec<u8>>,
-    /// The program's version supplies no buffer for an error's data, whatever its entry contains (fi_eq(3)).
+    /// In the program's version, it supplies no buffer for an error's data, whatever its entry contains (fi_eq(3)).
     lends_error_data: bool,
     pub users: Users,
     _fabric: Hold,
@@ -117,14 +117,14 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
 
 /// The bytes of a structure.
 fn bytes_of<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: a structure of pointers and words, without padding, that is only read.
+    // SAFETY: a structure of pointers and words without padding, which is only read.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-/// C's number and bytes of an event. An info in the event becomes the program's when the bytes are returned.
+/// C's number and bytes of an event. The program owns the info in the event once the bytes are returned.
 fn encoded(event: &Event) -> Result<(u32, Vec<u8>)> {
     if event.fid == FidNumber::NONE {
-        // The program's own event: the bytes as written, and the number.
+        // The program's own event: the bytes as it wrote them, and its number.
         return Ok((event.data as u32, event.conn_data.clone()));
     }
     let fid = directory::pointer(event.fid);
@@ -266,7 +266,7 @@ unsafe extern "C" fn readerr(eq: *mut fid_eq, out: *mut fi_eq_err_entry, flags: 
         let error = eq.eq.read_error()?;
         entry.fid = directory::pointer(error.fid);
         // If the call had no context (fi_connect), use the object's, as C's providers do. SAFETY: the directory names
-        // open objects, which the program does not close while it reads of them.
+        // open objects, and the program does not close one while it reads the object's events.
         let own = unsafe { entry.fid.as_ref() }.map_or(std::ptr::null_mut(), |fid| fid.context);
         let context: *mut c_void = error.context.as_ptr();
         (entry.context, entry.data) = (if context.is_null() { own } else { context }, error.data);

@@ -71,8 +71,8 @@ pub(crate) unsafe fn open(
     unsafe { open_of(fabric_attr, None, out, context) }
 }
 
-/// Opens the fabric that the attributes describe. `provider` is this library's name of the provider, if the program
-/// uses a different one.
+/// Opens the fabric that the attributes describe. `provider` is this library's name for the provider, if the program
+/// uses another name.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -86,7 +86,7 @@ pub(crate) unsafe fn open_of(
         return Err(ffi_guard::null("the pointer for the fabric"));
     }
     let api = match fabric_attr.api_version {
-        // The attributes are not from getinfo. Assume the first version that states itself: newer fields may be
+        // The attributes do not come from getinfo. Assume the first version that states itself: newer fields may be
         // missing.
         version if version == Version::default() => Version::new(1, 5),
         version => version.min(Version::API),
@@ -121,7 +121,7 @@ pub(crate) unsafe fn open_of(
     Ok(())
 }
 
-/// `fi_fabric2`: takes a whole info, and flags, none of which are defined yet.
+/// `fi_fabric2`: takes a whole info, and flags, none of which is defined yet.
 ///
 /// # Safety
 /// The C caller's promise.

@@ -1,4 +1,4 @@
-//! The guard of calls from C: no panic crosses into C, errors become numbers, and flags and times of C are checked.
+//! Guards calls from C: no panic crosses into C, errors become numbers, and flags and times are checked.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,8 +22,8 @@ pub(crate) fn done(body: impl FnOnce() -> Result<()>) -> c_int {
     int(|| body().map(|()| 0))
 }
 
-/// Runs `body` for a call that returns a `ssize_t`. Always inlined, so that the captures of `body` need not be stored
-/// in memory first.
+/// Runs `body` for a call that returns a `ssize_t`. Always inlined, so that the captures of `body` are not stored in
+/// memory first.
 #[inline(always)]
 pub(crate) fn size(body: impl FnOnce() -> Result<usize>) -> isize {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -47,7 +47,7 @@ pub(crate) fn value<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     })
 }
 
-/// The number of an error for C. The rest of the error goes to the log.
+/// An error as a number for C. Its details go to the log.
 #[inline]
 pub(crate) fn number(error: Error) -> isize {
     let number = -(error.fi_errno() as isize);

@@ -2,7 +2,7 @@
 //!
 //! The fabric of a plug-in, and all objects opened in it, belong to the plug-in: calls go through its tables and never
 //! enter this library. Infos cross the border as copies, so they have the newest structures whatever version the
-//! plug-in was built for. A plug-in is trusted like a C program. An unusable plug-in is refused with a line in the log.
+//! plug-in was built for. A plug-in is trusted like a C program. An unusable plug-in is refused, and the log says why.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -46,11 +46,11 @@ struct Foreign {
     cleanup: Option<unsafe extern "C" fn()>,
 }
 
-/// The oldest supported interface version: as in C libfabric, providers had another structure before it.
+/// The oldest supported interface version, as in C libfabric: before it, providers had a different structure.
 const OLDEST: Version = Version::new(1, 3);
 
 thread_local! {
-    /// This thread is loading plug-ins. Requests that they make meanwhile are answered without plug-ins.
+    /// This thread is loading plug-ins. Their own requests meanwhile are answered without plug-ins.
     static LOADING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -65,7 +65,7 @@ fn all() -> &'static [Foreign] {
         let found = load(&PROVIDER_PATH.get());
         LOADING.set(false);
         if found.iter().any(|plugin| plugin.cleanup.is_some()) {
-            // SAFETY: the function stays: this library is never unloaded.
+            // SAFETY: the function is never unloaded, because this library is not.
             unsafe { libc::atexit(cleanup) };
         }
         found
@@ -79,7 +79,7 @@ extern "C" fn cleanup() {
     }
 }
 
-/// Loads the plug-ins of a search path: directories, and files after `@`.
+/// Loads the plug-ins of a search path, which lists directories, and files after `@`.
 fn load(search: &str) -> Vec<Foreign> {
     // Errors of a plug-in are logged.
     ofi::log_from_env();
@@ -142,7 +142,7 @@ fn open(file: &Path, taken: &dyn Fn(&str) -> bool) -> Result<Foreign, String> {
     }
     let found = describe(library, taken);
     if found.is_err() {
-        // SAFETY: opened above, and nothing of it is kept.
+        // SAFETY: opened above, and no pointer into it is kept.
         unsafe { libc::dlclose(library) };
     }
     found
@@ -159,7 +159,7 @@ fn describe(library: *mut c_void, taken: &dyn Fn(&str) -> bool) -> Result<Foreig
     let entry: unsafe extern "C" fn() -> *const Table = unsafe { std::mem::transmute(entry) };
     // SAFETY: as above.
     let table = unsafe { entry() };
-    // SAFETY: fi_prov.h: null, or a table that stays.
+    // SAFETY: fi_prov.h: null, or a table that stays valid.
     let Some(table) = (unsafe { table.as_ref() }) else { return Err("fi_prov_ini returned NULL".into()) };
     if table.name.is_null() {
         return Err("a provider without a name".into());
@@ -199,12 +199,12 @@ pub(crate) struct InfoRequest {
 
 /// `FI_PROV_ATTR_ONLY`.
 const NAMES_ONLY: u64 = 1 << 54;
-/// C libfabric's internal flag: a layered provider asks for core providers, not for other layers.
+/// C libfabric's internal flag by which a layered provider asks for core providers only.
 const CORE_PROV_ONLY: u64 = 1 << 59;
 /// All of C libfabric's flags of this kind.
 pub(crate) const LAYERS: u64 = 0xf << 58;
 
-/// The offers of the plug-ins: a list of the newest structures, or null.
+/// The offers of the plug-ins, as a list of structures of the newest version, or null.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -273,7 +273,7 @@ impl Foreign {
             Ok(())
         };
         let copied = copy();
-        // SAFETY: the plug-in's list is this library's now, and malloc's.
+        // SAFETY: the plug-in's list now belongs to this library, and was allocated with malloc.
         unsafe { info::release(theirs, self.abi) };
         copied
     }
@@ -319,7 +319,7 @@ pub(crate) unsafe fn open_fabric(
     if answer == 0 {
         // SAFETY: as above.
         let fabric = unsafe { out.read() };
-        // SAFETY: as above: a plug-in that succeeded has made a fabric.
+        // SAFETY: as above: a plug-in that reports success has made a fabric.
         if let Some(fabric) = unsafe { fabric.as_mut() } {
             fabric.api_version = attr.api_version;
         }
@@ -327,7 +327,7 @@ pub(crate) unsafe fn open_fabric(
     Some(answer)
 }
 
-/// A list of infos of the newest version, which is freed unless it is taken.
+/// A list of infos of the newest version, which is freed on drop unless taken.
 struct List {
     first: *mut fi_info,
     last: *mut fi_info,

@@ -1,13 +1,13 @@
-//! libfabric's C interface over this stack. `cargo xtask capi` links this crate's static library with the symbols and
-//! versions of `link/` into `libfabric.so.1`. Programs that were linked against C libfabric run on it unchanged.
+//! libfabric's C interface on top of this stack. `cargo xtask capi` links this crate's static library with the symbols
+//! and versions of `link/` into `libfabric.so.1`. Programs that were linked against C libfabric run on it unchanged.
 //!
 //! An object of C is a box that begins with C's structure (`object.rs`). Its operation tables are complete: unsupported
-//! operations return `-FI_ENOSYS` (`nosys.rs`). Every call goes through `ffi_guard.rs`: no panic crosses it, and an
-//! error becomes its negated number. Memory of `fi_info` is malloc's, because programs free and replace parts of it
-//! (`info/`).
+//! operations return `-FI_ENOSYS` (`nosys.rs`). Every call goes through `ffi_guard.rs`: no panic leaves it, and an
+//! error becomes its negated number. The memory of an `fi_info` comes from malloc, because programs free and replace
+//! parts of it (`info/`).
 //!
-//! Pointers from a C program are trusted to be what the man pages require. Null and stale pointers are refused if they
-//! can be detected. `unsafe` blocks name this promise "the C caller's promise".
+//! A C program is trusted to pass the pointers that the man pages require; `unsafe` blocks call this "the C caller's
+//! promise". Null and stale pointers are refused where they can be detected.
 #![allow(clippy::missing_safety_doc)] // every function here has the same contract, given above
 
 mod abi;

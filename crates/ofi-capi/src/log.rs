@@ -1,4 +1,4 @@
-//! `fi_log*`: log lines of plug-ins and programs go to the library's own log.
+//! `fi_log*`: passes log lines of plug-ins and programs to the library's own log.
 
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
@@ -22,7 +22,7 @@ fn enabled(provider: &str, number: c_int, subsystem: c_int) -> bool {
     filter.allows(provider, name(subsystem), level)
 }
 
-/// The name of the subsystem with C's number.
+/// The name of the subsystem with this C number.
 fn name(subsystem: c_int) -> &'static str {
     let known = usize::try_from(subsystem).ok().and_then(|at| SUBSYSTEMS.get(at));
     known.copied().unwrap_or("core")

@@ -1,4 +1,4 @@
-//! `fi_open` of `logging`, and `fi_import_log`: a program's functions replace the library's log.
+//! `fi_open` of `logging`, and `fi_import_log`, by which a program's functions replace the library's log.
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -17,13 +17,13 @@ use crate::{names, nosys};
 const SINCE: Version = Version::new(1, 13);
 /// Tells the program that `FI_LOG_PROV` excludes the provider.
 const PROVIDER_FILTERED: u64 = 1;
-/// Maximum provider names that are kept for the program. Fewer exist.
+/// Maximum number of provider names kept for the program. Fewer exist.
 const MAX_NAMES: usize = 256;
 
 /// The log functions of a program.
 pub(crate) struct Import {
     functions: fi_ops_log,
-    /// The program's object. Closing it returns the log to the library.
+    /// The program's object. Closing it restores the library's own log.
     object: usize,
     providers: NameFilter,
 }
@@ -77,7 +77,7 @@ impl Import {
         let function = CString::new(function).unwrap_or_default();
         let text = CString::new(format!("{}\n", text.trim_end())).unwrap_or_default();
         log::unheard(|| {
-            // SAFETY: as in `wants`; strings that live as long as the call.
+            // SAFETY: as in `wants`; the strings live as long as the call.
             unsafe { write(named(provider), level, subsystem, function.as_ptr(), line, text.as_ptr()) };
         });
         true
@@ -101,7 +101,7 @@ impl Sink for Import {
     }
 }
 
-/// The part of a `struct fi_provider` that a program reads: the name. The rest is empty.
+/// The part of `struct fi_provider` that a program reads: the name. The rest is zero.
 #[repr(C)]
 struct Provider {
     version: u32,
@@ -156,8 +156,8 @@ static IMPORTED_OPS: fi_ops = fi_ops { close: close_imported, ..fi_ops::NOSYS };
 /// `fi_open` of `logging`.
 ///
 /// # Errors
-/// `FI_EINVAL` for an interface before 1.13, and with attributes; `FI_EBADFLAGS`; `FI_EALREADY` while a program has
-/// imported the log.
+/// `FI_EINVAL` for an interface version before 1.13, and with attributes; `FI_EBADFLAGS`; `FI_EALREADY` while a program
+/// has imported the log.
 pub(crate) fn open(
     version: Version,
     attr_len: usize,
@@ -212,7 +212,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
         if functions.is_null() {
             return Err(ffi_guard::null("the functions to import"));
         }
-        // SAFETY: the C caller's promise: a table of the size that it begins with.
+        // SAFETY: the C caller's promise: a table of the size in its first field.
         let size = unsafe { (*functions).size };
         if size < size_of::<fi_ops_log>() {
             return Err(invalid("the size of fi_ops_log", "32 or more", size.to_string()));
@@ -237,7 +237,7 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     })
 }
 
-/// Handles the close of the program's object: the log returns to the library, unless a later import owns it.
+/// Called when the program's object is closed: restores the library's own log, unless a later import has replaced it.
 unsafe extern "C" fn close_imported(handle: *mut fid) -> c_int {
     ffi_guard::done(|| {
         if handle.is_null() {

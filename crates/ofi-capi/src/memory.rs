@@ -1,10 +1,10 @@
-//! malloc's memory for data that C frees, and access to data that C wrote.
+//! Memory from malloc, for data that C frees, and access to data that C wrote.
 
 use std::ffi::{CStr, c_char, c_void};
 
 use ofi_api::{Errno, Error, Result};
 
-/// Zeroed memory of malloc for a `T`.
+/// Zeroed memory from malloc for a `T`.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -14,7 +14,7 @@ pub(crate) fn zeroed<T>() -> Result<*mut T> {
     if memory.is_null() { Err(Error::new(Errno::ENOMEM)) } else { Ok(memory.cast()) }
 }
 
-/// A copy of `bytes` in malloc's memory; null if `bytes` is empty.
+/// A copy of `bytes` in memory from malloc; null if `bytes` is empty.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -32,7 +32,7 @@ pub(crate) fn copy_of(bytes: &[u8]) -> Result<*mut c_void> {
     Ok(memory)
 }
 
-/// A string in malloc's memory; null for an empty one, as in C. Text after a NUL is dropped.
+/// A string in memory from malloc; null for an empty one, as in C. Text after a NUL is dropped.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -40,7 +40,7 @@ pub(crate) fn string(text: &str) -> Result<*mut c_char> {
     if text.is_empty() { Ok(std::ptr::null_mut()) } else { whole_string(text) }
 }
 
-/// A string in malloc's memory, even if it is empty.
+/// A string in memory from malloc, even if it is empty.
 ///
 /// # Errors
 /// `FI_ENOMEM`.
@@ -78,16 +78,16 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const c_void, len: usize) -> &'a [u8] {
 
 /// Whether an address is mapped.
 pub(crate) fn is_mapped(addr: usize) -> bool {
-    // SAFETY: any number may be asked for; it is no memory of ours.
+    // SAFETY: any size may be passed; this allocates new memory only.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.unsigned_abs() as usize;
     let start = std::ptr::without_provenance_mut(addr / page * page);
     let mut resident = 0u8;
-    // SAFETY: it looks at no memory but `resident`, which has room for one page's answer.
+    // SAFETY: it accesses only `resident`, which has room for the answer for one page.
     let answer = unsafe { libc::mincore(start, page, &raw mut resident) };
     answer == 0
 }
 
-/// Frees memory of malloc; null is ignored.
+/// Frees memory from malloc; ignores null.
 ///
 /// # Safety
 /// The C caller's promise: it came from malloc, and is no longer used.
@@ -113,13 +113,13 @@ pub(crate) unsafe fn put_text(text: &str, buffer: *mut c_char, len: usize) {
     unsafe { end.write(0) };
 }
 
-/// Copies as much of `bytes` as fits into the caller's buffer, and sets the full length: fi_getname(3).
+/// Copies as much of `bytes` as fits into the caller's buffer, and stores the full length (fi_getname(3)).
 ///
 /// # Errors
 /// `FI_ETOOSMALL` if it does not fit; `FI_EINVAL` without a length.
 ///
 /// # Safety
-/// The C caller's promise: `len` is null or may be read and written, `buffer` has as many bytes as it says.
+/// The C caller's promise: `len` is null or may be read and written; `buffer` has `len` bytes.
 pub(crate) unsafe fn put_sized(bytes: &[u8], buffer: *mut c_void, len: *mut usize) -> Result<()> {
     if len.is_null() {
         return Err(crate::ffi_guard::null("the length of the buffer"));

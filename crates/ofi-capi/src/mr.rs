@@ -51,7 +51,7 @@ unsafe impl Fid for fid_mr {
 static FID_OPS: fi_ops = fi_ops { close, bind, control, ..fi_ops::NOSYS };
 pub(crate) static OPS: fi_ops_mr = fi_ops_mr { size: size_of::<fi_ops_mr>(), reg, regv, regattr };
 
-/// Size of a raw key, which is the key itself.
+/// The size of a raw key: that of the key, which it consists of.
 const RAW_KEY: usize = size_of::<u64>();
 
 /// Registers memory.
@@ -80,7 +80,7 @@ unsafe fn register(
     }
     let iface = HmemIface::try_from(attr.iface)?;
     let is_dmabuf = flags & flag::MR_DMABUF != 0;
-    // Layers such as ;ofi_rxm may follow the name.
+    // Layers such as ;ofi_rxm may follow the provider's name.
     let by_device = domain.info.fabric_attr.prov_name.split(';').any(|name| BY_DEVICE.contains(&name));
     if is_dmabuf && !by_device {
         return Err(Error::wanted(
@@ -125,7 +125,7 @@ unsafe fn register(
         let number = region.fid();
         let holds = Mutex::new(vec![domain.users.hold()]);
         let handle = object::open(fid, MrBody { region, holds, entry: Mutex::default() });
-        // Here, since the event must not be read before (fi_mr(3)).
+        // The event must not be read before the handle is stored (fi_mr(3)).
         // SAFETY: not null, and the caller's.
         unsafe { out.write(handle) };
         Ok((number, handle))
@@ -140,7 +140,7 @@ unsafe fn register(
 /// The providers whose devices register a dma-buf.
 const BY_DEVICE: [&str; 2] = ["efa", "verbs"];
 
-/// The dma-buf that the attributes describe instead of `mr_iov`, and the address range by which accesses refer to it.
+/// The dma-buf that the attributes name instead of `mr_iov`, with the address range by which accesses refer to it.
 ///
 /// # Safety
 /// The C caller's promise: `attr.dmabuf` points to `iov_count` structures, and their descriptors are open.
@@ -240,7 +240,7 @@ unsafe extern "C" fn regattr(
     })
 }
 
-/// Size of `fi_mr_attr` in a program of this version: keys since 1.5, devices since 1.10, the rest since 1.20
+/// Size of `fi_mr_attr` in a program of this version: keys were added in 1.5, devices in 1.10, the rest in 1.20
 /// (fi_mr(3)).
 fn attr_size(version: ofi_api::Version) -> usize {
     use ofi_api::Version;
@@ -257,8 +257,8 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     ffi_guard::done(|| {
         // SAFETY: the C caller's promise.
         let mr = unsafe { object::of_fid::<fid_mr>(handle)? };
-        // Close the region before the handle: while the memory is in use, the handle must stay, so that it can be
-        // closed again.
+        // Close the region before the handle: while the memory is in use, the handle must remain, so that the program
+        // can close it again.
         match mr.region.close() {
             Err(error) if error.errno() == Errno::EBUSY => Err(error),
             closed => {
@@ -302,7 +302,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
             command::GET_RAW_MR => unsafe { raw_attr(mr, arg.cast()) },
             command::ENABLE => {
                 mr.region.enable()?;
-                // SAFETY: a region that is being enabled has no other user.
+                // SAFETY: nothing else uses a region while it is being enabled.
                 unsafe { (*handle.cast::<fid_mr>()).key = mr.region.key() };
                 Ok(())
             }
@@ -314,7 +314,7 @@ unsafe extern "C" fn control(handle: *mut fid, number: c_int, arg: *mut c_void) 
     })
 }
 
-/// `fi_mr_refresh`: only the pieces of `fi_mr_modify` are read.
+/// `fi_mr_refresh`: reads only the pieces of `fi_mr_modify`.
 unsafe fn refresh(mr: &MrBody, arg: *const fi_mr_modify) -> Result<()> {
     // The part that all versions have.
     let known = std::mem::offset_of!(fi_mr_modify, attr) + std::mem::offset_of!(fi_mr_attr, access);

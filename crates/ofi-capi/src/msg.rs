@@ -23,7 +23,7 @@ pub(crate) static OPS: fi_ops_msg = fi_ops_msg {
 };
 
 impl fi_msg {
-    /// The structure as a send.
+    /// Converts the structure to a send.
     ///
     /// # Errors
     /// Those of [`lend`].
@@ -43,7 +43,7 @@ impl fi_msg {
         })
     }
 
-    /// The structure as a receive.
+    /// Converts the structure to a receive.
     ///
     /// # Errors
     /// Those of [`lend`].

@@ -1,4 +1,4 @@
-//! Strings that C programs keep: `fi_strerror` and similar functions return strings that are never freed.
+//! Strings that C programs may keep: `fi_strerror` and similar functions return strings that are never freed.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_int};

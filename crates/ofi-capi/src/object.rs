@@ -1,4 +1,4 @@
-//! Objects as C holds them: C's structure first, then the state.
+//! Objects as C sees them: C's structure first, then the state.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -23,7 +23,7 @@ pub(crate) unsafe trait Fid: Sized + 'static {
     /// Classes of other objects with the same structure and state.
     const ALIKE: &'static [usize] = &[];
 
-    /// The operations of all objects of this kind, and of no others. They identify an object of this library.
+    /// The operations of all objects of this kind, and of no others: they identify an object as one of this library.
     fn ops() -> &'static fi_ops;
 
     /// Points every table at unsupported operations, for a closed handle.
@@ -51,7 +51,7 @@ impl Graveyard {
         Self(Mutex::new(VecDeque::new()))
     }
 
-    /// Adds a closed object. Returns the oldest one if there are too many.
+    /// Adds a closed object. Returns the oldest one if there are now too many.
     fn bury(&self, object: usize) -> Option<usize> {
         let mut graves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         graves.push_back(object);
@@ -89,10 +89,10 @@ pub(crate) unsafe fn body<'a, F: Fid>(handle: *const F) -> Result<&'a F::Body> {
     object.body.as_ref().ok_or_else(|| wrong_class::<F>(0))
 }
 
-/// The state behind a handle, without constructing an error, for the hot path. [`stale`] constructs it.
+/// The state behind a handle. On the hot path, so it constructs no error; [`stale`] does.
 ///
 /// # Safety
-/// As [`body`], and it is an object of this library: the call came through its table.
+/// As [`body`], and the handle is of an object of this library: the call came through its table.
 #[inline(always)]
 pub(crate) unsafe fn alive<'a, F: Fid>(handle: *const F) -> Option<&'a F::Body> {
     if handle.is_null() {
@@ -105,7 +105,7 @@ pub(crate) unsafe fn alive<'a, F: Fid>(handle: *const F) -> Option<&'a F::Body> 
     }
     // SAFETY: as above; the class says that the object is an `Object<F>`.
     let object = unsafe { &*handle.cast::<Object<F>>() };
-    // SAFETY: an object has its class for as long as it has a body: `close` takes both.
+    // SAFETY: an object keeps its class while it has a body: `close` removes both.
     Some(unsafe { object.body.as_ref().unwrap_unchecked() })
 }
 
@@ -135,11 +135,11 @@ pub(crate) unsafe fn of_fid<'a, F: Fid>(handle: *const fid) -> Result<&'a F::Bod
 /// As [`body`].
 ///
 /// # Safety
-/// As [`body`], and the handle has no other user during `'a`.
+/// As [`body`], and nothing else uses the handle during `'a`.
 pub(crate) unsafe fn body_mut<'a, F: Fid>(handle: *mut fid) -> Result<&'a mut F::Body> {
     // SAFETY: the same promise. The reference ends here.
     unsafe { of_fid::<F>(handle)? };
-    // SAFETY: it is an object, by the check above, and the caller promises that it has no other user.
+    // SAFETY: it is an object, by the check above, and the caller promises that nothing else uses it.
     let object = unsafe { &mut *handle.cast::<Object<F>>() };
     object.body.as_mut().ok_or_else(|| wrong_class::<F>(0))
 }
@@ -155,12 +155,12 @@ fn wrong_class<F: Fid>(found: usize) -> Error {
 /// As [`body`].
 ///
 /// # Safety
-/// As [`body`], and the handle has no other user now.
+/// As [`body`], and nothing else uses the handle now.
 pub(crate) unsafe fn close<F: Fid>(handle: *mut fid) -> Result<F::Body> {
     // SAFETY: the same promise. The reference ends here.
     unsafe { of_fid::<F>(handle)? };
     let object = handle.cast::<Object<F>>();
-    // SAFETY: it is an object, by the check above, and the caller promises that it has no other user.
+    // SAFETY: it is an object, by the check above, and the caller promises that nothing else uses it.
     let object = unsafe { &mut *object };
     let body = object.body.take().ok_or_else(|| wrong_class::<F>(0))?;
     object.fid.close();
@@ -182,7 +182,7 @@ pub(crate) fn closed() -> fid {
     fid { fclass: 0, context: std::ptr::null_mut(), ops: crate::nosys::FID.table() }
 }
 
-/// Counts the other objects that use an object. It cannot be closed before them.
+/// Counts the other objects that use an object. It cannot be closed until they are gone.
 #[derive(Default)]
 pub(crate) struct Users(Arc<AtomicUsize>);
 

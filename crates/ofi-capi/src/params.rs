@@ -98,7 +98,7 @@ pub unsafe extern "C" fn ofi_capi_param_get(
     })
 }
 
-/// Parses a value and stores it.
+/// Parses a value and stores it at `out`.
 ///
 /// # Safety
 /// The C caller's promise: `out` points to a value of this type.
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn ofi_capi_getparams(out: *mut *mut c_void, count: *mut c
             let value = std::env::var_os(&defined.env).map(|value| value.to_string_lossy().into_owned());
             (defined, value)
         }));
-        // One more entry, of zeroes, ends the list for `fi_freeparams`.
+        // An additional entry of zeroes ends the list for `fi_freeparams`.
         // SAFETY: any size may be asked for.
         let list = unsafe { libc::calloc(all.len() + 1, size_of::<fi_param>()) }.cast::<fi_param>();
         if list.is_null() {
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn ofi_capi_freeparams(list: *mut c_void) {
     }
     let mut at = list;
     loop {
-        // SAFETY: the C caller's promise: a list of `fi_getparams`, which ends in zeroes.
+        // SAFETY: the C caller's promise: a list from `fi_getparams`, which ends with zeroes.
         let param = unsafe { at.read() };
         if param.name.is_null() {
             break;

@@ -168,7 +168,7 @@ unsafe extern "C" fn reject(
         let found = unsafe { object::of_fid::<fid_connreq>(request)? };
         // SAFETY: as above.
         pep.pep.reject(&found.handle, unsafe { cm::data(data, len)? })?;
-        // SAFETY: as above: a request that was answered is used no more.
+        // SAFETY: as above: nothing uses a request once it was answered.
         unsafe { object::close::<fid_connreq>(request) }.map(drop)
     })
 }
@@ -218,8 +218,8 @@ pub(crate) fn request(handle: Option<&Handle>) -> *mut fid {
     object::open(fid, RequestBody { handle: handle.clone() }).cast()
 }
 
-/// The object with which an endpoint is opened: the connection request that it accepts, or the address of the passive
-/// endpoint that it takes over.
+/// The object in an info that an endpoint is opened with: the connection request that it accepts, or the passive
+/// endpoint whose address it takes over.
 ///
 /// # Safety
 /// The C caller's promise: null, or an object of C.

@@ -1,5 +1,5 @@
-//! One of our providers inside a stock libfabric. `link/plugin.c` contains `fi_prov_ini`, and chooses the provider and
-//! its name. The host library fills in names and versions in the results, and frees them with malloc's `free`.
+//! One of our providers inside a stock libfabric. `link/plugin.c` contains `fi_prov_ini`, and selects the provider and
+//! its name. The host library fills in names and versions in the results, and frees them with `free`.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -9,11 +9,11 @@ use crate::abi::{Abi, fi_fabric_attr, fid_fabric};
 use crate::ffi_guard::{self, null};
 use crate::{fabric, info, memory};
 
-/// The host's internal flag for a utility provider that asks for core providers (`OFI_CORE_PROV_ONLY` in C libfabric).
-/// An answer would be listed before ours, and cannot work.
+/// The host's internal flag by which a utility provider asks for core providers (`OFI_CORE_PROV_ONLY` in C libfabric).
+/// An answer would be listed before our own offers, and cannot work.
 const CORE_PROV_ONLY: u64 = 1 << 59;
 
-/// Translates a program's prov_name, which calls our provider `alias`. Other providers of a stack are kept.
+/// Translates a program's prov_name, which calls our provider `alias`. Other providers in a stack are kept.
 fn translated(wanted: &str, provider: &str, alias: &str) -> String {
     let ours = |name: &str| match name.strip_prefix('^') {
         Some(name) if name.eq_ignore_ascii_case(alias) => format!("^{provider}"),
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
         let mut wanted = if hints.is_null() {
             Hints::default()
         } else {
-            // SAFETY: as above: of the host's version, which is the program's or newer.
+            // SAFETY: as above; the structure has the host's version, which is at least the program's.
             Hints { info: unsafe { info::from_c(hints.cast(), Abi::of(version))? } }
         };
         let named = &mut wanted.info.fabric_attr;
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn ofi_capi_plugin_getinfo(
             "" => provider.clone(),
             given => translated(given, &provider, &alias),
         };
-        // Versions of the host's providers do not apply to ours.
+        // Versions of the host's providers say nothing about ours.
         named.prov_version = Version::default();
         if hints.is_null() {
             wanted.info.domain_attr.mr_mode = ofi_api::MrMode::all() - ofi_api::MrMode::DEPRECATED;
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(translated("rshm", "shm", "rshm"), "shm");
         assert_eq!(translated("^rshm", "shm", "rshm"), "^shm");
         assert_eq!(translated("tcp;ofi_rxm", "shm", "rshm"), "tcp;ofi_rxm");
-        // The host's own provider of that name is not ours.
+        // The host has a provider of that name, which is not ours.
         assert_eq!(translated("RSHM;ofi_x", "shm", "rshm"), "shm;ofi_x");
     }
 }

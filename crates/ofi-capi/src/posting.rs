@@ -1,6 +1,5 @@
-//! The code that all data transfers share: C's buffers as lent memory; the three shapes of a call (one buffer, a
-//! vector, a message structure); and the destination of an operation, which is the endpoint, or with `FI_TRIGGER` a
-//! counter.
+//! Code that all data transfers share: C's buffers as lent memory; the three shapes of a call (one buffer, a vector, a
+//! message structure); and where an operation is posted, which is the endpoint or, with `FI_TRIGGER`, a counter.
 
 use std::ffi::c_void;
 
@@ -35,7 +34,7 @@ impl One {
         unsafe { Lent::new(&self.piece, &self.desc[..usize::from(described)]) }
     }
 
-    /// As [`One::lend`], but a null buffer is empty, whatever its length.
+    /// As [`One::lend`], but treats a null buffer as empty, whatever its length.
     ///
     /// # Safety
     /// As [`One::lend`].
@@ -132,9 +131,9 @@ pub(crate) unsafe fn of<'a>(ep: *mut fid_ep) -> Result<&'a EpBody> {
     unsafe { object::body(ep) }
 }
 
-/// The room in a receive buffer. A null buffer has none, whatever its length: programs that exchange empty messages
-/// post such buffers (as libfabric's fi_shared_ctx), and C's providers check the length only when there are bytes to
-/// place.
+/// The length of a receive buffer. A null buffer counts as empty, whatever its length: programs that exchange empty
+/// messages post such buffers (as libfabric's fi_shared_ctx does), and C's providers check the buffer only when there
+/// are bytes to place.
 #[inline(always)]
 pub(crate) fn room(buf: *const c_void, len: usize) -> usize {
     if buf.is_null() { 0 } else { len }
@@ -152,7 +151,7 @@ pub(crate) unsafe fn with_one(
     desc: *mut c_void,
     post: impl FnOnce(&EpBody, Lent<'_>) -> Result<()>,
 ) -> isize {
-    // Errors are returned at once, so that the path without errors carries no state for them.
+    // Errors are returned at once, so that the path without errors keeps no state for them.
     // SAFETY: the same promise, here and below.
     let Some(ep) = (unsafe { object::alive(ep) }) else { return unsafe { object::stale(ep) } };
     if buf.is_null() && len > 0 {

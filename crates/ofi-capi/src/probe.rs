@@ -1,4 +1,4 @@
-//! Calls as C programs make them, on objects of the Rust API, for measurements. Like C's inline functions, they jump
+//! Calls on objects of the Rust API as C programs make them, for measurements. Like C's inline functions, they jump
 //! through the table at the beginning of the object.
 
 use std::ffi::c_void;

@@ -31,7 +31,7 @@ struct Far {
 }
 
 impl Far {
-    /// One remote piece with the length of the local memory.
+    /// One remote piece, as long as the local memory.
     #[inline(always)]
     fn piece(self, buf: &Lent<'_>) -> [RemotePiece; 1] {
         [RemotePiece { addr: self.addr, len: buf.len(), key: self.key }]
@@ -71,7 +71,7 @@ impl Far {
 }
 
 impl fi_msg_rma {
-    /// The structure as an operation.
+    /// Converts the structure to an operation.
     ///
     /// # Errors
     /// Those of [`lend`] and [`vector`].

@@ -60,7 +60,7 @@ pub(crate) unsafe fn wait_object(
     }
 }
 
-/// Writes the array for `poll`, with one descriptor, if the caller's `nfds` has room.
+/// Writes the array for `poll`, which has one descriptor, if the caller's `nfds` has room.
 ///
 /// # Safety
 /// The C caller's promise.
@@ -173,7 +173,7 @@ unsafe extern "C" fn wait(handle: *mut fid_wait, timeout: c_int) -> c_int {
 /// The state of a poll set.
 pub(crate) struct PollBody {
     set: Arc<dyn PollSet>,
-    /// Keeps the domain and the members open; members by their handle.
+    /// Keeps the domain and the members open. Members are identified by their handle.
     holds: Mutex<Vec<(usize, Hold)>>,
     _domain: Hold,
 }

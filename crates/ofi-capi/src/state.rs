@@ -1,4 +1,4 @@
-//! The states behind the handles of fabrics, domains and endpoints, which the modules of all other objects use.
+//! The state behind handles of fabrics, domains and endpoints, which the modules of all other objects use.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -57,7 +57,7 @@ pub(crate) struct DomainBody {
     pub profiles: Profiles,
     /// Makes getinfo report the domain as open.
     pub told: Mutex<Option<Open>>,
-    /// Keeps the event queue open that is bound to the domain.
+    /// Keeps the event queue that is bound to the domain open.
     pub eq: Mutex<Option<Hold>>,
     /// Keeps the fabric open.
     _fabric: Hold,
@@ -88,7 +88,7 @@ pub(crate) unsafe fn domain<'a>(domain: *mut fid_domain) -> Result<&'a DomainBod
     unsafe { object::body(domain) }
 }
 
-/// The number of ranks of each group, by the group's address. C's calls do not pass it.
+/// The number of ranks of each group, by the group's address, because C's calls do not pass it.
 pub(crate) type Groups = Mutex<HashMap<u64, usize>>;
 
 /// The flags of calls without a flags argument.
@@ -102,7 +102,7 @@ impl Defaults {
     /// The endpoint's own flags.
     const OWN: Self = Self { flags: OpFlags::empty(), call: Call::Plain };
 
-    /// Other flags: those of an alias, or flags set later.
+    /// Different flags: those of an alias, or flags set later.
     pub(crate) const fn of(flags: OpFlags) -> Self {
         Self { flags, call: Call::Msg }
     }
@@ -124,7 +124,7 @@ pub(crate) struct EpBody {
     pub profiles: Profiles,
     /// The flags that `FI_GETOPSFLAG` returns.
     pub op_flags: (OpFlags, OpFlags),
-    /// Aliases, contexts, and endpoints that it is bound to.
+    /// Aliases, contexts, and endpoints that this one is bound to.
     pub users: Users,
     /// Keeps the domain, the queues and the vector open.
     pub holds: Mutex<Vec<Hold>>,

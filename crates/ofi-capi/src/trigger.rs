@@ -1,4 +1,4 @@
-//! Deferred work (`FI_QUEUE_WORK`): fi_trigger(3). `triggered.rs` has triggered operations.
+//! Deferred work (`FI_QUEUE_WORK`, fi_trigger(3)). Triggered operations are in `triggered.rs`.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::triggered::counter;
 /// `FI_QUEUE_WORK`. The work's number is stored in its context, which the library uses until the work has ended.
 ///
 /// # Safety
-/// The C caller's promise: the structures stay as they are until the work has ended.
+/// The C caller's promise: the structures do not change until the work has ended.
 pub(crate) unsafe fn queue(domain: &DomainBody, work: *mut fi_deferred_work) -> Result<()> {
     // SAFETY: the same promise, here and below.
     let Some(work) = (unsafe { work.as_mut() }) else { return Err(null("struct fi_deferred_work")) };
@@ -30,7 +30,7 @@ pub(crate) unsafe fn queue(domain: &DomainBody, work: *mut fi_deferred_work) -> 
     Ok(())
 }
 
-/// The domain in which work is queued, and the condition of the work.
+/// The domain in which work is queued, and the condition for starting it.
 struct Queue<'a> {
     domain: &'a DomainBody,
     when: Threshold<'a>,
@@ -108,7 +108,7 @@ impl Queue<'_> {
         }
     }
 
-    /// An atomic operation: the larger structures begin like the smaller ones.
+    /// An atomic operation. The larger structures begin with the fields of the smaller ones.
     ///
     /// # Safety
     /// As [`Queue::work`].

@@ -21,7 +21,7 @@
 //! Invariants:
 //! I1. The variable of a setting is `FI_<NAME>` for provider `core` and `FI_<PROVIDER>_<NAME>` otherwise.
 //! I2. [`Setting::get`] returns a value within the setting's limits, whatever the environment contains: an unusable
-//!     value is logged, and the default is used. Where the default protects less than the intended value may,
+//!     value is logged, and the default is used. If the default protects less than the intended value might,
 //!     [`Setting::checked`] returns an error instead.
 //! I3. Nothing is cached: the registry lists the settings, and the environment is read on each call.
 
@@ -58,8 +58,7 @@ pub struct Setting<T: Value> {
     help: &'static str,
 }
 
-/// Checks a text. The error is the reason why it cannot be used, as the end of a sentence about it, and names the form
-/// that is wanted.
+/// Checks a text. The error says why it cannot be used and which form is wanted, as the end of a sentence about it.
 type Form = fn(&str) -> Result<(), String>;
 
 impl<T: Value> Setting<T> {
@@ -79,14 +78,14 @@ impl<T: Value> Setting<T> {
         Self { is_strict: true, ..self }
     }
 
-    /// The value to use now: the environment's, or the default where the variable is not set or cannot be
-    /// used. Reads the environment once and allocates, so it belongs where an object opens.
+    /// The value to use now: the environment's, or the default if the variable is not set or unusable. Reads the
+    /// environment and allocates, so call it when an object is opened.
     pub fn get(&self) -> T::Read {
         self.explicit().unwrap_or_else(|| self.default.read())
     }
 
-    /// The environment's value, or `None` where the variable is not set or cannot be used. For settings
-    /// whose default depends on other things.
+    /// The environment's value, or `None` if the variable is not set or unusable. For settings whose default depends on
+    /// other things.
     pub fn explicit(&self) -> Option<T::Read> {
         let env = self.env();
         let raw = std::env::var_os(&env);
@@ -103,7 +102,7 @@ impl<T: Value> Setting<T> {
     }
 
     /// As [`Setting::get`], but an unusable value is an error: for settings whose default protects less than the
-    /// intended value may.
+    /// intended value might.
     ///
     /// # Errors
     /// The variable's value, and why it is unusable.
@@ -125,7 +124,7 @@ impl<T: Value> Setting<T> {
         let text = raw.to_str().ok_or("it is not valid UTF-8")?;
         let word = text.trim();
         if word.is_empty() && (T::KIND != ValueKind::Text || !self.choices.is_empty()) {
-            return Ok(None); // `FI_X= command` is how a shell user clears a variable
+            return Ok(None); // a shell user clears a variable by `FI_X= command`
         }
         let value = match self.choice(word)? {
             Some(choice) => T::parse(choice),
@@ -158,12 +157,12 @@ impl<T: Value> Setting<T> {
 }
 
 impl Setting<&'static str> {
-    /// Refuses everything but these words, whose case does not matter: the value has theirs.
+    /// Accepts only these words, in any case; the value is spelled as here.
     pub const fn one_of(self, choices: &'static [&'static str]) -> Self {
         Self { choices, ..self }
     }
 
-    /// Refuses texts of another form. An empty text is not checked.
+    /// Accepts only texts of this form. An empty text is not checked.
     pub const fn form(self, check: Form) -> Self {
         Self { form: Some(check), ..self }
     }
@@ -179,14 +178,14 @@ pub trait AnySetting: Sync {
     fn help(&self) -> &'static str;
     /// Type of the value.
     fn kind(&self) -> ValueKind;
-    /// Whether an unusable value makes its users fail, where they otherwise use the default.
+    /// Whether an unusable value makes its users fail rather than use the default.
     fn is_strict(&self) -> bool;
     /// The default as text that the setting would accept.
     fn default_text(&self) -> String;
-    /// The meaning of `raw` as text: `None` for an unset variable.
+    /// What `raw` means, as text; `None` for an unset variable.
     ///
     /// # Errors
-    /// The reason why `raw` cannot be used, as the end of a sentence about it.
+    /// Why `raw` cannot be used, as the end of a sentence about it.
     fn inspect(&self, raw: Option<&OsStr>) -> Result<Option<String>, String>;
 
     /// Name of the environment variable.

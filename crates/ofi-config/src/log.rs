@@ -14,19 +14,19 @@
 //! libfabric:4711:1767225600::shm:ep_ctrl:endpoint():132<warn> peer is gone peer=7
 //! ```
 //!
-//! that is process, time in seconds, an empty prefix, provider, subsystem, function, line, level, text. Rust
-//! does not tell a macro which function it is in, so the last part of the module's path takes that place.
+//! that is process, time in seconds, an empty prefix, provider, subsystem, function, line, level, text. Rust does not
+//! tell a macro which function it is in, so the last part of the module path takes its place.
 //!
 //! Levels have the same names in libfabric and in `tracing`, except that libfabric's trace is quieter than its info: it
 //! has only messages of plug-ins that ask for it. See [`Level`].
 //!
-//! A program may also receive the log by functions of its own: see [`Sink`].
+//! A program may also receive the log through its own functions: see [`Sink`].
 //!
 //! Invariants:
 //! I1. Nothing is installed unless a program (or the C library for its program) calls [`init_from_env`], [`start`] or
-//!     [`take_over`]. An event of a level that is off costs one relaxed load.
-//! I2. One event is one line and one `write`: control characters in texts from outside are escaped.
-//! I3. Events of other libraries in the process are not printed, and spans are not followed.
+//!     [`take_over`]. An event of a disabled level costs one relaxed load.
+//! I2. One event is one line and one `write`: control characters in text from outside are escaped.
+//! I3. Events of other libraries in the process are not printed, and spans are ignored.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -86,7 +86,7 @@ impl Filter {
         Some(Self {
             level: requested_level(raw.as_deref(), otherwise)?,
             providers: NameFilter::parse(&config::LOG_PROV.get()),
-            // A name that does not exist must not silence all others. `announce` warns of it.
+            // An unknown name must not silence all others. `announce` warns of it.
             subsystems: NameFilter::parse(&config::LOG_SUBSYS.get()).only(&SUBSYSTEMS),
         })
     }
@@ -137,8 +137,8 @@ impl Subscriber for Logger {
         if self.enabled(metadata) { Interest::always() } else { Interest::never() }
     }
 
-    /// Whether the call site can have an event that is printed. One that names its provider or subsystem in
-    /// a field is decided event by event.
+    /// Whether the call site can emit an event that is printed. If it names its provider or subsystem in a field, each
+    /// event is decided separately.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let Some(origin) = Origin::of(metadata.target()) else { return false };
         !metadata.is_span()

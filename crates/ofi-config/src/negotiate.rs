@@ -1,23 +1,23 @@
 //! Negotiation: computes the grant from a provider's offer and the application's hints, or a list of every hint that
 //! cannot be met. Pure functions: no state of the host, no I/O.
 //!
-//! The rules are those of fi_getinfo(3), fi_endpoint(3), fi_domain(3) and fi_fabric(3): a hint that is not
-//! zero must be met; zero means any; but an empty `mode` means "no mode", an empty `mr_mode` "scalable",
-//! and primary capabilities are granted only if asked for. Where the man pages leave a choice, or C
-//! libfabric departs from them, the rule's own documentation says what is done here and why.
+//! The rules are those of fi_getinfo(3), fi_endpoint(3), fi_domain(3) and fi_fabric(3): a nonzero hint must be met, and
+//! zero means any. But an empty `mode` means "no mode", an empty `mr_mode` means "scalable", and primary capabilities
+//! are granted only if requested. Where the man pages leave a choice, or C libfabric departs from them, the
+//! documentation of the rule says what is done here and why.
 //!
 //! An *offer* is an [`Info`] that a provider fills in with all it can do:
 //! - `caps`, and those of the attributes: all that is possible. Empty `tx_attr.caps`, `rx_attr.caps` and
 //!   `domain_attr.caps` stand for the part of `caps` that concerns them.
-//! - `mode`, `mr_mode`: what the provider needs of the application. In `mr_mode` the deprecated `BASIC` and
-//!   `SCALABLE` say that the provider can also run that way for the programs that ask so.
+//! - `mode`, `mr_mode`: what the provider needs of the application. In `mr_mode`, the deprecated `BASIC` and `SCALABLE`
+//!   say that the provider can also run that way for programs that request it.
 //! - sizes and counts: the largest possible. `msg_order`, `op_flags`: all that is possible.
-//! - `threading`, `progress`, `resource_mgmt`: the most that it does for the application.
+//! - `threading`, `progress`, `resource_mgmt`: the most that the provider does for the application.
 //! - `fabric_attr.api_version`: the oldest interface that it serves, or zero.
 //! - addresses and `nic`: copied as they are; resolving node and service is the provider's work.
 //!
-//! A provider that by default does less than it can (manual progress, automatic if asked for) offers
-//! variants, the default first: see [`negotiate_any`].
+//! A provider whose default is less than it can do (manual progress, automatic on request) offers variants, the default
+//! first: see [`negotiate_any`].
 
 mod caps;
 mod endpoint;
@@ -47,7 +47,7 @@ pub fn negotiate(offer: &Info, hints: Option<&Hints>, api: Version) -> Result<In
     attempt(offer, hints, api, Texts::Written).map_err(|talk| talk.refusals)
 }
 
-/// What stands in the way of a grant.
+/// What prevents a grant.
 struct Rejected {
     /// The number of hints that cannot be met.
     count: usize,
@@ -93,8 +93,8 @@ fn attempt(offer: &Info, hints: Option<&Hints>, api: Version, texts: Texts) -> R
 }
 
 /// The grant of the first of `variants` that meets `hints`. Variants are the modes in which one provider can run on one
-/// device, the default first. Hints without capabilities want all of them, so a variant that takes some away for want
-/// of a registration mode is granted only if no other keeps them all.
+/// device, the default first. Hints without capabilities ask for all of them, so a variant that drops some, because the
+/// registration mode does not allow them, is granted only if no other variant keeps all.
 ///
 /// # Errors
 /// The refusals of the variant that came closest, which is the one with the fewest. Empty only if there is
@@ -171,8 +171,8 @@ impl Negotiation<'_> {
         if wanted == T::default() { limit } else { wanted }
     }
 
-    /// As [`Negotiation::at_most`], for a field that came with version `since`: the hints of an older
-    /// program are not looked at.
+    /// As [`Negotiation::at_most`], for a field that was added in version `since`: the hints of an older program are
+    /// ignored.
     fn at_most_since<T: Copy + Ord + Default + Display>(
         &mut self,
         since: Version,

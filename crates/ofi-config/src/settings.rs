@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::config::{AnySetting, CORE, Setting};
 
-/// Free bytes below which a multi-receive buffer is released, until `FI_OPT_MIN_MULTI_RECV` says otherwise. As in the
-/// providers of C libfabric that have one.
+/// Free bytes below which a multi-receive buffer is released, unless `FI_OPT_MIN_MULTI_RECV` sets another number. As in
+/// the providers of C libfabric that have a default.
 pub const MIN_MULTI_RECV: usize = 16_384;
 
 static UNEXPECTED_BYTES: Setting<usize> = Setting::new(

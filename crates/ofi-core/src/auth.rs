@@ -1,16 +1,16 @@
-//! Authorization keys: only endpoints with the same key talk to each other (fi_endpoint(3), "auth_key"), and a key
-//! given with a registration keeps it from all other endpoints of its domain (fi_mr(3), "auth_key").
+//! Authorization keys: only endpoints with the same key talk to each other (fi_endpoint(3), "auth_key"), and a
+//! registration with a key is closed to all other endpoints of its domain (fi_mr(3), "auth_key").
 //!
-//! How a transport takes part:
+//! What a transport does:
 //! - It declares the longest key: [`Transport::AUTH_KEY_SIZE`], and the same number in `auth_key_size` of its offer's
-//!   endpoint and domain attributes. The core refuses keys where this is 0, and longer ones, however an application
-//!   filled in its info.
+//!   endpoint and domain attributes. The core refuses keys if this is 0, and longer ones, whatever an application put
+//!   into its info.
 //! - An endpoint's key is in `info.ep_attr.auth_key` of the info that [`Transport::open_endpoint`] and
-//!   [`Transport::open_port`] get: its own, its domain's where it has none, or its address vector's in a domain opened
-//!   with `FI_AV_AUTH_KEY`. An empty key means no key, and matches only itself.
+//!   [`Transport::open_port`] get. It is the endpoint's own; else its domain's; else, in a domain opened with
+//!   `FI_AV_AUTH_KEY`, its address vector's. An empty key means no key, and matches only itself.
 //! - It admits no peer with a different key, fails operations posted to such a peer with `FI_EKEYREJECTED`, and counts
-//!   this. [`AuthKey::proof`] proves possession of the key without revealing it, for transports that have nothing
-//!   better.
+//!   this. [`AuthKey::proof`] proves possession of the key without revealing it, for transports that have no better
+//!   way.
 //! - It checks remote accesses with [`crate::keys::RegionTable::check_as`].
 
 use std::fmt;
@@ -30,7 +30,7 @@ pub const MAX_SIZE: usize = 64;
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct AuthKey(Option<Arc<[u8]>>);
 
-/// Proves that its sender has the key. All zeroes without a key.
+/// Proves that its sender has the key. All zeros without a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proof(pub [u64; 2]);
 
@@ -65,14 +65,14 @@ impl AuthKey {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Whether an endpoint with this key may access a registration with the other.
+    /// Whether an endpoint with this key may access a registration with the key `region`.
     #[inline]
     pub fn opens(&self, region: &Self) -> bool {
         region.is_none() || self == region
     }
 
-    /// The proof of possession of the key, over `parts` in this order: HMAC-SHA-256, truncated to 128 bits. It can be
-    /// replayed by anybody who sees it, so `parts` must name the sender, the receiver and the occasion.
+    /// The proof of possession of the key, over `parts` in this order: HMAC-SHA-256, truncated to 128 bits. Anybody who
+    /// sees it can replay it, so `parts` must identify the sender, the receiver and the occasion.
     pub fn proof(&self, parts: &[&[u8]]) -> Proof {
         let Some(key) = &self.0 else { return Proof::default() };
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Proof::default() }; // any length is fine
@@ -104,11 +104,11 @@ pub(crate) fn check_domain(info: &Info, longest: usize) -> Result<()> {
     check("domain_attr.auth_key", attr.auth_key_size, &attr.auth_key, longest)
 }
 
-/// The info of an endpoint of a domain, or of a passive endpoint, with the key that it has.
+/// The info of an endpoint of a domain, or of a passive endpoint, with its effective key filled in.
 ///
 /// # Errors
-/// `FI_EINVAL` for a key that the transport, which checks keys of up to `longest` bytes, cannot check, and for one in a
-/// domain with the keys in its address vectors.
+/// `FI_EINVAL` for a key that the transport cannot check, because it is longer than `longest` bytes, and for a key in a
+/// domain whose keys are in its address vectors.
 pub(crate) fn resolve(info: &Info, domain: &DomainAttr, longest: usize) -> Result<Info> {
     let mut info = info.clone();
     if info.ep_attr.auth_key_size == 0 {
@@ -139,7 +139,7 @@ pub(crate) fn with_key(info: &Info, key: &AuthKey) -> Info {
     info
 }
 
-/// Checks a key of an application: a size without a key is a request for a key of that size, not a key.
+/// Checks a key of an application. A size without a key is not a key but a request for keys of that size.
 pub(crate) fn check(field: &str, size: usize, key: &[u8], longest: usize) -> Result<()> {
     if key.is_empty() || (key.len() == size && size <= longest) {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The endpoints of a domain: for counters of regions, because any endpoint may serve a peer's access, and for the
-//! domain's statistics.
+//! The endpoints of a domain. Counters of regions need them, because any endpoint may serve a peer's access, and so do
+//! the domain's statistics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -29,7 +29,7 @@ impl EndpointRegistry {
     pub fn count(&self, opened: &Arc<dyn Counted>) {
         export::opened(opened);
         let mut members = self.members();
-        // Looked through when it would grow, and so seldom.
+        // Pruned only when it would grow, and so rarely.
         if members.counted.len() == members.counted.capacity() {
             members.counted.retain(|known| known.strong_count() > 0);
         }
@@ -41,7 +41,7 @@ impl EndpointRegistry {
         self.members().counted.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// An endpoint was enabled.
+    /// Adds an endpoint that was enabled.
     ///
     /// # Errors
     /// Errors of adding its descriptor to a wait set.
@@ -66,7 +66,7 @@ impl EndpointRegistry {
         counters.iter().for_each(|counter| counter.remove_source(endpoint));
     }
 
-    /// Makes every endpoint return its grants on closing registrations.
+    /// Makes every endpoint return its grants on registrations that are being closed.
     pub fn give_back(&self) {
         let endpoints: Vec<Arc<dyn Source>> =
             self.members().endpoints.iter().filter_map(Weak::upgrade).collect();

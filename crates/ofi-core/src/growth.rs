@@ -1,8 +1,8 @@
-//! Vectors with one entry per peer, for very many peers.
+//! Vectors with one entry per peer, for very large numbers of peers.
 
-/// Appends `thing`, and grows the list by an eighth rather than doubling it: with ten thousand peers half of each list
-/// would otherwise be unused. Each entry is moved eight times instead of once, which is negligible beside the cost of
-/// meeting a peer.
+/// Appends `thing`. The list grows by an eighth rather than doubling: with ten thousand peers, up to half of each list
+/// would otherwise be unused. Each entry is moved about eight times instead of once, which is negligible beside the
+/// cost of a new peer.
 pub fn push<T>(list: &mut Vec<T>, thing: T) {
     if list.len() == list.capacity() {
         list.reserve_exact((list.len() / 8).max(8));

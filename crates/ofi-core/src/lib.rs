@@ -1,6 +1,6 @@
 //! The shared machinery of all transports: matching, completions, address vectors, registrations, endpoints.
 //!
-//! A transport implements [`transport::Transport`] and gets every feature of the model in return.
+//! A transport implements [`transport::Transport`], and gets every feature of the model in return.
 //! `docs/architecture.md` follows a message through this crate: [`endpoint`], the transport, [`endpoint`] again,
 //! [`matching`], [`cq`].
 //!

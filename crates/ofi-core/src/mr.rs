@@ -73,7 +73,7 @@ impl<T: Transport> Mr<T> {
             None => KeyChoice::Random,
         };
         let data: RegionData = Box::new(data);
-        // The processor does not touch a dma-buf for a peer: only the device's own registration has those rights.
+        // The processor never accesses a dma-buf for a peer: only the device's own registration has those rights.
         let by_device = attr.restricted(MrAccess::all().difference(REMOTE));
         let attr = if attr.dmabuf().is_some() { &by_device } else { attr };
         let mut registration = Registration::new(attr, key, data);
@@ -124,7 +124,7 @@ fn auth_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<Au
     }
 }
 
-/// The device that has the memory, if the processor may not touch it. A dma-buf is a matter of the transport.
+/// The device that owns the memory, if the processor must not access it. Dma-bufs are left to the transport.
 fn device_of<T: Transport>(domain: &DomainCore<T>, attr: &MrAttr<'_>) -> Result<Option<RegisteredDevice>> {
     if attr.iface == HmemIface::System || attr.dmabuf().is_some() {
         return Ok(None);
@@ -242,7 +242,7 @@ impl<T: Transport> MemoryRegion for Mr<T> {
                     .checked_add(part.len)
                     .is_some_and(|end| end <= whole.addr.addr() + whole.len)
         };
-        // Every access goes through the owner's page table, so it reaches the currently mapped pages.
+        // Every access goes through the owner's page table, so it always reaches the currently mapped pages.
         match pieces.iter().find(|part| !granted.region().pieces().iter().any(|whole| inside(part, whole))) {
             None => Ok(()),
             Some(part) => Err(Error::wanted(

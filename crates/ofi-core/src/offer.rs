@@ -46,7 +46,7 @@ pub struct Base {
     pub rma_iov_limit: usize,
 }
 
-/// The choices that an application has, where more for it costs something.
+/// The options between which an application chooses, where more costs something.
 #[derive(Clone, Copy)]
 struct Variant {
     mr_mode: MrMode,
@@ -82,7 +82,7 @@ impl Base {
         for order in [free_order(), free_order() | MsgOrder::WAS | MsgOrder::RAS] {
             for size in [SIZE, MAX_SIZE] {
                 for progress in [Progress::Manual, Progress::Auto] {
-                    // The first and the last are what the old names of both whole modes mean.
+                    // The deprecated names of the two whole modes mean the first and the last.
                     for mr_mode in [
                         MrMode::VIRT_ADDR | MrMode::PROV_KEY | MrMode::BASIC,
                         MrMode::PROV_KEY,
@@ -228,8 +228,8 @@ pub fn name_ends(info: &mut Info, request: &Request<'_>, named: Option<&Address>
 /// The first API whose `fi_mr_attr` names the interface of the memory.
 const HMEM_SINCE: Version = Version::new(1, 10);
 
-/// As [`answer`], by a provider that also copies a device's memory. An info has `FI_HMEM` only if it is asked for,
-/// since every operation then looks whether its memory is a device's; and only where a device is found.
+/// As [`answer`], for a provider that also copies device memory. An info has `FI_HMEM` only on request, because every
+/// operation then checks whether its memory is a device's; and only if a device is found.
 pub fn answer_with_devices(
     types: &[(EpType, Narrow)],
     mut variants: Vec<Info>,
@@ -257,8 +257,8 @@ pub fn answer_with_devices(
     offers
 }
 
-/// The answer to a request: for each of `types`, the preferred one first, the grant of `variants`. A repeated type
-/// offers more at a price, and is used only if the earlier one does not meet the request.
+/// The answer to a request: for each of `types`, preferred first, the grant of `variants`. A repeated type offers more
+/// at a higher cost, and is used only if the earlier one does not meet the request.
 pub fn answer(types: &[(EpType, Narrow)], variants: &[Info], request: &Request<'_>) -> Offers {
     let mut infos: Vec<Info> = Vec::new();
     let mut refused = Vec::new();

@@ -31,12 +31,12 @@ fn add(list: &mut Vec<OpenedObject>, provider: &str, name: &str, handle: Handle)
     list.push(OpenedObject { provider: provider.into(), name: name.into(), handle, born: Born::here() });
 }
 
-/// Takes note of a fabric, while it is open.
+/// Records a fabric while it is open.
 pub fn fabric(provider: &str, fabric: &Arc<dyn Fabric>) {
     add(&mut all().fabrics, provider, fabric.name(), Handle::of_fabric(fabric));
 }
 
-/// Takes note of a domain, while it is open.
+/// Records a domain while it is open.
 pub fn domain(provider: &str, domain: &Arc<dyn Domain>) {
     add(&mut all().domains, provider, domain.name(), Handle::of_domain(domain));
 }
@@ -53,10 +53,10 @@ fn is_other(list: &[OpenedObject], wanted: Option<&Handle>, provider: &str, name
     named.is_some_and(|named| (&*named.provider, &*named.name) != (provider, name))
 }
 
-/// Completes an offer with the open objects of its names, unless it has the objects that the hints named.
+/// Adds the open objects of its names to an offer, unless it already has the objects that the hints named.
 ///
 /// # Errors
-/// The refusal, where the hints named an open object that this offer does not go with.
+/// The refusal, if the hints named an open object that does not match this offer.
 pub fn complete(info: &mut Info) -> Result<(), Refusal> {
     let all = all();
     let provider = info.fabric_attr.prov_name.clone();

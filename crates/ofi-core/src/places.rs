@@ -1,16 +1,15 @@
-//! The operations that an endpoint takes at a time, and how many of them one peer may have.
+//! The operations that an endpoint accepts at a time ("places"), and how many of them one peer may have.
 //!
-//! An endpoint has one limit for all its peers (`tx_attr.size`). An operation to a peer that does not poll may stay in
-//! it for as long as that peer lives, and nothing else can end it. So a peer never takes more than half of what it
-//! leaves free: one peer alone may have a third of the places, and each further silent peer a third of the rest. A peer
-//! without operations gets a place as long as there is one.
+//! An endpoint has one limit for all its peers (`tx_attr.size`). An operation to a peer that does not poll may occupy a
+//! place for as long as that peer lives, and nothing else can end it. So a peer may never take more than half of what
+//! it leaves free: a single peer may have a third of the places, and each further silent peer a third of the rest. A
+//! peer without operations gets a place as long as there is one.
 //!
-//! The core leaves this to those who know what one peer may take: layers that serve peers who do not know each other
-//! (`multirail`, `mxl-fabrics`), and transports whose peers share a queue of a device (`ofi-efa`, where a post beyond a
-//! peer's share may get `FI_EAGAIN`). Over other transports, a program of libfabric's interface may use all of
-//! `tx_attr.size` for one peer.
+//! The core does not enforce this. It is used by layers whose peers do not know each other (`multirail`,
+//! `mxl-fabrics`), and by transports whose peers share a queue of a device (`ofi-efa`, where a post beyond a peer's
+//! share may get `FI_EAGAIN`). Over other transports, a libfabric program may use all of `tx_attr.size` for one peer.
 
-/// The free places with which a peer that has `own` places, at least one, may take another.
+/// The number of places that must be free for a peer that already has `own` places (at least one) to take another.
 #[inline(always)]
 pub const fn needed(own: usize) -> usize {
     3 + 2 * own // afterwards it has no more than half of what is free

@@ -101,7 +101,7 @@ impl PollSet for Polls {
 
     fn poll(&self, contexts: &mut [Context]) -> usize {
         if !self.born.is_here() {
-            return 0; // nothing will ever be in the objects of the parent
+            return 0; // nothing ever happens in objects that belong to the parent
         }
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         let (count, first) = (members.all.len(), members.turn);

@@ -22,8 +22,8 @@ use crate::wake_fd::WakeFd;
 
 /// The interval at which the thread checks whether the application polls.
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
-/// The number of polls in that time from which the thread leaves progress to the application: one each millisecond.
-/// With fewer, a transfer with several steps at both ends would wait at each of them.
+/// From this number of polls in that time, the thread leaves progress to the application: one per millisecond. With
+/// fewer, a transfer that takes several steps at both ends would wait at each of them.
 const BUSY_POLLS: u64 = 10;
 /// The maximum sleep.
 const MAX_SLEEP: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The thread of the process that rearms endpoints: those that sleepers had armed and another thread's poll
+//! The thread of the process that rearms endpoints which sleeping threads had armed and another thread's poll has
 //! disarmed ([`crate::sleepers`]).
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, TryLockError, Weak};
@@ -31,8 +31,8 @@ struct RearmThread {
 static THREAD: Mutex<Option<(u32, Arc<RearmThread>)>> = Mutex::new(None);
 
 /// Calls `what.rearm()` after [`REARM_INTERVAL`], if `flags` still say that it is due. Call it when
-/// [`DeferredCheck::begin`] returns `true`. Returns `false` if no thread can be started: then the caller re-arms `what`
-/// at once.
+/// [`DeferredCheck::begin`] returns `true`. Returns `false` if no thread can be started: the caller must then rearm
+/// `what` at once.
 #[must_use]
 pub fn later(what: &Weak<dyn Rearm>, flags: &Arc<DeferredCheck>) -> bool {
     let Some(thread) = RearmThread::get() else { return false };
@@ -43,8 +43,8 @@ pub fn later(what: &Weak<dyn Rearm>, flags: &Arc<DeferredCheck>) -> bool {
 }
 
 impl RearmThread {
-    /// `None` if no thread can be started, or the lock is taken: in a child forked at that moment it stays taken for
-    /// ever.
+    /// `None` if no thread can be started, or if the lock is taken: in a child that was forked at that moment, it stays
+    /// taken for ever.
     fn get() -> Option<Arc<Self>> {
         let mut known = match THREAD.try_lock() {
             Ok(known) => known,

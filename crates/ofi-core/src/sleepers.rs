@@ -1,11 +1,11 @@
-//! The threads that sleep on an endpoint, and how they are woken although another thread polls.
+//! The threads that sleep on an endpoint, and how they are woken even if another thread polls.
 //!
 //! A transport is armed once, for all sleepers, and a poll disarms it for all, because a polling thread wants no
-//! wake-ups. While polls continue, sleepers miss nothing: a poll notifies the sleepers for which it finds
-//! something. A polling thread that goes to sleep arms it again, for all. But if it just stops polling, the others
-//! would sleep for ever. So a thread of the process checks [a moment later](crate::rearm): if the transport is still
-//! disarmed, it arms it on behalf of the sleepers, and wakes them only if something is already waiting. Waking them
-//! at once would not do: two threads on their way to sleep would disarm it for each other, for ever.
+//! wake-ups. While polls continue, sleepers miss nothing: a poll notifies the sleepers for which it finds something. A
+//! polling thread that goes to sleep arms it again, for all. But if it just stops polling, the others would sleep for
+//! ever. So a thread of the process checks [a moment later](crate::rearm): if the transport is still disarmed, it arms
+//! it on behalf of the sleepers, and wakes them only if something is already waiting. Waking them at once would not
+//! work: two threads that are about to sleep would disarm it for each other for ever.
 //!
 //! Invariants, under the endpoint's lock, which every call here holds:
 //! S1. A sleeping thread has armed its wake fd, then the transport, and is in `known` ([`Sleepers::armed`]).
@@ -21,8 +21,8 @@ use crate::rearm::{self, Rearm};
 use crate::source::Arm;
 use crate::wake_fd::WakeFd;
 
-/// The number of successive checks that find it disarmed before all sleepers are woken: about a second. An armed
-/// wake fd counts as slept on until it is rung, even if the thread that waited at its descriptor is awake already.
+/// After this many successive checks that find it disarmed, all sleepers are woken: about a second. An armed wake fd
+/// counts as slept on until it is rung, even if the thread that waited at its descriptor is already awake.
 const MAX_DISARMED_CHECKS: u32 = 100;
 
 /// The sleepers of one endpoint.
@@ -69,7 +69,8 @@ impl Sleepers {
         }
     }
 
-    /// As [`Sleepers::armed`], for a transport whose peers wait for the application: all are woken a moment later.
+    /// As [`Sleepers::armed`], for a transport whose peers wait for the application: all sleepers are woken a moment
+    /// later.
     pub fn stalled(&mut self, wake: Option<&WakeFd>) {
         self.armed(wake);
         self.look_later();
@@ -84,7 +85,7 @@ impl Sleepers {
         self.look_later();
     }
 
-    /// Checks the endpoint a moment later, if anybody may sleep.
+    /// Checks the endpoint a moment later, if any thread may be asleep.
     fn look_later(&mut self) {
         if !self.known.is_empty() && self.undone.begin() && !rearm::later(&self.endpoint, &self.undone) {
             let _listed_by_nobody = self.undone.look();

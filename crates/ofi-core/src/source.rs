@@ -12,7 +12,7 @@ pub enum Arm {
     Ready,
     /// The descriptor becomes readable when there is something to poll for.
     Armed,
-    /// As `Armed`, and something that has arrived waits for the application, which may make room without a poll: a
+    /// As `Armed`, but something that has arrived waits for the application, which may make room without a poll: a
     /// sleeper polls again after [`REARM_INTERVAL`](crate::rearm::REARM_INTERVAL).
     Stalled,
 }
@@ -20,7 +20,7 @@ pub enum Arm {
 /// The result of a poll of a source.
 #[derive(Clone, Copy, Debug)]
 pub struct Polled {
-    /// Entries in the buffer, those from before the poll included.
+    /// Entries in the buffer, including those from before the poll.
     pub filled: usize,
     /// The source's request to the polling thread; `None` if its next entry is an error. (One field, because two fields
     /// are returned in registers.)

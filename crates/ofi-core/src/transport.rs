@@ -31,8 +31,8 @@ pub use port::{DATA_SIZE, MAX_PACKET, Port, Reaction, RequestData};
 pub(crate) use upcalls::Origin;
 pub use upcalls::{Announced, Arrived, CompletionInfo, CounterTarget, Delivery, Fault, Receiving, Upcalls};
 
-/// An endpoint's own number for a peer: dense from 0, assigned by its [`TransportEndpoint`]. A number is reused only
-/// when nothing refers to its peer any more ([`Upcalls::retire`]).
+/// An endpoint's own number for a peer, assigned by its [`TransportEndpoint`] from 0 on without gaps. A number is
+/// reused only when nothing refers to its peer any more ([`Upcalls::retire`]).
 pub type PeerId = u32;
 
 /// A receive context of a peer (scalable endpoints; `fi_rx_addr`).
@@ -85,7 +85,7 @@ pub struct RemoteData {
 /// A transport of messages.
 ///
 /// # Safety
-/// Memory that [`Transport::alloc`] returns is valid for its length while it lives, and belongs to nobody else. Peers
+/// Memory that [`Transport::alloc`] returns is valid for its length while it exists, and belongs to nothing else. Peers
 /// and devices access a registration only between [`Transport::register`] and [`Transport::deregister`], and only as
 /// its rights allow.
 pub unsafe trait Transport: Sized + Send + Sync + 'static {
@@ -103,11 +103,11 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// Whether reliable endpoints can report that a message was matched with a receive (`FI_MATCH_COMPLETE`).
     const MATCHES: bool = false;
 
-    /// Whether connections are established only while their endpoints are polled. If so, a thread polls for an
-    /// application that does not ([`crate::cm::keeper`]).
+    /// Whether connections are established only while their endpoints are polled. If so, a thread polls for
+    /// applications that do not ([`crate::cm::keeper`]).
     const KEEPS: bool = false;
 
-    /// Whether a single read or write can be given up while its endpoint continues ([`TransportEndpoint::give_up`]).
+    /// Whether a single read or write can be abandoned while its endpoint continues ([`TransportEndpoint::give_up`]).
     const ABANDONS: bool = false;
 
     /// Whether a device may register a dma-buf ([`MrAttr::of_dmabuf`]).
@@ -147,12 +147,12 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_ENOSYS` for memory that the transport cannot register.
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region>;
 
-    /// Registers memory of a device (`FI_HMEM`) that its driver has exported as a dma-buf, so that peers' NICs access
-    /// it alone. A transport without such NICs, or whose NIC refuses it, registers the memory as
+    /// Registers device memory (`FI_HMEM`) that its driver has exported as a dma-buf, so that peers' NICs access it
+    /// without the owner. A transport without such NICs, or whose NIC refuses it, registers the memory as
     /// [`Transport::register`] does, and the owner copies for its peers.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Transport::register`].
     fn register_exported(
         domain: &Self::Domain,
         attr: &MrAttr<'_>,
@@ -175,7 +175,7 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
     /// `FI_EBUSY` if a live peer did not stop within the bound.
     fn deregister(domain: &Self::Domain, region: &Self::Region) -> Result<()>;
 
-    /// Whether peers' accesses to a registration can be counted: not if every access bypasses its owner.
+    /// Whether peers' accesses to a registration can be counted. False if every access bypasses its owner.
     fn counts(_region: &Self::Region) -> bool {
         true
     }
@@ -202,8 +202,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         Ok(None)
     }
 
-    /// The value of a transport's own endpoint option, with `set` as the value that was set. `None` if the option is
-    /// unknown.
+    /// The value of a transport-specific endpoint option; `set` is the value that was set, if any. `None` if the option
+    /// is unknown.
     fn option(
         _domain: &Self::Domain,
         _info: &Info,
@@ -239,8 +239,8 @@ pub unsafe trait Transport: Sized + Send + Sync + 'static {
         0
     }
 
-    /// Whether endpoints of this type support an operation on a data type, of those that the core can execute: all of
-    /// them if a library executes them at the memory's owner.
+    /// Whether endpoints of this type support an operation on a data type that the core can execute. True for all of
+    /// them if the library executes them at the memory's owner.
     #[inline]
     fn has_atomic(_ep: EpType, _kind: AtomicKind, _op: FiOp, _datatype: Datatype) -> bool {
         true

@@ -1,4 +1,4 @@
-//! Every copy between application memory and memory that a peer may touch at the same time.
+//! All copies between application memory and memory that a peer may access at the same time.
 //!
 //! Such memory is never behind a Rust reference: all functions take raw pointers. By writing during a copy, a hostile
 //! peer can change the bytes that arrive, but not their destination or number.
@@ -19,8 +19,8 @@ type Wide = std::arch::x86_64::__m128i;
 #[cfg(not(target_arch = "x86_64"))]
 type Wide = u128;
 
-/// Copies the first and the last `N` words of `len` bytes, which may overlap. It uses registers: an array of words
-/// would go through the stack.
+/// Copies the first and the last `N` words of `len` bytes; the two may overlap. It uses registers, because an array of
+/// words would go through the stack.
 ///
 /// # Safety
 /// As `bytes`, and `N * size_of::<W>() <= len <= 2 * N * size_of::<W>()`.
@@ -90,12 +90,12 @@ pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// From here on the string instruction is at least as fast as the C library's copy, and does not suffer when source and
-/// destination lie at the same place of their pages, as aligned buffers do: 26 GB/s against 17 to 20 for 1 MiB on a
-/// Zen 3.
+/// From this length on, the string instruction is at least as fast as the C library's copy, and does not suffer if
+/// source and destination are at the same offset in their pages, as aligned buffers are: 26 GB/s against 17 to 20 for 1
+/// MiB on a Zen 3. Zen 3.
 #[cfg(target_arch = "x86_64")]
 const STRING_COPY: usize = 32 << 10;
-/// From here on the C library's copy is that instruction too.
+/// From this length on, the C library's copy uses that instruction too.
 #[cfg(target_arch = "x86_64")]
 const STRING_ALIAS: usize = 2 << 10;
 
@@ -133,7 +133,7 @@ pub unsafe fn overlapping(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Gathers `len` bytes, from byte `skip` of `pieces` on, into `to`. Returns how many there were.
+/// Gathers `len` bytes, starting at byte `skip` of `pieces`, into `to`. Returns how many there were.
 ///
 /// # Safety
 /// The pieces are lent for reading and `to` may be written for `len` bytes.
@@ -142,10 +142,10 @@ pub unsafe fn gather(pieces: &[Piece], skip: usize, to: *mut u8, len: usize) -> 
     unsafe { gather_by(Stores::Cached, pieces, skip, to, len) }
 }
 
-/// As [`gather`], by these stores.
+/// As [`gather`], with the given kind of stores.
 ///
 /// # Safety
-/// As there.
+/// As [`gather`].
 pub unsafe fn gather_by(stores: Stores, pieces: &[Piece], skip: usize, to: *mut u8, len: usize) -> usize {
     let mut done = 0;
     for (addr, run) in runs(pieces, skip, len) {
@@ -167,7 +167,7 @@ pub unsafe fn copied(pieces: &[Piece], len: usize) -> Box<[u8]> {
     bytes.into()
 }
 
-/// Scatters `len` bytes at `from` into `pieces`, from their byte `skip` on. Returns how many fitted.
+/// Scatters `len` bytes at `from` into `pieces`, starting at their byte `skip`. Returns how many fitted.
 ///
 /// # Safety
 /// The pieces are lent for writing and `from` may be read for `len` bytes.
@@ -181,7 +181,7 @@ pub unsafe fn scatter(from: *const u8, len: usize, pieces: &[Piece], skip: usize
     done
 }
 
-/// The contiguous runs that make up `len` bytes of `pieces` from byte `skip` on.
+/// The contiguous runs that make up `len` bytes of `pieces`, starting at byte `skip`.
 pub fn runs(
     pieces: &[Piece],
     mut skip: usize,

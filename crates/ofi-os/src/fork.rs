@@ -1,12 +1,12 @@
-//! Objects after fork(2): in a child their calls return `FI_EINVAL`, and closing them does nothing.
+//! Objects after fork(2): in a child, calls on them return `FI_EINVAL`, and closing them does nothing.
 //!
 //! This needs no hooks. One page is marked `MADV_WIPEONFORK`: a child finds zero where the parent had its generation,
-//! and the first object that it opens writes the next one. An object remembers the generation in which it was opened;
-//! the comparison costs two loads.
+//! and the first object that it opens stores the next generation there. An object remembers the generation in which it
+//! was opened; the comparison costs two loads.
 //!
 //! A child cannot use inherited objects: rings and windows are not mapped in it (`MADV_DONTFORK`), threads do not
-//! exist, locks may be held by threads that are gone, and descriptors are shared with its parent. Objects that it opens
-//! itself work normally.
+//! exist, locks may be held by threads that do not exist, and descriptors are shared with its parent. Objects that it
+//! opens itself work normally.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +19,12 @@ fn page() -> &'static AtomicU64 {
     PAGE.get_or_init(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_LEN, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Box::leak(Box::new(AtomicU64::new(0))); // then children cannot be detected
         }
-        // SAFETY: the range was just mapped. A kernel without the advice (before 4.14) does not tell children apart.
+        // SAFETY: the range was just mapped. A kernel without this advice (before 4.14) does not distinguish children.
         unsafe { libc::madvise(base, PAGE_LEN, libc::MADV_WIPEONFORK) };
         // SAFETY: aligned, zeroed, never unmapped, and accessed atomically only.
         unsafe { &*base.cast::<AtomicU64>() }
@@ -50,7 +50,7 @@ impl Born {
         let mut generation = page.load(Ordering::Acquire);
         if generation == 0 {
             let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-            // Of two threads that open the first object, one decides.
+            // If two threads open the first object at the same time, one of them chooses.
             let won = page.compare_exchange(0, next, Ordering::AcqRel, Ordering::Acquire);
             generation = won.map_or_else(|theirs| theirs, |_| next);
         }

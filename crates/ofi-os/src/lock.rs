@@ -1,9 +1,9 @@
-//! The lock of endpoints, queues, contexts and works. It exists at every threading level: an application that breaks
-//! its promise about threads loses time, and nothing else.
+//! The lock of endpoints, queues, contexts and works. It is used at every threading level, so an application that
+//! breaks its promise about threads only loses time.
 //!
-//! It is biased ([`ofi_ring::biased`]): a thread that is alone pays about ten instructions, none of them locked.
-//! Critical sections are short (one call of the data path), so threads that are not alone spin, then yield, then sleep
-//! for 50 us at a time.
+//! It is biased ([`ofi_ring::biased`]): if only one thread uses it, entering and leaving take about ten instructions,
+//! none of them locked. Critical sections are short (one call of the data path), so contending threads spin, then
+//! yield, then sleep for 50 µs at a time.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};

@@ -23,7 +23,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Maps at least `len` bytes, of huge pages where the kernel has some and `huge` asks for them.
+    /// Maps at least `len` bytes, of huge pages if `huge` asks for them and the kernel has some.
     ///
     /// # Errors
     /// `FI_ENOMEM`.
@@ -35,7 +35,7 @@ impl Pages {
             .filter(|&mapped| mapped <= isize::MAX as usize)
             .ok_or_else(|| Error::new(Errno::ENOMEM))?;
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), mapped, access, kind, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(os_error("mmap"));

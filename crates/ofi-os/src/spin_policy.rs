@@ -8,8 +8,8 @@
 //! I1. A thread yields only if it was preempted within the last second: a thread with a core of its own spins.
 //! I2. A thread yields only after it has polled without success for `SPIN`, and only if its polls follow each other
 //!     closely: between polls that are far apart it does other work.
-//! I3. A thread that yields to one that never yields gets its core back after a whole time slice. So it sleeps
-//!     instead, for a while: the scheduler prefers sleepers that wake to threads that have used up their share.
+//! I3. A thread that yields to one that never yields gets its core back only after a whole time slice. So it sleeps
+//!     instead, for a while: the scheduler prefers sleepers that wake over threads that have used up their share.
 //! I4. The clock is read once per `POLLS_PER_CLOCK_READ` unsuccessful polls and at the end of such a run, and never
 //!     otherwise.
 
@@ -29,13 +29,13 @@ const DENSE: Duration = Duration::from_micros(400);
 const MIN_PREEMPTION: Duration = Duration::from_micros(500);
 /// The time for which a preemption is remembered.
 const CONTENDED: Duration = Duration::from_secs(1);
-/// The time for which a thread that did not yield back is remembered.
+/// How long it is remembered that another thread did not yield back.
 const NO_YIELD_BACK: Duration = Duration::from_millis(100);
 /// The length of a sleep. The system adds its slack (`PR_SET_TIMERSLACK`, 50 us by default).
 const SLEEP: Duration = Duration::from_micros(1);
 
-/// The action that a poll requests from its thread, once no lock is held. The variants are ordered: the largest request
-/// of several sources counts, but [`YieldHint::Busy`] above all.
+/// What a poll asks its thread to do once no lock is held. The variants are ordered: the largest request of several
+/// sources counts, except that [`YieldHint::Busy`] overrides all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum YieldHint {
     /// No action: something was found, or the polls have not been empty for long.

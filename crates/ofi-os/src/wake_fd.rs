@@ -44,16 +44,16 @@ impl WakeFd {
         })))
     }
 
-    /// Announces that the caller will check once more and then block. The check sees earlier events, and later events
-    /// make the descriptor readable.
+    /// Announces that the caller will check once more and then block. The check sees all earlier events, and later
+    /// events make the descriptor readable.
     pub fn arm(&self) {
         if self.0.state.arm() {
             sys::drain_eventfd(&self.0.event);
         }
     }
 
-    /// Wakes the reader if it armed the wake fd. A reader that is not woken sees everything that the caller stored
-    /// before by a `SeqCst` operation, or under a lock that the reader takes after arming.
+    /// Wakes the reader if it has armed the wake fd. A reader that is not woken sees everything that the caller stored
+    /// before, by a `SeqCst` operation or under a lock that the reader takes after arming.
     #[inline]
     pub fn notify(&self) {
         if self.0.state.is_armed() {

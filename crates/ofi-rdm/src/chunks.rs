@@ -1,5 +1,5 @@
-//! A growable array whose elements never move: a vector of vectors of fixed length. Growing copies nothing, and never
-//! leaves half of an allocation unused or holds an old allocation beside the new one.
+//! A growable array whose elements never move: a vector of vectors of fixed length. Growing copies nothing, never
+//! leaves half of an allocation unused, and never needs the old allocation beside the new one.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};

@@ -1,7 +1,7 @@
 //! Reliable, ordered records over lossy datagrams: the layer under messages and remote memory access between hosts.
 //!
-//! The crate has no socket, clock, thread, or `unsafe`. The driver of an [`Endpoint`] passes datagrams and the time in,
-//! and gets datagrams, events and the next timeout out. `docs/protocol.md` specifies every byte on the wire.
+//! The crate has no socket, clock, thread, or `unsafe`. The driver of an [`Endpoint`] passes in datagrams and the time,
+//! and gets out datagrams, events and the next timeout. `docs/protocol.md` specifies every byte on the wire.
 //!
 //! The path of a record: [`SendStream::record`] appends it to one of a session's two streams. `connection/` cuts the
 //! stream into packets and retransmits lost ones. On the peer, `stream/receive.rs` restores the order and passes the

@@ -12,7 +12,7 @@ pub struct Rtt {
     least: Nanos,
 }
 
-/// Nanoseconds, in half the size of a `Duration`, since every peer has four of them. The largest value stands for
+/// Nanoseconds, in half the size of a `Duration`, because every peer has four of them. The largest value stands for
 /// anything longer, and for no value.
 type Nanos = u64;
 
@@ -22,7 +22,7 @@ fn nanos(time: Duration) -> Nanos {
 
 /// Assumed before the first sample. Sessions within a data centre are far below it.
 const INITIAL: Duration = Duration::from_millis(20);
-/// The maximum round-trip sample, in nanoseconds: a day. Longer samples are cut to it.
+/// The maximum round-trip sample, in nanoseconds: a day. Longer samples are clamped to it.
 const MAX_SAMPLE: Nanos = 86_400 * 1_000_000_000;
 /// The timer granularity. RFC 9002 has 1 ms, once typical of operating systems' timers. Here a waiting program polls,
 /// and an unnecessary probe costs only two packets.
@@ -36,7 +36,7 @@ impl Default for Rtt {
 }
 
 impl Rtt {
-    /// Adds a sample. The peer reports that it delayed its answer by `delay`.
+    /// Adds a sample. `delay` is the time by which the peer says it delayed its answer.
     pub fn sample(&mut self, sample: Duration, delay: Duration) {
         // No sample equals the two special values, and sums of eight do not overflow.
         let (sample, delay) = (nanos(sample).min(MAX_SAMPLE), nanos(delay));
@@ -51,8 +51,8 @@ impl Rtt {
         self.smoothed = (self.smoothed * 7 + adjusted) / 8;
     }
 
-    /// Whether the last sample indicates a queue on the path: it exceeds the minimum by an eighth and by 100 us, the
-    /// least cost of a descheduled thread.
+    /// Whether the last sample indicates a queue on the path: it exceeds the minimum by an eighth and by 100 µs, the
+    /// least that a descheduled thread costs.
     pub fn shows_queue(&self) -> bool {
         let least = self.least.min(self.latest);
         self.latest - least > (least / 8).max(nanos(Duration::from_micros(100)))

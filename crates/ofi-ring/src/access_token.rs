@@ -1,21 +1,21 @@
-//! Access tokens (`ticket` in names): two processes copy directly to and from each other's memory, and either takes its
-//! own back at any time.
+//! Access tokens (called `ticket` in names): two processes copy directly to and from each other's memory, and either
+//! can withdraw access to its own at any time.
 //!
-//! A token is a number other than 0 that its owner never uses again. It is in a word of the owner's while the memory
-//! is open to the other process. Every word has one process that stores it; threads of that process may withdraw a
-//! token concurrently.
+//! A token is a nonzero number that its owner never reuses. While the memory is open to the other process, the token is
+//! in a word of the owner's. Each word is stored by only one process; threads of that process may withdraw a token
+//! concurrently.
 //!
 //! Memory that the other process writes:
 //! T1. A writer stores the token in `writing` and, after a fence, finds it in `target`, before it writes ([`claim`]).
-//!     It stores 0 when it has written, or if it finds another token there.
-//! T2. An owner takes the token out of `target`, and after a fence waits until `writing` no longer has it
+//!     It stores 0 when it has finished, or if it finds another token there.
+//! T2. An owner removes the token from `target`, and after a fence waits until `writing` no longer holds it
 //!     ([`is_writing`]).
 //!
 //! So either the writer finds the token gone and writes nothing, or the owner finds the writer and waits for it.
 //!
 //! Memory that the other process reads:
-//! T3. An owner takes the token out of `lent`, and lets the memory change only after a fence.
-//! T4. A reader reads `lent` after a fence that follows its reads ([`is_still_lent`]), and drops the data if the
+//! T3. An owner removes the token from `lent`, and lets the memory change only after a fence.
+//! T4. A reader reads `lent` after a fence that follows its reads ([`is_still_lent`]), and discards the data if the
 //!     token is gone.
 //!
 //! So a reader that read a byte of later contents finds the token gone. Neither side waits.
@@ -25,8 +25,8 @@
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A writer between its claim and its end. A process that dies meanwhile leaves its ticket behind: an owner also checks
-/// for that.
+/// A writer between its claim and its end. A process that dies meanwhile leaves its token in the word, so an owner must
+/// also check whether the process is alive.
 #[must_use = "the owner waits while it is there"]
 pub struct Writing<'a>(&'a AtomicU64);
 
@@ -44,12 +44,12 @@ pub fn claim<'a>(writing: &'a AtomicU64, target: &AtomicU64, ticket: u64) -> Opt
     (target.load(Ordering::SeqCst) == ticket).then_some(claimed) // T1
 }
 
-/// Takes `ticket` out of a word, unless the word holds another one by now. [`settle`] must follow.
+/// Removes `ticket` from a word, unless the word already holds another one. [`settle`] must follow.
 pub fn void(word: &AtomicU64, ticket: u64) {
     let _ = word.compare_exchange(ticket, 0, Ordering::SeqCst, Ordering::SeqCst);
 }
 
-/// Takes any ticket out of a word. [`settle`] must follow.
+/// Removes any token from a word. [`settle`] must follow.
 pub fn clear(word: &AtomicU64) {
     word.store(0, Ordering::SeqCst);
 }
@@ -81,7 +81,7 @@ mod models {
         memory: UnsafeCell<u32>,
     }
 
-    // SAFETY: the cell is written under a claim, and by the owner when there is none: what the models check.
+    // SAFETY: the cell is written under a claim, and by the owner when no claim exists; the models check that.
     unsafe impl Sync for Shared {}
     // SAFETY: as above.
     unsafe impl Send for Shared {}
@@ -162,7 +162,7 @@ mod models {
     }
 
     /// One thread closes a registration while another ends the operation and opens the next: each waits for the writer
-    /// of the ticket that it withdrew, and the next ticket stays.
+    /// of the token that it withdrew, and the next token stays.
     fn two_owners(void: fn(&AtomicU64, u64)) {
         loom::model(move || {
             let shared = Arc::new(Shared {
@@ -199,8 +199,8 @@ mod models {
         two_owners(|word, _| clear(word));
     }
 
-    /// T3 and T4: data read under a ticket that is still valid is the data that was lent. The bytes are words here,
-    /// because the other process reads them while they change.
+    /// T3 and T4: if the token is still valid after a read, the data is what was lent under it. The bytes are words
+    /// here, because the other process reads them while they change.
     fn what_is_believed_was_lent(settle: fn(), is_still_lent: fn(&AtomicU64, u64) -> bool) {
         struct Lent {
             lent: AtomicU64,

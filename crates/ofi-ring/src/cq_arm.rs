@@ -1,23 +1,23 @@
 //! How a thread goes to sleep on a device's completion queue, which signals its next entry only if it is armed.
 //!
-//! When a device adds an entry to an armed queue, it makes the descriptor readable and disarms the queue. An entry from
-//! before the arming is not signalled. Therefore there are three steps, in this order:
+//! When a device adds an entry to an armed queue, it makes the descriptor readable and disarms the queue. An entry
+//! added before the queue was armed is not signalled. Therefore there are three steps, in this order:
 //!
 //! 1. Consume old notifications. After step 3, this could consume the notification of an entry that nobody has seen.
 //! 2. Arm the queue.
 //! 3. Poll the queue once more, for an entry that was added between the last poll and step 2.
 //!
 //! Invariant: if [`may_sleep`] returned true, an untaken entry makes the descriptor readable, or will do so as soon as
-//! the device has added it. Several threads need a lock around these steps and their polls: otherwise a poll of one
-//! takes the entry that another must see while it arms.
+//! the device has added it. If several threads poll, a lock must protect these steps and the polls: otherwise one
+//! thread's poll could take the entry that another must see while it arms.
 
 /// A completion queue with a descriptor.
 pub trait CqArm {
     /// Consumes notifications: the descriptor is no longer readable.
     fn quiet(&mut self);
 
-    /// Arms the queue: the next entry makes the descriptor readable, earlier ones do not. Returns whether the device
-    /// does so.
+    /// Arms the queue: the next entry makes the descriptor readable, but entries already in the queue do not. Returns
+    /// whether the device supports this.
     fn arm(&mut self) -> bool;
 
     /// Polls the queue. Returns whether there are entries, or another reason to poll.
@@ -35,7 +35,7 @@ pub fn may_sleep(queue: &mut impl CqArm) -> bool {
 mod tests {
     use super::*;
 
-    /// A queue, and the steps that it was taken through.
+    /// A queue that records the steps applied to it.
     #[derive(Default)]
     struct Queue {
         steps: String,
@@ -126,8 +126,8 @@ mod models {
         }
     }
 
-    /// A device adds `entries` entries, each by a thread, while another thread polls and goes to sleep if it finds
-    /// none. That thread is woken in the end unless it has taken all entries or did not sleep.
+    /// A device adds `entries` entries, each in a thread, while another thread polls and goes to sleep if it finds
+    /// none. Unless that thread has taken all entries or did not sleep, it is woken in the end.
     fn sleeps_and_is_woken(entries: u32) {
         loom::model(move || {
             let device = Arc::new(Device::default());
@@ -155,7 +155,8 @@ mod models {
         sleeps_and_is_woken(2);
     }
 
-    /// A woken thread that goes to sleep again finds the descriptor readable if an entry is added meanwhile.
+    /// If a thread that was woken goes to sleep again and an entry is added meanwhile, it finds the descriptor
+    /// readable.
     #[test]
     fn one_that_sleeps_again_is_woken_again() {
         loom::model(|| {

@@ -1,4 +1,4 @@
-//! Steps at which a test kills its own process, as by a `kill -9` at that very step.
+//! Steps at which a test can make its own process die, as if by `kill -9` at exactly that step.
 //!
 //! [`crash_point!`](crate::crash_point) marks a step of a protocol between processes. In a release build it does
 //! nothing. In a debug build, a process with `OFI_CRASH_AT=label:count` in its environment dies at the `count`-th
@@ -57,8 +57,8 @@ pub fn pass(label: &str) {
 #[cold]
 fn die() {
     loop {
-        // SAFETY: takes no pointers. The process gets the signal before it goes on; whatever else runs, this thread
-        // does not.
+        // SAFETY: takes no pointers. The process gets the signal before this thread continues, whatever other threads
+        // do.
         unsafe { libc::kill(std::process::id().cast_signed(), libc::SIGKILL) };
     }
 }

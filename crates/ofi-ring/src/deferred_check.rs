@@ -1,11 +1,11 @@
-//! An item that a thread checks later, if it is still due then: two flags, set and cleared by many threads.
+//! An item that a thread checks later if it is still due then: two flags, which many threads set and clear.
 //!
 //! Invariants:
-//! O1. Only a caller that gets `true` from [`DeferredCheck::begin`] puts the item on the list whose items are passed to
+//! O1. Only a caller that gets `true` from [`DeferredCheck::begin`] puts the item on the list of items to pass to
 //!     [`DeferredCheck::look`] later. So the item is on the list at most once, however often it becomes due.
 //! O2. If the item is due and has not [ended](DeferredCheck::end), a later `look` sees it. Pairs: LISTED on `listed`,
 //!     `begin` with `look`, both swaps: if `begin` finds the item listed, the swap of that look comes after, and the
-//!     look sees that it is due. If it finds the item not listed, O1 brings another look.
+//!     look sees that it is due. If it finds the item not listed, O1 leads to another look.
 
 use crate::sync::{AtomicU8, Ordering};
 
@@ -23,15 +23,15 @@ impl Default for DeferredCheck {
 }
 
 impl DeferredCheck {
-    /// Marks the item due. Returns whether the caller must put it on the looker's list (O1).
+    /// Marks the item due. Returns whether the caller must put it on the list (O1).
     #[must_use]
     pub fn begin(&self) -> bool {
         self.due.store(1, Ordering::Relaxed);
         self.listed.swap(1, Ordering::AcqRel) == 0 // LISTED
     }
 
-    /// Called by the looker, which wants to check again. Returns whether it must put the item on its list: another
-    /// thread may have taken over that duty, as after [`DeferredCheck::begin`] (O1).
+    /// Called by a looker that wants to check the item again. Returns whether it must put the item back on its list; if
+    /// not, another thread has done so after [`DeferredCheck::begin`] (O1).
     #[must_use]
     pub fn keep(&self) -> bool {
         self.listed.swap(1, Ordering::AcqRel) == 0 // LISTED
@@ -78,7 +78,7 @@ mod models {
     use super::*;
     use crate::sync::{Arc, AtomicU32};
 
-    /// In every interleaving of two threads that make the item due with a look, the due item is seen or on the list
+    /// Two threads make the item due while a third looks: in every interleaving, the look sees it or it is on the list
     /// again.
     #[test]
     fn what_is_due_is_seen_by_a_look_to_come() {

@@ -1,27 +1,27 @@
 //! How a receiver that polls rings goes to sleep without losing a record, and how a sender wakes it.
 //!
-//! Three words. `attention`, one for each ring, and `sleeping`, one for each receiver, lie in the receiver's memory,
-//! which senders map read-only. `hint`, a byte for each ring, is writable by senders; a false hint costs no more than
-//! one look at the ring. While `attention` is 0, a record costs its sender one more load, of a line that does not
-//! change; the receiver polls the ring itself. While it is 1, the sender also sets the hint, fences, and checks whether
-//! to wake the receiver; the receiver may then poll the hints instead of many idle rings.
+//! There are three words. `attention`, one for each ring, and `sleeping`, one for each receiver, lie in the receiver's
+//! memory, which senders map read-only. `hint`, a byte for each ring, is writable by senders; a false hint costs no
+//! more than one check of the ring. While `attention` is 0, the receiver polls the ring itself, and a record costs its
+//! sender one more load, of a line that does not change. While it is 1, the sender also sets the hint, fences, and
+//! checks whether to wake the receiver; the receiver may then poll the hints instead of many idle rings.
 //!
-//! The callers choose how a sleeper is woken (a descriptor, a futex), and whether they sweep all rings now and then in
+//! The callers choose how to wake a sleeper (a descriptor, a futex), and whether to sweep all rings now and then in
 //! case a hostile sender has cleared hints.
 //!
 //! Invariants:
 //! I1. Only the receiver stores `attention` and `sleeping`.
-//! I2. Once `settle` has returned `Ok` after `attend(attention)`, every record of that ring is either
-//!     visible to the receiver or is followed by its hint.
-//! I3. Once `arm` has returned `Ok`, of every attended ring each record is visible to the receiver, as is
-//!     its hint if its sender saw `attention`, or its sender finds `sleeping` and wakes. So a receiver
-//!     that finds nothing after `arm` may sleep.
+//! I2. Once `settle` has returned `Ok` after `attend(attention)`, every record of that ring is either visible to the
+//!     receiver or followed by its hint.
+//! I3. Once `arm` has returned `Ok`, for every record of an attended ring one of two things holds: the receiver can see
+//!     it (and its hint, if its sender saw `attention`), or its sender finds `sleeping` and wakes the receiver. So a
+//!     receiver that finds nothing after `arm` may sleep.
 //! Pairs: HINT on `hint`, `ring` (Release) to `take_hint` (Acquire): the record is visible.
-//!        ATTENTION, `ring` (store record, light barrier, load `attention`) with `settle` (store
-//!            `attention`, heavy barrier, load record): at least one finds the other's store. The cost lies
-//!            with the receiver, which is about to sleep; `crate::membarrier` says why that is enough.
-//!        SLEEP, `ring` (store record and hint, fence, load `sleeping`) with `arm` (store `sleeping`, fence,
-//!            load record or hint): at least one finds the other's store.
+//!        ATTENTION, `ring` (store record, light barrier, load `attention`) with `settle` (store `attention`, heavy
+//!            barrier, load record): at least one sees the other's store. The cost lies with the receiver, which is
+//!            about to sleep; `crate::membarrier` says why that is enough.
+//!        SLEEP, `ring` (store record and hint, fence, load `sleeping`) with `arm` (store `sleeping`, fence, load
+//!            record or hint): at least one sees the other's store.
 
 use crate::{
     membarrier::{self, Failed, Support},
@@ -40,8 +40,8 @@ pub struct DoorbellSender {
 // atomically.
 unsafe impl Send for DoorbellSender {}
 
-/// An `attention` that is always raised, for a sender whose light barrier is not backed by a heavy one: it must always
-/// use real fences.
+/// An `attention` that is always raised, for a sender whose light barrier no heavy barrier backs: it must always use
+/// real fences.
 #[cfg(not(loom))]
 static ALWAYS: AtomicU32 = AtomicU32::new(1);
 
@@ -103,9 +103,9 @@ pub enum Wake {
 
 /// The receiver's side for all its rings: awake, or armed to sleep.
 ///
-/// To sleep: [`attend`](Self::attend) to every ring that is polled, [`arm`](Self::arm), check all of them (for rings
-/// that are polled by hint: the hint), and sleep only if all are empty. Then, in either case, [`disarm`](Self::disarm).
-/// To stop polling a ring and rely on its hint: `attend`, [`settle`](Self::settle), and poll it once more.
+/// To sleep: [`attend`](Self::attend) to every ring that is polled, [`arm`](Self::arm), and check all rings (or, for a
+/// ring that is polled by hint, its hint). Sleep only if all are empty. In either case, [`disarm`](Self::disarm)
+/// afterwards. To stop polling a ring and rely on its hint: `attend`, [`settle`](Self::settle), and poll it once more.
 #[derive(Debug)]
 pub struct Sleeper {
     sleeping: *const AtomicU32,
@@ -119,7 +119,7 @@ unsafe impl Send for Sleeper {}
 
 impl Sleeper {
     /// An awake receiver. `support` is this process's own ([`membarrier::register`]); without it, each `attention` must
-    /// be 1 before its sender first sees it.
+    /// be 1 from before its sender first sees it.
     ///
     /// # Safety
     /// While the value lives, `sleeping` is aligned and stays writable, and nothing else stores to it.
@@ -127,8 +127,8 @@ impl Sleeper {
         Self { sleeping, support, unsettled: false }
     }
 
-    /// Asks the sender of one ring to ring its bell in full. Takes effect with the next [`settle`](Self::settle) or
-    /// [`arm`](Self::arm).
+    /// Asks the sender of one ring to set hints and to check `sleeping`. Takes effect with the next
+    /// [`settle`](Self::settle) or [`arm`](Self::arm).
     #[inline]
     pub fn attend(&mut self, attention: &AtomicU32) {
         if attention.load(Ordering::Relaxed) == 0 {
@@ -137,11 +137,11 @@ impl Sleeper {
         }
     }
 
-    /// Tells the sender of one ring that the ring is polled and the receiver is not about to sleep. Does nothing
-    /// without the barrier that the way back needs.
+    /// Tells the sender of one ring that the ring is polled and the receiver is not about to sleep. Does nothing if the
+    /// barrier that is needed to undo this is missing.
     #[inline]
     pub fn unattend(&mut self, attention: &AtomicU32) {
-        // A sender that has not seen it yet does more than it needs to, so there is nothing to order.
+        // A sender that has not seen this yet does more than necessary, so there is nothing to order.
         if self.support == Support::Expedited {
             attention.store(0, Ordering::Relaxed);
         }
@@ -189,8 +189,8 @@ impl Sleeper {
 fn set_hint(hint: &AtomicU8) {
     #[cfg(not(loom))]
     hint.store(1, Ordering::Release);
-    // Loom lets a store come between the load and the store of the swap in `take_hint`, which no machine does. It keeps
-    // two swaps apart, and a swap that ignores its result is equivalent to a store.
+    // Loom lets a store come between the load and the store of the swap in `take_hint`, which no machine does. It does
+    // keep two swaps apart, and a swap whose result is ignored is equivalent to a store.
     #[cfg(loom)]
     hint.swap(1, Ordering::Release);
 }
@@ -199,7 +199,7 @@ fn set_hint(hint: &AtomicU8) {
 /// Check the ring after this call, not before. One load if there is no hint.
 #[inline]
 pub fn take_hint(hint: &AtomicU8) -> bool {
-    // A read-modify-write, so that a hint set at the same time is either taken, with its record, or stays.
+    // A read-modify-write, so that a hint set at the same time either is taken, together with its record, or stays.
     hint.load(Ordering::Relaxed) != 0 && hint.swap(0, Ordering::Acquire) != 0 // HINT
 }
 
@@ -337,7 +337,7 @@ mod models {
         });
     }
 
-    /// After lowering and raising attention, the barrier is needed again.
+    /// After attention was lowered and raised again, the barrier is needed again.
     #[test]
     fn a_receiver_that_was_busy_in_between_is_woken() {
         loom::model(|| {
@@ -368,7 +368,8 @@ mod models {
         });
     }
 
-    /// From polling the ring to polling the hint: a record that the last check of the ring misses has a hint.
+    /// A receiver changes from polling the ring to polling the hint: a record that its last check of the ring misses
+    /// has a hint.
     #[test]
     fn a_ring_that_is_polled_no_more_has_a_hint() {
         loom::model(|| {

@@ -1,6 +1,6 @@
-//! A plain queue of small entries, first in, first out, for use under a lock.
+//! A plain FIFO queue of small entries, for use under a lock.
 //!
-//! Nothing here is atomic. Entries are `Copy`, so none is moved out or dropped.
+//! Nothing here is atomic. Entries are `Copy`, so nothing needs to be moved out or dropped.
 //!
 //! Invariants (wrapping arithmetic; the number of slots is a power of two, at least one):
 //! I1. `tail - head` is the number of entries, at most the number of slots.

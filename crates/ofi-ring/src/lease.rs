@@ -1,7 +1,7 @@
-//! A lease: memory that other threads or processes copy from and to until it ends, and an end that waits for copies in
+//! A lease: memory that other threads or processes copy from and to until it ends. Ending it waits for copies in
 //! progress.
 //!
-//! The owner has a generation that all users can read. Each user has a word that the owner can read. The word names the
+//! The owner has a generation that all users can read. Each user has a word that the owner can read, which names the
 //! slot through which the user is copying. Users and owner may be in several processes, and no process writes another's
 //! words.
 //!
@@ -11,13 +11,14 @@
 //!
 //! So either the user finds the new generation and does not copy, or the owner finds the word and waits. Pairs: the two
 //! barriers, which are [`membarrier::light`] and [`membarrier::heavy`], or a fence on both sides if either process
-//! lacks membarrier(2); DONE on the word, [`copy`] (a Release fence) to [`is_copying`] (Acquire): the copy is over.
+//! lacks membarrier(2); DONE on the word, [`copy`] (a Release fence) to [`is_copying`] (Acquire): the copy has
+//! finished.
 
 use crate::membarrier::{self, Failed};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Runs `copying` if the lease of `slot` holds, so that its owner can wait for the copy. Returns whether the lease
-/// holds. `generation` is the lease's. `fences`: the user's process or the owner's lacks membarrier(2).
+/// Runs `copying` if the lease of `slot` is valid, in such a way that its owner can wait for the copy. Returns whether
+/// it was valid. `generation` is the lease's. `fences`: the user's or the owner's process lacks membarrier(2).
 #[inline(always)]
 pub fn copy(
     word: &AtomicU64,
@@ -73,13 +74,13 @@ mod models {
         memory: UnsafeCell<u32>,
     }
 
-    // SAFETY: each cell is written by one user inside a copy, and by the owner when there are none: what the models
-    // check.
+    // SAFETY: each cell is written by one user inside a copy, and by the owner when no copy is in progress; the models
+    // check that.
     unsafe impl Sync for Shared {}
     // SAFETY: as above.
     unsafe impl Send for Shared {}
 
-    /// Users have words of their own, so one user represents all.
+    /// Each user has its own word, so one user stands for all.
     fn a_copy_ends_before_the_memory_is_taken_back(fences: bool) {
         loom::model(move || {
             let shared = Arc::new(Shared {

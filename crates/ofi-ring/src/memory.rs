@@ -2,9 +2,9 @@
 //! ([`HeapLines`]).
 //!
 //! A line is 64 bytes. Its first eight are a header word if a record starts there, and body bytes if a longer record
-//! passes through, so a line is accessed only by atomic access to the header word and by raw copies. A reference to a
-//! line covers its body as an `UnsafeCell`, and only the header is read or written through it. Under `cfg(loom)`, where
-//! an atomic is not eight bytes long, a line is a loom atomic and a loom cell that stands for the rest.
+//! passes through, so a line is accessed only through the atomic header word and by raw copies. A reference to a line
+//! covers its body as an `UnsafeCell`, and only the header is read or written through it. Under `cfg(loom)`, where an
+//! atomic does not have eight bytes, a line is a loom atomic and a loom cell that stands for the rest.
 
 use core::ptr::NonNull;
 
@@ -14,10 +14,10 @@ use crate::sync::{AtomicU64, UnsafeCell};
 /// line.)
 pub const LINE: usize = size_of::<Line>();
 
-/// Fewest lines in a ring: a record may take a quarter, and one line is the minimum.
+/// Minimum number of lines in a ring: a record may take a quarter of them, and needs at least one.
 pub const MIN_LINES: usize = 4;
 
-/// The maximum number of lines in a ring, 8 GiB: the length of a record of a quarter of it still fits into 32 bits.
+/// Maximum number of lines in a ring, 8 GiB: the length of a record of a quarter of it still fits into 32 bits.
 pub const MAX_LINES: usize = 1 << 27;
 
 /// One line of a ring: a header word and a body.
@@ -72,8 +72,8 @@ pub(crate) fn body_of(line: NonNull<Line>) -> *mut u8 {
 
 /// A handle of lines that the caller keeps mapped. It owns nothing.
 ///
-/// At least as many bytes as [`bytes`](Self::bytes) returns are mapped while a producer or consumer made from it lives:
-/// the promise of [`new`](Self::new).
+/// While a producer or consumer made from it exists, at least as many bytes as [`bytes`](Self::bytes) returns are
+/// mapped: the promise of [`new`](Self::new).
 #[derive(Clone, Copy, Debug)]
 pub struct Lines {
     first: NonNull<Line>,
@@ -85,14 +85,14 @@ impl Lines {
     /// Makes a handle of `count` lines from `base` on.
     ///
     /// # Errors
-    /// [`BadLines`] unless `count` is a power of two in [`MIN_LINES`]`..=`[`MAX_LINES`] and `base` lies on
-    /// a multiple of [`LINE`].
+    /// [`BadLines`] unless `count` is a power of two in [`MIN_LINES`]`..=`[`MAX_LINES`] and `base` is a multiple of
+    /// [`LINE`].
     ///
     /// # Safety
-    /// `count * LINE` bytes from `base` on are readable (a consumer's lines need no more) and stay so
-    /// while any [`Producer`](crate::record::Producer) or [`Consumer`](crate::record::Consumer) made
-    /// from this value or its copies lives. Within this process no reference to any of them exists,
-    /// and only those two access them; other processes may do what they like with them.
+    /// `count * LINE` bytes from `base` on are readable (a consumer's lines need no more), and stay so while any
+    /// [`Producer`](crate::record::Producer) or [`Consumer`](crate::record::Consumer) made from this value or its
+    /// copies exists. Within this process no reference to any of these bytes exists, and only those two access them;
+    /// other processes may do anything with them.
     #[cfg(not(loom))]
     pub unsafe fn new(base: NonNull<u8>, count: usize) -> Result<Self, BadLines> {
         if !is_valid(count) {
@@ -150,11 +150,11 @@ pub enum BadLines {
 /// Empty lines on the heap, for rings within one process.
 #[derive(Debug)]
 pub struct HeapLines {
-    /// From `Box::into_raw`, and kept raw, because a `Box` would claim unique access to its content.
+    /// From `Box::into_raw`, and kept as a raw pointer, because a `Box` would claim unique access to its content.
     lines: NonNull<[Line]>,
 }
 
-// SAFETY: the value only owns the allocation; every access to its content has its own promise.
+// SAFETY: the value only owns the allocation; every access to its content makes its own promise.
 unsafe impl Send for HeapLines {}
 // SAFETY: as above; a shared reference gives out only the address and the count.
 unsafe impl Sync for HeapLines {}
@@ -180,8 +180,8 @@ impl HeapLines {
 
 impl Drop for HeapLines {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from a `Box` in `new` and is given back once, here. By the promise of
-        // their constructors no producer or consumer of these lines is alive.
+        // SAFETY: the pointer came from a `Box` in `new` and is freed once, here. By the promise of their constructors,
+        // no producer or consumer of these lines exists.
         drop(unsafe { Box::from_raw(self.lines.as_ptr()) });
     }
 }

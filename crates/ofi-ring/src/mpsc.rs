@@ -1,14 +1,13 @@
-//! Bounded queue from many threads of a process to one: events of helper threads for an endpoint.
+//! Bounded queue from many threads of a process to one, for events from helper threads to an endpoint.
 //!
-//! Pushing is lock-free and may contend; it is for rare events. Checking for an event is a single load of a line that
-//! changes only with an event.
+//! Pushing is lock-free but may contend; it is meant for rare events. Checking for an event is a single load of a line
+//! that changes only when there is one.
 //!
 //! Invariants (wrapping arithmetic; positions are even and count by two, so that the low bit is free):
-//! I1. A slot whose `turn` is an even `p` is free for the push at position `p`; at `p + 1` it holds the
-//!     entry of position `p`. Slots of different positions differ, less than a lap apart.
-//! I2. `tail` is the next position to push at, plus `CLOSED` once the queue is closed; after that it
-//!     never changes. The push that moved `tail` on from `p` owns the free slot of `p`; the receiver owns
-//!     the full slot of its `head`.
+//! I1. A slot whose `turn` is an even `p` is free for the push at position `p`; at `p + 1` it holds the entry of
+//!     position `p`. Positions less than a lap apart have different slots.
+//! I2. `tail` is the next position to push at, plus `CLOSED` once the queue is closed; after that it never changes. The
+//!     push that moved `tail` on from `p` owns the free slot of `p`; the receiver owns the full slot of its `head`.
 //! I3. Only `Receiver` frees slots, in order; only the owner by I2 fills one.
 //! Pairs: PUBLISH on `turn`, push (Release) to pop (Acquire): the entry is visible.
 //!        RECYCLE on `turn`, pop (Release) to push (Acquire): the slot may be overwritten.
@@ -36,8 +35,8 @@ struct Queue<T> {
     slots: Box<[Slot<T>]>,
 }
 
-// SAFETY: I2 gives each slot one owner at a time, and ownership crosses threads only over PUBLISH and
-// RECYCLE. `T: Send` lets the entry itself cross.
+// SAFETY: I2 gives each slot one owner at a time, and ownership crosses threads only over PUBLISH and RECYCLE. `T:
+// Send` lets the entry itself cross.
 unsafe impl<T: Send> Sync for Queue<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Queue<T> {}
@@ -126,13 +125,13 @@ impl<T> Receiver<T> {
         turn != self.head.wrapping_add(1)
     }
 
-    /// Removes the oldest entry. An entry whose push is in progress is not there yet, and hides later entries.
+    /// Removes the oldest entry. An entry whose push is still in progress is not visible yet, and hides later entries.
     pub fn pop(&mut self) -> Option<T> {
         let slot = self.queue.slot(self.head);
         if slot.turn.load(Ordering::Acquire) != self.head.wrapping_add(1) {
             return None; // PUBLISH has not happened
         }
-        // SAFETY: by I1 the slot holds an entry, and by I2 it is the receiver's until it stores `turn`.
+        // SAFETY: by I1 the slot holds an entry, and by I2 the receiver owns it until it stores `turn`.
         let entry = slot.entry.with_mut(|slot| unsafe { slot.read() });
         slot.turn.store(self.queue.next_turn(self.head), Ordering::Release); // RECYCLE
         self.head = self.head.wrapping_add(STEP);
@@ -140,8 +139,8 @@ impl<T> Receiver<T> {
         Some(unsafe { entry.assume_init() })
     }
 
-    /// Makes every later push return its entry. Entries pushed before can still be popped. An entry whose push is in
-    /// progress appears when that push returns, or is dropped with the queue.
+    /// Makes every later push fail with its entry. Entries pushed before can still be popped. An entry whose push is in
+    /// progress becomes visible when that push returns, or is dropped with the queue.
     pub fn close(&self) {
         self.queue.tail.fetch_or(CLOSED, Ordering::Relaxed);
     }

@@ -7,8 +7,8 @@
 //! E1. Work is announced under the queue's lock, before or while it is put there.
 //! E2. A run begins by clearing the announcement, and then empties the queue.
 //! E3. A thread that ends a run checks for an announcement afterwards. Both ends of a run are read-modify-write
-//!     operations of one word: a thread that found the word taken has announced before, and the runner that ends sees
-//!     that (ORDER).
+//!     operations on one word: a thread that finds the word taken has made its announcement before, so the runner sees
+//!     it at the end of its run (ORDER).
 //! Pairs: ORDER on `running`: `begin` (AcqRel) that finds it taken, to `end` (AcqRel) of the run that had it.
 
 use crate::sync::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ impl Default for SingleRunner {
 }
 
 impl SingleRunner {
-    /// Whether work was announced and no thread has begun with it.
+    /// Whether work was announced and no thread has begun to execute it.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.due.load(Ordering::Acquire)
@@ -47,7 +47,7 @@ impl SingleRunner {
         !self.running.swap(true, Ordering::AcqRel)
     }
 
-    /// Begins a run (E2), unless another thread is running: that thread checks again.
+    /// Begins a run (E2), unless another thread is running: that thread will check again.
     #[inline]
     #[must_use]
     pub fn begin(&self) -> bool {

@@ -1,14 +1,14 @@
-//! How a helper thread sleeps while the application polls the sources that it looks after.
+//! How a helper thread sleeps while the application polls the sources that the helper is responsible for.
 //!
-//! The helper arms a source and sleeps. A poll of the application disarms the source, and so takes it over. If the
-//! application then stops polling, the helper must be awake again.
+//! The helper arms a source and sleeps. A poll by the application disarms the source, and the application becomes
+//! responsible for it. If the application then stops polling, the helper must be awake again.
 //!
 //! Invariants:
 //! S1. The helper announces that it is about to sleep before it arms a source, under the source's lock.
-//! S2. The application counts its poll inside the section under that lock which disarms the source.
+//! S2. The application counts its poll inside the section, under that lock, which disarms the source.
 //!
-//! Of two sections under one lock, one is first. If the helper's is first, the poll finds the helper asleep and wakes
-//! it. If the poll's is first, the helper arms again, and nothing is disarmed. The lock gives all the ordering that
+//! Of two sections under one lock, one comes first. If it is the helper's, the poll finds the helper asleep and wakes
+//! it. If it is the poll's, the helper arms again, and nothing stays disarmed. The lock provides all the ordering that
 //! this needs. A poll must not be counted before its section: the helper could arm in between.
 
 use crate::sync::{AtomicBool, AtomicU64, Ordering};

@@ -34,7 +34,7 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Waits briefly for another thread, longer with each of `tries`: a thread that lost its core gets it back.
+/// Waits briefly for another thread, longer with each of `tries`, so that a thread that lost its core can get it back.
 #[cold]
 pub(crate) fn relax(tries: &mut u32) {
     *tries = tries.saturating_add(1);

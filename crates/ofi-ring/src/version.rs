@@ -1,13 +1,13 @@
 //! The state of a slot whose contents are read without a lock, by a copy that is checked afterwards (a sequence lock).
 //!
 //! Invariants:
-//! V1. The word is odd while the slot is occupied, and changes whenever contents are stored or removed. It returns to a
-//!     value after 2^31 changes, which no reader's copy takes.
+//! V1. The word is odd while the slot is occupied, and changes whenever contents are stored or removed. A value recurs
+//!     only after 2^31 occupations, longer than any reader takes to copy.
 //! V2. Writers have a lock. Contents are written while the word is even.
 //! V3. A reader that copied contents and finds the word unchanged has copied the contents that belong to it.
-//! Pairs: COME, `occupy` (Release) to `begin` (Acquire): an odd word is seen with its contents.
+//! Pairs: COME, `occupy` (Release) to `begin` (Acquire): a reader that sees an odd word sees its contents.
 //!        GO, the fence in `occupy` (Release) to the fence in `is_still` (Acquire): a reader that copied anything of
-//!        newer contents sees that the older word has gone. Without it a weakly ordered machine may show new contents
+//!        newer contents sees that the older word is gone. Without it, a weakly ordered machine could show new contents
 //!        under the old word.
 
 use crate::sync::{AtomicU32, Ordering, fence};

@@ -1,9 +1,9 @@
 //! Whether a thread that waits at a descriptor must be woken: three states in one byte.
 //!
 //! Invariants:
-//! A1. A thread that is about to sleep arms the state, and afterwards checks for what it waits for.
-//! A2. A thread that has news publishes it, and afterwards checks whether the state is armed. The two stores and the
-//!     two loads are `SeqCst` (or the news is under a lock that both threads take), so one of the two sees the other.
+//! A1. A thread that is about to sleep arms the state, and then checks for what it waits for.
+//! A2. A thread that has news publishes it, and then checks whether the state is armed. The two stores and the two
+//!     loads are `SeqCst` (or the news is under a lock that both threads take), so one of the two sees the other.
 //! A3. The descriptor is readable in state NOTIFIED. During a change to or from NOTIFIED it is about to become
 //!     readable, or to be emptied.
 
@@ -39,7 +39,7 @@ impl WakeState {
         self.0.load(Ordering::SeqCst) == ARMED
     }
 
-    /// Notifies the thread that sleeps or is about to. Returns whether the descriptor must be made readable.
+    /// Notifies a thread that sleeps or is about to. Returns whether the descriptor must be made readable.
     #[must_use]
     pub fn notify(&self) -> bool {
         self.0.swap(NOTIFIED, Ordering::SeqCst) != NOTIFIED

@@ -1,8 +1,8 @@
-//! Atomic operations. An operation runs in place if the peer granted a mapping and one instruction can do it. Otherwise
-//! the owner of the memory executes it, like the remote accesses of `rma/` and in one order with them.
+//! Atomic operations. An operation runs in place if the peer has granted a mapping and one instruction can do it.
+//! Otherwise the owner of the memory executes it, like the remote accesses of `rma/` and in one order with them.
 //!
-//! An operation is executed once: the owner reserves room for its answer first, and an initiator that loses a grant
-//! halfway fails the operation instead of starting over.
+//! An operation is executed only once: the owner reserves room for its answer first, and an initiator that loses a
+//! grant halfway fails the operation instead of starting over.
 
 use std::mem::MaybeUninit;
 
@@ -67,7 +67,7 @@ unsafe fn joined(pieces: &[Piece], len: usize, scratch: &mut Scratch) -> *const 
     }
 }
 
-/// Counts an operation that was done through a mapping.
+/// Counts an operation that was performed through a mapping.
 #[inline]
 fn changed_directly(common: &mut Common) {
     crash_point!("atomic.changed");
@@ -141,7 +141,7 @@ impl Peer {
     }
 
     /// The common case: one piece through its mapping, with one check of the grant. `false` means that nothing
-    /// happened; the general path then handles it, and finds the reason for an error.
+    /// happened; the general path then handles it, and finds out why an error occurs.
     #[inline]
     fn change_one(&self, common: &mut Common, out: &OutAtomic<'_>) -> bool {
         let [piece] = out.remote else { return false };
@@ -179,7 +179,7 @@ impl Peer {
     /// Chooses the route: in place only if one instruction changes each element.
     fn route_of(&mut self, common: &Common, atomic: &Atomic<'_>) -> AccessPath {
         if atomic.remote.iter().all(|piece| atomic.executor.is_lock_free(self.place_of(piece))) {
-            // Also for reads, since a mapping for writing is only given with both rights.
+            // For reads too, because a mapping for writing is only granted with both rights.
             self.route(common, atomic.remote, true)
         } else if self.up().is_none() {
             AccessPath::Wait
@@ -188,7 +188,8 @@ impl Peer {
         }
     }
 
-    /// An address with the alignment of the element at this remote address: that in the mapping, once there is one.
+    /// An address with the same alignment as the element at this remote address: its address in the mapping, if there
+    /// is one.
     fn place_of(&self, piece: &RemotePiece) -> u64 {
         match self.grants.known.get(&piece.key) {
             Some(KeyState::Mapped(granted)) => {
@@ -257,7 +258,7 @@ impl Peer {
         let mut slot = match link.commands.reserve(words * 8 + operands + comparands) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starve(words * 8 + operands + comparands);
+                self.found_no_room(words * 8 + operands + comparands);
                 return Err(full(common, error));
             }
         };
@@ -280,7 +281,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Starts an operation that waited, or returns it.
+    /// Starts an operation that waited, or returns it if it must still wait.
     pub fn move_atomic<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,
@@ -367,7 +368,7 @@ impl Peer {
             return Ok(NextStep::Next);
         }
         let Some(link) = self.link_mut() else { return Ok(NextStep::Next) };
-        // Reserve room for the answer first: a lack of it must not make the operation run again.
+        // Reserve room for the answer first, so that a lack of it cannot make the operation run again.
         let Ok(mut slot) = link.replies.reserve(8 + len) else { return Ok(NextStep::Stop) };
         let who = accessor(common, host, peer);
         // SAFETY: as above, and the results have room for `len` bytes.

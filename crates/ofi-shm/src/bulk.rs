@@ -1,9 +1,9 @@
-//! Large payloads. They are streamed in parts through a ring of their own, so that the sender's copy in and the
-//! receiver's copy out overlap.
+//! Large payloads. They are streamed in parts through a separate ring, so that the sender's copy in and the receiver's
+//! copy out overlap.
 //!
-//! Two copies beat one call of process_vm_readv here at every size up to 1 MiB, and 17 GB/s beat 8 for 1 MiB of
-//! ordinary pages: a system call that walks page tables costs more than a second pass through the cache (measured on a
-//! Zen 3 in a virtual machine; `docs/design-choices.md`). The ring is made at the first large payload.
+//! Up to 1 MiB, two copies are faster here than one call of process_vm_readv at every size (17 GB/s against 8 for 1 MiB
+//! of ordinary pages): a system call that walks page tables costs more than a second pass through the cache (measured
+//! on a Zen 3 in a virtual machine; `docs/design-choices.md`). The ring is created for the first large payload.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Peer {
     /// Copies streamed payloads into the ring while there is room.
     ///
     /// # Errors
-    /// [`Broken`] if the peer claims to have read what was never written.
+    /// [`Broken`] if the peer claims to have read data that was never written.
     pub fn pump<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) -> Result<(), Broken> {
         if self.bulk.streams.is_empty() {
             return Ok(());
@@ -125,7 +125,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The last byte of a stream is in the ring.
+    /// Handles the end of a stream, whose last byte is in the ring.
     fn streamed<H: Upcalls<Shm>>(&mut self, common: &Common, host: &mut H, stream: &BulkStream) {
         match &stream.source {
             &Streamed::Message(op) => {
@@ -143,7 +143,7 @@ impl Peer {
         }
     }
 
-    /// Ends a stream whose memory is gone: its registration was closed, or its operation ended.
+    /// Ends a stream whose memory is gone, because its registration was closed or its operation has ended.
     fn break_off(&mut self, common: &mut Common, errno: Errno) {
         let Some(stream) = self.bulk.streams.pop_front() else { return };
         if let Streamed::Read(_) = stream.source {

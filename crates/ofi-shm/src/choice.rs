@@ -1,16 +1,17 @@
 //! Chooses between two ways of moving a peer's payloads by measurement.
 //!
 //! Each size class (a power of two) tries both ways and then uses the faster one. The slower one is tried again now and
-//! then, less often the longer it keeps losing: huge pages, another core or a competing program change the answer.
+//! then, less often the longer it keeps losing, because huge pages, another core or a competing program may change the
+//! outcome.
 
 /// Two ways. The first one is used until something is known.
 pub trait Ways: Copy + PartialEq {
     /// Both of them.
     const BOTH: [Self; 2];
-    /// The logarithm of the longest payloads of the first size class, to the base of two, rounded down.
+    /// The base-2 logarithm, rounded down, of the longest payloads in the first size class.
     const FIRST_CLASS: u32;
-    /// The number of messages of a trial of either way. The first ones are not counted: they find memory as the other
-    /// way left it.
+    /// The number of messages in a trial of either way. The first ones are not counted, because they find memory as the
+    /// other way left it.
     const TRIAL: u32;
     const SKIPPED: u32;
 
@@ -41,7 +42,7 @@ struct Class<W> {
     trial: u32,
     /// Both have been tried.
     settled: bool,
-    /// Measurements of the current trial that are still to be left out.
+    /// How many measurements of the current trial are still to be ignored.
     skip: u32,
     /// Messages until the next trial, and the interval that this counts down from.
     until: u32,

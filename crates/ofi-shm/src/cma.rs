@@ -4,9 +4,9 @@
 //! The calls name a process by its pid, and pids are reused. Therefore an endpoint that lets its peers copy has a
 //! [`TokenPage`] at a random address, which no child inherits and which disappears with the endpoint or the program.
 //! Every call begins there: a read also reads the page's nonce, and a write first writes a word into the page. The
-//! kernel looks the process up once for a call, works through the addresses in their order, and stops at the first that
-//! is not mapped (process_vm_readv(2)). So the answer comes from the intended memory, and a process that merely has the
-//! same pid is detected before a byte is written or trusted. Checking a pidfd before the call would leave a race.
+//! kernel looks up the process once per call, works through the addresses in order, and stops at the first that is not
+//! mapped (process_vm_readv(2)). So the bytes come from the intended process, and a different process with the same pid
+//! is detected before a byte is written or trusted. Checking a pidfd before the call would leave a race.
 //!
 //! Addresses are plain numbers here: those that a peer sends refer to its own memory only.
 
@@ -50,7 +50,8 @@ impl TokenPage {
             let base = unsafe { libc::mmap(at, PAGE, protection, flags, -1, 0) };
             (base != libc::MAP_FAILED).then_some(base)
         };
-        // Anywhere in 46 bits, which user programs have on every 64-bit system; where not, what the kernel chooses.
+        // Anywhere in 46 bits, which user programs have on every 64-bit system; if they do not, where the kernel
+        // chooses.
         let random = || (sys::random() as usize & ((1 << 46) - 1)).max(1 << 32) & !(PAGE - 1);
         let base = (0..TRIES)
             .find_map(|_| map(random(), libc::MAP_FIXED_NOREPLACE))
@@ -83,7 +84,7 @@ impl Drop for TokenPage {
     }
 }
 
-/// The description of a process's [`TokenPage`] for its peers. `page` 0: no peer may copy.
+/// How peers recognise a process by its [`TokenPage`]. If `page` is 0, no peer may copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Token {
     /// Its address there.
@@ -92,7 +93,7 @@ pub struct Token {
     pub nonce: u64,
 }
 
-/// The reason why a copy did not happen, or only in part.
+/// Why a copy did not happen, or only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// No copy will ever work: the call is forbidden (EPERM, ENOSYS, or the error of a system call filter), or the

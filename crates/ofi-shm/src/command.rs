@@ -36,11 +36,11 @@ pub const RMA_IOV_LIMIT: usize = 8;
 /// The maximum length of a read inside a reply, in bytes.
 pub const SHORT_READ: usize = pair::REPLY_LINES / 4 * LINE - 16;
 
-/// From this length on a payload begins on a cache line (`docs/design-choices.md`). Shorter ones may not: they would
-/// take one line more.
+/// From this length on, a payload begins on a cache line (`docs/design-choices.md`). For shorter ones that may take an
+/// additional line.
 pub const ALIGNED: usize = 192;
 
-/// Bytes of a body that stand before a payload of `len` bytes behind `words` words.
+/// Bytes of a body before a payload of `len` bytes that follows `words` words.
 #[inline]
 pub const fn before(words: usize, len: usize) -> usize {
     let used = words * 8;
@@ -89,8 +89,8 @@ pub mod flag {
     /// The sender's library keeps the payload; the operation is complete.
     pub const KEPT: u32 = 1 << 11;
     /// An `Announce`, `WriteLong` or `Offer` whose payload is one piece of the sender's memory that the receiver may
-    /// read: `key` is where in its pair memory the sender says that it still is (`layout::pair::LENT`), and `offset`
-    /// its address.
+    /// read. `key` says where the sender's pair memory holds the ticket (`layout::pair::LENT`), and `offset` is the
+    /// payload's address.
     pub const LENT: u32 = 1 << 12;
     /// An `Announce`, `WriteLong` or `Offer` whose sender can write to the receiver's memory.
     pub const WRITES: u32 = 1 << 13;

@@ -89,7 +89,7 @@ pub fn full(common: &mut Common, error: ReserveError) -> Error {
             Errno::EMSGSIZE,
             "a command exceeds a quarter of its ring; raise FI_SHM_COMMAND_LINES",
         ),
-        // The peer claims to have read more than was written. The next poll gives it up.
+        // The peer claims to have read more than was written. The next poll disconnects it.
         ReserveError::Corrupt => Error::AGAIN,
     }
 }

@@ -14,7 +14,7 @@ pub struct Connected(Mutex<ConnectedInner>);
 struct ConnectedInner {
     /// The one peer.
     admitted: Option<Vec<u8>>,
-    /// The peer whose end must be noticed before its process is watched.
+    /// The peer whose end must be noticed although its process is not watched yet.
     watched: Option<Vec<u8>>,
     /// Packets that the endpoint has not taken yet.
     waiting: usize,

@@ -69,8 +69,8 @@ pub enum ControlMessage {
     Request { incarnation: u64, key: u64, write: bool },
     /// The answer, with the descriptor if `len` is not 0.
     Grant { incarnation: u64, key: u64, grant: Terms },
-    /// The sender's authorization key differs from the key of this incarnation of the receiver, or, with 0, from the
-    /// key of the sender of a connection management packet.
+    /// The sender's authorization key differs from that of this incarnation of the receiver or, if it is 0, from that
+    /// of the sender of a connection management packet.
     Rejected { incarnation: u64 },
 }
 

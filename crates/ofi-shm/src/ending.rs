@@ -1,4 +1,4 @@
-//! The end of a peer and of its operations: it has closed, died, or broken the protocol.
+//! The end of a peer and of its operations, because it has closed, died, or violated the protocol.
 
 use ofi_api::Errno;
 use ofi_core::slots::{SlotId, Slots};
@@ -13,12 +13,12 @@ use crate::peer::Peer;
 use crate::peer::bulk::BulkIn;
 use crate::peer::link::Link;
 
-/// Rounds of the helper that contain at least one whole round: the first may already be under way, and the last is
-/// counted before it reads.
+/// The number of helper rounds that contain at least one whole round: the first may already be under way, and the last
+/// is counted before it reads.
 const WHOLE_ROUND: u64 = 3;
 
 impl Peer {
-    /// The peer has ended: fails all operations that await it. What the peer sent before is still delivered.
+    /// Handles the end of the peer: fails all operations that await it. What the peer sent before is still delivered.
     pub fn end<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H) {
         self.end.gone = true;
         self.settle_reads();
@@ -46,8 +46,8 @@ impl Peer {
         self.up().is_some_and(|up| up.wish() == wish::CLOSED)
     }
 
-    /// Whether an end that was seen in the peer's memory may be reported. That memory is faster than the helper, which
-    /// may not have attached other peers of the process that sent something earlier. Therefore the end of a connection,
+    /// Whether the end that the peer's memory shows may be reported. That memory is faster than the helper, which may
+    /// not have attached other peers of the process that sent something earlier. Therefore the end of a connection,
     /// like a close notice, waits until the helper has read all sockets once.
     pub fn may_tell_of_end(&mut self, common: &Common) -> bool {
         if common.shared.connection.is_none() {
@@ -104,7 +104,7 @@ impl Peer {
         }
     }
 
-    /// The context of an operation closes: see [`ofi_core::transport::TransportEndpoint::abandon`].
+    /// Handles the closing of an operation's context: see [`ofi_core::transport::TransportEndpoint::abandon`].
     pub fn abandon(&mut self, id: SlotId, op: &mut Op) -> bool {
         match op {
             Op::Confirm => {}
@@ -130,7 +130,7 @@ impl Peer {
         true
     }
 
-    /// Gives everything up: the peer is gone or excluded.
+    /// Ends everything with a peer that is gone or excluded.
     pub fn lose<H: Upcalls<Shm>>(&mut self, common: &mut Common, host: &mut H, errno: Errno) {
         // Do this before anything completes: the peer may be writing into a receive or reading a send.
         self.close_copies(crate::single::deadline());

@@ -13,7 +13,7 @@ pub struct ExposedBuffer {
     own: Arc<OwnPair>,
     slot: usize,
     ticket: u64,
-    /// For registered memory: closing the registration ends it too.
+    /// For registered memory, so that closing the registration also ends the access.
     _opened: Option<OpenedRegion>,
 }
 

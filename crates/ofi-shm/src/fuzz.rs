@@ -1,4 +1,4 @@
-//! Entry points for the fuzz targets (`fuzz/`): the input that a hostile peer can send. Not part of the interface.
+//! Entry points for the fuzz targets (`fuzz/`), with the input that a hostile peer can send. Not part of the interface.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};

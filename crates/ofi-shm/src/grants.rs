@@ -26,7 +26,8 @@ impl Peer {
     /// The local address of a remote piece; `None` if there is no valid grant.
     ///
     /// # Errors
-    /// The owner's answer. Only a valid grant can give it: the key of a void one may belong to another region by now.
+    /// The error that the owner would return. Only a valid grant can tell, because the key of a void one may belong to
+    /// another region by now.
     pub fn resolve(&mut self, piece: &RemotePiece, write: bool) -> Result<Option<*mut u8>, Errno> {
         let Some(KeyState::Mapped(granted)) = self.grants.known.get(&piece.key) else { return Ok(None) };
         match granted.resolve(piece.addr, piece.len, write) {
@@ -51,10 +52,10 @@ impl Peer {
         }
     }
 
-    /// Unmaps memory that the peer has withdrawn; otherwise a key that is never used again would stay mapped. Answers
-    /// whose validity cannot be checked (refusals, sources of messages) are forgotten only when there are very many,
-    /// and are then requested again. This runs when the number of answers has doubled, so each grant pays a constant
-    /// part of it.
+    /// Unmaps memory that the peer has withdrawn; otherwise memory under a key that is never used again would stay
+    /// mapped. Answers whose validity cannot be checked (refusals, sources of messages) are forgotten only when there
+    /// are very many, and are then requested again. This runs when the number of answers has doubled, so the cost per
+    /// grant is constant.
     #[cold]
     fn forget_grants(&mut self) {
         let Some(Link { up: Some(up), .. }) = &self.link else { return };

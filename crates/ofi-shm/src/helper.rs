@@ -1,8 +1,8 @@
 //! The helper thread of the process. It answers greetings and requests of peers while the application is busy, and
 //! learns from the kernel when a peer's process ends. Otherwise it sleeps.
 //!
-//! There is one for all endpoints, which starts with the first and ends with the last. It never touches a ring: it
-//! passes what it learns to the endpoint as an [`HelperEvent`].
+//! One thread serves all endpoints; it starts with the first and ends with the last. It never touches a ring: it passes
+//! what it learns to the endpoint as a [`HelperEvent`].
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -23,7 +23,7 @@ use crate::shared::SharedEndpoint;
 use crate::sys::{self, Datagram};
 use crate::{name, region};
 
-/// The time for which a greeting to an unused name is repeated, so that two programs may start in any order.
+/// How long a greeting to an unused name is repeated, so that two programs may start in any order.
 const GREETING_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two tries to send a datagram.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
@@ -90,8 +90,8 @@ type Running = Option<(u32, Weak<Helper>)>;
 /// The time within which another thread must start the helper.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The value that [`RUNNING`] guards. A fork may happen while another thread holds the lock; the child then finds it
-/// locked for ever. So the wait has a limit.
+/// The value that [`RUNNING`] guards. If a fork happens while another thread holds the lock, the child finds it locked
+/// for ever, so the wait is limited.
 ///
 /// # Errors
 /// `FI_EBUSY`.
@@ -221,7 +221,7 @@ impl Helper {
     fn send(&self, endpoint: &Arc<SharedEndpoint>, to: Vec<u8>, what: HelperOutgoing) {
         let late = Late { endpoint: Arc::downgrade(endpoint), to, what };
         let mut state = self.state();
-        // Datagrams to one peer are sent in order: datagrams after an introduction mean nothing without it.
+        // Datagrams to one peer are sent in order, because those after an introduction mean nothing without it.
         let wakes = |late: &Late| matches!(late.what, HelperOutgoing::Plain(ControlMessage::Wake, _));
         let mut before = state.late.iter().filter(|other| other.same_way(&late));
         if wakes(&late) && before.clone().any(wakes) {
@@ -251,7 +251,7 @@ impl HelperState {
         }
     }
 
-    /// Repeats unanswered greetings, and gives up greetings to names that no longer exist.
+    /// Repeats unanswered greetings, and abandons greetings to names that no longer exist.
     fn chase(&mut self) {
         for (late, sent) in std::mem::take(&mut self.unanswered) {
             let Some(endpoint) = late.endpoint.upgrade() else { continue };
@@ -375,7 +375,7 @@ fn run(helper: &Weak<Helper>, wake: OwnedFd) {
         }
         ends.into_iter().for_each(PeerExit::tell);
         for (probe, _) in probes.iter().zip(at_probes).filter(|(_, poll)| poll.revents != 0) {
-            // The caller has already learned what it wanted.
+            // The caller has already learned what it asked for.
             while let Some(caller) = unix::accept(probe.as_fd()) {
                 drop(caller);
             }
@@ -439,7 +439,7 @@ impl Helper {
         let socket = std::mem::take(&mut datagram.from);
         let known = |incarnation| endpoint.incarnation_of(&socket) == Some(incarnation);
         match message {
-            // No descriptors are free now; the peer will greet again.
+            // No descriptors are free at the moment; the peer will greet again.
             ControlMessage::Hello(_)
                 if !crate::pair::may_introduce() && endpoint.incarnation_of(&socket).is_none() => {}
             ControlMessage::Hello(who) | ControlMessage::Welcome(who) => {
@@ -454,7 +454,7 @@ impl Helper {
                         }
                         self.watch(endpoint, &socket, who.incarnation, credentials.pid);
                         crash_point!("meet.watched");
-                        // Do this before the endpoint knows, so that nothing it posts is sent earlier.
+                        // Must precede the event to the endpoint, so that nothing it then posts is sent earlier.
                         if let Some(own) = own {
                             let since = Instant::now();
                             let welcome = HelperOutgoing::Introduce { own, welcome: true, since };
@@ -464,7 +464,7 @@ impl Helper {
                             endpoint.tell(event);
                         }
                         // Its close notice came before its welcome and was ignored. The word of an idle connection is
-                        // not polled.
+                        // not polled, so check it here.
                         if endpoint.connection.is_some() && endpoint.is_closed_by(&socket) {
                             return Some(PeerExit::new(
                                 endpoint,

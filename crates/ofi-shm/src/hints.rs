@@ -1,7 +1,7 @@
 //! Maps hint bytes of an endpoint's doorbell memory to peers.
 //!
-//! Peers get bytes in turn. When there are more peers than bytes, several share one, which then means all of them. (A
-//! byte that was shared once stays so; the cost is a check of idle peers.)
+//! Peers get bytes in turn. If there are more peers than bytes, several share one, which then stands for all of them.
+//! (A byte that was ever shared stays shared; the cost is a check of idle peers.)
 
 use ofi_core::transport::PeerId;
 

@@ -3,8 +3,8 @@
 //! An endpoint of `udp` at `10.0.0.1:7000` is also the shared-memory endpoint `fi_shm://udp/10.0.0.1:7000`, and one at
 //! all addresses of the host is `fi_shm://udp/0.0.0.0:7000`; each announces this by a [`ProbeListener`]. Before its
 //! first message to an endpoint, a peer checks whether the address belongs to this host and whether that listener
-//! exists. Otherwise it uses the socket: to peers on other hosts, in containers with their own network, of other users,
-//! of other libraries, and with shared memory turned off.
+//! exists. Otherwise it uses the socket: for peers on other hosts, in containers with their own network, of other
+//! users, of other libraries, and with shared memory turned off.
 
 use std::marker::PhantomData;
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@
 //! doorbell memory   one for each endpoint, written by everybody: a byte for each peer, which is only a hint
 //! pair memory       two for each pair of endpoints, each written by one end and read-only for the other
 //! ring of commands  beside each pair memory, written by its owner; the other end, which reads it, may write it too
-//! bulk memory       as the ring of commands, made at the first large payload
+//! bulk memory       like the ring of commands, created for the first large payload
 //! ```
 
 /// A cache line.
@@ -55,12 +55,12 @@ pub mod pair {
     pub const TARGET: usize = 576;
     pub const FRONT: usize = 584;
     /// Single copies from the owner's memory: the ticket of the copy that it is writing now, the bytes from the end
-    /// that it has claimed, and those that it has written (`u64` each).
+    /// that it has claimed, and the bytes that it has written (`u64` each).
     pub const WRITING: usize = 640;
     pub const CLAIMED: usize = 648;
     pub const WRITTEN: usize = 656;
-    /// What copying a byte of the other end's payloads out of its rings costs the owner, by size class: two `f32` in a
-    /// `u64`, for payloads that were written by plain and by streaming stores (`stores.rs`); 0 while it is not known.
+    /// What it costs the owner to copy a byte of the other end's payloads out of its rings, by size class: two `f32` in
+    /// a `u64`, for payloads written by plain and by streaming stores (`stores.rs`); 0 while unknown.
     pub const COPY_COSTS: usize = 704;
     /// Messages whose payload the other end may read from the owner's memory: a ticket each, 0 for none (`u64` each).
     pub const LENT: usize = 1024;
@@ -74,7 +74,7 @@ pub mod pair {
     pub const SIZE: usize = REPLIES + REPLY_LINES * super::LINE;
 }
 
-/// A wish of the owner of a pair memory to the other end.
+/// What the owner of a pair memory asks of the other end.
 pub mod wish {
     /// None: send without restriction.
     pub const NONE: u32 = 0;

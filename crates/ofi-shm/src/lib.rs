@@ -68,8 +68,8 @@ pub struct ShmDomain {
     allocations: memory::Allocations,
 }
 
-// SAFETY: allocations are mappings of this process (`memory`), and peers reach a registration through its grant, which
-// `deregister` withdraws and waits for.
+// SAFETY: allocations are mappings of this process (`memory`), and peers reach a registration only through its grants,
+// which `deregister` withdraws, waiting for copies in progress.
 unsafe impl Transport for Shm {
     type Domain = Arc<ShmDomain>;
     type Region = region::ShmRegion;
@@ -114,7 +114,8 @@ unsafe impl Transport for Shm {
     }
 
     fn in_flight() -> usize {
-        // One ring, plus what is sent while it is processed and before the wish is seen. The peer's ring may be longer.
+        // One ring, plus what is sent while it is processed and before the request is seen. The peer's ring may be
+        // longer.
         (4 * layout::LINE * settings::COMMAND_LINES.get().next_power_of_two()).max(256 << 10)
     }
 

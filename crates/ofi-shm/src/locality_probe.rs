@@ -1,6 +1,6 @@
 //! The locality probe: a listening abstract UNIX socket, named after an endpoint's address in shared memory. It tells
-//! processes of this host that an endpoint of another transport is reachable over shared memory, or that a passive
-//! endpoint accepts requests there. The answer is immediate and needs no help of the peer's application.
+//! processes on this host that an endpoint of another transport is reachable over shared memory, or that a passive
+//! endpoint accepts requests there. The answer is immediate and does not involve the peer's application.
 //!
 //! A connection attempt answers three questions. If the socket exists, the endpoint lives in the same network
 //! namespace, to which abstract sockets belong and in which the address is unique. If it listens, its owner accepts

@@ -8,8 +8,8 @@
 //! - *shared*: peers with a key for reading and writing map it for both. Nobody else gets the descriptor: other
 //!   accesses are executed here, and messages from it are sent as from application memory.
 //!
-//! An allocation that is registered for both is reserved for sharing. One in reserved huge pages is never shared,
-//! because a peer with write access may punch holes, and a freed huge page may not come back (`SIGBUS`).
+//! An allocation that is registered for both reading and writing is reserved for sharing. One in reserved huge pages is
+//! never shared, because a peer with write access may punch holes, and a freed huge page may not come back (`SIGBUS`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

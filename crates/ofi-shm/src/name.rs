@@ -50,7 +50,7 @@ pub fn has_scheme(text: &str) -> bool {
     named(text).is_some()
 }
 
-/// The name that C libfabric makes from any node and service. A node that is an address already is taken as it is.
+/// The name that C libfabric makes from any node and service. A node that is already an address is used as it is.
 ///
 /// # Errors
 /// `FI_EINVAL` if it is too long, and for an address of another kind.
@@ -91,8 +91,7 @@ fn port_of(address: &Address) -> Option<SocketAddr> {
     }
 }
 
-/// The text of a port, for endpoints whose addresses are names. The family makes no difference, so it is always the
-/// same.
+/// The text of a port, for endpoints whose addresses are names. It is the same for both address families.
 fn port_text(port: u16) -> Address {
     Address::from_text(&Address::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).to_string())
 }
@@ -224,10 +223,10 @@ pub fn candidates(wanted: Option<&Address>, format: AddrFormat) -> impl Iterator
 }
 
 /// Binds the socket of an endpoint that requested `wanted`. If the name is only `proposed` (by the info that opened the
-/// endpoint) and is taken, the endpoint gets one with that prefix.
+/// endpoint) and is taken, the endpoint gets a free one that begins with it.
 ///
 /// # Errors
-/// `FI_EADDRINUSE` if the name is taken and not only proposed.
+/// `FI_EADDRINUSE` if the name is taken and was not merely proposed.
 pub fn bind(
     wanted: Option<&Address>,
     proposed: bool,
@@ -235,7 +234,7 @@ pub fn bind(
 ) -> Result<(Address, ControlSocket)> {
     match bind_as(wanted, format) {
         Err(error) if proposed && error.errno() == Errno::EADDRINUSE => {
-            // A port has no other one beside it.
+            // There is no alternative to a port.
             let Some(name) = wanted.and_then(Address::text).filter(|text| has_scheme(text)) else {
                 return Err(error);
             };

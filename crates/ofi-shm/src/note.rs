@@ -1,5 +1,5 @@
 //! Notes: small messages between the cores of two endpoints, from which collectives are built. They are commands like
-//! messages and in one order with them, but are never matched.
+//! messages, and in one order with them, but are never matched.
 
 use ofi_api::{Error, Result};
 use ofi_core::copy;
@@ -37,7 +37,7 @@ impl Peer {
         let mut slot = match link.commands.reserve(WORDS + out.len) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starve(WORDS + out.len);
+                self.found_no_room(WORDS + out.len);
                 return Err(full(common, error));
             }
         };

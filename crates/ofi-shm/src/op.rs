@@ -40,11 +40,11 @@ pub enum Op {
 pub enum ReadPath {
     /// The peer decides.
     Asked,
-    /// This end decides, or has decided against parts.
+    /// This end chooses the path, or has decided against parts.
     Offered,
-    /// In parts, by this end's decision; `true` if the duration is measured.
+    /// In parts, as this end has chosen; `true` if the duration is measured.
     Parts(bool),
-    /// The peer decides, but its offers are declined: the bytes are no longer needed.
+    /// The peer chooses the path, but its offers are declined, because the bytes are no longer needed.
     Unwanted,
 }
 

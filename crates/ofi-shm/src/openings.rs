@@ -2,8 +2,9 @@
 //!
 //! A peer copies only while a word of this end's pair memory holds its ticket: `TARGET` for writes (S1), a word of
 //! `LENT` for reads (S2). Each registration has a list of such words. Closing it removes the tickets and waits until
-//! nobody writes. An opening is added to the list under its lock, after a check that the registration still exists. So
-//! closing, which removes the key first, either finds the opening in the list or is seen by the check.
+//! nobody writes. An opening is added to the list under its lock, after a check that the registration still exists.
+//! Closing removes the key first, so either it finds the opening in the list, or the check sees that the registration
+//! is closed.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -88,7 +89,7 @@ pub struct RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    /// The memory of `len` bytes from byte `skip` of `piece` on; `None` if it is in several pieces, or a device's.
+    /// The memory of `len` bytes from byte `skip` of `piece` on; `None` if it is in several pieces, or device memory.
     ///
     /// # Errors
     /// Why the peer may not access it.

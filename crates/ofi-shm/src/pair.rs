@@ -1,6 +1,7 @@
 //! The four memories of a pair of endpoints, two of each end, as one end uses them. The peer maps the pair memory
 //! read-only. It maps the ring of commands writable, which makes the owner's copies of 3 KiB and more into it up to
-//! twice as fast (`docs/design-choices.md`). It gains nothing by writing there: the owner never reads that ring.
+//! twice as fast (`docs/design-choices.md`). The peer gains nothing by writing there, because the owner never reads
+//! that ring.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -72,7 +73,7 @@ pub struct OwnPair {
 }
 
 impl OwnPair {
-    /// Makes them. `attention`: whether the peer must always ring.
+    /// Creates both memories. `attention`: the peer must always ring the doorbell.
     ///
     /// # Errors
     /// `FI_ENOMEM`, `FI_EMFILE`.
@@ -157,7 +158,7 @@ impl Drop for OwnPair {
 /// `FI_EINVAL` for a number of lines that a ring cannot have.
 ///
 /// # Safety
-/// `memory` outlives every producer and consumer that is made of the lines. This process makes at most one of them,
+/// `memory` outlives every producer and consumer that is made from the lines. This process makes at most one of each,
 /// and no reference to the lines.
 pub unsafe fn lines(memory: &Mapping, offset: usize, count: usize) -> Result<Lines> {
     if count

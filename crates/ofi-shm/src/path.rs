@@ -1,5 +1,5 @@
 //! The two paths of a large payload. A measurement is the time that one message took, counted from the end of the
-//! previous one if that used the same path; `single/` makes sure that different paths do not overlap.
+//! previous one if that used the same path; `single/` makes sure that messages on different paths do not overlap.
 
 use crate::choice::{Choice, Ways};
 

@@ -1,9 +1,9 @@
 //! The ends of peers. The helper reports an end one round after it has noticed it.
 //!
-//! Each endpoint hears from its peers through its own socket, but learns of ends in other ways too: a pidfd, or a
-//! socket that has disappeared. So an end could overtake datagrams that the same peer or others sent before it.
-//! Therefore the helper notices an end in one round and reports it in the next, when it has read every socket that was
-//! readable after it noticed the end.
+//! Each endpoint hears from its peers through its own socket, but learns that they have ended in other ways too: from a
+//! pidfd, or because a socket has disappeared. So an end could overtake datagrams that the same peer or others sent
+//! before it. Therefore the helper notices an end in one round and reports it in the next, once it has read every
+//! socket that was readable after it noticed the end.
 
 use std::sync::{Arc, Weak};
 
@@ -56,7 +56,7 @@ impl PeerExit {
                 endpoint.tell(HelperEvent::Gone { socket, incarnation });
             }
             PeerExitKind::Shutdown(packet) => endpoint.take_packet(socket, &packet),
-            // A peer that was met since does exist; its end is noticed like any other.
+            // A peer that has been attached since does exist; its end is noticed like any other.
             PeerExitKind::Ungreeted(_) | PeerExitKind::Unreached(_)
                 if endpoint.incarnation_of(&socket).is_some() => {}
             PeerExitKind::Ungreeted(errno) => {

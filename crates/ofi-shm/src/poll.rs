@@ -23,7 +23,7 @@ use crate::stores::Reading;
 use crate::{Shm, message};
 
 /// The maximum number of commands, and of replies, that one poll takes from a peer. Without a limit, a peer that sends
-/// as fast as they are taken would hold the caller and starve the other peers.
+/// as fast as they are taken would monopolise the caller.
 const TURN: usize = 256;
 
 /// Why a run of plain messages ended.
@@ -114,7 +114,7 @@ impl Peer {
         self.schedule.idle = 0;
         up.commands.flush();
         if up.bell.ring() == Wake::Needed {
-            self.ring(common); // it sleeps until there is room
+            self.ring(common); // the peer sleeps until there is room
         }
         Ok((then, left))
     }
@@ -159,7 +159,7 @@ impl Peer {
         let Some(Link { up: Some(up), .. }) = &mut self.link else { return };
         up.commands.flush();
         if up.bell.ring() == Wake::Needed {
-            self.ring(common); // it sleeps until there is room
+            self.ring(common); // the peer sleeps until there is room
         }
     }
 
@@ -182,7 +182,7 @@ impl Peer {
         self.up().is_some_and(|up| self.back_pressure.stopped == Some(up.commands.position()))
     }
 
-    /// The next command is not taken, because the application has no room for it.
+    /// Leaves the next command in the ring, because the application has no room for it.
     #[cold]
     pub fn stop(&mut self) -> NextStep {
         self.back_pressure.stopped = self.up().map(|up| up.commands.position());

@@ -103,8 +103,8 @@ fn addresses(request: &Request<'_>) -> Result<(AddrFormat, Option<Address>), Ref
     Ok((address.format(), Some(address)))
 }
 
-// SAFETY: everything that it opens is `ofi-core`'s, which keeps the promises for every transport; the peers complete an
-// operation only when they no longer use its memory.
+// SAFETY: everything that it opens belongs to `ofi-core`, which keeps the promises for every transport; peers complete
+// an operation only when they no longer use its memory.
 unsafe impl Provider for ShmProvider {
     fn name(&self) -> &str {
         NAME

@@ -1,5 +1,4 @@
-//! Direct access at the owner's end: a peer with a key may map the memory behind it, if the library allocated that
-//! memory.
+//! Direct access at the owner's end: a peer with a key may map the memory behind the key, if the library allocated it.
 //!
 //! A grant is the permission to map. It is given only for a registration that covers its whole allocation, because a
 //! mapping exposes whole pages; for all other memory the owner executes the access (`rma/owner.rs`). A peer announces a
@@ -81,7 +80,7 @@ pub fn answer(shared: &Arc<SharedEndpoint>, key: u64, write: bool) -> (Terms, Op
     }
     let both = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
     if !shared.caps.serves(Caps::RMA | Caps::ATOMIC, both) {
-        return refused; // the owner decides on each access
+        return refused; // the owner decides about each access
     }
     let Some(granted) = shared.domain.regions.remote(key) else { return refused };
     let region = granted.region();
@@ -132,14 +131,14 @@ fn generation(shared: &SharedEndpoint, slot: u32) -> &AtomicU32 {
 }
 
 /// Withdraws the grants of a registration whose key is already gone, or whose accesses are counted from now on. In the
-/// latter case only the owner continues with direct copies. See `Transport::deregister`.
+/// latter case only the owner may still copy directly. See `Transport::deregister`.
 ///
 /// # Errors
 /// `FI_EBUSY` if a peer still copies after a second.
 pub fn withdraw(region: &ShmRegion) -> Result<()> {
     let deadline = Instant::now() + COPY_TIMEOUT;
     let written = !region.openings.void(deadline);
-    // The list stays until nobody copies: another call waits again.
+    // The list stays until nobody copies, so that another call waits again.
     let given = region.given().clone();
     let copied = !given.is_empty() && !void(&given, deadline);
     if !copied {

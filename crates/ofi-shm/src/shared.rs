@@ -300,8 +300,8 @@ impl SharedEndpoint {
             .collect()
     }
 
-    /// Marks the endpoint as closed in every pair, including pairs with peers that only the helper knows: the close
-    /// notice may reach them before their welcome, and is then dropped. No peer is added after this.
+    /// Marks the endpoint as closed in every pair, including pairs with peers that only the helper knows, because a
+    /// close notice that reaches them before their welcome is dropped. No peer is added after this.
     pub fn close_pairs(&self) {
         let pairs = self.pairs();
         self.closed.store(true, Ordering::Relaxed); // under the lock
@@ -400,7 +400,7 @@ impl SharedEndpoint {
         }
     }
 
-    /// Sends a close notice to the one peer, which may know this endpoint although this endpoint does not know it yet.
+    /// Sends a close notice to the one admitted peer, which may know this endpoint before this endpoint knows it.
     /// Nothing else notifies it: the word of an idle connection is not polled.
     pub fn notify_admitted(&self) {
         let Some(socket) = self.connection.as_ref().and_then(Connected::admitted) else { return };

@@ -1,9 +1,9 @@
 //! Chooses the stores that write payloads into the rings to a peer.
 //!
-//! Where both cores share a cache, plain stores are faster, at least for short payloads; where they do not, streaming
-//! stores can take a quarter of the time (`docs/design-choices.md`). So some payloads are timed at both
-//! ends. The reader keeps its costs in its pair memory, the writer compares them with its own, and the stores that cost
-//! the slower end less are used (`choice.rs`). A peer that lies about its costs gets its payloads more slowly.
+//! If both cores share a cache, plain stores are faster, at least for short payloads; if they do not, streaming stores
+//! can take a quarter of the time (`docs/design-choices.md`). So some payloads are timed at both ends. The reader
+//! publishes its costs in its pair memory, the writer compares them with its own, and uses the stores that cost the
+//! slower end less (`choice.rs`). A peer that lies about its costs gets its payloads more slowly.
 
 use std::sync::atomic::Ordering;
 
@@ -20,7 +20,7 @@ use crate::pair::OwnPair;
 use crate::settings::StreamingStores;
 use crate::sys::Mapping;
 
-/// Shorter payloads are written by plain stores: no measured host loses more than a fifth by that.
+/// Shorter payloads are written by plain stores: on no measured host does that cost more than a fifth.
 pub const LONG: usize = 1 << 10;
 
 /// Outside trials, one in this many payloads of a size class is timed.
@@ -32,7 +32,7 @@ const PREFETCHED: usize = 8 << 10;
 impl Ways for Stores {
     const BOTH: [Self; 2] = [Self::Cached, Self::Streaming];
     const FIRST_CLASS: u32 = LONG.ilog2();
-    /// A lap of messages of 4 KiB through the ring of commands has seven.
+    /// One lap of 4 KiB messages through the ring of commands has seven.
     const TRIAL: u32 = 16;
     const SKIPPED: u32 = 12;
 
@@ -134,8 +134,8 @@ impl RingStores {
         let costs = cma::word(peer, pair::COPY_COSTS + 8 * StoresChoice::class_of(len));
         let reading = unpack(costs.load(Ordering::Relaxed))[stores.index()];
         if credible(reading) {
-            // In a stream the slower end sets the speed. A lone payload costs the sum of both, and the choice by the
-            // sum differs only where the two ways are close.
+            // In a stream the slower end sets the speed. A single payload costs the sum of both, but choosing by the
+            // sum gives a different result only if the two ways are close.
             choice.measured(stores, len, (took as f32 / len as f32).max(reading));
         }
     }

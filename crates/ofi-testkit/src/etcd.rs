@@ -90,8 +90,7 @@ impl Server {
         format!("http://{}", self.client)
     }
 
-    /// The server's answer to a call of its gateway with this JSON, including the answer's head; empty if it does not
-    /// answer.
+    /// The server's answer to a call of its gateway with this JSON, including the headers; empty if there is no answer.
     pub fn ask(&self, method: &str, body: &str) -> String {
         let length = body.len();
         self.exchange(&format!("POST /v3/{method} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}"))

@@ -10,7 +10,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// A forked child that runs a function and ends. It is killed on drop.
 pub struct Forked {
     id: libc::pid_t,
-    /// Whether it was waited for, so that its number may be another process's.
+    /// Whether it has been waited for: then its process id may belong to another process.
     is_gone: bool,
 }
 
@@ -52,10 +52,10 @@ impl Forked {
         self.is_gone.then(|| libc::WEXITSTATUS(status))
     }
 
-    /// Waits until it has ended with code 0, and calls `beside` again and again meanwhile.
+    /// Waits until it has ended with code 0, and calls `beside` repeatedly meanwhile.
     ///
     /// # Panics
-    /// If it ends otherwise, or not within a time.
+    /// If it ends in any other way, or does not end in time.
     #[track_caller]
     pub fn finish(mut self, mut beside: impl FnMut()) {
         let begin = Instant::now();
@@ -72,7 +72,7 @@ impl Forked {
 impl Drop for Forked {
     fn drop(&mut self) {
         if !self.is_gone {
-            // SAFETY: a child of ours that was not waited for, so the number is still its own.
+            // SAFETY: a child of ours that has not been waited for, so the process id is still its own.
             unsafe { libc::kill(self.id, libc::SIGKILL) };
             // SAFETY: no status is asked for.
             unsafe { libc::waitpid(self.id, std::ptr::null_mut(), 0) };

@@ -224,7 +224,7 @@ impl Child {
     }
 
     fn signal(&self, signal: i32) {
-        // SAFETY: a child of ours that has not been waited for, so the number is still its own.
+        // SAFETY: a child of ours that has not been waited for, so the process id is still its own.
         let sent = unsafe { libc::kill(self.process.id() as i32, signal) };
         assert_eq!(sent, 0, "signal {signal}");
     }

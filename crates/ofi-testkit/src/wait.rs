@@ -17,7 +17,7 @@ pub fn drive<T>(sides: &[&TestEndpoint], what: &str, ready: impl FnMut() -> Opti
     drive_for(BOUND, sides, what, ready)
 }
 
-/// As [`drive`], with a bound of its own. Time for which this thread had no processor does not count.
+/// As [`drive`], with a given bound. Time during which this thread had no processor does not count.
 #[track_caller]
 pub fn drive_for<T>(
     bound: Duration,
@@ -60,7 +60,7 @@ impl Starvation {
     }
 }
 
-/// Whether a wait of `elapsed`, for `unserved` of which the thread had no processor, is longer than `bound`.
+/// Whether a wait of `elapsed` exceeds `bound`, without the `unserved` part during which the thread had no processor.
 fn is_late(elapsed: Duration, bound: Duration, unserved: Duration) -> bool {
     elapsed > 4 * bound || elapsed.saturating_sub(unserved) > bound
 }

@@ -1,8 +1,8 @@
 //! Several processes, on one host or on many, estimate pi together: each throws its share of darts, and an all-reduce
 //! sums the hits.
 //!
-//! `cargo run --release --example allreduce` starts four processes on this host. On `n` hosts, with an address of one
-//! of them, run on each `cargo run --release --example allreduce -- 10.0.0.1:7000 n`.
+//! `cargo run --release --example allreduce` starts four processes on this host. For `n` hosts, run
+//! `cargo run --release --example allreduce -- 10.0.0.1:7000 n` on each, with the address of one of them.
 #![forbid(unsafe_code)]
 
 mod support;
@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Starts three other processes, and is the fourth itself.
+/// Starts three other processes and acts as the fourth.
 fn four() -> Outcome {
     let socket = std::env::temp_dir().join(format!("ofi-allreduce-{}", std::process::id()));
     let place = Place::Unix(socket);
@@ -34,7 +34,7 @@ fn four() -> Outcome {
     others.into_iter().try_for_each(support::Process::finish)
 }
 
-/// Meets the other processes, and throws with them.
+/// Joins the other processes and does its share.
 fn one_of(place: &Place, count: usize) -> Outcome {
     let node = Node::open(&support::hints("udp").caps(Caps::MSG | Caps::COLLECTIVE))?;
     let group = node.meet(place, count, support::LIMIT)?;

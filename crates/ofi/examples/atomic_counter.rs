@@ -37,7 +37,7 @@ fn owner(node: &Node, each: &str) -> Outcome {
         others.push(support::second_process(&[&node.name()?.to_string(), each])?.0);
         peers.push(support::meet(node)?);
     }
-    // Only now: otherwise the next greeting could be mixed up with the message of a worker that has already finished.
+    // Not earlier: the next greeting could be confused with the message of a worker that has already finished.
     for &peer in &peers {
         node.inject(&window.remote().to_bytes(), peer)?;
     }

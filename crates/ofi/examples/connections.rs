@@ -1,4 +1,4 @@
-//! A server that accepts connections and refuses those without the password, and two clients in processes of their own.
+//! A server that accepts connections and rejects those without the password, and two clients in separate processes.
 //!
 //! `cargo run --release --example connections`
 #![forbid(unsafe_code)]

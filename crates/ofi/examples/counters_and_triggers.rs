@@ -1,4 +1,4 @@
-//! Counters instead of queues, and a reply that is sent without involving the program: two endpoints of one process, on
+//! Counters instead of queues, and a reply that is sent without involving the program. Two endpoints of one process use
 //! the raw layer.
 //!
 //! `cargo run --example counters_and_triggers`

@@ -1,7 +1,8 @@
-//! Many peers send to one node, which receives everything in a few buffers: multi-receive packs messages behind each
-//! other, and each completion has a range of the buffer.
+//! Many peers send to one node, which receives everything in a few buffers: multi-receive packs messages one behind the
+//! other, and each completion has its range of the buffer.
 //!
-//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: other processes (4), and nodes in each (16).
+//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: the number of sender processes (default 4), and of
+//! nodes in each (default 16).
 #![forbid(unsafe_code)]
 
 mod support;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Message `number` of a node: the number, then bytes that tell messages apart.
+/// Message `number` of a node: the number, then bytes that differ from message to message.
 fn message(number: u64) -> Vec<u8> {
     let mut message = vec![number as u8; 16 + (number * 37 % 900) as usize];
     message[..8].copy_from_slice(&number.to_le_bytes());
@@ -59,7 +60,7 @@ fn collect(processes: usize, nodes: usize) -> Outcome {
             node.inject(b"thanks", peer)?;
             done += 1;
         }
-        // The last message in a buffer brings it back. Once all of its ranges are dropped, it can be posted again.
+        // The last message in a buffer returns it. Once all of its ranges are dropped, it can be posted again.
         if let Some(buffer) = got.released.take() {
             drop(got);
             node.recv_multi(buffer)?;

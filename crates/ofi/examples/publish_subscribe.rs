@@ -1,6 +1,6 @@
-//! Publish and subscribe, with back-pressure: each subscriber may lag `WINDOW` messages behind. Then the publisher
-//! waits for it, up to `SUBSCRIBER_TIMEOUT`, and drops it, so that a subscriber that has stopped reading does not hold
-//! up the others.
+//! Publish and subscribe, with back-pressure: each subscriber may lag up to `WINDOW` messages. The publisher waits at
+//! most `SUBSCRIBER_TIMEOUT` for a subscriber that lags further, then drops it, so that one stalled subscriber does not
+//! hold up the others.
 //!
 //! `cargo run --release --example publish_subscribe`
 #![forbid(unsafe_code)]

@@ -13,7 +13,7 @@ use support::Outcome;
 
 const CHUNK: usize = 256 << 10;
 const CHUNKS: usize = 16;
-/// The word behind the chunks counts the chunks that were written.
+/// The offset of a word behind the chunks that counts the chunks written.
 const COUNT_AT: usize = CHUNK * CHUNKS;
 const BOTH: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
@@ -36,7 +36,7 @@ fn owner(node: &Node) -> Outcome {
     let (other, _) = support::second_process(&[&node.name()?.to_string()])?;
     let peer = support::meet(node)?;
 
-    // Memory of the library: the peer maps it, so its writes are plain copies.
+    // Library memory: the peer maps it, so its writes are plain copies.
     let window = node.domain().alloc_window(COUNT_AT + 8, BOTH)?;
     node.inject(&window.remote().to_bytes(), peer)?;
 
@@ -46,8 +46,7 @@ fn owner(node: &Node) -> Outcome {
         if !told.flags.contains(CompletionFlags::REMOTE_WRITE) || told.len != CHUNK {
             return Err(format!("no notice of a chunk: {told:?}").into());
         }
-        // The notification comes after the bytes. Until the window is withdrawn they are copied out, as the peer may
-        // write.
+        // The notification follows the bytes. The window is still open and the peer may write, so copy the bytes out.
         let mut bytes = vec![0; CHUNK];
         window.read_into(number * CHUNK, &mut bytes)?;
         if bytes != chunk(number) {

@@ -1,5 +1,5 @@
-//! A service of two workers under one address: each has a receive context, a transmit context and a queue of its own,
-//! and a client chooses the worker for its request. Two endpoints of one process.
+//! A service of two workers under one address: each has its own receive context, transmit context and queue, and a
+//! client chooses the worker for its request. Both run in one process.
 //!
 //! `cargo run --example scalable_endpoint`
 #![forbid(unsafe_code)]
@@ -12,7 +12,7 @@ mod support;
 
 use support::{LIMIT, Outcome, report};
 
-/// The number of workers, and the bits of an address that name one.
+/// The number of workers, and the number of address bits that select one.
 const WORKERS: usize = 2;
 const BITS: u32 = 1;
 /// Requests to each worker.
@@ -40,7 +40,7 @@ fn run() -> Outcome {
             let index = question as usize % WORKERS;
             client.recv(vec![0; 8])?;
             let worker = client.rx_addr(to_service, index)?;
-            // Over a device, the first one waits until the service has said which library it is.
+            // Over a device, the first message waits until the service has announced which library it is.
             while let Err(error) = client.inject(&question.to_le_bytes(), worker) {
                 if error != Errno::EAGAIN {
                     return Err(error.into());

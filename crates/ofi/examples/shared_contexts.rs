@@ -1,6 +1,5 @@
 //! One pool of buffers for several services of a process: each service is a node with its own address and queue, and
-//! takes the next buffer of a shared receive context when a message arrives. They also share room for outgoing
-//! messages.
+//! takes the next buffer of a shared receive context when a message arrives. They also share the transmit context.
 //!
 //! `cargo run --example shared_contexts`
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! How tags choose receives: exact tags, ignored bits, the order of receives, one source, and a look before a receive.
+//! How tags select receives: exact tags, ignored bits, the order of receives, one source, and a peek before a receive.
 //!
 //! `cargo run --release --example tagged_matching`
 #![forbid(unsafe_code)]
@@ -37,7 +37,7 @@ fn sender(node: &Node, peer: &str) -> Outcome {
         node.inject_tagged(text.as_bytes(), receiver, tag(kind, number))?;
     }
     node.recv(vec![0; 1])?;
-    support::next(node)?; // "done": until then this process must be there
+    support::next(node)?; // "done": this process must not exit earlier
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Two reliable datagram endpoints on tokio: every peer can write to every other, without connections. The runtime's
+//! Two reliable datagram endpoints on tokio: every peer can send to every other, without connections. The runtime's
 //! reactor watches the queues, so no thread polls.
 //!
 //! `cargo run --release --features tokio --example tokio_node`

@@ -27,14 +27,14 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Replies to each message with its bytes in reverse, until all clients have left. Returns the number of answers.
+/// Replies to each message with its bytes in reverse, until all clients have left. Returns the number of replies.
 async fn serve(hub: Hub) -> Result<u32> {
     let mut events = HubEvents::new(&hub)?;
     let (mut answers, mut gone) = (0, 0);
     while gone < CLIENTS {
         match events.next().await? {
             HubEvent::Request(request) => drop(hub.accept(request, b"")?.recv(vec![0; 64])?),
-            // A failed operation belongs to a client that leaves, which is an event of its own.
+            // A failed operation means that its client is leaving, which is a separate event.
             HubEvent::Completed { connection: Some(connection), mut completion }
                 if completion.kind() == CompletionKind::Receive && completion.result.is_ok() =>
             {

@@ -1,6 +1,6 @@
-//! A message each way between two hosts. On the first one, with an address of it:
+//! One message each way between two hosts. On the first host, with its address:
 //! `cargo run --release --example two_hosts -- server 10.0.0.1:7000`
-//! and on the second one `cargo run --release --example two_hosts -- client 10.0.0.1:7000`.
+//! and on the second `cargo run --release --example two_hosts -- client 10.0.0.1:7000`.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! A buffer of any type. A queue returns these, because operations with buffers of all types complete in it.
+//! A buffer of any type. Queues return these, because operations with buffers of different types complete in one queue.
 
 use std::any::{TypeId, type_name};
 use std::fmt;
@@ -27,7 +27,7 @@ unsafe fn drop_raw<B: Buffer>(raw: RawBuffer) {
     drop(unsafe { B::from_raw(raw) });
 }
 
-/// A [`Buffer`] whose type is known at run time only. Costs no allocation.
+/// A [`Buffer`] whose type is known only at run time. Needs no allocation.
 ///
 /// ```
 /// let any = ofi::AnyBuffer::from(vec![1, 2, 3]);
@@ -41,18 +41,19 @@ pub struct AnyBuffer {
 }
 
 impl AnyBuffer {
-    /// A buffer in its raw form. The user of the memory has to prevent the value from being dropped or downcast
-    /// meanwhile.
+    /// The buffer's raw form. While the memory is in use, the caller must keep this value from being dropped or
+    /// downcast.
     pub(crate) fn raw(&self) -> &RawBuffer {
         &self.raw
     }
 
-    /// The bytes. Must not be called for a buffer in flight.
+    /// The bytes. Must not be called while the buffer is in flight.
     pub fn bytes(&self) -> &[u8] {
         if self.raw.len == 0 {
             return &[]; // it may have any address
         }
-        // SAFETY: `Buffer` promises that the memory is initialised and readable. Out of flight nothing writes it.
+        // SAFETY: `Buffer` promises that the memory is initialised and readable. Nothing writes it unless it is in
+        // flight.
         unsafe { std::slice::from_raw_parts(self.raw.addr, self.raw.len) }
     }
 
@@ -80,13 +81,13 @@ impl AnyBuffer {
     /// The buffer, if it is a `B`.
     ///
     /// # Errors
-    /// Itself, if it is not.
+    /// Returns the value itself if it is not.
     pub fn downcast<B: Buffer>(self) -> Result<B, Self> {
         if !self.is::<B>() {
             return Err(self);
         }
-        // SAFETY: made by `B::into_raw`, and this value, which alone has it, ends here. It is out of flight: tables of
-        // operations in flight do not give theirs out.
+        // SAFETY: made by `B::into_raw`, and this value, its only holder, ends here. It is not in flight: tables of
+        // operations in flight do not give out their buffers.
         Ok(unsafe { B::from_raw(self.take()) })
     }
 }
@@ -102,7 +103,7 @@ impl Drop for AnyBuffer {
     fn drop(&mut self) {
         // SAFETY: the value ends here.
         let raw = unsafe { ManuallyDrop::take(&mut self.raw) };
-        // SAFETY: `raw` is of the type that `kind` belongs to, and out of flight.
+        // SAFETY: `raw` has the type that `kind` stands for, and is not in flight.
         unsafe { (self.kind.drop)(raw) };
     }
 }

@@ -1,8 +1,7 @@
 //! Buffers: memory that moves into an operation and comes back with its completion.
 //!
-//! While an operation is in flight, there is no buffer object but its [`RawBuffer`]: an address that no `Box` or
-//! reference claims to own. A transport, a device or a peer may therefore access the memory without invalidating a Rust
-//! object.
+//! While an operation is in flight, only the [`RawBuffer`] exists: an address that no `Box` or reference claims to own.
+//! A transport, a device or a peer may therefore access the memory without violating Rust's aliasing rules.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ pub struct RawBuffer {
     pub(crate) domain: u64,
 }
 
-// SAFETY: made from a buffer, which is `Send`, and turned back into one.
+// SAFETY: made from a buffer, which is `Send`, and later turned back into one.
 unsafe impl Send for RawBuffer {}
 
 impl RawBuffer {
@@ -59,27 +58,28 @@ impl RawBuffer {
 /// and with feature `bytes` `bytes::Bytes` and `BytesMut`.
 ///
 /// # Safety
-/// * From `into_raw` on, the memory that it describes is initialised, valid for reads, and neither moves nor changes,
-///   until `from_raw` gets the same value, possibly on another thread.
+/// * From `into_raw` on, the memory that the raw buffer describes is initialised and valid for reads, and neither moves
+///   nor changes, until `from_raw` gets the same value, possibly on another thread.
 /// * While a value of the type exists, only its owner writes the memory.
 /// * `from_raw` only restores the value.
-/// * Neither function calls a node, nor waits for a thread that does: they run under locks of an
+/// * Neither function calls a node, or waits for a thread that does: they run under locks of an
 ///   [`AsyncNode`](crate::AsyncNode).
 pub unsafe trait Buffer: Send + Sized + 'static {
-    /// Gives the memory up for the duration of an operation.
+    /// Gives up the memory for the duration of an operation.
     fn into_raw(self) -> RawBuffer;
 
-    /// Takes it back.
+    /// Takes the memory back.
     ///
     /// # Safety
-    /// `raw` came from `into_raw` of this type, was not taken back before, and the memory is no longer in use.
+    /// `raw` came from `into_raw` of this type and was not taken back before, and the memory is no longer in use.
     unsafe fn from_raw(raw: RawBuffer) -> Self;
 
-    /// Takes back memory that peers could write until now. As `from_raw`, unless a peer that violates the protocol
-    /// might still write the memory. A buffer that wraps another one forwards this call to it.
+    /// Takes back memory that peers could write until now. Does the same as `from_raw`, unless a peer that violates the
+    /// protocol might still write the memory: then it replaces the memory. A buffer that wraps another one forwards
+    /// this call to it.
     ///
     /// # Errors
-    /// The error of replacing such memory; the buffer is then lost.
+    /// The error of replacing the memory; the buffer is then lost.
     ///
     /// # Safety
     /// As `from_raw`.
@@ -96,7 +96,7 @@ pub unsafe trait Buffer: Send + Sized + 'static {
 /// written.
 pub unsafe trait BufferMut: Buffer {}
 
-// SAFETY: the allocation stays where it is while the vector is taken apart; its first `len` bytes are initialised.
+// SAFETY: taking a vector apart does not move its allocation, and its first `len` bytes are initialised.
 unsafe impl Buffer for Vec<u8> {
     fn into_raw(self) -> RawBuffer {
         let mut parts = ManuallyDrop::new(self);
@@ -105,7 +105,7 @@ unsafe impl Buffer for Vec<u8> {
     }
 
     unsafe fn from_raw(raw: RawBuffer) -> Self {
-        // SAFETY: the parts of a vector, which are put together once (the caller's promise).
+        // SAFETY: the parts of a vector, reassembled only once (the caller's promise).
         unsafe { Self::from_raw_parts(raw.addr, raw.len, raw.owner.addr()) }
     }
 }
@@ -120,14 +120,14 @@ unsafe impl Buffer for Box<[u8]> {
     }
 
     unsafe fn from_raw(raw: RawBuffer) -> Self {
-        // SAFETY: from `Box::into_raw`, and put together once (the caller's promise).
+        // SAFETY: from `Box::into_raw`, and reassembled only once (the caller's promise).
         unsafe { Self::from_raw(std::ptr::slice_from_raw_parts_mut(raw.addr, raw.len)) }
     }
 }
 // SAFETY: the box owns its bytes alone.
 unsafe impl BufferMut for Box<[u8]> {}
 
-// SAFETY: shared bytes cannot be written, and this handle keeps them. Good for one message to many peers.
+// SAFETY: shared bytes cannot be written, and this handle keeps them alive. Useful to send one message to many peers.
 unsafe impl Buffer for Arc<[u8]> {
     fn into_raw(self) -> RawBuffer {
         let bytes = Self::into_raw(self);
@@ -135,12 +135,12 @@ unsafe impl Buffer for Arc<[u8]> {
     }
 
     unsafe fn from_raw(raw: RawBuffer) -> Self {
-        // SAFETY: from `Arc::into_raw`, and put together once (the caller's promise).
+        // SAFETY: from `Arc::into_raw`, and reassembled only once (the caller's promise).
         unsafe { Self::from_raw(std::ptr::slice_from_raw_parts(raw.addr, raw.len)) }
     }
 }
 
-// SAFETY: static bytes cannot be written, and stay.
+// SAFETY: static bytes cannot be written and are never freed.
 unsafe impl Buffer for &'static [u8] {
     fn into_raw(self) -> RawBuffer {
         RawBuffer::new(self.as_ptr().cast_mut(), self.len(), std::ptr::null_mut())

@@ -1,5 +1,4 @@
-//! Buffers of the crate `bytes`. In flight each is in a box of its own, because its state does not fit into a raw
-//! buffer.
+//! Buffers of the crate `bytes`. In flight, each is in a box, because its state does not fit into a raw buffer.
 
 use bytes::{Bytes, BytesMut};
 
@@ -19,8 +18,7 @@ unsafe fn unboxed<B>(raw: &RawBuffer) -> B {
     *unsafe { Box::from_raw(raw.owner().cast()) }
 }
 
-// SAFETY: shared bytes cannot be written, they stay where they are however the handle moves, and the box keeps
-// this one.
+// SAFETY: shared bytes cannot be written. Moving the handle does not move them, and the box keeps the handle.
 unsafe impl Buffer for Bytes {
     fn into_raw(self) -> RawBuffer {
         let (addr, len) = (self.as_ptr().cast_mut(), self.len());
@@ -33,8 +31,8 @@ unsafe impl Buffer for Bytes {
     }
 }
 
-// SAFETY: the bytes up to the length are initialised and this handle's alone; they stay where they are however it
-// moves, and the box keeps it.
+// SAFETY: the bytes up to the length are initialised, and only this handle can reach them. Moving it does not move
+// them, and the box keeps it.
 unsafe impl Buffer for BytesMut {
     fn into_raw(mut self) -> RawBuffer {
         let (addr, len) = (self.as_mut_ptr(), self.len());

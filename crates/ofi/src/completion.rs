@@ -26,9 +26,9 @@ pub enum CompletionKind {
     Atomic,
     /// A collective operation has ended.
     Collective,
-    /// A peer wrote to this node's memory, with remote CQ data or as a reported access.
+    /// A peer wrote to this node's memory: with remote CQ data, or in an access that is reported (`FI_RMA_EVENT`).
     PeerWrote,
-    /// A peer read this node's memory, as a reported access.
+    /// A peer read this node's memory, in an access that is reported.
     PeerRead,
     /// None of the above; see its flags.
     Other,
@@ -49,7 +49,7 @@ pub struct Completion {
     pub len: usize,
     /// Remote CQ data.
     pub data: Option<u64>,
-    /// The tag, of a tagged receive or a search.
+    /// The tag of a tagged receive or of a peek.
     pub tag: Option<u64>,
     /// The sender, with `FI_SOURCE`, if it is in the node's address vector.
     pub source: Option<FiAddr>,
@@ -57,7 +57,7 @@ pub struct Completion {
     pub buffer: Option<AnyBuffer>,
     /// The message, if it arrived in a multi-receive buffer.
     pub range: Option<MultiRecvRange>,
-    /// The multi-receive buffer, in the last completion that uses it: it is no longer posted.
+    /// The multi-receive buffer, in the last completion that uses it: the buffer is no longer posted.
     pub released: Option<MultiRecvBuffer>,
     /// The message that a search claimed.
     pub claim: Option<Claim>,
@@ -89,7 +89,7 @@ impl Completion {
         }
     }
 
-    /// The kind of operation that ended, or of access by a peer.
+    /// The kind of operation that ended, or of a peer's access.
     pub fn kind(&self) -> CompletionKind {
         use CompletionFlags as Flag;
         let is = |flags| self.flags.contains(flags);
@@ -129,7 +129,7 @@ impl Completion {
         self.values().next()
     }
 
-    /// Takes the buffer out, if it is a `B`.
+    /// Takes the buffer, if it is a `B`.
     ///
     /// ```no_run
     /// # fn f(mut completion: ofi::Completion) {
@@ -178,7 +178,7 @@ impl OpError {
         self.0.0.olen
     }
 
-    /// The address of the peer, if the operation failed at or on the way to it.
+    /// The address of the peer, if the operation failed at the peer or on the way to it.
     pub fn peer(&self) -> Option<&Address> {
         self.0.0.peer.as_deref()
     }
@@ -188,8 +188,8 @@ impl OpError {
         self.0.0.prov_errno
     }
 
-    /// More data about the error: the sender's raw address with `FI_EADDRNOTAVAIL`, and, with `FI_SOURCE_ERR`, with an
-    /// `FI_ETRUNC` whose sender is unknown.
+    /// Further data about the error: the sender's raw address with `FI_EADDRNOTAVAIL`, and, with `FI_SOURCE_ERR`, with
+    /// an `FI_ETRUNC` whose sender is unknown.
     pub fn err_data(&self) -> &[u8] {
         &self.0.0.err_data
     }

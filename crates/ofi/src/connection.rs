@@ -19,8 +19,7 @@ use crate::threading::Safe;
 
 /// The reason why a connection failed, and the data that the peer attached.
 ///
-/// `Debug`, which a `main` that returns the error uses, prints the same text as `Display`, and the data if there is
-/// any.
+/// `Debug`, which a `main` that returns the error prints, gives the text of `Display` and the data, if there is any.
 pub struct ConnectError {
     /// `FI_ECONNREFUSED`, `FI_ETIMEDOUT`, or the error of opening the endpoint.
     pub error: Error,
@@ -67,12 +66,12 @@ pub(crate) fn open_eq(fabric: &Arc<dyn Fabric>) -> Result<Arc<dyn EventQueue>> {
     fabric.open_eq(&EqAttr { wait_obj: WaitObj::Fd, ..EqAttr::default() })
 }
 
-/// The next event; `None` if none arrives within `limit`; without a limit it waits as long as it takes.
+/// The next event; `None` if none arrives within `limit`. Without a limit, it waits until one arrives.
 fn next(eq: &Arc<dyn EventQueue>, limit: Option<Duration>) -> Result<Option<Event>, ConnectError> {
     outcome(eq, eq.read_wait(limit)).transpose()
 }
 
-/// The reason of a failed connection attempt, for its requester.
+/// Why a connection attempt failed, in words for the connecting side.
 fn failure(errno: Errno) -> &'static str {
     match errno {
         Errno::ECONNREFUSED => "there is no listener at the peer's address, or it rejected the request",
@@ -129,7 +128,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at an address of the transport's choosing.
+    /// Listens at an address that the transport chooses.
     ///
     /// # Errors
     /// The errors of [`getinfo`](crate::getinfo) and of opening.
@@ -140,7 +139,7 @@ impl Listener {
     /// Listens at the address that `node` and `service` name.
     ///
     /// # Errors
-    /// As [`Listener::open`]; `FI_EADDRINUSE` if another has the address.
+    /// As [`Listener::open`]; `FI_EADDRINUSE` if the address is taken.
     pub fn open_at(hints: &Hints, node: &str, service: &str) -> Result<Self> {
         Self::open_as(hints, Some(node), Some(service))
     }
@@ -172,7 +171,7 @@ impl Listener {
         self.pep.name()
     }
 
-    /// Sets how many requests may be unanswered at once; more are refused.
+    /// Sets the maximum number of unanswered requests; further ones are rejected.
     ///
     /// # Errors
     /// `FI_EINVAL` for 0.
@@ -203,7 +202,7 @@ impl Listener {
     }
 }
 
-/// A peer's request for a connection. Dropping it refuses the request.
+/// A peer's connection request. Dropping it rejects the request.
 pub struct Incoming {
     pep: Arc<dyn PassiveEndpoint>,
     /// Boxed: an info has a kilobyte.
@@ -222,7 +221,7 @@ impl Incoming {
         self.info.dest_addr.as_ref()
     }
 
-    /// Accepts the request with `data` for the requester, and waits until the connection is established.
+    /// Accepts the request, attaches `data`, and waits until the connection is established.
     ///
     /// # Errors
     /// `FI_ETIMEDOUT`; `FI_ECONNREFUSED` if the peer is gone; an error of opening the endpoint.
@@ -231,7 +230,7 @@ impl Incoming {
         Connection::establish(domain, Some(&self.info), limit, |node| node.raw_endpoint().accept(data))
     }
 
-    /// Refuses the request and attaches `data`.
+    /// Rejects the request and attaches `data`.
     ///
     /// # Errors
     /// An error of the transport.
@@ -251,7 +250,7 @@ impl fmt::Debug for Incoming {
     }
 }
 
-/// A node with one peer: messages need no address, and everything else that a [`Node`] can do is done with
+/// A node with one peer. Messages need no address; everything else that a [`Node`] can do takes the address
 /// [`Connection::peer`].
 #[derive(Debug)]
 pub struct Connection {
@@ -270,7 +269,7 @@ impl fmt::Debug for Events {
 }
 
 impl Connection {
-    /// Connects to the listener at `address` with `data` for it, and waits until the connection is established.
+    /// Connects to the listener at `address`, passes it `data`, and waits until the connection is established.
     ///
     /// # Errors
     /// `FI_ECONNREFUSED`, with the peer's data; `FI_ETIMEDOUT`; the errors of [`getinfo`](crate::getinfo) and of
@@ -329,7 +328,7 @@ impl Connection {
         self.node.send(buffer, self.peer())
     }
 
-    /// Sends a short message to the peer, which is copied at once. See [`Node::inject`].
+    /// Sends a short message to the peer; the call copies it. See [`Node::inject`].
     ///
     /// # Errors
     /// Those of [`Node::inject`].
@@ -352,8 +351,8 @@ impl Connection {
         self.node.raw_endpoint().shutdown()
     }
 
-    /// Waits until the peer has closed the connection or is lost. `false` if neither happens within `limit`. Without
-    /// a limit this waits until it is gone.
+    /// Waits until the peer has closed the connection or is lost. `false` if neither happens within `limit`; without a
+    /// limit, it waits until then.
     ///
     /// # Errors
     /// An error of the event queue.

@@ -1,9 +1,9 @@
-//! One transport, known when the program is compiled: libfabric's `FABRIC_DIRECT`.
+//! One transport, chosen at compile time: libfabric's `FABRIC_DIRECT`.
 //!
-//! The raw layer's objects are `dyn`, so that a program chooses its transport at run time. A program for a single
-//! transport can convert the two objects that its data path uses into types of that transport. They have the same
-//! methods, those of [`raw::Endpoint`] and [`raw::CompletionQueue`], but the compiler calls these directly and may
-//! inline them. All other objects stay as they are.
+//! The raw layer's objects are `dyn`, so that a program can choose its transport at run time. A program for a single
+//! transport can convert the two objects of its data path into types of that transport. They have the same methods,
+//! those of [`raw::Endpoint`] and [`raw::CompletionQueue`], but the compiler calls them directly and may inline them.
+//! All other objects are unchanged.
 //!
 //! ```
 //! use ofi::direct::{CompletionQueue, Endpoint, Shm};
@@ -25,12 +25,12 @@
 //! let itself = av.insert(&[endpoint.name()?]).remove(0)?;
 //! static HELLO: &[u8] = b"hello";
 //! let pieces = [Piece::new(HELLO.as_ptr().cast_mut(), HELLO.len())];
-//! // SAFETY: a send only reads, and the memory stays.
+//! // SAFETY: a send only reads the memory, which is static.
 //! let buf = unsafe { Lent::new(&pieces, &[]) };
 //! let (context, flags) = (Context(7), OpFlags::empty());
 //! let hello = SendOp { buf, dest: itself, context, data: 0, flags, call: Call::Plain };
 //! while let Err(error) = endpoint.send(&hello) { // no dynamic call
-//!     assert!(error.is_again(), "{error}"); // until it has met the peer
+//!     assert!(error.is_again(), "{error}"); // until the endpoint has connected to the peer
 //! }
 //! let mut entries = [CqTaggedEntry::EMPTY; 4];
 //! while let Err(error) = queue.read(&mut CqBuffer::new(&mut entries)) {

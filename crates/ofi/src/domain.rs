@@ -15,14 +15,14 @@ use crate::request::PostError;
 use crate::threading::{Exclusive, Level, Safe};
 use crate::window::Window;
 
-/// Capabilities that are expensive or change a program's results, so programs that name no capabilities do not get
-/// them: `FI_SOURCE_ERR`, for example, turns messages from unknown senders into errors.
+/// Capabilities that are expensive or change a program's results, so that hints without capabilities do not get them:
+/// `FI_SOURCE_ERR`, for example, turns messages from unknown senders into errors.
 const UNASKED: Caps = Caps::SOURCE_ERR.union(Caps::RMA_EVENT).union(Caps::EXACT_DIRECTED_RECV);
 
 /// A domain (`fid_domain`). A [`Node`](crate::Node) opens one of its own. Open a domain separately to share it between
 /// nodes, or to allocate and register memory without a node.
 ///
-/// Clones are the same domain. They may be used from any thread at every level, since only nodes are bound to it.
+/// Clones are the same domain. At every level, any thread may use them: the level restricts only the nodes.
 pub struct Domain<L: Level = Safe> {
     opened: Arc<OpenedDomain>,
     _level: PhantomData<fn() -> L>,
@@ -61,7 +61,7 @@ impl Domain<Exclusive> {
 }
 
 impl<L: Level> Domain<L> {
-    /// Opens a domain. `extra` is required beside the capabilities of the hints.
+    /// Opens a domain. `extra` is required in addition to the capabilities of the hints.
     pub(crate) fn open_as(
         hints: &Hints,
         extra: Caps,
@@ -78,9 +78,10 @@ impl<L: Level> Domain<L> {
             wanted.ep_attr.ep_type = EpType::Rdm;
         }
         wanted.domain_attr.threading = L::THREADING;
-        // The modes that this layer handles itself. The list names what is allowed; the provider takes what it needs.
+        // The modes that this layer handles itself: the hints permit them, and the provider chooses those that it
+        // needs.
         wanted.domain_attr.mr_mode |= MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY;
-        // A program that names neither a provider nor `FI_LOCAL_COMM` may have peers on other hosts.
+        // If the program names neither a provider nor `FI_LOCAL_COMM`, its peers may be on other hosts.
         let anywhere =
             hints.info.fabric_attr.prov_name.is_empty() && !hints.info.caps.contains(Caps::LOCAL_COMM);
         let first = |hints: &Hints| {
@@ -114,8 +115,8 @@ impl<L: Level> Domain<L> {
         &self.opened
     }
 
-    /// Allocates memory that the transport can share with peers, which saves copies: the best memory for large messages
-    /// and for windows. It is zeroed.
+    /// Allocates memory that the transport can share with peers, which saves copies. It is the best memory for large
+    /// messages and for windows. It is zeroed.
     ///
     /// # Errors
     /// `FI_ENOMEM`; `FI_EINVAL` for a length of zero.
@@ -123,8 +124,8 @@ impl<L: Level> Domain<L> {
         Memory::new(&self.opened, len, placement)
     }
 
-    /// Registers `buffer` for local operations, once for all operations that use it. Adapters require that if `mr_mode`
-    /// has `FI_MR_LOCAL`, and are faster with it.
+    /// Registers `buffer` for local operations, once for all operations that use it. Adapters whose `mr_mode` has
+    /// `FI_MR_LOCAL` require that; others are faster with it.
     ///
     /// # Errors
     /// The errors of [`register`](ofi_api::Domain::register), with the buffer.

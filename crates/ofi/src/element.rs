@@ -40,14 +40,14 @@ elements! {
 
 /// The numbers as bytes.
 pub(crate) fn bytes_of<T: Element>(numbers: &[T]) -> &[u8] {
-    // SAFETY: an `Element` has no padding, and bytes no alignment.
+    // SAFETY: an `Element` has no padding, and bytes need no alignment.
     unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
 /// The bytes as numbers; an incomplete number at the end is ignored.
 pub(crate) fn numbers_of<T: Element>(bytes: &[u8]) -> impl Iterator<Item = T> + '_ {
     bytes.chunks_exact(size_of::<T>()).map(|part| {
-        // SAFETY: as many bytes, and every pattern is a value.
+        // SAFETY: exactly that many bytes are there, and every bit pattern is valid.
         unsafe { part.as_ptr().cast::<T>().read_unaligned() }
     })
 }

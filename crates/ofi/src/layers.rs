@@ -1,13 +1,13 @@
-//! Names with layers, such as `verbs;ofi_rxm`: C's stacks of a provider and a utility above it that adds reliable
-//! datagrams. Our providers have these endpoints themselves, so such a name means the provider at the bottom. Its infos
-//! carry the name that the program or the setting used: programs compare it, or copy it into their next hints.
+//! Names with layers, such as `verbs;ofi_rxm`: C libfabric stacks a utility provider for reliable datagrams on a core
+//! provider. Our providers have such endpoints themselves, so a layered name means the core provider. The infos carry
+//! the name that the program or the setting used, because programs compare it, or copy it into their next hints.
 
 use ofi_api::{Provider, Refusal};
 
 use crate::alias::Aliases;
 
-/// The layers of C's that our providers do without: reliable datagrams over connections and over datagrams, and
-/// collectives.
+/// The utility providers of C libfabric that are not needed here: reliable datagrams over connections and over
+/// datagrams, and collectives.
 const LAYERS: [&str; 3] = ["ofi_rxm", "ofi_rxd", "off_coll"];
 
 /// Whether a part of a name is such a layer.
@@ -15,13 +15,13 @@ pub(crate) fn is_layer(part: &str) -> bool {
     LAYERS.iter().any(|layer| layer.eq_ignore_ascii_case(part))
 }
 
-/// The provider below the layers of a name. `None`: the name has no layers.
+/// The core provider of a layered name. `None`: the name has no layers.
 ///
 /// # Errors
 /// A text with the valid names.
 pub(crate) fn bottom(name: &str) -> Result<Option<&str>, String> {
     let parts = || name.split(';').map(str::trim).filter(|part| !part.is_empty());
-    // `^name` excludes a layer, and excludes nothing from a provider that has none.
+    // `^name` excludes a layer; since no provider here has layers, that excludes nothing.
     if parts().any(|part| part.starts_with('^')) || (parts().count() < 2 && !parts().any(is_layer)) {
         return Ok(None);
     }
@@ -36,15 +36,15 @@ pub(crate) fn bottom(name: &str) -> Result<Option<&str>, String> {
     }
 }
 
-/// Makes the names with layers in the hints and in `FI_PROVIDER` aliases of the providers at their bottoms. Returns
-/// refusals for those that mean nothing.
+/// Registers the layered names in the hints and in `FI_PROVIDER` as aliases of their core providers. Returns refusals
+/// for invalid names.
 pub(crate) fn resolve(
     wanted: &str,
     setting: &str,
     all: &[std::sync::Arc<dyn Provider>],
     aliases: &mut Aliases,
 ) -> Vec<Refusal> {
-    // A list of excluded names asks for none.
+    // A list of excluded names requests none.
     let list = if setting.trim().starts_with('^') { "" } else { setting };
     let set = list.split(',').map(|name| ("FI_PROVIDER", name.trim()));
     let mut refusals = Vec::new();

@@ -34,31 +34,32 @@
 //! | `serde` | addresses and remote windows are written and read by serde |
 //! | `futures` | a [`MultiRecv`] is a `futures_core::Stream` |
 //!
-//! Linux 5.1 or newer is needed. `udp` reaches processes of its own host through shared memory, whether or not `shm` is
-//! there.
+//! Linux 5.1 or newer is needed. `udp` reaches processes of its own host through shared memory, with or without the
+//! feature `shm`.
 //!
 //! # Progress and waiting
 //!
-//! Calls that read a node's queue make its progress: [`Node::wait`], which sleeps, and [`Node::poll`]. Futures of an
-//! [`AsyncNode`] need nothing else: a thread of the library drives nodes without another driver.
-//! [`WaitObj::Yield`] at [`NodeBuilder::wait_obj`] spins instead, for the last microseconds of latency.
+//! A node makes progress when a call reads its queue: [`Node::wait`], which sleeps, or [`Node::poll`]. Futures of an
+//! [`AsyncNode`] need no such calls: a thread of the library drives nodes that have no other driver. With
+//! [`WaitObj::Yield`], [`NodeBuilder::wait_obj`] selects spinning instead, which saves the last microseconds of
+//! latency.
 //!
 //! # Logging and metrics
 //!
 //! The library writes [`tracing`](https://docs.rs/tracing) events, and installs no subscriber. Their targets are
-//! libfabric's subsystems: `ofi::core::av`, `ofi::shm::ep_data`, `ofi::udp::ep_ctrl`, so a filter is `ofi=debug` or
+//! libfabric's subsystems (`ofi::core::av`, `ofi::shm::ep_data`, `ofi::udp::ep_ctrl`), so a filter is `ofi=debug` or
 //! `ofi::udp=debug`. [`log_from_env`] prints them as libfabric does. [`Node::statistics`] has a name, a value and a
-//! description for each counter; with `FI_EXPORT_STATISTICS=1` another process reads them (`ofi top`, and `ofi stats
-//! --prometheus`).
+//! description for each counter. With `FI_EXPORT_STATISTICS=1`, another process can read them (`ofi top`, and
+//! `ofi stats --prometheus`).
 //!
 //! # Two layers
 //!
-//! There are two layers. Both use libfabric's names, so that its man pages are the reference.
+//! Both layers use libfabric's names, so that its man pages serve as reference.
 //!
-//! The safe layer is this module: a [`Node`] is an endpoint with its queue and addresses; buffers move into operations
-//! and come back with their [`Completion`]s; memory that peers access is a [`Window`]. A program on it has no `unsafe`
-//! and cannot free memory in flight. The `examples/` show messages, tags, remote memory and many peers. An
-//! [`AsyncNode`] is the same with futures. The contexts of a scalable endpoint are nodes too
+//! The safe layer is this module. A [`Node`] is an endpoint with its queue and addresses; buffers move into operations
+//! and come back with their [`Completion`]s; memory that peers access is a [`Window`]. A program that uses only this
+//! layer has no `unsafe` and cannot free memory in flight. The `examples/` show messages, tags, remote memory and many
+//! peers. An [`AsyncNode`] has the same operations as futures. The contexts of a scalable endpoint are nodes too
 //! ([`NodeBuilder::open_contexts`]), and nodes share contexts by [`SharedReceive`] and [`SharedTransmit`].
 //!
 //! The raw layer ([`raw`]) has exactly libfabric's semantics, on memory that is lent by an `unsafe` promise.
@@ -146,7 +147,7 @@ pub mod raw {
 pub mod config {
     pub use ofi_core::config::{Listed, Problem, ValueKind, problems};
 
-    /// All settings, with their values as they are now.
+    /// All settings, with their current values.
     pub fn list() -> Vec<Listed> {
         crate::registry::settings()
     }

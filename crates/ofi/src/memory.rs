@@ -16,8 +16,8 @@ struct Parts {
     placement: Placement,
 }
 
-/// Memory from [`Domain::alloc`](crate::Domain::alloc): bytes to work with, a buffer for operations, and the best
-/// memory for a [`Window`](crate::Window).
+/// Memory from [`Domain::alloc`](crate::Domain::alloc): accessible as bytes, usable as a buffer of operations, and the
+/// best memory for a [`Window`](crate::Window).
 pub struct Memory(Box<Parts>);
 
 impl Memory {
@@ -32,8 +32,8 @@ impl Deref for Memory {
 
     fn deref(&self) -> &[u8] {
         let allocation = &self.0.allocation;
-        // SAFETY: mapped while `self` lives, and initialised: zeroed at first. Nothing else writes it: peers are given
-        // write access to windows only, whose memory does not come back as it is (`from_raw_written`).
+        // SAFETY: mapped while `self` lives, and initialised: zeroed at first. Nothing else writes it: peers get write
+        // access only to windows, and a window's memory comes back as a copy (`from_raw_written`).
         unsafe { std::slice::from_raw_parts(allocation.as_ptr(), allocation.len()) }
     }
 }
@@ -41,7 +41,7 @@ impl Deref for Memory {
 impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
         let allocation = &self.0.allocation;
-        // SAFETY: as above, and `&mut self` is the only way to it.
+        // SAFETY: as above, and `&mut self` gives exclusive access.
         unsafe { std::slice::from_raw_parts_mut(allocation.as_ptr(), allocation.len()) }
     }
 }
@@ -52,7 +52,7 @@ impl AsRef<[u8]> for Memory {
     }
 }
 
-// SAFETY: the mapping stays where it is while its handle, which the raw form keeps, lives.
+// SAFETY: the mapping does not move while its handle exists, and the raw form keeps the handle.
 unsafe impl Buffer for Memory {
     fn into_raw(self) -> RawBuffer {
         let (addr, len) = (self.0.allocation.as_ptr(), self.0.allocation.len());
@@ -60,7 +60,7 @@ unsafe impl Buffer for Memory {
     }
 
     unsafe fn from_raw(raw: RawBuffer) -> Self {
-        // SAFETY: from `Box::into_raw`, and put together once (the caller's promise).
+        // SAFETY: from `Box::into_raw`, and reassembled only once (the caller's promise).
         Self(unsafe { Box::from_raw(raw.owner().cast()) })
     }
 
@@ -71,7 +71,7 @@ unsafe impl Buffer for Memory {
         let old = unsafe { Self::from_raw(raw) };
         let Parts { allocation, opened, placement } = &*old.0;
         let fresh = Self::new(opened, allocation.len(), *placement)?;
-        // SAFETY: both allocations are this long, and the one is not the other.
+        // SAFETY: both allocations have this length, and they do not overlap.
         unsafe { copy::bytes(allocation.as_ptr(), fresh.0.allocation.as_ptr(), allocation.len()) };
         Ok(fresh)
     }

@@ -1,10 +1,10 @@
-//! Providers that were left out of the build: the refusals that `fi_info --explain` prints when one is named.
+//! Providers that were left out of the build: the refusals that `fi_info --explain` prints if one is requested.
 
 use ofi_api::Refusal;
 
 use crate::layers;
 
-/// Every provider with a cargo feature of its name, and whether it is built in.
+/// Every provider that is a cargo feature, and whether it is built in.
 const FEATURES: [(&str, bool); 5] = [
     ("shm", cfg!(feature = "shm")),
     ("udp", cfg!(feature = "udp")),
@@ -18,7 +18,7 @@ pub fn left_out() -> impl Iterator<Item = &'static str> {
     FEATURES.iter().filter(|(_, built)| !built).map(|(name, _)| *name)
 }
 
-/// Refusals for providers that the hints (`wanted`) or the setting `FI_PROVIDER` name, and that are not built in.
+/// Refusals for providers that are named in the hints (`wanted`) or in the setting `FI_PROVIDER`, but not built in.
 pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
     // A list of excluded providers names none.
     let setting = if setting.trim().starts_with('^') { "" } else { setting };
@@ -49,12 +49,12 @@ pub fn refusals(wanted: &str, setting: &str) -> Vec<Refusal> {
         .collect()
 }
 
-/// Refusals for names in the hints (`wanted`) or in the setting `FI_PROVIDER` that no provider has, as a program has
-/// them that was written for another of C's providers. `is_known`: whether a name is a provider's or an alias.
+/// Refusals for names in the hints (`wanted`) or in the setting `FI_PROVIDER` that no provider has, such as those of
+/// C libfabric's other providers. `is_known` tells whether a name is a provider or an alias.
 pub fn strangers(wanted: &str, setting: &str, is_known: impl Fn(&str) -> bool) -> Vec<Refusal> {
     let setting = if setting.trim().starts_with('^') { "" } else { setting };
-    // Layers of C's library stand behind or before a provider's name: `tcp;ofi_rxm`, `ofi_rxm;tcp`. `layers` refuses
-    // those that it does not know.
+    // Layers of C's library precede or follow a provider's name: `tcp;ofi_rxm`, `ofi_rxm;tcp`. `layers` refuses unknown
+    // ones.
     let is_of_layers = |name: &str| layers::is_layer(name) || name.starts_with("ofi_");
     let is_strange = |name: &&str| !name.is_empty() && !is_of_layers(name) && !is_known(name);
     let refusal = |name: &str, field| Refusal {

@@ -1,8 +1,8 @@
 //! One buffer for many messages (`FI_MULTI_RECV`).
 //!
 //! The buffer is reference-counted: the posted operation holds it, and so does every range that a completion returned.
-//! Ranges do not overlap, and a range exists only after its message has arrived. So a range may be read while the rest
-//! of the buffer is still being filled, and after the node is closed.
+//! Ranges do not overlap, and a range is created only once its message has arrived. So a range may be read while the
+//! rest of the buffer is still being filled, and after the node is closed.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -13,8 +13,8 @@ use crate::buffer::BufferMut;
 
 struct SharedBuffer(AnyBuffer);
 
-// SAFETY: from a shared one, only the address is read, and bytes of ranges that are no longer written. The buffer is
-// taken out or dropped by the owner of the last reference.
+// SAFETY: through a shared reference, only the address is read, and bytes of ranges that are no longer written. Only
+// the owner of the last reference takes the buffer out or drops it.
 unsafe impl Sync for SharedBuffer {}
 
 /// A buffer for [`Node::recv_multi`](crate::Node::recv_multi). It comes back in the completion that is
@@ -38,7 +38,7 @@ impl MultiRecvBuffer {
     }
 
     /// Whether no range of it exists, so that it may be posted again. A buffer of a
-    /// [`SharedReceive`](crate::SharedReceive) also counts as used while any of its nodes has unread messages in it.
+    /// [`SharedReceive`](crate::SharedReceive) is also in use while any of its nodes has unread messages in it.
     pub fn is_unused(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
     }
@@ -46,13 +46,13 @@ impl MultiRecvBuffer {
     /// Returns the wrapped buffer.
     ///
     /// # Errors
-    /// Itself, while ranges of it exist, or if the buffer is of another type.
+    /// Returns the value itself while ranges of it exist, or if the buffer is of another type.
     pub fn into_inner<B: BufferMut>(self) -> Result<B, Self> {
         let shared = Arc::try_unwrap(self.0).map_err(Self)?;
         shared.0.downcast().map_err(|any| Self(Arc::new(SharedBuffer(any))))
     }
 
-    /// Another handle to the buffer. The buffer is in use while there are two.
+    /// Another handle to the buffer. While two handles exist, the buffer is in use.
     pub(crate) fn share(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -61,7 +61,7 @@ impl MultiRecvBuffer {
         &self.0.0
     }
 
-    /// The part that a completion reports, if it lies inside the buffer. It is no longer written.
+    /// The range that a completion reports, if it lies inside the buffer. The transport no longer writes it.
     pub(crate) fn part(&self, addr: usize, len: usize) -> Option<MultiRecvRange> {
         let start = addr.checked_sub(self.0.0.raw().addr() as usize)?;
         let end = start.checked_add(len)?;
@@ -97,8 +97,8 @@ impl Deref for MultiRecvRange {
             return &[];
         }
         let start = self.shared.0.raw().addr().wrapping_add(self.range.start);
-        // SAFETY: inside the buffer, which `shared` keeps; initialised, as `Buffer` promises; and the message is
-        // complete: the transport writes other ranges only.
+        // SAFETY: inside the buffer, which `shared` keeps; initialised, as `Buffer` promises; and no longer written:
+        // the message is complete, and the transport writes only other ranges.
         unsafe { std::slice::from_raw_parts(start, self.range.len()) }
     }
 }

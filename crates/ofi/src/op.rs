@@ -18,15 +18,15 @@ impl Op {
         Context(self.slot.to_wire() as usize)
     }
 
-    /// The operation's place in the table. No other operation of the node in flight has the same.
+    /// The operation's slot in the table. No other operation in flight of the node has the same.
     pub(crate) const fn index(self) -> usize {
         (self.slot.to_wire() & 0xFFFF_FFFF) as usize
     }
 }
 
-/// A message that a search claimed: no other receive can match it. Receive it with [`Node::claim`](crate::Node::claim)
-/// or drop it with [`Node::discard_claimed`](crate::Node::discard_claimed); a claim that is only dropped keeps its
-/// message until the node is closed.
+/// A message that a peek has claimed: no other receive can match it. Receive it with
+/// [`Node::claim`](crate::Node::claim) or discard it with [`Node::discard_claimed`](crate::Node::discard_claimed). If
+/// the claim is merely dropped, the message is kept until the node is closed.
 #[derive(Debug)]
 #[must_use = "the message stays where it is until the claim is used"]
 pub struct Claim(pub(crate) Op);

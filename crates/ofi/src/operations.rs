@@ -1,5 +1,5 @@
-//! Operations in flight: a table of slots. Each slot owns the resources of its operation. The transport's context is
-//! the slot's number and generation, so a context that comes back twice, late or forged matches no slot.
+//! Operations in flight: a table of slots. Each slot owns the resources of its operation. The transport's context holds
+//! the slot's number and generation, so a duplicate, late or forged context matches no slot.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub enum Slot {
     Multi(MultiRecvBuffer),
     /// A search for a message.
     Search { claim: bool },
-    /// Empty: reserved for a [`Claim`], which will need the context.
+    /// Empty: reserved for a [`Claim`], whose next operation uses the same context.
     Claimed,
 }
 
@@ -30,8 +30,8 @@ pub enum Slot {
 pub struct Operations {
     node: u64,
     slots: Slots<Slot>,
-    /// Whether released multi-receives stay until they are [removed](Operations::remove), because completions of theirs
-    /// may still be unread.
+    /// Whether released multi-receives remain until they are [removed](Operations::remove), because some of their
+    /// completions may still be unread.
     keeps_released: bool,
     /// The current or last owner of each slot, in tables of several endpoints.
     owners: Vec<u32>,
@@ -47,7 +47,7 @@ impl Operations {
         Self { node, slots: Slots::default(), keeps_released: false, owners: Vec::new() }
     }
 
-    /// The table of a context whose completions are read from several queues, without an order between them.
+    /// The table of a context whose completions are read from several queues, in no particular order.
     pub fn of_several_queues() -> Self {
         Self { keeps_released: true, ..Self::new() }
     }
@@ -93,7 +93,7 @@ impl Operations {
         op.node == self.node && self.slots.get(op.slot).is_some()
     }
 
-    /// Puts a claimed message's next operation into its slot. Returns `next` if the claim is unknown.
+    /// Puts the next operation on a claimed message into its slot. Returns `next` if the claim is unknown.
     pub fn claimed(&mut self, claim: &Claim, next: Slot) -> Result<(), Slot> {
         if claim.0.node == self.node
             && let Some(slot @ Slot::Claimed) = self.slots.get_mut(claim.0.slot)
@@ -124,7 +124,7 @@ impl Operations {
             .collect()
     }
 
-    /// The completion of an entry; `None`, with a message in the log, for an entry of no operation.
+    /// Converts an entry to a completion. `None`, after logging an error, if the entry belongs to no operation.
     #[inline]
     pub fn complete(&mut self, entry: &CqTaggedEntry, source: FiAddr) -> Option<Completion> {
         let mut done = Completion::new(entry.flags, entry.len);
@@ -183,7 +183,7 @@ impl Operations {
     }
 }
 
-/// A node's table: its own, or one that nodes of one queue share.
+/// A node's table: its own, or one shared by the nodes of one queue.
 pub struct Table {
     operations: Arc<Lock<Operations>>,
     /// The owner under which the node's operations are entered.

@@ -1,6 +1,6 @@
-//! The properties of a provider of C libfabric that our provider takes on when it answers under that name
-//! ([`crate::alias`]): the protocol of each endpoint type, and the default capabilities. Programs select by both.
-//! Capabilities that they request explicitly are granted even if C's provider lacks them.
+//! When our provider answers under the name of one of C libfabric's providers ([`crate::alias`]), it takes on some of
+//! that provider's properties: the protocol of each endpoint type, and the default capabilities. Programs select by
+//! both. Capabilities that a program requests explicitly are granted even if C's provider lacks them.
 
 use ofi_api::{Caps, EpType, Hints, Info, Protocol, Refusal};
 
@@ -26,8 +26,8 @@ const PLAIN: Caps =
 const TAGGED: Caps =
     PLAIN.union(Caps::TAGGED).union(Caps::DIRECTED_RECV).union(Caps::SOURCE).union(Caps::MULTI_RECV);
 
-/// The providers that programs select by protocol: `prov/tcp/src/xnet_attr.c`; and the layers ([`crate::layers`]),
-/// which have reliable datagrams alone: `prov/rxm/src/rxm_attr.c`, `prov/rxd/src/rxd_attr.c`.
+/// The providers that programs select by protocol (`prov/tcp/src/xnet_attr.c`), and the layers ([`crate::layers`]),
+/// which have only reliable datagrams (`prov/rxm/src/rxm_attr.c`, `prov/rxd/src/rxd_attr.c`).
 const PROFILES: &[Profile] = &[
     Profile {
         name: "tcp",
@@ -56,13 +56,13 @@ const PROFILES: &[Profile] = &[
     },
 ];
 
-/// The profile of a provider, or of the highest layer of a name that has one.
+/// The profile of a provider, or of the topmost layer in a name that has a profile.
 fn profile(name: &str) -> Option<&'static Profile> {
     let of = |part: &str| PROFILES.iter().find(|profile| profile.name.eq_ignore_ascii_case(part.trim()));
     name.rsplit(';').find_map(of)
 }
 
-/// Translates the hints of a program that asks for `alias` into those for `provider` itself.
+/// Translates the hints of a program that requests `alias` into hints for `provider` itself.
 pub(crate) fn translated(hints: &Hints, alias: &str, provider: &str) -> Hints {
     let mut own = hints.clone();
     own.info.fabric_attr.prov_name = provider.to_owned();
@@ -72,11 +72,11 @@ pub(crate) fn translated(hints: &Hints, alias: &str, provider: &str) -> Hints {
     own
 }
 
-/// Translates an info of a provider into one of `alias`. `asked` are the hints of the program.
+/// Translates an info of a provider into one of `alias`. `asked` are the program's hints.
 ///
 /// # Errors
-/// The refusal, for a protocol with another name, and for an endpoint type that was not requested and that C's provider
-/// lacks.
+/// A refusal, if the hints request a protocol that differs from the alias's, or if C's provider lacks the endpoint type
+/// and the hints do not request it.
 pub(crate) fn dressed(mut info: Info, alias: &str, asked: Option<&Hints>) -> Result<Info, Refusal> {
     let name = alias.to_owned();
     info.fabric_attr.prov_name.clone_from(&name);

@@ -9,8 +9,8 @@ use crate::buffer::{Buffer, RawBuffer};
 use crate::opened::OpenedDomain;
 use crate::request::PostError;
 
-/// A buffer's memory under a registration. The memory is freed once the registration is certainly closed, and otherwise
-/// leaked.
+/// A buffer's memory under a registration. The memory is freed only once the registration is known to be closed, and
+/// otherwise leaked.
 pub struct Region<B: Buffer> {
     /// Taken when the region ends.
     raw: Option<RawBuffer>,
@@ -23,7 +23,7 @@ impl<B: Buffer> Region<B> {
     pub fn new(opened: &OpenedDomain, buffer: B, access: MrAccess) -> Result<Self, PostError<B>> {
         let raw = buffer.into_raw();
         let pieces = [Piece::new(raw.addr, raw.len)];
-        // SAFETY: the memory stays until `end`, and is behind no reference while peers have rights to it.
+        // SAFETY: the memory stays mapped until `end`, and no reference to it exists while peers have rights to it.
         let attr = unsafe { MrAttr::new(&pieces, access) };
         match opened.raw.register(&attr) {
             Ok(mr) => Ok(Self { raw: Some(raw), mr, _buffer: PhantomData }),
@@ -52,7 +52,7 @@ impl<B: Buffer> Drop for Region<B> {
     fn drop(&mut self) {
         let Some(raw) = self.raw.take() else { return };
         match self.mr.close() {
-            // SAFETY: taken apart in `new`; the registration is closed, so the memory has no user any more.
+            // SAFETY: made by `into_raw` in `new`; the registration is closed, so nothing uses the memory any more.
             Ok(()) => drop(unsafe { B::from_raw(raw) }),
             Err(error) => {
                 tracing::warn!(target: "ofi::core::mr", %error, len = raw.len, "memory of a registration is leaked")

@@ -16,8 +16,8 @@ struct Parts<B: Buffer> {
     opened: Arc<OpenedDomain>,
 }
 
-/// A buffer that stays registered from operation to operation, and whose bytes are accessible between them. Peers have
-/// no access to it; use a [`Window`](crate::Window) for that.
+/// A buffer that stays registered across operations; between them, its bytes are accessible. Peers have no access to
+/// it; use a [`Window`](crate::Window) for that.
 ///
 /// It belongs to its domain: nodes of another domain refuse it with `FI_EDOMAIN`.
 pub struct Registered<B: Buffer>(Box<Parts<B>>);
@@ -35,7 +35,7 @@ impl<B: Buffer> Registered<B> {
     /// The error of closing the registration; the memory is leaked then.
     pub fn into_inner(self) -> Result<B> {
         let raw = self.0.region.end()?;
-        // SAFETY: taken apart by `Region::new`; the registration is closed, and no operation has it.
+        // SAFETY: made by `into_raw` in `Region::new`; the registration is closed, and no operation has it.
         Ok(unsafe { B::from_raw(raw) })
     }
 }
@@ -49,7 +49,7 @@ impl<B: Buffer> Deref for Registered<B> {
             return &[];
         }
         // SAFETY: the memory of a buffer, which is readable and initialised; the registration has no remote rights, and
-        // no operation has it while `self` is here.
+        // no operation has the memory while `self` exists.
         unsafe { std::slice::from_raw_parts(addr, len) }
     }
 }
@@ -60,7 +60,7 @@ impl<B: BufferMut> DerefMut for Registered<B> {
         if len == 0 {
             return &mut [];
         }
-        // SAFETY: as above; a `BufferMut` is writable, and `&mut self` is the only way to it.
+        // SAFETY: as above; a `BufferMut` is writable, and `&mut self` gives exclusive access.
         unsafe { std::slice::from_raw_parts_mut(addr, len) }
     }
 }
@@ -71,7 +71,7 @@ impl<B: Buffer> AsRef<[u8]> for Registered<B> {
     }
 }
 
-// SAFETY: the memory is in its raw form all the time, and the region keeps it.
+// SAFETY: the inner buffer is always in its raw form, which the region keeps.
 unsafe impl<B: Buffer> Buffer for Registered<B> {
     fn into_raw(self) -> RawBuffer {
         let (addr, len) = self.0.region.memory();
@@ -80,7 +80,7 @@ unsafe impl<B: Buffer> Buffer for Registered<B> {
     }
 
     unsafe fn from_raw(raw: RawBuffer) -> Self {
-        // SAFETY: from `Box::into_raw`, and put together once (the caller's promise).
+        // SAFETY: from `Box::into_raw`, and reassembled only once (the caller's promise).
         Self(unsafe { Box::from_raw(raw.owner().cast()) })
     }
 
@@ -90,7 +90,7 @@ unsafe impl<B: Buffer> Buffer for Registered<B> {
         let Self(parts) = unsafe { Self::from_raw(raw) };
         let Parts { region, opened } = *parts;
         let inner = region.end()?;
-        // SAFETY: taken apart by `Region::new`, and the registration is closed.
+        // SAFETY: made by `into_raw` in `Region::new`, and the registration is closed.
         let buffer = unsafe { B::from_raw_written(inner) }?;
         Ok(Self::new(&opened, buffer)?)
     }

@@ -51,13 +51,13 @@ fn providers() -> &'static Mutex<Vec<Arc<dyn Provider>>> {
     })
 }
 
-/// Prints this library's `tracing` events as libfabric prints its log: at the level that `FI_LOG_LEVEL` names (`warn`,
-/// `info`, `debug`; `off` for nothing) or, without it, at warn, to standard error unless `FI_LOG_LOCATION` says
-/// otherwise. Call it in the `main` of a program without a subscriber of its own; a library leaves that to the program.
-/// Later calls have no effect.
+/// Prints this library's `tracing` events as libfabric prints its log, at the level that `FI_LOG_LEVEL` names (`warn`,
+/// `info`, `debug`; `off` for nothing; `warn` if it is not set), to standard error or to the target that
+/// `FI_LOG_LOCATION` names. Call it in the `main` of a program that has no subscriber; libraries should leave that to
+/// the program. Later calls have no effect.
 ///
 /// ```
-/// ofi::log_from_env(); // FI_LOG_LEVEL=info shows why a provider is turned down
+/// ofi::log_from_env(); // FI_LOG_LEVEL=info shows why a provider is refused
 /// let node: ofi::Node = ofi::Node::open(&ofi::Hints::new())?;
 /// # drop(node);
 /// # Ok::<(), ofi::Error>(())
@@ -66,10 +66,10 @@ pub fn log_from_env() -> LogStarted {
     log_from_env_or(Some(LogLevel::Warn))
 }
 
-/// [`log_from_env`] with another level where `FI_LOG_LEVEL` is not set (`None`: nothing is logged), for a library whose
-/// host has a level of its own.
+/// [`log_from_env`] with another default level (`None`: nothing is logged), for a library whose host program has a log
+/// level of its own.
 pub fn log_from_env_or(otherwise: Option<LogLevel>) -> LogStarted {
-    let _ = providers(); // wrong values of settings are logged first
+    let _ = providers(); // so that invalid settings are logged first
     let started = ofi_core::log::start(otherwise);
     if started == LogStarted::Logging {
         warn_of_unknown_providers();
@@ -77,23 +77,23 @@ pub fn log_from_env_or(otherwise: Option<LogLevel>) -> LogStarted {
     started
 }
 
-/// The subscriber of [`log_from_env`], for a library with a subscriber of its own that passes our events on to it.
-/// `None` if `FI_LOG_LEVEL` is not set, or `off`.
+/// The subscriber of [`log_from_env`], for a library whose own subscriber passes our events on to it. `None` if
+/// `FI_LOG_LEVEL` is not set, or `off`.
 pub fn log_subscriber() -> Option<impl tracing::Subscriber + Send + Sync + 'static> {
     let filter = ofi_core::log::Filter::from_env(None)?;
     Some(ofi_core::log::logger(filter).0)
 }
 
-/// Logs the settings that are set, and those that cannot be used: the first lines of [`log_from_env`], for a program or
-/// library with a subscriber of its own.
+/// Logs the settings that are set, and those whose values are invalid: the first lines of [`log_from_env`], for a
+/// program or library with its own subscriber.
 pub fn log_settings() {
     let _ = providers();
     ofi_core::log::announce(None);
     warn_of_unknown_providers();
 }
 
-/// Logs the names in `FI_PROVIDER` and `FI_LOG_PROV` that are no provider's. Plug-ins, which are not loaded yet, may
-/// have any name.
+/// Logs the names in `FI_PROVIDER` and `FI_LOG_PROV` that no provider has. Names of plug-ins, which are not loaded yet,
+/// cannot be checked.
 fn warn_of_unknown_providers() {
     if !PROVIDER_PATH.get().is_empty() {
         return;
@@ -105,7 +105,7 @@ fn warn_of_unknown_providers() {
     let check = |setting: &config::Setting<&'static str>, more: &[&str], aliased: bool| {
         let value = setting.get();
         for name in config::NameFilter::parse(&value.replace(';', ",")).names() {
-            // Names of libfabric's layers, as in `tcp;ofi_rxm`, go with a provider's.
+            // Names of libfabric's layers, as in `tcp;ofi_rxm`, accompany a provider's name.
             let is_known = known.iter().any(|known| known.eq_ignore_ascii_case(name))
                 || more.contains(&name)
                 || (aliased && (aliases.provider_of(name).is_some() || name.starts_with("ofi_")));
@@ -152,7 +152,7 @@ fn snapshot() -> Vec<Arc<dyn Provider>> {
 /// Adds a provider of the application, which getinfo tries after all others.
 ///
 /// # Errors
-/// `FI_EALREADY` if there is one of that name.
+/// `FI_EALREADY` if a provider of that name exists.
 pub fn register_provider(provider: Arc<dyn Provider>) -> Result<()> {
     let mut all = providers().lock().unwrap_or_else(PoisonError::into_inner);
     if all.iter().any(|other| other.name() == provider.name()) {
@@ -173,7 +173,7 @@ pub fn provider_names() -> Vec<(String, Version)> {
     snapshot().iter().map(|provider| (provider.name().to_string(), provider.version())).collect()
 }
 
-/// The offers that can be used, best first, and the reasons against all others: the output of `fi_info --explain`.
+/// The usable offers, best first, and the reasons against all others: the output of `fi_info --explain`.
 ///
 /// # Errors
 /// `FI_ENOSYS` for a version newer than this library's.
@@ -184,7 +184,7 @@ pub fn explain(request: &Request<'_>) -> Result<ofi_api::Offers> {
 /// The function that asks a provider.
 type Ask<'a> = &'a dyn Fn(&dyn Provider, &Request<'_>) -> ofi_api::Offers;
 
-/// Collects offers. `only`: from one provider, regardless of the settings.
+/// Collects the offers of all providers, or only of `only`, regardless of the settings.
 fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<ofi_api::Offers> {
     check_version(request.version)?;
     let (filter, mut aliases) = match only {
@@ -193,7 +193,7 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
     };
     let wanted = request.hints.map_or("", |hints| hints.info.fabric_attr.prov_name.as_str());
     let mut all = ofi_api::Offers::default();
-    // First: a user who names a provider that is not built in does not need the refusals of the others.
+    // First: if the user names a provider that is not built in, the refusals of the others do not matter.
     all.refusals.extend(missing::refusals(wanted, &PROVIDER.get()));
     let providers = snapshot();
     let setting = if only.is_some() { String::new() } else { PROVIDER.get().to_string() };
@@ -210,12 +210,12 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
         if only.is_some_and(|only| only != own) {
             continue;
         }
-        // Its name is another provider's alias (`FI_PROVIDER_ALIAS=tcp=udp`), so it cannot be selected.
+        // Its name is an alias of another provider (`FI_PROVIDER_ALIAS=tcp=udp`), so it cannot be selected.
         if aliases.provider_of(own).is_some() {
             continue;
         }
-        // If `udp` is refused because packets cannot be protected, no provider without protection takes its place,
-        // unless it is named.
+        // If `udp` is refused because packets cannot be protected, an unprotected provider must not take its place,
+        // unless the program names it.
         let is_unprotected = |refusal: &Refusal| {
             refusal.provider == "udp" && matches!(refusal.field, "environment" | "encryption")
         };
@@ -239,8 +239,7 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
                 all.refusals.push(refused_by_setting(own));
             }
         }
-        // Also offer it under its aliases, for programs that ask for one of them and for programs that name no
-        // provider.
+        // Offer it under its aliases too, for programs that request one of them and for programs that name no provider.
         let may_be = |alias: &&str| match named {
             Some(named) => *alias == named && (filter.may_ask(alias) || filter.may_ask(own)),
             None => wanted.is_empty() && filter.may_ask(alias),
@@ -252,7 +251,7 @@ fn collect(request: &Request<'_>, only: Option<&str>, ask: Ask<'_>) -> Result<of
     Ok(all)
 }
 
-/// Logs what a provider found, or why it refuses.
+/// Logs a provider's offers, or its refusals.
 fn log_offers(prov: &str, offers: &ofi_api::Offers) {
     if !tracing::enabled!(target: "ofi::core::core", tracing::Level::INFO) {
         return;
@@ -282,7 +281,7 @@ fn offers_as(alias: &str, provider: &dyn Provider, request: &Request<'_>, ask: A
     offers
 }
 
-/// Adds offers to an answer, with the objects that are open under their names.
+/// Adds offers to an answer, with any objects of theirs that are already open.
 fn take(offers: ofi_api::Offers, all: &mut ofi_api::Offers) {
     for mut info in offers.infos {
         match ofi_core::opened::complete(&mut info) {
@@ -337,12 +336,13 @@ pub fn getinfo(
     found(explain(&Request { version, node, service, flags, hints })?)
 }
 
-/// [`getinfo`] for C programs. If the hints leave the choice, a provider is first asked for offers without
+/// [`getinfo`] for C programs. If the hints leave the choice, it first asks a provider for offers without
 /// `FI_MR_PROV_KEY` and `FI_MR_VIRT_ADDR`. In an info these bits mean that the provider needs them (fi_mr(3)), which is
-/// not the case here. C's own software providers leave them out, so some programs ignore them. The price is that a
-/// program's keys can be guessed. Providers whose devices have keys ([`Provider::has_device_keys`]) are asked without
-/// this change: C's providers need both bits there, and without them no device access would work. With `FI_RMA_EVENT`
-/// in the hints they are asked as all others: the owner then executes every access, because a device reports none.
+/// not the case here. C's own software providers leave them out, so some programs ignore them. The drawback is that the
+/// keys of such a program can be guessed. Providers whose devices have keys ([`Provider::has_device_keys`]) are asked
+/// without this change: C's providers need both bits there, and device access would not work without them. If the hints
+/// have `FI_RMA_EVENT`, such providers are asked like all others: a device reports no accesses, so the owner executes
+/// every one anyway.
 ///
 /// # Errors
 /// As [`getinfo`].
@@ -350,8 +350,8 @@ pub fn getinfo_asking_least(request: &Request<'_>) -> Result<Vec<Info>> {
     ask_least(request, None)
 }
 
-/// [`getinfo_asking_least`] of one provider, for a host program that selects providers itself. The settings for
-/// provider names and the choice of providers do not apply.
+/// [`getinfo_asking_least`] of one provider, for a host program that selects providers itself. The settings that name
+/// or select providers do not apply.
 ///
 /// # Errors
 /// As [`getinfo`].
@@ -363,7 +363,7 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
     let needless = MrMode::VIRT_ADDR | MrMode::PROV_KEY;
     let choice = request.hints.filter(|hints| {
         let allowed = hints.info.domain_attr.mr_mode;
-        request.version >= Version::new(1, 5) // in older versions it was not a set of bits
+        request.version >= Version::new(1, 5) // before, `mr_mode` was not a set of bits
             && allowed.intersects(needless)
             && !allowed.intersects(MrMode::DEPRECATED)
     });
@@ -390,7 +390,7 @@ fn ask_least(request: &Request<'_>, only: Option<&str>) -> Result<Vec<Info>> {
 fn found(offers: ofi_api::Offers) -> Result<Vec<Info>> {
     if offers.infos.is_empty() {
         let error = Error::refused(offers.refusals);
-        // Programs probe, so a provider that is not found is no reason for a warning.
+        // Programs probe for providers, so a provider that is not found does not warrant a warning.
         tracing::info!(target: "ofi::core::core", %error, "fi_getinfo found no match");
         return Err(error);
     }

@@ -1,4 +1,4 @@
-//! The description of a window. Its owner sends it to peers, and they use it to access the window.
+//! The description of a window, which its owner sends to peers so that they can access it.
 
 use std::ops::{Bound, Range, RangeBounds};
 
@@ -6,7 +6,8 @@ use ofi_api::{Errno, Error, RemotePiece, Result};
 
 /// A range of a peer's memory. The peer creates it with [`Window::remote`](crate::Window::remote) and sends its
 /// [bytes](RemoteWindow::to_bytes). Here it is the target of [`write`](crate::Node::write) or the source of
-/// [`read`](crate::Node::read). It is a value like an address: the peer checks key, range and rights at each access.
+/// [`read`](crate::Node::read). Like an address, it is only a value: the peer checks key, range and rights at each
+/// access.
 ///
 /// ```
 /// let window = ofi::RemoteWindow { key: 7, base: 4096, len: 100 };
@@ -21,7 +22,7 @@ use ofi_api::{Errno, Error, RemotePiece, Result};
 pub struct RemoteWindow {
     /// The key of the registration.
     pub key: u64,
-    /// The address of the first byte in the peer's terms: a virtual address, or an offset.
+    /// The address of the first byte, as the peer counts: a virtual address, or an offset.
     pub base: u64,
     /// Length in bytes.
     pub len: u64,
@@ -63,7 +64,7 @@ impl RemoteWindow {
         }
     }
 
-    /// A part of it, counted from its first byte.
+    /// A sub-range, relative to the first byte.
     ///
     /// # Errors
     /// `FI_EINVAL` if the range exceeds the window.

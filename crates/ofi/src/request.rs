@@ -8,8 +8,8 @@ use ofi_api::{Error, FiAddr, OpFlags, Result, TagMatch};
 use crate::buffer::{Buffer, BufferMut};
 use crate::remote::{self, RemoteWindow};
 
-/// The error of a failed call, with the buffer that was passed to it. `?` in a function with [`Result`] drops the
-/// buffer.
+/// The error of a failed call, with the buffer that was passed to it. `?` in a function that returns [`Result`] drops
+/// the buffer.
 pub struct PostError<B> {
     /// The reason.
     pub error: Error,
@@ -119,8 +119,8 @@ impl<B: Buffer> SendMsg<B> {
         Self { part: Part::new(&range), ..self }
     }
 
-    /// Replaces the flags that the node was opened with (`tx_attr.op_flags`): a completion level, `FI_FENCE`,
-    /// `FI_MORE`, `FI_INJECT`.
+    /// Replaces the flags that the node was opened with (`tx_attr.op_flags`). Possible are a completion level,
+    /// `FI_FENCE`, `FI_MORE` and `FI_INJECT`.
     pub fn flags(self, flags: OpFlags) -> Self {
         Self { flags, ..self }
     }
@@ -158,8 +158,8 @@ impl<B: BufferMut> RecvMsg<B> {
     }
 }
 
-/// A remote read or write (`fi_readmsg`, `fi_writemsg`). The part of the buffer and the range of the peer's memory are
-/// equally long.
+/// A remote read or write (`fi_readmsg`, `fi_writemsg`). The selected part of the buffer and the range of the peer's
+/// memory have the same length.
 #[derive(Debug)]
 #[must_use]
 pub struct RmaMsg<B> {

@@ -1,5 +1,5 @@
-//! Threading levels: whether the library or the program serialises calls. The level is fixed when a domain opens, and
-//! then part of the types.
+//! Threading levels: whether the library or the program serialises calls. The level is fixed when a domain is opened,
+//! and is then part of the types.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -11,8 +11,8 @@ use ofi_api::Threading;
 #[derive(Clone, Copy, Debug)]
 pub struct Safe(());
 
-/// `FI_THREAD_COMPLETION`: a [`Node`](crate::Node), which owns an endpoint and its queue, is
-/// `Send` but not `Sync`, so that the compiler keeps threads apart.
+/// `FI_THREAD_COMPLETION`: a [`Node`](crate::Node), which owns an endpoint and its queue, is `Send` but not `Sync`, so
+/// that the compiler prevents concurrent use.
 #[derive(Clone, Copy, Debug)]
 pub struct Exclusive(PhantomData<Cell<()>>);
 

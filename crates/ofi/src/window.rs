@@ -1,16 +1,16 @@
 //! Memory that peers may access.
 //!
-//! While peers have access, there is no reference to it: this program accesses it by copies and single words, through
-//! raw pointers, as if the memory belonged to a device. A read that races with a peer's write may return partly old and
+//! While peers have access, no reference to the memory exists: this program accesses it by copies and single words,
+//! through raw pointers, as if it belonged to a device. A read that races with a peer's write may return partly old and
 //! partly new bytes. Programs have to synchronise, with messages, remote CQ data or a flag word.
 //!
-//! Such a race is outside Rust's memory model, which knows no writer outside the program: copies of less than 32 KiB
-//! are plain loads and stores. If the peer is another node of this process, its transport copies on a thread of this
-//! process, and safe code that does not synchronise causes a data race in the sense of the model. `local` below
-//! serialises the calls of one window; it cannot exclude a transport. Atomic copies would not help: the other side is a
-//! kernel, a device or a `memcpy`, of any size. The mitigations: no reference to the bytes exists, all accesses go
-//! through raw pointers, every bit pattern is a valid value of the types that are read, and this crate never uses bytes
-//! that it has read as an address or a length. In practice the consequence is torn bytes.
+//! Such a race is outside Rust's memory model, which does not cover writers outside the program: copies of less than 32
+//! KiB are plain loads and stores. If the peer is another node of this process, its transport copies on a thread of
+//! this process, and safe code that does not synchronise causes a data race in the sense of the model. `local` below
+//! serialises the calls of one window; it cannot exclude a transport. Atomic copies would not help, because the other
+//! side is a kernel, a device or a `memcpy` of any size. The mitigations: no reference to the bytes exists, all
+//! accesses go through raw pointers, every bit pattern is a valid value of the types that are read, and this crate
+//! never uses bytes that it has read as an address or a length. In practice the consequence is torn bytes.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ use crate::request::PostError;
 pub struct Window<B: BufferMut = Memory> {
     region: Region<B>,
     writable: bool,
-    /// Serialises accesses of this process. Peers are not aware of it.
+    /// Serialises accesses of this process. Peers do not take it.
     local: RwLock<()>,
 }
 
@@ -113,20 +113,20 @@ impl<B: BufferMut> Window<B> {
         ))
     }
 
-    /// Copies bytes out, from `offset` on.
+    /// Copies bytes out of the window, starting at `offset`.
     ///
     /// # Errors
     /// `FI_EINVAL` beyond the end.
     pub fn read_into(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         let from = self.at(offset, to.len())?;
         let _reading = self.local.read().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: in bounds. Nothing else of this program writes meanwhile (`local`), `to` is no part of the window,
-        // as there are no references into it, and `copy` is made for memory that peers change.
+        // SAFETY: in bounds. Nothing else in this program writes meanwhile (`local`). `to` cannot be part of the
+        // window, because no references into it exist, and `copy` tolerates memory that peers change.
         unsafe { copy::bytes(from, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
-    /// Copies bytes in, from `offset` on.
+    /// Copies bytes into the window, starting at `offset`.
     ///
     /// # Errors
     /// `FI_EINVAL` beyond the end.
@@ -153,8 +153,8 @@ impl<B: BufferMut> Window<B> {
         Ok(unsafe { AtomicU64::from_ptr(at) })
     }
 
-    /// Reads the word at `offset` in one access. Everything that a peer wrote before it is then visible, if the
-    /// transport places bytes in order.
+    /// Reads the word at `offset` in one access. If the transport places bytes in order, everything that a peer wrote
+    /// before the word is then visible.
     ///
     /// # Errors
     /// `FI_EINVAL` beyond the end, and at an address that is not a multiple of 8.
@@ -183,7 +183,7 @@ impl<B: BufferMut> Window<B> {
     pub fn withdraw(self) -> Result<B> {
         let raw = self.region.end()?;
         if self.writable {
-            // SAFETY: taken apart by `Region::new`, and the registration is closed.
+            // SAFETY: made by `into_raw` in `Region::new`, and the registration is closed.
             unsafe { B::from_raw_written(raw) }
         } else {
             // SAFETY: as above; peers could only read.

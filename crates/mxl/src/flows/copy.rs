@@ -12,8 +12,8 @@ use zerocopy::FromBytes;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const BLOCK: usize = 64;
 
-/// Minimum length for [`string`], which is then faster than blocks if both addresses have the same alignment to 32
-/// bytes. If the addresses differ in their lowest four bits, it is ten times slower (AMD EPYC).
+/// Minimum length for [`string`], which from there on is faster than blocks if both addresses are equal modulo 32. If
+/// they differ in their lowest four bits, it is ten times slower (AMD EPYC).
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LONG: usize = 1024;
 
@@ -109,7 +109,7 @@ unsafe fn differ(left: *const u8, right: *const u8) -> bool {
 const ROW: usize = 128;
 
 /// The number of equal bytes at the start of two ranges: all bytes, or whole rows. For a grain's header this takes a
-/// third of the instructions of [`differ`].
+/// third of the instructions that [`differ`] takes.
 ///
 /// # Safety
 /// The requirements of [`bytes`], for `len` bytes that are only read.
@@ -160,7 +160,7 @@ impl Left {
     }
 }
 
-/// Copies `len` bytes, but does not store bytes that are equal already: a store takes a cache line away from other
+/// Copies `len` bytes, but does not store bytes that are already equal: a store takes the cache line away from other
 /// processors.
 ///
 /// # Safety
@@ -253,7 +253,7 @@ impl Shared {
         if !self.fits(offset, to.len()) {
             return false;
         }
-        // SAFETY: inside the mapping, as just checked; `to` is ours alone, so they do not overlap.
+        // SAFETY: inside the mapping, as just checked; only this code can access `to`, so they do not overlap.
         unsafe { bytes(self.as_ptr().wrapping_add(offset), to.as_mut_ptr(), to.len()) };
         true
     }
@@ -268,7 +268,7 @@ impl Shared {
         if !self.fits(offset, size_of::<T>()) {
             return None;
         }
-        // SAFETY: inside the mapping, as just checked; `to` is ours alone, so they do not overlap.
+        // SAFETY: inside the mapping, as just checked; only this code can access `to`, so they do not overlap.
         unsafe { bytes(self.as_ptr().wrapping_add(offset), to.as_mut_ptr().cast(), size_of::<T>()) };
         // SAFETY: every byte was just written, and any bytes are a `T`.
         Some(unsafe { to.assume_init_mut() })
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn copies_stay_inside() {
         let mut memory = [0_u8; 100];
-        // SAFETY: `memory` outlives it and is not used beside it.
+        // SAFETY: `memory` outlives it and is not used meanwhile.
         let shared = unsafe { Shared::new(NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len()) };
         assert!(shared.write(3, b"0123456789abcdefg"));
         let mut out = [0; 17];
@@ -338,7 +338,7 @@ mod tests {
             })
         }) {
             let mut memory = vec![0xAA_u8; 1200];
-            // SAFETY: `memory` outlives it and is not used beside it.
+            // SAFETY: `memory` outlives it and is not used meanwhile.
             let shared = unsafe { Shared::new(NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len()) };
             assert!(shared.write(to, &source[start..start + len]));
             let mut out = vec![0; len];
@@ -355,14 +355,14 @@ mod tests {
         for at in 0..from.len() {
             let mut memory = [&[7][..], &from, &[9]].concat();
             memory[1 + at] ^= 0x10;
-            // SAFETY: `memory` outlives it and is not used beside it.
+            // SAFETY: `memory` outlives it and is not used meanwhile.
             let shared = unsafe { Shared::new(NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len()) };
             assert!(shared.write_changes(1, &from) && !shared.write_changes(3, &from));
             assert_eq!(memory, [&[7][..], &from, &[9]].concat(), "{at}");
         }
     }
 
-    /// Read-only memory is not written if nothing changes.
+    /// Unchanged bytes are not stored, so this does not fault on read-only memory.
     #[test]
     fn what_is_the_same_is_not_stored() {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};

@@ -1,4 +1,4 @@
-//! NMOS IS-04 flow definitions, as the C++ SDK accepts them, in a type that cannot hold what the SDK refuses.
+//! NMOS IS-04 flow definitions, as the C++ SDK accepts them, in a type that cannot hold values that the SDK refuses.
 //!
 //! Fields that have no meaning for flows are not parsed; a domain stores the original text.
 
@@ -59,8 +59,8 @@ pub enum Format {
     Video(Video),
     /// Samples.
     Audio(Audio),
-    /// Ancillary data: SMPTE ST 291 packets in the format of RFC 8331, from the Length field on. The value is the rate
-    /// of grains.
+    /// Ancillary data: SMPTE ST 291 packets in the format of RFC 8331, from the Length field on. The value is the grain
+    /// rate.
     Data(Rational),
 }
 
@@ -217,7 +217,7 @@ impl FlowDefinition {
         Ok(definition)
     }
 
-    /// Checks the rules for every definition, whether it was parsed or built by the program.
+    /// Checks the rules that hold for every definition, whether parsed or built by the program.
     ///
     /// # Errors
     /// [`Error::Definition`] names the violation.

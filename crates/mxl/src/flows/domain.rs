@@ -17,17 +17,17 @@ use super::samples::{SampleReader, SampleWriter};
 use super::scaffold::{self, Plan};
 use super::{BatchHints, Error, file, garbage};
 
-/// Duration of media in a ring unless `options.json` sets it, in nanoseconds.
+/// Duration of the media in a ring, in nanoseconds, unless `options.json` sets it.
 const HISTORY: u64 = 200_000_000;
 const HISTORY_OPTION: &str = "urn:x-mxl:option:history_duration/v1.0";
-/// Minimum grains in a ring: the newest, one that is read, and one that is written. The C++ SDK makes shorter rings for
-/// rates below 15, and empty ones for rates below 5.
+/// Minimum grains in a ring: the newest, one that is being read, and one that is being written. The C++ SDK makes
+/// shorter rings for rates below 15, and empty ones for rates below 5.
 const MIN_GRAINS: u32 = 3;
 /// Maximum grains in a ring. Each is a file.
 const MAX_GRAINS: u32 = 65_536;
 /// Suffix of the names of flow directories.
 pub(crate) const SUFFIX: &str = ".mxl-flow";
-/// Attempts to open a flow, at intervals of a millisecond, while it is deleted and created.
+/// Attempts to open a flow, at intervals of a millisecond, while it is being deleted and created again.
 const TRIES: u32 = 500;
 
 /// A directory with flows. See [`Domain::open`].
@@ -64,7 +64,7 @@ pub fn is_tmpfs(path: impl AsRef<Path>) -> Result<bool, Error> {
 }
 
 impl Domain {
-    /// Opens an existing directory. A directory that is not on a tmpfs works, slowly, and causes a warning.
+    /// Opens an existing directory. A directory outside a tmpfs works, but slowly, and logs a warning.
     ///
     /// # Errors
     /// [`Error::Os`] if it does not exist, [`Error::File`] if it is not a directory.
@@ -228,9 +228,9 @@ impl Domain {
         self.read(id, GrainReader::new)
     }
 
-    /// Opens a flow of grains to read it, such that at most `grains` of them are mapped at a time, for programs that
-    /// read thousands of flows. Three are enough to read each grain once, in order: the page on media flows has the
-    /// bounds and the price.
+    /// Opens a flow of grains for reading, with at most `grains` of them mapped at a time, for programs that read
+    /// thousands of flows. Three are enough to read each grain once, in order: the page on media flows gives the limits
+    /// and the cost.
     ///
     /// # Errors
     /// Those of [`read_grains`](Self::read_grains), and [`Error::Argument`] for a window of 0 grains.
@@ -246,7 +246,7 @@ impl Domain {
         self.read(id, SampleReader::new)
     }
 
-    /// Opens a flow and its files, which may be deleted and created again meanwhile.
+    /// Opens a flow and its files, even if it is deleted and created again meanwhile.
     fn read<R>(&self, id: Uuid, open: impl Fn(Flow) -> Result<R, Error>) -> Result<R, Error> {
         let dir = self.dir(id);
         for _ in 0..TRIES {
@@ -272,15 +272,15 @@ impl Domain {
             let dir = flow.dir().to_path_buf();
             match W::open(flow, self) {
                 Ok(writer) => break (writer, created),
-                // A process has died while it deleted the flow, and some of its files are left: remove them, and create
-                // the flow again.
+                // A process died while it deleted the flow and left some of its files: remove them, and create the flow
+                // again.
                 Err(Error::Os { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && garbage::remove_dead(&dir) => {}
                 Err(error) => return Err(error),
             }
         };
         if let Err(conflict) = compare(writer.shape(), definition) {
-            // The flow does not belong to the caller: it stays as it is.
+            // The flow belongs to another user: it stays as it is.
             writer.flow().keep();
             return Err(conflict);
         }
@@ -352,7 +352,7 @@ impl Domain {
     }
 }
 
-/// The duration of media in the rings of a domain. As in C++, invalid options are logged and ignored.
+/// The media duration of the domain's rings. As in C++, invalid options are logged and ignored.
 fn history(domain: &Path) -> u64 {
     let path = domain.join("options.json");
     let text = match file::read_linked(&path) {

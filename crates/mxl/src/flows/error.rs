@@ -12,13 +12,13 @@ pub enum Error {
     /// The flow does not exist.
     #[error("no flow {0} in the domain")]
     NotFound(Uuid),
-    /// The data is not written yet. Waiting may help.
+    /// The data has not been written yet. Waiting may help.
     #[error("index {index} is not written yet")]
     TooEarly {
         /// The requested index.
         index: u64,
     },
-    /// The data was overwritten, or another writer is about to overwrite it.
+    /// The data was overwritten, or the writer may overwrite it at any moment.
     #[error("index {index} is overwritten: the oldest is {oldest}")]
     TooLate {
         /// The requested index.
@@ -26,7 +26,7 @@ pub enum Error {
         /// The oldest index that can still be read after the writer's next step.
         oldest: u64,
     },
-    /// The writer went past this grain and never wrote it.
+    /// The writer went past this grain without writing it.
     #[error("grain {index} was never written")]
     Skipped {
         /// The requested index.
@@ -35,8 +35,8 @@ pub enum Error {
     /// The flow was deleted, or replaced by another of the same name: open it again.
     #[error("the flow was deleted or replaced: open it again")]
     FlowInvalid,
-    /// A process truncated a file of the flow while it was in use here. Data read from the flow may be zeros,
-    /// and writes reach no reader: open the flow again.
+    /// A process truncated a file of the flow while it was in use here. Data read from the flow may be zeros, and
+    /// writes do not reach readers: open the flow again.
     #[error("{path} was truncated while it was in use: open the flow again")]
     Truncated {
         /// The file.
@@ -134,7 +134,7 @@ impl Error {
         }
     }
 
-    /// Whether the data is not written yet, so that waiting may help.
+    /// Whether the data has not been written yet, so that waiting may help.
     pub fn is_early(&self) -> bool {
         matches!(self, Self::TooEarly { .. })
     }

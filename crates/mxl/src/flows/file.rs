@@ -29,15 +29,15 @@ pub struct Mapping {
     listed: Option<Listed>,
 }
 
-// SAFETY: it is a range of addresses that stays mapped; every access through it is atomic or a copy that tolerates
-// concurrent ones.
+// SAFETY: only a range of addresses that stays mapped; every access through it is atomic, or a copy that tolerates
+// concurrent accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `len` bytes of a file that is at least that long. If the file is truncated later, an access
-    /// leaves the mapping's number in the note of the flow.
+    /// stores the mapping's number in the flow's note.
     pub fn new(
         file: BorrowedFd<'_>,
         path: &Path,
@@ -90,7 +90,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Must come first: another mapping may get the address.
+        // Must come first: another mapping may get this address.
         self.listed = None;
         // SAFETY: mapped by `new` with this length, and nothing that points into it outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
@@ -156,7 +156,7 @@ pub fn open(path: &Path, write: bool) -> Result<OwnedFd, Error> {
     folder.file(path, write)
 }
 
-/// Opens an existing file like [`open()`], such that reading it does not count as a read of the flow.
+/// Opens an existing file like [`open()`], without updating its access time, which would count as a read of the flow.
 pub fn open_unnoticed(path: &Path) -> Result<OwnedFd, Errno> {
     let folder = Folder::try_open(path.parent().unwrap_or(path))?;
     let file = match folder.try_file(path, OFlags::RDONLY | OFlags::NOATIME) {
@@ -172,8 +172,8 @@ pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     whole(open(path, false)?, path)
 }
 
-/// Reads a whole file of a domain's owner, which may be a link. Anything but a regular file is refused without
-/// blocking.
+/// Reads a whole file that the domain's owner supplied, which may be a link. Anything but a regular file is refused
+/// without blocking.
 pub fn read_linked(path: &Path) -> Result<Vec<u8>, Error> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let os = |error| Error::os("open", path, error);
@@ -227,7 +227,7 @@ pub fn size(file: impl AsFd, path: &Path) -> Result<(u64, u64), Error> {
     Ok((u64::try_from(stat.st_size).unwrap_or(0), stat.st_ino))
 }
 
-/// Reads the start of a file: if the file shrinks meanwhile, that is an error, not a signal.
+/// Reads the start of a file. Unlike an access to a mapping, this returns an error if the file shrinks meanwhile.
 pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<T, Error> {
     let mut header = T::new_zeroed();
     let bytes = header.as_mut_bytes();
@@ -245,12 +245,12 @@ pub fn header<T: FromBytes + IntoBytes>(file: impl AsFd, path: &Path) -> Result<
     Ok(header)
 }
 
-/// Time within which the exclusive lock is expected to end. Its holder deletes the files of a ring, which takes tens of
-/// milliseconds for each GiB, or it checks whether there are writers, which takes microseconds.
+/// How long a process may hold the exclusive lock. It deletes the files of a ring under the lock, which takes tens of
+/// milliseconds for each GiB, or checks whether there are writers, which takes microseconds.
 const LOCKED_FOR: Duration = Duration::from_secs(10);
 
-/// Takes the writers' lock. A process that deletes the flow, or checks whether it is alive, holds the exclusive lock
-/// meanwhile; this function waits for it. Returns false if `path` does not name the file any more: it is being deleted.
+/// Takes the writers' shared lock. Waits while another process holds the exclusive lock, to delete the flow or to check
+/// whether it has writers. Returns false if `path` no longer names the file: it is being deleted.
 pub fn lock_shared(file: &OwnedFd, path: &Path) -> Result<bool, Error> {
     let begin = Instant::now();
     loop {

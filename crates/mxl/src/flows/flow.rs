@@ -54,7 +54,7 @@ pub struct Runtime {
 const DATA: u32 = 1;
 const RING: u32 = 2;
 
-/// Interval at which a waiting reader asks the file system whether the flow still exists, in nanoseconds.
+/// Interval at which a waiting reader checks in the file system that the flow still exists, in nanoseconds.
 const CHECK_EVERY: u64 = 1_000_000;
 
 /// An open `data` file.
@@ -70,13 +70,13 @@ pub struct Flow {
     file: Option<OwnedFd>,
     inode: u64,
     checked: AtomicU64,
-    /// Set if the opener turned out not to be a writer: dropping this then deletes nothing.
+    /// Set if the opener turned out not to be a writer: the drop then deletes nothing.
     keep: AtomicBool,
     /// The process that opened it. A forked child shares the lock, which only the parent may release.
     process: u32,
 }
 
-/// The reason why a flow cannot be written. [`Gone`](Self::Gone) may be temporary.
+/// Why a flow cannot be written. [`Gone`](Self::Gone) may be temporary.
 #[derive(Debug)]
 pub enum Refused {
     /// The flow does not exist, or no longer exists: create it.
@@ -122,11 +122,11 @@ impl Flow {
             return Err(Refused::Gone);
         }
         let flow = Self::locked(file, dir, id)?;
-        // Its last writer may have deleted it between our open and our lock.
+        // Its last writer may have deleted it between this open and this lock.
         if flow.is_current() { Ok(flow) } else { Err(Refused::Gone) }
     }
 
-    /// The flow in a file that this process has locked.
+    /// The flow of a file that this process has locked.
     pub fn locked(file: OwnedFd, dir: &Path, id: Uuid) -> Result<Self, Error> {
         let path = dir.join("data");
         let info = check(&file, &path, id)?;
@@ -197,19 +197,19 @@ impl Flow {
         self.words.u64_at(at::INODE).load(Ordering::Relaxed) == 0
     }
 
-    /// The inode of the data file, which is unique while this one is open.
+    /// The inode of the data file. No other file has it while this one is open.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// The note that records a truncated file of this flow, and the number of a mapping in that note: `ring`
+    /// The note that records a truncated file of this flow, and the number under which it records this mapping: `ring`
     /// is the slot of a grain, or 0 for the file of the channels.
     pub fn note(&self, ring: u32) -> (&Arc<Note>, u32) {
         (&self.note, ring.saturating_add(RING))
     }
 
-    /// An error if a file of the flow was found truncated. Must be called after the accesses that must not have seen
-    /// zeros.
+    /// Returns an error if a file of the flow was found truncated. Call it after accesses whose results would be wrong
+    /// if they read zeros.
     ///
     /// # Errors
     /// [`Error::Truncated`].
@@ -221,7 +221,7 @@ impl Flow {
         }
     }
 
-    /// The reason why the flow can no longer be used: [`Error::Truncated`] or [`Error::FlowInvalid`].
+    /// Why the flow can no longer be used: [`Error::Truncated`] or [`Error::FlowInvalid`].
     pub fn invalid(&self) -> Error {
         self.intact().err().unwrap_or(Error::FlowInvalid)
     }
@@ -259,19 +259,19 @@ impl Flow {
             return true;
         }
         let current = self.is_current();
-        // The result is not cached for a deleted flow, so that every later call reports it too.
+        // The result for a deleted flow is not cached, so that every later call reports it too.
         if current {
             self.checked.store(now, Ordering::Relaxed);
         }
         current
     }
 
-    /// Makes the drop keep the flow, because its opener is not a writer.
+    /// Makes the drop leave the flow in place, because its opener is not a writer.
     pub fn keep(&self) {
         self.keep.store(true, Ordering::Relaxed);
     }
 
-    /// A writer releases the flow: the last one deletes it. A copy that a child got by fork is no writer.
+    /// Releases the flow for a writer; the last writer deletes it. A copy in a forked child does not count as a writer.
     pub fn release(&self) {
         if self.process != std::process::id() {
             return;
@@ -348,7 +348,7 @@ fn check(file: &OwnedFd, path: &Path, id: Uuid) -> Result<FlowInfo, Error> {
     }
 }
 
-/// The methods that readers and writers of grains and of samples have in common. Each type has a field `flow`.
+/// Methods that readers and writers of both grains and samples have. Each type has a field `flow`.
 macro_rules! describes_flow {
     ($($handle:ident),*) => { $(
         impl $handle {
@@ -377,14 +377,13 @@ macro_rules! describes_flow {
                 self.flow.words().head.load(std::sync::atomic::Ordering::Acquire)
             }
 
-            /// Whether this is still the flow with its name: it was not deleted, replaced or truncated.
+            /// Whether the flow's name still refers to this flow: it was not deleted, replaced or truncated.
             pub fn is_current(&self) -> bool {
                 self.flow.is_current()
             }
 
-            /// Checks that no file of the flow was found truncated while it was in use here. Reads and
-            /// commits check this themselves; a program that uses the memory by its address must call this
-            /// afterwards.
+            /// Checks that no file of the flow was found truncated while it was in use here. Reads and commits check
+            /// this themselves; a program that accesses the memory by address must call this afterwards.
             ///
             /// # Errors
             /// [`Error::Truncated`](crate::Error::Truncated).

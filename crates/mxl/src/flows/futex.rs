@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Wakes every process and thread that sleeps on `word`.
 pub fn wake(word: &AtomicU32) {
-    // SAFETY: the kernel uses the address as a name, and accesses no memory.
+    // SAFETY: the kernel uses the address only as a key, and accesses no memory.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
@@ -15,7 +15,7 @@ fn timespec(time: Duration) -> libc::timespec {
     libc::timespec { tv_sec, tv_nsec: libc::c_long::from(time.subsec_nanos()) }
 }
 
-/// Sleeps until `word` differs from `seen`, `limit` is over, or for a spurious reason.
+/// Sleeps until `word` differs from `seen` or `limit` has passed. May also return spuriously.
 pub fn wait(word: &AtomicU32, seen: u32, limit: Duration) {
     let limit = timespec(limit);
     // SAFETY: the word is mapped as long as the reference, and the time is valid for a read.
@@ -36,8 +36,8 @@ const SIZE_U32: u32 = 2;
 /// Maximum words of one call.
 pub const MANY: usize = 128;
 
-/// Sleeps until one of the words differs from its seen value, or `limit` is over. False if the kernel does not support
-/// this (before 5.16, or forbidden), or for more than [`MANY`] words.
+/// Sleeps until one of the words differs from its seen value, or `limit` has passed. False if the kernel does not
+/// support this (before 5.16) or forbids it, or for more than [`MANY`] words.
 pub fn wait_many(words: &[(&AtomicU32, u32)], limit: Duration) -> bool {
     if words.is_empty() || words.len() > MANY {
         return false;

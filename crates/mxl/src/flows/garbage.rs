@@ -19,7 +19,7 @@ pub struct Collected {
     pub unfinished: usize,
 }
 
-/// Age from which an unfinished flow counts as abandoned. The creator of a younger one may be about to lock it.
+/// Age from which an unfinished flow counts as abandoned. The creator of a younger one may not have locked it yet.
 const UNFINISHED: Duration = Duration::from_secs(5);
 
 pub fn is_active(dir: &Path, id: Uuid) -> Result<bool, Error> {
@@ -65,7 +65,8 @@ fn remove_unfinished(dir: &Path) -> bool {
 }
 
 /// Removes a flow that no other process has locked. The lock prevents other processes from opening or deleting it
-/// meanwhile. If the flow was deleted and created again before the lock was taken, the name belongs to another flow.
+/// meanwhile. If the flow was deleted and created again before the lock was taken, the name belongs to another flow,
+/// and nothing is removed.
 fn remove_locked(file: &OwnedFd, dir: &Path) -> bool {
     if !file::lock_alone(file) {
         return false;

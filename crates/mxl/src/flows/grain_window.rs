@@ -1,12 +1,12 @@
 //! A reader that maps a few grains of a ring at a time, for programs that read thousands of flows.
 //!
-//! Each file of a flow takes a mapping of its own: the kernel merges neighbouring mappings only if they are of one
-//! file, and the C++ SDK's format has a file for each grain. A process may have 65,530 of them by default
-//! (`vm.max_map_count`), so it can have 5,455 readers of 11 grains, with 12 mappings and a descriptor each. A window of
-//! `n` grains takes `n + 1` mappings and no descriptor.
+//! Each file of a flow needs a mapping of its own: the kernel merges neighbouring mappings only if they are of one
+//! file, and the C++ SDK's format has a file for each grain. By default a process may have 65,530 mappings
+//! (`vm.max_map_count`), enough for 5,455 readers of rings of 11 grains, with 12 mappings and a descriptor each. A
+//! window of `n` grains takes `n + 1` mappings and no descriptor.
 //!
-//! The price is paid at each grain that is not in the window: its file is opened, checked and mapped in place of the
-//! one that was used least recently, and its pages have to be found again.
+//! The cost is paid at each grain that is not in the window: its file is opened, checked, and mapped in place of the
+//! least recently used one, and its pages fault in again.
 
 use std::cell::Cell;
 use std::sync::atomic::AtomicU64;
@@ -21,7 +21,8 @@ use super::{Error, scaffold};
 use crate::protocol;
 use crate::ring;
 
-/// Reads a flow of grains, of which it maps a few at a time. [`Domain::read_grain_window`](crate::Domain) opens it.
+/// Reads a flow of grains with only a few of them mapped at a time. [`Domain::read_grain_window`](crate::Domain) opens
+/// it.
 #[derive(Debug)]
 pub struct GrainWindow {
     flow: Flow,
@@ -29,9 +30,9 @@ pub struct GrainWindow {
     /// Maximum mapped grains.
     most: usize,
     mapped: Vec<Mapped>,
-    /// [`GrainSlot::shape`] of all slots: that of the first one that was mapped.
+    /// [`GrainSlot::shape`] of all slots, taken from the first one that was mapped.
     shape: Option<(u32, u16)>,
-    /// Number of reads, by which the mappings know their age.
+    /// The number of reads so far, which orders the mappings by their last use.
     reads: u64,
     touched: AtomicU64,
 }
@@ -93,14 +94,14 @@ impl GrainWindow {
         Ok(ReadGrain::new(&self.flow, slot, index, grain))
     }
 
-    /// Whether the slot still holds the grain, which is one of the last that were read.
+    /// Whether the slot still holds the grain. False for a grain that is no longer mapped.
     pub fn holds(&self, index: u64) -> bool {
         let number = ring::slot(index, self.grains) as u32;
         let there = self.mapped.iter().find(|there| there.number == number);
         there.is_some_and(|there| protocol::unchanged(there.slot.words(), index)) && self.intact().is_ok()
     }
 
-    /// The place of a grain's slot among the mapped ones. Maps it if it is not among them.
+    /// Maps a grain's slot if it is not mapped yet. Returns its index among the mapped slots.
     fn map(&mut self, index: u64) -> Result<usize, Error> {
         self.reads += 1;
         let number = ring::slot(index, self.grains) as u32;
@@ -114,7 +115,7 @@ impl GrainWindow {
 
     #[cold]
     fn map_anew(&mut self, number: u32) -> Result<usize, Error> {
-        // First, for a process that is short of mappings.
+        // Unmap first, for a process that has no mappings left.
         if self.mapped.len() == self.most {
             let oldest = self.mapped.iter().enumerate().min_by_key(|(_, there)| there.used);
             self.mapped.swap_remove(oldest.map_or(0, |(at, _)| at));
@@ -122,7 +123,7 @@ impl GrainWindow {
         let dir = self.flow.dir();
         let folder = Folder::open(dir).and_then(|flow| flow.folder(&dir.join("grains")));
         let opened = folder.and_then(|folder| grains::open_slot(&self.flow, &folder, number, false));
-        // By its name another flow may have been found, or part of one that is being deleted.
+        // The path may have led to another flow, or to the rest of one that is being deleted.
         if !self.flow.is_current() {
             return Err(self.flow.invalid());
         }
@@ -135,7 +136,8 @@ impl GrainWindow {
         Ok(self.mapped.len() - 1)
     }
 
-    /// Records a read, at a limited rate. By the file's name, since thousands of descriptors are many too.
+    /// Records a read, at a limited rate. Opens the file by name, because thousands of readers would need as many
+    /// descriptors.
     fn touch(&self) {
         grains::record(&self.touched, |times| {
             let access = self.flow.dir().join("access");

@@ -87,7 +87,7 @@ impl GrainSlot {
         self.file.from(0)
     }
 
-    /// Bytes and slices of a whole grain, which all slots of a ring have in common.
+    /// Bytes and slices of a whole grain, which are the same in all slots of a ring.
     pub(super) fn shape(&self) -> (u32, u16) {
         (self.payload, self.slices)
     }
@@ -129,7 +129,7 @@ pub(super) fn open_slot(flow: &Flow, folder: &Folder, index: u32, write: bool) -
     if bytes < need {
         return Err(Error::file(&path, format!("{bytes} bytes; its header says {need}")));
     }
-    // The sizes in a header may describe a single grain; the slot's capacity follows from the file.
+    // The sizes in a header are those of one grain; the slot's capacity follows from the file's length.
     let payload = u32::try_from(bytes - PAYLOAD_OFFSET as u64).unwrap_or(u32::MAX);
     let slices = payload.checked_div(line).unwrap_or(u32::from(header.total_slices));
     let len = PAYLOAD_OFFSET + payload as usize;
@@ -137,7 +137,7 @@ pub(super) fn open_slot(flow: &Flow, folder: &Folder, index: u32, write: bool) -
     Ok(GrainSlot { file, payload, slices: u16::try_from(slices).unwrap_or(u16::MAX) })
 }
 
-/// The slot of a grain. There is at least one, and the count is the flow's.
+/// The slot of a grain. There is at least one slot, and as many as the flow says.
 fn slot(slots: &[GrainSlot], index: u64) -> &GrainSlot {
     &slots[ring::slot(index, slots.len() as u64) as usize]
 }
@@ -195,8 +195,8 @@ impl GrainReader {
         Ok(ReadGrain::new(&self.flow, slot(&self.slots, index), index, grain))
     }
 
-    /// The grain that has replaced `index` in its slot, if `index` is the oldest index that clients of the C++ SDK
-    /// compute and resume at. `None` if the slot still holds `index`, or `index` is not the oldest.
+    /// The grain that has replaced `index` in its slot, if `index` is the oldest one that clients of the C++ SDK
+    /// compute and resume at. `None` if the slot still holds `index`, or `index` is not that oldest one.
     pub fn successor(&self, index: u64) -> Option<u64> {
         let next = index.checked_add(self.grains())?;
         let is_oldest = index == ring::oldest_grain(self.head(), self.grains());
@@ -232,7 +232,7 @@ impl GrainReader {
     }
 }
 
-/// Waits for `slices` of a grain in its slot of a flow's ring of `grains`. `idle` is that of [`wait::until`].
+/// Waits for `slices` of a grain in its slot of a flow's ring of `grains`. `idle` is passed to [`wait::until`].
 #[inline]
 pub(super) fn available(
     (flow, slot, grains): (&Flow, &GrainSlot, u64),
@@ -271,8 +271,8 @@ pub(super) fn record(touched: &AtomicU64, set: impl Fn(&Timestamps) -> Result<()
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
         last_modification: Timespec { tv_sec: 0, tv_nsec: modification },
     };
-    // Only the owner of the file may change one of its times. Other users with write access may set both to now,
-    // which the writer notices as well. In a domain that became read-only both fail, and reads are not recorded.
+    // Only the owner of the file may change a single time of it. Other users with write access may set both times to
+    // now, which the writer notices as well. In a domain that became read-only both fail, and reads are not recorded.
     if set(&times(UTIME_OMIT)) == Err(Errno::PERM) {
         let _ = set(&times(UTIME_NOW));
     }
@@ -340,8 +340,8 @@ impl ReadGrain<'_> {
         Err(Error::TooLate { index: self.info.index, oldest: self.info.index.saturating_add(1) })
     }
 
-    /// Whether everything that was read from the payload so far belongs to this grain, and is from the flow's files
-    /// ([`Error::Truncated`]).
+    /// Whether everything read from the payload so far belongs to this grain, and comes from the flow's files rather
+    /// than from a truncated one ([`Error::Truncated`]).
     ///
     /// The check does not detect a writer that opens the *same* grain again and rewrites it.
     pub fn still_valid(&self) -> bool {
@@ -370,7 +370,7 @@ fn header(slot: &GrainSlot, info: GrainInfo) -> GrainHeader {
     *header_into(slot, info, &mut header)
 }
 
-/// Copies the 4 KiB of a header only once.
+/// Copies a header, of which the 4 KiB are copied only once.
 #[inline]
 fn header_into<'a>(
     slot: &GrainSlot,
@@ -397,7 +397,7 @@ fn outside(offset: usize, len: usize, size: usize) -> Error {
 /// Writes a flow of grains. Dropping the last writer of a flow, in all processes, deletes it.
 #[derive(Debug)]
 pub struct GrainWriter {
-    // Dropped in this order: the watch before the flow that it names.
+    // Dropped in this order: the watch before the flow that it refers to.
     _watched: Option<Watched>,
     flow: Arc<Flow>,
     slots: Vec<GrainSlot>,
@@ -427,8 +427,8 @@ impl GrainWriter {
         opened.map(|(info, _)| OpenGrain { writer: self, info })
     }
 
-    /// Assigns a slot to grain `index`, and returns its current state and the address of its payload: the raw layer,
-    /// for callers that keep track of open grains themselves.
+    /// Assigns a slot to grain `index`. Returns the slot's current state and the address of its payload. Part of the
+    /// raw layer, for callers that keep track of open grains themselves.
     ///
     /// # Errors
     /// [`Error::Truncated`].

@@ -121,7 +121,7 @@ pub struct Info {
     pub config: Config,
     /// The changing part.
     pub runtime: RuntimeInfo,
-    /// 0, but for the last 16 bytes of flows of samples while a writer of this implementation
+    /// 0, except for the last 16 bytes in flows of samples, while a writer of this implementation
     /// [jumps](crate::protocol::JumpWords).
     pub reserved: [u8; 1784],
 }
@@ -130,8 +130,8 @@ pub struct Info {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct State {
-    /// The inode of `data` itself: another value means that the flow was created again. This implementation stores 0
-    /// when it deletes a flow.
+    /// The inode of `data` itself: a different value means that the flow was created again. This implementation stores
+    /// 0 when it deletes a flow.
     pub inode: u64,
     /// The word that readers sleep on.
     pub counter: u32,
@@ -180,7 +180,7 @@ pub(crate) mod at {
     pub const HEAD: usize = RUNTIME + offset_of!(RuntimeInfo, head);
     pub const LAST_WRITE: usize = RUNTIME + offset_of!(RuntimeInfo, last_write);
     pub const LAST_READ: usize = RUNTIME + offset_of!(RuntimeInfo, last_read);
-    /// The last reserved bytes: where a later version of the format is least likely to put something.
+    /// The last of the reserved bytes, which a later version of the format is least likely to use.
     pub const JUMP_TO: usize = size_of::<Info>() - 8;
     pub const JUMP_FROM: usize = JUMP_TO - 8;
     pub const INODE: usize = STATE + offset_of!(State, inode);

@@ -1,4 +1,4 @@
-//! Flows on one host: everything except the protocol and the arithmetic, which loom builds separately.
+//! Flows on one host: everything except the protocol and the index arithmetic, which loom builds separately.
 
 mod batch;
 mod copy;

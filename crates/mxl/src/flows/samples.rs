@@ -116,7 +116,7 @@ impl SampleReader {
         self.ring.word
     }
 
-    /// Bytes from a channel's ring to the next.
+    /// Bytes from the start of one channel's ring to the next.
     pub fn stride(&self) -> usize {
         (self.ring.length * self.ring.word) as usize
     }
@@ -140,18 +140,18 @@ impl SampleReader {
         Ok(ReadSamples { reader: self, window, first: index.saturating_sub(count) })
     }
 
-    /// Whether none of the samples read from `start` to before `end` has been overwritten so far. (For samples that
-    /// were read before their commit, give the lower of `start` and the head at that time as the `end`.)
+    /// Whether none of the samples that were read, from `start` to before `end`, has been overwritten so far. (For
+    /// samples that were read before their commit, pass as `end` the lower of `start` and the head at that time.)
     ///
-    /// It notices a writer that jumps, ahead or back, before that overwrites anything, unless it is one of the C++ SDK:
-    /// then it notices the jump with its commit.
+    /// A writer that jumps, ahead or back, is noticed before it overwrites anything. A jumping writer of the C++ SDK is
+    /// noticed only when it commits.
     pub fn holds(&self, start: u64, end: u64) -> bool {
         let (words, jump) = (self.flow.words(), self.flow.jump());
         protocol::samples_unchanged(words, jump, (start, end), self.ring.length) && self.intact().is_ok()
     }
 
-    /// Start of the first channel's ring: mapped as long as the reader exists; the channels' rings follow each other.
-    /// Another process may write them at any time.
+    /// The start of the first channel's ring. The rings of all channels follow each other, and stay mapped as long as
+    /// the reader exists. Another process may write them at any time.
     pub fn base(&self) -> *const u8 {
         self.ring.bytes().as_ptr()
     }
@@ -233,14 +233,15 @@ impl ReadSamples<'_> {
         ring.pieces(self.window, channel).map(|(offset, len)| (base.wrapping_add(offset).cast_const(), len))
     }
 
-    /// Bytes from a channel's ring to the next.
+    /// Bytes from the start of one channel's ring to the next.
     pub fn stride(&self) -> usize {
         (self.reader.ring.length * self.reader.ring.word) as usize
     }
 
-    /// Whether all samples that were read so far are valid, and from the flow's files ([`Error::Truncated`]).
+    /// Whether all samples that were read so far are valid, and come from the flow's files rather than from a truncated
+    /// one ([`Error::Truncated`]).
     ///
-    /// It does not notice a writer of the C++ SDK that jumps, until the commit that follows: see
+    /// A jumping writer of the C++ SDK is noticed only when it commits: see [`SampleReader::holds`].
     /// [`SampleReader::holds`].
     pub fn still_valid(&self) -> bool {
         self.reader.holds(self.first, self.first.saturating_add(self.len() as u64))
@@ -277,8 +278,8 @@ impl SampleWriter {
         Ok(OpenSamples { writer: self, window, index, _one: PhantomData })
     }
 
-    /// The location of the samples of every channel: the raw layer, for callers that keep track of open windows
-    /// themselves. Returns the window, and the start of the first channel's ring.
+    /// Opens samples as [`open`](Self::open) does. Returns the window of every channel, and the start of the first
+    /// channel's ring. Part of the raw layer, for callers that keep track of open windows themselves.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -323,7 +324,7 @@ impl SampleWriter {
         Err(Error::argument(format!("{len} bytes at {offset} are not inside the rings")))
     }
 
-    /// Bytes of a sample, and bytes from a channel's ring to the next.
+    /// Bytes of a sample, and bytes from the start of one channel's ring to the next.
     pub fn strides(&self) -> (usize, usize) {
         (self.ring.word as usize, (self.ring.length * self.ring.word) as usize)
     }

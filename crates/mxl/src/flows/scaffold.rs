@@ -41,14 +41,14 @@ fn place(domain: &Path) -> PathBuf {
     domain.join(format!("{PREFIX}{mixed:016x}"))
 }
 
-/// Deletes a flow's directory: first renames it to a hidden name, then removes it. So a process that dies meanwhile
-/// leaves no partial flow under the name.
+/// Deletes a flow's directory: first renames it to a hidden name, then removes it, so that a process that dies
+/// meanwhile leaves no partial flow under the public name.
 ///
 /// # Errors
 /// Those of the file system. A directory of another user is refused before it is changed.
 pub fn remove(dir: &Path) -> io::Result<()> {
-    // A user with write access to the domain could rename another user's flow but not remove it: it would be hidden,
-    // and keep its memory.
+    // A user with write access to the domain could rename another user's flow but not remove it: the flow would be
+    // hidden, and still occupy its memory.
     rustix::fs::accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?;
     let aside = place(dir.parent().unwrap_or(dir));
     // If it cannot be renamed, its files may still be removable.

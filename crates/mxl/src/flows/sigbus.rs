@@ -1,4 +1,4 @@
-//! Truncated files: an access to a mapped page that its file no longer has raises `SIGBUS`, which ends the process.
+//! Truncated files: accessing a mapped page that the file no longer has raises `SIGBUS`, which ends the process.
 //!
 //! A process that may write a domain can truncate its files at any time, and no check before an access could prevent
 //! the signal. So the first mapping of a flow's file installs a signal handler. It looks the address up among the
@@ -9,33 +9,33 @@
 //!
 //! Any other `SIGBUS` goes to the handler that was installed before, or has the system's default effect.
 //!
-//! The handler is on by default, for Rust programs as for those of `libmxl.so.1`: otherwise any process with write
-//! access to a domain could end all its readers, and no safe code could prevent that. It changes nothing for other
-//! memory, like the handler that Rust's own runtime has for this signal. Programs that do not want it call
-//! [`leave_alone`] or set `MXL_SIGBUS` to `off`. Programs whose own handler replaces this one can call
-//! [`repair`] in theirs.
+//! The handler is on by default, for Rust programs as well as for those that use `libmxl.so.1`: otherwise any process
+//! with write access to a domain could end all its readers, and no safe code could prevent that. Like the handler that
+//! Rust's runtime has for this signal, it changes nothing for other memory. Programs that do not want it call
+//! [`leave_alone`] or set `MXL_SIGBUS` to `off`. Programs whose own handler replaces this one can call [`repair`] in
+//! theirs.
 //!
 //! # What it does not cover
 //!
-//! * The rest of the last page after a truncation, which reads as zeros without a signal. A process with
-//!   write access could write such zeros too.
-//! * A handler that is installed later and does not pass signals on; a thread that blocks `SIGBUS`, which the kernel
-//!   then ends; a library with this crate that is unloaded while its handler is installed.
+//! * The rest of the last page after a truncation, which reads as zeros without a signal. A process with write access
+//!   could write such zeros too.
+//! * A handler that is installed later and does not pass signals on; a thread that blocks `SIGBUS`, in which case the
+//!   kernel ends the process; a library with this crate that is unloaded while its handler is installed.
 //!
 //! # Invariants
 //!
 //! I1. The table only grows, and its entries are reused: the handler takes no lock, and no memory that it reads is
 //!     freed.
-//! I2. An entry names a range only while that is mapped: it is filled after `mmap` and emptied before `munmap`. A
-//!     thread that faults inside a range is using it, so the entry of its address stays as it is. Other entries may
-//!     change while the handler looks at them: it takes an entry as a whole or not at all (a sequence lock).
+//! I2. An entry names a range only while the range is mapped: it is filled after `mmap` and emptied before `munmap`. A
+//!     thread that faults inside a range is using the range, so the entry of that address does not change. Other
+//!     entries may change while the handler reads them: it reads an entry completely or not at all (a sequence lock).
 //! I3. The note is written before the zeros appear: a thread that reads such a zero sees the note afterwards.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 
-/// Whether any mapping was ever repaired. Not written before that.
+/// Whether any mapping was ever repaired. Not written until then.
 static ANY: AtomicBool = AtomicBool::new(false);
 /// Whether a handler may be installed.
 static WANTED: AtomicBool = AtomicBool::new(true);
@@ -49,16 +49,16 @@ const CHUNK: usize = 32;
 /// The smallest page size of any processor.
 const PAGE: usize = 4096;
 
-/// The state of a flow's files: 0, or the number of the first mapping that lost its file.
+/// The state of a flow's files: 0, or the number of the first mapping whose file was truncated.
 #[derive(Debug, Default)]
 pub struct Note(AtomicU32);
 
 impl Note {
-    /// The number of the mapping that lost its file, if one did. Must be called after the accesses in question.
+    /// The number of the mapping whose file was truncated, if any. Call it after the accesses in question.
     #[inline]
     pub fn broken(&self) -> Option<u32> {
-        // A store before this may have raised the signal in this thread: the compiler must not look earlier. A load may
-        // have seen another thread's zeros (I3).
+        // A store before this may have raised the signal in this thread, so the compiler must not move the check before
+        // it. A load may have seen another thread's zeros (I3).
         compiler_fence(Ordering::SeqCst);
         fence(Ordering::Acquire);
         if !ANY.load(Ordering::Relaxed) {
@@ -90,7 +90,7 @@ struct Mapping {
 }
 
 impl MappedFile {
-    /// The mapping, if the entry has one that contains the address.
+    /// The mapping in this entry, if it contains the address.
     fn of(&self, address: usize) -> Option<Mapping> {
         let version = self.version.load(Ordering::Acquire);
         let mapping = Mapping {
@@ -117,7 +117,7 @@ struct Chunk {
     next: *mut Chunk,
 }
 
-/// A mapping in the table, until this is dropped: before the memory is unmapped.
+/// A mapping's place in the table. Drop it before the memory is unmapped.
 #[derive(Debug)]
 pub struct Listed {
     entry: &'static MappedFile,
@@ -125,8 +125,8 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// Lists `len` mapped bytes at `base`. If they lose their file, the handler stores `number`, which is not 0, in the
-    /// note.
+    /// Lists `len` mapped bytes at `base`. If their file is truncated, the handler stores `number`, which is not 0, in
+    /// the note.
     pub fn new(base: usize, len: usize, write: bool, note: Arc<Note>, number: u32) -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(install);
@@ -150,7 +150,7 @@ impl Drop for Listed {
     }
 }
 
-/// An unused entry, of a new chunk if there is none.
+/// An unused entry, from a new chunk if necessary.
 fn take() -> &'static MappedFile {
     let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(entry) = free.pop() {
@@ -173,7 +173,7 @@ fn take() -> &'static MappedFile {
 }
 
 fn entries() -> impl Iterator<Item = &'static MappedFile> {
-    // SAFETY: null, or a chunk that is never freed (I1) and, but for its atomics, never changes.
+    // SAFETY: null, or a chunk that is never freed (I1) and in which only atomics change.
     let mut at = unsafe { FIRST.load(Ordering::Acquire).as_ref() };
     std::iter::from_fn(move || {
         let chunk: &'static Chunk = at?;
@@ -184,18 +184,18 @@ fn entries() -> impl Iterator<Item = &'static MappedFile> {
     .flatten()
 }
 
-/// Keeps this crate from installing its handler for `SIGBUS`: call it before the first flow is opened. An access to a
+/// Keeps this crate from installing its handler for `SIGBUS`. Call it before opening the first flow. An access to a
 /// truncated file then ends the process, unless the program's own handler calls [`repair`].
 pub fn leave_alone() {
     WANTED.store(false, Ordering::Relaxed);
 }
 
-/// Repairs the mapping at a faulting address (`si_addr`), for handlers of programs that replace the one of this crate.
-/// Returns false for an address that belongs to no flow. It is async-signal-safe.
+/// Repairs the mapping at a faulting address (`si_addr`), for a program's own handler that replaces this crate's.
+/// Returns false for an address that belongs to no flow. Async-signal-safe.
 pub fn repair(address: usize) -> bool {
     let Some(mapping) = entries().find_map(|entry| entry.of(address)) else { return false };
     let Mapping { base, end, note, number, write } = mapping;
-    // SAFETY: by I2 the mapping, and with it its note, stays while the faulting thread uses it.
+    // SAFETY: by I2 the mapping and its note remain while the faulting thread uses the mapping.
     let Some(note) = (unsafe { note.as_ref() }) else { return false };
     note.0.store(number, Ordering::Relaxed);
     ANY.store(true, Ordering::Relaxed);
@@ -225,7 +225,7 @@ fn install() {
     ours.sa_sigaction = handle as *const () as usize;
     // Before the handler can run.
     let _ = BEFORE.set(before);
-    // SAFETY: the handler only does what a handler may do, and stays as long as this library is loaded.
+    // SAFETY: the handler is async-signal-safe, and stays as long as this library is loaded.
     if unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, ptr::null_mut()) } != 0 {
         let error = std::io::Error::last_os_error();
         tracing::warn!(%error, "no handler for SIGBUS: a truncated file of a flow would end the process");
@@ -235,12 +235,11 @@ fn install() {
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the C library's function returns the place of this thread's error number.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: as above. The interrupted code may be about to read it.
+    // SAFETY: as above. Restored because the interrupted code may be about to read it.
     let kept = unsafe { errno.read() };
     // SAFETY: the kernel's information about this signal, which lives as long as this call.
     let cause = unsafe { &*info };
-    // `si_addr` is valid only if the processor raised the signal. A memory error of the hardware has another
-    // code.
+    // `si_addr` is valid only if the processor raised the signal. A hardware memory error has another code.
     // SAFETY: by its code, the signal has an address.
     let is_ours = cause.si_code == libc::BUS_ADRERR && repair(unsafe { cause.si_addr() } as usize);
     if !is_ours {
@@ -254,13 +253,13 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void, is_fault: bool) {
     let Some(before) = BEFORE.get() else { return };
     match before.sa_sigaction {
-        // The kernel ends the process even if the process ignored this signal, as it would without a handler:
-        // at the faulting access, which is repeated when this handler returns.
+        // Without a handler, the kernel ends the process even if it ignores this signal: at the faulting access,
+        // which is repeated when this handler returns.
         libc::SIG_DFL | libc::SIG_IGN if is_fault => set_default(signal),
         libc::SIG_IGN => {}
         libc::SIG_DFL => {
             set_default(signal);
-            // A process sent the signal. It arrives again when this handler returns.
+            // A process sent the signal. It must be raised again, and arrives when this handler returns.
             // SAFETY: it has no requirements.
             unsafe { libc::raise(signal) };
         }

@@ -18,7 +18,7 @@ use sleeper::SleeperEntry;
 ///
 /// An item announces a grain; [`GrainReader::read`] with its index returns the payload. A missed grain is an error,
 /// after which the stream continues with the oldest available grain. The stream ends after [`Error::FlowInvalid`],
-/// [`Error::Truncated`] or an error of the system.
+/// [`Error::Truncated`] or a system error.
 #[derive(Debug)]
 pub struct Grains {
     reader: Arc<GrainReader>,
@@ -95,13 +95,12 @@ pub struct Batch {
 /// The samples of a flow in batches of one size, each sample once. [`SampleReader::stream`] creates it.
 ///
 /// An item announces a batch; [`SampleReader::read`] with its index and count returns the samples. Missed samples are
-/// an error, after which the stream continues with the oldest available batch; its batches begin at multiples of their
-/// size from the first one on. The stream ends after [`Error::FlowInvalid`], [`Error::Truncated`]
-/// or an error of the system.
+/// an error, after which the stream continues with the oldest available batch. Batches begin at the first index plus a
+/// multiple of their size. The stream ends after [`Error::FlowInvalid`], [`Error::Truncated`] or a system error.
 ///
 /// A writer signals batches of its own size (`BatchHints`, 10 ms by default). The stream polls for smaller ones when
-/// they are due by the flow's rate: it announces them half a millisecond late, or, if the writer is later than that,
-/// with up to twice the writer's delay.
+/// they are due by the flow's rate: it announces them half a millisecond late or, if the writer is later than that, at
+/// most twice as late as the writer.
 #[derive(Debug)]
 pub struct Batches {
     reader: Arc<SampleReader>,

@@ -33,8 +33,8 @@ impl SyncGroup {
         Self::default()
     }
 
-    /// Adds a flow of grains. A wait needs `slices` valid slices of it (`u16::MAX`: all). Adding a flow again replaces
-    /// the number.
+    /// Adds a flow of grains. A wait requires `slices` valid slices of its grain (`u16::MAX`: all). Adding a flow again
+    /// replaces the number.
     pub fn add_grains(&mut self, reader: &Arc<GrainReader>, slices: u16) {
         for member in &mut self.members {
             if let GroupReader::Grains(there, wanted) = &mut member.reader
@@ -81,7 +81,7 @@ impl SyncGroup {
 
     /// Waits until each flow has the grain or sample at `timestamp`, in nanoseconds of TAI.
     ///
-    /// The wait begins with the flow that has been latest so far: the others then need no sleep.
+    /// The wait begins with the flow that has been latest so far, so that the others usually need no sleep.
     ///
     /// # Errors
     /// The error of the first flow without the data: [`Error::TooEarly`] at the end of the wait, [`Error::TooLate`],

@@ -1,4 +1,4 @@
-//! Time and indices: an index counts grains or samples since the epoch of SMPTE ST 2059-1, on TAI.
+//! Time and indices. An index counts grains or samples since the epoch of SMPTE ST 2059-1, on TAI.
 //!
 //! Rounding matches the C++ SDK, bit for bit: to the nearest, halves up.
 
@@ -38,7 +38,7 @@ impl Rational {
         Self { numerator: self.numerator / a as i64, denominator: self.denominator / a as i64 }
     }
 
-    /// Whether the rate is above 0: both parts are.
+    /// Whether both parts of the rate are above 0.
     pub const fn is_positive(self) -> bool {
         self.numerator > 0 && self.denominator > 0
     }
@@ -116,7 +116,7 @@ pub fn sleep_until(timestamp: u64) {
         tv_nsec: (timestamp % 1_000_000_000) as libc::c_long,
     };
     loop {
-        // SAFETY: `time` is read; with an absolute time nothing is written back.
+        // SAFETY: `time` is only read: a sleep until an absolute time writes nothing back.
         let status = unsafe {
             libc::clock_nanosleep(libc::CLOCK_TAI, libc::TIMER_ABSTIME, &raw const time, std::ptr::null_mut())
         };

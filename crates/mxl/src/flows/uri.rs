@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::Error;
 
-/// A domain, and flows of it.
+/// A domain, and some of its flows.
 ///
 /// ```
 /// let uri: mxl::Uri = "mxl:///dev/shm/studio?id=5fbec3b1-1b0f-417d-9059-8b94a47197ed".parse()?;
@@ -24,12 +24,12 @@ pub struct Uri {
     pub authority: Option<String>,
     /// The domain's directory, in the file system of the program that uses it.
     pub domain: PathBuf,
-    /// The flows' ids. If empty, the whole domain.
+    /// The flows' ids. Empty means the whole domain.
     pub flows: Vec<Uuid>,
 }
 
 impl Uri {
-    /// A domain of this host, and flows of it.
+    /// A domain of this host, and some of its flows.
     pub fn new(domain: impl Into<PathBuf>, flows: impl IntoIterator<Item = Uuid>) -> Self {
         Self { authority: None, domain: domain.into(), flows: flows.into_iter().collect() }
     }
@@ -73,7 +73,7 @@ impl Uri {
 impl FromStr for Uri {
     type Err = Error;
 
-    /// Parameters other than `id` and a fragment are ignored, as by the C++ SDK. The path may have escapes (`%20`).
+    /// As in the C++ SDK, a fragment and parameters other than `id` are ignored. The path may have escapes (`%20`).
     ///
     /// # Errors
     /// [`Error::Argument`] for another scheme, a missing path, an invalid escape, and an invalid id.

@@ -1,4 +1,5 @@
-//! v210: 4:2:2 pictures of 10 bits, three samples in a little-endian word of 32 bits, six pixels in four words.
+//! v210: 4:2:2 pictures with 10 bits per sample: three samples in a little-endian 32-bit word, six pixels in four
+//! words.
 //!
 //! A line begins on a multiple of 128 bytes (48 pixels). A key plane (`v210a`) has three keys in each word.
 
@@ -16,7 +17,7 @@ pub const fn key_line_bytes(width: u32) -> u32 {
 const GROUP: usize = 6;
 const MASK: u32 = 0x3ff;
 
-/// Samples of a line: `y` one a pixel, `cb` and `cr` one for two pixels. 10 bits each.
+/// Samples of a line: one `y` for each pixel, one `cb` and one `cr` for each two pixels. 10 bits each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     /// Luma.
@@ -39,7 +40,7 @@ impl Line {
     }
 }
 
-/// Unpacks whole groups of `bytes`, as many as fit both buffers, with the fastest code for this processor.
+/// Unpacks whole groups of `bytes`, as many as fit into both buffers, with the fastest code for this processor.
 pub fn unpack(bytes: &[u8], line: &mut Line) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("ssse3") && std::arch::is_x86_feature_detected!("sse4.1") {
@@ -49,7 +50,7 @@ pub fn unpack(bytes: &[u8], line: &mut Line) {
     unpack_scalar(bytes, line, 0);
 }
 
-/// Packs whole groups of `line`, as many as fit both buffers. Bits above the tenth are cut off.
+/// Packs whole groups of `line`, as many as fit into both buffers. Only the lower 10 bits of a sample are kept.
 pub fn pack(line: &Line, bytes: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("ssse3") && std::arch::is_x86_feature_detected!("sse4.1") {

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-/// A text whose control characters are shown as escapes, for a terminal or a line of a log: labels and definitions come
-/// from whoever may write the domain, and a terminal obeys what they say. Characters that change the direction or the
-/// line of the text count as control characters, since they let it look like another.
+/// Text with its control characters as escapes, for a terminal or a log. Whoever may write the domain chooses labels
+/// and definitions, and a terminal would obey the control characters in them. Characters that change the direction or
+/// the line of the text count as control characters, because they can disguise it.
 ///
 /// ```
 /// assert_eq!(mxl::visible("camera\u{1b}[2J\n1"), "camera\\u{1b}[2J\\u{a}1");
@@ -25,9 +25,9 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether a character controls the terminal, or how the others are laid out.
+/// Whether a character controls the terminal or the layout of the text.
 fn is_hidden(char: char) -> bool {
-    // Of format and direction, and separators of lines.
+    // Characters for format and direction, and line and paragraph separators.
     char.is_control()
         || matches!(char, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(char, '\u{2060}'..='\u{206f}' | '\u{feff}')

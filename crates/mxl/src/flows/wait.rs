@@ -1,4 +1,4 @@
-//! Waits for one flow, or for the first of many, and the limits of a wait.
+//! Waiting for one flow or for the first of many, and time limits.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -21,9 +21,9 @@ pub enum Wait {
     Busy(Duration),
 }
 
-/// Maximum time of one sleep. After it the reader checks that the flow still exists.
+/// Maximum time of one sleep. After it, the reader checks that the flow still exists.
 pub const SLICE: Duration = Duration::from_millis(100);
-/// Length of a sleep if the kernel cannot wait for many words.
+/// Length of a sleep if the kernel cannot wait for several words.
 pub const FALLBACK: Duration = Duration::from_micros(500);
 
 /// The reason why a wait ended without data.
@@ -37,7 +37,7 @@ pub enum Ended {
 
 /// Tries until the data is no longer too early, or the time is over.
 ///
-/// `idle` is called before each sleep, and occasionally in a busy wait, for work that need not delay the wake-up. It
+/// Before each sleep, and occasionally in a busy wait, it calls `idle` for work that must not delay a wake-up. `idle`
 /// returns the longest permitted sleep.
 #[inline]
 pub fn until<T>(
@@ -72,7 +72,7 @@ fn later<T>(
     let counter = flow.words().counter;
     let (mut turns, mut woken) = (0_u32, false);
     loop {
-        // Read before the attempt: a later commit changes it, and the sleep does not begin.
+        // Read before the attempt, so that a commit after it changes the counter and prevents the sleep.
         let seen = counter.load(Ordering::Acquire);
         match attempt() {
             Ok(there) => return Ok(there),
@@ -97,8 +97,8 @@ fn later<T>(
             idle();
             continue;
         }
-        // After a wake-up the attempt comes first: a check in the file system takes microseconds, and is not
-        // needed if the attempt finds data.
+        // After a wake-up the attempt comes first: a check of the file system takes microseconds, and is not needed if
+        // the attempt finds data.
         if woken && !flow.seems_current() {
             return Err(Ended::Invalid);
         }
@@ -112,8 +112,8 @@ fn later<T>(
 }
 
 /// Schedules checks for samples whose commits wake no reader, because they complete no batch of their writer's hint
-/// ([`BatchHints`](crate::BatchHints)). The first check is when they are due by the flow's rate; each further one
-/// follows after the time by which they are late.
+/// ([`BatchHints`](crate::BatchHints)). The first check comes when they are due by the flow's rate; each later one
+/// waits as long again as they are late.
 #[derive(Clone, Copy, Debug)]
 pub struct Looks {
     head: u64,
@@ -142,10 +142,10 @@ impl Looks {
     }
 }
 
-/// Longer than any wait, and short enough to be added to an `Instant`.
+/// Longer than any wait, but short enough to be added to an `Instant`.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// The state of a flow at some moment: [`wait_any`] sleeps until one of several flows has changed since.
+/// The state of a flow at some moment: [`wait_any`] sleeps until one of several flows has changed since then.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch<'a> {
     word: &'a AtomicU32,
@@ -170,7 +170,7 @@ impl<'a> Watch<'a> {
         self.seen
     }
 
-    /// Whether the flow was written (or deleted) since.
+    /// Whether the flow was written or deleted since then.
     pub fn changed(&self) -> bool {
         self.word.load(Ordering::Acquire) != self.seen
     }
@@ -178,8 +178,8 @@ impl<'a> Watch<'a> {
 
 /// Sleeps until one of the flows has changed since its watch was taken. [`Watch::changed`] tells which.
 ///
-/// First take the watches, then read everything available, then wait: no write in between is missed. One system call
-/// waits for up to 128 flows. For more flows, and on kernels before 5.16, the function polls twice in a millisecond.
+/// First take the watches, then read everything available, then wait: that way no write is missed. One system call
+/// waits for up to 128 flows. For more flows, and on kernels before 5.16, the function polls twice per millisecond.
 ///
 /// Returns whether a flow has changed; `false` at the end of the wait.
 pub fn wait_any(flows: &[Watch<'_>], wait: Wait) -> bool {
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(13)), ms(3));
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(50)), ms(40));
         assert_eq!(looks.next(1000, 1480, rate, begin + ms(5000)), SLICE);
-        // The head moves on, and with it the due time.
+        // The due time moves with the head.
         assert_eq!(looks.next(1240, 1480, rate, begin + ms(5000)), ms(5) + FALLBACK);
         assert_eq!(looks.next(1240, u64::MAX, rate, begin + ms(5000)), SLICE);
         assert_eq!(looks.next(1240, 1480, Rational::new(0, 1), begin), SLICE);

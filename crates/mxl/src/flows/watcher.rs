@@ -1,7 +1,7 @@
-//! The time of a flow's last read: readers touch its file `access`, and the writer's process records the time.
+//! The time of a flow's last read: readers touch its file `access`, and the writer's process notices and records it.
 //!
-//! A process with writers of grains has one thread for all of its domains: the system gives a user few instances of
-//! inotify. The thread sleeps until a reader touches a file. Without a watcher flows can still be written; only the
+//! A process that writes grains has one thread for all of its domains, because a user may have only few inotify
+//! instances. The thread sleeps until a reader touches a file. Without a watcher, flows can still be written; only the
 //! times of reads are missing.
 
 use std::collections::HashMap;
@@ -113,7 +113,7 @@ impl Watcher {
         Ok(Arc::new(Self { shared, thread: Some(thread), process: std::process::id() }))
     }
 
-    /// Watches a flow. A flow without the file `access`, which the C++ SDK did not create, can still be written.
+    /// Watches a flow. A flow without the file `access`, such as one that the C++ SDK created, is accepted too.
     pub fn add(self: &Arc<Self>, flow: &Arc<Flow>) -> Option<Watched> {
         let path = flow.dir().join("access");
         let mut flows = self.shared.flows();

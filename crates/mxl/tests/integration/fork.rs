@@ -1,4 +1,4 @@
-//! A forked child: what it closes stays as it is for its parent.
+//! A forked child: what it closes remains open for its parent.
 
 use mxl::{BatchHints, Wait};
 use ofi_testkit::fork::in_a_child;
@@ -18,7 +18,7 @@ fn a_child_that_drops_writers_leaves_their_flows_to_its_parent() {
     let (mut grains, mut samples) = (Some(grains), Some(samples));
     in_a_child(|| {
         drop((grains.take(), samples.take()));
-        // A flow of its own is the child's.
+        // A flow that the child opens itself is its own.
         let own = common::camera();
         let writer = domain.create_grains(&own, &BatchHints::default()).unwrap().writer;
         assert!(domain.is_active(own.id).unwrap());

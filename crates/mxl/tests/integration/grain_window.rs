@@ -116,8 +116,8 @@ fn broken_rings_are_refused() {
     assert_eq!(read(&mut window, 6), picture(6, 512));
 }
 
-/// As many flows of pictures as a process is asked to read, with the mappings that a process has by default. (Each
-/// flow is opened many times, for the memory's sake: each reader has mappings of its own.)
+/// The required number of picture flows in one process, within the default limit of mappings. (To save memory, a few
+/// flows are opened many times: each reader has mappings of its own.)
 #[test]
 fn ten_thousand_flows_are_read_in_one_process() {
     const FLOWS: usize = 20;

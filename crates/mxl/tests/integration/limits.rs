@@ -117,8 +117,8 @@ fn a_domain_that_may_only_be_read_is_read() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "the reader left files");
 }
 
-/// Regression test: garbage collection by a user that may write the domain and not the flow hid the flow, kept its
-/// memory, and told that nothing was removed.
+/// Regression test: garbage collection by a user who may write the domain but not the flow hid the flow, kept its
+/// memory, and reported that nothing was removed.
 #[test]
 fn a_flow_of_another_user_is_collected_by_its_owner_only() {
     const TEST: &str = "limits::a_flow_of_another_user_is_collected_by_its_owner_only";
@@ -153,8 +153,8 @@ fn a_flow_of_another_user_is_collected_by_its_owner_only() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// Regression test: only the owner of a flow could note that it reads; another user that may write the file for it
-/// was refused, since the call that changes one of two times is for the owner.
+/// Regression test: only the owner of a flow could record its reads. Another user with write permission for the file
+/// was refused, because only a file's owner may set one of its two times alone.
 #[test]
 fn a_user_that_may_write_the_flow_notes_its_reads() {
     const TEST: &str = "limits::a_user_that_may_write_the_flow_notes_its_reads";

@@ -7,7 +7,7 @@ use mxl::{BatchHints, Domain, Wait, wait_any};
 
 use super::common::{Folder, SOON, camera, other_process, role};
 
-/// The system call as a kernel or a filter without it answers: the error.
+/// The error of the system call: `ENOSYS` from a kernel without it, or what a filter returns.
 fn answer() -> Option<i32> {
     // SAFETY: without words there is nothing that the call reads or writes.
     let status = unsafe { libc::syscall(libc::SYS_futex_waitv, 0_usize, 0_usize, 0, 0_usize, 0) };

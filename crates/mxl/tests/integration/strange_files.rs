@@ -1,4 +1,4 @@
-//! What is not a file in place of a flow's files: FIFOs, which block whoever opens them, and links.
+//! Other kinds of files in place of a flow's files: FIFOs, which block whoever opens them, and links.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;

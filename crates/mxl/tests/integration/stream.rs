@@ -294,7 +294,8 @@ fn median_lateness() -> [u64; 2] {
                 commit(&mut sound, begin + u64::from(step) * BATCH, BATCH);
             }
         });
-        // A reader that gets no processor for longer than the ring lasts is too late. It goes on behind what it missed.
+        // A reader that gets no processor for longer than the ring lasts is too late. It continues after what it
+        // missed.
         let (mut index, mut missed) = (begin, false);
         while index < begin + 200 * BATCH {
             match next_batch(&mut batches).0.unwrap() {

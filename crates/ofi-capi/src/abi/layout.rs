@@ -1,4 +1,4 @@
-//! A macro that declares C's structures and records their layout, so that a test can compare it with the headers'.
+//! A macro that declares C's structures and records their layout, so that a test can compare it with the headers.
 
 /// A structure's layout: name, size, and offset and size of each field.
 #[cfg(test)]
@@ -36,7 +36,7 @@ pub(crate) use c_structs;
 mod tests {
     use std::collections::HashMap;
 
-    /// Fields at the end of structures that this library has and interface 2.6 lacks.
+    /// Fields at the end of structures that this library has but interface 2.6 lacks.
     const NEWER: &[(&str, &str)] = &[
         ("fi_ep_attr", "xpu_ctx"),
         ("fi_domain_attr", "max_xpu_ctx_cnt"),

@@ -1,4 +1,4 @@
-//! Operation tables, and for each a complete table of unsupported operations.
+//! Operation tables, and for each of them a complete table of unsupported operations.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -8,7 +8,7 @@ type Ptr = *mut c_void;
 type Const = *const c_void;
 type Iov = *const libc::iovec;
 
-/// A function of the program that a profile calls, or null.
+/// A callback of the program for events of a profile, or null.
 #[allow(non_camel_case_types)]
 pub(crate) type fi_profile_callback =
     Option<unsafe extern "C" fn(*mut fid_profile, *mut fi_profile_desc, Ptr, usize, Ptr) -> c_int>;

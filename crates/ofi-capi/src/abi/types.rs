@@ -8,7 +8,7 @@ use super::ops::*;
 type Ptr = *mut c_void;
 /// Provider, level, subsystem and flags.
 pub(crate) type LogEnabled = unsafe extern "C" fn(*const c_void, c_int, c_int, u64) -> c_int;
-/// The same arguments, and the time at which the message may be repeated.
+/// The same arguments, and the time from which the message may be logged again.
 pub(crate) type LogReady = unsafe extern "C" fn(*const c_void, c_int, c_int, u64, *mut u64) -> c_int;
 /// Provider, level, subsystem, function, line and text.
 pub(crate) type Log = unsafe extern "C" fn(*const c_void, c_int, c_int, *const c_char, c_int, *const c_char);
@@ -483,11 +483,11 @@ pub(crate) mod flag {
     pub(crate) const WRITE: u64 = 1 << 9;
     /// The registration will be bound to a counter before it is enabled.
     pub(crate) const RMA_EVENT: u64 = 1 << 56;
-    /// The number is that of an authorization key, or the address has one.
+    /// The address is the index of an authorization key, or has a key.
     pub(crate) const AUTH_KEY: u64 = 1 << 57;
     /// A dma-buf identifies the memory.
     pub(crate) const MR_DMABUF: u64 = 1 << 40;
-    /// All flags of a registration (fi_mr(3)); the others mean that the memory is persistent, used once, or on a
+    /// All flags of a registration (fi_mr(3)). The remaining ones say that the memory is persistent, used once, or on a
     /// device.
     pub(crate) const OF_REGISTRATION: u64 =
         MR_DMABUF | AUTH_KEY | RMA_EVENT | 1 << 41 | 1 << 45 | 1 << 46 | 1 << 49;

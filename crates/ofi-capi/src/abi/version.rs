@@ -11,7 +11,8 @@ impl Abi {
     /// The newest version.
     pub(crate) const NEWEST: Self = Self(10);
 
-    /// The newest version that a program which asks for this interface version can know (fabric(7), "ABI changes").
+    /// The newest version that can be known to a program that requests this interface version (fabric(7), "ABI
+    /// changes").
     pub(crate) fn of(version: Version) -> Self {
         Self(match (version.major, version.minor) {
             (0, _) | (1, 0..5) => 0,
@@ -20,7 +21,7 @@ impl Abi {
             (1, 10..20) => 3,
             (1, 20..) => 7,
             (2, 0..5) => 8,
-            // Interface 2.6 came with two versions: whether the newer fields are there is unknown.
+            // Two versions had interface 2.6, so whether the newer fields exist is unknown.
             _ => 9,
         })
     }

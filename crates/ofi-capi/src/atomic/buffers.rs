@@ -1,4 +1,4 @@
-//! Local memory: C counts elements of a type, this library counts bytes.
+//! Local memory of atomics: C counts elements of a type, this library counts bytes.
 
 use std::ffi::c_void;
 
@@ -32,8 +32,8 @@ impl Verb {
         count.checked_mul(size).ok_or_else(|| invalid("count", "less", count.to_string()))
     }
 
-    /// The operation and type of C's numbers, and the bytes of `count` elements, without constructing an error, for the
-    /// hot path. [`Verb::new`] and [`Verb::bytes`] produce the error.
+    /// Converts C's numbers to the operation, the type, and the bytes of `count` elements. On the hot path, so it
+    /// constructs no error; [`Verb::new`] and [`Verb::bytes`] do.
     #[inline(always)]
     pub(super) fn with_bytes(datatype: u32, op: u32, count: usize) -> Option<(Self, usize)> {
         let verb = Self { datatype: Datatype::from_c(datatype)?, op: FiOp::from_c(op)? };

@@ -1,4 +1,4 @@
-//! Atomic operations: C's table of calls, each a line over one of the three shapes.
+//! Atomic operations: C's table of calls. Each call is one line that uses one of the three shapes.
 
 mod buffers;
 mod query;

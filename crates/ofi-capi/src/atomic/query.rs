@@ -1,4 +1,4 @@
-//! Queries: supported operations per data type, and the most elements per call.
+//! Queries: which operations each data type supports, and the maximum number of elements per call.
 
 use std::ffi::{c_int, c_void};
 

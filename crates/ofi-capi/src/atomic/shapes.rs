@@ -61,7 +61,7 @@ impl<'a> Posting<'a> {
 /// A buffer of a call and its descriptor. `None` if the call has no such buffer.
 pub(super) type LocalBuffer = Option<(*const c_void, *mut c_void)>;
 
-/// The peer's side of a call: peer, address and key.
+/// The remote side of a call: peer, address and key.
 #[derive(Clone, Copy)]
 pub(super) struct Far(pub u64, pub u64, pub u64);
 

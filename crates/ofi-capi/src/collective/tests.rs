@@ -1,4 +1,4 @@
-//! Joins of multicast groups by C's calls, whose answers a simulated device holds back.
+//! Joins of multicast groups through C's calls, against a simulated device that delays its answers.
 
 use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr};

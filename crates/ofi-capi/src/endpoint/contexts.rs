@@ -1,7 +1,7 @@
 //! Scalable endpoints, their transmit and receive contexts, and contexts that endpoints share.
 //!
-//! Except for shared transmit contexts, each is a `struct fid_ep` in C and an `Endpoint` in Rust. The Rust endpoint
-//! refuses operations that its kind does not have.
+//! Each of these is a `struct fid_ep` in C and an `Endpoint` in Rust, except for shared transmit contexts. The Rust
+//! endpoint refuses operations that its kind does not have.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -85,10 +85,10 @@ unsafe fn rx_attr(attr: *const fi_rx_attr, abi: Abi) -> Option<RxAttr> {
 ///
 /// # Safety
 /// The C caller's promise: `out` is null or has `size` bytes.
-unsafe fn tell<T>(out: *mut T, granted: &T, size: usize) {
+unsafe fn write_granted<T>(out: *mut T, granted: &T, size: usize) {
     if !out.is_null() {
         let size = size.min(size_of::<T>());
-        // SAFETY: the same promise; `granted` has at least as many bytes.
+        // SAFETY: the same promise; `granted` is at least as long.
         unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(granted).cast::<u8>(), out.cast(), size) };
     }
 }
@@ -182,7 +182,7 @@ pub(crate) unsafe extern "C" fn transmit_context(
         let wanted = unsafe { tx_attr(attr, sep.abi) };
         let (opened, granted) = sep.endpoint.transmit_context(index_of(index)?, wanted.as_ref())?;
         // SAFETY: as above.
-        unsafe { tell(attr, &info::tx_attr_to_c(&granted), sep.abi.tx_attr()) };
+        unsafe { write_granted(attr, &info::tx_attr_to_c(&granted), sep.abi.tx_attr()) };
         let op_flags = (granted.op_flags, OpFlags::empty());
         let body = EpBody::new(opened, sep.addr_format, op_flags, sep.users.hold());
         // SAFETY: not null, and the caller's.
@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn receive_context(
         let wanted = unsafe { rx_attr(attr, sep.abi) };
         let (opened, granted) = sep.endpoint.receive_context(index_of(index)?, wanted.as_ref())?;
         // SAFETY: as above.
-        unsafe { tell(attr, &info::rx_attr_to_c(&granted), sep.abi.rx_attr()) };
+        unsafe { write_granted(attr, &info::rx_attr_to_c(&granted), sep.abi.rx_attr()) };
         let op_flags = (OpFlags::empty(), granted.op_flags);
         let body = EpBody::new(opened, sep.addr_format, op_flags, sep.users.hold());
         // SAFETY: not null, and the caller's.

@@ -58,7 +58,7 @@ static OPS: fi_ops_ep = fi_ops_ep {
 /// `FI_OPT_ENDPOINT`, the only level.
 const LEVEL: c_int = 0;
 
-/// Creates a handle of `class`, one of the classes of a `struct fid_ep`.
+/// Creates a handle of `class`, which is one of the classes of `struct fid_ep`.
 pub(crate) fn make(context: *mut c_void, class: usize, body: EpBody) -> *mut fid_ep {
     let fid = fid_ep {
         fid: fid { fclass: class, ..object::header::<fid_ep>(context, &FID_OPS) },
@@ -211,8 +211,8 @@ unsafe extern "C" fn bind(handle: *mut fid, other: *mut fid, flags: u64) -> c_in
     })
 }
 
-/// Binds a counter. Only endpoints with `FI_RMA_EVENT` count accesses by peers (fi_endpoint(3)). libfabric's own
-/// providers accept these flags from other endpoints beside flags that those support, and programs bind one counter to
+/// Binds a counter. Only endpoints with `FI_RMA_EVENT` count peers' accesses (fi_endpoint(3)). Other endpoints ignore
+/// those flags if there are supported ones too, as libfabric's own providers do, because programs bind one counter to
 /// all events of a side.
 fn bind_counter(endpoint: &Arc<dyn Endpoint>, counter: &Arc<dyn Counter>, flags: BindFlags) -> Result<()> {
     let rest = flags - (BindFlags::REMOTE_READ | BindFlags::REMOTE_WRITE);
@@ -261,7 +261,7 @@ unsafe fn get_op_flags(ep: &EpBody, arg: *mut u64) -> Result<()> {
     Ok(())
 }
 
-/// Control calls are serialised with all others (fi_endpoint(3)), so the state may change.
+/// The application serialises control calls with all others (fi_endpoint(3)), so the state may change here.
 unsafe fn set_op_flags(handle: *mut fid, arg: *const u64) -> Result<()> {
     // SAFETY: the C caller's promise.
     let Some(flags) = (unsafe { arg.as_ref() }) else { return Err(ffi_guard::null("the flags")) };
@@ -316,14 +316,14 @@ unsafe extern "C" fn cancel(handle: *mut fid, context: *mut c_void) -> isize {
         // SAFETY: the C caller's promise.
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         match ep.endpoint.cancel(Context(context.expose_provenance())) {
-            // C's providers return 0 in all cases, and programs rely on it.
+            // C's providers always return 0, and programs rely on that.
             Err(error) if error.errno() == Errno::ENOENT => Ok(()),
             other => other,
         }
     })
 }
 
-/// The option with C's number at the only level.
+/// The option with C's number, at the only supported level.
 fn option(level: c_int, name: c_int) -> Result<EpOption> {
     let found = EpOption::from_c(name);
     found.filter(|_| level == LEVEL).ok_or_else(|| {
@@ -349,7 +349,7 @@ unsafe extern "C" fn getopt(
         let ep = unsafe { object::of_fid::<fid_ep>(handle)? };
         let option = option(level, name)?;
         let value = ep.endpoint.option(option)?;
-        // The first bytes of the little-endian value, as each of C's types has no more.
+        // The value is little-endian, so its first bytes are the option in C's type, which is no longer.
         // SAFETY: as above.
         unsafe { crate::memory::put_sized(&value.to_le_bytes()[..option.size()], out, len) }
     })
@@ -374,14 +374,14 @@ unsafe extern "C" fn setopt(
             };
         }
         let mut value = [0; size_of::<usize>()];
-        // SAFETY: the caller's bytes, as many as the option has, which is no more than a `size_t`.
+        // SAFETY: the caller's bytes; the option has that many, and no more than a `size_t`.
         unsafe { std::ptr::copy_nonoverlapping(out.cast(), value.as_mut_ptr(), len) };
         let value = usize::from_le_bytes(value);
         ep.endpoint.set_option(option, if option.is_bool() { (value != 0).into() } else { value })
     })
 }
 
-/// The error for an option's value that is missing, or has the wrong length.
+/// The error for an option value that is missing or has the wrong length.
 #[cold]
 fn wrong_length(option: EpOption, is_null: bool, len: usize) -> Error {
     let wanted = match option {

@@ -1,4 +1,4 @@
-//! `fi_dupinfo` and `fi_freeinfo`: copy and free C's own structures, parts of which the program may have replaced.
+//! `fi_dupinfo` and `fi_freeinfo`: they copy and free C's own structures, parts of which the program may have replaced.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -46,7 +46,7 @@ unsafe fn or_release(filled: Result<()>, info: *mut fi_info) -> Result<*mut fi_i
     }
 }
 
-/// A copy of one info of version `abi`, without the rest of its list.
+/// Copies one info of version `abi`, without the rest of its list.
 ///
 /// # Errors
 /// `FI_ENOMEM`; `FI_EINVAL` for impossible lengths.
@@ -57,8 +57,8 @@ pub(crate) unsafe fn duplicate(from: *const fi_info, abi: Abi) -> Result<*mut fi
     // SAFETY: the caller's promise.
     let Some(mut copy) = (unsafe { read(from, abi.info()) }) else { return allocate() };
     let info = zeroed::<fi_info>()?;
-    // If copying fails halfway, parts of the original must not be freed: every pointer is null until its target is
-    // copied.
+    // Copying may fail halfway, and must not free parts of the original then: each pointer is null until its target
+    // is copied.
     let original = copy;
     copy.next = std::ptr::null_mut();
     (copy.src_addr, copy.dest_addr) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -69,7 +69,7 @@ pub(crate) unsafe fn duplicate(from: *const fi_info, abi: Abi) -> Result<*mut fi
     unsafe { info.write(copy) };
     // SAFETY: as above.
     let out = unsafe { &mut *info };
-    // SAFETY: the caller's promise, for all that hangs on the info.
+    // SAFETY: the caller's promise, for everything that the info points to.
     let filled = unsafe { duplicate_parts(out, &original, abi) };
     // SAFETY: the info is this function's own.
     unsafe { or_release(filled, info) }
@@ -125,8 +125,8 @@ unsafe fn duplicate_parts(out: &mut fi_info, from: &fi_info, abi: Abi) -> Result
     Ok(())
 }
 
-/// Copies an attribute structure. Returns the original and the copy, for copying what they point to. `clear` removes
-/// the original's pointers from the copy.
+/// Copies an attribute structure. Returns the original and the copy, so that their targets can be copied too. `clear`
+/// removes the original's pointers from the copy.
 ///
 /// # Safety
 /// The C caller's promise: null or `size` readable bytes.
@@ -150,7 +150,7 @@ unsafe fn attribute<T: Copy>(
 /// # Safety
 /// The C caller's promise: the key has `size` bytes.
 unsafe fn key<'a>(pointer: *const u8, size: usize) -> Result<&'a [u8]> {
-    // SAFETY: the caller's promise. The largest number says that the keys are elsewhere.
+    // SAFETY: the caller's promise. The largest number means that the keys are elsewhere.
     if size == usize::MAX { Ok(&[]) } else { unsafe { bytes("auth_key_size", pointer.cast(), size) } }
 }
 
@@ -183,7 +183,7 @@ unsafe fn text(pointer: *const c_char) -> Result<*mut c_char> {
 /// Frees a list of infos.
 ///
 /// # Safety
-/// The C caller's promise: null, or unused infos of this version whose parts are all malloc's.
+/// The C caller's promise: null, or unused infos of this version, all parts of which were allocated with malloc.
 pub(crate) unsafe fn release(mut info: *mut fi_info, abi: Abi) {
     // SAFETY: the caller's promise, here and below.
     while let Some(c) = unsafe { read(info, abi.info()) } {
@@ -211,7 +211,7 @@ pub(crate) unsafe fn release(mut info: *mut fi_info, abi: Abi) {
             // SAFETY: as above.
             && let Some(ops) = unsafe { nic.fid.ops.as_ref() }
         {
-            // SAFETY: a device closes by its own operation, for it may be another library's.
+            // SAFETY: a device is closed by its own operation, because it may belong to another library.
             unsafe { (ops.close)(c.nic.cast()) };
         }
         let parts: [*mut c_void; 7] = [
@@ -242,7 +242,7 @@ unsafe extern "C" fn nic_close(handle: *mut fid) -> c_int {
     let nic = handle.cast::<fid_nic>();
     // SAFETY: the class says so.
     let c = unsafe { nic.read() };
-    // SAFETY: null or a device's attributes, of malloc's memory, here and below.
+    // SAFETY: null or a device's attributes, allocated with malloc, here and below.
     if let Some(attr) = unsafe { c.device_attr.as_ref() } {
         for text in
             [attr.name, attr.device_id, attr.device_version, attr.vendor_id, attr.driver, attr.firmware]

@@ -27,11 +27,11 @@ pub(crate) unsafe fn read<T: Copy>(pointer: *const T, size: usize) -> Option<T> 
     let kept = size.min(size_of::<T>());
     // SAFETY: `kept` bytes can be read by the promise and fit into `value`.
     unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), value.as_mut_ptr().cast(), kept) };
-    // SAFETY: every byte is set, and the caller promises that any bytes of C are a `T`.
+    // SAFETY: every byte is set, and the caller promises that any bytes are a valid `T`.
     Some(unsafe { value.assume_init() })
 }
 
-/// Reads an info of C and everything that it points to, as the library uses it: without a wildcard source.
+/// Reads a C info and everything that it points to. Drops a wildcard source address, which the library does not use.
 ///
 /// # Errors
 /// `FI_EINVAL` for a number that C's header does not define, and for impossible lengths.
@@ -48,10 +48,10 @@ pub(crate) unsafe fn from_c(info: *const fi_info, abi: Abi) -> Result<Info> {
 /// As [`from_c`], but keeps the source address of the structure.
 ///
 /// # Errors
-/// As there.
+/// As [`from_c`].
 ///
 /// # Safety
-/// As there.
+/// As [`from_c`].
 pub(crate) unsafe fn as_it_is(info: *const fi_info, abi: Abi) -> Result<Info> {
     // SAFETY: the caller's promise.
     let Some(c) = (unsafe { read(info, abi.info()) }) else { return Err(crate::ffi_guard::null("fi_info")) };
@@ -66,7 +66,7 @@ pub(crate) unsafe fn as_it_is(info: *const fi_info, abi: Abi) -> Result<Info> {
     rust.src_addr = unsafe { address(rust.addr_format, c.src_addr, c.src_addrlen)? };
     // SAFETY: as above.
     rust.dest_addr = unsafe { address(rust.addr_format, c.dest_addr, c.dest_addrlen)? };
-    // SAFETY: the caller's promise, for what hangs on the info too.
+    // SAFETY: the caller's promise, also for everything that the info points to.
     if let Some(c) = unsafe { read(c.tx_attr, abi.tx_attr()) } {
         rust.tx_attr = tx_attr(&c);
     }
@@ -222,7 +222,7 @@ unsafe fn key(pointer: *const u8, size: usize) -> Result<Vec<u8>> {
     Ok(unsafe { memory::bytes(pointer.cast(), size) }.to_vec())
 }
 
-/// Reads an address of C. Without a format, its bytes determine the format, and a string needs no length.
+/// Reads an address of C. If the format is unspecified, the bytes determine it, and a string needs no length.
 ///
 /// # Safety
 /// The C caller's promise: null, or `len` readable bytes; without a length, a string.

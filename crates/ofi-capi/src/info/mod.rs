@@ -1,5 +1,5 @@
-//! `fi_info` between C and Rust. C's structures are in malloc's memory: programs free them, copy them, and replace
-//! parts.
+//! Conversion of `fi_info` between C and Rust. C's structures are allocated with malloc, because programs free them,
+//! copy them, and replace parts.
 
 mod copy;
 mod from_c;

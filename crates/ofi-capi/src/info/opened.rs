@@ -28,7 +28,7 @@ impl Drop for Open {
     }
 }
 
-/// The object behind C's pointer in an info: `None` for null, and the pointer itself if it belongs to no open object.
+/// The object for C's pointer in an info: `None` for null, and the pointer itself if it belongs to no open object.
 pub(super) fn object<T>(pointer: *mut T) -> Option<Handle> {
     let found =
         all().iter().find(|(_, address)| *address == pointer.addr()).map(|(object, _)| object.clone());

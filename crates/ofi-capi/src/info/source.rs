@@ -1,5 +1,5 @@
-//! Wildcard source addresses. C programs expect one in every info, and open several endpoints with the same info. So an
-//! info without a source address gets a wildcard, and an endpoint ignores it.
+//! Wildcard source addresses. C programs expect a source address in every info, and open several endpoints with the
+//! same info. So an info without one gets a wildcard, which endpoints ignore.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,4 +1,5 @@
-//! Conversion to C: builds an info in malloc's memory with C's newest structures. An older program sees the beginning.
+//! Conversion to C: builds an info with C's newest structures, allocated with malloc. An older program sees their
+//! beginning.
 
 use ofi_api::{Address, BusAttr, DomainAttr, EpAttr, FabricAttr, Info, Nic, Result, RxAttr, TxAttr};
 
@@ -13,7 +14,7 @@ use crate::memory::{copy_of, string, zeroed};
 /// Minimum memory of an address, in bytes.
 const ROOM: usize = 128;
 
-/// Converts all infos to a list of C's.
+/// Converts all infos to a list of C infos.
 ///
 /// # Errors
 /// `FI_ENOMEM`; earlier allocations are freed.
@@ -21,7 +22,7 @@ pub(crate) fn to_c(infos: &[Info]) -> Result<*mut fi_info> {
     let mut list = std::ptr::null_mut();
     for info in infos.iter().rev() {
         let made = zeroed::<fi_info>().and_then(|out| {
-            // SAFETY: `zeroed` answers memory for an info, and zeroes are one.
+            // SAFETY: `zeroed` returned memory for an info, and zeroes are a valid info.
             let c = unsafe { &mut *out };
             c.next = list;
             list = out;
@@ -36,7 +37,7 @@ pub(crate) fn to_c(infos: &[Info]) -> Result<*mut fi_info> {
     Ok(list)
 }
 
-/// Moves `value` into malloc's memory, and sets `out` to it.
+/// Moves `value` into memory from malloc, and points `out` to it.
 fn put<T>(out: &mut *mut T, value: T) -> Result<()> {
     *out = zeroed()?;
     // SAFETY: just allocated for a `T`.

@@ -1,8 +1,8 @@
-//! Events of profiles: a program's callbacks for messages that arrive before their receive.
+//! Events of profiles: a program's callbacks for messages that arrive before a matching receive is posted.
 //!
-//! A callback runs while its profile's registrations are locked. So after a call that closes the profile or removes the
-//! callback, no callback runs. A callback may read variables; calls that would wait for that lock return `-FI_EBUSY`
-//! inside a callback, where fi_profile(3) forbids them.
+//! A callback runs while the registrations of its profile are locked. So once a call that closes the profile or removes
+//! the callback has returned, no callback runs. A callback may read variables. Calls that would wait for that lock
+//! return `-FI_EBUSY` inside a callback, where fi_profile(3) forbids them.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -19,7 +19,7 @@ const EVENTS: [(&str, &str); 2] = [
     ("pevent_unexp_msg_recd", "a message came before its receive"),
     ("pevent_unexp_msg_matched", "such a message was found"),
 ];
-/// `fi_primitive_type`, and its `FI_VOID`: an event has no data.
+/// `fi_primitive_type`, and its value `FI_VOID`: an event has no data.
 const NO_DATA: (u32, u32) = (0, 256);
 
 thread_local! {
@@ -110,8 +110,8 @@ impl Callbacks {
         let profile = std::ptr::with_exposed_provenance_mut(state.profile);
         let context = std::ptr::with_exposed_provenance_mut(context);
         CALLING.set(true);
-        // SAFETY: the program's function, with the arguments of fi_profile(3). The handle is open, as closing it begins
-        // with `end`.
+        // SAFETY: the program's function, with the arguments of fi_profile(3). The handle is open, because closing it
+        // begins with `end`.
         let _ = unsafe { callback(profile, &raw mut event, std::ptr::null_mut(), 0, context) };
         CALLING.set(false);
     }
@@ -127,7 +127,7 @@ pub(super) fn unlisted(event: u32) -> Error {
 pub(super) struct Told(Mutex<Vec<Weak<Callbacks>>>);
 
 impl Told {
-    /// Adds `callbacks` to the receivers of the events of `endpoint`.
+    /// Adds `callbacks` to those that receive the events of `endpoint`.
     ///
     /// # Errors
     /// Those of [`Endpoint::watch_unexpected`].

@@ -1,5 +1,5 @@
-//! Profiles (fi_profile(3)): the statistics of an endpoint or a domain as variables that a C program lists and reads,
-//! and events of endpoints for which it can register.
+//! Profiles (fi_profile(3)): the statistics of an endpoint or a domain, as variables that a C program lists and reads,
+//! and events of endpoints that it can register callbacks for.
 //!
 //! `fi_open_ops` with the name `fi_profile_ops` returns the address of the profile's field `ops`, not the table. C's
 //! `fi_profile_open` derives the profile from that address.
@@ -26,7 +26,7 @@ const NAME: &str = "fi_profile_ops";
 
 /// The object of a profile.
 enum Subject {
-    /// An endpoint, and whether it receives messages and so has events.
+    /// An endpoint, and whether it receives messages and therefore has events.
     Endpoint(Arc<dyn Endpoint>, bool),
     Domain(Arc<dyn Domain>),
 }
@@ -34,8 +34,8 @@ enum Subject {
 /// The object of a profile, until that object closes.
 type SubjectSlot = Arc<Mutex<Option<Subject>>>;
 
-/// The state that the profiles of a handle share. Closing the handle waits here for a profile that is reading.
-/// Afterwards no profile uses the object that was lent to it.
+/// The state that the profiles of a handle share. Closing the handle waits here for any profile that is reading, after
+/// which no profile uses the object.
 #[derive(Default)]
 pub(crate) struct Profiles {
     out: SubjectSlot,
@@ -62,17 +62,17 @@ impl Drop for Profiles {
 
 /// The state of a profile.
 pub(crate) struct ProfileBody {
-    /// A profile does not keep its object open: C's providers close endpoints before their profiles, and programs leave
-    /// profiles open.
+    /// A profile does not keep its object open: C's providers close endpoints before their profiles, and some programs
+    /// never close profiles.
     out: SubjectSlot,
     told: Arc<Told>,
     callbacks: Arc<Callbacks>,
-    /// The values that are read between `fi_profile_start_reads` and `fi_profile_end_reads`.
+    /// The values to read between `fi_profile_start_reads` and `fi_profile_end_reads`.
     snapshot: Mutex<Option<Vec<Variable>>>,
 }
 
 impl ProfileBody {
-    /// Starts or ends reading the values of one moment.
+    /// Starts or ends reading values of one point in time.
     fn freeze(&self, frozen: bool) -> Result<()> {
         let values = if frozen { Some(self.variables()?) } else { None };
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = values;
@@ -119,7 +119,7 @@ impl ProfileBody {
         if !self.subject(|subject| matches!(subject, Subject::Endpoint(_, true)))? {
             return Err(events::unlisted(event));
         }
-        // Before the object is locked: a callback holds the registrations' lock while it reads variables.
+        // Before locking the object: a callback holds the registrations' lock while it reads variables.
         self.callbacks.register(profile, event, callback, context)?;
         self.subject(|subject| match subject {
             Subject::Endpoint(endpoint, _) => self.told.add(&self.callbacks, endpoint.as_ref()),
@@ -270,8 +270,8 @@ unsafe extern "C" fn close(handle: *mut fid) -> c_int {
     })
 }
 
-/// `fi_profile_reset`: restores the state of the profile after opening. The counters belong to the endpoint and
-/// continue.
+/// `fi_profile_reset`: restores the state of the profile as after opening. The counters belong to the endpoint and are
+/// not reset.
 unsafe extern "C" fn reset(profile: *mut fid_profile, _flags: u64) {
     // SAFETY: the C caller's promise.
     unsafe { freeze(profile, false) };
@@ -333,8 +333,8 @@ unsafe extern "C" fn query_events(
 /// Stores as many descriptions as there is room for, sets the total number, and returns the number stored.
 ///
 /// # Safety
-/// The C caller's promise: `count` is null or may be read and written; `list` is null or has room for as many as it
-/// says.
+/// The C caller's promise: `count` is null or may be read and written; `list` is null or has room for `count`
+/// descriptions.
 unsafe fn put(all: &[fi_profile_desc], list: *mut fi_profile_desc, count: *mut usize) -> Result<usize> {
     if count.is_null() {
         return Err(ffi_guard::null("the number of descriptions"));
@@ -345,7 +345,7 @@ unsafe fn put(all: &[fi_profile_desc], list: *mut fi_profile_desc, count: *mut u
         return Ok(0);
     }
     let stored = room.min(all.len());
-    // SAFETY: the caller promises room for as many, and our list is not the caller's.
+    // SAFETY: the caller promises room for them, and our list does not overlap the caller's.
     unsafe { std::ptr::copy_nonoverlapping(all.as_ptr(), list, stored) };
     Ok(stored)
 }

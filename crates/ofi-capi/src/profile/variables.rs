@@ -7,9 +7,9 @@ use ofi_api::Statistic;
 use crate::abi::fi_profile_desc;
 use crate::names;
 
-/// The supported ones of libfabric's own variables, by number and C's name, and the statistics with their values. Not
-/// supported: a listing of unexpected messages (`FI_VAR_UNEXP_MSG_QUEUE`); refused connections, which belong to a
-/// passive endpoint; message queues and memory, which are not counted.
+/// The supported variables among libfabric's own, by number and C's name, with the statistics that hold their values.
+/// Not supported are the list of unexpected messages (`FI_VAR_UNEXP_MSG_QUEUE`), refused connections, which belong to a
+/// passive endpoint, and message queues and memory, which are not counted.
 const COMMON: [CommonVariable; 4] = [
     CommonVariable(0, "pvar_unexp_msg_cnt", "rx_unexpected_now", "messages that wait for their receive"),
     CommonVariable(3, "pvar_connection_cnt", "cm_connections", "connections established"),
@@ -35,8 +35,8 @@ pub(super) struct Variable {
 }
 
 impl Variable {
-    /// The variables of an object with these statistics: libfabric's own, then ours. If transports under one endpoint
-    /// count the same thing, the variable is their sum.
+    /// The variables of an object with these statistics: libfabric's own, then ours. A variable is the sum if several
+    /// transports under one endpoint count the same thing.
     pub(super) fn all(statistics: Vec<Statistic>) -> Vec<Self> {
         let own = Statistic::add_up(statistics);
         let common = COMMON.iter().filter_map(|&CommonVariable(id, name, statistic, help)| {

@@ -208,7 +208,7 @@ unsafe fn text(data: *const c_void, kind: u32) -> Result<String> {
     })
 }
 
-/// The version of structures that do not state their version: the fields that all versions since 1.10 have.
+/// The version assumed for structures that do not state theirs: the fields that all versions since 1.10 have.
 const COMMON: Abi = Abi(3);
 
 /// The version of an info's structures: that of the interface it was requested with, if it states that.
@@ -216,9 +216,9 @@ const COMMON: Abi = Abi(3);
 /// # Safety
 /// As [`text`].
 unsafe fn abi_of(info: *const fi_info) -> Abi {
-    // SAFETY: the caller's promise, here and below: the field comes before those that not all versions have.
+    // SAFETY: the caller's promise, here and below: the field precedes those that only some versions have.
     let attr = unsafe { read(info, Abi(0).info()) }.map_or(std::ptr::null_mut(), |info| info.fabric_attr);
-    // SAFETY: as above. Before 1.5 the last four bytes of the structure were nothing.
+    // SAFETY: as above. Before 1.5 the last four bytes of the structure had no meaning.
     match unsafe { read(attr, Abi::NEWEST.fabric_attr()) }.map(|attr| Version::from_c(attr.api_version)) {
         Some(version) if version >= Version::new(1, 0) && version <= Version::API => Abi::of(version),
         _ => COMMON,
@@ -239,7 +239,7 @@ fn without_newer(text: &str, abi: Abi) -> String {
     text.lines().filter(is_there).map(|line| format!("{line}\n")).collect()
 }
 
-/// Prints one of an info's attributes: prints a whole info and keeps that part.
+/// Prints one of an info's attribute structures, by printing a whole info and keeping that part.
 ///
 /// # Safety
 /// As [`text`].
@@ -268,7 +268,7 @@ unsafe fn attribute(data: *const c_void, kind: u32) -> Result<String> {
                 "fi_ep_attr"
             }
             8 => {
-                // A program before 1.5 has no key there.
+                // Programs before 1.5 have no key there.
                 let attr = read(data.cast::<fi_domain_attr>(), abi.domain_attr());
                 let attr = attr.map(|c| fi_domain_attr { auth_key: std::ptr::null_mut(), ..c });
                 info.domain_attr = attr.map_or_else(|| Ok(Default::default()), |c| info::domain_attr(&c))?;
@@ -311,7 +311,7 @@ pub unsafe extern "C" fn ofi_capi_tostr_r(
     })
 }
 
-/// `fi_tostr`: into memory that this thread's next call overwrites.
+/// `fi_tostr`: prints into memory that the thread's next call overwrites.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ofi_capi_tostr(data: *const c_void, kind: c_int) -> *const c_char {
     thread_local! {

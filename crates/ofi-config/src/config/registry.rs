@@ -39,7 +39,7 @@ pub struct Problem {
     pub env: String,
     /// Its value.
     pub found: String,
-    /// Why that cannot be used, as the end of a sentence about it.
+    /// Why the value cannot be used, as the end of a sentence about it.
     pub reason: String,
 }
 
@@ -49,8 +49,8 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// Adds settings to the list. A variable that is there already is not added again, so that a crate may
-/// register whenever it is opened.
+/// Adds settings to the list. A variable that is already there is not added again, so a crate may register whenever it
+/// is opened.
 pub fn register(settings: &[&'static dyn AnySetting]) {
     let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
     for &setting in settings {

@@ -1,8 +1,8 @@
 //! The types of settings, and the parsing of their text.
 //!
-//! Numbers are read as C's `strtol` reads them with base 0: `0x` is hexadecimal and a leading `0` octal, so
-//! that a variable means the same to us as to C libfabric. Unlike there, what follows the number must make
-//! sense, and what does not fit is an error.
+//! Numbers are read as C's `strtol` reads them with base 0 (`0x` is hexadecimal, a leading `0` octal), so that a
+//! variable means the same here as in C libfabric. Unlike there, text after the number must make sense, and a number
+//! that does not fit is an error.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ pub enum ValueKind {
     Integer,
     /// 0/1, no/yes, off/on, false/true.
     Boolean,
-    /// A number of bytes or things; takes the suffixes `K`, `M`, `G` and `T` (powers of 1024).
+    /// A number of bytes or items; takes the suffixes `K`, `M`, `G` and `T` (powers of 1024).
     Size,
     /// A time with a unit (`20us`, `1.5s`); a bare number is in milliseconds.
     Time,
 }
 
 impl ValueKind {
-    /// The number in C's `enum fi_param_type`, which has no times: they are strings there.
+    /// The number in C's `enum fi_param_type`. It has no type for times, which are strings there.
     pub const fn as_c(self) -> u32 {
         match self {
             ValueKind::Text | ValueKind::Time => 0,
@@ -61,7 +61,7 @@ pub trait Value: Copy + Send + Sync + 'static {
     /// Reads text.
     ///
     /// # Errors
-    /// The reason for failure, as the end of a sentence about the text.
+    /// Why it failed, as the end of a sentence about the text.
     fn parse(text: &str) -> Result<Self::Read, String>;
     /// A value as text that `parse` takes.
     fn show_read(value: &Self::Read) -> String;
@@ -198,7 +198,7 @@ impl Value for Duration {
     }
 }
 
-/// Reads a number without a sign, as `strtoul` does with base 0, and all of it.
+/// Parses all of `text` as a number without a sign, as `strtoul` does with base 0.
 fn unsigned(text: &str) -> Option<u64> {
     let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(hex) => (hex, 16),
@@ -230,7 +230,7 @@ fn split_suffix(text: &str) -> (&str, u32) {
     (stem[..stem.len() - 1].trim_end(), shift)
 }
 
-/// `number` (digits, at most one point) times `unit_ns`, with what is below a nanosecond cut off.
+/// `number` (digits and at most one point) times `unit_ns`, rounded down to whole nanoseconds.
 fn nanoseconds(number: &str, unit_ns: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {

@@ -10,7 +10,7 @@ use tracing::level_filters::LevelFilter;
 pub enum Level {
     /// Errors and warnings: `tracing`'s error and warn.
     Warn = 0,
-    /// The course of the program: only messages of plug-ins. `tracing` has no such level between warn and info.
+    /// Traces of the program's course, only in messages of plug-ins. `tracing` has no level between warn and info.
     Trace = 1,
     /// Objects that were found, opened, chosen or lost: `tracing`'s info.
     Info = 2,
@@ -36,7 +36,7 @@ impl Level {
         }
     }
 
-    /// The loudest of `tracing`'s levels that has messages of this one.
+    /// The most verbose `tracing` level that maps to this one.
     pub const fn loudest(self) -> LevelFilter {
         match self {
             Level::Warn => LevelFilter::WARN,

@@ -2,7 +2,7 @@
 //!
 //! Five fields are not printed but override the origin of the event, for messages that are forwarded (C's `fi_log`):
 //! `prov`, `subsys`, `func`, `line` and `c_level`, the level's number in C. A sixth, `unfiltered`, makes the message
-//! pass whatever the filters of providers and subsystems are: for messages about wrong filters.
+//! pass the filters of providers and subsystems, for messages about invalid filters.
 
 use std::fmt::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,12 +20,12 @@ const LINE: &str = "line";
 const C_LEVEL: &str = "c_level";
 const UNFILTERED: &str = "unfiltered";
 
-/// Whether events of a call site may name their own provider or subsystem, or pass whatever these are.
+/// Whether events of a call site can name their own provider or subsystem, or bypass those filters.
 pub(super) fn is_origin_in_fields(fields: &FieldSet) -> bool {
     [PROVIDER, SUBSYSTEM, UNFILTERED].into_iter().any(|name| fields.field(name).is_some())
 }
 
-/// Whether printing can only be decided for each event: the call site lets an event name its origin, or is a query
+/// Whether each event must be decided separately: the call site lets an event name its origin, or it is a query
 /// (`tracing::enabled!`) before such events.
 pub(super) fn is_decided_late(metadata: &Metadata<'_>) -> bool {
     !metadata.is_event() || is_origin_in_fields(metadata.fields())

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Lets one event through in each interval, and counts the others. A static of the place that logs:
+/// Lets one event through per interval, and counts the others. Declare it as a static at the place that logs:
 ///
 /// ```
 /// use ofi_config::log::Limit;
@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// }
 /// ```
 ///
-/// `pass` costs a call to the clock: ask `tracing::enabled!` first where that matters.
+/// `pass` reads the clock, so check `tracing::enabled!` first where that matters.
 #[derive(Debug)]
 pub struct Limit {
     /// Milliseconds since 1970 from which the next event passes.

@@ -1,4 +1,4 @@
-//! A program's own log: its functions choose messages and receive them (`fi_import_log` of C).
+//! A program's own log: its functions select messages and receive them (`fi_import_log` in C).
 //!
 //! [`Front`] is the subscriber that the library installs. It forwards to the program's [`Sink`] while there is one,
 //! otherwise to the [`Logger`] of the environment, if any. `tracing` permits only one subscriber for the life of the
@@ -34,8 +34,8 @@ thread_local! {
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Makes `sink` receive the log from now on, in place of an earlier one. Returns `false` if the program has a
-/// subscriber of its own, which then still receives all events.
+/// Makes `sink` receive the log from now on, replacing an earlier sink. Returns `false` if the program has its own
+/// subscriber, which then still receives all events.
 pub fn take_over(sink: Arc<dyn Sink>) -> bool {
     init_from_env();
     if !install(None) {
@@ -45,8 +45,8 @@ pub fn take_over(sink: Arc<dyn Sink>) -> bool {
     true
 }
 
-/// Removes the sink: the log goes to the environment's destination again. On return another thread may still be in a
-/// function of the sink.
+/// Removes the sink: the log goes to the environment's destination again. Another thread may still be inside a function
+/// of the sink when this returns.
 pub fn give_back() {
     set(None);
 }
@@ -76,7 +76,7 @@ pub(super) fn is_installed() -> bool {
     *INSTALLED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls into the sink, unless this thread is there already.
+/// Calls into the sink, unless this thread is already inside it.
 fn guarded<T>(otherwise: T, call: impl FnOnce() -> T) -> T {
     if BUSY.replace(true) {
         return otherwise;

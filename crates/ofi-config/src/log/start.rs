@@ -12,7 +12,7 @@ pub enum Started {
     Logging,
     /// `FI_LOG_LEVEL` is `off`, or the caller's default is; nothing was installed.
     Off,
-    /// The log was on already, or the program has a subscriber, which keeps getting the events.
+    /// The log was already on, or the program has its own subscriber, which keeps receiving the events.
     Taken,
 }
 
@@ -22,8 +22,8 @@ pub fn init_from_env() -> Started {
 }
 
 /// Turns the log on if the program has no subscriber of its own, at the level of `FI_LOG_LEVEL` or, if that is not set,
-/// at `otherwise` (`None`: off). For libraries whose host program has its own level. May be called repeatedly:
-/// later calls change nothing. It first logs what [`announce`] says.
+/// at `otherwise` (`None`: off). For libraries whose host program has its own level. Later calls have no effect. First
+/// it logs the lines of [`announce`].
 pub fn start(otherwise: Option<Level>) -> Started {
     config::register(config::SETTINGS);
     let Some(filter) = Filter::from_env(otherwise) else { return Started::Off };
@@ -38,8 +38,8 @@ pub fn start(otherwise: Option<Level>) -> Started {
     Started::Logging
 }
 
-/// The logger of [`start`], for a library that installs a subscriber of its own and passes our events on. The second
-/// value is for [`announce`], which the library calls afterwards.
+/// The logger of [`start`], for a library that installs its own subscriber and passes our events on. The second value
+/// is the argument of [`announce`], which the library must call afterwards.
 pub fn logger(filter: Filter) -> (Logger, Option<String>) {
     let (writer, trouble) = location::open(&config::LOG_LOCATION.get(), config::LOG_LOCATION_MODE.get());
     (Logger::new(filter, writer), trouble)
@@ -81,8 +81,8 @@ pub fn announce(trouble: Option<String>) {
     strangers();
 }
 
-/// Logs variables that begin like the settings of a provider, and are none. At info: C's providers have settings that
-/// this library does not.
+/// Logs variables that begin like the settings of a provider but are not settings. At info, because C's providers have
+/// settings that this library lacks.
 fn strangers() {
     let listed = config::list();
     let prefix = |provider: &str| format!("FI_{}_", provider.to_ascii_uppercase());

@@ -1,4 +1,5 @@
-//! The events that were already logged for a peer, where an event is logged once per peer and not per message.
+//! Records which events were already logged for a peer, for events that are logged once per peer rather than per
+//! message.
 
 /// The events of one peer that were logged: a bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,14 +1,14 @@
 //! Capabilities and modes.
 //!
-//! Primary capabilities are granted only if asked for, secondary ones also unasked where they are free, and
-//! modifiers (send, receive, read, write and being the target of these) are all implied where none is
-//! given (fi_getinfo(3), "Capabilities").
+//! Primary capabilities are granted only if requested; secondary ones also without a request if they cost nothing; and
+//! all modifiers (send, receive, read, write, and being the target of these) are implied if none is given
+//! (fi_getinfo(3), "Capabilities").
 
 use super::{Negotiation, memory};
 use ofi_api::{Caps, Hints, Info, Mode};
 
-/// Secondary capabilities that are granted only if asked for: each costs a look-up, an event or a lock for
-/// every message or access.
+/// Secondary capabilities that are granted only on request, because each costs a look-up, an event or a lock for every
+/// message or access.
 pub(super) const COSTLY: Caps =
     Caps::SOURCE.union(Caps::SOURCE_ERR).union(Caps::RMA_EVENT).union(Caps::TRIGGER);
 
@@ -41,7 +41,7 @@ pub(super) fn info_caps(talk: &mut Negotiation<'_>) -> Caps {
     let free = offered.intersection(Caps::SECONDARY).difference(COSTLY);
     let mut granted = with_directions(asked.intersection(offered), offered) | free;
     if asked.contains(Caps::SOURCE_ERR) {
-        // The man page wants the two in a pair, and the one is of no use without the other.
+        // The man page requires the two together, and one is useless without the other.
         granted |= offered.intersection(Caps::SOURCE);
     }
     granted

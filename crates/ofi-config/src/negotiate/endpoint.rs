@@ -19,8 +19,8 @@ pub(super) fn ep_attr(talk: &mut Negotiation<'_>, caps: Caps) -> EpAttr {
         let offered = format_args!("at most {}", offer.protocol_version);
         talk.refuse("ep_attr.protocol_version", hints.protocol_version, offered);
     }
-    // Asked for at least, and answered as it is, as C's providers do: `fi_pingpong` asks for its payload's length, and
-    // sends more.
+    // A minimum, granted as requested, as C's providers do: `fi_pingpong` asks for its payload's length, and sends
+    // more.
     talk.at_most("ep_attr.max_msg_size", hints.max_msg_size, offer.max_msg_size);
     let [raw, war, waw] = order_sizes(talk, caps);
     let (auth_key_size, auth_key) = auth_key(talk);
@@ -55,9 +55,8 @@ fn order_sizes(talk: &mut Negotiation<'_>, caps: Caps) -> [usize; 3] {
     })
 }
 
-/// Which bits of a tag may be used. A named format is granted by name to a provider with bits enough,
-/// because it only restricts the application; a pattern of bits is granted as the provider's own pattern,
-/// which must reach as high.
+/// Which bits of a tag may be used. A named format is granted by name by a provider with enough bits, because it only
+/// restricts the application; a pattern of bits is granted as the provider's own pattern, which must reach as high.
 fn tag_format(talk: &mut Negotiation<'_>, caps: Caps) -> u64 {
     let offered = talk.offer.ep_attr.mem_tag_format;
     let wanted = talk.hints.ep_attr.mem_tag_format;
@@ -106,8 +105,8 @@ fn rx_ctx_cnt(talk: &mut Negotiation<'_>) -> usize {
 }
 
 /// The number of the endpoint's contexts: up to the domain's limit, or a shared one if the domain can share. Zero
-/// requests the provider's usual number, unless that is "shared", for which the application must ask. The usual number
-/// is possible whatever the limit, and so is one.
+/// requests the provider's usual number, unless that is "shared", which the application must request explicitly. The
+/// usual number, and one, are possible whatever the limit.
 fn ctx_cnt(
     talk: &mut Negotiation<'_>,
     field: &'static str,

@@ -24,8 +24,8 @@ const COUNTER_RANGES: Version = Version::new(2, 5);
 
 /// The domain of an info with these capabilities and this registration mode.
 ///
-/// Limits are checked, and granted as asked. The numbers that the man page calls optimal (`cq_cnt`,
-/// `ep_cnt`, `tx_ctx_cnt`, `rx_ctx_cnt`) are no limits: the provider's are reported.
+/// Limits are checked, and granted as requested. The numbers that the man page calls optimal (`cq_cnt`, `ep_cnt`,
+/// `tx_ctx_cnt`, `rx_ctx_cnt`) are not limits: the provider's are reported.
 pub(super) fn domain_attr(talk: &mut Negotiation<'_>, caps: Caps, mr_mode: MrMode) -> DomainAttr {
     let (offer, hints) = (&talk.offer.domain_attr, &talk.hints.domain_attr);
     let progress = models::progress(talk);
@@ -124,7 +124,7 @@ fn counter_range(talk: &mut Negotiation<'_>, field: &'static str, wanted: u64, o
     range
 }
 
-/// The authorization key of the domain, or the word that the keys are in the address vector, which a
+/// The authorization key of the domain, or the value that says that the keys are in the address vector, which a
 /// provider with keys must support (fi_domain(3)).
 fn auth_key(talk: &mut Negotiation<'_>) -> (usize, Vec<u8>) {
     let (offer, hints) = (&talk.offer.domain_attr, &talk.hints.domain_attr);

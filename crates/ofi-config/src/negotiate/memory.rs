@@ -89,7 +89,7 @@ fn needed(offered: MrMode, caps: Caps) -> MrMode {
     if needed.intersects(local) { needed } else { MrMode::empty() }
 }
 
-/// True if the hints choose between the two whole modes instead of listing bits.
+/// Whether the hints choose between the two whole modes instead of listing bits.
 fn is_whole(talk: &Negotiation<'_>) -> bool {
     talk.api < BITS_OF_MR_MODE || talk.hints.domain_attr.mr_mode.intersects(MrMode::DEPRECATED)
 }

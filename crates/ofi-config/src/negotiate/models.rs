@@ -62,8 +62,8 @@ const WITHOUT_OLD_THREADING: Version = Version::new(2, 0);
 /// then all calls of a domain. A provider that requires less than the application promises meets the hint. The
 /// application's model is granted, so that locks can be left out.
 ///
-/// The two models that API 2.0 took away ask for less than `FI_THREAD_COMPLETION`, so older programs that
-/// name them get `FI_THREAD_SAFE`. A provider that offers them is taken to offer `FI_THREAD_COMPLETION`.
+/// The two models that API 2.0 removed require less of the application than `FI_THREAD_COMPLETION`, so older programs
+/// that name them get `FI_THREAD_SAFE`. A provider that offers them counts as offering `FI_THREAD_COMPLETION`.
 pub(super) fn threading(talk: &mut Negotiation<'_>) -> Threading {
     let offered = match talk.offer.domain_attr.threading {
         Threading::Fid | Threading::Endpoint => Threading::Completion,
@@ -129,8 +129,8 @@ pub(super) fn av_type(talk: &mut Negotiation<'_>) -> AvType {
     }
 }
 
-/// The class of traffic is a wish, which C's providers drop: an offer without a class cannot give any and
-/// says so by granting none; an offer with one can give any. A number that is no class is refused.
+/// The traffic class is only a preference, which C's providers drop. An offer without a class cannot provide any, and
+/// says so by granting none; an offer with one can provide any. A number that is not a class is refused.
 pub(super) fn tclass(
     talk: &mut Negotiation<'_>,
     field: &'static str,

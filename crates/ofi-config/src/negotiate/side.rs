@@ -41,8 +41,8 @@ const RX_CAPS: Caps = Caps::MSG
     .union(Caps::COLLECTIVE)
     .union(Caps::XPU);
 
-/// Receive capabilities that came with 2.x. They are in `rx_attr.caps` only if asked for, because
-/// programs that check the set against the older list (libfabric's own getinfo_test does) reject them.
+/// Receive capabilities that were added in 2.x. They are in `rx_attr.caps` only on request, because programs that check
+/// the set against the older list (such as libfabric's own getinfo_test) reject them.
 const LATER_RX_CAPS: Caps =
     Caps::TAGGED_DIRECTED_RECV.union(Caps::EXACT_DIRECTED_RECV).union(Caps::TAGGED_MULTI_RECV);
 
@@ -117,7 +117,7 @@ fn op_flags(talk: &mut Negotiation<'_>, field: &'static str, asked: OpFlags, off
     asked
 }
 
-/// The order of messages: at least what was asked for. All that the provider keeps anyway is reported.
+/// The order of messages: at least what was requested. Everything that the provider keeps anyway is reported.
 fn msg_order(
     talk: &mut Negotiation<'_>,
     field: &'static str,
@@ -131,7 +131,7 @@ fn msg_order(
     offered
 }
 
-/// The order of completions, which API 2.0 took away.
+/// The order of completions, which API 2.0 removed.
 fn comp_order(talk: &mut Negotiation<'_>, field: &'static str, asked: u64, offered: u64) -> u64 {
     let possible = if talk.api >= WITHOUT_COMPLETION_ORDER { 0 } else { offered };
     if asked & !possible != 0 {
@@ -140,7 +140,7 @@ fn comp_order(talk: &mut Negotiation<'_>, field: &'static str, asked: u64, offer
     possible
 }
 
-/// The room for unexpected messages, which API 2.0 took away.
+/// The room for unexpected messages, which API 2.0 removed.
 fn total_buffered_recv(talk: &mut Negotiation<'_>) -> usize {
     let offered = talk.offer.rx_attr.total_buffered_recv;
     let possible = if talk.api >= WITHOUT_COMPLETION_ORDER { 0 } else { offered };

@@ -1,4 +1,4 @@
-//! The bits of an element, and their atomic change in memory by an instruction of their size.
+//! The bits of an element, and how one instruction of their size changes them atomically in memory.
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -53,8 +53,8 @@ cells! {
 
 #[cfg(target_arch = "x86_64")]
 impl Cell for u128 {
-    /// With AVX, aligned loads of 16 bytes are atomic (Intel SDM volume 3, 9.1.1; AMD64 volume 2, 7.3.2), which reads
-    /// of read-only memory need; cmpxchg16b alone cannot read it.
+    /// With AVX, aligned loads of 16 bytes are atomic (Intel SDM volume 3, 9.1.1; AMD64 volume 2, 7.3.2). Reads of
+    /// read-only memory need that, because cmpxchg16b cannot read it.
     #[inline]
     fn is_atomic() -> bool {
         std::arch::is_x86_feature_detected!("cmpxchg16b") && std::arch::is_x86_feature_detected!("avx")
@@ -79,8 +79,8 @@ impl Cell for u128 {
     #[inline]
     unsafe fn replace(at: *mut u8, old: Self, new: Self) -> Result<(), Self> {
         let (mut low, mut high) = (old as u64, (old >> 64) as u64);
-        // Written as assembly, because the compiler turns its intrinsic into a library call unless all code around it
-        // is compiled for such CPUs. It keeps rbx for itself, so that is put back. SAFETY: aligned and writable by the
+        // Written as assembly, because the compiler turns its intrinsic into a library call unless all surrounding code
+        // is compiled for such CPUs. The compiler reserves rbx, so it is restored. SAFETY: aligned and writable by the
         // caller's promise; the CPU has the instruction, as `is_atomic` said.
         unsafe {
             std::arch::asm!(

@@ -1,7 +1,7 @@
 //! C's `long double` on x86-64: the 80-bit format of the x87, in 16 bytes of which the last 6 are padding.
 //!
-//! The x87 calculates with 64 bits of mantissa unless a program changed its control word, as C's code does. On other
-//! CPUs nothing here is called: the table refuses the type.
+//! The x87 calculates with 64 bits of mantissa unless a program has changed its control word, as C code does too. On
+//! other CPUs nothing here is called, because the table refuses the type.
 
 use std::cmp::Ordering;
 

@@ -1,10 +1,10 @@
 //! Atomic operations: one table for all transports, from (kind, operation, data type) to an [`Executor`].
 //!
 //! The rule for each element: an element of up to 8 bytes (16 if the CPU has cmpxchg16b) that is aligned to its size is
-//! changed by a lock-free read-modify-write. So any process that can reach the memory may do it, and it is atomic
-//! towards the owner's own atomic instructions too. All other elements (wider ones, and misaligned ones such as a
-//! complex number that C aligned to its half) are changed only by the owner of the memory, under a lock chosen by the
-//! element's address. The choice depends only on type, CPU and address, so all parties agree on it.
+//! changed by a lock-free read-modify-write. So any process that can reach the memory may do it, and it is atomic with
+//! respect to the owner's own atomic instructions too. All other elements (wider ones, and misaligned ones such as a
+//! complex number that C aligned to half its size) are changed only by the owner of the memory, under a lock chosen by
+//! the element's address. The choice depends only on type, CPU and address, so all parties agree on it.
 //!
 //! The lock belongs to the address and not to the registration, since one piece of memory may be registered twice.
 //!
@@ -94,8 +94,8 @@ impl Executor {
         self.size
     }
 
-    /// Whether `len` is a whole number of elements, or an address aligned to one. Without a division: all sizes are
-    /// powers of two.
+    /// Whether `len` is a whole number of elements, or an address is aligned to one. Needs no division, because all
+    /// sizes are powers of two.
     #[inline]
     pub fn divides(&self, len: usize) -> bool {
         len & (self.size - 1) == 0
@@ -146,7 +146,7 @@ impl Executor {
         }
     }
 
-    /// Changes `count` elements at `target`: lock-free where possible, otherwise under the lock, as their owner.
+    /// Changes `count` elements at `target`: lock-free where possible, otherwise under the lock, as the owner.
     ///
     /// # Safety
     /// For `count` elements each: `target` may be written (for `FI_ATOMIC_READ`: read), and is atomically accessed by
@@ -178,7 +178,8 @@ impl Executor {
         }
     }
 
-    /// Changes `count` elements at `target`, to which the caller has exclusive access: for calculations on own memory.
+    /// Changes `count` elements at `target`, to which the caller has exclusive access: for computations in private
+    /// memory.
     ///
     /// # Safety
     /// As [`Executor::execute`], and there is no other access to `target` during the call.
@@ -189,8 +190,8 @@ impl Executor {
         }
     }
 
-    /// Executes a peer's operation on registered memory, at its owner, through an endpoint with the authorization key
-    /// `auth`. `operand`, `compare` and `result` are for all of `remote`, in order.
+    /// Executes a peer's operation on registered memory, at the owner, through an endpoint with the authorization key
+    /// `auth`. `operand`, `compare` and `result` cover all of `remote`, in order.
     ///
     /// # Errors
     /// The error for the peer; pieces before the failed one may have been changed.
@@ -226,7 +227,7 @@ impl Executor {
     }
 }
 
-/// Whether an operation belongs to a kind of call (fi_atomic(3), "Base", "Fetch-", "Compare-Atomic Functions").
+/// Whether an operation is allowed in a kind of call (fi_atomic(3), "Base", "Fetch-", "Compare-Atomic Functions").
 #[inline]
 fn belongs(kind: AtomicKind, op: FiOp) -> bool {
     let compares = (FiOp::Cswap as u32..=FiOp::Mswap as u32).contains(&op.as_c());
@@ -237,7 +238,7 @@ fn belongs(kind: AtomicKind, op: FiOp) -> bool {
     }
 }
 
-/// Whether this CPU can calculate with a type.
+/// Whether this CPU can compute with a type.
 #[inline]
 fn is_possible(datatype: Datatype) -> bool {
     long_double::IS_POSSIBLE || !matches!(datatype, Datatype::LongDouble | Datatype::LongDoubleComplex)

@@ -8,10 +8,10 @@ use super::number::{Integer, Native, Number, Ordered};
 /// Changes elements: target, operands, comparands, room for old values (or null), how many.
 pub type Routine = unsafe fn(*mut u8, *const u8, *const u8, *mut u8, usize);
 
-/// The two ways of doing one operation on one type.
+/// The two ways to perform one operation on one type.
 #[derive(Clone, Copy, Debug)]
 pub struct Routines {
-    /// By atomic instructions on aligned elements, where the CPU has them.
+    /// Uses atomic instructions on aligned elements. `None` if the CPU has none of that size.
     pub lock_free: Option<Routine>,
     /// For a caller with exclusive access.
     pub alone: Routine,
@@ -35,7 +35,7 @@ pub trait Operation<E: Number> {
     /// The instruction that does all of it.
     const NATIVE: Option<Native> = None;
 
-    /// What the target becomes; `None` leaves it as it is.
+    /// The new value of the target; `None` leaves it unchanged.
     fn apply(target: E, operand: E, comparand: E) -> Option<E>;
 }
 
@@ -131,7 +131,7 @@ impl<E: Integer> Operation<E> for Mswap {
     }
 }
 
-/// The element number `index` of an array that is read or not.
+/// Element `index` of an array that the operation may not use.
 ///
 /// # Safety
 /// If `is_there`, `array` may be read that far.
@@ -144,7 +144,7 @@ unsafe fn element<E: Number>(is_there: bool, array: *const u8, index: usize) -> 
     E::from_bits(unsafe { array.cast::<E::Bits>().wrapping_add(index).read_unaligned() })
 }
 
-/// By atomic instructions.
+/// Uses atomic instructions.
 ///
 /// # Safety
 /// As [`super::Executor::execute`], and `target` is aligned to the size of an element, for which there are
@@ -189,7 +189,7 @@ unsafe fn lock_free<E: Number, O: Operation<E>>(
     }
 }
 
-/// By plain reads and writes.
+/// Uses plain reads and writes.
 ///
 /// # Safety
 /// As [`super::Executor::execute`], without concurrent changes of the elements.

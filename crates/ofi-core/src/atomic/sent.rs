@@ -8,11 +8,11 @@ use super::Executor;
 use crate::copy;
 use crate::keys::{Accessor, RegionTable};
 
-/// The maximum number of bytes that an atomic operation changes whose operands and comparands travel in one record or
-/// packet ([`Transport::atomic_size`](crate::transport::Transport::atomic_size)).
+/// The maximum number of bytes that an atomic operation may change if its operands and comparands travel in one record
+/// or packet ([`Transport::atomic_size`](crate::transport::Transport::atomic_size)).
 pub const MAX_PACKET_ATOMIC_LEN: usize = 4096;
 
-/// Operands, comparands or old values of one operation, aligned for every type. Only as much as it has is initialised.
+/// Operands, comparands or old values of one operation, aligned for every type. Only the used part is initialised.
 #[repr(align(16))]
 struct Array(MaybeUninit<[u8; MAX_PACKET_ATOMIC_LEN]>);
 
@@ -48,7 +48,7 @@ impl Default for Sent {
 
 impl Sent {
     /// Executes an operation on registered memory for the peer `who`: on all of `remote`, with the operands and
-    /// comparands in `body`, as far as the operation takes either ([`Executor::sent_len`]). The old values, if it
+    /// comparands in `body`, if the operation takes them ([`Executor::sent_len`]). Returns the old values, if it
     /// fetches them.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Floating point of 16 and 8 bits. It is calculated in single precision and then rounded to the nearest, ties to even.
-//! Single precision has more than twice the digits of each format plus two, so double rounding gives the correct
+//! 16-bit and 8-bit floating point. Values are computed in single precision and then rounded to nearest, ties to even.
+//! Single precision has more than twice the digits of each format plus two, so the double rounding gives the correct
 //! result.
 
 use std::cmp::Ordering;
@@ -58,7 +58,7 @@ impl Format {
         let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(1 - self.bias());
         let digits = magnitude * power_of_2(self.mantissa as i32 - exponent);
         let rounded = digits.round_ties_even() as u64; // exact: a double has more digits
-        // A carry out of the mantissa moves on into the exponent, as the bits lie side by side.
+        // A carry out of the mantissa goes into the exponent, because the bits are adjacent.
         let leading = 1u64 << self.mantissa;
         let bits = if rounded < leading {
             rounded

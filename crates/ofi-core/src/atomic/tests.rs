@@ -184,7 +184,7 @@ fn check(
     prop_assert_eq!(Executor::from_wire(executor.to_wire()).unwrap().to_wire(), executor.to_wire());
     let mut results = vec![0xEE; old.len() + 1];
     let target = block.0.as_mut_ptr().wrapping_add(skip);
-    // SAFETY: all have room for as many elements; nobody else uses them.
+    // SAFETY: all have room for that many elements, and nothing else uses them.
     unsafe {
         let to = results.as_mut_ptr();
         executor.execute(target, operands.as_ptr(), comparands.as_ptr(), to, seeds.len());

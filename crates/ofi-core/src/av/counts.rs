@@ -1,5 +1,5 @@
-//! The counts by which caches detect changes of an address vector. They are in memory of this process, or of a shared
-//! vector.
+//! The counts by which caches detect changes of an address vector. They are in this process's memory, or in that of a
+//! shared vector.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct AvCounts {
 static NONE: AvCounts = AvCounts { removals: AtomicU32::new(0), insertions: AtomicU32::new(0) };
 
 impl AvCounts {
-    /// Counts removals: when it changes, any number may stand for another address.
+    /// Counts removals: when it changes, any number may stand for a different address.
     #[inline]
     pub fn removals(&self) -> u32 {
         self.removals.load(Ordering::Acquire)
@@ -31,7 +31,7 @@ impl AvCounts {
         self.insertions.load(Ordering::Acquire)
     }
 
-    /// Records that a number became invalid, or is reported as another.
+    /// Records that a number has become invalid, or is reported as a different one.
     pub fn removed(&self) {
         self.removals.fetch_add(1, Ordering::Release);
     }
@@ -42,7 +42,7 @@ impl AvCounts {
     }
 }
 
-/// Access to the counts of an address vector in one load. It keeps the vector open. Without a vector the counts never
+/// Access to the counts of an address vector by one load. It keeps the vector open. Without a vector, the counts never
 /// change.
 pub struct CountsOf {
     counts: NonNull<AvCounts>,

@@ -7,8 +7,8 @@ use ofi_api::{Errno, Error, FiAddr, Result};
 
 use crate::auth::AuthKey;
 
-/// The number of the first key of a vector: no address has it. Each later key gets a new number, so that an old number
-/// is invalid.
+/// The number of a vector's first key, which no address has. Each later key gets a new number, so that old numbers are
+/// invalid.
 const FIRST: u64 = 1 << 32;
 
 /// The keys of one vector.
@@ -20,7 +20,7 @@ struct KeysState {
     key: AuthKey,
     /// The number of earlier keys.
     generation: u64,
-    /// Cloned for each endpoint that has the key.
+    /// Cloned for each endpoint that uses the key.
     users: Arc<()>,
 }
 
@@ -54,7 +54,7 @@ impl Keys {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Inserts a key of a checked length. The same key again gets the same number.
+    /// Inserts a key, whose length was checked. Inserting the same key again returns the same number.
     ///
     /// # Errors
     /// `FI_ENOSPC` for a second one.
@@ -85,7 +85,7 @@ impl Keys {
         Ok(state.key.clone())
     }
 
-    /// The key of all addresses and endpoints, with a reference that keeps it.
+    /// The key of all addresses and endpoints, with a reference that keeps it from being removed.
     ///
     /// # Errors
     /// `FI_ENOKEY` if there is none.

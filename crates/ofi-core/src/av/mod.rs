@@ -1,6 +1,6 @@
-//! The address vector that applications hold, over an [`AddressTable`] or, with a name, a `SharedTable`.
+//! The address vector that applications hold. It wraps an [`AddressTable`] or, if it has a name, a `SharedTable`.
 //!
-//! Endpoints cache answers of the vector; two counts, readable without the lock, tell when a cache is stale.
+//! Endpoints cache the vector's results. Two counts, readable without the lock, tell when a cache is stale.
 
 mod counts;
 mod keys;
@@ -48,15 +48,15 @@ pub struct Av {
     born: Born,
     fid: Fid,
     table: Table,
-    /// The numbers by which completions report addresses of a shared vector in this process, if they differ from their
-    /// own.
+    /// The numbers by which completions report addresses of a shared vector in this process, where they differ from the
+    /// index.
     ids: Mutex<FxHashMap<u64, FiAddr>>,
     user_ids: UserIds,
     format: AddrFormat,
     /// Upper bits of a number that name a receive context.
     rx_bits: u32,
     reports: Option<Reports>,
-    /// In a domain that was opened with `FI_AV_AUTH_KEY`.
+    /// Present in a domain that was opened with `FI_AV_AUTH_KEY`.
     keys: Option<Keys>,
     longest_key: usize,
     watchers: Watchers,
@@ -86,8 +86,8 @@ impl Av {
     /// Opens a vector of addresses of transport `T`, for the domain that was opened with `info`.
     ///
     /// # Errors
-    /// `FI_EINVAL` for read-only access to a vector without name, and for more bits of receive contexts than there may
-    /// be; `FI_ENOSYS` for user ids with that; those of `SharedTable::open`.
+    /// `FI_EINVAL` for read-only access to a vector without a name, and for too many receive context bits; `FI_ENOSYS`
+    /// for user ids in a read-only vector; those of `SharedTable::open`.
     pub fn open<T: Transport>(attr: &AvAttr, info: &Info, domain: DomainId) -> Result<Arc<Self>> {
         let format = info.addr_format;
         let user_ids = if attr.user_ids { UserIds::Always } else { UserIds::PerInsert };
@@ -143,7 +143,7 @@ impl Av {
         }))
     }
 
-    /// The authorization key of its endpoints, if it has any, with a reference that keeps it.
+    /// The authorization key of its endpoints, if it has keys, with a reference that keeps the key from being removed.
     ///
     /// # Errors
     /// `FI_ENOKEY` if it was not inserted.
@@ -212,7 +212,7 @@ impl Av {
         Ok((FiAddr(number.0 & (u64::MAX >> self.rx_bits)), rx))
     }
 
-    /// Tells an endpoint of insertions from now on, until it closes.
+    /// Notifies an endpoint of insertions from now on, until it closes.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         self.watchers.add(watcher);
     }
@@ -239,7 +239,7 @@ impl Av {
             Table::Own(table, _) => Ok(Address::new(self.format, read(table).get(number)?)),
             Table::Shared(shared) => {
                 let bytes = shared.address(number).ok_or_else(|| not_there(number))?;
-                // Another process that shares the vector may have written anything.
+                // Another process that shares the vector may have written arbitrary bytes.
                 (self.normalize)(&Address::new(self.format, &bytes))
             }
         }
@@ -261,8 +261,8 @@ impl Av {
         }
     }
 
-    /// Which insertion of an address is in effect: another one after it was removed and inserted again. A shared vector
-    /// does not know that.
+    /// Identifies the current insertion of an address, which changes when it is removed and inserted again. A shared
+    /// vector does not record that.
     pub fn insertion(&self, address: &Address) -> Option<u64> {
         match &self.table {
             Table::Own(table, _) => read(table).insertion(address.bytes()),
@@ -292,7 +292,7 @@ impl Av {
 
     fn checked(&self, address: &Address) -> Result<Address> {
         let address = (self.normalize)(address)?;
-        // Among names, an address of another format has the text that it prints.
+        // In a vector of names, an address of another format is stored as the text that it prints.
         let as_text = || {
             let text = Address::from_text(&address.to_string());
             let named = (self.format == AddrFormat::Str).then(|| (self.normalize)(&text));
@@ -309,7 +309,7 @@ impl Av {
         })
     }
 
-    /// The addresses to insert, one by one. Names are resolved here, where no lock is held.
+    /// The addresses to insert, one by one. Names are resolved here, because no lock is held.
     fn listed(&self, addresses: Addresses<'_>) -> Result<Vec<Result<Address>>> {
         let named = match addresses {
             Addresses::Given(list) => return Ok(list.iter().map(|one| self.checked(one)).collect()),

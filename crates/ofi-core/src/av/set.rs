@@ -6,7 +6,7 @@ use ofi_api::{AddressVector, AvSet, AvSetAttr, Errno, Error, FiAddr, Fid, Result
 
 use crate::av::Av;
 
-/// The upper bits of numbers that name sets and groups: no address vector is that large.
+/// The upper bits of numbers that name sets and groups. No address vector is large enough to reach them.
 const SETS: u64 = 0b11 << 62;
 const GROUPS: u64 = 0b10 << 62;
 

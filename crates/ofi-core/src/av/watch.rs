@@ -1,4 +1,4 @@
-//! Endpoints that are notified of insertions immediately. Others notice them at their next lookup
+//! Endpoints that are notified of insertions immediately. All others notice them at their next lookup
 //! ([`super::AvCounts`]).
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,12 +14,12 @@ pub trait Watcher: Send + Sync {
 pub struct Watchers(Mutex<Vec<Weak<dyn Watcher>>>);
 
 impl Watchers {
-    /// Adds one, for as long as it lives.
+    /// Adds a watcher, for as long as it lives.
     pub fn add(&self, watcher: Weak<dyn Watcher>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(watcher);
     }
 
-    /// Tells all of an insertion. They take the locks of their endpoints, so no lock of the vector is held.
+    /// Notifies all watchers of an insertion. They take the locks of their endpoints, so no lock of the vector is held.
     pub fn tell(&self) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|watcher| watcher.strong_count() > 0);

@@ -25,7 +25,7 @@ enum Phase {
     Ended,
 }
 
-/// Whether the connection, or the attempt at one, has just ended: then posted operations must end too.
+/// Whether the connection, or an attempt to establish one, has just ended: then posted operations must end too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Ended {
@@ -45,13 +45,13 @@ pub struct Connection {
     cookie: u64,
     /// The other end: the passive endpoint while connecting, then the peer.
     other: Option<Address>,
-    /// The passive endpoint that this end called. Its name is also the visible name of the endpoint that accepts.
+    /// The passive endpoint that was called. Its name is also the visible name of the accepting endpoint.
     called: Option<Address>,
     /// The transport has joined `other`.
     joined: bool,
     /// Rejected packets: malformed, of another connection, from a stranger, or out of turn.
     refused: u64,
-    /// Whether it was requested, accepted, and established here: 0 or 1, so that a domain can add up its endpoints.
+    /// Whether the connection was requested, accepted, and established here: 0 or 1, so that a domain can sum them up.
     requests: u64,
     accepts: u64,
     connections: u64,
@@ -82,8 +82,8 @@ impl Connection {
         self.request.is_some()
     }
 
-    /// The name of an accepting endpoint: the name of its passive endpoint, as a socket from accept(2) has its
-    /// listener's name. No other peer can reach the endpoint, so its own address is of no use.
+    /// The name of an accepting endpoint is that of its passive endpoint, as a socket from accept(2) has its listener's
+    /// name. No other peer can reach the endpoint, so its own address would be useless.
     pub fn name(&self) -> Option<&Address> {
         self.request.as_deref().map(ConnectionRequest::to)
     }
@@ -133,7 +133,7 @@ impl Connection {
         matches!(self.phase, Phase::Accepted { awaited: true, .. })
     }
 
-    /// Stops making requests wait for the confirmation: one has waited long enough.
+    /// Stops making requests wait for the confirmation, because one has waited long enough.
     pub fn stop_settling(&mut self) {
         if let Phase::Accepted { awaited, .. } = &mut self.phase {
             *awaited = false;
@@ -229,9 +229,9 @@ impl Connection {
         }
     }
 
-    /// Starts to end the connection. Returns the destination and the packet, or `None` if it has ended already. The end
-    /// of an established connection is reported at this end too: programs wait for that, because libfabric's tcp and
-    /// verbs do so.
+    /// Starts to end the connection. Returns the destination and the packet, or `None` if it has already ended. The end
+    /// of an established connection is reported at this end too, because libfabric's tcp and verbs do so and programs
+    /// wait for it.
     ///
     /// # Errors
     /// `FI_ENOTCONN` if there is neither a connection nor an attempt at one.
@@ -283,7 +283,8 @@ impl Connection {
         };
         let of_other = self.other.as_ref() == Some(from);
         match (&self.phase, packet.kind) {
-            // From the accepting endpoint, whose address is new here. Only the passive endpoint was told the cookie.
+            // From the accepting endpoint, whose address is new here. It knows the cookie, which only the passive
+            // endpoint was told.
             (Phase::Connecting { .. }, Kind::Accept) => {
                 self.phase = Phase::Connected;
                 self.connections += 1;
@@ -298,7 +299,7 @@ impl Connection {
             }
             // The acceptance arrived first.
             (Phase::Connected | Phase::Ended, Kind::Granted) if self.called.as_ref() == Some(from) => NOTHING,
-            // From another endpoint if the passive one is closed.
+            // From another endpoint, if the passive one is closed.
             (&Phase::Connecting { granted, .. }, Kind::Reject) if of_other || granted => {
                 (Reaction::Nothing, self.fail(Errno::from_raw(packet.errno as i32), packet.data))
             }
@@ -311,7 +312,7 @@ impl Connection {
             (Phase::Connected | Phase::Accepted { .. }, Kind::Shutdown) if of_other => {
                 (Reaction::Part, Ended::No) // `gone` follows when everything sent before has arrived
             }
-            // Too late: this end has given up, and replies so.
+            // Too late: this end has given up, and says so.
             (Phase::Ended, Kind::Accept) => {
                 let errno = Errno::ECONNREFUSED.get() as u32;
                 let packet = Packet { kind: Kind::Reject, cookie: self.cookie, errno, data: &[] };
@@ -348,13 +349,13 @@ impl Connection {
         ]
     }
 
-    /// A packet to `to` was not delivered, or `to` is gone.
+    /// Handles a packet that could not be delivered to `to`, or the loss of `to`.
     pub fn lost(&mut self, to: &Address, errno: Errno) -> Ended {
         let granted = matches!(self.phase, Phase::Connecting { granted: true, .. });
         if granted || self.other.as_ref() != Some(to) { Ended::No } else { self.gone(errno) }
     }
 
-    /// The peer, or the passive endpoint that was asked, is gone.
+    /// Handles the loss of the peer, or of the passive endpoint that was called.
     pub fn gone(&mut self, errno: Errno) -> Ended {
         match self.phase {
             Phase::Idle | Phase::Ended => Ended::No,
@@ -375,8 +376,8 @@ impl Connection {
         }
     }
 
-    /// Gives up an attempt that has taken too long. If that ended it, the transport must part from the peer that it
-    /// joined.
+    /// Abandons an attempt that has taken too long. If that ended it, the transport must disconnect from the peer that
+    /// it joined.
     pub fn tick(&mut self) -> Ended {
         if self.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
             return self.fail(Errno::ETIMEDOUT, &[]);

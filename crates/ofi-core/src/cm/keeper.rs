@@ -1,4 +1,4 @@
-//! Drives connections during setup, for transports that answer peers only while the application polls
+//! Drives connections during their setup, for transports that answer peers only while the application polls
 //! ([`crate::transport::Transport::KEEPS`]). One thread of the process does this, and sleeps while nothing arrives.
 //!
 //! Passive endpoints are driven while they listen, endpoints while a connection is being established or ended.
@@ -17,7 +17,7 @@ use crate::wake_fd::WakeFd;
 /// The interval at which the thread, if nothing wakes it, checks for endpoints that no longer need it.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Consecutive rounds with work, after which the thread pauses for [`PAUSE`] before each.
+/// After this many consecutive rounds with work, the thread pauses for [`PAUSE`] before each further one.
 const BUSY: u32 = 100;
 /// See [`BUSY`].
 const PAUSE: Duration = Duration::from_millis(1);

@@ -18,16 +18,16 @@ use crate::fork::Born;
 use crate::transport::{Arm, Port, RequestData, Transport};
 use crate::wake_fd::WakeFd;
 
-/// Time until an answer is sent again for which its receiver had no room.
+/// The interval after which an answer is sent again if its receiver had no room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
-/// The maximum number of answers that wait for room. Beyond that the oldest is dropped: its receiver does not read, and
+/// The maximum number of answers that wait for room. Beyond it the oldest is dropped: its receiver does not read, and
 /// its request times out.
 const MAX_LATE_ANSWERS: usize = 1024;
 
 /// [`Transport::open_port`].
 type OpenPort = fn(&Info, Option<&Address>) -> Result<Box<dyn Port>>;
 
-/// A connection request: what [`Info::handle`] of an `FI_CONNREQ` event holds. Dropped unanswered, it refuses.
+/// A connection request: the object in [`Info::handle`] of an `FI_CONNREQ` event. Dropping it unanswered rejects it.
 pub struct ConnectionRequest {
     from: Address,
     to: Address,
@@ -36,7 +36,7 @@ pub struct ConnectionRequest {
     listener: Weak<Listener>,
     answered: AtomicBool,
     born: Born,
-    /// The passive endpoint's context, for refusals after it is closed.
+    /// The passive endpoint's context, for rejections after it is closed.
     info: Info,
     open_port: OpenPort,
 }
@@ -73,8 +73,8 @@ impl ConnectionRequest {
         true
     }
 
-    /// Tells the requester that the answer may come from another endpoint, so that it does not take the end of the
-    /// passive endpoint for a refusal.
+    /// Tells the requester that the answer may come from another endpoint, so that it does not take the closing of the
+    /// passive endpoint for a rejection.
     pub fn grant(&self) {
         if let Some(listener) = self.listener.upgrade()
             && listener.born.is_here()
@@ -91,8 +91,8 @@ impl ConnectionRequest {
         }
     }
 
-    /// Refuses the request for a closed passive endpoint, which has told the requester that the answer may come from
-    /// another endpoint.
+    /// Rejects the request for a closed passive endpoint. Before it closed, it told the requester that the answer may
+    /// come from another endpoint.
     fn refuse_from_elsewhere(&self) {
         let sent = (self.open_port)(&self.info, None)
             .and_then(|port| port.send(&self.from, &refusal(self.cookie, &[]).encode()));
@@ -105,7 +105,7 @@ impl ConnectionRequest {
 
 impl Drop for ConnectionRequest {
     fn drop(&mut self) {
-        // A forked child drops what its parent still has.
+        // A forked child drops requests that its parent still has.
         if self.born.is_here() && self.answer() {
             self.refuse();
         }
@@ -135,8 +135,8 @@ struct Listener {
     fid: Fid,
     info: Info,
     state: Mutex<ListenerState>,
-    /// Held while the port is used outside the state's lock. Once the port has left the state and this lock is free, no
-    /// thread uses the port. Locked before the state.
+    /// Held while the port is used outside the state's lock. Once the port was taken out of the state and this lock is
+    /// free, no thread uses the port. Locked before the state.
     driving: Mutex<()>,
     open_port: OpenPort,
     unanswered: AtomicUsize,
@@ -171,8 +171,7 @@ impl Listener {
         true
     }
 
-    /// Reports that the port's device is lost: the passive endpoint gets no more requests. C's provider reports the
-    /// same.
+    /// Reports that the port's device is lost, as C's provider does: the passive endpoint gets no more requests.
     fn lose(&self, port: &dyn Port, errno: Errno) {
         let eq = {
             let mut state = self.state();
@@ -372,7 +371,7 @@ impl<T: Transport> PassiveEndpoint for Passive<T> {
     fn name(&self) -> Result<Address> {
         self.listener.born.check()?;
         let state = self.listener.state();
-        // An address without a chosen port is of no use.
+        // An address without a port is useless, so it was not named.
         let leads = |name: &Address| name.to_socket_addr().is_none_or(|socket| socket.port() != 0);
         let given = || state.name.clone().filter(leads);
         let chosen = state.port.as_ref().map(|port| port.address().clone()).or_else(given);
@@ -465,8 +464,8 @@ impl<T: Transport> Drop for Passive<T> {
             eq.remove(&self.pump);
             eq.forget(self.listener.fid); // which refuses requests that nobody read
         }
-        // The others may still be accepted, by endpoints that need no passive one. Dropped without the state's lock,
-        // because a refusal takes it.
+        // The others may still be accepted, by endpoints that need no passive endpoint. Dropped outside the state's
+        // lock, because a rejection takes it.
         let requests = std::mem::take(&mut self.listener.state().requests);
         let handed: Vec<_> = requests.iter().filter_map(Weak::upgrade).collect();
         for request in handed.iter().filter(|request| !request.answered.load(Ordering::Acquire)) {
@@ -478,7 +477,7 @@ impl<T: Transport> Drop for Passive<T> {
             state.flush();
             state.port.take()
         };
-        // From here on other drivers find no port, and none uses it: its name is free when this returns.
+        // From here on, no driver finds or uses the port: its name is free when this returns.
         drop(driving);
         drop(port);
     }

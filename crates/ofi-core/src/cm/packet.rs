@@ -26,7 +26,7 @@ pub enum Kind {
     Reject,
     /// The sender has ended the connection.
     Shutdown,
-    /// An endpoint accepts, and its [`Kind::Accept`] comes from that endpoint: the sender may close.
+    /// An endpoint accepts, and its [`Kind::Accept`] comes from that endpoint: the sender of this packet may close.
     Granted,
 }
 
@@ -40,7 +40,7 @@ pub struct Packet<'a> {
     pub kind: Kind,
     /// The cookie of the connection.
     pub cookie: u64,
-    /// The reason of a rejection, a positive error number; 0 for other kinds.
+    /// The reason for a rejection, as a positive error number; 0 for other kinds.
     pub errno: u32,
     /// The data that the application attached.
     pub data: &'a [u8],
@@ -52,7 +52,7 @@ impl<'a> Packet<'a> {
         Self { kind, cookie, errno: 0, data }
     }
 
-    /// As bytes. Data beyond [`DATA_SIZE`] is cut off.
+    /// Encodes the packet. Data beyond [`DATA_SIZE`] is truncated.
     pub fn encode(&self) -> Vec<u8> {
         let data = super::cut(self.data);
         let mut bytes = Vec::with_capacity(HEADER + data.len());
@@ -66,7 +66,7 @@ impl<'a> Packet<'a> {
         bytes
     }
 
-    /// From bytes. `None` for anything that [`Packet::encode`] does not make.
+    /// Parses a packet. `None` for bytes that [`Packet::encode`] never produces.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let (header, data) = bytes.split_first_chunk::<HEADER>()?;
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| header[at + index]));

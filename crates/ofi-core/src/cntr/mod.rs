@@ -1,4 +1,4 @@
-//! Counters. A counter is two numbers. Endpoints add to them when their operations end (`endpoint/staging.rs`),
+//! Counters. A counter is two numbers. Endpoints add to them when their operations end (`endpoint/staging.rs`), and
 //! regions when a peer's access has been executed.
 //!
 //! Invariants:
@@ -37,14 +37,14 @@ pub struct Cntr {
     wait_obj: WaitObj,
     value: AtomicU64,
     errors: AtomicU64,
-    /// The values that the application saw last, for [`Counter::trywait`].
+    /// The values that the application read last, for [`Counter::trywait`].
     seen: AtomicU64,
     seen_errors: AtomicU64,
-    /// The values at the last poll of a poll set, adjusted by the application's own changes.
+    /// The values at the last poll of a poll set, adjusted for the application's own changes.
     told: AtomicU64,
     told_errors: AtomicU64,
     polled: Lock<Polled>,
-    /// Requests that wait for it, and their destination when they are due.
+    /// Requests that wait for this counter, and where they go when they are due.
     pub(crate) line: TriggerLine,
     works: Arc<Works>,
     waiting: Option<WaitObject>,
@@ -106,7 +106,7 @@ impl Cntr {
     /// As [`Cntr::of`], by reference.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Cntr::of`].
     #[inline]
     pub fn borrow(counter: &Arc<dyn Counter>, domain: DomainId) -> Result<&Self> {
         let any: &dyn std::any::Any = &**counter;
@@ -154,7 +154,7 @@ impl Cntr {
         self.line.concerns(value.saturating_add(errors))
     }
 
-    /// Starts due requests. Call it without a lock.
+    /// Starts due requests. Call it without holding a lock.
     #[inline]
     pub(crate) fn start_due(&self) {
         if self.has_due() {
@@ -225,7 +225,7 @@ impl Cntr {
     /// Drives all sources.
     pub(crate) fn drive(&self) {
         if !self.born.is_here() {
-            return; // nothing but its number is left
+            return; // nothing else refers to it
         }
         for source in &self.polled.lock().sources {
             source.attend();
@@ -238,8 +238,8 @@ impl Cntr {
         (self.value.load(Ordering::SeqCst), self.errors.load(Ordering::SeqCst))
     }
 
-    /// Arms everything that may change the counter. `Ok` if the numbers were still `values` afterwards: then the caller
-    /// may block until the descriptors are readable.
+    /// Arms everything that may change the counter. `Ok` if the numbers are still `values` afterwards: then the caller
+    /// may block until one of the descriptors is readable.
     fn arm(&self, waiting: &WaitObject, values: (u64, u64)) -> bool {
         waiting.wake.arm();
         let wake = Some(&waiting.wake);

@@ -1,7 +1,7 @@
 //! Collectives over any endpoint.
 //!
 //! [`schedule`] plans the steps of each rank; [`engine`] executes them with notes: small messages from the core of one
-//! endpoint to the core of another, which transports carry beside everything else
+//! endpoint to the core of another, which transports carry separately from everything else
 //! ([`crate::transport::TransportEndpoint::note`]). So the traffic of collectives never matches the application's
 //! receives.
 

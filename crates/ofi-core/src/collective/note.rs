@@ -18,7 +18,7 @@ pub enum ControlKind {
     Go,
     /// A part of the transfer.
     Chunk,
-    /// The number of the receiver's eager notes and questions that have been processed.
+    /// Says how many of the receiver's eager notes and questions have been processed.
     Credit,
     /// The group has failed.
     Abort,

@@ -21,12 +21,11 @@ use crate::transport::{
 
 /// The near transport of an enabled endpoint.
 struct Nearby<P: CompositeSpec> {
-    /// Closed first, so that no peer finds an endpoint that is gone. An endpoint with a connection is not announced to
-    /// peers.
+    /// Closed first, so that no peer finds an endpoint that is gone. An endpoint with a connection is not announced.
     meeting: Option<P::Meeting>,
     endpoint: <P::Near as Transport>::Endpoint,
     /// Readable when either transport's descriptor is. The near descriptor is always in the set; the far one is added
-    /// once a thread may sleep, because being watched may cost the transport more.
+    /// once a thread may sleep, because watching it may make the transport more expensive.
     wait: Option<WaitSet>,
     far_watched: AtomicBool,
 }
@@ -43,7 +42,7 @@ pub struct CompositeEndpoint<P: CompositeSpec> {
     connected: bool,
     /// The next poll starts with the far transport.
     far_first: bool,
-    /// Peers for which notes wait and no route is decided.
+    /// Peers for which notes wait and no route has been chosen.
     open: Vec<PeerId>,
 }
 
@@ -73,7 +72,7 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
         })
     }
 
-    /// Enables the near transport for the endpoint at `address`.
+    /// Enables the near transport for the endpoint at the far address `address`.
     fn enable_near(
         &self,
         mut endpoint: <P::Near as Transport>::Endpoint,
@@ -144,7 +143,7 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
         if route.is_open() { self.decide(host, peer) } else { Ok(route) }
     }
 
-    /// Decides the routes of peers for which notes wait.
+    /// Chooses the routes of peers for which notes wait.
     #[cold]
     fn decide_open<H: Upcalls<Composite<P>>>(&mut self, host: &mut H) {
         for peer in std::mem::take(&mut self.open) {
@@ -173,7 +172,7 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
         let mut heard = false;
         self.far.poll(&mut FarUpcalls::<P, H>::new(&mut self.routes, host, &mut heard));
         self.pace.looked(heard);
-        // A peer that is lost there may be filling receives over the other transport.
+        // A peer that is lost there may still be filling receives over the other transport.
         self.settle_near(host);
     }
 
@@ -184,7 +183,8 @@ impl<P: CompositeSpec> CompositeEndpoint<P> {
     }
 }
 
-/// Calls `$call` on the transport of a route, with `$host` as it sees it and `$peer` as it numbers it.
+/// Calls `$call` on the transport of a route, with the core as `$host` and the transport's number for the peer as
+/// `$peer`.
 macro_rules! over {
     ($self:ident, $route:ident, $host:ident, |$endpoint:ident, $side_host:ident| $call:expr) => {{
         let mut heard = false;
@@ -202,7 +202,7 @@ macro_rules! over {
     }};
 }
 
-// SAFETY: both transports hold to it, and each operation is given to one.
+// SAFETY: both transports keep the contract, and each operation is given to only one.
 unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpoint<P> {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let address = self.far.enable(name)?;
@@ -246,7 +246,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
         if let Some(peer) = self.routes.find(address) {
             return Ok(peer);
         }
-        // A near peer does not concern the far transport, except that it validates the address.
+        // The far transport needs nothing for a near peer, except that it validates the address.
         let mut heard = false;
         if let Some(Nearby { meeting: Some(meeting), endpoint, .. }) = &mut self.near
             && let Some(name) = P::near_address(meeting, address)
@@ -256,7 +256,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
             let local = endpoint.peer(&mut host, &name);
             self.routes.asked = None;
             let peer = self.routes.peer(NEAR, local?);
-            // An endpoint with several addresses is near under the first one that was met.
+            // An endpoint with several addresses is near under the first one that became known.
             if self.routes.address(peer) == Some(address) {
                 return Ok(peer);
             }
@@ -513,7 +513,7 @@ unsafe impl<P: CompositeSpec> TransportEndpoint<Composite<P>> for CompositeEndpo
     }
 
     fn arm(&mut self) -> Arm {
-        // Whatever ends the sleep, the next poll polls both.
+        // Whatever ends the sleep, the next poll polls both transports.
         self.pace.wake();
         if !self.open.is_empty() {
             return Arm::Ready;

@@ -1,8 +1,7 @@
-//! The connection of an endpoint of type `FI_EP_MSG` over one of two transports.
+//! The connection of an endpoint of type `FI_EP_MSG`, over one of two transports.
 //!
-//! A connection is near or far as a whole, by the choice of the requester: a request over the near transport is
-//! answered there. The endpoint identifies both ends by far addresses, the near transport by near ones; this file maps
-//! between them.
+//! A connection is near or far as a whole. The requester chooses: a request over the near transport is answered there.
+//! The endpoint identifies both ends by far addresses, the near transport by near ones; this file maps between them.
 
 use std::sync::Arc;
 
@@ -86,11 +85,11 @@ impl RouteLink {
     }
 }
 
-/// A packet for a passive endpoint, which has one near name and may have several far addresses: the packet includes the
-/// called one.
+/// A packet for a passive endpoint, which has one near name but may have several far addresses. The result includes the
+/// far address that was called.
 ///
 /// # Errors
-/// `FI_E2BIG` if a packet has no room for it.
+/// `FI_E2BIG` if the packet has no room for it.
 pub fn wrap(asked: &Address, packet: &[u8]) -> Result<Vec<u8>> {
     let text = asked.to_string();
     let len = u8::try_from(text.len()).map_err(|_| Error::new(Errno::E2BIG))?;

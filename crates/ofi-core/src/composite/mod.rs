@@ -1,4 +1,4 @@
-//! Two transports in one endpoint. Each peer is reached over one of them.
+//! Two transports in one endpoint. The endpoint reaches each peer over one of them.
 //!
 //! The endpoint owns matching, completions, keys and addresses; a transport moves bytes to a peer. So two transports
 //! can be combined without knowing each other: [`Composite`] is a transport made of two, and forwards an endpoint's
@@ -6,8 +6,8 @@
 //! the transport for a peer: before the first message, and not again until the peer is lost there. So messages to a
 //! peer arrive once and in order, as over a single transport.
 //!
-//! Each end decides for its own sends. Usually both decide alike. If they do not (one did not exist yet when the other
-//! checked), the two directions use different transports, and an endpoint receives from its peer on both. A connection
+//! Each end chooses for its own sends. Usually both choose alike. If they do not (one did not exist yet when the other
+//! chose), the two directions use different transports, and an endpoint receives from its peer on both. A connection
 //! (`link.rs`, `port.rs`) uses the transport of its request in both directions.
 
 mod either;
@@ -37,13 +37,13 @@ use crate::transport::{Port, SharedReceives, Transport};
 pub trait CompositeSpec: Sized + Send + Sync + 'static {
     /// The transport for peers of this host.
     type Near: Transport;
-    /// The transport for all others, and for unreliable datagrams. If it takes receives before their messages
+    /// The transport for all other peers, and for unreliable datagrams. If it takes receives before their messages
     /// ([`TransportEndpoint::claims`](crate::transport::TransportEndpoint::claims)), endpoints have no near transport.
     type Far: Transport;
-    /// State of an enabled endpoint while peers may reach it over the near transport.
+    /// State of an enabled endpoint, held while peers may reach it over the near transport.
     type Meeting: Send + Sync;
 
-    /// Whether a poll of the far transport costs a system call, so that it is skipped now and then while only near
+    /// Whether a poll of the far transport takes a system call, so that it is skipped now and then while only near
     /// peers are active.
     const FAR_IS_COSTLY: bool;
 
@@ -53,14 +53,14 @@ pub trait CompositeSpec: Sized + Send + Sync + 'static {
     /// The info for the near transport. `None` leaves it out of a domain or an endpoint.
     fn near_info(info: &Info) -> Option<Info>;
 
-    /// The near address of this endpoint, which is enabled over the far transport and has there the address `far`.
+    /// The near address of this endpoint, which is enabled over the far transport with the address `far`.
     fn own_near(endpoint: &<Self::Far as Transport>::Endpoint, far: &Address) -> Option<Address>;
 
     /// The far addresses of the endpoint with this near address, the usual one first.
     fn far_addresses(near: &Address) -> Vec<Address>;
 
-    /// The far address of an endpoint that has accepted a request and answers from this near address, if such endpoints
-    /// have names of their own. Of endpoints with a connection only.
+    /// For connected endpoints: the far address of an endpoint that has accepted a request and answers from this near
+    /// address, if such endpoints have names of their own.
     fn far_of_accepting(near: &Address) -> Option<Address> {
         let _ = near;
         None
@@ -72,18 +72,18 @@ pub trait CompositeSpec: Sized + Send + Sync + 'static {
     /// Any error: the endpoint then works without the near transport.
     fn meet(near: &Address) -> Result<Self::Meeting>;
 
-    /// The near address of the peer at `far`, if sends to it use the near transport. Called before the first message,
-    /// and again after the peer was lost there. It must not block, so it uses information on this host only.
+    /// The near address of the peer at `far`, if sends to it should use the near transport. Called before the first
+    /// message, and again after the peer was lost there. It must not block, so it uses only information on this host.
     fn near_address(meeting: &mut Self::Meeting, far: &Address) -> Option<Address>;
 
-    /// The near address of a passive endpoint, whose port over the far transport was opened under the name `wanted` and
+    /// The near address of a passive endpoint whose port over the far transport was opened under the name `wanted` and
     /// has the address `far`. `None`: connections use the far transport.
     fn passive_near(wanted: Option<&Address>, far: &Address) -> Option<Address> {
         let _ = (wanted, far);
         None
     }
 
-    /// The near address of the passive endpoint at `far`, if it is called over the near transport.
+    /// The near address of the passive endpoint at `far`, if it can be called over the near transport.
     fn near_passive(far: &Address) -> Option<Address> {
         let _ = far;
         None
@@ -95,7 +95,7 @@ pub trait CompositeSpec: Sized + Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Whether two far addresses are on one host and distinguish endpoints there.
+    /// Whether two far addresses are on one host and belong to different endpoints there.
     fn is_beside(one: &Address, other: &Address) -> bool {
         let _ = (one, other);
         false
@@ -122,7 +122,7 @@ type OpOf<P> =
 type TokenOf<P> =
     Either<<<P as CompositeSpec>::Near as Transport>::Token, <<P as CompositeSpec>::Far as Transport>::Token>;
 
-// SAFETY: both transports fulfil the contract, and each serves its own operations only.
+// SAFETY: both transports fulfil the contract, and each handles only its own operations.
 unsafe impl<P: CompositeSpec> Transport for Composite<P> {
     type Domain = CompositeDomain<P>;
     type Region = CompositeRegion<P>;
@@ -214,7 +214,7 @@ unsafe impl<P: CompositeSpec> Transport for Composite<P> {
         len: usize,
         placement: Placement,
     ) -> Result<Arc<dyn LibraryMemory>> {
-        // Near peers may map it; to the far transport it is ordinary memory.
+        // Near peers may map it; for the far transport it is ordinary memory.
         match &domain.transport.near {
             Some(near) => P::Near::alloc(near, len, placement),
             None => P::Far::alloc(&domain.transport.far, len, placement),

@@ -1,9 +1,9 @@
-//! How often a transport whose polls are system calls is polled while peers of the other transport are active.
+//! How often a transport whose polls are system calls is polled while peers on the other transport are active.
 
 /// The number of consecutive empty polls after which polls are spaced out.
 const MAX_EMPTY_POLLS: u32 = 256;
 
-/// Time between two polls then: about twenty microseconds.
+/// The time between two such polls, in ticks: about twenty microseconds.
 #[cfg(target_arch = "x86_64")]
 const POLL_INTERVAL: u64 = 1 << 16;
 /// Time between two polls then, in nanoseconds.
@@ -13,8 +13,8 @@ const POLL_INTERVAL: u64 = 20_000;
 /// A clock that costs a few nanoseconds. It need not be exact or equal on all processors.
 #[cfg(target_arch = "x86_64")]
 fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and Linux lets programs use it unless they turned that off
-    // for themselves (`PR_SET_TSC`), where it ends them by a signal.
+    // SAFETY: every x86-64 processor has the instruction, and Linux permits it unless the program has disabled it for
+    // itself (`PR_SET_TSC`), in which case it raises a signal.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -27,7 +27,7 @@ fn ticks() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// The schedule of one endpoint's polls that are system calls: on every call, or spaced out while they find nothing.
+/// Schedules one endpoint's polls that are system calls: at every call, or spaced out while they find nothing.
 #[derive(Default)]
 pub struct Pace {
     quiet: u32,

@@ -11,7 +11,7 @@ use super::link::{Names, NearRequest, unwrap};
 use crate::sys::WaitSet;
 use crate::transport::{Port, RequestData, Transport};
 
-/// The maximum number of requesters whose transport is remembered. For others it is found by trying.
+/// The maximum number of requesters whose transport is remembered. For others it is found by trying both.
 const MAX_REMEMBERED: usize = 1024;
 
 /// The state for near endpoints.
@@ -22,8 +22,8 @@ struct NearPort<P: CompositeSpec> {
     set: WaitSet,
 }
 
-/// Requesters by their far addresses. A requester over the near transport is stored with its near address, and with
-/// this end's far address that it called.
+/// Requesters by their far addresses. A requester over the near transport is stored with its near address, and with the
+/// far address of this end that it called.
 #[derive(Default)]
 struct KnownRequesters {
     ways: HashMap<Address, Option<Names>>,
@@ -92,7 +92,7 @@ impl<P: CompositeSpec> BothPort<P> {
         };
         let packet = packet.to_vec();
         let mut fars = P::far_addresses(&near);
-        // A requester with several addresses most likely called from the address that was called.
+        // A requester with several addresses most likely called from the one that was called.
         let own = self.far.address();
         let at = fars.iter().position(|far| P::is_beside(far, own)).unwrap_or(0);
         let far = if fars.is_empty() { near.clone() } else { fars.swap_remove(at) };
@@ -123,7 +123,7 @@ impl<P: CompositeSpec> Port for BothPort<P> {
         match way {
             Some(Some(names)) => near.port.send(&names.near, packet),
             Some(None) => self.far.send(to, packet),
-            // The requester called another port, or called long ago.
+            // The requester called another port, or long ago.
             None => match P::near_names(to).iter().find_map(|name| match near.port.send(name, packet) {
                 Err(error) if !error.is_again() => None,
                 sent => Some(sent),

@@ -1,7 +1,8 @@
-//! The endpoint's numbers for its peers, and those of its two transports.
+//! Maps the endpoint's numbers of its peers to those of its two transports.
 //!
-//! A peer for which no transport has a number any more is alone: when the endpoint does not refer to its number either,
-//! the number is reused. So there are as many numbers as simultaneous peers, if the transports do the same.
+//! A peer is alone if neither transport has a number for it any more. Once the endpoint does not refer to its number
+//! either, the number is reused. So there are only as many numbers as simultaneous peers, if the transports do the
+//! same.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -56,7 +57,7 @@ struct Known {
     address: Address,
     /// The transports' numbers.
     locals: [PeerId; 2],
-    /// The peer was reachable over the near transport but did not respond there; reset when it is lost over the far one
+    /// The peer was reachable over the near transport but did not respond there. Reset when it is lost over the far one
     /// too.
     refused: bool,
     /// The peer is in [`Routes::alone`].
@@ -74,17 +75,17 @@ pub struct Routes {
     /// The endpoint's numbers, by the addresses in `known`; hashed with a secret, as peers choose their addresses.
     by_address: HashTable<PeerId>,
     secret: RandomState,
-    /// The address for which the near transport is being called: the address of the peer that it introduces next.
+    /// The address for which the near transport is being called: that of the peer that it introduces next.
     pub asked: Option<Address>,
     /// The connection, of an endpoint that has one.
     pub link: RouteLink,
-    /// Peers for which no transport had a number when they were added here.
+    /// Peers for which neither transport had a number when they were added here.
     alone: VecDeque<PeerId>,
     /// Free numbers.
     vacant: Vec<PeerId>,
 }
 
-/// Peers that are checked for each new one: more than one, so that the number of ended peers falls.
+/// Peers that are checked for each new one. More than one, so that the number of gone peers falls.
 const CHECKS_PER_NEW_PEER: usize = 2;
 
 impl Routes {
@@ -100,7 +101,7 @@ impl Routes {
         self.peers[side].get(local as usize).copied().unwrap_or(NONE)
     }
 
-    /// A transport's number for the endpoint's, if the transport knows the peer.
+    /// A transport's number for the endpoint's number `peer`, if the transport knows the peer.
     #[inline]
     pub fn local(&self, side: usize, peer: PeerId) -> Option<PeerId> {
         self.known.get(peer as usize).map(|known| known.locals[side]).filter(|&local| local != NONE)
@@ -117,7 +118,8 @@ impl Routes {
         self.by_address.find(hash, |&peer| known[peer as usize].address == *address).copied()
     }
 
-    /// Frees numbers that neither a transport nor the core (by `retire`) needs. Call it before a new peer may be added.
+    /// Frees numbers that neither a transport nor (according to `retire`) the core needs. Call it before a peer may be
+    /// added.
     pub fn make_room(&mut self, mut retire: impl FnMut(PeerId) -> bool) {
         for _ in 0..CHECKS_PER_NEW_PEER.min(self.alone.len()) {
             let Some(peer) = self.alone.pop_front() else { return };
@@ -203,7 +205,7 @@ impl Routes {
         Some(route)
     }
 
-    /// A peer is lost over one transport. If sends used that one, their route becomes undecided.
+    /// Handles the loss of a peer over one transport. If sends used it, their route becomes undecided.
     pub fn lost(&mut self, side: usize, peer: PeerId, refused: bool) {
         if let Some(route) = self.routes.get_mut(peer as usize)
             && !route.is_open()
@@ -226,7 +228,7 @@ impl Routes {
         self.peers[side].len()
     }
 
-    /// The number of peers to which a transport is used.
+    /// The number of peers for which sends use a transport.
     pub fn sent_over(&self, side: usize) -> usize {
         self.routes.iter().filter(|route| !route.is_open() && route.side() == side).count()
     }
@@ -264,7 +266,7 @@ mod tests {
         assert_eq!((routes.local(NEAR, 0), routes.peer(NEAR, 0)), (None, PeerId::MAX));
         assert_eq!(routes.meet(NEAR, 0, &address("c")), (2, true));
         assert_eq!((routes.peer(NEAR, 0), routes.peer(NEAR, 1), routes.met(NEAR)), (2, 1, 2));
-        // And its earlier peer may return under another number.
+        // And its previous peer may return under another number.
         assert_eq!(routes.meet(NEAR, 2, &address("a")), (0, false));
         assert_eq!(routes.local(NEAR, 0), Some(2));
     }

@@ -1,4 +1,4 @@
-//! The core as one of the two transports sees it: with peer numbers and operations of its own, as if it were the only
+//! The core as one of the two transports sees it: with its own peer numbers and operations, as if it were the only
 //! transport.
 
 use std::marker::PhantomData;
@@ -92,7 +92,7 @@ macro_rules! side {
     };
 }
 
-// A near peer whose name does not come from the pairing keeps it: it found the endpoint in another way.
+// A near peer that the pairing cannot name keeps its own name: it found the endpoint in another way.
 side!(Near, NEAR, P::far_addresses);
 side!(Far, FAR, |_| Vec::new());
 
@@ -115,14 +115,15 @@ impl<'a, S: Half<P>, P: CompositeSpec, H> HalfUpcalls<'a, S, P, H> {
         self.routes.peer(S::INDEX, local)
     }
 
-    /// The endpoint's form of one of the transport's addresses: the connection's, or the one that `known` contains.
+    /// The endpoint's form of one of the transport's addresses: that of the connection, or the one that `known`
+    /// contains.
     fn far_address(&self, own: &Address, known: impl Fn(&Address) -> bool) -> Address {
         let connected = if S::INDEX == NEAR { self.routes.link.far(own) } else { None };
         connected.unwrap_or_else(|| S::address(own, known))
     }
 }
 
-/// The core's result for a token; the token is returned as it was given.
+/// Converts the core's result for a token; the token is returned unchanged.
 fn back<T: Transport>(token: Option<T::Token>, answer: fn(T::Token) -> Announced<T>) -> Announced<T> {
     token.map_or(Announced::Kept, answer)
 }
@@ -172,8 +173,8 @@ impl<S: Half<P>, P: CompositeSpec, H: Upcalls<Composite<P>>> Upcalls<S::Is> for 
         self.host.address(self.peer(local))
     }
 
-    /// The transport's number may be reused, unless sends are routed there and the core may still send. The endpoint's
-    /// number may be reused when nothing refers to it.
+    /// Whether the transport's number may be reused: not while sends are routed there and the core may still send. The
+    /// endpoint's number may be reused once nothing refers to it.
     fn retire(&mut self, local: PeerId) -> bool {
         if self.routes.leads(S::INDEX, local) && !self.host.retire(self.peer(local)) {
             return false;

@@ -50,9 +50,9 @@ struct CqReader {
     sources: Vec<Bound>,
     /// The source whose error was announced to the application.
     error_at: Option<usize>,
-    /// The start of the next read, so that no source starves.
+    /// The source with which the next read begins, so that all sources get their turn.
     turn: usize,
-    /// Reads since the last error that returned entries of other sources instead of an error.
+    /// Reads since the last error that returned other sources' entries before the error.
     held_back: usize,
 }
 
@@ -78,7 +78,7 @@ pub struct Cq {
     format: CqFormat,
     wait_obj: WaitObj,
     reader: Lock<CqReader>,
-    /// Bindings added or removed since the last read: control calls do not wait for a read.
+    /// Bindings added or removed since the last read, so that control calls do not wait for a read.
     changes: Mutex<Vec<Change>>,
     changed: AtomicBool,
     waiting: Option<WaitObject>,
@@ -93,7 +93,7 @@ impl Cq {
     /// # Errors
     /// `FI_EINVAL` for `FI_WAIT_SET` without a set; `FI_EMFILE` and the like.
     pub fn open(attr: &CqAttr, domain: DomainId, text: fn(i32) -> String) -> Result<Arc<Self>> {
-        // Entries wait in their endpoints, which have room for all outstanding operations, so any valid size is met.
+        // Entries wait in their endpoints, which have room for all outstanding operations, so any valid size will do.
         holds(attr.size, "fi_cq_attr.size")?;
         let waiting = WaitObject::open(attr.wait_obj, attr.wait_set.as_ref())?;
         let format = if attr.format == CqFormat::Unspec { CqFormat::Tagged } else { attr.format };
@@ -155,8 +155,8 @@ impl Cq {
         drop(self.cancel_additions(Arc::as_ptr(source).cast()));
     }
 
-    /// Makes the next read drop a source. A binding that no read has seen yet is removed now and returned: an unread
-    /// queue does not keep sources alive.
+    /// Makes the next read drop a source. A binding that no read has seen yet is removed now and returned, because a
+    /// queue that is never read must not keep sources alive.
     fn cancel_additions(&self, gone: *const ()) -> Vec<Bound> {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let is_its = |change: &mut Change| matches!(change, Change::Add(bound) if bound.is(gone));
@@ -164,7 +164,7 @@ impl Cq {
         let unseen =
             unseen.filter_map(|change| if let Change::Add(bound) = change { Some(bound) } else { None });
         let unseen = unseen.collect();
-        // One entry is enough until a read takes all of them, whatever source has had this address meanwhile.
+        // One entry is enough until a read takes all of them, even if another source gets this address meanwhile.
         if !changes.iter().any(|change| matches!(change, Change::Remove(other) if *other == gone)) {
             changes.push(Change::Remove(gone));
             self.changed.store(true, Ordering::Release);
@@ -244,9 +244,10 @@ impl Cq {
         }
         let count = reader.sources.len();
         let mut filled = 0;
-        // Completions of other sources are read before an error, for at most as many reads as there are sources: the
-        // end of one connection must not overtake the last messages of the others. So after an error the loop still
-        // polls every other source once (`end`), and `held_back` counts the reads that have delayed the error.
+        // Completions of other sources are read before an error, because the end of one connection must not overtake
+        // the last messages of the others; but for at most as many reads as there are sources. So after an error the
+        // loop still polls every other source once (`end`), and `held_back` counts the reads that have delayed the
+        // error.
         let mut error_at = None;
         let (mut step, mut end) = (0, count);
         while step < end {
@@ -317,7 +318,7 @@ impl Cq {
                 _ => None,
             }
         };
-        // Waiting for two descriptors is faster without an epoll set in between.
+        // Waiting for two descriptors directly is faster than through an epoll set.
         match one {
             Some(fd) => sys::wait_readable(&[waiting.wake.fd(), fd], deadline),
             None => sys::wait_readable(&[waiting.set.fd()], deadline),
@@ -383,7 +384,7 @@ impl CompletionQueue for Cq {
             if self.take_signal() {
                 return Err(Error::AGAIN);
             }
-            // Also if a source always has work that leads to no completion.
+            // Checked in each round, in case a source always has work that leads to no completion.
             let sleep = || self.prepare_to_wait().is_ok() && self.block(waiting, deadline);
             let woken = waiting.wake.asleep(sleep);
             if !woken {
@@ -434,7 +435,7 @@ impl CompletionQueue for Cq {
     fn trywait(&self) -> Result<()> {
         self.waiting.iter().for_each(WaitObject::prepare);
         let outcome = self.prepare_to_wait();
-        // A thread that waits on the descriptor is woken by a signal once: no blocking read may ever take it.
+        // A signal wakes a thread that waits on the descriptor only once, because no blocking read may ever take it.
         if outcome.is_err() && self.wait_fd().is_some() {
             self.take_signal();
         }
@@ -472,7 +473,8 @@ impl Waitable for Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         if !self.born.is_here() {
-            // The descriptors' sets are the parent's as well, and its threads are not here to be waited for.
+            // The sets of descriptors are shared with the parent, and its threads do not exist here, so do not wait for
+            // them.
             std::mem::forget(self.waiting.take());
         }
     }

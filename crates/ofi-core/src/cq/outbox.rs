@@ -1,4 +1,4 @@
-//! An endpoint's completions: they go directly into the array of the queue read that polls the endpoint, or, outside a
+//! An endpoint's completions. They go directly into the array of the queue read that polls the endpoint or, outside a
 //! read, into a FIFO until the next read.
 //!
 //! The FIFO is bounded: an entry of an operation holds the credit that its post took, and unsolicited entries (remote
@@ -40,7 +40,7 @@ pub struct Entry {
 /// The maximum number of completions that a poll collects for a queue that is not being read.
 const UNREAD: usize = 64;
 
-/// Credits left, indexed by [`Credit`]; the first is not used.
+/// Credits left, indexed by [`Credit`]; the first is unused.
 pub type Credits = [usize; 3];
 
 /// The completions of one endpoint for one queue. Aligned so that finding one of two takes no multiplication.
@@ -50,22 +50,22 @@ pub struct Outbox {
     errors: VecDeque<CqErrorEntry>,
     /// The buffer of the read that is polling. Null outside of it.
     direct: *mut CqBuffer<'static>,
-    /// Its filled entries. Outside of a read: the entries that the poll stored for a later one.
+    /// The number of its filled entries. Outside a read: of the entries that the poll stored for a later read.
     filled: usize,
-    /// Its array, and how many of its entries may be written directly: none or all. 0 outside of a read.
+    /// Its array, and how many of its entries may be written directly: none or all. 0 outside a read.
     entries: *mut CqTaggedEntry,
     plain: usize,
     /// `hungry` while `filled` is below this: the buffer's capacity during a read, the value of [`Outbox::begin`]
     /// outside.
     enough: usize,
-    /// Entries without credit are refused beyond this many.
+    /// Beyond this many, entries without credit are refused.
     limit: usize,
     /// Rung when an entry is stored while the queue's reader may be asleep.
     wake: Option<WakeFd>,
 }
 
-// SAFETY: `direct` and `entries` are of use only between `begin_direct` and `end_direct`, which stay on one thread
-// under the endpoint's lock.
+// SAFETY: `direct` and `entries` are used only between `begin_direct` and `end_direct`, which stay on one thread under
+// the endpoint's lock.
 unsafe impl Send for Outbox {}
 
 impl Outbox {
@@ -84,7 +84,7 @@ impl Outbox {
         }
     }
 
-    /// The queue that is reading now, if it can be waited on.
+    /// The wake fd of the queue that is reading now, if it can be waited on.
     pub fn reader(&self) -> Option<&WakeFd> {
         if self.direct.is_null() { None } else { self.wake.as_ref() }
     }
@@ -99,8 +99,8 @@ impl Outbox {
         self.wake = Some(wake);
     }
 
-    /// Moves waiting entries into `buffer` from entry `filled` on, up to the first error. Returns the new fill, and
-    /// whether the read is complete: an error is next, or the buffer is full.
+    /// Moves waiting entries into `buffer`, starting at entry `filled`, up to the first error. Returns the new fill,
+    /// and whether the read is complete: an error is next, or the buffer is full.
     #[inline(never)]
     pub fn drain(
         &mut self,
@@ -115,7 +115,7 @@ impl Outbox {
             }
             match plain {
                 // SAFETY: `filled` is below the capacity, and a plain array has that many entries; an unaligned store
-                // asks nothing of a C caller's buffer.
+                // does not require a C caller's buffer to be aligned.
                 Some(entries) => unsafe { entries.as_ptr().wrapping_add(filled).write_unaligned(entry.body) },
                 None => buffer.write(filled, entry.body, entry.source),
             }
@@ -126,8 +126,8 @@ impl Outbox {
         (filled, filled == buffer.capacity() && filled > 0)
     }
 
-    /// Makes completions go directly into `buffer`, from entry `filled` on, until [`Outbox::end_direct`]. The FIFO must
-    /// be empty.
+    /// Makes completions go directly into `buffer`, starting at entry `filled`, until [`Outbox::end_direct`]. The FIFO
+    /// must be empty.
     #[inline]
     pub fn begin_direct(&mut self, buffer: &mut CqBuffer<'_>, filled: usize) {
         debug_assert!(
@@ -151,11 +151,11 @@ impl Outbox {
         let capacity = unsafe { self.direct.as_ref() }.map_or(0, CqBuffer::capacity);
         self.direct = std::ptr::null_mut();
         self.plain = 0;
-        std::mem::take(&mut self.filled).min(capacity) // more only of a read of no entries
+        std::mem::take(&mut self.filled).min(capacity) // it exceeds the capacity only in a read of no entries
     }
 
-    /// Begins a poll outside of a read. It collects at most `UNREAD` completions, because it is part of a call with
-    /// another purpose. The number of completions that wait already does not matter, because answers to sends of this
+    /// Begins a poll outside a read. It collects at most `UNREAD` completions, because it is part of a call with
+    /// another purpose. The number of completions that already wait does not matter, because answers to sends of this
     /// end may be queued behind unread messages: posts bound the entries with credit, and [`Outbox::has_room`] the
     /// others.
     #[inline]
@@ -167,15 +167,15 @@ impl Outbox {
     #[inline(always)]
     pub fn push(&mut self, credits: &mut Credits, body: CqTaggedEntry, source: FiAddr, credit: Credit) {
         if self.filled < self.plain {
-            // SAFETY: set by `begin_direct`, and `plain` reset by `end_direct`, which one function calls around the
-            // poll that we are in, while the array lives and under the endpoint's lock; `filled` is below its length.
-            // An unaligned store asks nothing of a C caller's buffer.
+            // SAFETY: `begin_direct` set it, and `end_direct` resets `plain`; one function calls both around this poll,
+            // while the array lives and under the endpoint's lock; `filled` is below its length. An unaligned store
+            // does not require a C caller's buffer to be aligned.
             unsafe { self.entries.wrapping_add(self.filled).write_unaligned(body) };
             self.filled += 1;
             credits[credit as usize] += 1;
         } else {
-            // In pairs, which go through registers: an entry passed by address would be built in memory from words, and
-            // the wider loads that copy it would wait until those stores have retired.
+            // Passed in pairs, which go through registers. An entry passed by address would be built in memory from
+            // words, and the wider loads that copy it would stall until those stores have retired.
             let CqTaggedEntry { op_context, flags, len, buf, data, tag } = body;
             self.push_otherwise(credits, (op_context, flags), (len, buf), (data, tag), source, credit);
         }
@@ -195,7 +195,7 @@ impl Outbox {
         let body = CqTaggedEntry { op_context, flags, len, buf, data, tag };
         // SAFETY: null, or as in `push`.
         let buffer = unsafe { self.direct.as_mut() };
-        // Entries after a waiting entry, which may be an error, are read after it.
+        // Entries that follow a waiting entry, which may be an error, are read after it.
         match buffer.filter(|buffer| self.waiting.is_empty() && self.filled < buffer.capacity()) {
             Some(buffer) => {
                 buffer.write(self.filled, body, source);
@@ -259,7 +259,7 @@ impl Outbox {
         self.waiting.len() < self.limit
     }
 
-    /// Whether a poll should continue to take messages: its reader's array has room, or, outside of a read, it has
+    /// Whether a poll should continue to take messages: its reader's array has room or, outside a read, it has
     /// collected few.
     #[inline(always)]
     pub fn hungry(&self) -> bool {

@@ -1,4 +1,4 @@
-//! The event queue of a domain: for endpoints that have none of their own, and for registrations.
+//! The event queue of a domain, for its endpoints without a queue of their own, and for its registrations.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,4 @@
-//! A domain, as the objects inside it see it. Applications have a handle to it ([`crate::fabric`]).
+//! A domain, as the objects inside it see it. Applications hold a handle to it ([`crate::fabric`]).
 
 mod events;
 
@@ -25,7 +25,7 @@ pub struct DomainCore<T: Transport> {
     pub info: Info,
     /// The registrations.
     pub regions: Arc<Regions>,
-    /// The device memory among them, if it was opened with `FI_HMEM`.
+    /// The device memory that is registered, if the domain was opened with `FI_HMEM`.
     pub devices: Option<Arc<Devices>>,
     /// The transport's part.
     pub part: Arc<DomainPart<T>>,

@@ -16,7 +16,7 @@ use crate::transport::{CompletionInfo, OutAtomic, Transport, TransportEndpoint};
 pub struct AtomicSide {
     may_read: bool,
     may_write: bool,
-    /// Of the endpoint, which decides what there is ([`Transport::has_atomic`]).
+    /// The endpoint type, which determines the operations that exist ([`Transport::has_atomic`]).
     ep: EpType,
     /// The maximum number of bytes of one operation, and of an injected one.
     pub size: usize,
@@ -70,7 +70,7 @@ fn same_len(what: &str, lent: &Lent<'_>, iov_limit: usize, len: usize) -> Result
     }
 }
 
-/// As `same_len`, for any number of pieces, and with what is wrong with them.
+/// As `same_len`, for any number of pieces; the error says what is wrong with them.
 #[inline(never)]
 fn same_len_of_many(what: &str, lent: &Lent<'_>, iov_limit: usize, len: usize) -> Result<()> {
     let found = many_len(lent, iov_limit)?;
@@ -193,7 +193,7 @@ fn remote_len(op: &AtomicOp<'_>, executor: &Executor, limit: usize) -> Result<us
     }
 }
 
-/// As `remote_len`, for any number of pieces, and with what is wrong with them.
+/// As `remote_len`, for any number of pieces; the error says what is wrong with them.
 #[inline(never)]
 fn remote_len_of_many(op: &AtomicOp<'_>, executor: &Executor, limit: usize) -> Result<usize> {
     let wrong = |what: &str, wanted: String, found: String| {

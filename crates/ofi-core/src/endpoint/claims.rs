@@ -12,7 +12,7 @@ use super::still::{self, Still};
 use crate::slots::SlotId;
 use crate::transport::{Arrived, RxName, TransportEndpoint, Upcalls};
 
-/// An endpoint whose transport claims receives, and what its queue says.
+/// An endpoint whose transport claims receives, and its queue.
 struct Scene {
     ep: Arc<Ep<Still>>,
     cq: Arc<dyn ofi_api::CompletionQueue>,

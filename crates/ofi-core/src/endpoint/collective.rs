@@ -21,14 +21,14 @@ use crate::cq::Credit;
 use crate::eq::{Driven, EqCore};
 use crate::transport::{CompletionInfo, CounterTarget, OutNote, PeerId, Transport, TransportEndpoint};
 
-/// Data of up to this many bytes (two notes) uses the algorithm with the fewest rounds. Beyond that, sending each byte
-/// once matters more than the number of rounds.
+/// Data of up to this many bytes (two notes) uses the algorithm with the fewest rounds. Beyond it, sending each byte
+/// only once matters more than the number of rounds.
 const SMALL: usize = 16 << 10;
 
 /// The state of an endpoint with `FI_COLLECTIVE`.
 pub struct CollectiveSide {
     engine: Collectives,
-    /// The last operation's shape and schedule: programs mostly repeat one.
+    /// The shape and schedule of the last operation, because programs mostly repeat one.
     planned: Option<(Shape, Arc<Schedule>)>,
     /// Empty, but for its memory: see `move_collectives`.
     finished: Vec<(Report, Result<(), Errno>)>,
@@ -52,7 +52,7 @@ impl CollectiveSide {
         has.then(|| Box::new(Self { engine, planned: None, finished: Vec::new(), joined, eq: None }))
     }
 
-    /// The schedule of this rank in an operation of that shape.
+    /// The schedule of this rank for an operation of that shape.
     fn schedule(&mut self, shape: Shape) -> Arc<Schedule> {
         match &self.planned {
             Some((known, schedule)) if *known == shape => Arc::clone(schedule),
@@ -68,7 +68,7 @@ impl CollectiveSide {
         eq.bind_once(&mut self.eq)
     }
 
-    /// Whether there is one, which drives the endpoint as long as it is enabled.
+    /// Whether an event queue is bound. It drives the endpoint as long as the endpoint is enabled.
     pub fn has_queue(&self) -> bool {
         self.eq.is_some()
     }
@@ -79,7 +79,7 @@ impl CollectiveSide {
     /// As [`Collectives::noted`].
     ///
     /// # Safety
-    /// As there.
+    /// As [`Collectives::noted`].
     pub unsafe fn noted(
         &mut self,
         peer: PeerId,

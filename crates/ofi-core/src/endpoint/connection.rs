@@ -26,7 +26,7 @@ impl<T: Transport> EndpointCore<T> {
         self.staging.receive_failed(error, credit, route);
     }
 
-    /// The connection is over: posted operations end, and no more are accepted.
+    /// Handles the end of the connection: posted operations end, and no more are accepted.
     fn end(&mut self, ended: Ended) {
         if ended == Ended::Now {
             self.rx.quick = [false; 2];
@@ -85,8 +85,8 @@ impl<T: Transport> State<T> {
         self.ends.connection.as_ref().map(|connection| connection.peer())
     }
 
-    /// Whether a receive may proceed although the connection is over: its message has arrived. Messages that arrived
-    /// before the end can still be received.
+    /// Whether a receive may be posted although the connection is over, because its message has arrived: messages that
+    /// arrived before the end can still be received.
     ///
     /// # Errors
     /// `FI_ESHUTDOWN` if it would wait for a message.
@@ -190,7 +190,8 @@ impl<T: Transport> EpCore<T> {
         eq.map_or(Ok(()), |eq| self.be_driven_by(&eq))
     }
 
-    /// Makes the transport send delayed packets: a peer waits for them, and the application may never poll again.
+    /// Makes the transport send delayed packets, because a peer waits for them and the application may never poll
+    /// again.
     pub(super) fn attend(self: &Arc<Self>) {
         let attendant: Weak<dyn Attendant> = Arc::downgrade(self) as _;
         let mut guard = self.state.lock();
@@ -248,7 +249,8 @@ impl<T: Transport> Driven for EpCore<T> {
     }
 
     fn drive_if_pending(&self) {
-        // Under one lock: an endpoint with an established connection advances by the application's calls only.
+        // Checked under one lock, because an endpoint with an established connection advances only by the application's
+        // calls.
         let mut guard = self.state.lock();
         if guard.is_pending() {
             guard.drive_connection();

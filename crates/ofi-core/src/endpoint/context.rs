@@ -26,7 +26,7 @@ use crate::wake_fd::WakeFd;
 /// The maximum time that closing a transmit context waits for its posted operations.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The maximum number of bytes in flight of a closing transmit context that are copied, so that their operations
+/// The maximum number of bytes in flight that are copied when a transmit context closes, so that their operations can
 /// continue.
 const COPIED: usize = 256 << 20;
 
@@ -39,9 +39,9 @@ impl<T: Transport> State<T> {
             .ok_or_else(|| refused("a call of contexts", "an endpoint that has none"))
     }
 
-    /// Closes transmit context `at`: operations in flight continue without the application's memory and without a
-    /// report, so that the peer and the transport can finish them. If that is not possible, a peer that continues such
-    /// an operation breaks the protocol.
+    /// Closes transmit context `at`. Operations in flight continue without the application's memory and without a
+    /// report, so that the peer and the transport can finish them. If an operation cannot continue, a peer that
+    /// nevertheless continues it breaks the protocol.
     fn abandon(&mut self, at: u16) {
         let mut room = COPIED;
         for id in self.ends.tx.ops.ids(|op| op.ticket.at == at) {
@@ -73,8 +73,8 @@ impl<T: Transport> State<T> {
 struct Port<T: Transport> {
     core: Arc<EpCore<T>>,
     at: u16,
-    /// A duplicate of the descriptor of the endpoint's transport: a queue may have several contexts of one endpoint,
-    /// and lose one of them.
+    /// A duplicate of the descriptor of the endpoint's transport, because a queue may have several contexts of one
+    /// endpoint, and lose one of them.
     fd: OnceLock<Option<OwnedFd>>,
 }
 
@@ -161,8 +161,8 @@ impl<T: Transport> Source for Port<T> {
     fn wait_fd(&self) -> Option<RawFd> {
         let known = self.fd.get_or_init(|| {
             let fd = Source::wait_fd(&*self.core)?;
-            // SAFETY: the transport's part keeps its descriptor open while it lives, which is as long as the endpoint's
-            // core has it; the descriptor is only duplicated here.
+            // SAFETY: the transport's part keeps its descriptor open while it exists, which is as long as the
+            // endpoint's core holds it; here the descriptor is only duplicated.
             unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().ok()
         });
         known.as_ref().map(AsRawFd::as_raw_fd)
@@ -246,14 +246,14 @@ impl<T: Transport> ContextEp<T> {
         if self.transmits { "a transmit context" } else { "a receive context" }
     }
 
-    /// Checks that this kind of context has a call.
+    /// Refuses a call that this kind of context does not have.
     fn only(&self, transmit: bool, call: &str) -> Result<()> {
         if self.transmits == transmit { Ok(()) } else { Err(refused(call, self.kind())) }
     }
 }
 
 impl<T: Transport> EpCore<T> {
-    /// Makes the queue and the counters of an enabled context poll the endpoint, which is enabled too.
+    /// Makes the queue and the counters of an enabled context poll the endpoint, which must be enabled too.
     fn attach(&self, at: u16, source: &Arc<dyn Source>) -> Result<()> {
         let (queue, counters) = {
             let mut guard = self.state.lock();
@@ -290,7 +290,7 @@ impl<T: Transport> Endpoint for ContextEp<T> {
     fn bind_cq(&self, cq: &Arc<dyn CompletionQueue>, flags: BindFlags) -> Result<()> {
         let mut guard = self.disabled()?;
         let queue = queue_of(cq, &self.hub.core.domain)?;
-        // C programs name the kinds of operation instead of the direction.
+        // C programs give the kinds of operation rather than the direction.
         let kinds = match self.transmits {
             true => BindFlags::TRANSMIT | BindFlags::SEND | BindFlags::READ | BindFlags::WRITE,
             false => BindFlags::RECV,

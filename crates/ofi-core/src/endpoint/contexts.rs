@@ -1,8 +1,8 @@
-//! The transmit and receive contexts of a scalable endpoint, inside the endpoint that has their address and peers.
+//! The transmit and receive contexts of a scalable endpoint, within the endpoint that holds its address and peers.
 //!
 //! A context ([`EndpointContext`]) has its own posts and reports. Contexts are numbered from 1: first those that
-//! transmit, then those that receive; 0 is the endpoint itself, which has no transfers of its own then. All contexts
-//! share the endpoint's peers, its lock, and the slots of operations in flight.
+//! transmit, then those that receive; 0 is the endpoint itself, which then transfers nothing. All contexts share the
+//! endpoint's peers, its lock, and the slots of operations in flight.
 
 use std::sync::{Arc, Weak};
 
@@ -64,7 +64,7 @@ pub struct Contexts<T: Transport> {
     senders: usize,
     /// Messages may name their receive context (`FI_NAMED_RX_CTX`).
     named: bool,
-    /// The pollers of contexts that were enabled before the endpoint.
+    /// The sources of contexts that were enabled before the endpoint.
     pub late: Vec<(u16, Weak<dyn Source>)>,
 }
 
@@ -103,8 +103,8 @@ impl<T: Transport> Contexts<T> {
         self.sides.iter().enumerate().map(|(at, side)| (at as u16 + 1, side))
     }
 
-    /// The context that receives a message of `peer`, or reports its data: the context that the message names,
-    /// otherwise one of the enabled contexts that receive such messages, always the same one for a peer.
+    /// The context that receives a message of `peer`, or reports its data: the one that the message names, otherwise
+    /// one of the enabled contexts that receive such messages, always the same one for each peer.
     fn choose(&self, peer: PeerId, rx: RxName, takes: impl Fn(&EndpointContext<T>) -> bool) -> Option<u16> {
         if self.named
             && let Some(index) = rx.index()
@@ -151,7 +151,7 @@ impl<T: Transport> EndpointCore<T> {
         }
     }
 
-    /// The receive side of a context, with what it needs of the endpoint.
+    /// The receive side of a context, and the parts of the endpoint that it needs.
     #[inline]
     pub fn receiver(&mut self, at: u16) -> Receiver<'_, T> {
         let peers = &mut self.peers;

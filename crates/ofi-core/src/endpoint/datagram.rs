@@ -1,5 +1,5 @@
-//! The differences of endpoints of type `FI_EP_DGRAM`: a message for which there is no room is dropped and counted at
-//! either end, without waiting or a report.
+//! How endpoints of type `FI_EP_DGRAM` differ: a message for which there is no room, at either end, is dropped and
+//! counted, without waiting or a report.
 
 use ofi_api::{CompletionFlags, EpType, Errno, Info};
 
@@ -28,7 +28,7 @@ pub fn budget(info: &Info) -> MatcherConfig {
 }
 
 impl<T: Transport> EndpointCore<T> {
-    /// Whether an operation may be lost: messages may; accesses to remote memory fail or wait as with other types.
+    /// Whether an operation may be lost: messages may, but accesses to remote memory fail or wait as with other types.
     fn may_lose(&self, ticket: &CompletionInfo) -> bool {
         self.rx.lossy && !ticket.flags.intersects(CompletionFlags::RMA | CompletionFlags::ATOMIC)
     }
@@ -48,7 +48,7 @@ impl<T: Transport> EndpointCore<T> {
         lost
     }
 
-    /// Handles a failed operation. Returns whether the failure is not reported.
+    /// Handles a failed operation. Returns whether the failure is left unreported.
     #[cold]
     pub fn forgive(&mut self, op: &TxOp<T::Op>, errno: Errno) -> bool {
         let lost = self.may_lose(&op.ticket);

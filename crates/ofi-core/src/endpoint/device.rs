@@ -1,8 +1,8 @@
-//! Operations of this end on a device's memory (`FI_HMEM`): the transport moves a buffer of the host, and the core
-//! copies between the two. Sends and writes are copied out when they are posted; receives and reads are copied in
-//! before they are reported.
+//! Operations of this end on device memory (`FI_HMEM`): the transport moves a buffer of the host, and the core copies
+//! between the two. Sends and writes are copied out when they are posted; receives and reads are copied in before they
+//! are reported.
 //!
-//! An endpoint without the capability has no [`Devices`](crate::hmem::Devices), and does not come here.
+//! Endpoints without the capability have no [`Devices`](crate::hmem::Devices), and never get here.
 
 use ofi_api::{CqErrorEntry, Errno, Error, OpFlags, Piece, ReceiveOp, Result, RmaOp, SendOp};
 
@@ -16,7 +16,7 @@ use crate::hmem::{Parts, Staged};
 use crate::slots::SlotId;
 use crate::transport::{CompletionInfo, CounterTarget, Fault, Transport, TransportEndpoint};
 
-/// The error for a call that does not take a device's memory.
+/// The error for a call that does not accept device memory.
 #[cold]
 pub(super) fn not_of_device(call: &'static str) -> Error {
     Error::wanted(
@@ -35,7 +35,7 @@ fn not_copied(error: &Error) -> Error {
 }
 
 impl<T: Transport> EndpointCore<T> {
-    /// Checks that none of this memory is a device's, for a call that cannot use such.
+    /// Checks that none of this memory is a device's, for a call that cannot use device memory.
     ///
     /// # Errors
     /// `FI_EOPNOTSUPP` if it is.
@@ -48,11 +48,11 @@ impl<T: Transport> EndpointCore<T> {
         }
     }
 
-    /// Ends the detour of an operation that has succeeded: copies what a read has fetched. The ticket then names the
-    /// counter that it would have without the detour.
+    /// Ends the staging of an operation that has succeeded: copies what a read has fetched. The ticket then names the
+    /// counter that it would name without staging.
     ///
     /// # Errors
-    /// The operation's: the driver's copy has failed.
+    /// The operation's error if the driver's copy has failed.
     #[cold]
     pub fn unstage(&mut self, ticket: &mut CompletionInfo) -> Result<(), Errno> {
         let routes = &mut self.sender(ticket.at).1.routes;
@@ -66,15 +66,15 @@ impl<T: Transport> EndpointCore<T> {
             return Ok(());
         }
         // SAFETY: the memory was lent for writing until the operation's end, which is reported after this; the
-        // transport has ended it, and so does not use the buffer.
+        // transport has ended the operation, so it does not use the buffer.
         unsafe { device.staged.empty(ticket.len) }.map_err(|error| {
             tracing::warn!(target: "ofi::core::hmem", %error, "a read does not reach memory of a device");
             Errno::EIO
         })
     }
 
-    /// Ends the detour of an operation that has failed, whose buffer the transport may still write to. Returns the
-    /// counter that it would have without the detour.
+    /// Ends the staging of an operation that has failed. Keeps its buffer, because the transport may still write to it.
+    /// Returns the counter that the ticket would name without staging.
     #[cold]
     pub fn keep_buffer(&mut self, ticket: &CompletionInfo) -> CounterTarget {
         let routes = &mut self.sender(ticket.at).1.routes;
@@ -88,14 +88,15 @@ impl<T: Transport> EndpointCore<T> {
         route
     }
 
-    /// Reports a receive that failed while a transport filled it, and whose buffer the transport may still write to.
+    /// Reports a receive that failed while a transport filled it. Keeps its buffer, which the transport may still write
+    /// to.
     #[cold]
     pub fn fail_filling(&mut self, mut filling: Filling, fault: Fault) {
         self.unsettled.extend(filling.staged.take().map(|staged| *staged));
         self.receiver(filling.at).fail(&filling, fault);
     }
 
-    /// Keeps a device's memory out of an operation that goes on without it: a read then ends in its buffer.
+    /// Detaches the device memory from an operation that continues without it: a read then ends in its buffer.
     #[cold]
     pub fn give_up_memory(&mut self, ticket: &CompletionInfo) {
         let id = SlotId::from_wire(ticket.route.0);
@@ -104,8 +105,7 @@ impl<T: Transport> EndpointCore<T> {
         }
     }
 
-    /// Accounts for an operation that ended in the call that posted it, and whose end is not only the endpoint's to
-    /// count.
+    /// Accounts for an operation that ended in the call that posted it, and that not only the endpoint counts.
     #[cold]
     pub fn done_routed(&mut self, mut ticket: CompletionInfo) {
         if let Err(errno) = self.unstage(&mut ticket) {
@@ -130,7 +130,7 @@ impl<T: Transport> EndpointCore<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// The memory of an operation to post, if some of it is a device's.
+    /// The memory of an operation to post, if any of it is a device's.
     #[inline]
     pub(super) fn device_parts(&mut self, pieces: &[Piece]) -> Option<Parts> {
         if !self.ends.unsettled.is_empty() {
@@ -159,7 +159,7 @@ impl<T: Transport> State<T> {
         post: impl FnOnce(&mut Self, &[Piece], CounterTarget) -> Result<()>,
     ) -> Result<()> {
         if self.ends.no_transmit_credit(at) {
-            return Err(self.no_credit()); // before the copy, which the next try would repeat
+            return Err(self.no_credit()); // before the copy, which a retry would repeat
         }
         if !reads {
             // SAFETY: the memory is lent for reading until the operation has ended, and the buffer is not lent yet.
@@ -208,10 +208,10 @@ impl<T: Transport> State<T> {
         })
     }
 
-    /// The special part of a receive into a device's memory, of receive context `at`.
+    /// The special part of a receive into device memory, of receive context `at`.
     ///
     /// # Errors
-    /// `FI_EOPNOTSUPP` for a multi-receive buffer, and where a device takes the receives.
+    /// `FI_EOPNOTSUPP` for a multi-receive buffer, and if a device takes the receives.
     #[cold]
     pub(super) fn receive_device(
         &mut self,

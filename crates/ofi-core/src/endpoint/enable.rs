@@ -1,4 +1,4 @@
-//! Enabling: checks that everything is bound that the endpoint's capabilities need, and opens its transport's part.
+//! Enabling: checks that everything that the endpoint's capabilities need is bound, and opens its transport's part.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -86,7 +86,7 @@ impl<T: Transport> EpCore<T> {
         state.name = Some(name);
         let rx = &mut state.ends.rx;
         rx.claimed = transport.claims();
-        state.ends.tx.matches &= !transport.claims(); // a device does not report that a message has matched a receive
+        state.ends.tx.matches &= !transport.claims(); // a device does not report that a receive matched a message
         let rx = &mut state.ends.rx;
         if let Some(part) = &rx.shared {
             part.context.hand_over(&mut transport)?;
@@ -136,7 +136,7 @@ impl<T: Transport> EpCore<T> {
         Ok(())
     }
 
-    /// Logs that the endpoint closes, with the counters that are not zero.
+    /// Logs that the endpoint closes, with its nonzero counters.
     pub(super) fn log_close(&self) {
         if !tracing::enabled!(target: "ofi::core::ep_ctrl", tracing::Level::INFO) {
             return;
@@ -153,7 +153,7 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
-/// An address, or the lack of one, in the log.
+/// An address, or its absence, for the log.
 struct Shown<'a>(Option<&'a Address>);
 
 impl fmt::Display for Shown<'_> {
@@ -174,7 +174,7 @@ impl<T: Transport> Watcher for EpCore<T> {
 }
 
 /// Whether capabilities need a transmit queue and a receive queue. Messages and remote access each have their own
-/// directions, and all of them if none is named. The target of an access needs neither queue.
+/// directions; naming none means all of them. The target of an access needs neither queue.
 fn directions(caps: Caps) -> (bool, bool) {
     let may = |what: Caps, all: Caps, direction: Caps| {
         caps.intersects(what) && (!caps.intersects(all) || caps.intersects(direction))

@@ -1,4 +1,5 @@
-//! The calls of a transport: they match an arriving message with a receive, and an ended operation with its completion.
+//! The upcalls of a transport: they match an arriving message with a receive, and an ended operation with its
+//! completion.
 
 use std::sync::Arc;
 
@@ -51,12 +52,13 @@ pub struct EndpointCore<T: Transport> {
     pub sleepers: Sleepers,
     /// What the transport has left to the next poll.
     pub unattended: Arc<Unattended>,
-    /// The progress thread polls, and rearms for all.
+    /// The progress thread polls this endpoint, and rearms it for all.
     pub stands_in: bool,
     /// The domain's device memory, if the endpoint has `FI_HMEM`.
     pub devices: Option<Arc<Devices>>,
-    /// Buffers of operations on it that have failed. The transport may write to them until it has settled, as it does
-    /// in the next post ([`TransportEndpoint::settle_receives`](crate::transport::TransportEndpoint::settle_receives)).
+    /// Buffers of failed operations on device memory. The transport may write to them until it has settled, which
+    /// happens in the next post
+    /// ([`TransportEndpoint::settle_receives`](crate::transport::TransportEndpoint::settle_receives)).
     pub unsettled: Vec<Staged>,
 }
 
@@ -72,7 +74,7 @@ impl<T: Transport> EndpointCore<T> {
         ]
     }
 
-    /// Whether transmit context `at` may post no operation, even after borrowing room where it is shared.
+    /// Whether transmit context `at` may not post an operation, even after borrowing room from a shared context.
     #[inline]
     pub fn no_transmit_credit(&mut self, at: u16) -> bool {
         self.sender(at).1.credits[Credit::Transmit as usize] == 0 && !self.borrow(at)
@@ -132,7 +134,7 @@ impl<T: Transport> EndpointCore<T> {
         tracing::info!(target: "ofi::core::ep_ctrl", %peer, error, operations, "the session with a peer has ended");
     }
 
-    /// Ends an operation that has succeeded, and whose end is not only the endpoint's to count.
+    /// Ends an operation that has succeeded, and that not only the endpoint counts.
     #[cold]
     fn finish_routed(&mut self, mut op: TxOp<T::Op>) -> T::Op {
         if let Err(errno) = self.unstage(&mut op.ticket) {
@@ -221,13 +223,13 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
 
     #[inline(always)] // so that a transport's loop over messages knows what kind they are
     unsafe fn deliver(&mut self, arrived: &Arrived, body: *const u8) -> Delivery {
-        // The common case, handled separately: a receive of one piece, long enough, that must be reported.
+        // The common case is handled separately: a receive of one piece that is long enough and must be reported.
         let envelope = receive::envelope(arrived);
         let len = arrived.len;
         if arrived.rx.is_of_one()
             && let Some((context, to)) = self.rx.queue.matcher.accept(&envelope, |posted| posted.simple(len))
         {
-            // SAFETY: the piece was lent for writing until its completion is read, which is made below; `body` is
+            // SAFETY: the piece was lent for writing until its completion is read, which is created below; `body` is
             // readable by the caller's promise, and no lent piece overlaps a transport's memory.
             unsafe { copy::bytes(body, to, len) };
             self.rx.report(&mut self.staging, &mut self.peers, context, arrived);
@@ -271,7 +273,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
     }
 
     fn claim(&mut self, peer: PeerId) -> Option<SlotId> {
-        // The message is unknown: it only matters that it will be an untagged one of this peer.
+        // The message is unknown: all that matters is that it will be an untagged one from this peer.
         let none = Arrived { peer, rx: RxName::ANY, tagged: false, has_data: false, tag: 0, data: 0, len: 0 };
         let filling = self.rx.queue.claim(&receive::envelope(&none), &none)?;
         Some(self.rx.filling.insert(filling))
@@ -322,7 +324,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
     }
 
     fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]) {
-        // A fetching atomic counts as a read at the endpoint, and by its effect on the memory at the region.
+        // A fetching atomic counts as a read at the endpoint; at the region, it counts by its effect on the memory.
         let kind = if access.contains(MrAccess::REMOTE_READ) { Kind::RemoteRead } else { Kind::RemoteWrite };
         let done = if access.contains(MrAccess::REMOTE_WRITE) { Kind::RemoteWrite } else { Kind::RemoteRead };
         if self.staging.counters.has(kind) {
@@ -345,7 +347,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
         match &mut self.collectives {
             // SAFETY: the caller's promise.
             Some(side) => unsafe { side.noted(peer, words, body, len) },
-            // A member of a group that this end cannot be in: the join there ends only when the group is left.
+            // A member of a group that this end cannot be in: its join ends only when it leaves the group.
             None => Ok(()),
         }
     }
@@ -363,7 +365,7 @@ impl<T: Transport> Upcalls<T> for EndpointCore<T> {
 
     #[inline]
     fn awaits(&mut self, ticket: &CompletionInfo) -> bool {
-        // The room of a shared context is for others as soon as the operation has ended.
+        // Others may use the room of a shared context as soon as the operation has ended.
         let is_lent = self.tx.loan.is_some();
         let mut is_counted = || self.sender(ticket.at).1.counters.has(Kind::of(ticket.flags));
         ticket.signal || ticket.route != CounterTarget::ENDPOINT || is_lent || is_counted()

@@ -1,7 +1,7 @@
 //! Endpoints: the objects that applications post to, over any transport.
 //!
 //! A call enters here, is checked in `transmit.rs` or `receive.rs`, goes to the transport, and returns through
-//! `endpoint_core.rs` into an outbox, from which a completion queue reads. One lock covers all of it.
+//! `endpoint_core.rs` into an outbox, from which a completion queue reads. One lock protects all of it.
 
 mod atomic;
 mod bind;
@@ -89,9 +89,9 @@ struct State<T: Transport> {
     shared_memory: bool,
     /// `FI_OPT_FI_HMEM_P2P`.
     hmem_p2p: usize,
-    /// Options of the transport's own that were set.
+    /// Options specific to the transport that were set.
     own_options: Vec<(EpOption, usize)>,
-    /// Keeps the authorization key in the address vector.
+    /// Keeps the authorization key in the address vector from being removed.
     key_in_use: Option<InUse>,
     spin: SpinPolicy,
 }
@@ -110,10 +110,10 @@ impl<T: Transport> State<T> {
             Arm::Armed => self.ends.sleepers.armed(wake),
             Arm::Stalled => {
                 self.ends.sleepers.stalled(wake);
-                // The waiting thread is woken through its descriptor in time.
+                // The waiting thread will be woken through its descriptor in time.
                 return if wake.is_some() { Arm::Armed } else { arm };
             }
-            // The caller has taken the signal, which others may not have seen yet, and may not poll itself.
+            // The caller has consumed the signal, which others may not have seen yet, and may not poll itself.
             Arm::Ready => self.ends.sleepers.disarmed(wake),
         }
         arm
@@ -146,7 +146,7 @@ pub struct Ep<T: Transport> {
     core: Arc<EpCore<T>>,
 }
 
-/// Ends the process if a poll unwinds: the queue's buffer would stay behind as a dangling pointer.
+/// Ends the process if a poll unwinds, because a dangling pointer to the queue's buffer would remain.
 struct NoUnwind;
 
 impl Drop for NoUnwind {
@@ -309,7 +309,7 @@ fn rx_side<T: Transport>(info: &Info, caps: Caps, attr: &RxAttr) -> RxSide<T> {
 }
 
 impl<T: Transport> Ep<T> {
-    /// Opens an endpoint of `domain` as `info` says.
+    /// Opens an endpoint of `domain` according to `info`.
     ///
     /// # Errors
     /// `FI_EINVAL` for an info of another kind of endpoint.
@@ -317,7 +317,7 @@ impl<T: Transport> Ep<T> {
         Self::build(domain, info, None)
     }
 
-    /// Opens the endpoint inside a scalable one, with the contexts that `info` says.
+    /// Opens the endpoint inside a scalable one, with the contexts that `info` specifies.
     ///
     /// # Errors
     /// As [`Ep::open`].
@@ -608,7 +608,7 @@ impl<T: Transport> Endpoint for Ep<T> {
 impl<T: Transport> Drop for Ep<T> {
     fn drop(&mut self) {
         if !self.core.born.is_here() {
-            // All of it belongs to the parent, and memory that is not mapped here cannot be unmapped.
+            // Everything belongs to the parent, and memory that is not mapped here cannot be unmapped.
             return std::mem::forget(Arc::clone(&self.core));
         }
         self.core.log_close();
@@ -629,7 +629,7 @@ impl<T: Transport> Drop for Ep<T> {
         }
         let mut guard = self.core.state.lock();
         let state = &mut *guard;
-        // Outstanding operations end silently (fi_endpoint(3)); peers notice that the endpoint is gone.
+        // Outstanding operations end without completions (fi_endpoint(3)); peers notice that the endpoint is gone.
         let gone =
             (state.transport.take(), std::mem::take(&mut state.queues), state.ends.rx.queue.matcher.drain());
         state.key_in_use = None;

@@ -1,4 +1,4 @@
-//! Multicast groups that an endpoint joins. Sends to a group are sends to its address, which joining puts into the
+//! Multicast groups that an endpoint joins. A send to a group is a send to its address, which the join inserts into the
 //! address vector.
 //!
 //! A transport may complete a join later, from a poll. The event queue drives the endpoint only while joins are
@@ -22,7 +22,7 @@ use crate::transport::{Posted, Transport, TransportEndpoint};
 pub struct MulticastSide {
     eq: Option<Arc<EqCore>>,
     members: Vec<Membership>,
-    /// Whether the event queue drives the endpoint because of pending joins.
+    /// Whether the event queue currently drives the endpoint because of pending joins.
     is_driven: bool,
 }
 
@@ -69,7 +69,7 @@ impl MulticastSide {
 }
 
 impl<T: Transport> State<T> {
-    /// Makes the event queue drive the endpoint, as a join is pending.
+    /// Makes the event queue drive the endpoint, because a join is pending.
     fn be_driven_for_joins(&mut self, core: &Arc<EpCore<T>>) -> Result<()> {
         let always = self.ends.collectives.as_ref().is_some_and(|side| side.has_queue());
         let (Some(side), Some(transport)) = (&mut self.ends.multicast, &self.transport) else {
@@ -97,7 +97,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// The endpoint closes: its joins end without events. Call it before the transport's part is closed.
+    /// Ends the joins of a closing endpoint without events. Call it before the transport's part is closed.
     pub(super) fn forget_groups(&mut self, core: &dyn Driven) {
         if let Some(side) = &mut self.ends.multicast {
             side.members.clear();

@@ -166,15 +166,14 @@ fn not_a_bool(option: EpOption, value: usize) -> Error {
     Error::wanted(Errno::EINVAL, subject, "true or false", value.to_string(), "give 1 or 0")
 }
 
-/// `FI_HMEM_P2P_ENABLED`, the first of the values of `FI_OPT_FI_HMEM_P2P`, and what an endpoint with `FI_HMEM` has by
-/// default.
+/// `FI_HMEM_P2P_ENABLED`, the first of the values of `FI_OPT_FI_HMEM_P2P`, and the default of endpoints with `FI_HMEM`.
 pub(super) const P2P_ENABLED: usize = 0;
 /// `FI_HMEM_P2P_REQUIRED`.
 const P2P_REQUIRED: usize = 1;
-/// `FI_HMEM_P2P_DISABLED`, the last of the values, and the only one of endpoints without `FI_HMEM`.
+/// `FI_HMEM_P2P_DISABLED`, the last of the values, and the only one that endpoints without `FI_HMEM` accept.
 pub(super) const P2P_DISABLED: usize = 3;
 
-/// Sets `FI_OPT_CUDA_API_PERMITTED` of an endpoint with `FI_HMEM`, which copies by CUDA's driver.
+/// Sets `FI_OPT_CUDA_API_PERMITTED` on an endpoint with `FI_HMEM`, which copies with the CUDA driver.
 fn permit_cuda(value: usize) -> Result<()> {
     match value {
         1 => Ok(()),
@@ -219,8 +218,8 @@ fn refused(option: EpOption) -> Error {
 }
 
 impl<T: Transport> State<T> {
-    /// Sets `FI_OPT_FI_HMEM_P2P`. The operations of this end go through memory of the host, which every value but
-    /// `FI_HMEM_P2P_REQUIRED` permits. Whether peers' NICs access memory is a matter of the domain
+    /// Sets `FI_OPT_FI_HMEM_P2P`. Operations of this end are staged in host memory, which every value but
+    /// `FI_HMEM_P2P_REQUIRED` permits. Whether peers' NICs may access device memory is decided for the domain
     /// (`FI_HMEM_DISABLE_P2P`).
     fn transfer_between_devices(&mut self, value: usize) -> Result<()> {
         let has_devices = self.ends.devices.is_some();

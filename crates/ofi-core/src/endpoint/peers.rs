@@ -1,4 +1,4 @@
-//! Maps the application's numbers for addresses to the endpoint's numbers for peers, and back.
+//! Maps the application's numbers of addresses to the endpoint's numbers of peers, and back.
 //!
 //! Both directions are cached; the address vector's counts tell when the caches are stale.
 
@@ -13,7 +13,7 @@ use crate::transport::{PeerId, RxName};
 /// The endpoint's data of one peer.
 struct Known {
     address: Address,
-    /// The number by which completions report it, if it was in the address vector at the last check.
+    /// The number by which completions report the peer, if it was in the address vector at the last check.
     source: FiAddr,
     /// The vector's insertion count at the last check.
     looked_at: u32,
@@ -40,7 +40,7 @@ impl Peers {
         self.av = Some(av);
     }
 
-    /// Whether numbers of the vector name receive contexts.
+    /// Whether numbers of the vector can name receive contexts.
     #[inline]
     pub fn names_contexts(&self) -> bool {
         self.av.as_ref().is_some_and(|av| av.names_contexts())
@@ -92,7 +92,7 @@ impl Peers {
         av.address(address)
     }
 
-    /// Drops cached numbers of peers if the vector has removed some.
+    /// Drops the cached numbers of peers if the vector has removed any.
     fn drop_stale(&mut self) {
         let removals = self.counts.get().removals();
         if removals != self.removals {
@@ -122,7 +122,7 @@ impl Peers {
         self.known.get(peer as usize).is_some_and(|known| known.used)
     }
 
-    /// Records a new peer, whose number may be a reused one.
+    /// Records a new peer. Its number may have belonged to another peer before.
     pub fn introduce(&mut self, peer: PeerId, address: &Address) {
         debug_assert!(peer as usize <= self.known.len(), "peers are introduced in order");
         let new = Known { address: address.clone(), source: FiAddr::NOTAVAIL, looked_at: 0, used: false };
@@ -153,7 +153,7 @@ impl Peers {
 
     #[cold]
     fn find_source(&mut self, peer: PeerId) -> FiAddr {
-        let _ = self.look_up(FiAddr::NOTAVAIL); // drops stale entries; the number itself never exists
+        let _ = self.look_up(FiAddr::NOTAVAIL); // drops stale entries; this number is never in the vector
         let (Some(av), Some(known)) = (&self.av, self.known.get_mut(peer as usize)) else {
             return FiAddr::NOTAVAIL;
         };

@@ -51,7 +51,7 @@ impl<T: Transport> State<T> {
         }
     }
 
-    /// The peer at `address`, and which of its receive contexts.
+    /// The peer at `address`, and the receive context that the address names.
     #[inline]
     pub(super) fn dest(&mut self, address: FiAddr) -> Result<(PeerId, RxName)> {
         if self.ends.tx.names {
@@ -60,7 +60,7 @@ impl<T: Transport> State<T> {
         Ok((self.peer(address)?, RxName::ANY))
     }
 
-    /// As `dest`, where numbers of the address vector name receive contexts.
+    /// As `dest`, if numbers of the address vector name receive contexts.
     #[cold]
     pub(super) fn named(&mut self, address: FiAddr) -> Result<(PeerId, RxName)> {
         let (address, rx) = self.ends.peers.split(address)?;
@@ -108,7 +108,7 @@ impl<T: Transport> State<T> {
             Ok(Outcome::Pending) => Ok(()),
             Err(error) => {
                 if error.is_again() {
-                    // With a detail it is not for lack of room.
+                    // An error with a detail is not due to lack of room.
                     if error.detail().is_none() && self.ends.drop_outgoing(ticket) {
                         return Ok(());
                     }
@@ -122,7 +122,7 @@ impl<T: Transport> State<T> {
 
 impl<T: Transport> State<T> {
     /// The common case of a send: plain, of one piece, to a peer that can take it at once. `false` means that nothing
-    /// happened; [`State::send`] then handles the general case, and finds the reason for an error.
+    /// happened; [`State::send`] then handles the general case, and finds out why an error occurs.
     #[inline(always)]
     fn send_now<const TAGGED: bool>(&mut self, op: &SendOp<'_>, tag: u64) -> bool {
         let quick = &self.ends.tx.quick[usize::from(TAGGED)];
@@ -155,7 +155,7 @@ impl<T: Transport> State<T> {
         true
     }
 
-    /// The same for a message that completes later.
+    /// As `send_now`, for a message that completes later.
     #[inline(always)]
     fn begin_now<const TAGGED: bool>(
         &mut self,
@@ -189,7 +189,7 @@ impl<T: Transport> State<T> {
         self.checked_send::<TAGGED>(at, op, op.buf.pieces(), tag, checked, route)
     }
 
-    /// The same, with the results of [`TxSide::check_send`](super::transmit::TxSide::check_send): sends `pieces`.
+    /// Sends `pieces`, given the results of [`TxSide::check_send`](super::transmit::TxSide::check_send).
     #[inline(always)]
     pub(super) fn checked_send<const TAGGED: bool>(
         &mut self,
@@ -219,8 +219,8 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// The common case of a read or a write, like [`State::send_now`] for sends: plain, of one piece at either end, to
-    /// a peer that was met.
+    /// The common case of a read or a write, as [`State::send_now`] is for sends: plain, of one piece at either end, to
+    /// a known peer.
     #[inline(always)]
     fn access_now<const WRITE: bool>(&mut self, op: &RmaOp<'_>) -> bool {
         let write = WRITE;
@@ -273,7 +273,7 @@ impl<T: Transport> State<T> {
         self.routed_rma(at, op, op.buf.pieces(), write, checked, route)
     }
 
-    /// The same, for `pieces` of memory and an end that `route` counts.
+    /// As `rma`, for `pieces` of memory; `route` counts its completion.
     #[inline(always)]
     pub(super) fn routed_rma(
         &mut self,
@@ -331,7 +331,7 @@ impl<T: Transport> EpCore<T> {
         self.posted(guard, outcome)
     }
 
-    /// The work after a post; its lock ends here.
+    /// The work after a post. Releases the lock.
     #[inline]
     pub(super) fn posted(&self, guard: Guard<'_, State<T>>, outcome: Result<()>) -> Result<()> {
         if outcome.is_err() {

@@ -17,7 +17,7 @@ use crate::transport::{CounterTarget, Fault, Transport, TransportEndpoint};
 /// The flags of a receive.
 pub(super) const RECEIVE_FLAGS: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::MULTI_RECV);
 
-/// Whether flags beyond those of a receive form a search.
+/// Whether the flags, beyond those of a receive, request a search.
 pub(super) fn searches(flags: OpFlags) -> bool {
     flags.intersects(SEARCH_FLAGS) && (RECEIVE_FLAGS | SEARCH_FLAGS).contains(flags)
 }
@@ -49,8 +49,8 @@ pub(super) fn scattered_multi(pieces: usize) -> Error {
 
 impl<T: Transport> State<T> {
     /// The common case of a receive: plain, of one piece, from anyone, with no waiting message that it might match.
-    /// `false` means that nothing happened; [`State::receive`] then handles the general case, and finds the reason for
-    /// an error.
+    /// `false` means that nothing happened; [`State::receive`] then handles the general case, and finds out why an
+    /// error occurs.
     #[inline(always)]
     pub(super) fn receive_now<const TAGGED: bool>(&mut self, op: &ReceiveOp<'_>, tag: TagMatch) -> bool {
         let rx = &mut self.ends.rx;
@@ -69,8 +69,8 @@ impl<T: Transport> State<T> {
         queued
     }
 
-    /// Turns a receive from all peers of an authorization key (`FI_AUTH_KEY`) into one from anybody: an endpoint has
-    /// one key, and no other peers.
+    /// Turns a receive from all peers of an authorization key (`FI_AUTH_KEY`) into one from any peer, because an
+    /// endpoint has only one key, and all its peers have the same.
     ///
     /// # Errors
     /// `FI_EINVAL` unless the source is a key of the address vector.
@@ -101,8 +101,8 @@ impl<T: Transport> State<T> {
         let flags = if op.call == Call::Msg { op.flags } else { rx.op_flags | op.flags };
         let directed = if TAGGED { rx.tagged_directed } else { rx.directed };
         if flags.intersects(SEARCH_FLAGS) {
-            // A search finds messages that have arrived, so poll first. This happens before numbers of peers are held,
-            // because a poll may retire some.
+            // A search finds messages that have arrived, so poll first. This must come before looking up peers, because
+            // a poll may retire their numbers.
             self.drive();
         }
         let source = if directed && op.source != FiAddr::UNSPEC {
@@ -170,7 +170,7 @@ impl<T: Transport> State<T> {
     pub(super) fn settle(&mut self, filling: Filling, content: UnexpectedPayload<T>) {
         match content {
             UnexpectedPayload::Bytes(bytes) => {
-                // SAFETY: the pieces were lent for writing until the completion that is made below is read.
+                // SAFETY: the pieces were lent for writing until the completion that is created below is read.
                 unsafe { copy::scatter(bytes.as_ptr(), filling.placed(), filling.buffer.pieces(), 0) };
                 self.ends.receiver(filling.at).complete(filling);
             }

@@ -1,5 +1,5 @@
-//! A queue where receives wait for messages and messages for receives: of one endpoint, of one receive context, or
-//! shared by several endpoints (`shared_receive.rs`). Matching rules and reporting are elsewhere.
+//! A queue in which receives wait for messages and messages for receives. It belongs to one endpoint, to one receive
+//! context, or to several endpoints (`shared_receive.rs`). Matching rules and reporting are elsewhere.
 
 use ofi_api::{CompletionFlags, Context, Errno, Lent, Piece};
 
@@ -91,8 +91,8 @@ impl CompactReceive {
         Self { context, piece, tail: mark }
     }
 
-    /// Context and memory, if `len` bytes complete this receive without further work: one piece that is long enough,
-    /// whose success is reported.
+    /// Context and memory, if a message of `len` bytes completes this receive without further work: it has one piece,
+    /// which is long enough, and its success is reported.
     #[inline(always)]
     pub fn simple(&self, len: usize) -> Option<(Context, *mut u8)> {
         (self.tail == SIGNALLED && len <= self.piece.len).then_some((self.context, self.piece.addr))
@@ -115,7 +115,7 @@ impl PostedReceive for CompactReceive {
     }
 }
 
-/// A multi-receive buffer: messages are packed one after the other.
+/// A multi-receive buffer, in which messages are packed one after the other.
 struct MultiBuffer {
     buffer: Piece,
     used: usize,
@@ -131,7 +131,7 @@ pub enum UnexpectedPayload<T: Transport> {
     Bytes(Box<[u8]>),
     /// The payload lies at the sender.
     AtSender(T::Token),
-    /// The payload was at a sender that is gone.
+    /// The payload was at a sender that is now gone.
     Lost(Errno),
 }
 
@@ -139,14 +139,14 @@ pub enum UnexpectedPayload<T: Transport> {
 pub struct Filling {
     pub context: Context,
     pub buffer: Buffer,
-    /// Whether success is reported. Of a shared queue: whether that was asked for.
+    /// Whether success is reported. In a shared queue: whether a report was requested.
     pub signal: bool,
     pub multi: Option<SlotId>,
     pub route: CounterTarget,
     /// The receive context that reports it; 0 for the endpoint itself.
     pub at: u16,
     pub arrived: Arrived,
-    /// The memory of the receive, if some of it is a device's: `buffer` is then a buffer of the host.
+    /// The memory of the receive, if any of it is a device's: `buffer` is then a buffer of the host.
     pub staged: Option<Box<Staged>>,
 }
 
@@ -177,7 +177,7 @@ pub enum Incoming<T: Transport> {
 pub enum Arrival<T: Transport> {
     /// It goes to a receive.
     Receive(Filling, Incoming<T>),
-    /// It waits for one; whether it exceeds the budget.
+    /// It was kept for a receive. `over`: it exceeds the budget.
     Kept { over: bool },
     /// There is no room for it. Its body is not kept.
     Refused(Incoming<T>),
@@ -209,7 +209,7 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// A receive to post into `lent`; `plain` marks one of one piece ([`CompactReceive::plain`]).
+    /// A receive to post into `lent`. `plain` is the mark to use for a single piece ([`CompactReceive::plain`]).
     #[inline(always)]
     pub fn posted(&mut self, context: Context, lent: &Lent<'_>, signal: bool, plain: u64) -> CompactReceive {
         if let [piece] = lent.pieces() {
@@ -246,7 +246,7 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// Forgets a receive that is no longer posted. Returns the multi-receive buffer that was behind it.
+    /// Forgets a receive that is no longer posted. Returns its multi-receive buffer, if it had one.
     pub fn forget(&mut self, posted: &CompactReceive) -> Option<SlotId> {
         match self.specials.remove(posted.special()?)?.kind {
             SpecialKind::Multi(id) => Some(id),
@@ -254,7 +254,7 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// The receive for a message; it is no longer posted unless it has room for more messages. `room`: whether an entry
+    /// Finds the receive for a message, and unposts it unless it has room for more messages. `room`: whether an entry
     /// without a receive's credit may be reported.
     #[inline]
     fn find(&mut self, envelope: &Envelope, arrived: &Arrived, room: bool) -> Found {
@@ -292,8 +292,8 @@ impl<T: Transport> RxQueue<T> {
         }
     }
 
-    /// Finds the receive of a message, or keeps the message. `from`: through which endpoint it came. With `beyond` a
-    /// payload that has already arrived may exceed the budget by as much as a peer has in flight
+    /// Finds the receive of a message, or keeps the message. `from`: the endpoint that it came through. With `beyond`,
+    /// a payload that has already arrived may exceed the budget by as much as a peer can have in flight
     /// ([`Transport::in_flight`]).
     ///
     /// # Safety
@@ -344,7 +344,7 @@ impl<T: Transport> RxQueue<T> {
         })
     }
 
-    /// Starts to fill a receive that is posted no longer, and has no multi-receive buffer.
+    /// Starts to fill a receive that is no longer posted and has no multi-receive buffer.
     pub fn fill(&mut self, posted: CompactReceive, arrived: &Arrived) -> Filling {
         let mut staged = None;
         let (buffer, signal, route) = match posted.special().and_then(|id| self.specials.remove(id)) {
@@ -361,8 +361,8 @@ impl<T: Transport> RxQueue<T> {
         Filling { context, buffer, signal, multi: None, route, at: 0, arrived, staged }
     }
 
-    /// Starts to fill the next part of a multi-receive buffer. Returns whether the buffer is now exhausted; then it
-    /// must no longer be posted.
+    /// Starts to fill the next part of a multi-receive buffer. Returns whether that exhausts the buffer, which must
+    /// then be unposted.
     pub fn fill_multi(
         &mut self,
         context: Context,

@@ -1,4 +1,5 @@
-//! The receive side: reports ended receives, and holds receives that are being filled. Posted ones wait in `queue.rs`.
+//! The receive side: reports ended receives, and holds receives that are being filled. Posted receives are in
+//! `queue.rs`.
 
 use ofi_api::{CompletionFlags, Context, CqErrorEntry, CqTaggedEntry, Errno, FiAddr, Lent, OpFlags, Piece};
 
@@ -27,7 +28,7 @@ pub struct Counts {
 
 /// The receive side of an endpoint.
 pub struct RxSide<T: Transport> {
-    /// Its own receives; empty where they are shared.
+    /// Its own receives; empty if it uses a shared context.
     pub queue: RxQueue<T>,
     /// Its part in a shared receive context.
     pub shared: Option<SharedPart<T>>,
@@ -41,7 +42,7 @@ pub struct RxSide<T: Transport> {
     plain: u64,
     /// The permitted receives: untagged and tagged.
     pub may_receive: [bool; 2],
-    /// The same once it is enabled, if plain receives have no flags by default.
+    /// The same marks once it is enabled, if plain receives have no flags by default.
     pub quick: [bool; 2],
     /// `FI_SOURCE`: completions name the sender.
     pub report_source: bool,
@@ -56,7 +57,7 @@ pub struct RxSide<T: Transport> {
     pub iov_limit: usize,
     /// The transport takes receives before their messages arrive.
     pub claimed: bool,
-    /// Memory may be a device's (`FI_HMEM`), so nothing is quick.
+    /// Memory may be a device's (`FI_HMEM`), so no receive takes the fast path.
     pub devices: bool,
     pub counts: Counts,
 }
@@ -87,7 +88,7 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// Decides how receives are marked: `counted` says whether a counter counts them.
+    /// Decides how receives are marked. `counted`: a counter counts them.
     pub fn decide(&mut self, counted: bool) {
         self.signalled = if counted { COUNTED } else { SIGNALLED };
         self.sourced = self.report_source || self.source_errors;
@@ -145,7 +146,7 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// Whether messages of a peer wait, or receives for its messages.
+    /// Whether there are waiting messages of a peer, or receives for its messages.
     pub fn knows(&mut self, peer: PeerId) -> bool {
         match &self.shared {
             None => {
@@ -165,7 +166,7 @@ impl<T: Transport> RxSide<T> {
         }
     }
 
-    /// Payloads at a peer whose tokens are `meant` are lost.
+    /// Handles the loss of payloads at a peer: those whose tokens are `meant`.
     pub fn lose(&mut self, peer: PeerId, errno: Errno, meant: impl Fn(&T::Token) -> bool) {
         let lose = |kept: &mut Kept<T>| {
             if matches!(&kept.held, UnexpectedPayload::AtSender(token) if meant(token)) {
@@ -279,7 +280,7 @@ impl<T: Transport> RxSide<T> {
         self.fail(staging, peers, filling, Fault { errno: Errno::ETRUNC, number: 0 }, placed);
     }
 
-    /// The raw address of a sender that is not in the address vector, if `FI_SOURCE_ERR` asks for it.
+    /// The raw address of a sender that is not in the address vector, if it is to be reported (`FI_SOURCE_ERR`).
     pub fn strange(&self, peers: &mut Peers, peer: PeerId) -> Option<Vec<u8>> {
         let is_strange = self.source_errors && peers.source(peer) == FiAddr::NOTAVAIL;
         is_strange.then(|| raw_address(peers, peer))
@@ -314,7 +315,7 @@ impl<T: Transport> RxSide<T> {
     }
 }
 
-/// Data came from a sender that is not in the address vector (`FI_SOURCE_ERR`).
+/// Reports data from a sender that is not in the address vector (`FI_SOURCE_ERR`).
 #[cold]
 fn unknown_source(
     staging: &mut CompletionStaging,
@@ -375,7 +376,7 @@ pub fn envelope(arrived: &Arrived) -> Envelope {
     }
 }
 
-/// A message of `peer` as it arrived, from the matcher's view.
+/// A message of `peer` that has arrived, as the matcher sees it.
 pub fn arrived(envelope: &Envelope, peer: PeerId) -> Arrived {
     Arrived {
         peer,

@@ -10,11 +10,11 @@ use crate::copy;
 use crate::hmem::Staged;
 use crate::transport::{Arrived, Delivery, Fault, Transport};
 
-/// Copies what has arrived to a receive's memory, some of which is a device's.
+/// Copies what has arrived to the memory of a receive, if any of it is a device's.
 #[cold]
 fn unstage(mut staged: Staged, placed: usize) -> Result<(), Fault> {
-    // SAFETY: the memory was lent for writing until the completion is read, which is made next; the transport has ended
-    // the receive, and so does not use the buffer.
+    // SAFETY: the memory was lent for writing until the completion is read, which is created next; the transport has
+    // ended the receive, so it does not use the buffer.
     unsafe { staged.empty(placed) }.map_err(|error| {
         tracing::warn!(target: "ofi::core::hmem", %error, "a message does not reach memory of a device");
         Fault { errno: Errno::EIO, number: Errno::EIO.get() }
@@ -71,7 +71,7 @@ impl<T: Transport> Receiver<'_, T> {
         // SAFETY: the caller's promise.
         match unsafe { self.arrive(arrived, Incoming::Body(body)) } {
             Arrival::Receive(filling, _) => {
-                // SAFETY: the pieces were lent for writing until their completion is read, which is made below;
+                // SAFETY: the pieces were lent for writing until their completion is read, which is created below;
                 // `body` is readable by the caller's promise.
                 unsafe { copy::scatter(body, filling.placed(), filling.buffer.pieces(), 0) };
                 self.complete(filling);

@@ -1,4 +1,5 @@
-//! The refusals of special kinds of endpoints: shared receive contexts cannot send, scalable endpoints cannot transfer.
+//! Calls that special kinds of endpoints refuse: shared receive contexts cannot send, scalable endpoints cannot
+//! transfer.
 
 use ofi_api::{Errno, Error};
 

@@ -1,13 +1,14 @@
 //! Scalable endpoints (`fi_scalable_ep`): one address and one set of peers under several transmit and receive contexts.
 //!
-//! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `contexts.rs`. So all of them
+//! The endpoint inside is an ordinary one that posts nothing itself; its contexts are in `contexts.rs`. All contexts
 //! share one address: a peer sees one source, and one vector entry covers all receive contexts.
 //!
-//! An endpoint with a single context of a kind may be used without naming it: a queue or a counter that is bound to the
-//! endpoint opens the context ([`Sole`]), and calls on the endpoint go to it.
+//! If an endpoint has a single context of a kind, programs may use it without naming it: binding a queue or a counter
+//! to the endpoint opens the context ([`Sole`]), and calls on the endpoint go to it.
 //!
-//! An info with `FI_COLLECTIVE` or `FI_TRIGGER` opens one: getinfo gives both to hints without capabilities, before it
-//! is known which kind of endpoint the program opens (MPICH opens a scalable one). Their calls are refused.
+//! An info with `FI_COLLECTIVE` or `FI_TRIGGER` can open a scalable endpoint: getinfo gives both to hints without
+//! capabilities before it is known which kind of endpoint the program opens (MPICH opens a scalable one). Calls that
+//! need these capabilities are refused.
 
 use std::sync::{Arc, OnceLock};
 
@@ -32,7 +33,7 @@ pub(crate) struct Sep<T: Transport> {
     receive: Sole,
 }
 
-/// The only context of its kind, once something was bound to the endpoint in its place.
+/// The only context of its kind, once something for it was bound to the endpoint.
 #[derive(Default)]
 struct Sole(OnceLock<Arc<dyn Endpoint>>);
 
@@ -66,7 +67,7 @@ fn size(field: &str, wanted: usize, limit: usize) -> Result<usize> {
     }
 }
 
-/// The capabilities of a context: the requested ones and the directions that they imply; if none are requested, the
+/// The capabilities of a context: the requested ones and the directions that they imply, or, if none are requested, the
 /// endpoint's.
 fn capabilities(field: &str, wanted: Caps, limit: Caps) -> Result<Caps> {
     match wanted {
@@ -91,7 +92,7 @@ fn transmit_attr(of: &TxAttr, wanted: &TxAttr) -> Result<TxAttr> {
 
 fn receive_attr(of: &RxAttr, wanted: &RxAttr) -> Result<RxAttr> {
     let flags = if wanted.op_flags.is_empty() { of.op_flags } else { wanted.op_flags };
-    // That senders may name a context belongs to the endpoint. MPICH requests it of the contexts that are named.
+    // Whether senders may name a context is a property of the endpoint, but MPICH requests it for the named contexts.
     let caps = wanted.caps - Caps::NAMED_RX_CTX;
     Ok(RxAttr {
         caps: capabilities("rx_attr.caps", caps, of.caps)?,
@@ -157,8 +158,7 @@ impl<T: Transport> Sep<T> {
 const TRANSMITS: BindFlags = BindFlags::SEND.union(BindFlags::READ).union(BindFlags::WRITE);
 
 impl<T: Transport> Sep<T> {
-    /// The single contexts to which a binding with `flags` applies, and the flags of each. Opens contexts that are not
-    /// open.
+    /// The single contexts that a binding with `flags` applies to, with the flags for each. Opens them if necessary.
     fn soles(&self, flags: BindFlags, what: &str) -> Result<Vec<(&Arc<dyn Endpoint>, BindFlags)>> {
         let attr = &self.hub.core.info.ep_attr;
         let rest = flags - TRANSMITS - BindFlags::RECV;

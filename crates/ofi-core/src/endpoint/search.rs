@@ -73,7 +73,7 @@ pub(super) fn not_claimed(context: Context) -> Error {
 }
 
 impl<T: Transport> State<T> {
-    /// Peek, claim, discard, and receiving what was claimed.
+    /// Peeks, claims, discards, or receives a claimed message.
     #[cold]
     pub(super) fn search(&mut self, at: u16, op: &ReceiveOp<'_>, want: &Want, flags: OpFlags) -> Result<()> {
         let search = Search::of(flags)?;
@@ -129,7 +129,7 @@ impl<T: Transport> State<T> {
         Ok(())
     }
 
-    /// Tells the sender that its message was discarded, and the application which message that was.
+    /// Tells the sender that its message was discarded, and reports to the application which message it was.
     pub(super) fn discarded(
         &mut self,
         at: u16,

@@ -24,7 +24,8 @@ fn not_asked_for(field: &str) -> Error {
     )
 }
 
-/// Endpoints use a part of the context's capabilities (fi_endpoint(3), fi_stx_context and fi_srx_context).
+/// The error for an endpoint whose attributes exceed those of its context (fi_endpoint(3), fi_stx_context and
+/// fi_srx_context).
 fn no_part(field: &str, context: String, endpoint: String) -> Error {
     Error::wanted(
         Errno::EINVAL,
@@ -43,7 +44,7 @@ pub struct Leaving<T: Transport> {
 }
 
 impl<T: Transport> Leaving<T> {
-    /// Returns all of them. Call it without the endpoint's lock.
+    /// Returns all of them. Call it without holding the endpoint's lock.
     pub fn end(self) {
         if let Some(loan) = &self.loan {
             loan.leave();
@@ -145,7 +146,7 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
-/// It is too late to bind a context, or one is bound.
+/// The error for a context that is bound too late, or in addition to another one.
 #[cold]
 fn late(enabled: bool) -> Error {
     match enabled {

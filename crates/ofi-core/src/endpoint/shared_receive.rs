@@ -2,12 +2,12 @@
 //! endpoint reports the messages that came through it on its own completion queue.
 //!
 //! A message is matched under its endpoint's lock and, inside it, the context's. If a posted receive finds its message
-//! waiting, the endpoint that the message came through completes it after the context's lock was released: an
-//! endpoint's lock is taken before a context's, never after it. Until then the context keeps a payload that is still at
-//! its sender, so that the payload is found there if the sender is lost meanwhile.
+//! waiting, the endpoint that the message came through completes it after the context's lock is released, because an
+//! endpoint's lock is never taken while holding a context's. Until then the context keeps a payload that is still at
+//! its sender, so that it is found there if the sender is lost meanwhile.
 //!
-//! The context has its own numbers for senders, by address. So a directed receive takes a message of its peer through
-//! any of the endpoints.
+//! The context has its own numbers for senders, by address, so that a directed receive takes a message of its peer
+//! through any of the endpoints.
 
 mod claimed;
 mod counted;
@@ -53,7 +53,7 @@ pub struct SharedRx<T: Transport> {
     /// The device's shared receive queue, if a device fills the receives; it gets them when they are posted.
     pub(super) device: Option<Arc<dyn SharedReceives>>,
     state: Lock<State<T>>,
-    /// Calls that may have matched a message and not yet passed it to its endpoint.
+    /// The number of calls that may have matched a message and not yet passed it to its endpoint.
     settling: AtomicUsize,
 }
 
@@ -61,7 +61,7 @@ pub struct SharedRx<T: Transport> {
 struct Settling<'a>(&'a AtomicUsize);
 
 impl<'a> Settling<'a> {
-    /// Call this before taking the context's lock, under which the count is read.
+    /// Call this before taking the context's lock, because the count is read under that lock.
     fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
@@ -76,7 +76,7 @@ impl Drop for Settling<'_> {
 
 struct State<T: Transport> {
     queue: RxQueue<T>,
-    /// Matched messages whose payload is at the sender, and whose endpoint has not been notified.
+    /// Matched messages whose payload is at the sender, and whose endpoint has not been notified yet.
     matched: Slots<Kept<T>>,
     /// Receives that the device has.
     claimed: Slots<Filling>,
@@ -94,7 +94,7 @@ struct State<T: Transport> {
 /// An endpoint that is bound.
 struct Member<T: Transport> {
     core: Weak<EpCore<T>>,
-    /// Receives matched with its messages whose room has not been returned.
+    /// Receives matched with this endpoint's messages whose room has not been returned.
     taken: usize,
 }
 
@@ -181,7 +181,7 @@ impl<T: Transport> Settled<T> {
 }
 
 impl<T: Transport> super::State<T> {
-    /// The stored content of a matched message of this endpoint; `None` if it has closed.
+    /// Takes the stored content of a matched message of this endpoint; `None` if the endpoint has closed.
     fn take_matched(&self, content: Content<T>) -> Option<UnexpectedPayload<T>> {
         let part = self.ends.rx.shared.as_ref()?;
         match content {
@@ -252,7 +252,7 @@ impl<T: Transport> SharedRx<T> {
         }
         let asked = flags.contains(OpFlags::COMPLETION);
         if let Some(device) = &self.device {
-            // Its endpoints have neither, but a context may be opened with any capabilities.
+            // Its endpoints have neither capability, but a context may be opened with any.
             if tag.is_some() {
                 return Err(not_opened_for("a tagged receive of a shared context", "FI_TAGGED"));
             }
@@ -261,7 +261,8 @@ impl<T: Transport> SharedRx<T> {
             }
             return self.hand_to(device.as_ref(), op, asked);
         }
-        // The endpoint that holds a message may close before it is taken. Then the receive looks for another message.
+        // The endpoint that holds a message may close before the message is taken. The receive then looks for another
+        // one.
         let _settling = Settling::begin(&self.settling);
         loop {
             let settled = {
@@ -299,7 +300,7 @@ impl<T: Transport> SharedRx<T> {
         if is_host { Ok(()) } else { Err(super::device::not_of_device("a receive of a shared context")) }
     }
 
-    /// Takes back room that completions of endpoints have freed, and returns how much. It drives those endpoints, which
+    /// Takes back room that completions of endpoints have freed, and returns how much. Drives these endpoints, which
     /// helps a program that only retries.
     fn collect(&self) -> usize {
         let cores = self.state.lock().cores();
@@ -369,7 +370,7 @@ impl<T: Transport> SharedRx<T> {
         drop(before);
     }
 
-    /// Closes it for the application: the memory of its receives is no longer used.
+    /// Closes it for the application: the memory of its receives is no longer used afterwards.
     pub(super) fn close(&self) {
         if let Some(device) = &self.device {
             device.close();

@@ -36,7 +36,7 @@ struct Member<T: Transport> {
     borrowed: usize,
 }
 
-/// The error for an endpoint beyond the maximum.
+/// The error for an endpoint beyond the maximum number.
 #[cold]
 pub fn crowded(direction: &str, limit: usize) -> Error {
     Error::wanted(
@@ -83,7 +83,7 @@ impl<T: Transport> SharedTx<T> {
         Ok(Loan { context: Arc::clone(self), member: at })
     }
 
-    /// Takes back room that endpoints have borrowed and do not use.
+    /// Takes back room that endpoints have borrowed but do not use.
     pub(super) fn collect(&self) {
         let members: Vec<_> = {
             let pool = self.pool();
@@ -97,7 +97,7 @@ impl<T: Transport> SharedTx<T> {
             let mut pool = self.pool();
             let pool = &mut *pool;
             let member = pool.members.get_mut(at).and_then(Option::as_mut);
-            // It may have left meanwhile, with all that it had borrowed.
+            // It may have left meanwhile, and returned all that it had borrowed.
             if let Some(member) = member.filter(|member| member.core.as_ptr() == Arc::as_ptr(&core)) {
                 let spare = spare.min(member.borrowed);
                 member.borrowed -= spare;
@@ -131,7 +131,7 @@ impl<T: Transport> Loan<T> {
         room
     }
 
-    /// The endpoint closes: all its borrowed room is free.
+    /// Returns all room that a closing endpoint has borrowed.
     pub fn leave(&self) {
         let mut pool = self.context.pool();
         if let Some(member) = pool.members.get_mut(self.member).and_then(Option::take) {

@@ -31,7 +31,7 @@ impl<T: Transport> Srx<T> {
         Ok(Arc::new(Self { shared }))
     }
 
-    /// The core's part of a context of the application's.
+    /// The core's part of an application's context.
     ///
     /// # Errors
     /// `FI_EINVAL` for anything else.
@@ -60,7 +60,7 @@ impl<T: Transport> Endpoint for Srx<T> {
         self.shared.fid
     }
 
-    /// There is nothing to enable: it works from the start.
+    /// Does nothing: the context works from the start.
     fn enable(&self) -> Result<()> {
         self.shared.born.check()
     }

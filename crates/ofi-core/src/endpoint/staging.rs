@@ -16,7 +16,7 @@ pub const RECEIVE: usize = 1;
 
 /// An action at the end of an operation, besides reporting it.
 pub enum Route {
-    /// Deferred work: the counter of its end, and whether the endpoint reports it too.
+    /// Deferred work: the counter of its completion, and whether the endpoint reports it too.
     Work(Option<Arc<Cntr>>, bool),
     /// Its memory is a device's. `EndpointCore::unstage` removes this before a success is reported.
     Device(Box<DeviceOp>),
@@ -43,7 +43,7 @@ pub struct CompletionStaging {
     pub counters: Counters,
     /// Actions at the end of operations, by the number in their [`CounterTarget`].
     pub routes: Slots<Route>,
-    /// Directions with a queue, by slot: failures of the others are only counted.
+    /// Which directions have a queue, by slot. Failures of the others are only counted.
     pub read: [bool; 2],
 }
 
@@ -71,8 +71,8 @@ impl CompletionStaging {
         (&mut self.outboxes[slot & 1], &mut self.credits)
     }
 
-    /// Begins a poll that fills `buffer` from entry `filled` on, for the reader of `slot`. [`CompletionStaging::end`]
-    /// it.
+    /// Begins a poll that fills `buffer`, starting at entry `filled`, for the reader of `slot`. It must be ended with
+    /// [`CompletionStaging::end`].
     #[inline]
     pub fn begin(&mut self, slot: usize, buffer: &mut CqBuffer<'_>, filled: usize) {
         self.outboxes[slot & 1].begin_direct(buffer, filled);
@@ -172,8 +172,8 @@ impl CompletionStaging {
         }
     }
 
-    /// Counts a failure. Returns whether the queue must report it. Deferred work is reported on request, or if nothing
-    /// else reports it.
+    /// Counts a failure. Returns whether the queue must report it. For deferred work, it must if a report was
+    /// requested, or if nothing else reports the failure.
     #[cold]
     fn failed(&mut self, kind: Kind, route: CounterTarget) -> bool {
         if route == CounterTarget::ENDPOINT {
@@ -194,8 +194,8 @@ impl CompletionStaging {
         told || counter.is_none()
     }
 
-    /// Reports a failure that does not count as an operation: a search that found nothing, or a stranger's remote CQ
-    /// data.
+    /// Reports a failure that does not count as an operation: a search that found nothing, or remote CQ data from a
+    /// stranger.
     pub fn not_found(&mut self, error: CqErrorEntry, credit: Credit) {
         if self.read[1] {
             self.outboxes[RECEIVE].push_error(error, credit);

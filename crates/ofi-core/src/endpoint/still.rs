@@ -1,5 +1,5 @@
-//! For tests: a transport that moves nothing and records its calls. The test is the peer, and delivers messages through
-//! [`Upcalls`].
+//! A transport for tests, which moves nothing and records its calls. The test plays the peer, and delivers messages
+//! through [`Upcalls`].
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -133,7 +133,7 @@ pub fn domain(info: &Info) -> Arc<dyn Domain> {
     FabricCore::<Still>::open(info).open_domain(info).unwrap()
 }
 
-/// An endpoint that `prepare` binds what it likes to, and its queue.
+/// An endpoint and its queue. `prepare` may bind anything to the endpoint.
 pub fn endpoint(
     domain: &Arc<dyn Domain>,
     info: &Info,

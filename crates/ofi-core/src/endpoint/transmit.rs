@@ -38,30 +38,30 @@ pub struct PostLimits {
     pub inject_rma: usize,
     pub iov: usize,
     pub rma_iov: usize,
-    /// The part of a message's length that the limits above leave out ([`Transport::prefix`]).
+    /// The bytes of each message that the limits above do not include ([`Transport::prefix`]).
     pub prefix: usize,
 }
 
 impl PostLimits {
-    /// A limit of messages, as a limit of the length that callers give: with the prefix.
+    /// Converts a limit of messages to a limit of the length that callers give, which includes the prefix.
     #[inline]
     fn with_prefix(&self, limit: usize) -> usize {
         limit.saturating_add(self.prefix)
     }
 }
 
-/// The conditions of a send of one piece without flags: all checks that depend only on the endpoint's settings,
-/// evaluated once.
+/// The conditions for a send of one piece without flags to take the fast path: all checks that depend only on the
+/// endpoint's settings, evaluated once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quick {
-    /// Its length is below this, for a plain call and for an injected one.
+    /// Its length must be below this: for a plain call, and for an injected one.
     pub plain: usize,
     pub inject: usize,
     /// Whether the success of a plain one is reported.
     pub signal: bool,
 }
 
-/// The conditions of a read or a write of one piece at either end without flags, evaluated like [`Quick`].
+/// The same for a read or a write of one piece at either end without flags.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct QuickAccess {
     /// Its length is below this.
@@ -83,9 +83,9 @@ pub struct TxSide<T: Transport> {
     pub multicast: bool,
     /// A counter counts sends.
     pub counted: bool,
-    /// Addresses name receive contexts, so no send is quick.
+    /// Addresses name receive contexts, so no send takes the fast path.
     pub names: bool,
-    /// Memory may be a device's (`FI_HMEM`), so nothing is quick.
+    /// Memory may be a device's (`FI_HMEM`), so nothing takes the fast path.
     pub devices: bool,
     /// Its part in a shared transmit context.
     pub loan: Option<Loan<T>>,
@@ -104,11 +104,11 @@ pub struct TxSide<T: Transport> {
     pub counts: Counts,
 }
 
-/// Completion levels. A level says when an operation is done, not whether a selective queue gets an entry for it.
+/// Completion levels. A level says when an operation completes, not whether a selective queue gets an entry for it.
 const LEVELS: OpFlags =
     OpFlags::INJECT_COMPLETE.union(OpFlags::TRANSMIT_COMPLETE).union(OpFlags::DELIVERY_COMPLETE);
 
-/// All levels, with the one that few transports have.
+/// All levels, including the one that few transports have.
 const ALL_LEVELS: OpFlags = LEVELS.union(OpFlags::MATCH_COMPLETE);
 
 /// The flags of a data transfer.
@@ -212,7 +212,7 @@ impl<T: Transport> TxSide<T> {
         }
         let (mut flags, signal) = self.flags(op.call, op.flags)?;
         if !write && op.call == Call::Plain {
-            flags -= self.op_flags & OpFlags::INJECT; // a default that means nothing for a read
+            flags -= self.op_flags & OpFlags::INJECT; // a default that has no meaning for a read
         }
         if !write && flags.intersects(OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA) {
             return Err(bad_flags(flags & (OpFlags::INJECT | OpFlags::REMOTE_CQ_DATA)));

@@ -21,7 +21,7 @@ use crate::matching::{self, SourceFilter, Want};
 use crate::slots::SlotId;
 use crate::transport::{CounterTarget, Transport};
 
-/// The operation without the flag that made it wait; `call` replaces its own.
+/// The operation without the flag that made it wait. `call` replaces its call shape.
 fn stripped<'a>(op: &DeferredOp<'a>, call: Option<Call>) -> DeferredOp<'a> {
     let flags = |flags: OpFlags| flags - OpFlags::TRIGGER;
     let send = |op: &SendOp<'a>| SendOp { flags: flags(op.flags), call: call.unwrap_or(op.call), ..*op };
@@ -41,7 +41,7 @@ fn stripped<'a>(op: &DeferredOp<'a>, call: Option<Call>) -> DeferredOp<'a> {
     }
 }
 
-/// The memory of an operation with this call shape or flag, which [`Owned::new`] copies.
+/// The memory of an operation that is injected by its call shape or flag, which [`Owned::new`] copies.
 fn injected<'a>(op: &DeferredOp<'a>) -> Option<Lent<'a>> {
     let (buf, flags, call) = match op {
         DeferredOp::Send(op) | DeferredOp::SendTagged(op, _) => (op.buf, op.flags, op.call),
@@ -97,7 +97,7 @@ impl<T: Transport> Ep<T> {
         domain.works.wait_for(when, counter, deed)
     }
 
-    /// The core of an application's endpoint that deferred work is for.
+    /// The core of an application's endpoint, which deferred work refers to.
     pub(crate) fn target_of(
         domain: &DomainCore<T>,
         endpoint: &Arc<dyn Endpoint>,
@@ -131,8 +131,8 @@ impl<T: Transport> Ep<T> {
 }
 
 impl<T: Transport> State<T> {
-    /// Checks an operation as far as that does not depend on when it starts. For outgoing ones, returns the flags,
-    /// whether a completion is reported, and the length.
+    /// Checks everything about an operation that does not depend on when it starts. For outgoing ones, returns the
+    /// flags, whether a completion is reported, and the length.
     #[inline(always)]
     fn check(&self, op: &DeferredOp<'_>) -> Result<Option<(OpFlags, bool, usize)>> {
         let tx = &self.ends.tx;
@@ -159,7 +159,7 @@ impl<T: Transport> State<T> {
         many_len(&op.buf, rx.iov_limit).map(drop)
     }
 
-    /// Posts a receive whose end is counted by `route`.
+    /// Posts a receive whose completion `route` counts.
     fn receive_work(
         &mut self,
         op: &ReceiveOp<'_>,

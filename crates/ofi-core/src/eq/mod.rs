@@ -1,7 +1,7 @@
 //! Event queues. Objects push their events; a read first drives the objects that are bound to the queue.
 //!
-//! Locks: the sources' list and the events have a lock each, and neither is held while a source is called. So a source
-//! may push from under its own lock, and come and go.
+//! Locks: the list of sources and the events have a lock each, and neither is held while a source is called. So a
+//! source may push while it holds its own lock, and may be added and removed at any time.
 
 #[cfg(test)]
 mod tests;
@@ -33,7 +33,7 @@ pub trait Driven: Send + Sync {
     fn arm(&self, wake: &WakeFd) -> Arm;
     /// The descriptor to block on, once armed.
     fn wait_fd(&self) -> Option<RawFd>;
-    /// Whether its next event must precede requests of others and is imminent.
+    /// Whether its next event is imminent and must precede other objects' requests.
     fn is_settling(&self) -> bool {
         false
     }
@@ -65,14 +65,15 @@ struct Events {
     held: Option<Instant>,
 }
 
-/// The state that determines on which descriptors a thread may block.
+/// The attribute that errors about the wait object name.
 const FIELD: &str = "fi_eq_attr.wait_obj";
 
-/// The maximum time that a request waits for the confirmation of an earlier acceptance, since both are in flight at
-/// once. It is longer than a running peer takes on an overloaded machine. One acceptance delays others at most once.
+/// The maximum time that a request waits for the confirmation of an earlier acceptance, because both are in flight at
+/// the same time. It is longer than a running peer takes on an overloaded machine. One acceptance delays others at most
+/// once.
 const HELD: Duration = Duration::from_secs(1);
-/// The pause of a blocked thread meanwhile: on a machine with few cores, the confirmation may need the core on which it
-/// would spin.
+/// How long a blocked thread pauses meanwhile: on a machine with few cores, the confirmation may need the core on which
+/// it would otherwise spin.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The core's event queue.
@@ -174,10 +175,10 @@ impl EqCore {
         self.add_locked(source, source.wait_fd())
     }
 
-    /// As [`EqCore::add`], of a source whose lock the caller holds, and whose descriptor is `fd`.
+    /// As [`EqCore::add`], for a source whose lock the caller holds, and whose descriptor is `fd`.
     ///
     /// # Errors
-    /// As there.
+    /// As [`EqCore::add`].
     pub fn add_locked(&self, source: &Arc<dyn Driven>, fd: Option<RawFd>) -> Result<()> {
         self.born.check()?;
         if let Some(waiting) = &self.waiting
@@ -197,10 +198,10 @@ impl EqCore {
         self.remove_locked(&**source, source.wait_fd());
     }
 
-    /// As [`EqCore::remove`], of a source whose lock the caller holds, and whose descriptor is `fd`.
+    /// As [`EqCore::remove`], for a source whose lock the caller holds, and whose descriptor is `fd`.
     pub fn remove_locked(&self, source: &dyn Driven, fd: Option<RawFd>) {
         if !self.born.is_here() {
-            return; // the wait set is the parent's too
+            return; // the parent shares the wait set
         }
         if let Some(waiting) = &self.waiting
             && let Some(fd) = fd
@@ -211,7 +212,7 @@ impl EqCore {
         lock(&self.sources).retain(|source| source.as_ptr().cast::<()>() != gone);
     }
 
-    /// Stops waiting for the descriptor of a source that is lost: it may stay readable forever.
+    /// Stops waiting for the descriptor of a source that is lost, because it may stay readable forever.
     pub fn mute(&self, fd: RawFd) {
         if let Some(waiting) = &self.waiting {
             waiting.set.remove(fd);
@@ -227,7 +228,7 @@ impl EqCore {
         events.bad.retain(|error| error.fid != fid);
         events.held = None;
         drop(events);
-        drop(gone); // without the lock: a request that is dropped refuses
+        drop(gone); // outside the lock: dropping a request rejects it
     }
 
     fn sources(&self) -> Vec<Arc<dyn Driven>> {
@@ -243,15 +244,15 @@ impl EqCore {
         if !events.bad.is_empty() {
             return Err(Error::AVAIL);
         }
-        // Programs that set up connections one after the other expect the events of one before the next request. The
-        // request arrives by another path and may be here first; then it waits briefly.
+        // Programs that set up connections one by one expect the events of one before the request for the next. The
+        // request arrives by another path and may be first; then it waits briefly.
         let is_request = |event: &Event| event.kind == EventKind::ConnReq;
         let at = events.good.iter().position(|event| !is_request(event)).unwrap_or(0);
         if !settling.is_empty() && events.good.get(at).is_some_and(is_request) {
             if events.held.get_or_insert_with(Instant::now).elapsed() < HELD {
                 return Err(Error::AGAIN);
             }
-            // Without the lock, because sources report while they hold theirs.
+            // Outside the lock, because sources push while they hold theirs.
             drop(events);
             settling.iter().for_each(|source| source.stop_settling());
             return self.take(consume);
@@ -263,7 +264,7 @@ impl EqCore {
         if is_request(&event) {
             events.held = None;
         }
-        // It is not recorded which events were written: the count must only fall with them.
+        // Which events the application wrote is not recorded, so the count only falls when fewer events are left.
         events.written = events.written.min(events.good.len());
         Ok(event)
     }
@@ -362,7 +363,7 @@ impl EventQueue for EqCore {
         let Some(waiting) = &self.waiting else { return Err(no_wait_object(FIELD)) };
         waiting.prepare();
         waiting.wake.arm();
-        // Do this before checking the events: a source reports what arming finds later, and then rings.
+        // Must precede the check for events: a source pushes what it finds while arming, and then rings.
         let armed = self.sources().iter().all(|source| source.arm(&waiting.wake) == Arm::Armed);
         let events = lock(&self.events);
         if armed && events.good.is_empty() && events.bad.is_empty() { Ok(()) } else { Err(Error::AGAIN) }
@@ -390,7 +391,8 @@ impl Waitable for EqCore {
 impl Drop for EqCore {
     fn drop(&mut self) {
         if !self.born.is_here() {
-            // The descriptors' sets are the parent's as well, and its threads are not here to be waited for.
+            // The sets of descriptors are shared with the parent, and its threads do not exist here, so do not wait for
+            // them.
             std::mem::forget(self.waiting.take());
         }
     }

@@ -1,14 +1,14 @@
 //! Statistics for other programs of the same user: `ofi top`, `ofi stats`.
 //!
-//! An agent of `multirail` has a section of its own beside its rails' endpoints, with histograms.
+//! A `multirail` agent has its own section beside the endpoints of its rails, with histograms.
 //!
 //! Off unless `FI_EXPORT_STATISTICS` is set. Then the first endpoint or shared receive context that opens starts one
 //! thread, which serves a socket in a directory that only this user may enter (`socket`). A reader gets one text
 //! (`snapshot`), and the connection ends.
 //!
-//! Reading counters takes their endpoint's lock, which otherwise only the application's thread takes. So they are read
-//! only on request, and at most once in `TEXT_LIFETIME`: readers in between get the same text. A reader that does not
-//! take its text within `READER_TIMEOUT` is dropped.
+//! Reading counters takes the lock of their endpoint, which otherwise only the application's thread takes. So they are
+//! read only on request, and at most once per `TEXT_LIFETIME`: readers in between get the same text. A reader that does
+//! not take its text within `READER_TIMEOUT` is dropped.
 
 mod snapshot;
 mod socket;
@@ -54,7 +54,7 @@ struct Exported {
 
 static EXPORTED: Mutex<Option<Exported>> = Mutex::new(None);
 
-/// The list. `None` if it stays locked: after fork(2) the thread that locked it may not exist.
+/// The list. `None` if it stays locked: after fork(2), the thread that locked it may not exist here.
 fn exported() -> Option<MutexGuard<'static, Option<Exported>>> {
     for _ in 0..100 {
         match EXPORTED.try_lock() {
@@ -84,7 +84,7 @@ pub fn opened(counted: &Arc<dyn Counted>) {
             &mut exported.insert(Exported { born: Born::here(), members: Vec::new() }).members
         }
     };
-    // Looked through when it would grow, and so seldom.
+    // Pruned only when it would grow, and so rarely.
     if members.len() == members.capacity() {
         members.retain(|known| known.strong_count() > 0);
     }
@@ -103,7 +103,7 @@ fn serve(listener: &UnixListener) {
     let mut last: Option<(Instant, String)> = None;
     loop {
         let Ok((reader, _)) = listener.accept() else {
-            // No descriptors, or no memory: for a while.
+            // Out of descriptors or memory: pause.
             std::thread::sleep(TEXT_LIFETIME);
             continue;
         };
@@ -111,7 +111,7 @@ fn serve(listener: &UnixListener) {
             Some((at, text)) if at.elapsed() < TEXT_LIFETIME => (at, text),
             _ => (Instant::now(), snapshot::text(&members())),
         };
-        // A reader that goes away is no failure of ours.
+        // A reader that disconnects is not an error of this process.
         let _ = socket::send(&reader, text.1.as_bytes(), READER_TIMEOUT);
         hang_up(&reader);
         last = Some(text);

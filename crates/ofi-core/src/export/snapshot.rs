@@ -1,15 +1,15 @@
 //! The text that a reader gets.
 //!
-//! The text consists of lines, and a line of fields separated by tabs. Each field that a program or a peer chose is
-//! escaped as in Rust source, so it contains no tab and no line end:
+//! The text consists of lines, and each line of fields separated by tabs. A field that a program or a peer chose is
+//! escaped as in Rust source, so that it contains no tab or line end:
 //!
 //! - `ofi-statistics`, the version (1), the process id, the program's name: the first line
-//! - `endpoint`, provider, domain, kind, address: opens the section of one
+//! - `endpoint`, provider, domain, kind, address: begins the section of one endpoint
 //! - a statistic's name, its value, what it counts
 //! - `histogram`, its name, labels (`name=value`, separated by semicolons), the sum of the times in microseconds, their
 //!   numbers by duration, separated by commas (below 1 us, then below 2, 4, 8 and so on, and the rest), and what is
 //!   timed
-//! - `end`: the last line. Without it the text was cut.
+//! - `end`: the last line. If it is missing, the text was truncated.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub struct About {
     pub provider: String,
     /// The domain's name.
     pub domain: String,
-    /// What it is: `RDM`, `MSG`, `DGRAM`, `SRX`; `AGENT` for what an agent's rails do together.
+    /// The kind: `RDM`, `MSG`, `DGRAM`, `SRX`; `AGENT` for what the rails of an agent do together.
     pub kind: String,
     /// Its address as text; empty without one.
     pub address: String,
@@ -42,7 +42,8 @@ pub struct Histogram {
     pub labels: Vec<(&'static str, String)>,
     /// Sum of the times, in microseconds.
     pub sum_us: u64,
-    /// Times below `2^n` microseconds that the places before do not count; the last place counts all longer ones.
+    /// Bucket `n` counts times below `2^n` microseconds that no earlier bucket counts; the last one counts all longer
+    /// ones.
     pub buckets: Vec<u64>,
 }
 

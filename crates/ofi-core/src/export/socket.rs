@@ -1,4 +1,4 @@
-//! The socket: `PID.sock` in `$XDG_RUNTIME_DIR/ofi`, `/run/user/UID/ofi` or, where neither is there, `/tmp/ofi-UID`.
+//! The socket: `PID.sock` in `$XDG_RUNTIME_DIR/ofi`, `/run/user/UID/ofi` or, if neither parent exists, `/tmp/ofi-UID`.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use crate::sys;
 
-/// The directory of this user's sockets, made if it is not there.
+/// The directory of this user's sockets, which is created if necessary.
 ///
 /// # Errors
-/// When it cannot be created, or others could enter or replace it.
+/// An error if it cannot be created, or if others could enter or replace it.
 pub fn directory() -> io::Result<PathBuf> {
     let user = sys::effective_user();
     let chosen = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
@@ -25,7 +25,7 @@ pub fn directory() -> io::Result<PathBuf> {
     Ok(directory)
 }
 
-/// Creates it, for this user alone, unless it exists and is this user's alone.
+/// Creates it, accessible to this user alone, unless it exists and is.
 pub(super) fn prepare(directory: &Path, user: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
@@ -59,7 +59,7 @@ pub fn listen(directory: &Path) -> io::Result<UnixListener> {
     // The previous process with this pid is gone.
     let _ = fs::remove_file(&beside);
     let listener = UnixListener::bind(&beside).map_err(named)?;
-    // It listens before it gets its name, so that a socket that refuses connections is a stale one.
+    // Listen before giving it its name, so that a socket that refuses connections is known to be stale.
     fs::rename(&beside, &path).map_err(named)?;
     Ok(listener)
 }
@@ -79,7 +79,7 @@ fn sweep(directory: &Path) {
 /// Writes all of `text` within `patience`.
 ///
 /// # Errors
-/// When the reader goes away, or is too slow.
+/// An error if the reader disconnects, or is too slow.
 pub fn send(mut reader: &UnixStream, mut text: &[u8], patience: Duration) -> io::Result<()> {
     let end = Instant::now() + patience;
     while !text.is_empty() {

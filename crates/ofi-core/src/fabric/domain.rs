@@ -25,7 +25,7 @@ use crate::transport::Transport;
 pub struct DomainHandle<T: Transport>(pub Arc<DomainCore<T>>);
 
 impl<T: Transport> DomainHandle<T> {
-    /// Checks that an endpoint's info is one of this domain's.
+    /// Checks that an endpoint's info belongs to this domain.
     fn own(&self, info: &Info) -> Result<()> {
         if info.ep_attr.ep_type == EpType::Unspec || info.domain_attr.name != self.0.info.domain_attr.name {
             return Err(Error::wanted(
@@ -105,7 +105,7 @@ impl<T: Transport> Domain for DomainHandle<T> {
     fn queue_work(&self, when: &Threshold<'_>, work: &Work<'_>) -> Result<WorkId> {
         self.0.born.check()?;
         let deed = deed(work, self.0.id(), |endpoint, op| Ep::<T>::target_of(&self.0, endpoint, op))?;
-        // A thread that waits for the work's counter must drive what the work waits for, whichever endpoint that is.
+        // A thread that waits for the work's counter must drive whatever the work waits for, at any endpoint.
         if let Work::Post { completion: Some(told), .. }
         | Work::SetCounter(told, _)
         | Work::AddCounter(told, _) = work

@@ -1,4 +1,4 @@
-//! Checks of the info of an endpoint or a shared context. Infos come from getinfo, and programs change them: values
+//! Checks of the info of an endpoint or a shared context. Infos come from getinfo, but programs change them: values
 //! that no offer has are refused here, so that later code never sees an invalid size or an unknown bit.
 
 use ofi_api::{Caps, Errno, Error, Info, OpFlags, Result, RxAttr, SHARED_CONTEXT, TxAttr};

@@ -11,8 +11,8 @@ use super::Stager;
 use super::cuda::{Cuda, MemoryType};
 use crate::config::HMEM_DISABLE_P2P;
 
-/// An allocation of a device of which something is registered. Allocations do not overlap, and have no address in
-/// common with memory of the host.
+/// A device allocation of which at least a part is registered. Allocations do not overlap, and share no addresses with
+/// memory of the host.
 #[derive(Debug)]
 struct Allocation {
     len: u64,
@@ -51,8 +51,8 @@ impl RegisteredDevice {
         &self.stager
     }
 
-    /// The registration's memory as a dma-buf, and the offset of its first byte. `None` for several pieces or
-    /// allocations, and if the driver exports none, or the user forbids it (`FI_HMEM_DISABLE_P2P`).
+    /// The registration's memory as a dma-buf, and the offset of its first byte. `None` if it has several pieces or
+    /// allocations, if the driver cannot export it, or if the user forbids that (`FI_HMEM_DISABLE_P2P`).
     pub fn export(&self, attr: &MrAttr<'_>) -> Option<(OwnedFd, u64)> {
         let ([piece], [_]) = (attr.pieces(), &*self.bases) else { return None };
         if HMEM_DISABLE_P2P.get() {
@@ -87,12 +87,12 @@ impl Drop for RegisteredDevice {
 }
 
 impl Devices {
-    /// Records the device memory of a registration. `None` for memory that the processor accesses too: that of the
-    /// host, whoever has allocated it.
+    /// Records the device memory of a registration. `None` for host memory, which the processor can access, whoever has
+    /// allocated it.
     ///
     /// # Errors
-    /// `FI_ENOSYS` for an interface other than CUDA; `FI_ENODEV` without its driver; `FI_EINVAL` for memory that is not
-    /// a device's, or of several devices.
+    /// `FI_ENOSYS` for an interface other than CUDA; `FI_ENODEV` without its driver; `FI_EINVAL` for memory that does
+    /// not belong to a device, or belongs to several.
     pub fn register(self: &Arc<Self>, attr: &MrAttr<'_>) -> Result<Option<RegisteredDevice>> {
         match attr.iface {
             HmemIface::System => return Ok(None),
@@ -107,7 +107,7 @@ impl Devices {
                 ));
             }
         }
-        // The union's number has 32 bits, and programs need not clear the others.
+        // The union's number has 32 bits, and programs need not clear the rest.
         let mut cuda = Cuda::open(attr.device as u32)?;
         let (mut owner, mut bases) = (None, Vec::new());
         for piece in attr.pieces().iter().filter(|piece| piece.len > 0) {
@@ -141,7 +141,7 @@ impl Devices {
         for &(base, len) in &bases {
             let new = || Allocation { len, registrations: 0, stager: Arc::clone(&stager) };
             let allocation = table.allocations.entry(base).or_insert_with(new);
-            // Freed and allocated again in spite of a registration: the newest is right.
+            // Freed and allocated again in spite of a registration: the newest one counts.
             allocation.len = len;
             allocation.registrations += 1;
         }
@@ -152,7 +152,7 @@ impl Devices {
         Ok(Some(RegisteredDevice { devices: Arc::clone(self), stager, bases }))
     }
 
-    /// The device that has the memory at an address, if it is registered.
+    /// The device that owns the memory at an address, if that memory is registered.
     pub fn find(&self, addr: usize) -> Option<Arc<Stager>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;

@@ -1,17 +1,17 @@
-//! Device memory (`FI_HMEM`): which memory of a domain belongs to a device, and the copies between it and the host.
+//! Device memory (`FI_HMEM`): which memory in a domain belongs to a device, and the copies between it and the host.
 //!
-//! The processor never reads or writes device memory: only the driver's copies do ([`cuda`], [`Stager`]). Memory is
-//! known as a device's once it is registered with its interface ([`Devices::register`]). From then on
+//! The processor never reads or writes device memory; only the driver's copies do ([`cuda`], [`Stager`]). Memory is
+//! known to be a device's once it is registered with its interface ([`Devices::register`]). From then on
 //!
-//! - an operation of this end that names such memory moves a [`StagingBuffer`] of the host instead (`Staged`): the
-//!   core copies out of the device before it passes a send or a write to the transport, and into the device before
-//!   it reports a receive or a read. Transports see host memory only;
-//! - a peer's access to it is executed by its owner, through the copies of [`RegionTable`](crate::keys::RegionTable).
-//!   Nothing is granted on it that a transport would touch itself. Where the driver exports the memory as a dma-buf,
-//!   peers' NICs may access it alone ([`Transport::register_exported`](crate::transport::Transport)).
+//! - an operation of this end on such memory moves a [`StagingBuffer`] of the host instead (`Staged`): the core copies
+//!   out of the device before it passes a send or a write to the transport, and into the device before it reports a
+//!   receive or a read. Transports see only host memory;
+//! - the owner executes a peer's access to it, through the copies of [`RegionTable`](crate::keys::RegionTable). Nothing
+//!   is granted on it that a transport would access itself. If the driver exports the memory as a dma-buf, peers' NICs
+//!   may access it without the owner ([`Transport::register_exported`](crate::transport::Transport)).
 //!
-//! All of it is behind the domain's `FI_HMEM`: without that capability there are no [`Devices`], and nothing is looked
-//! up.
+//! All of this applies only to domains with `FI_HMEM`: without that capability there are no [`Devices`], and nothing is
+//! looked up.
 
 pub mod cuda;
 mod devices;
@@ -22,8 +22,8 @@ pub use devices::{Devices, RegisteredDevice};
 pub(crate) use staged::{Parts, Staged};
 pub use stager::{Stager, StagingBuffer};
 
-/// Why this host has no memory that [`Devices`] could register; `None` if it has. The first call initialises the
-/// driver, so it is made only for programs that ask for `FI_HMEM`.
+/// Why this host has no memory that [`Devices`] could register; `None` if it has some. The first call initialises the
+/// driver, so call it only for programs that ask for `FI_HMEM`.
 pub fn missing() -> Option<String> {
     match cuda::count() {
         Ok(0) => Some("NVIDIA's driver finds no device".into()),

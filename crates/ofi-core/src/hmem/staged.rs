@@ -1,4 +1,4 @@
-//! An operation of this end whose memory is a device's: the transport moves a buffer of the host instead.
+//! An operation of this end on device memory: the transport moves a buffer of the host instead.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// The memory of an operation; `None` if all of it is the host's.
+    /// The memory of an operation; `None` if all of it is host memory.
     pub fn of(devices: &Devices, pieces: &[Piece]) -> Option<Self> {
         let of = |piece: &Piece| if piece.len == 0 { None } else { devices.find(piece.addr.addr()) };
         let first = pieces.iter().find_map(of)?;
@@ -28,7 +28,7 @@ impl Parts {
         self.parts.iter().fold(0_usize, |sum, (_, piece)| sum.saturating_add(piece.len))
     }
 
-    /// A buffer for the first `len` bytes, with any content.
+    /// A buffer with undefined content for the first `len` bytes.
     pub fn staged(self, len: usize) -> Staged {
         let buffer = self.first.buffer(len.min(self.len()));
         Staged { parts: self, buffer }
@@ -53,7 +53,7 @@ impl Staged {
     /// The driver's.
     ///
     /// # Safety
-    /// The memory is lent for reading during the call, and the buffer to nobody.
+    /// The memory is lent for reading during the call, and nothing else uses the buffer.
     pub unsafe fn fill(&mut self) -> Result<()> {
         let mut at = 0;
         for (device, piece) in &self.parts.parts {
@@ -75,7 +75,7 @@ impl Staged {
     /// The driver's.
     ///
     /// # Safety
-    /// The memory is lent for writing during the call, and nobody uses the buffer.
+    /// The memory is lent for writing during the call, and nothing else uses the buffer.
     pub unsafe fn empty(&mut self, len: usize) -> Result<()> {
         let (mut at, len) = (0, len.min(self.buffer.len()));
         for (device, piece) in &self.parts.parts {

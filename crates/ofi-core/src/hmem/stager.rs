@@ -10,22 +10,22 @@ use crate::copy;
 
 /// The shortest pinned buffer, in bytes. All lengths are powers of two.
 const SHORTEST: usize = 64 << 10;
-/// Pinned bytes of a device, lent and idle ones together. Beyond them buffers are ordinary memory, which the driver
+/// The limit on a device's pinned bytes, both lent and idle. Beyond it buffers are ordinary memory, which the driver
 /// copies through its own.
 const PINNED: usize = 64 << 20;
-/// Bytes of a pinned buffer at most, so that no message needs all of them.
+/// The maximum length of a pinned buffer, so that no single message needs all pinned bytes.
 const ONE_PINNED: usize = PINNED / 4;
 /// Bytes of one copy in [`Stager::read`] and [`Stager::write`].
 const CHUNK: usize = 1 << 20;
 /// Buffers of up to [`CHUNK`] bytes that [`Stager::prepare`] makes.
 const PREPARED: usize = 4;
 
-/// Pinned memory. It is freed with the stager only: the driver may make whoever allocates or frees such memory wait for
-/// the device's work, which may itself wait for the network.
+/// Pinned memory. It is freed only with the stager: allocating or freeing such memory may make the caller wait for the
+/// device's work, which may itself wait for the network.
 #[derive(Default)]
 struct Pool {
     idle: Vec<PinnedMemory>,
-    /// Bytes of all of it, lent memory too.
+    /// The total number of its bytes, including lent memory.
     made: usize,
 }
 
@@ -52,7 +52,7 @@ impl Stager {
         &self.cuda
     }
 
-    /// A buffer of `len` bytes, with any content: pinned if possible.
+    /// A buffer of `len` bytes with undefined content, pinned if possible.
     pub fn buffer(self: &Arc<Self>, len: usize) -> StagingBuffer {
         let memory = self.pinned(len).map_or_else(|| Memory::heap(len), Memory::Pinned);
         StagingBuffer { memory, len, home: Arc::clone(self), is_lost: false }
@@ -90,8 +90,8 @@ impl Stager {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes pinned memory for the first operations on `len` bytes of the device. The call may wait for the device's
-    /// work.
+    /// Allocates pinned memory in advance, for the first operations on `len` bytes of the device. May wait for the
+    /// device's work.
     pub fn prepare(&self, len: usize) {
         let lengths = [len.min(ONE_PINNED)].into_iter().chain([len.min(CHUNK); PREPARED]);
         let prepared: Vec<_> = lengths.filter_map(|len| self.pinned(len)).collect();
@@ -101,7 +101,7 @@ impl Stager {
     /// Copies `len` bytes to device memory at `to`, and waits.
     ///
     /// # Errors
-    /// The driver's, of which a part may have been written.
+    /// The driver's error; part of the bytes may have been written.
     ///
     /// # Safety
     /// `from` may be read for `len` bytes (others may be changing them), and the device's range is registered.
@@ -120,7 +120,7 @@ impl Stager {
     /// Copies `len` bytes of device memory at `from`, and waits.
     ///
     /// # Errors
-    /// The driver's, of which a part may have been copied.
+    /// The driver's error; part of the bytes may have been copied.
     ///
     /// # Safety
     /// `to` may be written for `len` bytes, and the device's range is registered.
@@ -140,7 +140,7 @@ impl Stager {
 /// The memory of a buffer.
 enum Memory {
     Pinned(PinnedMemory),
-    /// A box taken apart, since transports have pointers into it.
+    /// A box in raw form, because transports have pointers into it.
     Heap(*mut [u8]),
     None,
 }
@@ -156,11 +156,11 @@ pub struct StagingBuffer {
     memory: Memory,
     len: usize,
     home: Arc<Stager>,
-    /// A copy has failed or not ended: the memory is never freed.
+    /// A copy has failed or did not end, so the memory is never freed.
     is_lost: bool,
 }
 
-// SAFETY: the memory belongs to the value, which hands out pointers only; who follows one has it lent.
+// SAFETY: the value owns the memory and only returns pointers to it; code that follows one has the memory lent to it.
 unsafe impl Send for StagingBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for StagingBuffer {}
@@ -217,8 +217,8 @@ impl StagingBuffer {
             Direction::FromDevice => (here, device),
             Direction::ToDevice => (device, here),
         };
-        // SAFETY: the device's range by the caller's promise; the buffer's by the assertion, and it stays: below it is
-        // given up if the copy does not end.
+        // SAFETY: the device's range by the caller's promise; the buffer's by the assertion, and it stays allocated: if
+        // the copy does not end, it is leaked below.
         let pending = unsafe { self.home.cuda.copy_towards(direction, to, from, len as u64) };
         let pending = pending.inspect_err(|error| self.is_lost |= error.errno() == Errno::ETIMEDOUT)?;
         let waited = pending.wait();

@@ -13,7 +13,7 @@ pub struct Interface {
     pub name: String,
     /// One of its addresses.
     pub ip: IpAddr,
-    /// Its network: the address, cut to the prefix, and the length of that.
+    /// Its network: the prefix of the address, and the prefix length.
     pub network: String,
     flags: InterfaceFlags,
 }
@@ -40,7 +40,8 @@ impl Interface {
         matches!(self.ip, IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
-    /// Whether it is a default way to reach this host: it is up, and neither loopback nor a tunnel, as in C libfabric.
+    /// Whether other hosts reach this one through it by default: it is up, and neither loopback nor a tunnel, as in C
+    /// libfabric.
     pub fn serves(&self, v6: bool) -> bool {
         let up = self.flags.contains(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING);
         let meant = !self.is_loopback()
@@ -77,7 +78,7 @@ pub fn all() -> Vec<Interface> {
     getifaddrs().map_or_else(|_| Vec::new(), |entries| entries.filter_map(Interface::of).collect())
 }
 
-/// The address that `text` is, or the first one of the interface of that name, in the requested family.
+/// The address that `text` spells, or the first address of the interface of that name, in the requested family.
 pub fn find(text: &str, v6: bool) -> Option<IpAddr> {
     match text.parse::<IpAddr>() {
         Ok(ip) => (ip.is_ipv6() == v6).then_some(ip),

@@ -1,6 +1,6 @@
-//! IP addresses of endpoints, as the providers over sockets use them: canonical forms, names that resolve to them, the
-//! address that an endpoint binds. [`interface`] has the addresses of this host, [`request`] those of a getinfo call,
-//! [`ports`] the ranges from which ports come. What differs by provider is in [`Addressing`].
+//! IP addresses of endpoints, as socket-based providers use them: canonical forms, resolving names, and the address
+//! that an endpoint binds. [`interface`] has the addresses of this host, [`request`] those of a getinfo call, [`ports`]
+//! the ranges from which ports come. [`Addressing`] holds the differences between providers.
 
 pub mod interface;
 pub mod ports;
@@ -36,7 +36,7 @@ impl Addressing {
         )
     }
 
-    /// The socket of an address, without the parts that do not distinguish sockets.
+    /// The socket address without the parts that do not distinguish sockets.
     ///
     /// # Errors
     /// `FI_EINVAL` for another kind of address.
@@ -78,7 +78,7 @@ impl Addressing {
             .ok_or_else(|| self.invalid(format!("{host}, which has no address of the format asked for")))
     }
 
-    /// The address that an endpoint binds: `name`, or the address `source` of an interface. If neither is given: all
+    /// The address that an endpoint binds: `name`, or the address `source` of an interface. Without either, all
     /// addresses of this host, or those that the setting selects.
     ///
     /// # Errors
@@ -105,8 +105,8 @@ impl Addressing {
     /// interface. `None` if it is not set.
     ///
     /// # Errors
-    /// `FI_EADDRNOTAVAIL` for an interface that does not exist or has no such address. There is no fallback: a user
-    /// who restricts an endpoint does not want it to be reachable everywhere.
+    /// `FI_EADDRNOTAVAIL` for an interface that does not exist or has no such address. There is no fallback, because a
+    /// user who restricts an endpoint does not want it to be reachable everywhere.
     pub fn chosen(&self, v6: bool) -> Result<Option<IpAddr>> {
         let text = self.interface.get();
         if text.is_empty() {
@@ -124,8 +124,8 @@ impl Addressing {
         })
     }
 
-    /// The single addresses that endpoints may bind: those of interfaces that are up, with loopback last and IPv4
-    /// before IPv6. With the setting, only those that it names.
+    /// The single addresses that endpoints may bind: those of interfaces that are up, IPv4 before IPv6 and loopback
+    /// last. If the setting is set, only those that it names.
     pub fn usable(&self) -> Vec<Interface> {
         let text = self.interface.get();
         let wanted = |found: &Interface| found.name == *text || found.ip.to_string() == *text;
@@ -149,7 +149,7 @@ pub fn canonical(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether it is a multicast group of link or interface scope (RFC 4291, 2.7), which other interfaces may have too.
+/// Whether it is a multicast group of link or interface scope (RFC 4291, 2.7), which may exist on other interfaces too.
 pub fn is_local_group(ip: Ipv6Addr) -> bool {
     ip.is_multicast() && matches!(ip.segments()[0] & 15, 1 | 2)
 }
@@ -175,8 +175,8 @@ pub fn route(to: SocketAddr) -> Option<IpAddr> {
     probe.local_addr().ok().map(|address| address.ip())
 }
 
-/// The address by which other hosts most likely reach this one: that of the default route, else of an interface, else
-/// loopback.
+/// The address by which other hosts most likely reach this one: that of the default route, else that of an interface,
+/// else loopback.
 pub fn host_ip(v6: bool) -> IpAddr {
     // Addresses for documentation (RFC 5737, RFC 3849): only the default route leads there.
     let (outside, loopback): (IpAddr, IpAddr) = if v6 {

@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-/// The first socket that `bind` can bind to a port of the range, or its first error other than that the port is taken
-/// (`is_taken`). `None` if all ports are taken.
+/// The first socket that `bind` can bind to a port of the range. Returns the first error other than a taken port
+/// (`is_taken`); `None` if all ports are taken.
 pub fn first_free<T, E>(
     range: RangeInclusive<u16>,
     is_taken: impl Fn(&E) -> bool,

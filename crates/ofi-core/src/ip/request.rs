@@ -1,4 +1,4 @@
-//! The addresses in a getinfo call, and what they make of an offer.
+//! The addresses in a getinfo call, and how they restrict an offer.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,16 +10,16 @@ use crate::offer;
 
 /// The addresses of one getinfo call.
 pub struct AddressRequest {
-    /// The format of all addresses in the answer. Where the call leaves the family open, interfaces have their own.
+    /// The format of all addresses in the answer. If the call leaves the family open, each interface has its own.
     pub format: AddrFormat,
     /// The address that node and service denote.
     pub address: Option<Address>,
 }
 
 impl Addressing {
-    /// The offers for a request: first for all addresses of the host, then for each interface by itself. `answer`
-    /// makes those for one of them (`None`: all), with addresses of a format; [`AddressRequest::name_ends`] places an
-    /// info.
+    /// The offers for a request: first for all addresses of the host together, then for each interface. `answer` makes
+    /// the offers for one of these (`None`: all addresses) in an address format; [`AddressRequest::name_ends`] puts the
+    /// addresses into an info.
     pub fn offers(
         &self,
         request: &Request<'_>,
@@ -75,7 +75,7 @@ impl Addressing {
         Ok(AddressRequest { format, address })
     }
 
-    /// The interfaces with an offer of their own: all if neither end is given, otherwise those that match. A given
+    /// The interfaces that get an offer of their own: all if neither end is given, otherwise those that match. A given
     /// end determines their address family; a source with an address determines the interface.
     fn interfaces(&self, request: &Request<'_>, asked: &AddressRequest) -> Vec<Interface> {
         let mut ends = Info::default();

@@ -10,7 +10,7 @@ use super::{Accessor, Grant, RegionTable, Violation};
 use crate::copy::{self, Stores};
 use crate::hmem::Stager;
 
-/// The runs of remote memory that make up `len` bytes of `remote` from byte `skip` on: address, key, length.
+/// The runs of remote memory that make up `len` bytes of `remote`, starting at byte `skip`: address, key, length.
 fn runs(
     remote: &[RemotePiece],
     mut skip: usize,
@@ -32,7 +32,7 @@ fn runs(
 /// Address, key and length.
 type Run = (u64, u64, usize);
 
-/// Memory of a device that a peer may access.
+/// Device memory that a peer may access.
 struct DeviceGrant<T> {
     grant: Grant<T>,
     stager: Arc<Stager>,
@@ -52,15 +52,14 @@ impl<T> RegionTable<T> {
         self.check_as(who, key, addr, len as u64, access).map_err(|violation| violation.errno())
     }
 
-    /// The same for memory of the host. A refusal is not recorded; it is [`Violation::DeviceMemory`] for a device's
-    /// memory.
+    /// As `grant`, for host memory. A refusal is not recorded; for device memory it is [`Violation::DeviceMemory`].
     #[inline]
     fn grant_host(&self, who: Accessor<'_>, run: Run, access: MrAccess) -> Result<Grant<T>, Violation> {
         let (addr, key, len) = run;
         self.grant_by(Means::Processor, who, key, addr, len as u64, access)
     }
 
-    /// What [`RegionTable::grant_host`] has refused, if that is because it is a device's.
+    /// Grants what [`RegionTable::grant_host`] has refused, if the reason is that it is device memory.
     #[cold]
     fn grant_device(
         &self,
@@ -79,10 +78,10 @@ impl<T> RegionTable<T> {
         Ok(DeviceGrant { grant, stager })
     }
 
-    /// Grants for all of `len` bytes of `remote` from byte `skip` on, in order.
+    /// Grants for `len` bytes of `remote`, starting at byte `skip`, in order.
     ///
     /// # Errors
-    /// The error for the peer, if it may not access a piece. `FI_EOPNOTSUPP` for a device's memory
+    /// The error for the peer, if it may not access a piece. `FI_EOPNOTSUPP` for device memory
     /// ([`RegionTable::is_of_device`]).
     pub fn grants_as(
         &self,
@@ -97,7 +96,8 @@ impl<T> RegionTable<T> {
         runs(remote, skip, len).map(|run| self.grant(who, run, access)).collect()
     }
 
-    /// Writes `len` bytes, those of `parts`, from byte `skip` of `remote` on. Fewer, if `parts` or `remote` have fewer.
+    /// Writes the bytes of `parts`, at most `len`, to `remote`, starting at its byte `skip`. Fewer, if either is
+    /// shorter.
     ///
     /// # Errors
     /// The error for the peer, if it may not write a piece. The pieces before it are written.
@@ -146,7 +146,7 @@ impl<T> RegionTable<T> {
     /// As [`RegionTable::write_as`], with bytes that another process may change meanwhile.
     ///
     /// # Errors
-    /// As there.
+    /// As [`RegionTable::write_as`].
     ///
     /// # Safety
     /// `from` may be read for `len` bytes.
@@ -180,7 +180,7 @@ impl<T> RegionTable<T> {
         Ok(())
     }
 
-    /// Reads `to.len()` bytes from byte `skip` of `remote` on: how many there were.
+    /// Reads `to.len()` bytes of `remote`, starting at its byte `skip`. Returns how many there were.
     ///
     /// # Errors
     /// The error for the peer, if it may not read a piece.
@@ -195,10 +195,11 @@ impl<T> RegionTable<T> {
         unsafe { self.read_raw_as(who, remote, skip, Stores::Cached, to.as_mut_ptr(), to.len()) }
     }
 
-    /// As [`RegionTable::read_as`], by these stores, to memory that another process may read and change meanwhile.
+    /// As [`RegionTable::read_as`], with the given kind of stores, to memory that another process may read and change
+    /// meanwhile.
     ///
     /// # Errors
-    /// As there.
+    /// As [`RegionTable::read_as`].
     ///
     /// # Safety
     /// `to` may be written for `len` bytes.
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
     use crate::keys::{Addressing, KeyChoice, Registration};
 
-    /// Registers each of these; a remote piece for all of it.
+    /// Registers each of these ranges. Returns a remote piece for each.
     fn regions(table: &RegionTable<()>, memory: &mut [Vec<u8>], access: MrAccess) -> Vec<RemotePiece> {
         let register = |bytes: &mut Vec<u8>| {
             let piece = [Piece::new(bytes.as_mut_ptr(), bytes.len())];
@@ -290,7 +291,7 @@ mod tests {
     }
 
     proptest! {
-        /// Writes in parts, and reads, are those of one flat array.
+        /// Writes in parts, and reads, give the same result as on one flat array.
         #[test]
         fn pieces_are_one_array(
             lens in prop::collection::vec(1usize..40, 1..5),

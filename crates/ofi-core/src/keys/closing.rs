@@ -1,18 +1,18 @@
-//! The end of a region: accesses that were granted earlier may still run.
+//! The closing of a region, while accesses that were granted earlier may still be running.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Region;
 
-/// Checks before sleeping: most accesses are copies that take microseconds.
+/// The number of checks before sleeping: most accesses are copies that take microseconds.
 const SPINS: u32 = 200;
 
 /// The maximum sleep between two checks.
 const MAX_SLEEP: Duration = Duration::from_millis(1);
 
-/// A region that is closed for new accesses, while old ones may still run. Dropping it lets them run on, and
-/// the transport's data goes with the last.
+/// A region that is closed for new accesses, while old ones may still be running. If this is dropped, they continue,
+/// and the transport's data is dropped with the last.
 #[derive(Debug)]
 #[must_use = "the memory may be given back only when the running accesses have ended"]
 pub struct Closing<T> {
@@ -30,12 +30,12 @@ impl<T> Closing<T> {
         &self.region
     }
 
-    /// The transport's data if no access runs any more; otherwise the region, for another attempt.
+    /// Returns the transport's data if no access is running any more; otherwise the region, for another attempt.
     ///
     /// # Errors
     /// The region, while grants exist.
     pub fn try_finish(self) -> Result<T, Self> {
-        // What the accesses did happened before this succeeds: the last grant was released before.
+        // Success implies that the effects of the accesses are visible: the last grant was released before.
         Arc::try_unwrap(self.region).map(|region| region.data).map_err(|region| Self { region })
     }
 

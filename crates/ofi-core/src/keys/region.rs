@@ -1,8 +1,8 @@
 //! One registration: its memory, its rights, and the translation of addresses.
 //!
 //! Invariants:
-//! I1. There is at least one piece; each ends at a valid address, and so do all together from `offset` on. Only a
-//!     single piece may be empty: a region of no bytes. [`super::register`] checks that.
+//! I1. There is at least one piece. Each piece, and all of them together from `offset` on, end at valid addresses. Only
+//!     a single piece may be empty: a region of no bytes. [`super::register`] checks that.
 //! I2. A [`Span`] lies inside its region.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,19 +56,19 @@ pub struct Region<T> {
     pub(super) context: Context,
     /// Cloned into every region that is derived from this one.
     pub(super) as_base: Arc<()>,
-    /// The same of the region from which this one is derived.
+    /// `as_base` of the region from which this one is derived.
     pub(super) base: Option<Arc<()>>,
     pub(super) data: T,
     /// Accessible only through endpoints with this authorization key; through all if `None`.
     pub(super) auth: AuthKey,
     /// Accessible only for this peer; for all if `None`.
     pub(super) only: Option<Address>,
-    /// It is of whatever is mapped, which each access finds out: it begins at the null pointer, or is longer than any
-    /// memory.
+    /// It covers whatever is mapped, which each access has to check: it begins at the null pointer, or is longer than
+    /// any memory.
     pub(super) is_unmapped: bool,
-    /// Its memory is a device's: only the copies of `access` reach it.
+    /// Its memory is a device's, so only the copies of `access` reach it.
     pub(super) hmem: Option<RegisteredDevice>,
-    /// An access needs more checks than most: `only`, `is_unmapped` or `hmem` says so.
+    /// An access needs more checks than usual, because of `only`, `is_unmapped` or `hmem`.
     pub(super) is_special: bool,
     /// The counters of peers' reads and writes.
     pub(super) counters: RwLock<Counters>,
@@ -102,16 +102,16 @@ impl RegionPieces {
     }
 }
 
-/// What will read or write the memory of an access.
+/// How the memory of an access will be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Means {
     /// The processor, the kernel, or a peer's process.
     Processor,
-    /// The processor, or the driver of the device that has the memory.
+    /// By the processor, or by the driver of the device that owns the memory.
     Driver,
 }
 
-/// Part of a region: `len` bytes from `start` in its piece `first`, over as many pieces as necessary.
+/// Part of a region: `len` bytes starting at offset `start` of piece `first`, over as many pieces as necessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub first: usize,
@@ -186,7 +186,7 @@ impl<T> Region<T> {
         self.iface
     }
 
-    /// The device that has its memory, if the processor may not touch it.
+    /// The device that owns its memory, if the processor must not access it.
     pub(crate) fn hmem(&self) -> Option<&RegisteredDevice> {
         self.hmem.as_ref()
     }
@@ -221,7 +221,7 @@ impl<T> Region<T> {
         &self.auth
     }
 
-    /// The one peer that may access it, if it is for one only.
+    /// The only peer that may access it, if it is restricted to one.
     pub fn only(&self) -> Option<&Address> {
         self.only.as_ref()
     }
@@ -242,7 +242,7 @@ impl<T> Region<T> {
         Pieces { pieces: &self.pieces()[span.first..], start: span.start, left: span.len }
     }
 
-    /// The span of a remote access. `means`: whether a device's memory will do.
+    /// The span of a remote access. `means`: whether device memory is acceptable.
     #[inline]
     pub(super) fn resolve(
         &self,
@@ -319,7 +319,7 @@ impl<T> Region<T> {
         Ok(())
     }
 
-    /// `addr..addr + len` as virtual addresses inside one piece. An empty span may stand at a piece's end.
+    /// `addr..addr + len` as virtual addresses inside one piece. An empty span may be at a piece's end.
     #[inline]
     fn span_at_address(&self, addr: u64, len: u64) -> Result<Span, Violation> {
         let end = addr.checked_add(len).ok_or(Violation::Overflow)?;

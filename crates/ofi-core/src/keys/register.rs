@@ -31,16 +31,16 @@ pub struct Registration<'a, T> {
     /// Whether it can be used at once. With `FI_MR_ENDPOINT` or `FI_MR_RMA_EVENT` it cannot, until
     /// [`super::RegionTable::enable`].
     pub is_enabled: bool,
-    /// The region to make this one from ([`Desc::NONE`]: none), which cannot be closed before it. It
-    /// decides on interface and device.
+    /// The region to derive this one from ([`Desc::NONE`]: none), which cannot be closed first. It determines interface
+    /// and device.
     pub base: Desc,
     /// The transport's data.
     pub data: T,
     /// The authorization key of the endpoints whose peers may access it; none for all.
     pub auth: AuthKey,
-    /// The one peer that may access it, by the address that the application knows it by; none for all.
+    /// The only peer that may access it, by the address that the application knows it by; `None` for all.
     pub only: Option<Address>,
-    /// The device that has the memory, if the processor may not touch it.
+    /// The device that owns the memory, if the processor must not access it.
     pub hmem: Option<RegisteredDevice>,
 }
 

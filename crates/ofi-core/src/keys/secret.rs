@@ -12,7 +12,7 @@ pub(super) struct KeySupply {
 }
 
 impl KeySupply {
-    /// 64 random bits: never 0, which programs take for "none", and never `FI_KEY_NOTAVAIL`.
+    /// 64 random bits, but never 0, which programs take for "none", and never `FI_KEY_NOTAVAIL`.
     ///
     /// # Errors
     /// `FI_EIO` if the system has no random numbers.

@@ -1,8 +1,8 @@
-//! A map from numbers, read by many threads and rarely written: sixteen maps with a lock each.
+//! A map from numbers, read by many threads and rarely written: sixteen maps, each with its own lock.
 //!
-//! Readers of different entries mostly take different locks. A reader of one entry writes to the lock's cache
-//! line, but it also counts itself in the entry, which is shared in the same way: a map without locks would
-//! save one of two.
+//! Readers of different entries mostly take different locks. A reader of one entry writes to the lock's cache line, but
+//! it also counts itself in the entry, which is shared in the same way: a map without locks would save only one of the
+//! two writes.
 
 use std::collections::hash_map::Entry;
 use std::sync::{PoisonError, RwLock};

@@ -1,8 +1,7 @@
 //! The registrations of a domain, by key and by descriptor.
 //!
-//! The locks are held for lookups and their checks, and by [`RegionTable::check_and_run`] for one short
-//! access; never while a grant lives.
-//! Order: `changes`, then one shard at a time.
+//! The locks are held for lookups and their checks, and by [`RegionTable::check_and_run`] for one short access, but
+//! never as long as a grant exists. Lock order: `changes`, then one shard at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -26,7 +25,7 @@ static NEXT_DESC: AtomicUsize = AtomicUsize::new(1);
 pub struct RegionTable<T> {
     addressing: Addressing,
     iov_limit: usize,
-    /// Regions with remote rights only: the others do not exist for peers.
+    /// Only the regions with remote rights: the others do not exist for peers.
     by_key: Shards<Arc<Region<T>>>,
     by_desc: Shards<Arc<Region<T>>>,
     /// Held while regions are added or removed.
@@ -34,9 +33,9 @@ pub struct RegionTable<T> {
     violations: Counters,
     /// Some region has, or had, a counter.
     counting: AtomicBool,
-    /// Some region covers, or covered, memory that need not be mapped, or a device's.
+    /// Some region covers, or covered, memory that need not be mapped, or device memory.
     unpromised: AtomicBool,
-    /// Some region is, or was, a device's memory.
+    /// Some region is, or was, device memory.
     of_device: AtomicBool,
 }
 
@@ -57,14 +56,14 @@ impl<T> RegionTable<T> {
         }
     }
 
-    /// Registers memory. Remote rights take effect at once, unless the registration will be enabled later. Without
-    /// remote rights no key is taken: then a requested key that is in use is not an error. If this fails, the
-    /// transport's data is dropped.
+    /// Registers memory. Remote rights take effect at once, unless the registration is to be enabled later. Without
+    /// remote rights it takes no key, so a requested key that is in use is not an error. On failure, the transport's
+    /// data is dropped.
     ///
     /// # Errors
-    /// `FI_EINVAL` for no pieces or too many, memory beyond the address space, an unknown
-    /// base or one that does not hold all of the memory; `FI_ENOKEY` for a requested key that is in use;
-    /// `FI_EKEYREJECTED` for `FI_KEY_NOTAVAIL` as a key; `FI_EIO` if the system has no random numbers.
+    /// `FI_EINVAL` for no pieces or too many, for memory beyond the address space, and for a base that is unknown or
+    /// does not contain all of the memory; `FI_ENOKEY` for a requested key that is in use; `FI_EKEYREJECTED` for
+    /// `FI_KEY_NOTAVAIL` as a key; `FI_EIO` if the system has no random numbers.
     pub fn register(&self, registration: Registration<'_, T>) -> Result<Desc> {
         let Registration { attr, key, flags, context, is_enabled, base, data, auth, only, hmem } =
             registration;
@@ -126,7 +125,7 @@ impl<T> RegionTable<T> {
         Ok(desc)
     }
 
-    /// Enables a region that was registered as disabled. Enabling it twice changes nothing.
+    /// Enables a region that was registered as disabled. Enabling it again has no effect.
     ///
     /// # Errors
     /// `FI_EINVAL` if there is no such region.
@@ -135,10 +134,10 @@ impl<T> RegionTable<T> {
         self.by_desc.read(desc.0 as u64, enable).ok_or_else(no_such_region)
     }
 
-    /// Closes a region: from now on nothing is granted on it. The returned value counts accesses that are running.
+    /// Closes a region: from now on nothing is granted on it. The result tracks the accesses that are still running.
     ///
     /// # Errors
-    /// `FI_EINVAL` if there is no such region; `FI_EBUSY` if regions that were made from it are still open.
+    /// `FI_EINVAL` if there is no such region; `FI_EBUSY` if regions that were derived from it are still open.
     pub fn close(&self, desc: Desc) -> Result<Closing<T>> {
         let _changes = self.changes();
         let is_base = self.by_desc.read(desc.0 as u64, |region| region.has_sub_regions());
@@ -157,17 +156,17 @@ impl<T> RegionTable<T> {
     /// As [`RegionTable::check_as`], by [`Accessor::ANYBODY`].
     ///
     /// # Errors
-    /// The reason why not, which is counted.
+    /// Why the access is refused; the refusal is counted.
     #[inline]
     pub fn check(&self, key: u64, addr: u64, len: u64, access: MrAccess) -> Result<Grant<T>, Violation> {
         self.check_as(Accessor::ANYBODY, key, addr, len, access)
     }
 
     /// Checks a peer's access to `addr..addr + len` of the region `key`, with all of `access`. An access of no bytes is
-    /// checked like any other; its address may be the end of the region. Nothing is granted on a device's memory.
+    /// checked like any other; its address may be the end of the region. Nothing is granted on device memory.
     ///
     /// # Errors
-    /// The reason why not, which is counted.
+    /// Why the access is refused; the refusal is counted.
     #[inline]
     pub fn check_as(
         &self,
@@ -181,7 +180,7 @@ impl<T> RegionTable<T> {
             .map_err(|violation| self.refuse(addr, len, access, violation))
     }
 
-    /// The same, without a record of a refusal.
+    /// As `check_as`, without counting a refusal.
     #[inline]
     pub(super) fn grant_by(
         &self,
@@ -200,11 +199,11 @@ impl<T> RegionTable<T> {
     }
 
     /// Checks an access of kind `kind` ([`Caps::RMA`], [`Caps::ATOMIC`]) by a peer to several pieces, through an
-    /// endpoint with the capabilities `caps`: the length of the pieces together, if each of them is allowed. An
+    /// endpoint with the capabilities `caps`. Returns the total length of the pieces if each of them is allowed. An
     /// operation that the endpoint was not opened for is refused like a right that the region lacks.
     ///
     /// # Errors
-    /// The error for the peer. The reason is counted.
+    /// The error for the peer. The refusal is counted.
     pub fn check_served(
         &self,
         caps: Caps,
@@ -218,20 +217,19 @@ impl<T> RegionTable<T> {
         }
         remote.iter().try_fold(0_usize, |total, piece| {
             let len = piece.len as u64;
-            // Whatever executes the access finds a device's memory by itself.
+            // The code that executes the access notices device memory itself.
             let checked = self.grant_by(Means::Driver, who, piece.key, piece.addr, len, access);
             checked.map_err(|violation| self.refuse(piece.addr, len, access, violation).errno())?;
             total.checked_add(piece.len).ok_or(Errno::EINVAL)
         })
     }
 
-    /// Checks a peer's access like [`RegionTable::check`], and runs it on the memory that it means before
-    /// this returns, without a grant: half the cost, for copies of a few kilobytes. Closing the region waits
-    /// for it, and so do registrations that happen to share its lock, so `run` must be short, and it must not
-    /// call this table.
+    /// Checks a peer's access like [`RegionTable::check`], and runs `run` on its memory before returning, without a
+    /// grant: half the cost, for copies of a few kilobytes. Closing the region waits for it, and so do registrations
+    /// that happen to share its lock, so `run` must be short, and must not call this table.
     ///
     /// # Errors
-    /// The reason why not, which is counted.
+    /// Why the access is refused; the refusal is counted.
     #[inline]
     pub fn check_and_run<R>(
         &self,
@@ -252,7 +250,7 @@ impl<T> RegionTable<T> {
     /// Checks that a local operation may use `piece` under the descriptor `desc`, with all of `access`.
     ///
     /// # Errors
-    /// The reason why not, which is counted.
+    /// Why the access is refused; the refusal is counted.
     #[inline]
     pub fn check_local(&self, desc: Desc, piece: Piece, access: MrAccess) -> Result<Grant<T>, Violation> {
         let granted = self.by_desc.read(desc.0 as u64, |region| {
@@ -289,16 +287,16 @@ impl<T> RegionTable<T> {
         Ok(())
     }
 
-    /// Whether memory that a peer reads may be lent to the network until it has arrived: not memory that only its
-    /// application knows to be mapped, and may unmap once the peer has it; and not a device's.
+    /// Whether memory that a peer reads may be lent to the network until it has arrived. False for memory that only its
+    /// application knows to be mapped, because it may be unmapped once the peer has it; and for device memory.
     pub fn may_lend(&self, remote: &[RemotePiece]) -> bool {
         let promises = |region: &Arc<Region<T>>| !region.is_unmapped && region.hmem.is_none();
         let promised = |piece: &RemotePiece| self.by_key.read(piece.key, promises);
         !self.unpromised.load(Ordering::Relaxed) || remote.iter().all(|piece| promised(piece).unwrap_or(true))
     }
 
-    /// Whether a piece is of a device's memory. Then [`RegionTable::read_as`], [`RegionTable::write_as`] and the like
-    /// are the only access to it.
+    /// Whether a piece is device memory. Then [`RegionTable::read_as`], [`RegionTable::write_as`] and the like are the
+    /// only access to it.
     pub fn is_of_device(&self, remote: &[RemotePiece]) -> bool {
         let is_device = |piece: &RemotePiece| self.by_key.read(piece.key, |region| region.hmem.is_some());
         self.of_device.load(Ordering::Relaxed) && remote.iter().any(|piece| is_device(piece) == Some(true))

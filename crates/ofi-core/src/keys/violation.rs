@@ -18,15 +18,15 @@ pub enum Violation {
     Rights,
     /// Part of the access lies outside the region.
     Bounds,
-    /// The end of the access is no 64-bit address.
+    /// The end of the access exceeds 64 bits.
     Overflow,
     /// The region's authorization key differs from that of the endpoint through which the access arrives.
     AuthKey,
     /// The region is for another peer only.
     OtherPeer,
-    /// Part of the access means an address where the process has no such memory, in a region that promises none.
+    /// The region promises no mapping, and part of the access is at an address where the process has no such memory.
     Unmapped,
-    /// The region is a device's memory, and the access is one that only the processor could execute, such as an atomic.
+    /// The region is device memory, and only the processor could execute the access, such as an atomic.
     DeviceMemory,
 }
 

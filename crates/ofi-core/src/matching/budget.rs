@@ -5,21 +5,21 @@
 //! can be recorded, so the senders that hold most must stop, and only those.
 //!
 //! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-//! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold as much as `ALPHA` times what
-//! is free *now*. One sender alone gets two thirds of the budget; `n` greedy ones get 2/(2n+1) each, and the rest stays
-//! free for the next. Since held budget cannot be taken back, late senders could still find nothing; so each may always
-//! hold `FLOOR` envelopes, even beyond the limit: at most 16 for each peer, whose own state takes as much.
+//! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold up to `ALPHA` times what is
+//! free *now*. A single sender gets two thirds of the budget; `n` greedy ones get 2/(2n+1) each, and the rest stays
+//! free for the next. Since held budget cannot be revoked, late senders could still find nothing. So each may always
+//! hold `FLOOR` envelopes, even beyond the limit: at most 16 for each peer, whose own state takes as much memory.
 //!
 //! A payload may arrive that was sent before its sender was told to stop. Such payloads may exceed the budget by as
-//! much as the sender can have in flight. They count: until they have left, the sender is not told to resume.
+//! much as the sender can have in flight. They count: the sender is not told to resume until they have left.
 //!
-//! A stopped sender may resume once it holds less than three quarters of what it may: a margin, so that it
-//! does not stop and resume with every message.
+//! A stopped sender may resume once it holds less than three quarters of what it may hold. The margin keeps it from
+//! stopping and resuming with every message.
 //!
 //! Invariants:
 //! B1. The totals are the sums over `shares`.
-//! B2. `stopped` has `(held, peer)` for exactly the shares that are marked stopped. What a stopped sender may
-//!     hold is the same for all, so if the first of them, which holds least, may not resume, nobody may.
+//! B2. `stopped` has `(held, peer)` for exactly the shares that are marked stopped. All stopped senders may hold the
+//!     same amount, so if the first of them, which holds least, may not resume, none may.
 
 use super::{Limit, MatcherConfig, SourceId};
 use std::collections::BTreeSet;
@@ -69,8 +69,8 @@ impl Budget {
         (self.share(peer).envelopes as usize) < self.allowance()
     }
 
-    /// Records one more message, or returns what is exhausted. A sender counts as stopped from the refusal of an
-    /// envelope until one is accepted, or `resume` names it.
+    /// Records one more message, or returns what is exhausted. If an envelope is refused, the sender counts as stopped
+    /// until one is accepted, or `resume` names the sender.
     #[inline]
     pub(super) fn hold(&mut self, peer: SourceId, bytes: usize) -> Result<(), Limit> {
         if !self.may_hold_envelope(peer) {

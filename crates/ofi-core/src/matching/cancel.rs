@@ -4,8 +4,8 @@
 //! row, for example at its end, would then take quadratic time. So a cancel that follows another without a post in
 //! between builds an index, which later ones use.
 //!
-//! Invariant: while `as_of` equals the owner's count of posts, every queued receive is in `by_context`,
-//! oldest first; ids in it may be of receives that were taken since.
+//! Invariant: while `as_of` equals the owner's count of posts, every queued receive is in `by_context`, oldest first;
+//! it may also contain ids of receives that were taken since.
 
 use super::RecvId;
 use std::collections::{HashMap, VecDeque};

@@ -19,10 +19,9 @@
 //!     and the owner calls `store` only right after `arrive` found no receive.
 //! M2. Every unexpected message, claimed ones too, is held in the budget until it leaves.
 //!
-//! Cost: with `n` receives posted or messages stored, everything but the following is O(1), and nothing
-//! allocates once the tables have grown to the load. A receive with ignored bits waits in a list that
-//! arrivals scan, and scans messages when it is posted. A cancel looks at all posted receives, but many in a
-//! row do so once.
+//! Cost: with `n` receives posted or messages stored, everything is O(1) and allocates nothing once the tables have
+//! grown to the load, with two exceptions. A receive with ignored bits waits in a list that arrivals scan, and scans
+//! messages when it is posted. A cancel checks all posted receives, but many in a row do so only once.
 
 mod budget;
 mod cancel;
@@ -42,7 +41,8 @@ use posted::{Found, PostedReceives};
 use table::KeyHash;
 use unexpected::UnexpectedMessages;
 
-/// A source of messages: the endpoint's own number for it, dense from 0, since state is kept in arrays.
+/// A source of messages: the endpoint's own number for it, counted from 0 without gaps, because state is kept in
+/// arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceId(pub u32);
 
@@ -71,7 +71,7 @@ pub struct Want {
     pub space: Space,
     /// The sender.
     pub source: SourceFilter,
-    /// The tag, compared in the bits that `ignore` leaves.
+    /// The tag; only bits that are not set in `ignore` are compared.
     pub tag: u64,
     /// Bits of the tag that may differ; 0 is the fast case.
     pub ignore: u64,
@@ -106,7 +106,7 @@ pub struct Envelope {
     pub space: Space,
     /// The sender.
     pub peer: SourceId,
-    /// The tag; of no meaning in an untagged message.
+    /// The tag; meaningless in an untagged message.
     pub tag: u64,
     /// Length of the whole payload in bytes, wherever it is.
     pub len: u64,
@@ -151,8 +151,8 @@ pub struct Unexpected<U> {
 pub enum PostOutcome<R, U> {
     /// It waits.
     Queued(RecvId),
-    /// The oldest message that matches, which is no longer stored, and the receive back. A multi-receive
-    /// buffer with room left is posted again.
+    /// The oldest message that matches, which is no longer stored, and the receive. A multi-receive buffer with room
+    /// left must be posted again.
     Matched {
         /// The receive that was not queued.
         recv: R,
@@ -161,10 +161,10 @@ pub enum PostOutcome<R, U> {
     },
 }
 
-/// The receive that a message goes to, still in its place in the queue.
+/// The receive that a message goes to, still in the queue.
 ///
-/// A plain receive is taken; a multi-receive buffer stays, first in line, until the owner finds it full. To
-/// drop a `Match` leaves the receive where it is.
+/// A plain receive is to be taken; a multi-receive buffer stays, first in line, until the owner finds it full. Dropping
+/// a `Match` leaves the receive in the queue.
 #[must_use]
 pub struct Match<'a, R> {
     posted: &'a mut PostedReceives<R>,
@@ -212,12 +212,13 @@ pub struct Refused<U> {
 /// Limits of one endpoint's matcher.
 #[derive(Clone, Debug)]
 pub struct MatcherConfig {
-    /// Bytes of payload that unexpected messages may hold. Default: 64 MiB, a thousand senders' 64 KiB.
+    /// Bytes of payload that unexpected messages may hold. Default: 64 MiB, enough for 64 KiB from each of a thousand
+    /// senders.
     pub bytes: usize,
     /// Unexpected messages, whether or not they hold bytes. Default: 1,000,000, of about 170 bytes each.
     pub envelopes: usize,
-    /// Makes the hash of tags the same in every run, for benchmarks that count instructions. Default: `None`,
-    /// a random secret, without which a peer could choose tags that collide.
+    /// A fixed seed makes the hash of tags the same in every run, for benchmarks that count instructions. Default:
+    /// `None`, a random secret; otherwise a peer could choose tags that collide.
     pub hash_seed: Option<u64>,
 }
 
@@ -259,7 +260,7 @@ impl<R, U> Matcher<R, U> {
         PostOutcome::Queued(self.posted.push(&want, recv))
     }
 
-    /// As [`post`](Self::post) of a receive from anyone that ignores nothing, if no message waits in its space.
+    /// As [`post`](Self::post), for a receive from anyone without ignored bits, if no message waits in its space.
     #[inline(always)]
     pub fn queue<const TAGGED: bool>(&mut self, tag: u64, recv: R) -> bool {
         let space = if TAGGED { Space::Tagged } else { Space::Untagged };
@@ -319,8 +320,8 @@ impl<R, U> Matcher<R, U> {
         self.posted.cancel(context, R::context)
     }
 
-    /// Takes all receives that satisfy `wanted`, in the order of posting: those directed at a peer that is
-    /// gone, or all on close. The tag of a `Want` seen here has the ignored bits set.
+    /// Takes all receives that satisfy `wanted`, in the order of posting: for example those directed at a lost peer, or
+    /// all on close. The `Want` passed to it has the ignored bits of its tag set.
     pub fn extract_posted(&mut self, wanted: impl FnMut(&Want, &R) -> bool) -> Vec<R> {
         self.posted.extract(wanted)
     }
@@ -361,10 +362,10 @@ impl<R, U> Matcher<R, U> {
     }
 
     /// As [`store`](Self::store), for a payload whose sender could not know that the budget is exhausted. A sender may
-    /// have `most` bytes of such messages here; one that sends more breaks the protocol.
+    /// have `most` bytes of such messages here; one that sends more violates the protocol.
     ///
     /// # Errors
-    /// The message.
+    /// The message, if it is refused.
     #[cold]
     pub fn store_beyond(
         &mut self,
@@ -415,24 +416,23 @@ impl<R, U> Matcher<R, U> {
         Some(self.unexpected.at(index))
     }
 
-    /// Removes the message claimed for `context`, to receive or to discard it (`FI_CLAIM`, or that with
-    /// `FI_DISCARD`). If several were claimed for one context, the one claimed first.
+    /// Removes the message claimed for `context`, to receive or discard it (`FI_CLAIM`, with or without `FI_DISCARD`).
+    /// If several were claimed for one context, the one claimed first.
     pub fn take_claimed(&mut self, context: usize) -> Option<Unexpected<U>> {
         let index = self.unexpected.claimed(context)?;
         Some(self.remove(index))
     }
 
-    /// Removes the oldest message that matches (`FI_PEEK | FI_DISCARD`). The owner tells the sender, if it
-    /// waits.
+    /// Removes the oldest message that matches (`FI_PEEK | FI_DISCARD`). The owner must notify the sender, if it waits.
     #[inline(never)] // so that `post` stays small where it is inlined
     pub fn discard(&mut self, want: &Want) -> Option<Unexpected<U>> {
         let index = self.unexpected.find(want)?;
         Some(self.remove(index))
     }
 
-    /// Handles a peer that is gone: it no longer counts as stopped, and its messages for which `lost` returns true are
-    /// removed and returned. `lost` gets the context of a claimed message; it may also mark the content and keep the
-    /// message, so that its receiver learns of the loss. Complete messages stay.
+    /// Handles the loss of a peer. It no longer counts as stopped, and those of its messages for which `lost` returns
+    /// true are removed and returned. `lost` gets the context of a claimed message. It may also mark the content and
+    /// keep the message, so that its receiver is told of the loss. Complete messages stay.
     pub fn drop_peer(
         &mut self,
         peer: SourceId,
@@ -444,7 +444,7 @@ impl<R, U> Matcher<R, U> {
         removed
     }
 
-    /// Empties the matcher, as when the endpoint closes: the receives in the order of posting, and the
+    /// Empties the matcher, for example when the endpoint closes. Returns the receives in the order of posting, and the
     /// messages.
     pub fn drain(&mut self) -> (Vec<R>, Vec<Unexpected<U>>) {
         let messages = self.unexpected.drain();
@@ -481,8 +481,8 @@ impl<R, U> Matcher<R, U> {
 
 /// The budget of unexpected messages. How it is shared is described in `budget.rs`.
 impl<R, U> Matcher<R, U> {
-    /// Whether `peer` may leave `len` bytes of payload here. If not, they stay at the sender and the message
-    /// is stored with `bytes_held` 0.
+    /// Whether `peer` may leave `len` bytes of payload here. If not, they stay at the sender, and the message is stored
+    /// with `bytes_held` 0.
     #[inline]
     pub fn may_hold_bytes(&self, peer: SourceId, len: usize) -> bool {
         self.budget.may_hold_bytes(peer, len)
@@ -501,9 +501,9 @@ impl<R, U> Matcher<R, U> {
         self.budget.stop(peer);
     }
 
-    /// A stopped sender that may resume; it no longer counts as stopped. Call it until it returns `None` after messages
-    /// were received; it costs one comparison while no sender is stopped. An owner whose senders retry by themselves
-    /// need not call it: a sender that is not refused no longer counts as stopped either.
+    /// A stopped sender that may resume; it no longer counts as stopped. After messages were received, call it until it
+    /// returns `None`; it costs one comparison while no sender is stopped. An owner whose senders retry by themselves
+    /// need not call it, because a sender also stops counting as stopped when a message of it is accepted.
     #[inline]
     pub fn poll_resume(&mut self) -> Option<SourceId> {
         self.budget.resume()

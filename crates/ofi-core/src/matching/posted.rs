@@ -25,8 +25,8 @@ enum Class {
     WildFrom,
 }
 
-/// With links and generation 32 bytes, so that a receive of 32 bytes takes one cache line. Hence the packing, and hence
-/// the ignored bits of wildcards have a place of their own.
+/// With links and generation 32 bytes, so that a receive of 32 bytes takes one cache line. That is why it is packed,
+/// and why the ignored bits of wildcards are stored elsewhere.
 #[derive(Clone, Copy, Default)]
 #[repr(C, packed(4))]
 struct Key {
@@ -48,8 +48,8 @@ const CLASSES: [Class; 1 << CLASS_BITS] = [
     Class::UntaggedAny,
 ];
 
-/// A receive that was found for a message, and the place of its list: `place` is the entry in the table of its class.
-/// Unless it is a wildcard, it is the first of its list.
+/// A receive that was found for a message, and its list: `place` is the entry in the table of its class. Unless it is a
+/// wildcard, it is the first of its list.
 #[derive(Clone, Copy)]
 pub(super) struct Found {
     index: u32,

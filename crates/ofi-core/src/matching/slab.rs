@@ -1,7 +1,7 @@
 //! Slots with generations, and the lists that run through them.
 //!
-//! A slot keeps links, key and value together and starts on a cache line: what a match touches lies in as few
-//! lines as its size allows. A slot can be in `LISTS` lists at once, one for each pair of links.
+//! A slot keeps links, key and value together and starts on a cache line, so that a match touches as few lines as
+//! possible. A slot can be in `LISTS` lists at once, one for each pair of links.
 //!
 //! Invariants of a list, which is named by the index of its first slot (`NIL` if it is empty):
 //! L1. `next` leads from the first slot to the last; the last slot's `next` is `NIL`.
@@ -9,8 +9,8 @@
 //!     own, and a table of lists keeps one index for each.
 //! Invariants of the slab:
 //! S1. A slot is empty and in the free list, or full and not. Free slots are linked through `links[0].next`.
-//! S2. `generation` grows by one when the slot is filled and when it is emptied, so an id outlives its value without
-//!     naming another's. It is odd while the slot is full, and `value` is initialised exactly then.
+//! S2. `generation` grows by one when the slot is filled and when it is emptied, so an id that outlives its value never
+//!     names another one. It is odd while the slot is full, and `value` is initialised exactly then.
 
 use std::mem::MaybeUninit;
 

@@ -4,8 +4,8 @@ use ofi_api::{Address, FiAddr, Result};
 
 use super::table::{AddressTable, PeerEntry, Removed};
 
-/// Where the answers of a vector insertion go. All of it may be absent: without removals the indices are
-/// known beforehand.
+/// Where the results of an insertion go. All fields are optional, because without removals the indices are known in
+/// advance.
 #[derive(Debug, Default)]
 pub struct Answers<'a> {
     /// The index of each address, or [`FiAddr::NOTAVAIL`] for one that failed.
@@ -17,10 +17,10 @@ pub struct Answers<'a> {
 }
 
 impl AddressTable {
-    /// Inserts addresses in order; one that fails takes no index and does not stop the others. An item may
-    /// be an error already, such as a name that did not resolve. `admit` is called for each address that was
-    /// not there before, as in [`AddressTable::insert_address`]. Answers how many were inserted, as
-    /// `fi_av_insert` does. Answers beyond the end of a slice are dropped.
+    /// Inserts addresses in order; one that fails takes no index and does not stop the others. An item may already be
+    /// an error, such as a name that did not resolve. `admit` is called for each address that was not there before, as
+    /// in [`AddressTable::insert_address`]. Returns the number of insertions, as `fi_av_insert` does. Results beyond
+    /// the end of a slice are dropped.
     pub fn insert_each(
         &mut self,
         addresses: impl IntoIterator<Item = Result<Address>>,
@@ -48,11 +48,11 @@ impl AddressTable {
         inserted
     }
 
-    /// Takes one insertion of each back, in order; one that is not there does not stop the others. `gone` is
-    /// called for each peer that is gone with it.
+    /// Reverts one insertion of each address, in order; one that is not there does not stop the others. `gone` is
+    /// called for each peer that this removes.
     ///
     /// # Errors
-    /// `FI_EINVAL` if one was not there.
+    /// `FI_EINVAL` if an address was not there.
     pub fn remove_each(&mut self, addresses: &[FiAddr], mut gone: impl FnMut(PeerEntry)) -> Result<()> {
         let mut first_error = Ok(());
         for &address in addresses {

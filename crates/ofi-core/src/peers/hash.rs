@@ -1,12 +1,12 @@
 //! A hash for which outsiders cannot choose collisions.
 //!
-//! Addresses come from peers, and whoever knows how they are hashed can pick many that fall into one bucket. IP
-//! addresses, of which there are millions, are three 64-bit words, hashed by a sum of products with secret 128-bit
-//! factors of which the upper half is kept: multilinear hashing, for which any two different inputs collide with a
-//! chance of 2^-64 over the choice of factors (Carter and Wegman, "Universal classes of hash functions"). Part of a sum
-//! alone is no hash of a row of neighbours, though: for some factors the addresses 1, 2, 3 ... share their low bits. A
-//! bijection that mixes all bits into all keeps what is proven and spreads them. Everything else is hashed with
-//! SipHash, which takes several times as long.
+//! Addresses come from peers, and anyone who knows how they are hashed can pick many that fall into one bucket. IP
+//! addresses may number millions. Each is three 64-bit words, hashed by a sum of products with secret 128-bit factors,
+//! of which the upper half is kept: multilinear hashing, in which any two different inputs collide with a probability
+//! of 2^-64 over the choice of factors (Carter and Wegman, "Universal classes of hash functions"). The sum alone does
+//! not spread a row of neighbours, though: for some factors the addresses 1, 2, 3 ... share their low bits. A bijection
+//! that mixes all bits keeps the proven property and spreads them. Everything else is hashed with SipHash, which takes
+//! several times as long.
 
 use std::hash::{BuildHasher, RandomState};
 

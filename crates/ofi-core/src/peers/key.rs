@@ -19,8 +19,8 @@ pub(super) enum Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// The key of `bytes`, whether or not they could be a destination. An IP format with bytes that are no
-    /// IP address gives an opaque key, which no stored address has.
+    /// The key of `bytes`, whether or not they could be a destination. If the format is IP but the bytes are not an IP
+    /// address, the key is opaque, and no stored address has it.
     #[inline]
     pub fn of(format: AddrFormat, bytes: &'a [u8]) -> Self {
         match layout(format, bytes) {
@@ -46,7 +46,7 @@ impl AddressKey {
     /// The key of an address.
     ///
     /// # Errors
-    /// `FI_EADDRNOTAVAIL`, `FI_EINVAL` for one that cannot be sent to.
+    /// `FI_EADDRNOTAVAIL` or `FI_EINVAL` for an address that cannot be a destination.
     pub fn of(format: AddrFormat, bytes: &[u8]) -> Result<Self> {
         let address = destination(format, bytes)?;
         Ok(Self(match Key::of(format, address) {
@@ -101,8 +101,8 @@ fn is_ip(format: AddrFormat) -> bool {
     matches!(format, Sockaddr | SockaddrIp | SockaddrIn | SockaddrIn6)
 }
 
-/// Which socket address bytes are. `Address` reads them too; here it is done in place, since an index of a
-/// million peers does it ten times for each.
+/// The kind of socket address that bytes are. `Address` parses them too; here it is done in place, because an index of
+/// a million peers does it ten times for each.
 #[derive(Clone, Copy)]
 enum Layout {
     /// `struct sockaddr_in`: family, port, address.
@@ -120,8 +120,8 @@ impl Layout {
     }
 }
 
-/// The layout of `bytes`, if `format` allows it and all of it is there. What lies behind is the next address
-/// of an array, and never looked at.
+/// The layout of `bytes`, if `format` allows it and they are long enough. Bytes after the address belong to the next
+/// one in an array, and are not read.
 #[inline]
 fn layout(format: AddrFormat, bytes: &[u8]) -> Option<Layout> {
     let family = i32::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -146,8 +146,8 @@ fn field<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     bytes[offset..].first_chunk().copied().unwrap_or([0; N])
 }
 
-/// Whether an address means another peer on each link: link-local unicast, and multicast of link or
-/// interface scope.
+/// Whether an address means a different peer on each link: link-local unicast, and multicast of link or interface
+/// scope.
 fn needs_scope(ip: &Ipv6Addr) -> bool {
     let [first, second, ..] = ip.octets();
     ip.is_unicast_link_local() || (first == 0xff && matches!(second & 0x0f, 1 | 2))

@@ -51,16 +51,15 @@ pub fn single(node: Option<&str>, service: Option<&str>) -> Result<Names> {
 /// (`fi_av_insertsym`).
 ///
 /// # Errors
-/// `FI_EINVAL` for a count above 1 of a name that does not end in a number, for a range that runs out of
-/// addresses or beyond 2^32 - 1 names, and for an address in `FI_ADDR_STR` form with a service beside it or
-/// a count.
+/// `FI_EINVAL` for a count above 1 of a name that does not end in a number; for a range that runs out of addresses, or
+/// has more than 2^32 - 1 names; and for an address in `FI_ADDR_STR` form with a service or a count.
 pub fn range(
     node: Option<&str>,
     node_count: usize,
     service: Option<&str>,
     service_count: usize,
 ) -> Result<Names> {
-    // Beside an address, service 0 says as little as none.
+    // With an address, service 0 means the same as none.
     let whole = node.filter(|node| node.contains("://"));
     let service = service.filter(|service| !service.is_empty() && (whole.is_none() || *service != "0"));
     if let Some(text) = whole
@@ -90,7 +89,7 @@ pub fn range(
 }
 
 impl Names {
-    /// Resolves each name when it is asked for, with `resolve` telling the address of a node and a service.
+    /// Resolves each name when it is requested. `resolve` returns the address of a node and a service.
     pub fn resolve_with(
         self,
         mut resolve: impl FnMut(Option<&str>, Option<&str>) -> Result<Address>,
@@ -122,7 +121,7 @@ impl Iterator for Names {
 
 impl ExactSizeIterator for Names {}
 
-/// A name that counts. `Fixed` is for one that need not.
+/// A name that can be counted up. `Fixed` is for one that need not be.
 #[derive(Clone, Debug)]
 enum Counter {
     Fixed(String),

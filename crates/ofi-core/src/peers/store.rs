@@ -28,7 +28,7 @@ struct Slot {
 
 const VACANT: Slot = Slot { bytes: [0; INLINE], references: 0, generation: 0, len: 0 };
 
-// With 11.4 bytes of the reverse index at its emptiest, a peer stays below 64 bytes.
+// Together with at most 11.4 bytes in the reverse index, a peer stays below 64 bytes.
 const _: () = assert!(size_of::<Slot>() == 44);
 
 /// The slots of one table.
@@ -112,8 +112,7 @@ impl Store {
         Ok(())
     }
 
-    /// Takes one insertion of a live slot's address back; answers how many are left. At none, the slot is
-    /// vacant.
+    /// Reverts one insertion of a live slot's address. Returns how many are left; with none, the slot is vacant.
     pub fn release(&mut self, index: u32) -> u32 {
         let slot = self.slot_mut(index);
         slot.references -= 1;

@@ -31,7 +31,7 @@ pub enum UserIds {
     Always,
 }
 
-/// One peer under one index, for caches: another peer under the same index is another value.
+/// One peer under one index, for caches: another peer under the same index has a different value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerEntry {
     index: u32,
@@ -64,8 +64,8 @@ pub enum Removed {
 pub struct Removals(Arc<AtomicU64>);
 
 impl Removals {
-    /// Number of addresses that went since the table was made. A cache that saw the same number at its last
-    /// use holds no stale peer.
+    /// The number of addresses removed since the table was created. A cache that saw the same number at its last use
+    /// holds no stale peer.
     #[inline]
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Acquire)
@@ -123,12 +123,12 @@ impl AddressTable {
         self.admit(address, |_, _| Ok(()))
     }
 
-    /// Inserts an address, and calls `admit` if it was not there: the place where a transport makes its own
-    /// state for the peer. An address of another format is taken where the two share a layout.
+    /// Inserts an address. Calls `admit` if it was not there, so that a transport can create its own state for the
+    /// peer. An address of another format is accepted if the two share a layout.
     ///
     /// # Errors
-    /// As [`AddressTable::insert`]; `FI_EINVAL` for one of another format; and whatever `admit` answers, in
-    /// which case the address is not there.
+    /// As [`AddressTable::insert`]; `FI_EINVAL` for an address of another format; and the errors of `admit`, after
+    /// which the address is not in the table.
     pub fn insert_address(
         &mut self,
         address: &Address,
@@ -173,10 +173,9 @@ impl AddressTable {
         }
     }
 
-    /// Makes room in the reverse index: twice as much where it is full, as much again where removals wore it
-    /// out. Walks the slots in order: the index's own way to grow would read them in the order of their
-    /// hashes, which costs a cache miss each. The old index goes first, so that the two are never there
-    /// together.
+    /// Makes room in the reverse index: doubles it if it is full, and rebuilds it at the same size if removals have
+    /// worn it out. Walks the slots in order: the index's own way to grow would read them in the order of their hashes,
+    /// which costs a cache miss for each. The old index is freed first, so that the two never exist together.
     #[cold]
     fn grow(&mut self) {
         let room = (self.index.len() + self.index.len() / 2).max(8);
@@ -189,7 +188,7 @@ impl AddressTable {
         }
     }
 
-    /// Takes one insertion of an address back.
+    /// Reverts one insertion of an address.
     ///
     /// # Errors
     /// `FI_EINVAL` if there is no address under this index.
@@ -222,7 +221,7 @@ impl AddressTable {
             .ok_or_else(|| self.no_such_peer(address))
     }
 
-    /// The address under an index as a value of its own.
+    /// The address under an index, as an owned value.
     ///
     /// # Errors
     /// `FI_EINVAL` if there is none.
@@ -230,8 +229,7 @@ impl AddressTable {
         Ok(Address::new(self.format, self.get(address)?))
     }
 
-    /// Copies the address under an index into `buffer`, as much as fits, and answers the length of the whole
-    /// (`fi_av_lookup`).
+    /// Copies the address under an index into `buffer`, as much as fits, and returns its full length (`fi_av_lookup`).
     ///
     /// # Errors
     /// `FI_EINVAL` if there is none.
@@ -247,7 +245,7 @@ impl AddressTable {
         self.find_index(Key::of(self.format, address))
     }
 
-    /// The same for an address that knows its format.
+    /// As [`AddressTable::find`], for an address that includes its format.
     pub fn find_address(&self, address: &Address) -> Option<FiAddr> {
         match Key::of(address.format(), address.bytes()) {
             Key::Opaque(_) if address.format() != self.format => None,
@@ -255,7 +253,7 @@ impl AddressTable {
         }
     }
 
-    /// Which insertion of an address is in effect: another one after it was removed and inserted again.
+    /// Identifies the current insertion of an address, which changes when it is removed and inserted again.
     pub fn insertion(&self, address: &[u8]) -> Option<u64> {
         let peer = self.peer(self.find(address)?).ok()?;
         Some(u64::from(peer.generation) << 32 | u64::from(peer.index))
@@ -288,12 +286,12 @@ impl AddressTable {
         self.store.generation(peer.index) == Some(peer.generation)
     }
 
-    /// Number of addresses that went so far. It changes whenever an index becomes invalid.
+    /// The number of addresses removed so far. It changes whenever an index becomes invalid.
     pub fn generation(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// The same number for caches that look without the table's lock.
+    /// The same number, for caches that read it without the table's lock.
     pub fn removals(&self) -> Removals {
         Removals(Arc::clone(&self.removals))
     }

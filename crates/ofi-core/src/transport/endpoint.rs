@@ -23,7 +23,7 @@ pub enum Posted {
 /// A device's part of a shared receive context: it fills the context's receives with messages to any of its endpoints.
 pub trait SharedReceives: Any + Send + Sync {
     /// Passes a receive to the device. It ends with [`Upcalls::landed`], [`Upcalls::spent`] or [`Upcalls::received`] of
-    /// the endpoint whose message took it, which may be before this returns.
+    /// the endpoint whose message took it, possibly before this returns.
     ///
     /// # Errors
     /// The device's error; then it has not taken the receive.
@@ -44,24 +44,24 @@ pub trait Attendant: Send + Sync {
     fn let_out(&self) -> bool;
 }
 
-/// The outcome of giving up an operation ([`TransportEndpoint::give_up`]).
+/// The outcome of abandoning an operation ([`TransportEndpoint::give_up`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
     /// It continues without the application's memory, and ends with [`Upcalls::finish`].
     GoesOn,
     /// It is over at this end: the core removes it from its table.
     Over,
-    /// A device still uses the memory. The operation continues, and a later call may give it up.
+    /// A device still uses the memory. The operation continues, and a later call may abandon it.
     Busy,
 }
 
 /// A transport's part of one endpoint.
 ///
 /// # Safety
-/// Memory that an operation lends, here or in [`Upcalls::op`] and [`Upcalls::receiving`], is read or written by this
-/// end, its threads, peers and devices, but only until the operation has ended ([`Upcalls::finish`],
-/// [`Upcalls::received`], [`Upcalls::abandon`]). Memory of operations that are unfinished when it is dropped is
-/// not touched afterwards.
+/// Memory that an operation lends, here or in [`Upcalls::op`] and [`Upcalls::receiving`], may be read or written by
+/// this end, its threads, peers and devices, but only until the operation has ended ([`Upcalls::finish`],
+/// [`Upcalls::received`], [`Upcalls::abandon`]). After the endpoint is dropped, nothing touches the memory of
+/// unfinished operations.
 pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// Makes the endpoint reachable, under `name` or one of the transport's choosing, and returns its address.
     ///
@@ -69,14 +69,14 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// `FI_EADDRINUSE`, `FI_EADDRNOTAVAIL`.
     fn enable(&mut self, name: Option<&Address>) -> Result<Address>;
 
-    /// Returns the peer with this (normalised) address. Creates its slot on first use, after [`Upcalls::introduce`];
-    /// connects lazily.
+    /// Returns the peer with this (normalised) address. Creates its slot on first use, after [`Upcalls::introduce`],
+    /// and connects lazily.
     ///
     /// # Errors
     /// `FI_EADDRNOTAVAIL` if the transport has no room for another.
     fn peer<H: Upcalls<T>>(&mut self, host: &mut H, address: &Address) -> Result<PeerId>;
 
-    /// The application's vector contains a peer, for the first time or again after addresses were removed.
+    /// Called when the application's vector contains a peer, for the first time or again after addresses were removed.
     fn named<H: Upcalls<T>>(&mut self, _host: &mut H, _peer: PeerId) {}
 
     /// Whether [`TransportEndpoint::inserted`] is called at each insertion. Called once, after
@@ -85,9 +85,9 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
         false
     }
 
-    /// The application has inserted addresses into the endpoint's vector, or may have before the endpoint was enabled
-    /// ([`Upcalls::addresses`]). Insertions by other processes into a shared vector are not reported:
-    /// [`Upcalls::insertions`] counts them.
+    /// Called after the application has inserted addresses into the endpoint's vector, or may have done so before the
+    /// endpoint was enabled ([`Upcalls::addresses`]). Insertions by other processes into a shared vector are not
+    /// reported here: [`Upcalls::insertions`] counts them.
     fn inserted<H: Upcalls<T>>(&mut self, _host: &mut H) {}
 
     /// Sends a short message of one piece at once, and finishes it. `false`: nothing was sent, and the core calls
@@ -156,17 +156,17 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
         Err(ofi_api::Error::new(Errno::EOPNOTSUPP))
     }
 
-    /// A collective waits for a note of this peer; called after each poll while it does. A transport that would not
-    /// otherwise notice that the peer is gone must check for it.
+    /// Called after each poll while a collective waits for a note of this peer. A transport that would not otherwise
+    /// notice that the peer is gone must check for it.
     fn await_note(&mut self, _peer: PeerId) {}
 
     /// Moves the payload behind `token` into the open receive `into`, then calls [`Upcalls::received`].
     fn pull<H: Upcalls<T>>(&mut self, host: &mut H, peer: PeerId, token: T::Token, into: SlotId);
 
-    /// The context that posted `op` closes while the operation is in flight: its memory is no longer lent after this
+    /// Closes the context that posted `op` while the operation is in flight: its memory is no longer lent after this
     /// returns. `true`: the operation continues without that memory (a payload was copied, read bytes are dropped), and
-    /// ends with [`Upcalls::finish`], which reports nothing for a closed context. `false`: it is over at this end; the
-    /// core removes it from its table. [`TransportEndpoint::settle_receives`] follows.
+    /// ends with [`Upcalls::finish`], which reports nothing for a closed context. `false`: it is over at this end, and
+    /// the core removes it from its table. [`TransportEndpoint::settle_receives`] follows.
     fn abandon(&mut self, _peer: PeerId, _id: SlotId, _op: &mut T::Op) -> bool {
         false
     }
@@ -183,13 +183,15 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
         false
     }
 
-    /// An operation of a closing context is over and no longer in the core's table; [`TransportEndpoint::abandon`] was
-    /// called before, unless there was too much to copy. [`TransportEndpoint::settle_receives`] follows.
+    /// Called when an operation of a closing context is over and no longer in the core's table.
+    /// [`TransportEndpoint::abandon`] was called before, unless there was too much to copy.
+    /// [`TransportEndpoint::settle_receives`] follows.
     fn removed(&mut self, _peer: PeerId, _id: SlotId, _op: T::Op) {}
 
-    /// Receives being filled have ended without [`Upcalls::received`], or reads without [`Upcalls::finish`]: their
-    /// context was closed, or another transport's failure ended them. After this returns, the memory of a receive that
-    /// [`Upcalls::receiving`] does not know, or of a read that [`Upcalls::op`] does not know, is not written any more.
+    /// Called when receives being filled have ended without [`Upcalls::received`], or reads without
+    /// [`Upcalls::finish`], because their context was closed or another transport's failure ended them. After this
+    /// returns, nothing writes the memory of a receive that [`Upcalls::receiving`] does not know, or of a read that
+    /// [`Upcalls::op`] does not know.
     fn settle_receives<H: Upcalls<T>>(&mut self, _host: &mut H) {}
 
     /// Tells the sender that the payload behind `token` is not needed.
@@ -210,12 +212,12 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// Makes progress: processes arrived packets, sends queued ones, and finishes operations.
     fn poll<H: Upcalls<T>>(&mut self, host: &mut H);
 
-    /// Sets before [`TransportEndpoint::enable`] whether the endpoint may use shared memory with peers of its host
-    /// (`FI_OPT_SHARED_MEMORY_PERMITTED`); by default it may. Not called if [`Transport::needs_shared_memory`].
+    /// Sets whether the endpoint may use shared memory with peers on its host (`FI_OPT_SHARED_MEMORY_PERMITTED`),
+    /// before [`TransportEndpoint::enable`]; by default it may. Not called if [`Transport::needs_shared_memory`].
     fn permit_shared_memory(&mut self, _permitted: bool) {}
 
-    /// Sets before [`TransportEndpoint::enable`] an option of the transport's own ([`Transport::option`]), or the
-    /// longest message (`FI_OPT_MAX_MSG_SIZE`).
+    /// Sets a transport-specific option ([`Transport::option`]) or the longest message (`FI_OPT_MAX_MSG_SIZE`), before
+    /// [`TransportEndpoint::enable`].
     fn set_option(&mut self, _option: EpOption, _value: usize) {}
 
     /// Sets the attendant, which makes the endpoint send delayed packets when a peer asks and the application does not
@@ -232,12 +234,12 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
     /// Prepares for blocking on [`TransportEndpoint::wait_fd`].
     fn arm(&mut self) -> Arm;
 
-    /// Readable when an armed endpoint has something to poll for. `None` where the transport cannot block.
+    /// Becomes readable when an armed endpoint has something to poll for. `None` if the transport cannot block.
     fn wait_fd(&self) -> Option<RawFd>;
 
     /// Sends a connection packet of up to [`MAX_PACKET`](super::MAX_PACKET) bytes, in order with others. Either it is
-    /// delivered, or [`Upcalls::packet_lost`] is called. With `watch`, that is also called within a second of the end
-    /// of `to`, until `to` is joined or another packet is sent.
+    /// delivered, or [`Upcalls::packet_lost`] is called. With `watch`, that is also called within a second after `to`
+    /// has ended, until `to` is joined or another packet is sent.
     ///
     /// # Errors
     /// `FI_ENOSYS` for a transport without connections.
@@ -263,8 +265,8 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
         Err(Error::new(Errno::ENOSYS))
     }
 
-    /// The connection is over. With `drain`, everything that the peer sent before is processed first; then
-    /// [`Upcalls::fail_peer`].
+    /// Ends the connection. With `drain`, everything that the peer sent before is processed first, and then
+    /// [`Upcalls::fail_peer`] is called.
     fn part<H: Upcalls<T>>(&mut self, _host: &mut H, _drain: bool) {}
 
     /// Whether all connection packets that were sent are known to have arrived, or to be lost. Where
@@ -273,9 +275,9 @@ pub unsafe trait TransportEndpoint<T: Transport>: Send {
         true
     }
 
-    /// Joins a multicast group: with `receives`, messages to it arrive here once it is joined. Returns the address to
-    /// send to, and whether the join is over. A pending one ends with [`Upcalls::joined_group`], in a poll; until then
-    /// sends to the address are refused with `FI_EAGAIN`.
+    /// Joins a multicast group. With `receives`, messages to it arrive here once it is joined. Returns the address to
+    /// send to, and whether the join is complete. A pending one ends with [`Upcalls::joined_group`], in a poll; until
+    /// then sends to the address are refused with `FI_EAGAIN`.
     ///
     /// # Errors
     /// `FI_ENOSYS` for a transport without multicast; `FI_EINVAL` for an address that is not a group; the system's

@@ -73,8 +73,8 @@ pub struct OutPlain {
     pub ticket: CompletionInfo,
 }
 
-/// A common remote read or write: of one piece at either end, not empty, without a message for the peer, and without
-/// flags other than those that its end satisfies (`FI_COMPLETION`, `FI_TRANSMIT_COMPLETE`).
+/// A common remote read or write: of one piece at either end, not empty, without a message for the peer, and with no
+/// flags except those that its completion satisfies anyway (`FI_COMPLETION`, `FI_TRANSMIT_COMPLETE`).
 #[derive(Clone, Copy)]
 pub struct OutAccess {
     /// A write, or a read.

@@ -15,7 +15,7 @@ pub type RegionData = Box<dyn Any + Send + Sync>;
 /// The registrations of a domain, whatever its transports: one key is valid over all of them.
 pub type Regions = RegionTable<RegionData>;
 
-/// Finds one transport's data among what transports keep with a region.
+/// Finds one transport's data in the data that transports keep with a region.
 type Finder<R> = dyn Fn(&RegionData) -> Option<&R> + Send + Sync;
 
 /// The registrations of a domain, as one of its transports sees them.
@@ -26,7 +26,7 @@ pub struct Registered<R> {
 }
 
 impl<R: Send + Sync + 'static> Registered<R> {
-    /// For a transport that has the domain to itself.
+    /// For a transport that is alone in the domain.
     pub(crate) fn whole(table: Arc<Regions>) -> Self {
         Self { table, find: Arc::new(|data| data.downcast_ref()) }
     }

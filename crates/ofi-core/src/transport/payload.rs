@@ -16,7 +16,7 @@ impl Payload {
     /// Borrows or copies `len` bytes, as `flags` allow.
     ///
     /// # Safety
-    /// The pieces are lent for reading: with `FI_INJECT` during this call, otherwise until the value is dropped. The
+    /// The pieces are lent for reading: during this call with `FI_INJECT`, otherwise until the value is dropped. The
     /// core keeps this promise for posted operations: the application may not touch its memory before the operation has
     /// ended, and the value is dropped with the operation.
     pub unsafe fn new(pieces: &[Piece], len: usize, flags: OpFlags) -> Self {

@@ -22,8 +22,8 @@ pub struct CompletionInfo {
     pub at: u16,
 }
 
-/// The counter of an operation's end: its endpoint's counters, or, for deferred work, a counter that the core keeps
-/// under a number.
+/// The counter of an operation's completion: its endpoint's counters or, for deferred work, a counter that the core
+/// keeps under a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterTarget(pub(crate) u64);
 
@@ -55,7 +55,7 @@ pub struct Arrived {
 pub(crate) type Origin = (PeerId, RxName, [bool; 2]);
 
 impl Arrived {
-    /// As parts that are passed in registers, tag and data in the second: for a call that a hot path rarely makes, and
+    /// The parts to pass in registers, with tag and data in the second. For a call that a hot path rarely makes, and
     /// which would otherwise force each message's description into memory.
     #[inline(always)]
     pub(crate) const fn parts(&self) -> (Origin, (u64, u64), usize) {
@@ -115,8 +115,8 @@ pub struct Fault {
 
 /// The calls of a transport into the core.
 pub trait Upcalls<T: Transport> {
-    /// A poll has disarmed the transport ([`TransportEndpoint::arm`](super::TransportEndpoint::arm)). Threads that
-    /// sleep without having polled would not be woken any more, so the core wakes them, and they rearm.
+    /// Called when a poll has disarmed the transport ([`TransportEndpoint::arm`](super::TransportEndpoint::arm)).
+    /// Threads that sleep without having polled would no longer be woken, so the core wakes them, and they rearm.
     fn disarmed(&mut self);
 
     /// The transport has left something to its next poll that the application does not wait for. If the application
@@ -170,10 +170,10 @@ pub trait Upcalls<T: Transport> {
     /// A pulled payload has arrived, or failed to.
     fn received(&mut self, id: SlotId, result: Result<(), Errno>);
 
-    /// Takes the oldest receive that is posted for untagged messages, for a transport that hands receives to a device
-    /// before their message is known. It ends with [`Upcalls::landed`], [`Upcalls::spent`] or [`Upcalls::received`]
-    /// with an error, or with its peer ([`Upcalls::fail_peer_where`]), and cannot be cancelled any more. `None` if none
-    /// is posted.
+    /// Takes the oldest receive posted for untagged messages, for a transport that passes receives to a device before
+    /// their message is known. The receive ends with [`Upcalls::landed`], [`Upcalls::spent`], or [`Upcalls::received`]
+    /// with an error, or with its peer ([`Upcalls::fail_peer_where`]), and can no longer be cancelled. `None` if none is
+    /// posted.
     fn claim(&mut self, _peer: PeerId) -> Option<SlotId> {
         None
     }
@@ -192,14 +192,14 @@ pub trait Upcalls<T: Transport> {
     /// one that succeeded, with the rights that it needed.
     fn accessed(&mut self, regions: &Regions, access: MrAccess, remote: &[RemotePiece]);
 
-    /// Whether a counter may report peers' reads to the application: then the application may change the memory as soon
-    /// as [`Upcalls::accessed`] was called.
+    /// Whether a counter may report peers' reads to the application: if so, the application may change the memory as
+    /// soon as [`Upcalls::accessed`] was called.
     fn counts_reads(&self, regions: &Regions) -> bool;
 
     /// A note of a peer's core has arrived.
     ///
     /// # Errors
-    /// The peer breaks the protocol and must be given up.
+    /// An error if the peer violates the protocol and must be disconnected.
     ///
     /// # Safety
     /// `body` may be read for `len` bytes during the call (a peer may be changing them).
@@ -214,7 +214,7 @@ pub trait Upcalls<T: Transport> {
     /// Opens a slot for an operation that does not finish at once.
     fn open(&mut self, peer: PeerId, ticket: CompletionInfo, op: T::Op) -> SlotId;
 
-    /// The same, with the operation made in its place: on hot paths.
+    /// As `open`, but constructs the operation in place: for hot paths.
     #[inline]
     fn open_with(&mut self, peer: PeerId, ticket: CompletionInfo, make: impl FnOnce() -> T::Op) -> SlotId {
         self.open(peer, ticket, make())
@@ -232,7 +232,7 @@ pub trait Upcalls<T: Transport> {
     /// The transport's part of an open operation to `peer`: `None` if `id` is stale, forged, or another peer's.
     fn op(&mut self, peer: PeerId, id: SlotId) -> Option<&mut T::Op>;
 
-    /// The same for any peer: for numbers that only this end's device knows.
+    /// As `op`, for any peer: for numbers that only this end's device knows.
     fn own_op(&mut self, id: SlotId) -> Option<&mut T::Op>;
 
     /// An operation has finished; its slot is gone. Reports it, and returns the transport's part.
@@ -249,18 +249,18 @@ pub trait Upcalls<T: Transport> {
         self.fail_ops(peer, error, |_| true);
     }
 
-    /// A peer is gone: everything outstanding with it ends with `error`. Payloads that were there are lost, and their
-    /// receives, posted later, end with `error` too.
+    /// Handles the loss of a peer: everything outstanding with it ends with `error`. Payloads that were there are lost,
+    /// and receives that are later posted for them end with `error` too.
     fn fail_peer(&mut self, peer: PeerId, error: Errno) {
         self.fail_peer_where(peer, error, |_| true, |_| true);
     }
 
-    /// As [`Upcalls::fail_outgoing`], for the operations that `which` picks: where a peer is met over another transport
-    /// too.
+    /// As [`Upcalls::fail_outgoing`], for the operations that `which` selects, because the peer is also reachable over
+    /// another transport.
     fn fail_ops(&mut self, peer: PeerId, error: Errno, which: impl Fn(&T::Op) -> bool);
 
-    /// As [`Upcalls::fail_peer`], for the operations and the payloads at the peer that `ops` and `tokens` pick: where a
-    /// peer is met over another transport too.
+    /// As [`Upcalls::fail_peer`], for the operations and the payloads at the peer that `ops` and `tokens` select,
+    /// because the peer is also reachable over another transport.
     fn fail_peer_where(
         &mut self,
         peer: PeerId,
@@ -269,7 +269,7 @@ pub trait Upcalls<T: Transport> {
         tokens: impl Fn(&T::Token) -> bool,
     );
 
-    /// A peer will send none of the notes that collectives wait for. Everything else with it goes on.
+    /// Reports that a peer will send no more notes that collectives wait for. Everything else with it continues.
     fn notes_gone(&mut self, peer: PeerId, error: Errno);
 
     /// Whether the budget for unexpected payloads has room for `len` more bytes of `peer`. If not, the transport should

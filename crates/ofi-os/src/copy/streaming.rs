@@ -4,9 +4,9 @@ use super::bytes;
 
 /// How a copy writes memory that another core will read.
 ///
-/// Plain stores take each line away from the core that used it last, and leave it in this core's cache, where the
-/// reader fetches it. Streaming (non-temporal) stores write whole lines to memory without fetching them. What is faster
-/// depends on the processor and on how far apart both cores are.
+/// Plain stores take each line away from the core that used it last, and leave it in this core's cache, from which the
+/// reader fetches it. Streaming (non-temporal) stores write whole lines to memory without fetching them. Which is
+/// faster depends on the processor and on the distance between the two cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stores {
     /// Plain stores.
@@ -20,7 +20,7 @@ impl Stores {
     /// Whether this processor has streaming stores that the library knows.
     pub const STREAM: bool = cfg!(target_arch = "x86_64");
 
-    /// Copies `len` bytes so.
+    /// Copies `len` bytes with these stores.
     ///
     /// # Safety
     /// As [`bytes`].
@@ -39,8 +39,8 @@ impl Stores {
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Copies `len` bytes, whole lines of `to` by streaming stores. A store that follows, as the one which publishes the
-/// bytes, becomes visible after them.
+/// Copies `len` bytes, whole lines of `to` by streaming stores. A later store, such as one that publishes the bytes,
+/// becomes visible after them.
 ///
 /// # Safety
 /// As [`bytes`].

@@ -1,9 +1,9 @@
 //! Copies by the string instruction.
 //!
 //! If the buffers are 4 KiB-aliased, with the destination's page offset 1 to 15 bytes above the source's, the processor
-//! takes each load for a read of what was just stored, and stalls: 64 KiB take 26 us instead of 1.3, and 1 MiB 380 to
-//! 830 us instead of 22. At 16 to 31 bytes the time doubles (AMD EPYC). A copy in two steps, through a stack buffer at
-//! another page offset, takes 1.3 and 29 us.
+//! mistakes each load for a read of what was just stored, and stalls: 64 KiB take 26 µs instead of 1.3, and 1 MiB 380
+//! to 830 µs instead of 22. At 16 to 31 bytes the time doubles (AMD EPYC). A copy in two steps, through a stack buffer
+//! at another page offset, takes 1.3 and 29 µs.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
@@ -11,10 +11,10 @@ use std::mem::MaybeUninit;
 const PAGE: usize = 4096;
 /// A destination whose page offset is this many bytes above the source's does not stall.
 const APART: usize = 32;
-/// Bytes of a step: whole pages, so that the places in the pages stay the same from step to step.
+/// Bytes of a step: whole pages, so that page offsets are the same at each step.
 const STEP: usize = 2 * PAGE;
 
-/// Whether the destination lies shortly behind the source in their pages.
+/// Whether the destination's page offset is slightly above the source's.
 #[inline]
 pub fn aliases(from: *const u8, to: *mut u8) -> bool {
     let behind = (to as usize).wrapping_sub(from as usize) % PAGE;
@@ -39,7 +39,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Copies twice, to avoid that source and destination [alias](aliases) each other.
+/// Copies in two steps, so that source and destination do not [alias](aliases) each other.
 ///
 /// # Safety
 /// As [`super::bytes`].
@@ -72,7 +72,7 @@ mod tests {
         for (behind, len) in
             [(0, 3_000), (1, 2_048), (4, 33_000), (15, 8_192), (16, 20_000), (31, 8_193), (32, 9_000)]
         {
-            // The place that lies so far behind the source in its page.
+            // The position that far behind the source in its page.
             let start =
                 (source.as_ptr() as usize).wrapping_add(behind + PAGE).wrapping_sub(first) % PAGE + PAGE;
             memory.fill(255);

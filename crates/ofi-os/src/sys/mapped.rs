@@ -1,9 +1,9 @@
-//! Checks whether memory of this process is accessible. Registrations of the whole address space do not promise that.
+//! Checks whether memory of this process is accessible, which registrations of the whole address space do not promise.
 
 /// Whether the process may read, or write, each byte of `addr..addr + len` now.
 ///
-/// The kernel brings the pages in (`MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`) and changes none of them. Kernels
-/// before 5.14, and mappings that it cannot do that for, are looked up in `/proc/self/maps`.
+/// The kernel brings in the pages (`MADV_POPULATE_READ`, `MADV_POPULATE_WRITE`) without changing them. On kernels
+/// before 5.14, and for mappings that do not support it, `/proc/self/maps` is consulted.
 pub fn is_mapped(addr: usize, len: usize, write: bool) -> bool {
     if len == 0 {
         return true;

@@ -1,7 +1,7 @@
 //! Memory that several processes map: memfds, the guarantees of their seals, and mappings that children do not inherit.
 //!
-//! A process that maps memory of another one checks it first ([`map_foreign`], [`sealed_len`]): its size is sealed, so
-//! no mapped page disappears under a reader, and no access can run out of pages.
+//! A process that maps another process's memory checks it first ([`map_foreign`], [`sealed_len`]): its size is sealed,
+//! so no mapped page can disappear under a reader, and no access can run out of pages.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -64,11 +64,11 @@ pub fn allocate(fd: &OwnedFd, len: usize) -> Result<()> {
     fs::fallocate(fd, FallocateFlags::empty(), 0, len as u64).map_err(failed("fallocate"))
 }
 
-/// The permitted writers of a memory from now on.
+/// Who may write a memory from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writers {
-    /// Those that have mapped it for writing already. The kernel refuses new writable mappings, write(2) and the
-    /// punching of holes through every descriptor, also one that a receiver opens again by `/proc`.
+    /// Those that have already mapped it for writing. The kernel refuses new writable mappings, write(2) and hole
+    /// punching through every descriptor, including one that a receiver reopens through `/proc`.
     Present,
     /// Every holder of a descriptor.
     Any,
@@ -128,11 +128,11 @@ impl Foreign {
     }
 }
 
-/// The length of a memory that another process passed, of which pages may still be missing: its size is sealed, and it
-/// has ordinary pages, which exist when they are touched. (Huge ones may have run out.)
+/// The length of a memory that another process passed, of which pages may still be missing. Checks that its size is
+/// sealed, and that it has ordinary pages, which are created when touched. (Huge ones may have run out.)
 ///
 /// # Errors
-/// `FI_EINVAL` if it is not so.
+/// `FI_EINVAL` if a check fails.
 pub fn sealed_len(fd: &OwnedFd) -> Result<usize> {
     let memory = Foreign::of(fd.as_fd())?;
     if memory.is_huge {
@@ -144,12 +144,13 @@ pub fn sealed_len(fd: &OwnedFd) -> Result<usize> {
     Ok(memory.len)
 }
 
-/// Maps the first `len` bytes of a memory that another process passed, so that no access to the mapping can fault: its
-/// size is sealed and its pages allocated, and no process can punch holes into memory that is only read here, nor into
-/// huge pages, which may have run out when a hole is touched. (A hole in ordinary pages reads as zeroes.)
+/// Maps the first `len` bytes of a memory that another process passed, such that no access to the mapping can fault.
+/// Its size must be sealed and its pages allocated, and no process may be able to punch holes into memory that is only
+/// read here, nor into huge pages, which may have run out when a hole is touched. (A hole in ordinary pages reads as
+/// zeros.)
 ///
 /// # Errors
-/// `FI_EINVAL` if it is not so; what [`Mapping::new`] answers.
+/// `FI_EINVAL` if a check fails; those of [`Mapping::new`].
 pub fn map_foreign(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Mapping> {
     let memory = Foreign::of(fd)?;
     if !memory.has_its_writers && (memory.is_huge || !writable) {
@@ -179,8 +180,8 @@ pub struct Mapping {
     born: Born,
 }
 
-// SAFETY: an address and a length. What lies there other processes change at any time, so that it is accessed by
-// atomics and raw copies alone, whichever thread does it.
+// SAFETY: only an address and a length. Other processes change the memory at any time, so it is accessed only by
+// atomics and raw copies, whichever thread does it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -192,7 +193,7 @@ impl Mapping {
     /// `FI_ENOMEM`, `FI_EACCES`.
     pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new mapping at an address of the kernel's choosing disturbs nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses affects no other memory.
         let base = unsafe { mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) };
         let base = base.map_err(failed("mmap"))?;
         // SAFETY: the range was just mapped, and nobody refers to it. A kernel without the advice lets children
@@ -234,7 +235,7 @@ impl Mapping {
         if rc < 0 { Err(os_error("mbind")) } else { Ok(()) }
     }
 
-    /// Asks for huge pages; does nothing where the system has none to give.
+    /// Requests huge pages; has no effect if the system has none.
     pub fn advise_huge(&self) {
         // SAFETY: the range is this mapping, and the advice does not change what it holds.
         let _ = unsafe { mm::madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };
@@ -243,7 +244,7 @@ impl Mapping {
     /// A word of the mapping, to be accessed atomically.
     ///
     /// # Panics
-    /// If `offset` is not inside, or not aligned: offsets are the layout's, never a peer's.
+    /// If `offset` is outside the mapping or not aligned. Offsets come from the layout, never from a peer.
     pub fn word<W>(&self, offset: usize) -> *const W {
         let is_inside = offset.checked_add(size_of::<W>()).is_some_and(|end| end <= self.len);
         assert!(is_inside && offset.is_multiple_of(align_of::<W>()));
@@ -256,7 +257,7 @@ impl Drop for Mapping {
         if !self.born.is_here() {
             return; // not inherited: the range may be something else by now
         }
-        // SAFETY: the range is this mapping's, and whoever has a pointer into it keeps the mapping.
+        // SAFETY: the range belongs to this mapping, and holders of pointers into it keep the mapping alive.
         let _ = unsafe { mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

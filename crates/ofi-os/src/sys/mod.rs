@@ -1,5 +1,5 @@
-//! System calls: the wait objects here, what is mapped in `mapped.rs`, shared memory in `memory.rs`, ports of services
-//! in `service.rs`, sockets that pass descriptors in `unix.rs`.
+//! System calls: wait objects here, what is mapped in `mapped.rs`, shared memory in `memory.rs`, ports of services in
+//! `service.rs`, and sockets that pass descriptors in `unix.rs`.
 
 pub mod mapped;
 pub mod memory;
@@ -17,7 +17,7 @@ pub fn os_error(call: &'static str) -> Error {
     Error::with(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)), format!("{call}: {error}"))
 }
 
-/// As [`os_error`], of a call that answers its error.
+/// As [`os_error`], for a call that returns its error.
 pub fn failed(call: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
     move |errno| Error::with(Errno::from_raw(errno.raw_os_error()), format!("{call}: {errno}"))
 }
@@ -56,8 +56,8 @@ pub fn drain_eventfd(fd: impl AsFd) {
     let _ = rustix::io::read(fd, &mut [0u8; 8]);
 }
 
-/// Checks that a descriptor of another process is an eventfd, and that writing to it does not block. Anything else
-/// might do worse: a pipe or a socket raises `SIGPIPE`, and a file may be served by a program of the peer's.
+/// Checks that a descriptor from another process is an eventfd, and that writing to it does not block. Writing to
+/// anything else could do harm: a pipe or a socket raises `SIGPIPE`, and a program of the peer may serve a file.
 ///
 /// # Errors
 /// `FI_EINVAL` if it is not.
@@ -65,7 +65,7 @@ pub fn check_eventfd(fd: BorrowedFd<'_>) -> Result<()> {
     let invalid = |what| Err(Error::with(Errno::EINVAL, what));
     let is_one = match std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
         Ok(name) => name.as_os_str() == "anon_inode:[eventfd]",
-        // Without `/proc` at least no pipe, socket, device or file: those have a type.
+        // Without `/proc`, at least exclude pipes, sockets, devices and files: those have a type.
         Err(_) => rustix::fs::fstat(fd).is_ok_and(|stat| stat.st_mode & libc::S_IFMT == 0),
     };
     if !is_one {
@@ -133,7 +133,8 @@ impl WaitSet {
     }
 }
 
-/// Blocks until one of `fds` (three at most) is readable or `deadline` is past. Whether one is; a signal counts as not.
+/// Blocks until one of `fds` (three at most) is readable or `deadline` has passed. Returns whether one is; false after
+/// a signal.
 pub fn wait_readable(fds: &[RawFd], deadline: Option<Instant>) -> bool {
     let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polls = [readable(-1), readable(-1), readable(-1)];
@@ -156,8 +157,8 @@ pub fn is_readable(fd: RawFd) -> bool {
     wait_readable(&[fd], Some(Instant::now()))
 }
 
-/// Asks for huge pages under memory that is going to be used at random. Does nothing for less than two of them, or
-/// where the system gives none.
+/// Requests huge pages for memory that will be accessed randomly. Has no effect on less than two of them, or if the
+/// system has none.
 pub fn advise_huge<T>(memory: &mut [std::mem::MaybeUninit<T>]) {
     const HUGE: usize = 2 << 20;
     let (base, len) = (memory.as_mut_ptr().addr(), size_of_val(memory));

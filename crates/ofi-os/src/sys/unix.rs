@@ -1,7 +1,7 @@
 //! Unix sockets under abstract names (no file, so nothing is left behind), and the descriptors that they carry.
 //!
-//! All sockets are non-blocking and close-on-exec. Incoming control messages are parsed here, because rustix cannot
-//! represent the pid 0 of a sender in another pid namespace, nor a path of 108 bytes.
+//! All sockets are non-blocking and close-on-exec. Incoming control messages are parsed here, because rustix can
+//! represent neither the pid 0 of a sender in another pid namespace nor a path of 108 bytes.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -64,7 +64,7 @@ fn address(name: &[u8]) -> Result<SocketAddrUnix> {
 /// Gives a socket the abstract `name`; `false` if another one has it.
 ///
 /// # Errors
-/// `FI_EINVAL` for a name that is too long; what bind(2) answers.
+/// `FI_EINVAL` for a name that is too long; the errors of bind(2).
 pub fn bind(socket: &OwnedFd, name: &[u8]) -> Result<bool> {
     match net::bind(socket, &address(name)?) {
         Ok(()) => Ok(true),
@@ -76,7 +76,7 @@ pub fn bind(socket: &OwnedFd, name: &[u8]) -> Result<bool> {
 /// Connects a socket to the one that has the abstract `name`; `false` if none has.
 ///
 /// # Errors
-/// `FI_EAGAIN` while its queue is full; `FI_EINVAL` for a name that is too long; what connect(2) answers.
+/// `FI_EAGAIN` while its queue is full; `FI_EINVAL` for a name that is too long; the errors of connect(2).
 pub fn connect(socket: &OwnedFd, name: &[u8]) -> Result<bool> {
     match net::connect(socket, &address(name)?) {
         Ok(()) => Ok(true),
@@ -212,8 +212,8 @@ pub fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<Datagram> {
     Some(datagram)
 }
 
-/// Only an abstract name begins with a zero byte. A path, which anyone may choose, identifies no one. `len` is the
-/// kernel's, which exceeds the structure by one if a path fills it.
+/// Only an abstract name begins with a zero byte. A path, which anyone may choose, identifies no one. `len` comes from
+/// the kernel, and exceeds the structure by one if a path fills it.
 fn abstract_name(address: &libc::sockaddr_un, len: usize) -> &[u8] {
     // SAFETY: `c_char` and `u8` are as long, and valid whatever their bits.
     let path: &[u8; 108] = unsafe { &*(&raw const address.sun_path).cast() };

@@ -1,5 +1,5 @@
-//! The wait objects of queues and counters: a wake fd, a set of descriptors over it, and the ways in which applications
-//! see them.
+//! The wait objects of queues and counters: a wake fd, a set of descriptors that includes it, and the forms in which
+//! applications see them.
 
 mod mutex_cond;
 mod wait_set;
@@ -26,10 +26,10 @@ pub trait Waitable: Send + Sync {
     fn prepare(&self) -> Result<()>;
 }
 
-/// What an object blocks on. Fields drop in order: the thread behind `waker` watches the descriptors of the others.
+/// What an object blocks on. Fields drop in order, because the thread of `waker` watches the descriptors of the others.
 pub struct WaitObject {
     waker: Option<Waker>,
-    /// Rung when something is there that no descriptor shows.
+    /// Notified when there is something that no descriptor shows.
     pub wake: WakeFd,
     /// The wake fd, and the descriptors of all sources.
     pub set: WaitSet,

@@ -1,8 +1,8 @@
 //! `FI_WAIT_MUTEX_COND`: a thread that watches a descriptor and broadcasts a condition variable while it is readable.
 //!
-//! The broadcast is repeated as long as the descriptor is readable, less and less often: a thread that looked before
-//! the first one and began to wait after it is woken by the next. A thread that prepares to wait begins that anew, so
-//! that it does not get the long pauses of events that nobody waited for.
+//! While the descriptor is readable, the broadcast is repeated at growing intervals, so that a thread that checked
+//! before a broadcast and began to wait after it is woken by the next. A thread that prepares to wait starts the
+//! intervals anew, so that it does not get the long ones of events that nobody waited for.
 
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
@@ -20,7 +20,7 @@ use crate::wake_fd::WakeFd;
 /// The pause after the first broadcast, and the maximum pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(500));
 
-/// Never moved, as pthreads demand: it lies behind an `Arc`.
+/// Never moved, as pthreads require, because it is in an `Arc`.
 struct MutexCondShared {
     mutex: UnsafeCell<libc::pthread_mutex_t>,
     cond: UnsafeCell<libc::pthread_cond_t>,
@@ -92,7 +92,7 @@ impl Waker {
 impl Drop for Waker {
     fn drop(&mut self) {
         if !self.born.is_here() {
-            // The thread is the parent's, and may hold the mutex: neither can be waited for or taken down here.
+            // The thread and perhaps the mutex belong to the parent: neither can be waited for or destroyed here.
             std::mem::forget((self.thread.take(), Arc::clone(&self.shared)));
             return;
         }

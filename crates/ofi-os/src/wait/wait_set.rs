@@ -87,8 +87,8 @@ impl Waits {
         self.members().retain(|(known, _)| *known != fd);
     }
 
-    /// The members, held so that none goes away while it is looked at; without the lock, as the last holder of one may
-    /// be the caller, and a member that goes away removes itself.
+    /// The members, held so that none is dropped while it is checked. Taken out of the lock, because the caller may
+    /// become the last holder of a member, and a member removes itself when it is dropped.
     fn present(&self) -> Vec<Arc<dyn Waitable>> {
         self.members().iter().filter_map(|(_, member)| member.upgrade()).collect()
     }

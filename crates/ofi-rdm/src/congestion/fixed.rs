@@ -1,4 +1,4 @@
-//! No congestion control: everything that the receiver grants may be in flight.
+//! No congestion control: as much may be in flight as the receiver grants.
 
 use super::Controller;
 use crate::time::Instant;

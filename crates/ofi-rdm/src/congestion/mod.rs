@@ -1,4 +1,4 @@
-//! Congestion controllers behind one trait: they decide how much may be in flight.
+//! Congestion controllers behind one trait. They decide how much may be in flight.
 
 mod fixed;
 mod reno;
@@ -19,15 +19,15 @@ pub trait Controller: Debug + Send {
     /// Bytes that may leave per round trip, evenly spaced. `None`: no pacing.
     fn pace(&self) -> Option<u64>;
 
-    /// `bytes` sent at `sent` were acknowledged. `limited`: the window was the sender's limit.
+    /// `bytes` sent at `sent` were acknowledged. `limited`: the window, not the application, limited the sender.
     fn on_acked(&mut self, now: Instant, sent: Instant, bytes: u64, limited: bool);
 
-    /// `bytes` sent at `sent` were lost. `queue`: the round-trip time is above its minimum, so packets wait in a queue
-    /// on the path.
+    /// `bytes` sent at `sent` were lost. `queue`: the round-trip time is above its minimum, so there is a queue of
+    /// packets on the path.
     fn on_lost(&mut self, now: Instant, sent: Instant, bytes: u64, queue: bool);
 
-    /// Packets were marked on the path because a queue is nearly full (RFC 3168). `sent` is when the youngest marked
-    /// packet that arrived was sent.
+    /// Packets were marked on the path because a queue is nearly full (RFC 3168). `sent` is the time at which the
+    /// youngest marked packet that arrived was sent.
     fn on_marked(&mut self, now: Instant, sent: Instant);
 
     /// The peer was silent for several probe timeouts.
@@ -46,7 +46,7 @@ pub enum Congestion {
     /// [`Reno`]: shares a link fairly with TCP.
     #[default]
     Reno,
-    /// [`Reno`] without pacing: everything that the window allows leaves at once.
+    /// [`Reno`] without pacing: everything that the window allows is sent at once.
     Bursts,
     /// [`Fixed`]: only the receiver's credit limits the sender. For networks without other traffic.
     Fixed,

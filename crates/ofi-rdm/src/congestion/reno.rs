@@ -1,11 +1,11 @@
-//! NewReno as in RFC 9002, section 7, with the initial window of RFC 6928. It takes a share of a link like TCP's.
+//! NewReno as in RFC 9002, section 7, with the initial window of RFC 6928. Its share of a link is similar to TCP's.
 //!
-//! One difference: a loss while the round-trip time is at its minimum may be a transmission error rather than
-//! congestion. Such a loss costs three eighths of the window, not half. If queues are so short that round-trip times do
-//! not show them, a sender that gives up a part `b` gets more than one that gives up half: by the square root of `(2 -
-//! b) / 3b` (here 1.2) if losses come one by one, and by more if flows lose together. An earlier version gave up an
-//! eighth, which leaves TCP nothing (`ofi-testkit/tests/protocol/fairness.rs`); half costs lossy lines more than
-//! necessary.
+//! There is one difference. A loss while the round-trip time is at its minimum may be a transmission error rather than
+//! congestion, so it reduces the window by three eighths, not by half. Queues may also be so short that round-trip
+//! times do not show them. A sender that reduces its window by a fraction `b` then gets more than one that halves it:
+//! by the square root of `(2 - b) / 3b` (here 1.2) if losses come one by one, and by more if flows lose packets
+//! together. An eighth leaves TCP nothing (`ofi-testkit/tests/protocol/fairness.rs`); a half costs lossy lines more
+//! than necessary.
 
 use super::Controller;
 use crate::time::Instant;
@@ -17,13 +17,13 @@ pub struct Reno {
     threshold: u64,
     packet: u64,
     paced: bool,
-    /// Losses of packets that left before this belong to a congestion event that was handled.
+    /// Losses of packets sent before this belong to a congestion event that has been handled.
     recovery: Option<Instant>,
-    /// Bytes acknowledged since the window last grew, above the threshold.
+    /// Above the threshold: bytes acknowledged since the window last grew.
     counted: u64,
 }
 
-/// Initial window in packets: ten of 1,500 bytes (RFC 6928), and at least 64 KiB in one burst of large ones.
+/// Initial window in packets: ten of 1,500 bytes (RFC 6928), or at least 64 KiB if packets are large.
 const INITIAL_PACKETS: u64 = 10;
 /// The minimum window, in packets.
 const LEAST_PACKETS: u64 = 2;
@@ -35,7 +35,7 @@ impl Reno {
         Self { window, threshold, packet, paced, recovery: None, counted: 0 }
     }
 
-    /// Reacts to a sign of congestion: the window becomes `kept`, once for all packets that left before now.
+    /// Reacts to a sign of congestion: the window becomes `kept`, once for all packets sent before now.
     fn answer(&mut self, now: Instant, sent: Instant, kept: u64) {
         if self.recovery.is_some_and(|start| sent <= start) {
             return; // the same event
@@ -78,15 +78,15 @@ impl Controller for Reno {
         self.answer(now, sent, if queue { self.window / 2 } else { self.window / 8 * 5 });
     }
 
-    /// Queues that mark are kept short and drain after a reduction by less than half. TCP gives up three tenths (CUBIC,
-    /// RFC 9438, section 4.6). With the fifth of RFC 8511, a TCP that halves its window gets a quarter of the share
-    /// over queues of a few packets.
+    /// Queues that mark are kept short, so they drain after a reduction by less than half. CUBIC reduces by three
+    /// tenths (RFC 9438, section 4.6). With the fifth of RFC 8511, a TCP that halves its window would get only a
+    /// quarter of the share over queues of a few packets.
     fn on_marked(&mut self, now: Instant, sent: Instant) {
         self.answer(now, sent, self.window / 10 * 7);
     }
 
-    /// Follows RFC 9002, section 7.6: slow start leads back to half of the previous window. Losses of this silence that
-    /// are found later belong to it.
+    /// Follows RFC 9002, section 7.6: slow start leads back to half of the previous window. Losses that are found
+    /// later, but belong to this silence, do not count again.
     fn on_silence(&mut self, now: Instant) {
         let least = LEAST_PACKETS * self.packet;
         self.threshold = (self.window / 2).max(least);

@@ -11,18 +11,18 @@ use crate::wire::{Ack, Stream};
 
 /// A packet is lost once this many later packets were acknowledged.
 const REORDERING: u64 = 3;
-/// The number of packet numbers below the highest acknowledged one that acknowledgements repeat. Packets overtaken by
-/// more than these count as received.
-const TOLD_AGAIN: u64 = 128;
-/// After this many probe timeouts in a row, a round-trip sample is not attributed to the path; and how many such
-/// samples in a row are ignored.
+/// Acknowledgements repeat this many packet numbers below the highest acknowledged one. Packets overtaken by more than
+/// these count as received.
+const REPEATED_NUMBERS: u64 = 128;
+/// After this many probe timeouts in a row, a round-trip sample is not attributed to the path. The second number says
+/// how many such samples in a row are ignored.
 const SILENCE: u32 = 2;
 const ODD_SAMPLES: u8 = 4;
-/// The maximum acknowledgement delay that is accepted from a peer; longer ones are cut to it.
+/// The maximum acknowledgement delay that is accepted from a peer; longer ones are clamped to it.
 const MAX_ACK_DELAY: Duration = Duration::from_millis(20);
 
 impl Connection {
-    /// Processes an acknowledgement. `false` if it covers packets that were never sent, or numbers that were skipped.
+    /// Processes an acknowledgement. `false` if it covers packets that were never sent, or skipped numbers.
     pub(super) fn on_ack<D: Driver>(
         &mut self,
         now: Instant,
@@ -75,7 +75,7 @@ impl Session {
     fn acked(&mut self, sender: &mut Sender, now: Instant, run: Range<u64>, ack: &Ack<'_>) -> bool {
         let (mut index, mut fresh) = (self.sent.find(run.start), false);
         while let Some(sent) = self.sent.get(index).filter(|sent| sent.first < run.end) {
-            // Packets presumed lost count too: their bytes need no retransmission.
+            // Packets presumed lost count too: their bytes no longer need retransmission.
             if sent.in_flight || sent.streams.iter().any(|range| !range.is_empty()) {
                 index = self.sent.isolate(index, &run);
                 fresh |= self.acked_run(sender, now, index, ack);
@@ -102,8 +102,8 @@ impl Session {
         self.vanishing.on_acked(sent.size);
         if sent.end() == ack.largest + 1 {
             self.largest_left = at;
-            // After a silence the sample measures the silence. A path that really became so long produces such samples
-            // again and again.
+            // After a silence, the sample measures the silence. If the path's round trip really became that long, more
+            // such samples follow.
             if self.probe_count >= SILENCE && self.odd_samples < ODD_SAMPLES && self.rtt.least().is_some() {
                 self.odd_samples += 1;
             } else {
@@ -130,9 +130,9 @@ impl Session {
     }
 
     /// Records that the peer knows that numbers up to `told` have arrived. Acknowledgements need not repeat numbers far
-    /// below, nor report gaps among them.
+    /// below that, nor report gaps among them.
     fn forget_told(&mut self, told: u64) {
-        let below = told.saturating_sub(TOLD_AGAIN);
+        let below = told.saturating_sub(REPEATED_NUMBERS);
         if below > self.floor {
             self.received.remove(0..below);
             self.floor = below;
@@ -148,7 +148,7 @@ impl Session {
         while let Some(sent) = self.sent.get(index).filter(|sent| sent.first < largest) {
             if sent.in_flight {
                 let by = sent.at + delay;
-                // In a run, enough later packets may have overtaken the first packets, but not the last ones.
+                // Within a run, enough later packets may have overtaken the first packets, but not the last ones.
                 let below = if by <= now { largest } else { (largest + 1).saturating_sub(REORDERING) };
                 let numbers = sent.first..below.min(sent.end());
                 if !numbers.is_empty() {

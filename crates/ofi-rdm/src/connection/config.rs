@@ -12,19 +12,18 @@ pub struct Config {
     pub params: Params,
     /// The congestion controller of sessions.
     pub congestion: Congestion,
-    /// The time for which a peer and its process may leave questions unanswered before all operations to that peer
-    /// fail.
+    /// How long a peer, and its process, may leave questions unanswered before all operations to that peer fail.
     pub patience: Duration,
     /// The maximum delay of an acknowledgement that waits for a packet to carry it.
     pub ack_delay: Duration,
-    /// The maximum number of peers that strangers may make this endpoint remember.
+    /// The maximum number of peers that endpoints unknown to this one can make it remember.
     pub max_peers: usize,
-    /// The maximum number of these per host (IPv6: per /64).
+    /// The maximum number of these peers for each host (IPv6: for each /64 network).
     pub max_of_host: usize,
-    /// The silence after which this endpoint may probe a stranger, in order to reuse its place.
+    /// The silence after which this endpoint may probe such a peer, in order to reuse its place.
     pub idle: Duration,
-    /// The maximum number of resting peers whose sessions stay ready for their next message. Sessions of other resting
-    /// peers are compacted.
+    /// The maximum number of resting peers whose sessions are kept ready for their next message. The sessions of other
+    /// resting peers are compacted.
     pub warm_peers: usize,
 }
 
@@ -51,7 +50,7 @@ pub struct Stats {
     pub duplicates: u64,
     /// Probe timeouts.
     pub probes: u64,
-    /// Times that data waited for the peer's credit and for the congestion window.
+    /// How often data waited for the peer's credit, and how often for the congestion window.
     pub stalls: [u64; 2],
     /// Smoothed round-trip time in nanoseconds.
     pub rtt_ns: u64,

@@ -1,4 +1,4 @@
-//! Data packets: their frames update acknowledgements, streams and credit, and their numbers will be acknowledged.
+//! Data packets: their frames update acknowledgements, streams and credit, and their numbers are acknowledged later.
 
 use super::{Config, Connection};
 use crate::driver::{Driver, Lost, Sign};
@@ -22,7 +22,7 @@ impl Connection {
     /// Processes the frames of a packet.
     ///
     /// # Errors
-    /// The reason why the session ended.
+    /// Why the session ended.
     pub fn on_data<D: Driver>(
         &mut self,
         now: Instant,
@@ -37,8 +37,8 @@ impl Connection {
         if head.number < session.floor || session.received.contains(head.number) {
             self.stats.duplicates += 1;
             // The sender may not know that the packet arrived: acknowledge it again, unless it carried only an
-            // acknowledgement. A network that duplicates every packet would otherwise make two ends acknowledge each
-            // other for ever.
+            // acknowledgement. Otherwise two ends would acknowledge each other for ever on a network that duplicates
+            // every packet.
             session.ack_now |= asks_for_acknowledgement(body);
             return Ok(Arrival::Duplicate);
         }
@@ -56,7 +56,7 @@ impl Connection {
     /// Processes frames. Returns whether one of them asks for an acknowledgement, or why the packet is refused.
     ///
     /// # Errors
-    /// The reason why the session ended.
+    /// Why the session ended.
     pub(super) fn take_frames<D: Driver>(
         &mut self,
         now: Instant,
@@ -142,7 +142,7 @@ impl Connection {
     /// Resumes stopped streams.
     ///
     /// # Errors
-    /// The reason why the session ended.
+    /// Why the session ended.
     pub fn resume<D: Driver>(&mut self, peer: u32, driver: &mut D) -> Result<(), Lost> {
         let Some(session) = self.session.as_deref_mut() else { return Ok(()) };
         let sender = &mut self.sender;

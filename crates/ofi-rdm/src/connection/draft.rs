@@ -9,15 +9,15 @@ use crate::time::Instant;
 use crate::wire::handshake::PACKET_COST;
 use crate::wire::{Frame, Stream, frame, header};
 
-/// Packets with room for this many bytes are long: a long part of a payload comes first in them, so that its place in
-/// the packet does not depend on what else the packet carries.
+/// Packets with room for this many bytes are long: in them, a long part of a payload comes first, so that its position
+/// does not depend on what else the packet carries.
 const LONG: usize = 8192;
-/// Bytes of such a packet that the part leaves free for an acknowledgement, limits, and a short record of the other
+/// Bytes of a long packet that the part leaves free for an acknowledgement, limits, and a short record of the other
 /// stream.
 const TAIL: usize = 128;
-/// Runs of received packets whose acknowledgement fits there. A longer one comes first.
+/// An acknowledgement of this many runs of received packets fits there. A longer one comes first.
 const FEW_RUNS: usize = 8;
-/// After this many probe timeouts, one of the packets sent on each further timeout is short.
+/// After this many probe timeouts, each further timeout sends one short packet among its packets.
 const SHORT_AFTER: u32 = 2;
 
 /// A packet that is being assembled in the driver's buffer.
@@ -58,7 +58,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A frame of `len` bytes with bytes of a stream was written.
+    /// Records that a frame of `len` bytes with bytes of a stream was written.
     fn carried(&mut self, senders: &mut Senders, stream: Stream, bytes: Range<u64>, len: usize) {
         self.at += len;
         self.streams[stream as usize] = bytes;
@@ -78,15 +78,15 @@ pub(super) struct Allowance {
     pub data: bool,
     /// The peer accepts more bytes.
     pub credit: bool,
-    /// Whether data would wait for credit or the window.
+    /// Whether data, if there is any, would wait for credit or the window.
     pub stalls: bool,
 }
 
 impl Session {
     /// The maximum number of bytes of the next packet.
     pub(super) fn packet_size(&self) -> u64 {
-        // The second of two packets after a timeout has a size that every path carries. If only that packet arrives,
-        // the path's limit has shrunk.
+        // The second of two packets after a timeout has a size that every path carries. If only that one arrives, the
+        // path's limit has shrunk.
         let short = self.probes == 1 && self.probe_count >= SHORT_AFTER;
         if short { self.size.packet().min(BASE_PACKET) } else { self.size.packet() }
     }
@@ -94,7 +94,7 @@ impl Session {
     /// Determines what may be sent. `wants`: there are stream bytes to send.
     pub(super) fn allowance(&mut self, now: Instant, wants: bool) -> Allowance {
         let cost = self.in_flight + self.in_flight_packets * PACKET_COST;
-        // One packet may always be in flight, whatever the peer granted.
+        // One packet may always be in flight, whatever the peer has granted.
         let credit = cost < self.peer.in_flight || self.in_flight_packets == 0;
         let room = credit && self.counted() < self.controller.window();
         let pace = self.pace();
@@ -106,7 +106,7 @@ impl Session {
         Allowance { data, credit, stalls: !room && !may }
     }
 
-    /// Whether the peer has to learn of new limits.
+    /// Whether the peer must be told new limits.
     fn has_new_limit(&self) -> bool {
         self.tell_credit || self.receive.iter().any(|stream| stream.new_limit().is_some())
     }
@@ -114,7 +114,7 @@ impl Session {
     /// Acknowledges received packets if that is due, or if the packet carries data anyway.
     pub(super) fn acknowledge(&mut self, now: Instant, config: &Config, data: bool, draft: &mut Draft<'_>) {
         if data && now.since(self.largest_at) <= config.ack_delay {
-            self.quick = false; // a reply: the acknowledgement would have travelled with it
+            self.quick = false; // a reply: a delayed acknowledgement would have travelled with it
         }
         if self.unacked == 0 && !self.ack_now {
             return;
@@ -189,7 +189,7 @@ impl Session {
         self.bulk_first = !self.bulk_first;
         for stream in order {
             if !draft.streams[stream as usize].is_empty() {
-                continue; // a long part is alone of its stream
+                continue; // a long part is the only part of its stream in a packet
             }
             let to = &mut draft.buf[draft.at..draft.room];
             if let Some((range, len)) = senders.stream(stream).write(to, fill) {

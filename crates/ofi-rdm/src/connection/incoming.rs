@@ -1,5 +1,5 @@
-//! Rows of packets that arrive as they were sent: each the next in sequence, with stream bytes only. A row skips the
-//! per-packet work that other packets need.
+//! Rows of packets that arrive as they were sent: each packet is the next in sequence and has only stream bytes. A row
+//! avoids the per-packet work that other packets need.
 
 use super::{ACK_EVERY, Config, Connection};
 use crate::driver::{Driver, Lost};
@@ -29,12 +29,12 @@ impl<'a> Plain<'a> {
 }
 
 impl Connection {
-    /// Takes plain packets of `len` bytes each off the front of `row`. Returns the number of bytes taken.
-    /// [`Connection::on_data`] handles the next packet, whatever is wrong with it. If payloads were `placed` elsewhere,
-    /// takes only packets whose payload need not be read.
+    /// Takes plain packets of `len` bytes each off the front of `row`. Returns the number of bytes taken. The next
+    /// packet is not plain, and [`Connection::on_data`] must handle it. If payloads were `placed` elsewhere, takes only
+    /// packets whose payload need not be read.
     ///
     /// # Errors
-    /// The reason why the session ended.
+    /// Why the session ended.
     pub fn on_row<D: Driver>(
         &mut self,
         now: Instant,
@@ -80,7 +80,7 @@ impl Connection {
                 && let Some(packet) = rest.chunks_exact(len).nth(taken)
                 && let Some(plain) = Plain::of(packet, local, next + taken as u64)
             {
-                // A part of a record, or a record that has to wait: keep its bytes.
+                // A part of a record, or a record that has to wait: store its bytes.
                 let mut take = |record: Record<'_>| driver.record(peer, sender, stream, record);
                 match receive.receive(plain.offset, plain.bytes, &mut take) {
                     Ok(()) => {
@@ -110,7 +110,7 @@ impl Connection {
 }
 
 impl super::Session {
-    /// `count` packets arrived that ask for an acknowledgement. `urgent`: at once.
+    /// Records that `count` packets that ask for an acknowledgement arrived. `urgent`: send it at once.
     pub(super) fn on_eliciting(&mut self, now: Instant, config: &Config, count: u64, urgent: bool) {
         self.unacked = self.unacked.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
         self.ack_now |= urgent || self.quick || self.unacked >= ACK_EVERY;

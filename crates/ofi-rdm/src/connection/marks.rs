@@ -17,7 +17,8 @@ pub(super) struct Marks {
     pub total: [u64; 2],
 }
 
-/// If the first packets, this many, are all marked, the path is taken to mark everything (RFC 9000, section 13.4.2.1).
+/// If the first packets, up to this number, are all marked, the path is assumed to mark everything (RFC 9000, section
+/// 13.4.2.1).
 const TESTED: u64 = 10;
 
 impl Marks {
@@ -26,7 +27,7 @@ impl Marks {
         *self = Self { total: self.total, ..Self::default() };
     }
 
-    /// Handles the peer's report of `count` marked packets, of `arrived` packets that are known to have arrived.
+    /// Handles the peer's report of `count` marked packets, out of `arrived` packets that are known to have arrived.
     /// Returns whether the sender must slow down.
     fn hear(&mut self, count: u64, arrived: u64) -> bool {
         if self.heard < TESTED && count >= TESTED {
@@ -44,8 +45,8 @@ impl Connection {
         let marks = self.marks.get_or_insert_default();
         (marks.received, marks.total[0]) = (marks.received + count, marks.total[0] + count);
         if let Some(session) = self.session.as_deref_mut() {
-            // The sender should learn of marks at once. Packets that asked for no acknowledgement get none, or two ends
-            // would acknowledge acknowledgements.
+            // The sender should learn of marks at once. Packets that asked for no acknowledgement get none: otherwise
+            // two ends would acknowledge acknowledgements.
             session.ack_now |= session.unacked > 0;
         }
     }

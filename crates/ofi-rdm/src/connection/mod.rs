@@ -5,7 +5,7 @@
 //! `data.rs` processes single packets, `incoming.rs` rows, `prediction.rs` predicts the next ones, `placed.rs` takes
 //! predicted ones with more frames, `acks.rs` processes acknowledgements and finds losses. `timers.rs` handles the
 //! passing of time. Sessions: `session_request.rs` requests them, `session.rs` holds an active one, `resting.rs` an
-//! idle one in less memory, `past.rs` tells an echo from a restart. This file begins and ends sessions.
+//! idle one in less memory, `past.rs` distinguishes echoes from restarts. This file begins and ends sessions.
 
 mod acks;
 mod config;
@@ -78,11 +78,11 @@ pub fn open_packet<'a>(
     }
 }
 
-/// The state of one peer: its session, if there is one, and what outlives sessions.
+/// The state of one peer: its session, if there is one, and the state that outlives sessions.
 #[derive(Debug)]
 pub struct Connection {
     pub address: SocketAddr,
-    /// This end's name for the session, open or requested.
+    /// This end's name for the session that is open or requested.
     pub local: u64,
     state: State,
     session: Option<Box<Session>>,
@@ -103,11 +103,11 @@ pub struct Connection {
     pub resting: bool,
     /// The time of the endpoint's timer for this peer.
     pub timer: Option<Instant>,
-    /// The peer closed the session, but the driver has not taken everything that the peer sent.
+    /// The peer has closed the session, but the driver has not taken everything that the peer sent.
     pub closed: bool,
     /// Nothing more is sent.
     pub muted: bool,
-    /// The peer initiated the contact, and counts among the strangers of its host.
+    /// The peer made the first contact, and counts among the strangers of its host.
     pub stranger: bool,
     /// Whether the peer is in the endpoint's list of peers to which an acknowledgement is due.
     pub owed: bool,
@@ -119,7 +119,7 @@ pub struct Connection {
     peer_attempt: u64,
     /// The peer's past incarnations.
     retired: Option<Box<Retired>>,
-    /// Time without an answer while this end was polled and able to receive one.
+    /// How long the peer has not answered, while this end was polled and could have received an answer.
     silent: Duration,
     last_tick: Instant,
     pub stats: PeerCounts,
@@ -127,9 +127,9 @@ pub struct Connection {
     marks: Option<Box<Marks>>,
 }
 
-/// Interval at which a question that its peer has received is sent again.
+/// The interval at which a question is repeated if the peer's process has reported that its endpoint will read it.
 const WAITED_RETRY: Duration = Duration::from_secs(1);
-/// After this many packets an acknowledgement does not wait.
+/// After this many packets an acknowledgement is not delayed.
 const ACK_EVERY: u32 = 2;
 
 impl Connection {
@@ -168,8 +168,8 @@ impl Connection {
         matches!(self.state, State::Open)
     }
 
-    /// Whether a session is open, and either no message sent since `since` is in flight, or a full packet waits. Probes
-    /// do not count: the program that posted the last message has no reason to poll again.
+    /// Whether a session is open and data should leave now: no message sent since `since` is in flight, or a full
+    /// packet waits. Probes do not count: the program that posted the last message has no reason to poll again.
     pub fn is_ready(&self, since: Instant) -> bool {
         self.session.as_ref().is_some_and(|session| {
             session.in_flight_packets == 0
@@ -189,10 +189,10 @@ impl Connection {
         self.session.as_ref().map(|session| session.remote).or(asleep)
     }
 
-    /// The address at which the peer's process answers for it, and the peer's epoch.
+    /// The address at which the peer's process answers liveness questions, and the peer's epoch.
     pub fn liveness(&self) -> Option<(SocketAddr, u64)> {
         let port = self.params()?.liveness_port;
-        let mut address = self.address; // with its scope, where it has one
+        let mut address = self.address; // including its scope, if it has one
         address.set_port(port);
         (port != 0).then_some((address, self.peer_epoch?))
     }
@@ -223,7 +223,7 @@ impl Connection {
         match self.state {
             // Both ends request a session at once: the request of the higher epoch wins.
             State::Connecting => own_epoch < init.epoch,
-            // The peer granted this session and does not know yet that this end has the grant.
+            // The peer granted this session, but does not know yet that the grant has arrived.
             State::Open if self.peer_epoch == Some(init.epoch) => {
                 !self.session.as_ref().is_some_and(|session| session.is_unconfirmed(now))
             }
@@ -231,7 +231,8 @@ impl Connection {
         }
     }
 
-    /// This end's name for the open session with the incarnation of this epoch, which calls it `remote`.
+    /// This end's name for the open session with the incarnation of this epoch, if it is the one that the peer calls
+    /// `remote`.
     pub fn is_with(&self, epoch: u64, local: u64) -> bool {
         self.is_open() && self.peer_epoch == Some(epoch) && self.local == local
     }
@@ -241,7 +242,7 @@ impl Connection {
         if self.peer_epoch == Some(epoch) { self.remote().unwrap_or(0) } else { 0 }
     }
 
-    /// Begins a session that the peer requested, under the name `local`.
+    /// Begins a session that the peer requested. This end calls it `local`.
     pub fn begin_server(
         &mut self,
         now: Instant,
@@ -341,7 +342,7 @@ impl Connection {
         (peer | config.params.flags) & param::CHECKED != 0
     }
 
-    /// Discards the session and everything that was to be sent.
+    /// Discards the session and everything that was still to be sent.
     pub fn reset(&mut self) {
         self.state = State::Idle;
         (self.session, self.asleep, self.protection, self.question) = (None, None, None, None);
@@ -351,7 +352,7 @@ impl Connection {
         self.local = 0;
     }
 
-    /// Records that an authentic packet of the peer arrived.
+    /// Records that an authentic packet arrived from the peer.
     fn hear(&mut self, now: Instant) {
         self.silent = Duration::ZERO;
         if let Some(session) = &mut self.session {
@@ -359,8 +360,8 @@ impl Connection {
         }
     }
 
-    /// Handles a report of the peer's process that the endpoint lives but is not polled: it says nothing about the
-    /// path.
+    /// Handles a report by the peer's process that the endpoint exists but is not being polled. The report says nothing
+    /// about the path.
     pub fn on_alive(&mut self, now: Instant) {
         self.hear(now);
         if let Some(session) = &mut self.session {
@@ -369,8 +370,8 @@ impl Connection {
         }
     }
 
-    /// Handles a report of the requested peer's process that the endpoint lives: the question is in its socket and will
-    /// be read.
+    /// Handles a report by the peer's process that the endpoint to which a session request was sent exists: the request
+    /// is in its socket and will be read.
     pub fn on_wait(&mut self, now: Instant) {
         if let Some(question) = &mut self.question {
             self.silent = Duration::ZERO;
@@ -379,7 +380,7 @@ impl Connection {
         }
     }
 
-    /// Probes the peer if it was silent for `idle`, so that an absent peer is lost soon.
+    /// Probes the peer if it was silent for `idle`, so that an absent peer is soon detected.
     pub fn ask_if_idle(&mut self, now: Instant, idle: Duration) -> bool {
         let asleep = self.asleep.as_ref().map(|session| session.last_heard);
         let heard = self.session.as_ref().map(|session| session.last_heard).or(asleep);

@@ -6,14 +6,14 @@ use core::time::Duration;
 use super::Session;
 use crate::time::Instant;
 
-/// Round-trip times below this are not paced: the only queues are those of one switch and two hosts, and waiting would
+/// Shorter round-trip times are not paced: the only queues are those of one switch and two hosts, and waiting would
 /// cost more than it saves.
 const SHORT: Duration = Duration::from_millis(1);
-/// The burst that may leave at once: a number of packets, and the packets of this time at the pace, because timers are
+/// The burst that may leave at once: this many packets, plus the packets of this time at the pace, because timers are
 /// inexact.
 const BURST: (u64, Duration) = (10, Duration::from_micros(250));
 
-/// The pacer of one session: each packet delays the next by its duration at the pace.
+/// The pacer of one session: each packet delays the next by the time that it takes at the pace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pacer {
     /// The time at which everything sent so far would have left at the pace.
@@ -25,7 +25,7 @@ pub(super) struct Pacer {
 /// The sending rate of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Nanoseconds per 1,024 bytes, and nanoseconds that the sender may run ahead.
+    /// Nanoseconds per 1,024 bytes, and the nanoseconds by which the sender may run ahead.
     per_kilobyte: u64,
     burst: u64,
 }
@@ -56,7 +56,7 @@ impl Session {
 }
 
 impl Pacer {
-    /// Number of bytes that may leave now. If none may, sets the time when some may.
+    /// The number of bytes that may leave now. If it is 0, also sets the time when some may.
     pub fn allows(&mut self, now: Instant, pace: Option<Pace>) -> u64 {
         let Some(pace) = pace else {
             self.until = None;

@@ -1,4 +1,4 @@
-//! Finds the longest packet that the path carries, with padded probes (RFC 8899, much reduced). The search is repeated
+//! Finds the longest packet that the path carries, with padded probes (a simplified RFC 8899). The search is repeated
 //! now and then, because a path's limit may grow.
 
 use core::time::Duration;
@@ -9,9 +9,9 @@ use crate::time::Instant;
 pub const BASE_PACKET: u64 = 1232;
 /// The maximum length of a packet, in bytes: below the 65,507 bytes of an IPv4 datagram's payload (RFC 768, RFC 791).
 pub const MAX_PACKET_LEN: u64 = 65_000;
-/// Sizes to try, besides the longest that both ends accept: steps below a loopback's; links of 9,000 bytes, and of
-/// 8,896 (Google's cloud); InfiniBand's datagrams of 4,092 and 2,044; Ethernet, and tunnels over it that leave 1,460
-/// (Google's cloud by default) or 1,420. Less 48 each, for headers of IPv6 and UDP.
+/// Sizes to try, besides the longest that both ends accept: two below a loopback's limit; links of 9,000 bytes, and of
+/// 8,896 (Google Cloud); InfiniBand datagrams of 4,092 and 2,044; Ethernet, and tunnels over it that leave 1,460 (the
+/// default of Google Cloud) or 1,420. Each less 48 for the headers of IPv6 and UDP.
 const CANDIDATES: [u32; 9] = [32_716, 16_332, 8952, 8848, 4044, 1996, 1452, 1412, 1372];
 /// Probes of a size before it counts as too long.
 const TRIES: u8 = 2;
@@ -28,7 +28,7 @@ pub struct PacketSize {
     tries: u8,
     /// A probe is in flight.
     waiting: bool,
-    /// When to try a longer size. Zero before the search has ended.
+    /// When to try a longer size. Zero until the search has ended.
     raise_at: Instant,
 }
 
@@ -55,7 +55,7 @@ impl PacketSize {
         if self.waiting { self.probing.into() } else { 0 }
     }
 
-    /// Starts a search for a longer size before data is sent, if the last search was long ago.
+    /// Starts a search for a longer size, if the last search was long ago. Called before data is sent.
     pub fn raise(&mut self, now: Instant) {
         if self.probing > 0 || self.packet == self.longest {
             return;
@@ -100,7 +100,7 @@ impl PacketSize {
         }
     }
 
-    /// Handles vanishing packets: the path may have changed. Returns whether packets must be shorter now.
+    /// Called when packets vanish, because the path may have changed. Returns whether packets must be shorter now.
     pub fn on_black_hole(&mut self) -> bool {
         let base = self.longest.min(BASE_PACKET as u32);
         let shorter = self.packet > base;
@@ -112,16 +112,16 @@ impl PacketSize {
     }
 }
 
-/// The path's limit is taken as reduced if long packets vanish for this many rounds while short ones arrive, and the
+/// The path's limit counts as reduced if long packets vanish for this many rounds while short ones arrive, and the
 /// rounds took at least this long.
 const VANISHED: (u32, Duration) = (4, Duration::from_millis(50));
 
-/// Detects that only long packets vanish. Probes after a timeout are then answered, so that no silence shows it.
+/// Detects that only long packets vanish. Probes after a timeout are then answered, so there is no silence to notice.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Vanishing {
     rounds: u32,
     since: Instant,
-    /// When the last round was noticed. Packets that left before belong to that round or an earlier one.
+    /// When the last round was noticed. Packets sent before belong to that round or an earlier one.
     noticed: Instant,
 }
 
@@ -133,7 +133,7 @@ impl Vanishing {
         }
     }
 
-    /// Records the loss of a packet that was sent at `sent`. Returns whether the path's limit is taken as reduced now.
+    /// Records the loss of a packet that was sent at `sent`. Returns whether the path's limit counts as reduced now.
     pub fn on_lost(&mut self, now: Instant, sent: Instant, size: u64) -> bool {
         if size <= BASE_PACKET || (self.rounds > 0 && sent <= self.noticed) {
             return false;

@@ -1,4 +1,4 @@
-//! A peer's earlier incarnations and questions, which distinguish an echo from a restart.
+//! A peer's earlier incarnations and questions, by which an echo is distinguished from a restart.
 
 use alloc::boxed::Box;
 
@@ -9,7 +9,7 @@ use super::Connection;
 /// The number of past incarnations of a peer that are remembered, so that an echo is not taken for a restart.
 const RETIRED: usize = 4;
 
-/// Past incarnations of a peer, the latest last. Unused places hold zero, which is never an epoch. Few peers have any.
+/// Past incarnations of a peer, the latest last. Unused entries are zero, which is never an epoch. Few peers have any.
 #[derive(Debug, Default)]
 pub(super) struct Retired {
     epochs: [u64; RETIRED],

@@ -1,4 +1,4 @@
-//! Packets whose payload is in place already, with other frames behind the part.
+//! Packets whose payload is already in place, with other frames after the payload.
 
 use super::{Config, Connection};
 use crate::driver::{Driver, Lost};
@@ -8,10 +8,10 @@ use crate::wire::{Frame, Header, Stream, header};
 
 impl Connection {
     /// Takes a packet that was predicted, and whose payload must not be read. Returns whether it did. If not, nothing
-    /// has changed, and [`Connection::on_data`] can handle the packet with its payload.
+    /// has changed, and [`Connection::on_data`] can handle the packet together with its payload.
     ///
     /// # Errors
-    /// The reason why the session ended.
+    /// Why the session ended.
     pub fn on_placed<D: Driver>(
         &mut self,
         now: Instant,
@@ -46,7 +46,7 @@ impl Connection {
         session.receive[stream as usize].took(bytes.len() as u64);
         self.hear(now);
         self.stats.packets[1] += 1;
-        // They were parsed before, and can be refused no more.
+        // The frames were parsed before, and can no longer be refused.
         if self.take_frames(now, peer, tail, driver)?.is_ok() {
             self.accept(now, config, (number, flags), true);
         }
@@ -54,8 +54,8 @@ impl Connection {
     }
 }
 
-/// Whether all of `frames` can be taken behind a part of `stream`: they are well formed, leave the session open, have
-/// nothing of that stream, and no bytes of the other one that arrive out of order.
+/// Whether all of `frames` can be taken after a part of `stream`: they are well formed, leave the session open, and
+/// have no bytes of that stream, nor bytes of the other one that arrive out of order.
 fn goes_behind(mut frames: &[u8], stream: Stream, receive: &[ReceiveStream; 2]) -> bool {
     loop {
         match Frame::parse(frames) {

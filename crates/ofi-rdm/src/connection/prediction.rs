@@ -1,5 +1,5 @@
 //! Predicts the next packets: they continue payloads that were requested or have begun to arrive. With a prediction, a
-//! driver can have the kernel put the bytes at their destination.
+//! driver can let the kernel put the bytes at their destination.
 
 use core::net::SocketAddr;
 
@@ -11,8 +11,8 @@ use crate::wire::{Header, Kind, Stream};
 /// Rows that are predicted together.
 const ROWS: usize = 4;
 
-/// The prediction of the next packets of one peer, as rows. Each packet begins with one part, and has no other bytes of
-/// its stream.
+/// The prediction of a peer's next packets, as rows. Each packet begins with one part, and has no other bytes of its
+/// stream.
 #[derive(Debug)]
 pub struct RxPrediction {
     rows: [Option<Heads>; ROWS],
@@ -27,7 +27,7 @@ impl RxPrediction {
     /// The maximum number of rows of a prediction.
     pub const ROWS: usize = ROWS;
 
-    /// Packets of row `row` that the peer may send.
+    /// The number of packets in row `row` that the peer may send.
     pub fn count(&self, row: usize) -> usize {
         self.counts.get(row).copied().unwrap_or(0)
     }
@@ -40,8 +40,8 @@ impl RxPrediction {
 }
 
 impl Connection {
-    /// Predicts packets with these rows of parts, if they come next on `stream` and can be accepted in place. Each row
-    /// is its first part and the number of parts of that length.
+    /// Predicts packets with these rows of parts, if they come next on `stream` and can be accepted in place. A row is
+    /// given by its first part and the number of parts of that length.
     pub fn foresee(&self, config: &Config, stream: Stream, rows: &[(Part, usize)]) -> Option<RxPrediction> {
         if self.trailer() > 0 || self.is_checked(config) || !self.is_open() {
             return None;

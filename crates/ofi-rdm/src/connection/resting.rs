@@ -16,8 +16,8 @@ use crate::wire::Params;
 /// The next byte of a stream, and the limit up to which its sender may send.
 type Position = (u64, u64);
 
-/// The compact state of an idle session: all sent packets are acknowledged, and the driver has taken everything that
-/// arrived.
+/// The compact state of an idle session, in which all sent packets are acknowledged and the driver has taken everything
+/// that arrived.
 #[derive(Debug)]
 pub struct IdleSession {
     pub remote: u64,
@@ -43,8 +43,8 @@ impl IdleSession {
         stats.packet_size = self.size.packet();
     }
 
-    /// Of the received packets only the highest run is kept. The contents of lower packets that are still missing
-    /// arrived in others, or will arrive again.
+    /// Of the received packet numbers, only the highest run is kept. The contents of lower ones that are still missing
+    /// have arrived in other packets, or will.
     fn of(session: &Session) -> Option<([Position; 2], Range<u64>)> {
         let [commands, bulk] = &session.receive;
         let received = session.received.iter().next_back().cloned().unwrap_or(session.floor..session.floor);

@@ -5,8 +5,8 @@ use core::ops::Range;
 
 use crate::time::Instant;
 
-/// Packets with consecutive numbers that left together. They have one length, and each has the same number of bytes of
-/// each stream.
+/// Packets with consecutive numbers that were sent together. They all have the same length, and the same number of
+/// bytes of each stream.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     /// The number of the first.
@@ -18,7 +18,7 @@ pub(super) struct Sent {
     pub size: u64,
     /// Neither acknowledged nor presumed lost.
     pub in_flight: bool,
-    /// The bytes of both streams in all packets together. Empty once these have arrived.
+    /// The bytes of both streams in all packets together. Empty once they have arrived.
     pub streams: [Range<u64>; 2],
     pub credit: bool,
     pub probe: bool,
@@ -126,7 +126,7 @@ impl History {
         index
     }
 
-    /// Drops records that can teach nothing more. A packet presumed lost is kept while older ones are in flight.
+    /// Drops records that no longer matter. A packet presumed lost is kept while older ones are in flight.
     pub fn forget(&mut self) {
         while self.0.front().is_some_and(|sent| !sent.in_flight) {
             self.0.pop_front();

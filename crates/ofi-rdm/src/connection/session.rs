@@ -15,7 +15,7 @@ use super::packet_size::{PacketSize, Vanishing};
 use super::sent::History;
 use super::skips::Skips;
 
-/// The state of an active session. It is boxed, so that a peer without a session costs little.
+/// The state of an active session. Boxed, so that a peer without a session costs little.
 #[derive(Debug)]
 pub struct Session {
     /// The peer's name for it.
@@ -36,8 +36,8 @@ pub struct Session {
     pub(super) probe_count: u32,
     /// The first probe timeout of the current silence.
     pub(super) silent_from: Instant,
-    /// Probe timeouts since the peer's process last reported that the endpoint lives, the time of the first of these,
-    /// and whether the path has been taken as changed since. Reset when a packet of the peer arrives.
+    /// The probe timeouts since the peer's process last reported that the endpoint exists, the time of the first of
+    /// them, and whether the path was since assumed to have changed. Reset when a packet arrives from the peer.
     pub(super) unanswered: u32,
     pub(super) unanswered_from: Instant,
     pub(super) changed: bool,
@@ -68,8 +68,8 @@ pub struct Session {
     pub(super) ask: bool,
     pub(super) asks: u32,
     pub(super) last_heard: Instant,
-    /// The time at which the network last reported the peer as unreachable and this end probed it in response, and the
-    /// number of such reports since a packet of the peer last arrived.
+    /// The last time the network reported the peer as unreachable and this end probed it in response, and the number of
+    /// such reports since a packet last arrived from the peer.
     pub(super) last_hint: Option<Instant>,
     pub(super) hints: u32,
 }

@@ -1,7 +1,7 @@
-//! A request for a session, called a question. This end repeats it until it is answered or refused, or times out.
+//! A request for a session, called a question. This end repeats it until it is answered, is refused, or times out.
 //!
-//! An end also asks to find out whether its peer still has the open session, when an unauthenticated packet says that
-//! it does not.
+//! An end also asks if an unauthenticated packet says that its peer no longer has the open session, to find out whether
+//! that is true.
 
 use alloc::boxed::Box;
 use core::net::SocketAddr;
@@ -17,9 +17,9 @@ use crate::wire::{Header, Init, Kind, Params, Retry};
 
 /// The first interval before an `Init` is sent again; it doubles.
 const FIRST_RETRY: Duration = Duration::from_millis(10);
-/// The longest interval: some forty tries in 5 s let two ends meet over a path that loses every second packet.
+/// The longest interval: some forty tries in 5 s connect two ends even if the path loses every second packet.
 const LAST_RETRY: Duration = Duration::from_millis(125);
-/// A refusal is unauthenticated and may be forged, so the server's own answer may still arrive within this time.
+/// How long to wait for the server's own answer after a refusal, which is unauthenticated and may be forged.
 const REFUSAL_GRACE: Duration = Duration::from_millis(250);
 /// A question fails after this many reports that the server's port is closed, if they span at least this many [`PARTS`]
 /// of the patience (2 s of 5). Hosts report rarely (Linux: once a second per destination, six at first). Reports may be
@@ -28,7 +28,7 @@ const REPORTS: (u32, u32) = (3, 2);
 const PARTS: u32 = 5;
 /// The minimum interval between replacements of a cookie, since each new one costs a new key.
 const LEAST_COOKIE_TIME: Duration = Duration::from_millis(500);
-/// The time for which this end's question yields to the peer's, which is older or takes precedence.
+/// How long this end's question yields to the peer's, which is older or takes precedence.
 const YIELD: Duration = Duration::from_millis(500);
 /// Attempts to find out whether the peer still has a session.
 const CHECKS: u32 = 8;
@@ -50,11 +50,11 @@ pub struct SessionRequest {
     absent: Absent,
 }
 
-/// Reports that the server's port is closed, since the question began or a packet last came from there.
+/// Reports that the server's port is closed, since the question began or a packet last came from that port.
 #[derive(Debug, Default)]
 struct Absent {
     count: u32,
-    /// The number of tries at the last report: each try counts once.
+    /// The number of tries at the last report, so that each try counts once.
     tries: u32,
     /// The silence at the first report.
     since: Duration,
@@ -126,8 +126,8 @@ impl Connection {
         self.question = Some(Box::new(SessionRequest::new(now, name, self.attempts, true)));
     }
 
-    /// Gives the peer's question precedence. This end's question is void, and a new one follows if the peer's question
-    /// leads to no session.
+    /// Gives the peer's question precedence. This end's question becomes void, and a new one follows if the peer's
+    /// question leads to no session.
     pub fn give_way(&mut self, now: Instant) {
         if self.is_connecting() {
             self.question = None;
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// Ends the yielding to a peer's question that led to no session.
+    /// Stops yielding to a peer's question that led to no session.
     pub(super) fn stop_yielding(&mut self, now: Instant) {
         if matches!(self.state, State::Yielding { until } if until <= now) {
             self.state = State::Idle;
@@ -175,8 +175,8 @@ impl Connection {
         }
     }
 
-    /// Handles a report of the network that the server's port is closed. Silence measures the time, because it does not
-    /// grow while this end is not polled: a report may then be as old as the last poll.
+    /// Handles a report by the network that the server's port is closed. Time is measured as silence, which does not
+    /// grow while this end is not polled: otherwise a report could be as old as the last poll.
     pub fn on_refused(&mut self, now: Instant, patience: Duration) {
         let silent = self.silent;
         let Some(question) = self.question.as_deref_mut().filter(|question| !question.is_check) else {
@@ -197,7 +197,7 @@ impl Connection {
         }
     }
 
-    /// The error with which the question must be given up, if any.
+    /// The error with which the question must be abandoned, if any.
     pub(super) fn refused(&self, now: Instant) -> Option<Lost> {
         let (at, reason) = self.question.as_ref()?.refused?;
         (at + REFUSAL_GRACE <= now).then_some(reason)

@@ -1,5 +1,6 @@
 //! Skips a packet number now and then, to detect optimistic acknowledgements (RFC 9000, section 21.4): a peer that
-//! acknowledges a skipped number claims packets that it did not receive, to be sent more than the path carries.
+//! acknowledges packets before they arrive, to make this end send more than the path carries, also acknowledges skipped
+//! numbers.
 
 /// The skipped numbers of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,8 +12,8 @@ pub struct Skips {
 }
 
 impl Skips {
-    /// The number of a packet if `next` would be next in sequence. `gap` returns the distance from a number to the next
-    /// skipped one; the peer must not be able to predict it.
+    /// The number to give a packet if `next` is next in sequence. `gap` returns the distance from a number to the next
+    /// skipped one, which the peer must not be able to predict.
     #[inline]
     pub fn number(&mut self, next: u64, gap: impl FnOnce(u64) -> u64) -> u64 {
         if next < self.due {

@@ -7,20 +7,20 @@ use super::{Config, Connection, State};
 use crate::driver::Lost;
 use crate::time::Instant;
 
-/// The maximum interval between probes, unless three round trips of the path take longer: a peer that resumes after a
-/// pause soon gets its data.
+/// The maximum interval between probes, unless three round trips of the path take longer. It lets a peer that resumes
+/// after a pause get its data soon.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(500);
-/// The maximum silence that one clock reading adds, since an endpoint that is not polled cannot hear its peer.
+/// The maximum silence that one clock reading adds, because an endpoint that is not polled cannot hear its peer.
 const MAX_TICK: Duration = Duration::from_secs(1);
 /// The peer's process is asked after this many probe timeouts, if they took at least this long.
 const ASK_AFTER: (u32, Duration) = (2, Duration::from_millis(10));
 /// The minimum interval between probes in response to unreachable reports.
 pub(super) const LEAST_HINT_GAP: Duration = Duration::from_millis(100);
-/// Unreachable reports are accepted once there were this many since a packet of the peer last arrived. Then the
-/// patience is divided by the second number.
+/// Unreachable reports are believed after this many since a packet last arrived from the peer. The patience is then
+/// divided by the second number.
 const BELIEVED_HINTS: (u32, u32) = (3, 5);
-/// The path is taken as changed after this many probe timeouts that the peer's process left unanswered too, if they
-/// took at least this long. A thread that waits for a core is not a change of the path.
+/// The path is assumed to have changed after this many probe timeouts in which the peer's process did not answer
+/// either, if they took at least this long. A thread that waits for a core is not a change of the path.
 const BLACK_HOLE_AFTER: (u32, Duration) = (4, Duration::from_millis(50));
 
 impl Connection {
@@ -63,7 +63,7 @@ impl Connection {
         waits.then(|| session.last_heard.max(session.last_eliciting) + config.patience / 4)
     }
 
-    /// Handles a report of the network that the peer is unreachable: probes it, at most once per probe timeout.
+    /// Handles a report by the network that the peer is unreachable: probes it, at most once per probe timeout.
     pub fn on_unreachable(&mut self, now: Instant) {
         self.thaw();
         let Some(session) = self.session.as_deref_mut() else { return };
@@ -99,7 +99,7 @@ impl Connection {
     /// Handles the passing of time.
     ///
     /// # Errors
-    /// The session ended.
+    /// Why the session ended.
     pub fn on_time(&mut self, now: Instant, config: &Config) -> Result<(), Lost> {
         let passed = now.since(self.last_tick).min(MAX_TICK);
         self.last_tick = now;

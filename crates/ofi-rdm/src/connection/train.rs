@@ -53,7 +53,7 @@ impl Connection {
         let (token, at, part) = train.payload();
         let heads = Heads::new(&Header::new(Kind::Data, session.remote, number), stream, &train);
         driver.fill_row(peer, token, at, GsoBatch { bytes: &mut *bytes, len, part, heads });
-        // Flags, which only a full packet can have.
+        // Flags that only a full packet can have.
         if flags != 0 {
             for (number, packet) in (number..).zip(bytes.chunks_exact_mut(len)) {
                 Header { flags, ..Header::new(Kind::Data, session.remote, number) }.write(packet);

@@ -10,7 +10,7 @@ use crate::time::Instant;
 use crate::wire::header::{self, flag};
 use crate::wire::{Frame, Header, Kind, frame};
 
-/// Packets that a closing end may send beyond the window: about one initial window more (RFC 6928 allows ten).
+/// Packets that a closing end may send beyond the window: about one more initial window (RFC 6928 allows ten).
 const FAREWELL: u32 = 10;
 
 impl Session {
@@ -110,7 +110,7 @@ impl Connection {
         if trailer > 0 {
             flags |= flag::SEALED;
         }
-        // With a payload's end the peer's program has the data that it waited for. It may not poll again to send a
+        // At the end of a payload, the peer's program has the data that it waited for. It may not poll again to send a
         // delayed acknowledgement.
         if session.probe_count > 0 || draft.is_probe || draft.ends_payload {
             flags |= flag::URGENT;
@@ -126,7 +126,7 @@ impl Connection {
         Some(len)
     }
 
-    /// Writes a packet with these frames without checking them: plays a hostile peer in tests.
+    /// Writes a packet with these frames without checking them, for tests that play a hostile peer.
     pub fn forge(&mut self, config: &Config, frames: &[u8], buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
         self.thaw();
         let (checked, trailer) = (self.is_checked(config), self.trailer());
@@ -159,7 +159,7 @@ impl Connection {
         }
     }
 
-    /// Writes a packet that ends the session. Received packets are acknowledged first: they arrived, whatever follows.
+    /// Writes a packet that ends the session. Received packets are acknowledged first, because they did arrive.
     pub fn close(&mut self, config: &Config, buf: &mut [u8]) -> Option<(SocketAddr, usize)> {
         self.thaw();
         let (checked, trailer) = (self.is_checked(config), self.trailer());

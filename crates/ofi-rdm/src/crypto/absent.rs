@@ -1,5 +1,5 @@
-//! The security of a build without the feature `encryption`: packets go in the clear, and only to peers without a key.
-//! Such a build accepts no key and cannot protect a packet.
+//! The security of a build without the feature `encryption`: packets are sent in the clear, and only to peers without a
+//! key. Such a build accepts no key and cannot protect a packet.
 
 use alloc::boxed::Box;
 
@@ -99,7 +99,7 @@ impl Identity {
         false
     }
 
-    /// The client's part of a handshake. A server that requires a handshake refuses the question, which lacks one.
+    /// The client's part of a handshake, which is none. A server that requires a handshake refuses the question.
     pub fn initiate(&mut self, _prologue: &[u8], _asked: bool) -> Option<(Box<Initiator>, [u8; FIRST_LEN])> {
         None
     }

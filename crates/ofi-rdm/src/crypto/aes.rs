@@ -1,8 +1,8 @@
 //! AES-256-GCM by one of two libraries, which compute the same bytes: graviola, if it is compiled in and the processor
 //! has the instructions that it needs, otherwise RustCrypto's aes-gcm, which runs on every processor.
 //!
-//! graviola encrypts and authenticates in one pass, by vector instructions where there are any (VAES): packets of
-//! 1.4 KiB and more take less than half of the time.
+//! graviola encrypts and authenticates in one pass, with vector instructions where they exist (VAES): packets of 1.4
+//! KiB and more take less than half of the time.
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use alloc::boxed::Box;
@@ -26,7 +26,7 @@ impl Aes256Gcm {
         })
     }
 
-    /// Encrypts `text` in place. Returns the tag, or `None` if `text` is too long, of which a part may be encrypted.
+    /// Encrypts `text` in place and returns the tag. `None` if `text` is too long; part of it may then be encrypted.
     pub fn seal(&self, nonce: &[u8; 12], head: &[u8], text: &mut [u8]) -> Option<[u8; TAG_LEN]> {
         match &self.0 {
             Implementation::Vector(vector) => Some(vector.seal(nonce, head, text)),

@@ -102,8 +102,8 @@ impl Identity {
         self.psk.is_some() && !self.translated
     }
 
-    /// The client's part of a handshake: its first message, bound to the question with this prologue, if the question
-    /// has one. `asked`: the server requires a handshake.
+    /// The client's part of a handshake: its first message, bound to a question with this prologue, if the question has
+    /// a message. `asked`: the server has said that it requires a handshake.
     pub fn initiate(&mut self, prologue: &[u8], asked: bool) -> Option<(Box<Initiator>, [u8; FIRST_LEN])> {
         let may = asked && self.suites & suites::ENCRYPTED != 0;
         (self.insists() || may).then(|| {
@@ -127,7 +127,7 @@ impl Identity {
             }
         };
         let common = self.suites & init.suites;
-        // If both ends accept packets in the clear, neither needs more. AES is the faster suite on processors with
+        // If both ends accept packets in the clear, they need nothing else. AES is the faster suite on processors with
         // instructions for it.
         let suite =
             [suites::CLEAR, suite::FIRST, suite::SECOND].into_iter().find(|suite| common & suite != 0);
@@ -158,7 +158,7 @@ impl Identity {
     /// Processes the server's message, if the client has sent one itself.
     ///
     /// # Errors
-    /// The answer does not belong to this question, or its sender does not have the key.
+    /// The answer does not belong to this question, or its sender does not have the authorization key.
     pub fn finish(
         &self,
         initiator: &Initiator,

@@ -2,9 +2,9 @@
 //!
 //! Two ends agree on keys by a Noise handshake (`noise.rs`): NNpsk0 if they have an authorization key, NN if they only
 //! encrypt. The client's request in the clear is the handshake's prologue, and the server's grant its payload. An
-//! attacker who changes a byte of either, for example to force a weaker suite, gets no session, nor does a peer with
-//! another authorization key. `protection.rs` holds the keys of packets, `suite.rs` the ciphers that use them; `aes.rs`
-//! has two implementations of AES-GCM.
+//! attacker who changes a byte of either, for example to force a weaker suite, gets no session, and neither does a peer
+//! with another authorization key. `protection.rs` holds the keys of packets, `suite.rs` the ciphers that use them;
+//! `aes.rs` has two implementations of AES-GCM.
 
 #[cfg(not(feature = "encryption"))]
 mod absent;
@@ -55,19 +55,19 @@ pub struct Limits {
 
 impl Limits {
     /// Half of the packets that RFC 9001 allows AES-GCM for packets of up to 2^16 bytes (appendix B.1.1), so that bytes
-    /// need no count of their own, and its integrity limits (section 6.6).
+    /// need not be counted separately, and its integrity limits (section 6.6).
     pub const RFC_9001: Self = Self { packets: 1 << 22, forgeries_aes: 1 << 52, forgeries_chacha: 1 << 36 };
 }
 
-/// The properties that an end accepts, and those that it reveals of itself.
+/// What an end accepts, and what it reveals about itself.
 pub struct Security {
-    /// The [`suites`] that the end accepts. If both ends accept packets in the clear, packets go in the clear.
+    /// The [`suites`] that the end accepts. If both ends accept packets in the clear, packets are sent in the clear.
     pub suites: u8,
-    /// Ends talk only to ends with the same key. An empty key means none, and matches only an empty key.
+    /// An end talks only to ends with the same key. An empty key means none, and matches only an empty key.
     pub key: alloc::vec::Vec<u8>,
     /// Random, and never reused: anyone who knows it can read this endpoint's sessions.
     pub seed: [u8; 32],
-    /// Addresses are translated on the path, so ends with a key do not check that they were the intended destination.
+    /// Addresses are translated on the path, so ends with a key cannot check that they were the intended destination.
     pub translated: bool,
     /// Limits on the use of keys: [`Limits::RFC_9001`] except in tests.
     pub limits: Limits,
@@ -88,7 +88,7 @@ pub enum Refusal {
     Key = 1,
     /// No suite is accepted by both ends.
     Suites = 2,
-    /// The client asked an endpoint at another address.
+    /// The client sent its question to another address than this endpoint's.
     Address = 3,
 }
 
@@ -121,7 +121,7 @@ pub enum Examined {
     Refused(Refusal),
 }
 
-/// Packet numbers between two skipped ones: at least `LEAST_GAP`, and less than `LEAST_GAP + GAPS`.
+/// The number of packet numbers between two skipped ones: at least `LEAST_GAP`, and less than `LEAST_GAP + GAPS`.
 const LEAST_GAP: u64 = 256;
 const GAPS: u64 = 3840;
 
@@ -138,8 +138,8 @@ impl Gaps {
     }
 }
 
-/// Whether `address` is one of `own`. Only IP address and port are compared: the other fields have a meaning only on
-/// their own host.
+/// Whether `address` is one of `own`. Compares only IP address and port: the other fields have a meaning only on their
+/// own host.
 pub fn is_own(own: &[SocketAddr], address: &SocketAddr) -> bool {
     own.iter().any(|own| (own.ip(), own.port()) == (address.ip(), address.port()))
 }

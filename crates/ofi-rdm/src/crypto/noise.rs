@@ -73,7 +73,7 @@ impl Symmetric {
         (self.key, self.nonce) = (Some(key), 0);
     }
 
-    /// Token "e". With a pre-shared key, the public key is also mixed into the keys (section 9.2).
+    /// Token "e". With a pre-shared key, the public key is also mixed into the chaining key (section 9.2).
     fn mix_public(&mut self, public: &[u8; 32], psk: bool) {
         self.mix_hash(public);
         if psk {
@@ -161,7 +161,7 @@ impl Initiator {
     /// responder's packets.
     ///
     /// # Errors
-    /// The message is not the responder's answer to this end's message.
+    /// The message does not answer this end's message.
     pub fn finish<const N: usize>(&self, message: &[u8]) -> Result<([u8; N], [Secret; 2]), Forged> {
         let (theirs, rest) = message.split_first_chunk::<KEY_LEN>().ok_or(Forged)?;
         let (text, rest) = rest.split_first_chunk::<N>().ok_or(Forged)?;

@@ -1,9 +1,9 @@
 //! Protection of a session's packets: a key for each direction and each range of packet numbers.
 //!
-//! The secret of a direction yields the key for its first [`Limits::packets`] numbers and the secret for the next ones;
-//! then it is wiped. A receiver knows from the packet number, which is in the clear, which key a packet uses. It
-//! accepts packets of the previous key for a while, since they may arrive late, and packets of a later key once one has
-//! been authenticated.
+//! The secret of a direction yields the key for the first [`Limits::packets`] numbers, and the secret for the next
+//! range; then it is wiped. A receiver knows from the packet number, which is in the clear, which key a packet uses. It
+//! accepts packets of the previous key for a while, since they may arrive late, and switches to a later key once a
+//! packet under it has been authenticated.
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -15,7 +15,7 @@ use super::{Limits, TAG_LEN};
 use crate::time::Instant;
 use crate::wire::{header, suites};
 
-/// The time for which late packets of the previous key are accepted: three times the longest probe timeout.
+/// How long late packets of the previous key are accepted: three times the longest probe timeout.
 const LATE: Duration = Duration::from_millis(1500);
 /// Keys that may be skipped because all packets under them were lost.
 const SKIPPED: u64 = 4;
@@ -43,7 +43,7 @@ pub struct Protection {
     limits: Limits,
     send: Key,
     receive: Key,
-    /// The previous key, and how long it is accepted.
+    /// The previous key, and the time until which it is accepted.
     late: Option<Box<(Key, Instant)>>,
     /// The next key, if a packet has claimed to use it.
     next: Option<Box<Key>>,
@@ -108,8 +108,8 @@ impl Protection {
         body.split_last_chunk::<TAG_LEN>().map(|(text, _)| text)
     }
 
-    /// Decrypts a packet of a key that comes `steps` after the current one. If it is authentic, the key becomes the
-    /// current one.
+    /// Decrypts a packet of a key that comes `steps` after the current one. If the packet is authentic, that key
+    /// becomes the current one.
     #[cold]
     fn open_next(&mut self, now: Instant, steps: u64, number: u64, head: &[u8], body: &mut [u8]) -> bool {
         if steps > SKIPPED {

@@ -30,7 +30,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// Derives a key from a secret whose only other use is to derive the next secret.
+    /// Derives a key from a secret. The secret must be used for nothing else, except to derive the next secret.
     pub fn new(suite: u8, secret: &Secret) -> Self {
         let (key, nonce) = (expand::<32>(secret, b"ofi-udp 2 key"), *expand::<12>(secret, b"ofi-udp 2 iv"));
         match suite {
@@ -45,8 +45,8 @@ impl Cipher {
         nonce
     }
 
-    /// Encrypts `body` except for its trailer, and writes the trailer. If a cipher refuses, which none does for packets
-    /// this short, none of the plaintext remains in the packet.
+    /// Encrypts `body` except for its trailer, and writes the trailer. If the cipher fails, which does not happen for
+    /// packets this short, no plaintext remains in the packet.
     pub fn seal(&self, number: u64, head: &[u8], body: &mut [u8]) {
         let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return body.fill(0) };
         let tag: Option<[u8; TAG_LEN]> = match self {
@@ -62,8 +62,8 @@ impl Cipher {
         }
     }
 
-    /// Decrypts `body` in place. Returns whether it was authentic; otherwise its bytes are undefined. The text is
-    /// everything but the trailer.
+    /// Decrypts `body` except for its trailer, in place. Returns whether it was authentic; otherwise its bytes are
+    /// undefined.
     pub fn open(&self, number: u64, head: &[u8], body: &mut [u8]) -> bool {
         let Some((text, trailer)) = body.split_last_chunk_mut::<TAG_LEN>() else { return false };
         match self {
@@ -82,14 +82,14 @@ mod tests {
 
     use super::*;
 
-    /// Compiles for types that wipe themselves: the ciphers do so by a feature that a build could lack.
+    /// Compiles only for types that wipe themselves. The ciphers do so by a feature that a build could lack.
     const fn wiped<T: ZeroizeOnDrop>() {}
 
     #[test]
     fn what_holds_a_key_wipes_it_at_its_end() {
         wiped::<ChaCha20Poly1305>();
         wiped::<Secret>();
-        // And one that has no such mark. For those of AES see `aes.rs`.
+        // This one has no such mark. For the types of AES see `aes.rs`.
         assert!(core::mem::needs_drop::<x25519_dalek::StaticSecret>());
     }
 }

@@ -4,7 +4,7 @@ use crate::stream::{PART_HEAD, Train};
 use crate::wire::header::{self, Header};
 use crate::wire::{Stream, frame};
 
-/// Consecutive packets of one length, and the place of the payload in each.
+/// Consecutive packets of one length, with the position of the payload in each.
 #[derive(Debug)]
 pub struct GsoBatch<'a> {
     pub(crate) bytes: &'a mut [u8],
@@ -16,7 +16,7 @@ pub struct GsoBatch<'a> {
 
 impl<'a> GsoBatch<'a> {
     /// The room for payload in each packet. All must be consumed: a packet's headers are written when its room is
-    /// requested, while its cache lines are present.
+    /// requested, while its cache lines are hot.
     pub fn parts(self) -> impl Iterator<Item = &'a mut [u8]> {
         let Self { bytes, len, mut heads, part } = self;
         bytes.chunks_exact_mut(len).map(move |packet| &mut heads.put(packet)[..part])
@@ -27,7 +27,7 @@ impl<'a> GsoBatch<'a> {
 pub(crate) const HEADS: usize = header::LEN + frame::STREAM_LEN + PART_HEAD;
 /// Offset of the lower flags.
 const FLAGS: usize = 3;
-/// Offsets of the numbers that differ: packet number, stream offset, payload offset.
+/// Offsets of the fields that differ: packet number, stream offset, payload offset.
 const NUMBER: usize = header::LEN - 8;
 const OFFSET: usize = header::LEN + frame::STREAM_LEN - 8;
 const AT: usize = HEADS - 8;
@@ -63,7 +63,7 @@ impl Heads {
         room
     }
 
-    /// Whether `packet` begins with the next packet's headers, apart from the urgent flag. If so, moves on to the
+    /// Whether `packet` begins with the next packet's headers, apart from the urgent flag. If so, advances to the
     /// packet after it.
     pub fn meets(&mut self, packet: &[u8]) -> bool {
         let Some(mut head) = packet.first_chunk::<HEADS>().copied() else { return false };

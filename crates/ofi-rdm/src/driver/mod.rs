@@ -10,20 +10,21 @@ use crate::wire::{Record, Stream};
 pub use gso_batch::GsoBatch;
 pub(crate) use gso_batch::{HEADS, Heads};
 
-/// The code that drives an [`crate::Endpoint`]: the endpoint reports to it and asks it for bytes. Peers have numbers,
-/// dense from 0, in the order of their introduction. The number of a forgotten peer goes to the next new one.
+/// The code that drives an [`crate::Endpoint`]: the endpoint reports to it and asks it for bytes. Peers are numbered
+/// from 0, without gaps, in the order in which they became known. The number of a forgotten peer goes to the next new
+/// one.
 pub trait Driver {
     /// A new peer has spoken first.
     fn introduce(&mut self, peer: u32, address: SocketAddr);
 
-    /// A record has arrived. Records are delivered once and in the order in which they were sent. Answers may go to
-    /// `sender`.
+    /// A record has arrived. Records are delivered once, in the order in which they were sent. Answers may be written
+    /// to `sender`.
     fn record(&mut self, peer: u32, sender: &mut Sender, stream: Stream, record: Record<'_>) -> Flow;
 
     /// Like [`Driver::record`], for records that arrived together. The driver takes one or more from the front. Returns
     /// how many it took, and the result for the last one. A record answered with [`Flow::Stop`] is not taken. The
-    /// payloads of [placed](crate::Endpoint::handle_placed) packets come through this function, with what must not be
-    /// read; whatever else such a packet carries comes through [`Driver::record`].
+    /// payloads of [placed](crate::Endpoint::handle_placed) packets arrive through this function, as records whose
+    /// payload bytes must not be read; everything else in such a packet arrives through [`Driver::record`].
     fn records(
         &mut self,
         peer: u32,
@@ -39,12 +40,12 @@ pub trait Driver {
         let _ = (peer, session);
     }
 
-    /// Packets to the peer were not acknowledged in time, and are probed for. For the driver's log.
+    /// Packets to the peer were not acknowledged in time, so the endpoint sends probes. For the driver's log.
     fn timed_out(&mut self, peer: u32, state: Late) {
         let _ = (peer, state);
     }
 
-    /// The congestion controller has reduced its window because of this sign. For the driver's log.
+    /// The congestion controller has reduced its window because of `sign`. For the driver's log.
     fn congested(&mut self, peer: u32, sign: Sign, state: Late) {
         let _ = (peer, sign, state);
     }
@@ -55,11 +56,11 @@ pub trait Driver {
     /// The marked record or payload has arrived at the peer.
     fn acked(&mut self, peer: u32, mark: u64);
 
-    /// Copies bytes of a payload, from `at` on.
+    /// Copies bytes of a payload, starting at offset `at`.
     fn fill(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]);
 
-    /// Like [`Driver::fill`], for the packets in `row`. Each has room for `part` bytes at `skip`; these are consecutive
-    /// in the payload, from `at` on.
+    /// Like [`Driver::fill`], for the packets in `row`. Each has room for `part` bytes at `skip`; together these are
+    /// consecutive bytes of the payload, starting at offset `at`.
     fn fill_row(&mut self, peer: u32, token: u64, at: u64, row: GsoBatch<'_>) {
         let part = row.part as u64;
         for (at, to) in (at..).step_by(row.part.max(1)).zip(row.parts()) {
@@ -68,8 +69,9 @@ pub trait Driver {
         }
     }
 
-    /// Like [`Driver::fill`], for a packet that is not read before it leaves. The driver may instead have the bytes
-    /// replace this place, a part of the buffer given to [`crate::Endpoint::poll_transmit`], when the packet is sent.
+    /// Like [`Driver::fill`], for a packet that is not read before it is sent. The room is part of the buffer given to
+    /// [`crate::Endpoint::poll_transmit`]. Instead of copying, the driver may have the kernel gather the bytes in place
+    /// of the room when the packet is sent.
     fn refer(&mut self, peer: u32, token: u64, at: u64, to: &mut [u8]) {
         self.fill(peer, token, at, to);
     }
@@ -82,11 +84,11 @@ pub enum Sign {
     Lost,
     /// Packets were marked on the path, because a queue is nearly full.
     Marked,
-    /// The peer was silent for several probe timeouts: the window was reset to the least.
+    /// The peer was silent for several probe timeouts: the window was reset to its minimum.
     Silent,
 }
 
-/// The state of a session whose acknowledgements are late, or which saw a [`Sign`] of congestion.
+/// The state of a session whose acknowledgements are late, or which has seen a [`Sign`] of congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Late {
     /// Probe timeouts so far.
@@ -110,7 +112,8 @@ pub struct Began {
     pub by_peer: bool,
     /// How its packets are protected: one of [`crate::suites`].
     pub suite: u8,
-    /// The longest packet that the peer accepts, in bytes. The search for what the path carries begins at less.
+    /// The longest packet that the peer accepts, in bytes. The search for what the path carries begins at a smaller
+    /// size.
     pub longest_packet: u32,
     /// Bytes that may be in flight to the peer.
     pub window: u64,
@@ -121,7 +124,7 @@ pub struct Began {
 pub enum Lost {
     /// The peer was silent for the configured time.
     Silent,
-    /// The peer's host reported for some time that the peer's port is closed, before there was a session.
+    /// Before there was a session, the peer's host reported for some time that the peer's port is closed.
     Refused,
     /// The peer closed it.
     Closed,
@@ -133,10 +136,10 @@ pub enum Lost {
     Version,
     /// The peer has another authorization key.
     Key,
-    /// The peer accepts none of this end's ways to protect packets.
+    /// The ends accept no common way to protect packets.
     Suites,
-    /// The peer's address is not the one that this end used, or this end's address is not the one that the peer sees:
-    /// something translates addresses on the path.
+    /// The peer is not at the address that this end used, or sees this end at another address than its own: something
+    /// on the path translates addresses.
     Address,
     /// The limit of forged packets for one session was reached.
     Forged,

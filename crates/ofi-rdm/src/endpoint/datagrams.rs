@@ -20,8 +20,8 @@ pub struct Transmit {
     pub to: SocketAddr,
     /// Bytes of each datagram.
     pub len: usize,
-    /// Number of datagrams of this length, without gaps in the buffer.
+    /// The number of datagrams of this length. They follow each other in the buffer without gaps.
     pub count: usize,
-    /// The peer, unless the destination is a stranger.
+    /// The peer that they go to; `None` for a stranger.
     pub peer: Option<u32>,
 }

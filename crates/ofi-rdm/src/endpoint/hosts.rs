@@ -6,12 +6,13 @@ use hashbrown::HashMap;
 
 use crate::hash::{self, Key};
 
-/// The number of strangers at each host. Hosts are identified by a keyed hash, since strangers choose their addresses.
+/// The number of strangers on each host. Hosts are identified by a keyed hash, because strangers choose their
+/// addresses.
 #[derive(Debug, Default)]
 pub struct Hosts(HashMap<u64, usize>);
 
-/// The host of an address: all of an IPv4 address, or the network of an IPv6 address, in which a host can have any
-/// number of addresses.
+/// The host of an address: a whole IPv4 address, or the network of an IPv6 address, in which a host can have any number
+/// of addresses.
 fn host(key: Key, address: SocketAddr) -> u64 {
     match address.ip().to_canonical() {
         IpAddr::V4(ip) => hash::sip(key, &ip.octets()),

@@ -16,16 +16,16 @@ use crate::wire::{Accept, Header, Init, Kind, Malformed, Params, Retry, Stream, 
 
 /// The maximum number of answers to strangers that wait to be sent.
 const MAX_ANSWERS: usize = 64;
-/// Peers that are examined for each new stranger: more than one, so that the number of absent strangers falls.
+/// Peers that are examined for each new stranger. More than one, so that the number of absent strangers falls.
 const CHECKS_PER_NEW_PEER: usize = 2;
 /// Minimum lifetime of a cookie; the maximum is twice that.
 const COOKIE_TIME: Duration = Duration::from_secs(8);
 
-/// The location of an address that a peer attributes to this endpoint.
+/// Where an address that a peer attributes to this endpoint is located.
 enum AddressScope {
     /// One of this endpoint's addresses.
     Here,
-    /// Not an address of this endpoint when the driver last listed them, which may be long ago.
+    /// Not an address of this endpoint according to the driver's last list, which may be old.
     Unknown,
     /// Not an address of this endpoint.
     Elsewhere,
@@ -73,16 +73,17 @@ impl Endpoint {
         self.marked = false;
     }
 
-    /// Predicts the peer's next packets, assuming that they have these parts: each row is its first part, which
-    /// continues a payload, and a number of parts. `None` if they cannot be predicted, or if packets must be read
+    /// Predicts the peer's next packets, assuming that they carry these parts. Each row is given by its first part,
+    /// which continues a payload, and a number of parts. `None` if they cannot be predicted, or if packets must be read
     /// before they are accepted because they are sealed or have a checksum.
     pub fn foresee(&self, peer: u32, stream: Stream, rows: &[(Part, usize)]) -> Option<RxPrediction> {
         self.peers.get(peer as usize)?.foresee(&self.config, stream, rows)
     }
 
-    /// Processes datagrams at the front of a row in which each was [predicted](RxPrediction::meets). Their payloads are
-    /// not in `arrivals`, but where the driver placed them. Returns the number of bytes processed. The rest is passed
-    /// to [`Endpoint::handle_row`], with its payloads. The driver gets records whose payloads must not be read.
+    /// Processes datagrams at the front of a row that were all [predicted](RxPrediction::meets). Their payloads are not
+    /// in `arrivals`, but where the driver had them placed. Returns the number of bytes processed. The rest is passed
+    /// to [`Endpoint::handle_row`], together with its payloads. The driver gets records whose payloads must not be
+    /// read.
     pub fn handle_placed<D: Driver>(
         &mut self,
         now: Instant,
@@ -129,7 +130,7 @@ impl Endpoint {
         (row, len, placed): (&[u8], usize, bool),
         driver: &mut D,
     ) -> usize {
-        // Others are left to `handle`, at no extra cost beyond this check.
+        // Others are left to `handle`; this check is their only extra cost.
         if !matches!(row, [VERSION, 0, 0, flags, ..] if u16::from(*flags) & !flag::URGENT == 0) {
             return 0;
         }
@@ -185,7 +186,7 @@ impl Endpoint {
             Ok(parsed) => parsed,
             Err(Malformed::Version(_)) => {
                 self.stats.versions += 1;
-                // The properties that an `Init` has in every version: its kind, its length, and the place of the
+                // The fields that an `Init` has in every version: its kind, its length, and the position of the
                 // session's name.
                 if datagram.len() >= crate::wire::handshake::INIT_LEN
                     && datagram.get(1) == Some(&(Kind::Init as u8))
@@ -289,7 +290,7 @@ impl Endpoint {
         };
         let connection = &mut self.peers[peer as usize];
         if !connection.is_open() {
-            return; // the answer that opens it is late: this packet comes again
+            return; // the answer that opens the session is late: this packet will be repeated
         }
         let Some(body) = connection.open_packet(now, head, bytes, body) else {
             self.stats.forged += 1;
@@ -349,7 +350,7 @@ impl Endpoint {
         }
         let (peer, new) = self.peer(from);
         if new {
-            // It was counted, unless it was known then.
+            // The grant was counted, unless the peer was known then.
             self.peers[peer as usize].stranger = pending.counted;
             driver.introduce(peer, from);
             self.ask_idle(now);
@@ -453,8 +454,8 @@ impl Endpoint {
 
     /// Handles an `Init` with this endpoint's own epoch.
     fn on_own_init(&mut self, now: Instant, from: SocketAddr, init: &Init) {
-        // It is either from this endpoint itself, or a host at a peer's address reflects what was sent to the peer. A
-        // key does not prevent that ("Selfie", RFC 9257 section 4.1).
+        // It comes either from this endpoint itself, or from a host at a peer's address that reflects what was sent to
+        // the peer. A key does not prevent that ("Selfie", RFC 9257 section 4.1).
         let asked = self.asked(from, init.session).filter(|&peer| !self.peers[peer as usize].is_open());
         match asked.filter(|_| matches!(self.locate(from), AddressScope::Here)) {
             Some(peer) => {
@@ -494,7 +495,7 @@ impl Endpoint {
         self.answer(from, Header::new(Kind::Retry, init.session, 0), &retry.bytes());
     }
 
-    /// Removes a granted session from the count of strangers, because it lapsed or the peer is known by now.
+    /// Removes a granted session from the count of strangers, because it has expired or its peer is known by now.
     fn uncount(&mut self, pending: &Pending) {
         if pending.counted {
             self.hosts.leave(self.secret.0, pending.address);
@@ -507,8 +508,8 @@ impl Endpoint {
         self.peers.len() - self.free.len() < max_peers && self.hosts.enter(self.secret.0, from, max_of_host)
     }
 
-    /// Examines a few strangers for each new one. Strangers that were silent for long are probed, and forgotten if they
-    /// are absent.
+    /// Examines a few strangers for each new one. Those that were silent for long are probed, and forgotten if they are
+    /// gone.
     fn ask_idle(&mut self, now: Instant) {
         for _ in 0..CHECKS_PER_NEW_PEER {
             self.hand = if self.hand as usize + 1 < self.peers.len() { self.hand + 1 } else { 0 };
@@ -526,7 +527,7 @@ impl Endpoint {
         self.answer(from, Header::new(Kind::Refused, init.session, refusal as u64), &[]);
     }
 
-    /// A packet from a peer's address says that there will be no session.
+    /// Handles a packet from a peer's address that says that there will be no session.
     fn on_refusal(&mut self, now: Instant, from: SocketAddr, name: u64, reason: Option<Lost>) {
         match (self.asked(from, name), reason) {
             (Some(peer), Some(reason)) => {
@@ -537,8 +538,8 @@ impl Endpoint {
         }
     }
 
-    /// A packet from a peer's address says that the session is over. If packets are in the clear, the packet is as
-    /// credible as any of the peer's. Otherwise, the peer is asked.
+    /// Handles a packet from a peer's address that says that the session is over. If packets are sent in the clear, it
+    /// is as credible as any other packet of the peer. Otherwise the peer is asked.
     fn doubt<D: Driver>(&mut self, now: Instant, peer: u32, reason: Lost, driver: &mut D) {
         if !self.peers[peer as usize].is_sealed() {
             return self.lose(peer, reason, driver);
@@ -578,7 +579,7 @@ impl Endpoint {
             Accept::parse(body).ok().filter(plain).map(|accept| (accept, None))
         };
         let Some((accept, protection)) = taken else {
-            self.stats.forged += 1; // the authentic answer may yet arrive
+            self.stats.forged += 1; // the authentic answer may still arrive
             return;
         };
         if question.is_check {
@@ -594,7 +595,7 @@ impl Endpoint {
         }
         match self.place_of(accept.client) {
             AddressScope::Here => {}
-            AddressScope::Unknown => return, // the question is repeated, and answered then
+            AddressScope::Unknown => return, // the peer repeats its question, which is answered then
             AddressScope::Elsewhere => return self.lose(peer, Lost::Address, driver),
         }
         driver.began(peer, began(from, false, accept.suite, &accept.params));

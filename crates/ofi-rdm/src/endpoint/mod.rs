@@ -46,21 +46,21 @@ pub struct Endpoint {
     counter: u64,
     peers: Chunks<Connection>,
     book: PeerIndex,
-    /// Peers with a pending timer, in no order. Each peer knows its index.
+    /// Peers with a pending timer, in no particular order. Each peer knows its index.
     active: Vec<u32>,
     /// Peers that may have something to send, each once.
     ready: VecDeque<u32>,
     /// Bytes that the first peer of `ready` has sent in its turn.
     turn: usize,
-    /// Timers of peers. A peer's own `timer` field counts; entries with another time are stale.
+    /// Timers of peers. An entry whose time differs from the peer's own `timer` field is stale.
     timers: BinaryHeap<Reverse<(Instant, u32)>>,
     /// Peers whose timers have expired, while they are processed.
     due: Vec<u32>,
-    /// Peers that were at rest when they were added, the longest-resting first.
+    /// Peers that were at rest when they were added, longest first.
     resting: VecDeque<u32>,
     /// Peers that were owed an acknowledgement when they were added, each once.
     owed: Vec<u32>,
-    /// A peer for which unacknowledged data was in flight at the last check.
+    /// A peer for which data was in flight at the last check.
     undrained: u32,
     stopped: Vec<u32>,
     answers: VecDeque<(SocketAddr, Header, Vec<u8>)>,
@@ -95,8 +95,8 @@ impl core::fmt::Debug for KeyBox {
 }
 
 impl Endpoint {
-    /// Creates an endpoint with a secret of 128 random bits. Equal secrets make equal endpoints, which must not meet in
-    /// one network.
+    /// Creates an endpoint with a secret of 128 random bits. Two endpoints with the same secret must not exist in one
+    /// network.
     pub fn new(config: Config, secret: [u64; 2]) -> Self {
         let key = Key(secret[0], secret[1]);
         Self {
@@ -139,28 +139,28 @@ impl Endpoint {
     /// call the endpoint has no authorization key and sends in the clear.
     ///
     /// # Errors
-    /// A build without the feature `encryption` accepts neither a key nor a set of suites without packets in the clear.
-    /// The endpoint must not be used after this error: it would send in the clear.
+    /// A build without the feature `encryption` accepts neither a key nor a set of suites that excludes packets in the
+    /// clear. The endpoint must not be used after this error: it would send in the clear.
     pub fn secure(&mut self, security: &Security) -> Result<(), NoEncryption> {
         self.identity = Identity::new(self.identity.epoch, security)?;
         Ok(())
     }
 
-    /// Sets the addresses at which datagrams reach this endpoint. Its own question is a message to itself only if it
-    /// comes from one of these; from any other address it is a reflection. If a peer that has the key dials an address
-    /// that is not listed, a third party on the path has redirected it here.
+    /// Sets the addresses at which datagrams reach this endpoint. A question of its own that comes back is a message to
+    /// itself only if it comes from one of these; from any other address it is a reflection. If a peer with the key
+    /// dialled an address that is not listed, a third party on the path has redirected it here.
     pub fn set_addresses(&mut self, own: impl IntoIterator<Item = SocketAddr>) {
         self.own = own.into_iter().collect();
         self.foreign = self.unknown.take();
     }
 
-    /// Whether the driver should list the addresses again, because a host gets new ones at run time: a peer reached
-    /// this endpoint at an unlisted address. The peer repeats its question, so that nothing is lost.
+    /// Whether the driver should list the addresses again: a peer reached this endpoint at an unlisted address, which
+    /// the host may have got since. The peer repeats its question, so nothing is lost.
     pub fn wants_addresses(&self) -> bool {
         self.unknown.is_some()
     }
 
-    /// Sets whether peers may begin sessions. Initially they may.
+    /// Sets whether peers may begin sessions. By default they may.
     pub fn admit(&mut self, strangers: bool) {
         self.admits = strangers;
     }
@@ -183,7 +183,7 @@ impl Endpoint {
         })
     }
 
-    /// This end's name for the session with the peer, or for the one asked for.
+    /// This end's name for the session with the peer, or for the one that was requested.
     pub fn session_name(&self, peer: u32) -> Option<u64> {
         self.peers.get(peer as usize).map(|connection| connection.local).filter(|&name| name != 0)
     }
@@ -205,7 +205,7 @@ impl Endpoint {
         self.stats
     }
 
-    /// Sessions refused because there were too many peers, or too many of one host.
+    /// Sessions refused because there were too many peers, or too many from one host.
     pub fn turned_away(&self) -> u64 {
         self.stats.turned_away
     }
@@ -283,7 +283,7 @@ impl Endpoint {
         }
     }
 
-    /// Handles a report of the network that the port at `address` is closed. A request for a session ends when such
+    /// Handles a report by the network that the port at `address` is closed. A request for a session ends when such
     /// reports have continued for some time.
     pub fn refused(&mut self, now: Instant, address: SocketAddr) {
         if let Some(peer) = self.find(address) {
@@ -292,13 +292,14 @@ impl Endpoint {
         self.unreachable(now, address);
     }
 
-    /// The network reports that `address` is unreachable. The report may be forged, so this end only asks.
+    /// Handles a report by the network that `address` is unreachable. The report may be forged, so the peer is only
+    /// probed.
     pub fn unreachable(&mut self, now: Instant, address: SocketAddr) {
         if let Some(peer) = self.find(address) {
             self.peers[peer as usize].on_unreachable(now);
             return self.activate(now, peer);
         }
-        // The addresses at which processes answer for their endpoints, if they were just asked.
+        // The addresses at which processes answer for their endpoints, if they were asked recently.
         let asked = |peer: &&u32| {
             let connection = &self.peers[**peer as usize];
             connection.liveness().is_some_and(|(liveness, _)| liveness == address)
@@ -325,12 +326,12 @@ impl Endpoint {
         !owed.is_empty()
     }
 
-    /// Whether everything that was to be sent has arrived, for peers with a session.
+    /// Whether everything that was to be sent has arrived, at all peers with a session.
     pub fn is_drained(&mut self) -> bool {
         let drained = |connection: &Connection| {
             !connection.is_open() || connection.muted || connection.sender.is_drained()
         };
-        // It is usually the same peer for some time.
+        // The answer usually depends on the same peer for some time.
         if self.peers.get(self.undrained as usize).is_some_and(|connection| !drained(connection)) {
             return false;
         }

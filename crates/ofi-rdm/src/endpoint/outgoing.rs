@@ -1,4 +1,4 @@
-//! Outgoing datagrams: takes peers in turn, and sends what remains when the endpoint closes.
+//! Outgoing datagrams: serves peers in turn, and sends what remains when the endpoint closes.
 
 use core::time::Duration;
 
@@ -55,8 +55,8 @@ impl Endpoint {
         None
     }
 
-    /// Whether the data for `peer` should leave now: everything in flight to the peer was sent more than `gap` ago, or
-    /// a full packet waits. Otherwise more data, or an acknowledgement, may soon be combined with it.
+    /// Whether data for `peer` should leave now: everything in flight to the peer was sent more than `gap` ago, or a
+    /// full packet waits. Otherwise it may soon be combined with more data, or with an acknowledgement.
     pub fn is_ready(&self, now: Instant, peer: u32, gap: Duration) -> bool {
         let since = Instant::from_nanos(now.as_nanos().saturating_sub(gap.as_nanos() as u64));
         self.peers.get(peer as usize).is_some_and(|connection| connection.is_ready(since))
@@ -108,10 +108,10 @@ impl Endpoint {
         Some(Transmit { to, len, count: 1, peer: Some(peer) })
     }
 
-    /// Prepares for closing. Only those of the driver's payloads whose tokens are `lasting` remain readable, so nothing
-    /// more is sent to peers that need others. The remaining data for other peers, such as answers, is sent even if the
-    /// window is full: a search for the path's longest packet fills the window of a young session, and there is no
-    /// later chance to send.
+    /// Prepares for closing. Of the driver's payloads, only those whose tokens are `lasting` remain readable, so
+    /// nothing more is sent to peers that need others. The remaining data for other peers, such as answers, is sent
+    /// even if the window is full: the search for the path's longest packet fills the window of a young session, and
+    /// there will be no later chance to send.
     pub fn take_leave(&mut self, lasting: &dyn Fn(u64) -> bool) {
         for (peer, connection) in self.peers.iter_mut().enumerate() {
             connection.muted =

@@ -1,4 +1,4 @@
-//! The peers that were forgotten last: enough state to tell echoes of their old questions from new questions.
+//! The peers that were forgotten last, with enough state to tell echoes of their old questions from new questions.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::SocketAddr;
@@ -14,8 +14,8 @@ pub struct Pasts {
     by_address: BTreeMap<SocketAddr, OldIncarnations>,
     /// The remembered addresses, oldest first.
     order: VecDeque<SocketAddr>,
-    /// At least the number of questions that this end sent to any forgotten peer. A peer that remembers such a number
-    /// would take a lower one for an echo.
+    /// At least the number of questions that this end sent to any forgotten peer. A peer that remembers a number takes
+    /// a lower one for an echo.
     attempts: u64,
 }
 
@@ -36,12 +36,12 @@ impl Pasts {
         }
     }
 
-    /// At least the number of questions that any forgotten peer was sent.
+    /// At least the number of questions that were sent to any forgotten peer.
     pub fn attempts(&self) -> u64 {
         self.attempts
     }
 
-    /// Takes the remembered state of the peer at this address, which is added again.
+    /// Takes the remembered state of the peer at this address, which is being added again.
     pub fn recall(&mut self, address: &SocketAddr) -> OldIncarnations {
         let past = self.by_address.remove(address);
         if past.is_some() {

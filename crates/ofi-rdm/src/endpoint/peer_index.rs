@@ -1,8 +1,8 @@
 //! Finds peers by address and by session name.
 //!
-//! Both tables hold only peer numbers and read the key from the peer: a peer that is found is accessed next in any
-//! case. Addresses are hashed with a secret, because strangers choose them. Names are random bits chosen by this end,
-//! and serve as their own hash.
+//! Both tables hold only peer numbers, and read the key from the peer, which is accessed next in any case. Addresses
+//! are hashed with a secret, because strangers choose them. Names are random bits chosen by this end, and serve as
+//! their own hash.
 
 use core::net::{IpAddr, SocketAddr};
 

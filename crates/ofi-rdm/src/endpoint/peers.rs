@@ -1,4 +1,4 @@
-//! Peers and their numbers: a peer is met, forgotten, or renumbered.
+//! Peers and their numbers: adding, forgetting and renumbering peers.
 
 use core::cmp::Reverse;
 use core::net::SocketAddr;
@@ -15,7 +15,7 @@ impl Endpoint {
         }
         let peer = match self.free.pop() {
             Some(peer) => {
-                // Lists that contain the number stay as they are.
+                // Lists that contain the number are not changed.
                 let old = core::mem::replace(&mut self.peers[peer as usize], Connection::new(address));
                 let connection = &mut self.peers[peer as usize];
                 (connection.place, connection.timer) = (old.place, old.timer);
@@ -43,7 +43,7 @@ impl Endpoint {
         self.peers.get(peer as usize).map(|connection| connection.address)
     }
 
-    /// Forgets a peer and its session without notice to the peer. Its number goes to the next new peer.
+    /// Forgets a peer and its session without notifying the peer. Its number goes to the next new peer.
     pub fn forget(&mut self, peer: u32) {
         if peer as usize >= self.peers.len() {
             return;
@@ -58,7 +58,7 @@ impl Endpoint {
         let connection = &mut self.peers[peer as usize];
         self.pasts.remember(connection.address, connection.past());
         connection.reset();
-        self.enqueue(peer); // it comes to rest in its turn
+        self.enqueue(peer); // it is put to rest in its turn
     }
 
     /// Swaps the numbers of two peers.

@@ -1,7 +1,7 @@
 //! Sessions that were granted but that the requester has not confirmed.
 //!
-//! A question may be a replay. It neither begins nor ends a session until a packet of the new session arrives: only the
-//! requester can produce one.
+//! A question may be a replay. So it neither begins nor ends a session until a packet of the new session arrives, which
+//! only the requester can produce.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};

@@ -59,7 +59,7 @@ impl Endpoint {
         None
     }
 
-    /// A peer has nothing to send. Without a timer it is also removed from the active peers.
+    /// Handles a peer that has nothing to send. Without a timer, it is also removed from the active peers.
     pub(super) fn rest(&mut self, peer: u32) {
         let connection = &mut self.peers[peer as usize];
         if connection.is_quiet()
@@ -73,7 +73,7 @@ impl Endpoint {
         }
     }
 
-    /// Compacts the sessions of peers that have rested longest, beyond the configured number.
+    /// Compacts the sessions of the peers that have rested longest, beyond the configured number.
     fn keep_few_warm(&mut self, peer: u32) {
         if core::mem::replace(&mut self.peers[peer as usize].resting, true) {
             return;

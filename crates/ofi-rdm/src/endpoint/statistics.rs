@@ -19,12 +19,12 @@ pub struct EndpointStats {
     pub lost: u64,
     /// Answers to strangers that were dropped because too many were waiting.
     pub unanswered: u64,
-    /// Sessions refused because there were too many peers, or too many of one host.
+    /// Sessions refused because there were too many peers, or too many from one host.
     pub turned_away: u64,
-    /// Sessions refused because the authorization keys differ, or no suite is common.
+    /// Sessions refused because the authorization keys differ, or there is no common suite.
     pub rejected: u64,
     /// Packets and answers that were not authentic.
     pub forged: u64,
-    /// Packets dropped because the bytes before them have too many gaps.
+    /// Packets dropped because there are too many gaps in the bytes before them.
     pub crowded: u64,
 }

@@ -1,7 +1,7 @@
-//! Bytes that arrived out of order, stored at their place in blocks of one length. A block is allocated when its first
+//! Bytes that arrived out of order, stored at their offset in blocks of one length. A block is allocated when its first
 //! byte arrives.
 //!
-//! Memory is bounded by the stream's window plus one block, whatever a peer sends, and a fragment costs at most a
+//! Whatever a peer sends, memory is bounded by the stream's window plus one block, and a fragment costs at most a
 //! search among [`RUNS`] runs. A fragment that would need one more run is refused.
 
 use alloc::boxed::Box;
@@ -13,8 +13,8 @@ use crate::ranges::RangeSet;
 
 /// Bytes per block.
 const BLOCK: u64 = 1 << 15;
-/// The maximum number of runs. A run is what arrived between two losses: a window of 4 MiB in packets of 1,452 bytes
-/// may lose every tenth packet.
+/// The maximum number of runs. A run is what arrived between two losses: this many allow a window of 4 MiB in packets
+/// of 1,452 bytes to lose every tenth packet.
 pub const RUNS: usize = 256;
 
 /// The bytes of one stream that arrived out of order.
@@ -74,8 +74,8 @@ impl Late {
         true
     }
 
-    /// Discards everything below `next` and takes the bytes at `next`, within one block. The caller has to give the
-    /// piece back.
+    /// Discards everything below `next` and takes the bytes at `next`, within one block. The caller must give the piece
+    /// back.
     pub fn take(&mut self, next: u64) -> Option<Piece> {
         if self.runs.is_empty() {
             return None;
@@ -98,7 +98,7 @@ impl Late {
         Some(Piece { block, number, part: (next % BLOCK) as usize..(end - number * BLOCK) as usize })
     }
 
-    /// Takes a block back, since other bytes of it may be needed.
+    /// Takes back a block, because its other bytes may still be needed.
     pub fn give_back(&mut self, piece: Piece) {
         if !self.runs.is_empty()
             && piece.number == self.first

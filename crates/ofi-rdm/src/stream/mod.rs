@@ -19,7 +19,7 @@ pub use send::SendStream;
 pub enum Flow {
     /// The driver took the record.
     Next,
-    /// The driver has no room. Offer the record again before anything else of this stream.
+    /// The driver has no room. The record must be offered again before anything else of this stream.
     Stop,
     /// The record is invalid: the peer violates the protocol.
     Broken,
@@ -46,7 +46,7 @@ impl Sender {
         }
     }
 
-    /// Whether there is data to send that may be sent.
+    /// Whether there is data to send and permission to send it.
     pub(crate) fn has_output(&self) -> bool {
         self.commands.has_output() || self.bulk.has_output()
     }

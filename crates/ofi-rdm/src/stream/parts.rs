@@ -1,5 +1,5 @@
-//! Payloads that stay in the driver's memory. They are sent in parts of one packet each, and their bytes are fetched
-//! when the packet is made.
+//! Payloads that stay in the driver's memory. They are sent in parts of one packet each, whose bytes are fetched when
+//! the packet is made.
 
 use crate::wire::record::{self, HEAD};
 
@@ -95,7 +95,7 @@ pub(crate) struct Train {
 }
 
 impl Train {
-    /// The parts expected to begin at stream offset `start`. They do not identify a payload.
+    /// The parts that are expected to begin at stream offset `start`. They do not identify a payload.
     pub fn expected(part: &Part, start: u64) -> Self {
         let Part { kind, id, at, len } = *part;
         Self { parts: Parts::new((kind, 0, id), 0, at, len as u64), start, count: 0 }

@@ -11,7 +11,7 @@ use crate::wire::record::{self, Record};
 pub enum Refused {
     /// The peer violates the protocol.
     Violation,
-    /// The bytes before these have too many gaps to store these. The peer has to send them again.
+    /// There are too many gaps before these bytes to store them. The peer has to send them again.
     Crowded,
 }
 
@@ -76,14 +76,14 @@ impl ReceiveStream {
         (limit - self.limit >= self.window / 4).then_some(limit)
     }
 
-    /// The limit, which the caller announces to the peer.
+    /// Returns the limit, which the caller then announces to the peer.
     pub fn tell_limit(&mut self) -> u64 {
         self.limit = self.taken + self.window;
         self.limit
     }
 
-    /// The record in `bytes` from `offset` on, if they are one whole record that can be taken in place after the
-    /// `before` bytes of others: no bytes are held, and none arrived out of order.
+    /// The record in `bytes` at `offset`, if they are one whole record that can be taken in place after the `before`
+    /// bytes of others: no bytes are held, and none have arrived out of order.
     #[inline]
     pub fn whole<'a>(&self, before: u64, offset: u64, bytes: &'a [u8]) -> Option<Record<'a>> {
         let plain = self.held.len() == self.skip && self.late.is_empty() && !self.stopped;
@@ -109,7 +109,7 @@ impl ReceiveStream {
     ///
     /// # Errors
     /// [`Refused::Violation`] for bytes beyond the credit, and for invalid records. [`Refused::Crowded`] for bytes
-    /// behind too many gaps.
+    /// after too many gaps.
     pub fn receive(
         &mut self,
         offset: u64,
@@ -136,7 +136,7 @@ impl ReceiveStream {
     /// Takes the next bytes in order.
     fn advance(&mut self, mut bytes: &[u8], take: &mut dyn FnMut(Record<'_>) -> Flow) -> Result<(), Refused> {
         self.next += bytes.len() as u64;
-        // If the beginning of a record is held, append the rest of it. What follows is taken in place.
+        // If the beginning of a record is held, append the rest of it. What follows the record is taken in place.
         while self.held.len() > self.skip && !self.stopped {
             let held = &self.held[self.skip..];
             let missing = record::whole_len(held).saturating_sub(held.len());
@@ -283,8 +283,8 @@ mod tests {
         assert_eq!(stream.receive(20_008, &huge, &mut take), Err(Refused::Violation));
     }
 
-    /// Receives every second byte of a window, from its end on: whatever order a peer chooses, the memory is bounded,
-    /// and refused bytes may come again.
+    /// Receives every second byte of a window, last bytes first: whatever order a peer chooses, the memory is bounded,
+    /// and refused bytes may be sent again.
     #[test]
     fn a_stream_in_shreds_takes_no_more_than_its_window_and_few_runs() {
         let bytes = stream_of(200);

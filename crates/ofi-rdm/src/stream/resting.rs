@@ -1,4 +1,4 @@
-//! The sending ends of a session at rest: two numbers each.
+//! The sending ends of the streams of a session at rest: two numbers each.
 
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
@@ -6,8 +6,8 @@ use core::ops::{Deref, DerefMut};
 use super::{SendStream, Sender};
 use crate::wire::Stream;
 
-/// A [`Sender`] that needs no memory while everything is acknowledged and nothing is written. Reads work as before; a
-/// write wakes it.
+/// A [`Sender`] for each stream, which needs no memory while everything is acknowledged and nothing is written. Reads
+/// work as usual; a write wakes it.
 #[derive(Debug)]
 pub struct Senders(SendersState);
 
@@ -18,7 +18,7 @@ enum SendersState {
     Resting([(u64, u64); 2]),
 }
 
-/// The [`Sender`] that reads see while it is at rest.
+/// The [`Sender`] that reads use while the session is at rest.
 static AT_REST: Sender = Sender::new();
 
 impl Senders {

@@ -2,7 +2,7 @@
 //!
 //! Bytes are numbered from 0. Those in `base..end` are kept as segments until the peer has acknowledged them; those in
 //! `base..next` were sent at least once. A segment holds either bytes, or the token of a payload in the driver's
-//! memory, whose bytes are fetched each time a packet with them is made.
+//! memory, whose bytes are fetched each time a packet is made.
 //!
 //! A payload is divided into parts (records of one packet each) when a packet is made. Each part lies within one
 //! packet, so that its receiver can put it in place without reassembly.
@@ -20,9 +20,9 @@ use crate::wire::{Stream, frame};
 const CHUNK: usize = 4096;
 /// The smallest part of a payload that is cut to fill up a packet.
 const LEAST_PART: usize = 512;
-/// The shortest part that goes first in a long packet, alone of its stream.
+/// The shortest part that goes first in a long packet, as the only part of its stream.
 const LEAST_FIRST: u64 = 4096;
-/// Bytes of a payload that are sent before the next one's turn. A receiver can predict the packets of a turn.
+/// Bytes of a payload that are sent before the next payload's turn. A receiver can predict the packets of a turn.
 const TURN: u64 = 1 << 20;
 /// Segments at the end of a stream that are examined before the others are searched.
 const NEAR: usize = 4;
@@ -64,7 +64,7 @@ pub struct SendStream {
     pending_bytes: usize,
     /// Bytes of records in the segments.
     kept: usize,
-    /// Stream offsets whose arrival the driver wants to know, with their marks.
+    /// Stream offsets whose arrival the driver wants to be notified of, with their marks.
     marks: VecDeque<(u64, u64)>,
     spare: Vec<u8>,
     /// Bytes of the first pending payload that were sent in its turn. 0: the turn is over, or has not begun.
@@ -102,8 +102,8 @@ impl SendStream {
         }
     }
 
-    /// Appends a record whose body is `fields` and `payload` more bytes; the caller writes these into the returned
-    /// slice. [`crate::Driver::acked`] gets `mark` when the record has arrived at the peer.
+    /// Appends a record whose body is `fields` and `payload` more bytes, which the caller writes into the returned
+    /// slice. [`crate::Driver::acked`] gets `mark` once the record has arrived at the peer.
     pub fn record(
         &mut self,
         kind: u8,
@@ -115,7 +115,7 @@ impl SendStream {
         let body = fields.len() + payload;
         let head = record::head(kind, flags, body);
         let total = HEAD + body;
-        // The order of commands matters; answers need not wait for payloads.
+        // The order of commands matters, whereas answers need not wait for payloads.
         let bytes = if self.pending.is_empty() || self.stream == Stream::Bulk {
             let start = self.end;
             self.end += total as u64;
@@ -155,13 +155,14 @@ impl SendStream {
         &mut bytes[from..]
     }
 
-    /// Appends a payload that stays in the driver's memory. It becomes records of this kind, each with `id`, an offset
-    /// and bytes as its body. The driver is asked for bytes of `token`, and told when all have arrived.
+    /// Appends a payload that stays in the driver's memory. It is sent as records of this kind, each with `id`, an
+    /// offset and bytes as its body. The driver is asked for the bytes of `token`, and notified when all have arrived.
     pub fn payload(&mut self, kind: u8, flags: u8, id: u64, token: u64, len: u64) {
         self.part_of_payload(kind, flags, id, token, 0..len);
     }
 
-    /// The same for the bytes in `range` of a longer payload. Parts of one payload may overtake each other.
+    /// As [`Sender::payload`], for the bytes in `range` of a longer payload. Parts of one payload may overtake each
+    /// other.
     pub fn part_of_payload(&mut self, kind: u8, flags: u8, id: u64, token: u64, range: Range<u64>) {
         let Range { start: at, end: len } = range;
         if at < len {
@@ -169,15 +170,15 @@ impl SendStream {
         }
     }
 
-    /// `most` bytes, rounded down to whole packets of a payload's parts, but at least one; `most` if their length is
-    /// unknown.
+    /// `most` bytes, rounded down to whole packets of a payload's parts, but at least one packet; `most` itself if the
+    /// length of parts is unknown.
     pub fn whole_parts(&self, most: usize) -> usize {
         let full = self.full as usize;
         most.checked_div(full).map_or(most, |packets| packets.max(1) * full)
     }
 
-    /// Whether all unacknowledged data is kept here or belongs to payloads whose tokens are `lasting`. If so, it can be
-    /// sent without the driver's other payloads.
+    /// Whether all unacknowledged data is kept here, or belongs to payloads whose tokens are `lasting`. If so, it can
+    /// be sent without the driver's other payloads.
     pub fn is_plain(&self, lasting: &dyn Fn(u64) -> bool) -> bool {
         let held = |segment: &Segment| match &segment.what {
             What::Bytes(_) => true,
@@ -220,7 +221,7 @@ impl SendStream {
         self.base == self.end && self.pending.is_empty()
     }
 
-    /// Whether everything was sent, ending with a payload whose owner waits for its arrival.
+    /// Whether everything was sent, and the last of it was a payload whose owner waits for its arrival.
     pub(crate) fn ends_with_payload(&self) -> bool {
         self.next == self.end
             && self.pending.is_empty()
@@ -243,7 +244,7 @@ impl SendStream {
         self.limit = self.limit.max(limit);
     }
 
-    /// Moves pending records and payloads into the stream, as far as a packet with `room` more bytes holds them.
+    /// Moves pending records and payloads into the stream, as many as a packet with `room` more bytes holds.
     fn expand(&mut self, mut room: usize) {
         while let Some(pending) = self.pending.front_mut() {
             let credit = usize::try_from(self.limit.saturating_sub(self.end)).unwrap_or(usize::MAX);
@@ -302,7 +303,7 @@ impl SendStream {
         taken
     }
 
-    /// Bytes of the first pending payload were sent: gives the next one its turn if it is due.
+    /// Counts bytes sent of the first pending payload, and starts the next payload's turn if it is due.
     fn count_turn(&mut self, bytes: u64) {
         self.turn += bytes;
         // Commands keep their order.
@@ -312,8 +313,8 @@ impl SendStream {
         }
     }
 
-    /// Writes a frame with one long part of a payload, if that comes next and everything before it was sent. It fills
-    /// `to`, or is the payload's last. Returns the bytes' range and the frame's length.
+    /// Writes a frame with one long part of a payload, if that comes next and everything before it was sent. The part
+    /// fills `to`, or is the payload's last. Returns the bytes' range and the frame's length.
     pub(crate) fn write_part(&mut self, to: &mut [u8], fill: &mut Fill<'_>) -> Option<(Range<u64>, usize)> {
         const HEADS: usize = frame::STREAM_LEN + PART_HEAD;
         if !self.lost.is_empty() || self.next != self.end {
@@ -362,8 +363,8 @@ impl SendStream {
         Some((bytes, frame::STREAM_LEN + len))
     }
 
-    /// Adds more parts of the payload that the packet just written contains. That packet must carry nothing of the
-    /// stream but `bytes`. Adds at most `most` parts, and never the payload's last one. They count as sent.
+    /// Adds more parts of the payload of the packet just written, which must carry no bytes of the stream except
+    /// `bytes`. Adds at most `most` parts, and never the payload's last one. They count as sent.
     pub(crate) fn train(&mut self, bytes: &Range<u64>, most: u64) -> Option<Train> {
         let Segment { start, len, what: What::Parts(parts) } = self.segments.back_mut()? else { return None };
         let stride = parts.stride();
@@ -371,7 +372,7 @@ impl SendStream {
         if !is_last || !self.lost.is_empty() {
             return None;
         }
-        // If that was the end of its payload's turn, the payload is the last now.
+        // If that was the end of its payload's turn, the payload is now the last one.
         let over = self.stream == Stream::Bulk && self.turn == 0;
         let turn = if over { self.pending.back_mut() } else { self.pending.front_mut() };
         let Some(Pending::Payload { kind, flags, id, token, at, len: total }) = turn else { return None };
@@ -414,7 +415,7 @@ impl SendStream {
     }
 
     /// The index of the segment with byte `at`, or the number of segments. Unsent bytes are in the last segments, which
-    /// are examined first: each step of the binary search costs a cache miss.
+    /// are examined first, because each step of the binary search costs a cache miss.
     fn find(&self, at: u64) -> usize {
         let holds = |&index: &usize| {
             let segment = &self.segments[index];
@@ -447,7 +448,7 @@ impl SendStream {
             }
         }
         while self.segments.front().is_some_and(|segment| segment.start + segment.len <= self.base) {
-            // The last segment may still have room for more.
+            // There may still be room for more in the last segment.
             if self.segments.len() == 1
                 && matches!(&self.segments[0].what, What::Bytes(bytes) if bytes.capacity() - bytes.len() >= 256)
             {

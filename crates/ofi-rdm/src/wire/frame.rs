@@ -75,7 +75,7 @@ pub enum Frame<'a> {
         /// The first byte that may not be sent.
         limit: u64,
     },
-    /// The number of this session's packets that arrived with a congestion mark.
+    /// The number of packets of this session that arrived with a congestion mark.
     Marks {
         /// The count since the session began.
         count: u64,
@@ -128,7 +128,7 @@ impl<'a> Frame<'a> {
         Ok(Some((frame, reader.0)))
     }
 
-    /// The range of the stream bytes, if the frames `input` are one frame of stream bytes and nothing else.
+    /// The range of the stream bytes, if `input` is a single frame of stream bytes and nothing else.
     #[inline]
     pub fn only_data(input: &'a [u8]) -> Option<(Stream, u64, &'a [u8])> {
         let (&[kind::STREAM, stream, a, b, ref offset @ ..], bytes) =

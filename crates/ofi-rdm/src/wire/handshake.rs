@@ -4,8 +4,8 @@ use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::{Malformed, Reader, Writer, suites};
 
-/// The minimum length of an `Init`. It shows that the path carries packets of this size, and keeps answers shorter than
-/// questions.
+/// The minimum length of an `Init`. It proves that the path carries packets of this size, and keeps answers shorter
+/// than questions.
 pub const INIT_LEN: usize = 1200;
 /// Bytes of the first Noise message at the end of a question.
 pub const FIRST_LEN: usize = 48;
@@ -15,19 +15,19 @@ pub const FIRST_LEN: usize = 48;
 pub struct Params {
     /// Bytes of each stream that may be sent ahead of the bytes taken.
     pub window: u64,
-    /// Bytes that may be in flight, as the end's socket buffer holds them: a packet counts
+    /// Bytes that may be in flight, as they count in the end's socket buffer: a packet counts
     /// [`crate::wire::handshake::PACKET_COST`] more than its length.
     pub in_flight: u64,
     /// The maximum length of a datagram that the end accepts, in bytes.
     pub max_packet: u32,
-    /// The UDP port on which the end's process answers for it; 0 for none.
+    /// The UDP port at which the end's process answers liveness questions; 0 for none.
     pub liveness_port: u16,
     /// [`param`].
     pub flags: u16,
 }
 
-/// Approximate bytes that the kernel charges a socket buffer for a packet beyond its length (Linux: 768 bytes for one
-/// of 64, 2,304 for one of 1,400).
+/// The approximate bytes that the kernel charges a socket buffer for a packet beyond its length (Linux: 768 bytes for a
+/// packet of 64, 2,304 for one of 1,400).
 pub const PACKET_COST: u64 = 1000;
 
 /// The smallest window: half of it holds the longest record.
@@ -100,7 +100,7 @@ pub struct Init {
     pub session: u64,
     /// The client's incarnation.
     pub epoch: u64,
-    /// Counts the client's sessions with this server; a lower one is an echo of the past.
+    /// Counts the client's sessions with this server, so that a lower number is an echo.
     pub attempt: u64,
     /// The cookie from `Retry`; 0 at first.
     pub cookie: u64,

@@ -73,8 +73,8 @@ pub struct Header {
     pub flags: u16,
     /// The session, by the name that its receiver chose. In liveness packets, the epoch of the endpoint.
     pub session: u64,
-    /// One more than that of the previous packet, or two if a number was skipped; never reused. In liveness packets,
-    /// the nonce.
+    /// One more than that of the previous packet, or two more if a number was skipped; never reused. In liveness
+    /// packets, the nonce.
     pub number: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The contents of datagrams. `docs/protocol.md` has the same in tables.
+//! The contents of datagrams. `docs/protocol.md` has them in tables.
 //!
 //! All numbers are in network byte order. Parsing checks everything that can be checked without a session, and never
 //! reads past the input.

@@ -21,7 +21,7 @@ pub fn head(kind: u8, flags: u8, len: usize) -> [u8; HEAD] {
     [kind, flags, 0, 0, len[0], len[1], len[2], len[3]]
 }
 
-/// The reason why a stream is unreadable: the body of a record is longer than a window, or reserved bytes are not zero.
+/// The stream is unreadable: the body of a record is longer than a window, or reserved bytes are not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bad;
 

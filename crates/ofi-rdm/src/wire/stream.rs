@@ -8,8 +8,8 @@ use super::Malformed;
 pub enum Stream {
     /// Records whose order matters. The receiver may stop this stream.
     Commands = 0,
-    /// Answers, and requested payloads. These are always accepted, so two ends that wait for each other's answers get
-    /// them.
+    /// Answers, and requested payloads. These are always accepted, so that two ends that wait for each other's answers
+    /// both get them.
     Bulk = 1,
 }
 

@@ -4,31 +4,31 @@
 //! The lock is biased to a thread, its *owner*, which enters and leaves by plain loads and stores. The first other
 //! thread *revokes* the bias: it takes `held`, the word that all threads but the owner take; clears `bias`; makes every
 //! processor pass a barrier ([`membarrier::heavy_private`]); and waits until the owner is outside. From then on the
-//! lock is an ordinary spin lock. A thread that was its only user for long enough becomes the owner again. That time
-//! doubles with each revocation, so that threads that take turns rarely pay for a revocation.
+//! lock is an ordinary spin lock. A thread that was its only user for long enough becomes the owner again; how long
+//! doubles with each revocation, so that threads that alternate rarely pay for one.
 //!
-//! A thread that only [tries](RawLock::try_enter) does not wait for the owner either: if it revoked the bias and the
-//! owner turns out to be inside, it gives the bias back before it lets go of `held`.
+//! A thread that only [tries](RawLock::try_enter) does not wait for the owner either: if it has revoked the bias and
+//! finds the owner inside, it restores the bias before it releases `held`.
 //!
 //! Invariants:
-//! I1. A thread inside has stored its id in `held`, or has stored it in the `inside` of its own [`Owner`] and found its
-//!     bias in `bias` afterwards. Leaving clears that word and no other.
-//! I2. Only the holder of `held` stores `bias`. A thread that finds another thread's bias there revokes it first. It
-//!     lets go of `held` with no bias, or a living bias, but never with an owner inside whose bias is revoked.
-//! I3. A thread has one [`Owner`] in a lock, for the lock's life, and no other thread stores its `inside`. So an owner
-//!     that is preempted between its first look at `bias` and its store to `inside`, for any time, disturbs no later
-//!     owner: it stores its mark, finds the bias gone at its second look, and clears the mark.
+//! I1. A thread inside has stored its id in `held`, or has stored it in the `inside` of its own [`Owner`] and then
+//!     found its bias in `bias`. Leaving clears only that word.
+//! I2. Only the holder of `held` stores `bias`. If it finds another thread's bias there, it revokes that first. When it
+//!     releases `held`, there is no bias, or a valid one, but never an owner inside whose bias is revoked.
+//! I3. A thread has one [`Owner`] per lock, for the lock's life, and no other thread stores its `inside`. So an owner
+//!     may be preempted for any time between its first look at `bias` and its store to `inside` without disturbing a
+//!     later owner: it stores its mark, finds the bias gone at its second look, and clears the mark.
 //! Pairs: BIAS on `inside` and `bias`: the owner stores the first and loads the second, a revoker stores the second and
 //!        loads the first, with [`membarrier`] between: one of the two sees the other.
 //!        LEAVE on `held` or `inside`, leaving (Release) to entering or revoking (Acquire): everything that was done
 //!        inside is visible.
 //!
-//! A thread's id is its thread pointer, which no two living threads share. A thread that gets the pointer of one that
-//! has ended is mistaken for it, which is sound: a thread's control block is reused after the end of its old thread, so
-//! everything that thread did inside happened before, and none of its stores is in flight. An owner that has ended is
-//! outside, so its bias is revoked like any other.
+//! A thread's id is its thread pointer, which no two living threads share. A new thread may have the pointer of one
+//! that has ended, and is then taken for it. That is sound: a thread's control block is reused only after its old
+//! thread has ended, so everything that thread did inside happened before, and none of its stores is in flight. An
+//! owner that has ended is outside, so its bias is revoked like any other.
 //!
-//! Entering twice on one thread would wait for itself. It panics instead.
+//! A thread that enters a lock twice would wait for itself. It panics instead.
 
 mod thread;
 
@@ -41,14 +41,14 @@ use thread::thread;
 
 /// An id that no thread has.
 const NOBODY: usize = 0;
-/// Entries that a thread must make, without another thread between them, to become the owner after the first
-/// revocation. A revocation takes some microseconds; an unbiased entry costs some nanoseconds more than a biased one.
+/// After the first revocation, how often a thread must enter, with no other thread between, to become the owner. A
+/// revocation takes some microseconds; an unbiased entry costs some nanoseconds more than a biased one.
 const ALONE: u32 = if cfg!(loom) { 1 } else { 512 };
 /// The same after many revocations.
 const ALONE_LONG: u32 = 1 << 22;
 /// The maximum number of owners of one lock over its life. For later threads it is an ordinary lock.
 const OWNERS: u32 = 16;
-/// Times that a returning thread checks the lock word to let waiting threads enter first.
+/// How often a returning thread checks the lock word, to let waiting threads enter first.
 const GIVE_WAY: u32 = if cfg!(loom) { 0 } else { 64 };
 
 /// A thread that a lock was biased to.
@@ -63,7 +63,7 @@ struct Owner {
 struct BiasState {
     /// Consecutive unbiased entries of the last thread.
     streak: u32,
-    /// The length of such a streak that makes a thread the owner.
+    /// The number of such entries that makes a thread the owner.
     wanted: u32,
     owners: u32,
     /// Whether the barrier works.
@@ -71,7 +71,7 @@ struct BiasState {
 }
 
 impl BiasState {
-    /// A bias was taken away: the next one is given later.
+    /// A bias was revoked: the next one is given later.
     fn count_revocation(&mut self) {
         self.wanted = self.wanted.saturating_mul(2).clamp(ALONE, ALONE_LONG);
     }
@@ -87,13 +87,13 @@ pub struct RawLock {
     last: AtomicUsize,
     /// Threads that wait for `held`.
     waiting: AtomicU32,
-    /// All owners so far; the last list entry stands for no thread. Freed with the lock.
+    /// All owners so far; the last entry of the list stands for no thread. Freed with the lock.
     owners: AtomicPtr<Owner>,
     book: UnsafeCell<BiasState>,
 }
 
-// SAFETY: `book` is used by the holder of `held` only, which is handed on with Release and Acquire; owners are reached
-// through atomics, change by atomics only, and live as long as the lock.
+// SAFETY: only the holder of `held` uses `book`, and `held` is passed on with Release and Acquire; owners are reached
+// through atomics, changed only by atomics, and live as long as the lock.
 unsafe impl Sync for RawLock {}
 // SAFETY: it owns what it points to.
 unsafe impl Send for RawLock {}
@@ -269,7 +269,7 @@ impl RawLock {
         // SAFETY: this thread has `held`, and no other thread accesses the holder's state.
         self.book.with_mut(|book| mine = unsafe { self.keep_book(&mut *book, owner, me, came_back) });
         let Some(owner) = mine else { return entered };
-        // Inside as owner, and no longer by `held`: a revoking thread takes that first.
+        // The thread is now inside as owner, no longer by `held`; a revoking thread takes `held` first.
         owner.inside.store(me, Ordering::Relaxed);
         drop(entered);
         Entered::by(&owner.inside)
@@ -307,11 +307,12 @@ impl RawLock {
         book.count_revocation();
     }
 
-    /// Called by the holder of `held`: takes the bias away. Its owner may be inside still.
+    /// Called by the holder of `held`: removes the bias. Its owner may still be inside.
     fn unbias(&self, book: &mut BiasState) {
         self.bias.store(self.nobody(), Ordering::Relaxed); // BIAS
         if membarrier::heavy_private().is_err() {
-            // A sandbox was entered in between. No processor delays a store for as long as this call.
+            // The barrier failed because the process has entered a sandbox since. No processor delays a store for this
+            // long.
             book.may_bias = false;
             membarrier::outwait();
         }
@@ -384,7 +385,7 @@ impl RawLock {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Panics for a thread that is inside, since it would wait for itself.
+    /// Panics for a thread that is already inside, since it would wait for itself.
     fn refuse_second(&self, me: usize) {
         // SAFETY: owners live as long as the lock.
         let owner = unsafe { self.owner(me).as_ref() };
@@ -400,7 +401,8 @@ impl Drop for RawLock {
     fn drop(&mut self) {
         let mut at = self.owners.load(Ordering::Acquire);
         while !at.is_null() {
-            // SAFETY: each owner came from a box and is in the list once; with the lock goes the last way to it.
+            // SAFETY: each owner came from a box and is in the list once; nothing can reach the list after the lock is
+            // gone.
             let owner = unsafe { Box::from_raw(at) };
             at = owner.next;
         }

@@ -9,7 +9,7 @@ use crate::sync::Arc;
 /// Data under the lock: loom fails a model in which two accesses are not ordered.
 struct Guarded(RawLock, UnsafeCell<u32>);
 
-// SAFETY: the number is touched inside the lock only.
+// SAFETY: the number is accessed only inside the lock.
 unsafe impl Sync for Guarded {}
 // SAFETY: it owns its value.
 unsafe impl Send for Guarded {}
@@ -25,7 +25,7 @@ impl Guarded {
         self.1.with_mut(|number| unsafe { *number += 1 });
     }
 
-    /// As [`Guarded::add`], but gives up instead of waiting for `held`: loom cannot distinguish two threads that wait
+    /// As [`Guarded::add`], but gives up instead of waiting for `held`, because loom cannot tell two threads that wait
     /// for a third from threads that wait for each other. Returns whether it added.
     fn try_add(&self, me: usize) -> u32 {
         let bias = self.0.bias.load(Ordering::Acquire);

@@ -1,12 +1,13 @@
 //! Registration before `main`.
 //!
-//! Linux answers a registration at once while the process has one thread. Later it waits until every processor has gone
-//! through the scheduler's quiescent states (`synchronize_rcu`): 10 to 30 ms on an idle machine, and tens of seconds
-//! were measured when processes that yield in a loop starve the kernel's RCU thread (6.18, two cores;
-//! docs/design-choices.md). An endpoint would open that much later, and a peer would consider its process dead.
+//! While a process has one thread, Linux answers a registration at once. Later, it waits until every processor has
+//! passed through a quiescent state (`synchronize_rcu`): 10 to 30 ms on an idle machine, but tens of seconds were
+//! measured when processes that yield in a loop starved the kernel's RCU thread (6.18, two cores;
+//! docs/design-choices.md). Opening an endpoint would take that much longer, and a peer would consider its process
+//! dead.
 //!
-//! A library loaded by a process with several threads does not delay that process: it registers with its first
-//! endpoint.
+//! If a process that already has several threads loads this library, it is not delayed then: it registers when it opens
+//! its first endpoint.
 
 /// Run by the loader, in programs and libraries that contain this crate.
 #[used]

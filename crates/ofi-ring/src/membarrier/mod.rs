@@ -1,4 +1,4 @@
-//! A store-load barrier whose whole cost is on one side.
+//! A store-load barrier that costs only one of its two sides anything.
 //!
 //! Two sides that each store and then load what the other stored need a barrier in between, or both may miss the
 //! other's store. Here the frequent side runs [`light`], which costs no instruction, and the rare side runs [`heavy`],
@@ -7,10 +7,10 @@
 //! switched out.
 //!
 //! So each thread of the frequent side passes a full barrier at some point during the call. If that point comes before
-//! the thread's store, its load finds what the caller stored before the call; if it comes after, the caller finds the
-//! thread's store after the call. A `fence(SeqCst)` on both sides promises the same. Loom models the two calls as
-//! read-modify-writes of one word, which promises it as well, but only between the two, and not between `light` and
-//! some fence.
+//! the thread's store, its load sees what the caller stored before the call; if it comes after, the caller sees the
+//! thread's store after the call. A `fence(SeqCst)` on both sides guarantees the same. Loom models the two calls as
+//! read-modify-writes of one word, which guarantees it as well, but only between these two, not between `light` and a
+//! fence.
 
 #[cfg(all(target_os = "linux", not(loom)))]
 mod early;
@@ -25,13 +25,13 @@ pub enum Support {
     Missing,
 }
 
-/// Registers this process, once for its life; further calls are cheap and have no effect. Frequent and rare sides both
-/// need it before they rely on the barrier.
+/// Registers this process, once; further calls are cheap and have no effect. Both sides must be registered before they
+/// rely on the barrier.
 pub fn register() -> Support {
     imp::register()
 }
 
-/// The rare side's barrier. It interrupts every processor that runs a registered process, and takes microseconds.
+/// The rare side's barrier. It interrupts every processor that is running a registered process, and takes microseconds.
 ///
 /// # Errors
 /// [`Failed`] if [`register`] returned [`Support::Missing`], or if a sandbox was entered since. Then nothing was
@@ -40,7 +40,7 @@ pub fn heavy() -> Result<(), Failed> {
     imp::heavy()
 }
 
-/// As [`register`], for [`heavy_private`]. Asks the system once in the life of a process.
+/// As [`register`], for [`heavy_private`]. Makes its system call once per process.
 pub fn register_private() -> Support {
     imp::register_private()
 }
@@ -54,7 +54,7 @@ pub fn heavy_private() -> Result<(), Failed> {
     imp::heavy_private()
 }
 
-/// Replaces a heavy barrier that fails although the process is registered, for example in a sandbox that was entered
+/// Replaces a heavy barrier that fails although the process is registered, for example because it has entered a sandbox
 /// since: waits longer than any processor delays a store.
 #[cold]
 pub fn outwait() {

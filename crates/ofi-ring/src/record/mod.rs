@@ -1,28 +1,29 @@
-//! Ring of records of any size from one producer to one consumer, which may be two processes that do not trust each
-//! other. All messages use it.
+//! Ring of records of any size from one producer to one consumer. All messages use it. The two may be processes that do
+//! not trust each other.
 //!
 //! The producer only stores to the lines, and the consumer only loads from them; its process may map them read-only.
-//! The consumer's position is in a word of its own memory, which the producer maps read-only. A record is a header
-//! word of eight bytes and a body, in consecutive lines; it starts on a line. Header word: the low 32 bits are the
-//! number of bytes of header word and body, the high 32 bits are the caller's. Zero: nothing here yet. `SKIP`:
-//! nothing up to the end of the lines, the next record is in line 0. The meaning of a body, the validation of its
-//! bytes, and sleeping ([`crate::doorbell`]) are left to the caller.
+//! The consumer's position is in a word of its own memory, which the producer maps read-only. A record is a header word
+//! of eight bytes and a body, in consecutive lines; it starts on a line. The low 32 bits of the header word are the
+//! number of bytes of header word and body; the high 32 bits are the caller's. Zero means: nothing here yet. `SKIP`
+//! means: nothing up to the end of the lines; the next record is in line 0. The meaning of a body, the validation of
+//! its bytes, and sleeping ([`crate::doorbell`]) are left to the caller.
 //!
 //! A record costs two plain stores besides the body; a poll that finds nothing costs one load. There is no locked
 //! instruction and no fence instruction on x86-64; on aarch64 there is a load barrier for each record.
 //!
 //! Invariants (positions count lines since the start and never wrap, as 2^64 lines take centuries;
 //! `count` lines, a power of two; the line of a position is its remainder):
-//! I1. `head <= position <= tail < head + count`, `head` being the word and `position` the consumer's own.
+//! I1. `head <= position <= tail < head + count`, where `head` is the word and `position` the consumer's own.
 //! I2. Lines `head..tail` hold records and are the consumer's; the others are the producer's.
-//! I3. The header word in the line of `tail` is 0 until the record there is published: whoever published
-//!     the record before it had stored that 0 first, in a line that was its own. So a record of `n`
-//!     lines takes `n + 1` free ones, and the consumer never takes stale bytes for a header word.
-//! I4. Only `Consumer` stores `head`, only `Producer` stores lines, and it loads none: a consumer's process that may
-//!     write them too (`ofi-shm/pair.rs`) can spoil nothing but what it reads itself. A record, or what `SKIP` skips,
-//!     has at most a quarter of the lines, so that a record and a skip before it always fit into an empty ring.
-//! I5. No value found in memory that the other side writes leads outside the lines: `current` comes from
-//!     this side's own position, and a length is compared with what is left before the end.
+//! I3. The header word in the line of `tail` is 0 until the record there is published: whoever published the record
+//!     before it had stored that 0 first, in a line that it owned. So a record of `n` lines takes `n + 1` free ones,
+//!     and the consumer never takes stale bytes for a header word.
+//! I4. Only `Consumer` stores `head`. Only `Producer` stores lines, and it loads none: if the consumer's process can
+//!     write them too (`ofi-shm/pair.rs`), it can spoil only what it reads itself. A record, and the lines that `SKIP`
+//!     skips, take at most a quarter of the lines, so that a record with a skip before it always fits into an empty
+//!     ring.
+//! I5. No value found in memory that the other side writes leads outside the lines: `current` comes from this side's
+//!     own position, and a length is compared with what is left before the end.
 //! Pairs: PUBLISH on the header word, `publish` (Release) to `peek` (Acquire): the body is visible, and so
 //!            is the 0 in the line after it.
 //!        RECYCLE on `head`, `publish_head` (Release) to `refresh_head` (Acquire): the lines before it
@@ -42,8 +43,7 @@ use crate::{
 /// Bytes of the header word.
 pub const HEADER: usize = 8;
 
-/// Header word of a skip: its low half is too small to be a length, so a skip costs a reader of
-/// records nothing.
+/// Header word of a skip. Its low half is too small to be a length, so skips cost a reader of records nothing.
 const SKIP: u64 = 1;
 
 /// The number of lines ahead of the next record that the producer prefetches.
@@ -60,8 +60,8 @@ pub struct Producer {
     /// Line of `tail`.
     current: NonNull<Line>,
     tail: u64,
-    /// A record that ends here or before fits without another check: the nearer of the end of the lines and the last
-    /// position that leaves a line for the 0 of I3.
+    /// A record that ends at or before this position fits without another check. The nearer of two positions: the end
+    /// of the lines, and the last one that leaves a line for the 0 of I3.
     usable: u64,
     max_body: usize,
     lines: Lines,
@@ -74,8 +74,8 @@ pub struct Producer {
 unsafe impl Send for Producer {}
 
 impl Producer {
-    /// The writing end of a new ring in `lines`, which are all zero, with the word `head`, which is 0. With other
-    /// content this end stays sound, but the consumer will see invalid data.
+    /// The writing end of a new ring in `lines`, which are all zero, with the word `head`, which is 0. If they have
+    /// other content, this end is still sound, but the consumer will see invalid data.
     ///
     /// # Safety
     /// While the value lives, `lines` are also writable, and in this process only this value and at most one
@@ -92,8 +92,8 @@ impl Producer {
         }
     }
 
-    /// Takes `head` for the consumer's word from now on: for a ring that is filled before its consumer is known. The
-    /// word before was a stand-in that stayed 0.
+    /// Uses `head` as the consumer's word from now on, for a ring that is filled before its consumer is known. The
+    /// previous word was a stand-in that stayed 0.
     ///
     /// # Safety
     /// `head` is aligned and stays readable while the value lives.
@@ -106,7 +106,7 @@ impl Producer {
     ///
     /// # Errors
     /// [`ReserveError::TooBig`] for a body of more than [`max_body`] bytes, [`ReserveError::Full`] until the consumer
-    /// has moved on, [`ReserveError::Corrupt`] if it claims an impossible position.
+    /// has moved on, [`ReserveError::Corrupt`] if the consumer claims an impossible position.
     #[inline(always)]
     pub fn reserve(&mut self, body_len: usize) -> Result<Slot<'_>, ReserveError> {
         if body_len > self.max_body {
@@ -122,8 +122,8 @@ impl Producer {
         Ok(Slot { line: self.current, end, total, producer: self })
     }
 
-    /// Whether the consumer has published that it has read everything. It does so when it finds the ring empty; a false
-    /// claim of the peer is not detected.
+    /// Whether the consumer has published that it has read everything, which it does when it finds the ring empty. A
+    /// peer's false claim is not detected.
     pub fn is_drained(&self) -> bool {
         self.load_head() == self.tail
     }
@@ -184,9 +184,9 @@ impl Producer {
         // SAFETY: as above, and free as the line of `tail` is.
         unsafe { line.as_ref() }.header().store(word, Ordering::Release); // PUBLISH
         crate::crash_point!("ring.published");
-        // The consumer read these lines a lap ago. A coming record writes them, if only to clear a header word; owning
+        // The consumer read these lines a lap ago. The next records write them, if only to clear a header word; owning
         // them by then saves a tenth of the latency of one line, a fifth of that of two. Fetching a line takes longer
-        // than writing a record, so lines are prefetched two records of two lines ahead. Compared with the lines just
+        // than writing a record, so the prefetch runs two records of two lines ahead. Compared with the lines just
         // behind `next`, that is a quarter more messages of 64 bytes in a stream, at the same latency (measured between
         // two cores of an EPYC). `next` itself stays with the consumer, which polls it.
         prefetch_to_write::<{ AHEAD * LINE }>(next.as_ptr());
@@ -201,8 +201,8 @@ impl Producer {
 #[must_use = "nothing is sent until the slot is published"]
 pub struct Slot<'a> {
     producer: &'a mut Producer,
-    /// `current` and the position after the record, stored here so that the compiler need not load and add again after
-    /// the body was written.
+    /// `current` and the position after the record, stored here so that the compiler need not load and add them again
+    /// after the body is written.
     line: NonNull<Line>,
     end: u64,
     total: usize,
@@ -237,7 +237,7 @@ pub struct Consumer {
     /// Line of `position`.
     current: NonNull<Line>,
     position: u64,
-    /// At this `position` the word `head` is published: `quantum` lines after its value.
+    /// When `position` reaches this, the word `head` is published: `quantum` lines after the last time.
     publish_at: u64,
     quantum: u64,
     max_body: u32,
@@ -274,7 +274,7 @@ impl Consumer {
     ///
     /// # Errors
     /// [`Corrupt`] for a header word that a correct producer of this ring cannot have written. Later calls may return
-    /// it again, and the ring yields no more records.
+    /// the error again, and the ring yields no more records.
     #[inline]
     pub fn peek(&mut self) -> Result<Option<Record>, Corrupt> {
         let word = self.load_header();
@@ -306,8 +306,8 @@ impl Consumer {
         self.step(record.lines);
     }
 
-    /// Tells the producer about every line read so far. Call it when the ring was found empty after a record. Without
-    /// it nothing gets stuck, but the producer does not see the ring drained.
+    /// Tells the producer about every line read so far. Call it when the ring is found empty after a record. Without it
+    /// nothing gets stuck, but the producer does not see that the ring is drained.
     #[inline]
     pub fn flush(&mut self) {
         if self.position + self.quantum != self.publish_at {
@@ -318,8 +318,9 @@ impl Consumer {
     /// Starts to fetch the second line of the next record.
     ///
     /// Do not call it in every turn of a loop that waits: there it takes the line from a producer that is writing it.
-    /// Measured between two cores of an EPYC, half a round trip: 120-byte bodies take 118 ns without and 149 ns with it
-    /// in the loop. It is for a consumer that knows the record to be there, for example one that lags behind.
+    /// Half a round trip of 120-byte bodies takes 118 ns without it, and 149 ns with it in the loop (measured between
+    /// two cores of an EPYC). It is for a consumer that knows the record to be there, for example because it lags
+    /// behind.
     #[inline(always)]
     pub fn prefetch_next(&self) {
         prefetch(self.current.as_ptr().wrapping_add(1));
@@ -331,7 +332,7 @@ impl Consumer {
         unsafe { self.current.as_ref() }.header().load(Ordering::Relaxed)
     }
 
-    /// Turns a header word into a record. Only this function interprets one, and it uses a copy.
+    /// Turns a header word into a record. No other function interprets header words, and this one works on a copy.
     #[inline(always)]
     fn accept(&mut self, mut word: u64) -> Result<Option<Record>, Corrupt> {
         fence(Ordering::Acquire); // PUBLISH
@@ -354,7 +355,7 @@ impl Consumer {
         }))
     }
 
-    /// Takes the skip that `word`, which is not a record's length, should be. Returns the header word in line 0, which
+    /// Handles `word`, which is not a record's length and so must be a skip. Returns the header word in line 0, which
     /// is 0 or a record's length.
     #[cold]
     #[inline(never)]
@@ -389,8 +390,8 @@ impl Consumer {
     }
 }
 
-/// A record in the ring. Only this much of it has been checked: `body_len` bytes from `body` on lie in the lines. They
-/// belong to the producer, which may change them at any time if it is hostile: copy, then check.
+/// A record in the ring. Only one thing has been checked: `body_len` bytes from `body` on lie in the lines. They belong
+/// to the producer, and a hostile one may change them at any time: copy, then check.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Record {
@@ -406,8 +407,8 @@ pub struct Record {
 
 #[cfg(not(loom))]
 impl Record {
-    /// Starts to fetch the lines of the body into the second-level cache: for a body that its writer did not leave in a
-    /// cache.
+    /// Starts to fetch the lines of the body into the second-level cache, for a body that its writer did not leave in
+    /// any cache.
     pub fn prefetch(&self) {
         for at in (0..self.body_len).step_by(LINE) {
             prefetch_near(self.body.wrapping_add(at));
@@ -441,7 +442,7 @@ fn lines_of(total: usize) -> u64 {
     ((total + (LINE - 1)) / LINE) as u64
 }
 
-/// Bytes of body according to a header word. A word that is not a record's length results in too long a body.
+/// Bytes of body according to a header word. For a word that is not a record's length, the result is too large.
 #[inline(always)]
 fn body_len(word: u64) -> u32 {
     (word as u32).wrapping_sub(HEADER as u32)
@@ -481,7 +482,7 @@ fn prefetch_near(at: *const u8) {
 }
 
 /// Prefetches the line `OFFSET` bytes after `line`, which need not be mapped, for exclusive ownership by this core.
-/// (`prefetchw` does nothing on x86-64 processors too old to know it; the compiler's intrinsic needs it enabled.)
+/// (`prefetchw` has no effect on x86-64 processors that do not know it; the compiler's intrinsic would require it.)
 #[inline(always)]
 fn prefetch_to_write<const OFFSET: usize>(line: *const Line) {
     #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]

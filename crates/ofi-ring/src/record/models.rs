@@ -48,7 +48,7 @@ impl Tx {
 }
 
 impl Rx {
-    /// Takes a record, if there is one. Returns its number, after finding it in every line.
+    /// Takes a record, if there is one. Checks that every line holds its number, and returns the number.
     fn receive(&mut self) -> Option<u64> {
         let record = self.0.peek().unwrap()?;
         for position in self.0.position..self.0.position + record.lines {
@@ -62,7 +62,7 @@ impl Rx {
     }
 }
 
-/// Lets `sends` race with `polls` polls, then takes the rest. `warm_up` happens before.
+/// Lets `sends` race with `polls` polls, then takes the rest. Before that, sends and takes `warm_up`.
 fn check(count: usize, warm_up: &'static [usize], sends: &'static [usize], polls: usize) {
     loom::model(move || {
         let (mut tx, mut rx) = ring(count);
@@ -84,8 +84,7 @@ fn check(count: usize, warm_up: &'static [usize], sends: &'static [usize], polls
     });
 }
 
-/// The first records of a ring, until it is full: three fit into four lines, the fourth only if
-/// one has been read.
+/// The first records of a ring, until it is full: three fit into four lines, the fourth only if one has been read.
 #[test]
 fn records_arrive_in_order_until_the_ring_is_full() {
     check(4, &[], &[SHORT; 4], 2);

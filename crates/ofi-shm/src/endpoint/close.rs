@@ -10,11 +10,11 @@ use crate::layout::{pair, wish};
 
 impl Drop for ShmEndpoint {
     fn drop(&mut self) {
-        // When this returns, the application owns its memory again: no other access is allowed then.
+        // When this returns, the application owns its memory again, so no other access may follow.
         let deadline = crate::single::deadline();
         self.peers.iter_mut().for_each(|state| state.close_copies(deadline));
         let shared = &self.common.shared;
-        // Peers see it in their mappings; sleeping peers get the datagram.
+        // Peers see it in their mappings; sleeping ones also get a datagram.
         shared.close_pairs();
         for state in &self.peers {
             if let Some(link) = &state.link {

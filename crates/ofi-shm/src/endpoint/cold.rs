@@ -20,8 +20,8 @@ pub(super) const HOT: usize = 16;
 const QUIET: u32 = 256;
 
 impl ShmEndpoint {
-    /// Makes quiet peers cold, while there are too many hot ones. A stopped one stays hot: it sends nothing that would
-    /// warm it up again, and [`arm`](Self::arm) looks for stopped peers among the hot ones.
+    /// Makes quiet peers cold while there are too many hot ones. A stopped peer stays hot: it sends nothing that would
+    /// make it hot again, and [`arm`](Self::arm) looks for stopped peers among the hot ones.
     #[cold]
     pub(super) fn cool_down<H: Upcalls<Shm>>(&mut self, host: &mut H) {
         let quiet = |state: &Peer| {

@@ -64,7 +64,8 @@ impl ShmEndpoint {
         }
     }
 
-    /// A packet was not delivered, or its destination is gone. What the peer sent before is still processed.
+    /// Handles a packet that was not delivered, or whose destination is gone. What the peer sent before is still
+    /// processed.
     pub fn packet_lost<H: Upcalls<Shm>>(&mut self, host: &mut H, socket: &[u8], errno: Errno) {
         if let Some(&peer) = self.by_socket.get(socket)
             && self.peers[peer as usize].up().is_some()

@@ -42,7 +42,7 @@ use crate::token::Token;
 /// The peers of one endpoint.
 pub struct ShmEndpoint {
     inbox: mpsc::Receiver<HelperEvent>,
-    /// Events that wait until a peer is drained.
+    /// Events that wait until everything that a peer sent has been processed.
     postponed: Vec<HelperEvent>,
     pub(crate) format: AddrFormat,
     pub(crate) by_socket: FxHashMap<Vec<u8>, PeerId>,
@@ -136,7 +136,7 @@ impl ShmEndpoint {
 }
 
 // SAFETY: copies by this end run in its polls and are finished when they report; a peer copies under a lease or a
-// grant, which ends before the operation does (`bulk`, `single`, `grants`), and dropping the state withdraws all.
+// grant, which ends before the operation does (`bulk`, `single`, `grants`); dropping the state withdraws all of them.
 unsafe impl TransportEndpoint<Shm> for EndpointState {
     fn enable(&mut self, name: Option<&Address>) -> Result<Address> {
         let Self::Closed { domain, info } = self else {

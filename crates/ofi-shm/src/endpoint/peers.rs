@@ -30,8 +30,8 @@ impl ShmEndpoint {
         Some(peer)
     }
 
-    /// The number of a lost peer that nothing refers to. Reuse keeps the number of peers at the number of simultaneous
-    /// peers, not of all peers ever met.
+    /// The number of a lost peer that nothing refers to. Because of this reuse, there are only as many peers as exist
+    /// simultaneously, not as many as have ever existed.
     pub(super) fn take_spare<H: Upcalls<Shm>>(&mut self, host: &mut H) -> Option<PeerId> {
         for _ in 0..self.spare.len().min(SPARES) {
             let peer = self.spare.pop_front()?;
@@ -64,7 +64,7 @@ impl ShmEndpoint {
         (up.parts.incarnation == incarnation).then_some(peer)
     }
 
-    /// Records that a peer is gone. Its state ends when everything that it sent has been processed.
+    /// Records that a peer is gone. Its state is freed when everything that it sent has been processed.
     pub(crate) fn mark_gone(&mut self, peer: PeerId) {
         let state = &mut self.peers[peer as usize];
         (state.end.gone, state.busy) = (true, true);

@@ -1,4 +1,4 @@
-//! How an endpoint goes to sleep: it asks senders to ring, and then checks for what they sent before.
+//! How an endpoint goes to sleep: it asks senders to ring its doorbell, and then checks for what they sent before.
 
 use ofi_core::transport::{Arm, PeerId};
 use ofi_ring::crash_point;
@@ -41,14 +41,14 @@ impl ShmEndpoint {
         if self.hot.iter().any(is_stopped) { Arm::Stalled } else { Arm::Armed }
     }
 
-    /// Whether a hot peer has sent something, or made room for a post that found none. A sleeper is
-    /// notified of room once: if the application no longer posts, nothing would ever use it up.
+    /// Whether a hot peer has sent something, or made room for a post that found none. A sleeper is notified of room
+    /// only once, because it stays unused if the application no longer posts.
     fn has_input(&mut self) -> bool {
         (0..self.hot.len()).any(|index| {
             let state = &mut self.peers[self.hot[index] as usize];
             let has_input = state.has_input();
             if has_input && state.has_room_again() {
-                state.initiated.starved = 0;
+                state.initiated.needed_room = 0;
             }
             has_input
         })

@@ -124,7 +124,7 @@ impl Peer {
             common.kept -= bytes.len();
             let len = len.min(bytes.len());
             if len > 0 {
-                // Of an empty payload nothing is pulled: a part of it would be one that was not requested.
+                // An empty payload is never pulled, so a part of it cannot have been requested.
                 self.bulk.streams.push_back(BulkStream::kept(bytes, into, len));
             }
             return Ok(());

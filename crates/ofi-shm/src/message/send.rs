@@ -38,10 +38,10 @@ impl Peer {
         }
     }
 
-    /// [`put`](Self::put) for long payloads: apart, as the path of short ones needs fewer registers without it.
+    /// [`put`](Self::put) for long payloads. Separate, because the path of short ones needs fewer registers without it.
     ///
     /// # Safety
-    /// As there.
+    /// As [`put`](Self::put).
     #[inline(never)]
     unsafe fn put_long<const TAGGED: bool>(
         &mut self,
@@ -54,7 +54,7 @@ impl Peer {
         unsafe { self.put::<TAGGED, true>(common, tag, from, len) }
     }
 
-    /// Puts a message with a tag at most into the ring, whose payload is `IS_LONG` or not.
+    /// Puts a message with at most a tag into the ring. `IS_LONG` says whether its payload is long.
     ///
     /// # Safety
     /// `from` may be read for `len` bytes.
@@ -130,7 +130,7 @@ impl Peer {
         let mut slot = match link.commands.reserve(body_len) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starve(body_len);
+                self.found_no_room(body_len);
                 return Err(full(common, error));
             }
         };
@@ -184,7 +184,7 @@ impl Peer {
         }
         if self.parked.accesses > 0 || self.end.gone {
             // It must not overtake an access that waits for a grant. And an ended peer makes way for its successor only
-            // when everything that it sent has been processed.
+            // once everything that it sent has been processed.
             return Err(Error::AGAIN);
         }
         self.connect(common)?;

@@ -43,7 +43,7 @@ use crate::stores::RingStores;
 /// The end of the peer.
 #[derive(Default)]
 pub struct PeerEnd {
-    /// The peer has ended. The records that it sent are still processed; then it is given up.
+    /// The peer has ended. The records that it sent are still processed; then its state is freed.
     pub gone: bool,
     /// For a connected endpoint: the helper's round in which the end was seen in the peer's memory.
     pub closed_at: Option<u64>,
@@ -58,9 +58,9 @@ pub struct Initiated {
     pub commanded: usize,
     /// Sends that were put into the ring before the peer was known to exist.
     pub unconfirmed: Vec<SlotId>,
-    /// One more than the length for which a post found no room in the command ring; 0 once a sleeper was notified of
-    /// room.
-    pub starved: u32,
+    /// One more than the length for which a post found no room in the command ring; 0 once a sleeper was notified that
+    /// there is room.
+    pub needed_room: u32,
 }
 
 /// Payloads that stay with their senders until a receiver has room.
@@ -112,7 +112,7 @@ pub struct Peer {
     pub told: Told,
 }
 
-/// The peer broke the protocol: it must be given up.
+/// The peer violated the protocol and must be disconnected.
 pub struct Broken;
 
 impl From<record::Broken> for Broken {
@@ -238,7 +238,7 @@ impl Peer {
     }
 
     /// Wakes a peer that sleeps or may sleep. A peer that is not attached at this end may already be attached at its
-    /// own, and may have checked its ring before the record arrived.
+    /// own end, and may have checked its ring before the record arrived.
     #[cold]
     fn wake(&self, common: &mut Common, up: Option<&Up>) {
         if self.link.is_none() {
@@ -254,9 +254,9 @@ impl Peer {
 
     /// Notes that a post found no room for `len` bytes; see [`Peer::has_room_again`].
     #[cold]
-    pub fn starve(&mut self, len: usize) {
+    pub fn found_no_room(&mut self, len: usize) {
         static LIMIT: Limit = Limit::new();
-        self.initiated.starved = u32::try_from(len + 1).unwrap_or(u32::MAX);
+        self.initiated.needed_room = u32::try_from(len + 1).unwrap_or(u32::MAX);
         if tracing::enabled!(target: "ofi::shm::ep_data", tracing::Level::DEBUG)
             && let Some(more) = LIMIT.pass()
         {
@@ -272,7 +272,7 @@ impl Peer {
 
     /// Whether there is now room for the post that found none.
     pub fn has_room_again(&mut self) -> bool {
-        let (wanted, link) = (self.initiated.starved, self.link_mut());
+        let (wanted, link) = (self.initiated.needed_room, self.link_mut());
         wanted > 0 && link.is_some_and(|link| link.commands.reserve(wanted as usize - 1).is_ok())
     }
 
@@ -285,7 +285,7 @@ impl Peer {
         let mut slot = match link.commands.reserve(words.len() * 8) {
             Ok(slot) => slot,
             Err(error) => {
-                self.starve(words.len() * 8);
+                self.found_no_room(words.len() * 8);
                 return Err(full(common, error));
             }
         };
@@ -317,7 +317,7 @@ impl Peer {
         true
     }
 
-    /// Reports the result of the peer's operation: at once, or together with others that are being executed now.
+    /// Reports the result of the peer's operation: at once, or together with the results of others being executed.
     pub fn done(&mut self, common: &mut Common, op: u64, result: Result<(), Errno>) {
         crash_point!("done.send");
         if self.replies.dones.gathers && result.is_ok() {

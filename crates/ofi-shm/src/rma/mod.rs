@@ -153,7 +153,7 @@ impl Peer {
         }
     }
 
-    /// Whether an access through a mapping would overtake none that the peer must execute first.
+    /// Whether an access through a mapping would not overtake any that the peer must execute first.
     #[inline]
     pub fn may_be_direct(&self, common: &Common) -> bool {
         let drained = || self.link.as_ref().is_some_and(|link| link.commands.is_drained());
@@ -182,7 +182,8 @@ impl Peer {
     /// Copies through the mappings. Returns `false` if a grant was withdrawn.
     ///
     /// # Errors
-    /// `FI_EAGAIN` if there is no room for the notice of remote CQ data; otherwise what the owner would answer.
+    /// `FI_EAGAIN` if there is no room for the notice of remote CQ data; otherwise the error that the owner would
+    /// return.
     fn direct(
         &mut self,
         common: &mut Common,
@@ -215,8 +216,8 @@ impl Peer {
                         (target.cast_const().wrapping_add(skip), local)
                     };
                     // SAFETY: `resolve` checked that `run` bytes at `target` are granted, the grant holds now, and the
-                    // local pieces are lent; a mapping of a peer's memory does not overlap private memory, and where
-                    // both are the same shared memory the application asked for overlapping copies.
+                    // local pieces are lent. A mapping of a peer's memory does not overlap private memory; if both are
+                    // the same shared memory, the application asked for overlapping copies.
                     unsafe { copy::overlapping(from, to, part) };
                     skip += part;
                 }
@@ -266,7 +267,7 @@ impl Peer {
                 return self.send_access_as(common, access, id, words, false);
             }
             Err(error) => {
-                self.starve(body_len);
+                self.found_no_room(body_len);
                 return Err(full(common, error));
             }
         };

@@ -71,8 +71,8 @@ impl Peer {
         Ok(if host.remote_write(self.peer, data, len as usize) { NextStep::Next } else { self.stop() })
     }
 
-    /// The operation and the ranges of an access, all checked. The outer error means a broken peer; the inner one is
-    /// returned to it.
+    /// The operation and the ranges of an access, all checked. The outer error means that the peer violates the
+    /// protocol; the inner one is returned to it.
     #[expect(clippy::type_complexity, reason = "two kinds of error, one local use")]
     pub fn parse_access<H: Upcalls<Shm>>(
         &self,
@@ -185,7 +185,7 @@ impl Peer {
         self.done(common, served.write.op, result);
     }
 
-    /// A long write of the peer has ended, whose bytes were copied from process to process.
+    /// Handles the end of a long write by the peer whose bytes were copied from process to process.
     pub fn written<H: Upcalls<Shm>>(
         &mut self,
         common: &mut Common,

@@ -20,7 +20,7 @@ const WRITER_TIMEOUT: Duration = Duration::from_secs(5);
 const REDUCED_WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A peer has claimed to write for longer than [`WRITER_TIMEOUT`]. Such waits block the endpoint, so a lying peer could
-/// delay all other peers. From then on this process opens no memory to writers, and receivers copy alone.
+/// delay all other peers. From then on this process opens no memory to writers, and receivers copy without their help.
 static OVERRUN: AtomicBool = AtomicBool::new(false);
 
 /// Whether peers may write here.
@@ -76,7 +76,7 @@ impl Peer {
         self.withdraw(deadline);
     }
 
-    /// Receives and reads may have ended without this peer; see
+    /// Called when receives and reads may have ended without this peer; see
     /// [`ofi_core::transport::TransportEndpoint::settle_receives`].
     pub fn settle_receives<H: Upcalls<Shm>>(&mut self, host: &mut H) {
         let sink = self.single.as_ref().and_then(|single| single.inward.as_ref()).map(|inward| inward.sink);

@@ -95,8 +95,8 @@ impl Peer {
                 Path::Ring => self.ask(common, host, token, sink, len, true),
                 Path::Single => {
                     let reads = token.high & flag::LENT != 0 && single.may_read == Some(true);
-                    // With payloads in both directions, each end copies the payload that it receives, which costs no
-                    // words between them and copies no byte twice.
+                    // If there are payloads in both directions, each end copies the one that it receives, which needs
+                    // no messages between them and copies no byte twice.
                     let both_ways = self.link.as_ref().is_some_and(|link| link.own.lends());
                     let shared = token.high & flag::WRITES != 0 && trusts_writers() && !(reads && both_ways);
                     single.inward =
@@ -359,8 +359,7 @@ impl Peer {
         self.reply(common, kind::DONE | flag::SERVED, [token.op, errno, 0]);
     }
 
-    /// Issues a copy's ticket, and tells the sender where to write, if it can write. Returns `false` if there is no
-    /// room yet.
+    /// Issues a copy's ticket and, if the sender can write, tells it where. Returns `false` if there is no room yet.
     ///
     /// # Errors
     /// Why the peer may not write there.
@@ -375,7 +374,7 @@ impl Peer {
         else {
             return Ok(false);
         };
-        // This end finishes a single chunk before the other end could learn of it.
+        // This end finishes a single chunk before the other end could find out about it.
         inward.shared &= !inward.reads || chunk(inward.len, false) < inward.len;
         let ticket = single.tickets + 1;
         own.word64(pair::FRONT).store(pack(ticket, 0), Ordering::Relaxed);

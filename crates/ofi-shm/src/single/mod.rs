@@ -12,8 +12,8 @@
 //! receiver, whose replies have the flag `SERVED`. The owner checks registered memory at each chunk that it copies;
 //! `openings.rs` governs the chunks of the other end.
 //!
-//! Each peer copies one payload at a time in this way. What one end cannot copy (device pages, a revoked right) is left
-//! to the other end. If neither can, the whole message comes through the bulk ring.
+//! Each peer copies one payload at a time in this way. If one end cannot copy something (device pages, a revoked
+//! right), the other end does. If neither can, the whole message comes through the bulk ring.
 //!
 //! Nobody writes into memory whose operation has ended, and bytes read from such memory are discarded. The words and
 //! their order are those of [`ofi_ring::access_token`], which loom checks. Here:
@@ -74,7 +74,7 @@ fn chunk(left: usize, alone: bool) -> usize {
 }
 
 impl Peer {
-    /// Whether this end may read the peer's memory, write there with `write`. Asks the kernel once.
+    /// Whether this end may read (with `write`: write) the peer's memory. Asks the kernel once.
     fn may_copy(&mut self, common: &mut Common, write: bool) -> bool {
         let Some(up) = self.up() else { return false };
         let process = up.parts.process;

@@ -133,7 +133,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The peer wants an offer to come through the ring.
+    /// Sends an offered payload through the ring, as the peer has chosen.
     pub fn stream_offered(&mut self, op: u64, len: u64) -> Result<(), Broken> {
         let served = self.take_served(op)?;
         if len != served.piece.len as u64 {

@@ -148,7 +148,7 @@ pub fn a_registration_is_accessed_through_endpoints_of_its_key(kit: &dyn Kit) {
     let second = opening(kit, OTHER).beside(&first).open();
     let register = |memory: &Memory, key: &'static [u8]| {
         let pieces = [memory.slice(..).piece()];
-        // SAFETY: `memory` outlives the registrations of this case, and is looked at through raw pointers.
+        // SAFETY: `memory` outlives the registrations of this case, and is read only through raw pointers.
         let mut attr = unsafe { MrAttr::new(&pieces, RIGHTS) };
         attr.auth_key = key;
         first.domain.register(&attr)
@@ -180,7 +180,7 @@ pub fn a_registration_is_accessed_through_endpoints_of_its_key(kit: &dyn Kit) {
     drop((of_domain, other, same));
 }
 
-/// An endpoint in a domain whose keys are in its address vector.
+/// An endpoint in a domain that keeps authorization keys in address vectors.
 fn in_vector(kit: &dyn Kit) -> TestEndpoint {
     let keyed = |mut hints: Hints| {
         hints.info.domain_attr.auth_key_size = AV_AUTH_KEY;
@@ -225,7 +225,7 @@ pub fn a_vector_s_key_is_that_of_its_endpoints_and_addresses(kit: &dyn Kit) {
     assert_eq!(unknown.unwrap_err().errno(), Errno::EINVAL);
     // A registration states its key.
     let pieces = [got.slice(..).piece()];
-    // SAFETY: `got` outlives the registration, and is looked at through raw pointers.
+    // SAFETY: `got` outlives the registration, and is read only through raw pointers.
     let mut attr = unsafe { MrAttr::new(&pieces, MrAccess::REMOTE_READ) };
     assert_eq!(pair.a.domain.register(&attr).err().unwrap().errno(), Errno::EINVAL);
     attr.auth_key = JOB;
@@ -302,7 +302,7 @@ pub fn a_registration_for_one_peer_is_accessed_by_no_other(kit: &dyn Kit) {
         for memory in [Memory::new(len), Memory::library(&owner.domain, len)] {
             let pieces = [memory.slice(..).piece()];
             let register = |peer: &Address| {
-                // SAFETY: `memory` outlives the registrations, and is looked at through raw pointers.
+                // SAFETY: `memory` outlives the registrations, and is read only through raw pointers.
                 let mut attr = unsafe { MrAttr::new(&pieces, RIGHTS) };
                 attr.peer = Some(peer);
                 owner.domain.register(&attr).unwrap()

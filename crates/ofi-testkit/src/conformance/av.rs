@@ -46,7 +46,7 @@ pub fn an_address_survives_its_text(kit: &dyn Kit) {
         let text = name.to_string();
         let read: Address = text.parse().unwrap();
         assert_eq!(side.av.insert(&[read]).remove(0), Ok(number), "{text}");
-        // Also as a node, beside which there is no service.
+        // Also as a node, which must be given without a service.
         assert_eq!(side.av.insert_service(&text, ""), Ok(number), "{text}");
         assert_eq!(side.av.lookup(number).unwrap().to_string(), text);
     }

@@ -236,7 +236,7 @@ pub fn without_a_name_the_endpoint_chooses_a_context_that_can(kit: &dyn Kit) {
     wait::drive(&sides, "the drop", || (own.hub.statistic("rx_dropped") == 1).then_some(()));
 }
 
-/// As MPICH does: it names what senders do for the receive context, and leaves directions out.
+/// As MPICH does: the receive context gets a capability of senders (`FI_NAMED_RX_CTX`), and directions are omitted.
 pub fn contexts_take_directions_and_names_for_granted(kit: &dyn Kit) {
     let own = Scalable::bare(scalable(kit, 1, 1));
     let wanted = Caps::MSG | Caps::TAGGED;

@@ -186,7 +186,7 @@ pub fn a_full_window_of_one_peer_delays_no_message_to_another(kit: &dyn Kit) {
             "writes" => pair.a.out(pair.to_b, &short).context(3).write(&there),
             _ => pair.a.out(pair.to_b, &short).context(3).read(&there),
         };
-        // b polls no more, and has as much as it may have; the rest of the endpoint's own limit is everybody's.
+        // `b` no longer polls, and holds as much as it may; what is left of the endpoint's own limit is for everybody.
         let half = pair.a.info.tx_attr.size / 2;
         let accepted = (0..half).take_while(|_| post().is_ok()).count();
         let beside = median((0..ROUNDS).map(|_| {

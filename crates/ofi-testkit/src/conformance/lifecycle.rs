@@ -42,7 +42,7 @@ pub fn closing_in_the_middle_fails_the_peer_s_operations_once_each(kit: &dyn Kit
             (0..steps).for_each(|_| pair.poll());
             let Pair { a, b, .. } = pair;
             drop(b);
-            // It may already have completed, but it ends once. A receive without a message stays posted.
+            // It may already have completed, but it completes only once. A receive without a message stays posted.
             let event = wait::drive_for(Duration::from_secs(3), &[&a], "the end of an operation", || {
                 let ended = a.next_of(1);
                 let posted = operation == 4 && a.statistic("rx_posted") == 1;

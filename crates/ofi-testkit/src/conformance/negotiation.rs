@@ -291,7 +291,7 @@ pub fn what_is_open_is_told_and_may_be_asked_for(kit: &dyn Kit) {
     let info = kit.info(&kit.usual());
     let fabric = ofi::open_fabric(&info).unwrap();
     let domain = fabric.open_domain(&info).unwrap();
-    // The first open one of each name. Other tests may have some open, but none that this one still knows at its end.
+    // It is the first open one of each name, which may be another test's.
     let again = kit.info(&kit.usual());
     let (told_fabric, told) = (again.fabric_attr.fabric.unwrap(), again.domain_attr.domain.unwrap());
     assert!(told_fabric.fabric().is_none_or(|open| open.name() == fabric.name()));

@@ -138,7 +138,7 @@ pub fn automatic_progress_wakes_a_blocked_reader(kit: &dyn Kit) {
 }
 
 pub fn manual_progress_needs_only_reads_of_a_queue(kit: &dyn Kit) {
-    // Every read makes progress, also one into an empty array, and one of a queue that stays empty.
+    // Every read makes progress, even one into an empty array, and one of a queue that stays empty.
     let pair = kit.pair_with(|opening| opening.two_queues().hints(|hints| hints.progress(Progress::Manual)));
     let (target, from) = (Memory::new(300_000), Memory::patterned(300_000, 5));
     let region = pair.b.register(&target, MrAccess::REMOTE_WRITE).unwrap();

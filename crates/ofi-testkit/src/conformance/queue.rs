@@ -272,7 +272,7 @@ pub fn reading_the_transmit_queue_alone_drives_a_send(kit: &dyn Kit) {
 }
 
 pub fn unread_receives_do_not_hold_up_sends(kit: &dyn Kit) {
-    // As many completions as receives may be posted stay in a's receive queue. What its send waits for comes after
+    // a's receive queue holds as many unread completions as receives may be posted. What a's send waits for comes after
     // them.
     let pair = kit.pair_with(|opening| opening.two_queues().hints(|hints| hints.rx_size(80)));
     let mut entries = [CqTaggedEntry::EMPTY; 8];

@@ -189,7 +189,7 @@ pub fn the_whole_address_space_may_be_registered(kit: &dyn Kit) {
             pair.post(|| pair.a.out(pair.to_b, &back).context(2).read(&there(addr)));
             assert_eq!(pair.done(&pair.a).op_context, Context(2), "{len} bytes");
             back.check(len, 5);
-            // What is not mapped is an error of the peer, and this end goes on.
+            // An access to unmapped memory is an error at the peer, and this end continues.
             for nowhere in [0, 4_096, u64::MAX - (1 << 20)] {
                 pair.post(|| pair.a.out(pair.to_b, &from).context(3).write(&there(nowhere)));
                 assert_eq!(pair.failed(&pair.a).op_context, Context(3), "{len} bytes at {nowhere:#x}");

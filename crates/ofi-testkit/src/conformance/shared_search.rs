@@ -8,7 +8,7 @@ const PEEK: OpFlags = OpFlags::PEEK;
 const CLAIM: OpFlags = OpFlags::CLAIM;
 const DISCARD: OpFlags = OpFlags::DISCARD;
 
-/// The lengths of a message that is sent whole, and of one whose payload waits at its sender.
+/// The lengths of a message that is sent at once, and of one whose payload waits at its sender.
 const LENGTHS: [usize; 2] = [60, 300_000];
 
 /// Leaves a message with tag `tag` unexpected that arrived at member `at`.

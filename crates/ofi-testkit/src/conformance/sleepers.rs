@@ -45,7 +45,7 @@ fn sleep_for(what: &str, counter: &dyn Counter) {
     });
 }
 
-/// A pair whose sides have two queues and a counter of receives each, and have exchanged a message.
+/// A pair of sides with two queues and a counter of receives each, which have exchanged a message.
 fn pair(kit: &dyn Kit, wait_obj: WaitObj) -> Pair {
     let attr = || CntrAttr { wait_obj, ..CntrAttr::default() };
     let pair =
@@ -121,8 +121,7 @@ fn is_woken_after(pair: &Pair, what: &str, sleep: impl Fn() + Sync, meanwhile: i
     });
 }
 
-/// Reads until `queue` stays empty for a moment: long enough for a helper thread that stands in for sleepers to come
-/// and go.
+/// Reads until `queue` stays empty for a moment, long enough for a helper thread that polls for sleepers to finish.
 fn read(queue: &dyn CompletionQueue) {
     let (mut entry, begun) = ([CqTaggedEntry::EMPTY], Instant::now());
     while begun.elapsed() < Duration::from_millis(30) {

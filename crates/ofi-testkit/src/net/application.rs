@@ -160,7 +160,7 @@ impl Driver for Application {
         Flow::Next
     }
 
-    /// Some of the records, up to one that is stopped.
+    /// Takes some of the records, and stops at one that `record` refuses for now. Returns how many it has taken.
     fn records(
         &mut self,
         peer: u32,

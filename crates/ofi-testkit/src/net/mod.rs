@@ -73,7 +73,7 @@ pub struct Net {
     pub swapped: Option<(usize, usize, usize)>,
     /// Pairs of hosts that cannot reach each other.
     pub cut: Vec<(usize, usize)>,
-    /// Pairs of which the first cannot reach the second.
+    /// Ordered pairs of hosts: the first cannot reach the second.
     pub mute: Vec<(usize, usize)>,
     config: Config,
     random: Random,
@@ -622,7 +622,7 @@ impl Net {
                     self.move_rival();
                     self.schedule(at + Duration::from_millis(1), What::Tick);
                 }
-                // Not for a timer that an earlier one has replaced: each would leave another behind.
+                // An earlier timer has replaced this one. A turn for it would leave another timer behind.
                 What::Wake(host) if self.hosts[host].wakes_at != Some(at) => {}
                 What::Wake(host) => {
                     self.hosts[host].wakes_at = None;

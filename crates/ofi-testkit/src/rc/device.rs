@@ -318,7 +318,7 @@ unsafe impl Connection for End {
         if fabric.plan.untimed {
             return Err(error("rdma_set_option", libc::ENOSYS));
         }
-        // Read when the queue pair becomes ready, as in the kernel: afterwards it would have no effect.
+        // As in the kernel, the value is read when the queue pair becomes ready, so it must be set before.
         match fabric.ids.get_mut(&self.id) {
             Some(end) if matches!(end.stage, Stage::Resolving | Stage::Asked) => {
                 end.timers.ack_timeout = code

@@ -84,7 +84,7 @@ impl SimulatedDevice {
         self.lock().raise(event);
     }
 
-    /// Tells the connected endpoint at `of` an event of its connection, and does nothing else.
+    /// Reports an event of its connection to the connected endpoint at `of`, with no other effect.
     pub fn tell(&self, of: SocketAddr, kind: CmEventKind) {
         self.lock().tell_at(of, kind);
     }
@@ -105,7 +105,7 @@ impl SimulatedDevice {
         self.lock().break_queue(of);
     }
 
-    /// As the last two, for the queue pair of a datagram endpoint.
+    /// Reports that the queue pair of a datagram endpoint has failed, with no other effect.
     pub fn break_datagrams(&self, qp: u32) {
         self.lock().raise(AsyncEvent::PairFatal(qp));
     }

@@ -7,7 +7,7 @@ use ofi_verbs::rc::{CmEventKind, ConnParam, Timers, refusal};
 
 use super::fabric::{Fabric, Pair, Receives};
 
-/// The first of the ports that endpoints get if they want none.
+/// The first of the ports that endpoints get if they request none.
 const FIRST_PORT: u16 = 20_001;
 
 /// The stage of a connection.
@@ -188,7 +188,7 @@ impl Fabric {
                         self.set(id, Stage::Open);
                         self.tell(id, CmEventKind::Established, data);
                     }
-                    // Whoever granted it has left before the grant arrived: the kernel refuses in its place.
+                    // The end that granted it closed before the grant arrived: the kernel rejects in its place.
                     None if other.is_none() && self.at(id) == Some(Stage::Asking) => {
                         self.set(id, Stage::Over);
                         self.tell_of(id, CmEventKind::Rejected, refusal::BY_PROGRAM, Vec::new());
@@ -264,8 +264,8 @@ impl Fabric {
         }
     }
 
-    /// Both ends use the requester's number of retransmissions. The number of retries of a send without a receive is
-    /// set by the other end, whose receives are missing.
+    /// Both ends use the requester's number of retransmissions. Each end sets how often the other retries a send that
+    /// finds no receive, because the receives are its own.
     fn agree(&mut self, asking: usize, granting: usize) {
         let timers = |id| self.ids.get(&id).map(|end| end.timers);
         let Some((asked, granted)) = timers(asking).zip(timers(granting)) else { return };
@@ -329,14 +329,14 @@ impl Fabric {
         }
     }
 
-    /// Tells an event to the established ends of this address.
+    /// Reports an event to the established ends of this address.
     pub fn tell_at(&mut self, own: SocketAddr, kind: CmEventKind) {
         let is_there = |end: &Id| end.own == own && end.stage == Stage::Open;
         let found: Vec<usize> = self.ids.iter().filter(|(_, end)| is_there(end)).map(|(&id, _)| id).collect();
         found.into_iter().for_each(|id| self.tell(id, kind, Vec::new()));
     }
 
-    /// Tells every end that the device is gone.
+    /// Reports to every end that the device is gone.
     pub fn tell_removed(&mut self) {
         let all: Vec<usize> = self.ids.keys().copied().collect();
         for id in all {

@@ -168,7 +168,7 @@ impl SimulatedDevice {
     }
 
     /// Makes the queue pair of the endpoint at `of` that is connected to the one at `to` fail: posted and in-flight
-    /// work is flushed. The other end is not told.
+    /// work is flushed. The other end is not notified.
     pub fn fail(&self, of: SocketAddr, to: SocketAddr) {
         self.lock().fail_between(of, to);
     }
@@ -196,8 +196,8 @@ impl SimulatedDevice {
         executed
     }
 
-    /// Removes the device until the next [`SimulatedDevice::begin`]: what is under way is flushed, and connections are
-    /// told. [`SimulatedDevice::die`] does without either.
+    /// Removes the device until the next [`SimulatedDevice::begin`]: work in flight is flushed, and connections are
+    /// notified. [`SimulatedDevice::die`] does neither.
     pub fn remove(&self) {
         self.lock().remove();
         self.work.notify_one();

@@ -1,5 +1,5 @@
 //! The simulated fabric as seen by connected endpoints. A channel, a completion queue and a shared receive queue are
-//! each an endpoint of the fabric of which one part is used.
+//! each an endpoint of the fabric, only one part of which is used.
 
 use std::any::Any;
 use std::collections::VecDeque;

@@ -41,7 +41,7 @@ type Answer = std::result::Result<(), i32>;
 pub struct Join {
     group: IpAddr,
     answer: Option<Answer>,
-    /// Readable from the answer until it was taken.
+    /// Readable from the arrival of the answer until it is taken.
     told: OwnedFd,
 }
 

@@ -215,7 +215,7 @@ impl TestEndpoint {
         let buffers = buffers.into();
         let pieces: Vec<Piece> = buffers.0.iter().map(Slice::piece).collect();
         self.keep(&buffers);
-        // SAFETY: the memory is kept until this side is gone, and tests look at it only through raw pointers.
+        // SAFETY: the memory is kept until this side is gone, and tests access it only through raw pointers.
         let mut attr = unsafe { MrAttr::new(&pieces, access) };
         (attr.requested_key, attr.offset) = (key, offset);
         if buffers.0.iter().any(Slice::is_of_device) {

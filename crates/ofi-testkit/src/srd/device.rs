@@ -54,7 +54,7 @@ struct Simulated {
 /// A [`SimulatedDevice`] as seen by the provider.
 pub struct Handle(pub Arc<SimulatedDevice>);
 
-// SAFETY: memory is kept as it was named; a queue pair takes no message longer than the plan's.
+// SAFETY: the memory stays allocated as promised; a queue pair takes no message longer than the plan's.
 unsafe impl Device for Handle {
     fn name(&self) -> &str {
         &self.0.name

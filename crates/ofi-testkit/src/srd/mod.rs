@@ -347,12 +347,12 @@ impl SimulatedDevice {
         self.lock().cuts.push((from, to, arrives, status));
     }
 
-    /// Withdraws the reports that no message has met yet.
+    /// Withdraws the planned reports that no message has received yet.
     pub fn mend_cuts(&self) {
         self.lock().cuts.clear();
     }
 
-    /// Sets the number of messages per 1,000 that are reported as unanswered, of which half arrive.
+    /// Sets how many messages per 1,000 are reported as unanswered; half of these arrive nevertheless.
     pub fn lose(&self, per_mille: u64) {
         self.lock().lost = per_mille;
     }
@@ -523,7 +523,7 @@ impl SimulatedDevice {
         }
     }
 
-    /// The result of a request, apart from its cut and the state of its own queue pair.
+    /// The result of a request, regardless of a cut link and the state of its own queue pair.
     fn deliver(&self, inner: &mut Inner, flight: &Flight, unready: bool) -> Status {
         let cut = inner.cuts.iter().position(|cut| (cut.0, cut.1) == (flight.from, flight.to.qpn));
         let mut cut = cut.map(|at| inner.cuts.swap_remove(at));
@@ -589,8 +589,7 @@ impl SimulatedDevice {
         let len = bytes.len();
         match flight.what {
             What::Read { into: Segment { len, .. }, .. } => {
-                // SAFETY: registered memory, of which `len` bytes are there; the segment is lent until the read has
-                // ended.
+                // SAFETY: registered memory of at least `len` bytes; the segment is lent until the read has ended.
                 unsafe { ofi_core::copy::bytes(place, into, len) };
             }
             What::Write { data, .. } => {
@@ -604,7 +603,7 @@ impl SimulatedDevice {
                     }
                     _ => None,
                 };
-                // SAFETY: registered memory, of which `len` bytes are there.
+                // SAFETY: registered memory of at least `len` bytes.
                 unsafe { ofi_core::copy::bytes(bytes.as_ptr(), place, len) };
                 if let Some(data) = data {
                     queue.push(Completion::Written { id, len, data, from });

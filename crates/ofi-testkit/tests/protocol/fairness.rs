@@ -110,9 +110,9 @@ fn eight_flows_have_equal_shares() {
     check(Full::Dropped, 8, false, 0.9);
 }
 
-/// One flow against one, over a queue of a few packets: the flow with bursts loses several packets at once
-/// and reduces its rate once, so it gets up to 2.7 times as much. With a halving for every loss it still got
-/// 2.2 times as much.
+/// One flow against another, over a queue of a few packets: the flow with bursts loses several packets at once and
+/// reduces its rate only once, so it gets up to 2.7 times as much. With a halving for every loss it still got 2.2 times
+/// as much.
 #[test]
 fn one_flow_leaves_tcp_its_share() {
     check(Full::Dropped, 1, true, 0.8);

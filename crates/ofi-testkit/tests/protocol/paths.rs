@@ -220,7 +220,7 @@ fn a_path_that_was_cut_for_a_while_is_used_again_soon() {
     assert!(after > 0.8 * before, "{after:.0} bytes/s, {before:.0} before, {stats:?}");
 }
 
-/// Of each sign of congestion the driver is told, and what is left of the window.
+/// The driver is notified of each sign of congestion, and of the remaining window.
 #[test]
 fn signs_of_congestion_are_reported_with_what_is_left_of_the_window() {
     let delay = Duration::from_millis(1);

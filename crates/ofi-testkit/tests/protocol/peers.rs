@@ -174,8 +174,8 @@ fn an_acknowledgement_that_waits_for_company_is_let_out() {
             sender.commands.record(1, 0, b"fields", 64, Some(2)).fill(1);
             assert!(carry(now, &mut hub, &mut peer, here, &mut buffer));
             if answered {
-                // The acknowledgement of a message that is answered at once may travel in the answer: the next one
-                // waits for an answer, too.
+                // The acknowledgement of a message that is answered at once may travel with the answer, so the next
+                // message waits for an answer too.
                 let sender = peer.0.sender(now, 0).expect("they have met");
                 sender.commands.record(1, 0, b"fields", 64, None).fill(2);
                 assert!(carry(now, &mut peer, &mut hub, address(0), &mut buffer));

@@ -8,8 +8,7 @@ use ofi_testkit::net::{Net, NetworkLink, all_acked, all_arrived};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A network whose hosts report closed ports, each time or at a limited rate, and whose host 1 has not
-/// started.
+/// A network in which hosts report closed ports, each time or at a limited rate, and host 1 has not started.
 fn net(seed: u64, limited: bool) -> Net {
     let mut net =
         Net::new(seed, 3, NetworkLink { reports: Some(limited), ..NetworkLink::default() }, Congestion::Reno);

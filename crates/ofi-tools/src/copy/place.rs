@@ -223,7 +223,7 @@ mod tests {
                 "{bad}"
             );
         }
-        // A link in the place of a partly received file is not followed either.
+        // A link in place of a partly received file is not followed either.
         symlink(base.join("outside/victim"), base.join("tree/new/sub/file.ofi-part")).unwrap();
         assert!(trunk.place("sub/file").unwrap().open_beside(PART).is_err());
         assert_eq!(fs::read_dir(base.join("outside")).unwrap().count(), 0);

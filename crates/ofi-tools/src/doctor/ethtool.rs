@@ -77,8 +77,8 @@ fn ask(socket: &UdpSocket, interface: &str, words: &mut [u32]) -> io::Result<()>
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-    // SAFETY: the name ends, and `words` has room for all that the kernel writes for this command, as said where it is
-    // made.
+    // SAFETY: the name ends with a zero byte, and `words` has room for all that the kernel writes for this command; see
+    // the comments where callers build it.
     let answer = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &mut request) };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

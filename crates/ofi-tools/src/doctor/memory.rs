@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 
 mod map;
 
-/// The word that the child process looks for.
+/// The word that the child process reads from this process.
 const TOKEN: u64 = 0x6f66_6920_646f_6374;
 
 /// Whether long messages over shared memory need a single copy: a child process reads a word of this one.
@@ -81,12 +81,10 @@ pub fn huge_pages(files: &Files) -> Check {
     let always = transparent.contains("[always]");
     match map::try_huge() {
         Ok(()) => Check::good(NAME, EFFECT, "a reserved huge page was mapped"),
-        Err(_) if always => {
-            Check::good(NAME, EFFECT, "none reserved; the kernel makes them by itself (transparent)")
-        }
+        Err(_) if always => Check::good(NAME, EFFECT, "none reserved; the kernel creates transparent ones"),
         Err(error) => {
             let found = format!(
-                "none reserved ({error}), and transparent ones are not for every program: {transparent}"
+                "none reserved ({error}), and transparent ones are not enabled for every program: {transparent}"
             );
             Check::lacking(NAME, EFFECT, found, CHANGE)
         }

@@ -17,7 +17,7 @@ const BUFFER: usize = 8 << 20;
 pub fn buffers(files: &Files) -> Check {
     const NAME: &str = "socket-buffers";
     const EFFECT: &str =
-        "peers of udp may have half of a receiver's buffer under way; a small one is a slow endpoint";
+        "peers of udp may have half of a receiver's socket buffer in flight, so a small buffer makes it slow";
     let granted = match granted() {
         Ok(granted) => granted,
         Err(error) => return Check::unknown(NAME, EFFECT, format!("no UDP socket: {error}")),
@@ -48,13 +48,14 @@ fn granted() -> io::Result<usize> {
 /// in one call.
 pub fn segments() -> Check {
     const NAME: &str = "udp-segments";
-    const EFFECT: &str =
-        "rows of short packets go to the kernel and come from it in one call (UDP_SEGMENT, UDP_GRO)";
+    const EFFECT: &str = "one call sends or receives a batch of short packets (UDP_SEGMENT, UDP_GRO)";
     const CHANGE: &str = "Linux 5.0 or newer; until then raise the interface's MTU";
     match row() {
-        Ok(2) => Check::good(NAME, EFFECT, "a row of two datagrams was cut and joined"),
-        Ok(_) => Check::lacking(NAME, EFFECT, "a row is cut, but not joined by the receiver", CHANGE),
-        Err(error) => Check::lacking(NAME, EFFECT, format!("a row of two datagrams: {error}"), CHANGE),
+        Ok(2) => Check::good(NAME, EFFECT, "a batch of two datagrams was segmented and coalesced"),
+        Ok(_) => {
+            Check::lacking(NAME, EFFECT, "a batch is segmented, but not coalesced by the receiver", CHANGE)
+        }
+        Err(error) => Check::lacking(NAME, EFFECT, format!("a batch of two datagrams: {error}"), CHANGE),
     }
 }
 

@@ -11,7 +11,7 @@ const WANTED: [(&str, &str); 2] = [("tx-udp-segmentation", "tx-udp-segmentation"
 pub fn offloads(files: &Files) -> Check {
     const NAME: &str = "offloads";
     const EFFECT: &str =
-        "rows of packets go through the kernel as one, and the device cuts them; those that come are joined";
+        "a batch passes through the kernel as one packet, which the device segments or coalesces";
     let is_up = |name: &String| {
         name != "lo" && files.text(&format!("/sys/class/net/{name}/operstate")).as_deref() == Some("up")
     };

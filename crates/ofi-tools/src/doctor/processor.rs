@@ -9,7 +9,7 @@ use super::files::Files;
 pub fn cores() -> Check {
     const NAME: &str = "cores";
     const EFFECT: &str =
-        "a thread that polls has a core of its own; two on one core pay a switch for each message";
+        "each polling thread needs a core of its own; two on one core pay a context switch for each message";
     match available_parallelism() {
         Ok(cores) if cores.get() > 1 => Check::good(NAME, EFFECT, format!("{cores} cores for this process")),
         Ok(_) => {
@@ -24,7 +24,7 @@ pub fn cores() -> Check {
 /// Whether the clock frequency may rise immediately.
 pub fn governor(files: &Files) -> Check {
     const NAME: &str = "governor";
-    const EFFECT: &str = "a core that rests between messages runs the next one at a low clock";
+    const EFFECT: &str = "a core that idles between messages handles the next one at a low clock frequency";
     const FOLDER: &str = "/sys/devices/system/cpu";
     let mut governors: Vec<String> = files
         .names(FOLDER)

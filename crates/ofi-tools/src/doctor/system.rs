@@ -31,7 +31,7 @@ pub fn membarrier() -> Check {
 pub fn open_files() -> Check {
     const NAME: &str = "open-files";
     const EFFECT: &str =
-        "shm keeps a descriptor for up to a quarter of the limit of peers; others are woken by a datagram";
+        "shm keeps descriptors of peers, up to a quarter of the limit; it wakes others by a datagram";
     const WANTED: u64 = 16_384;
     match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok((soft, _)) if soft >= WANTED => Check::good(NAME, EFFECT, format!("{soft} descriptors")),

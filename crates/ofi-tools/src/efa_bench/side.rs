@@ -54,7 +54,7 @@ impl Programs {
     /// A program of C's, on C's own library or on ours, regardless of the library path in the environment.
     pub fn of_c(&self, path: &Path, on_ours: bool) -> Command {
         let mut command = Command::new(path);
-        // Amazon's installation has its library beside its programs; Debian's is where the loader looks.
+        // Amazon's installation has its library next to its programs; Debian's is in the loader's search path.
         let beside = path.parent().and_then(Path::parent).map(|prefix| prefix.join("lib"));
         let beside = beside.filter(|folder| folder.join("libfabric.so.1").exists());
         match if on_ours { self.library.clone() } else { beside } {

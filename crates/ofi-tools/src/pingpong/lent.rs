@@ -116,7 +116,7 @@ fn heap(len: usize) -> Result<(*mut u8, Owner)> {
 
 fn region(domain: &dyn Domain, piece: Piece, access: MrAccess) -> Result<Arc<dyn MemoryRegion>> {
     // SAFETY: the arena outlives its registrations (field order; `jobs.rs` holds one for no longer than a job), and by
-    // I4 there are no references that say who may write.
+    // I4 no references exist that would restrict writers.
     let attr = unsafe { MrAttr::new(std::slice::from_ref(&piece), access) };
     domain.register(&attr).map_err(Failure::stack("fi_mr_reg"))
 }

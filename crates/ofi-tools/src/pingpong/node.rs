@@ -93,7 +93,7 @@ impl Node {
     /// Opens an endpoint as `info` describes.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     pub fn open(info: &Info, setup: &Setup) -> Result<Node> {
         let fabric = ofi::open_fabric(info).map_err(Failure::stack("fi_fabric"))?;
         let domain = fabric.open_domain(info).map_err(Failure::stack("fi_domain"))?;
@@ -230,7 +230,7 @@ impl Node {
     /// Posts a send; `false` if there is no room.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     #[inline]
     pub fn send(&self, buf: Lent<'_>) -> Result<bool> {
         let op = SendOp::new(buf, self.peer, Context(0));
@@ -257,7 +257,7 @@ impl Node {
     /// Posts a write to the peer's memory, or a read from it; `false` if there is no room.
     ///
     /// # Errors
-    /// What the library answers.
+    /// The library's error.
     #[inline]
     pub fn access(&self, buf: Lent<'_>, remote: &[RemotePiece], write: bool) -> Result<bool> {
         let (context, flags, call) = (Context(0), OpFlags::empty(), Call::Plain);

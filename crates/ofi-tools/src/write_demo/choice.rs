@@ -25,13 +25,13 @@ pub fn choose(options: &Options) -> Choice {
     if let Some(provider) = format.and_then(provider_of) {
         return Choice {
             provider: provider.to_string(),
-            why: "the writer's address is one of it".to_string(),
+            why: "the writer's address has its format".to_string(),
         };
     }
     by_devices(nics::names("efa"))
 }
 
-/// The only provider here with endpoints of this address format.
+/// The provider for an address of this format. Of the providers with socket addresses it is the demo's default, `udp`.
 fn provider_of(format: AddrFormat) -> Option<&'static str> {
     match format {
         AddrFormat::Efa => Some("efa"),

@@ -13,8 +13,8 @@ const CAPS: Caps = Caps::MSG.union(Caps::RMA);
 /// The rights of the reader's regions.
 pub const RIGHTS: MrAccess = MrAccess::REMOTE_WRITE;
 
-/// The number of NICs to use: what the command line says, or what the writer's address says, or all. Of sockets it is
-/// one: endpoints that are bound to interfaces of different networks do not reach each other.
+/// The number of NICs to use: as given on the command line, or by the writer's address, or all. For socket providers it
+/// is one, because endpoints bound to interfaces of different networks cannot reach each other.
 ///
 /// # Errors
 /// The provider offers no endpoint that the demo can use.
@@ -58,7 +58,8 @@ pub fn open(provider: &str, count: u64, steps: Steps) -> Result<Vec<Node>> {
     (0..count as usize).map(open).collect()
 }
 
-/// The domains, of which the first has all addresses of a family, or else the NICs, if the first one is of another.
+/// The `domains`, the first of which covers all addresses of a family, if that is the family of the NICs; otherwise
+/// `nics`.
 fn widest(domains: Vec<Info>, nics: Vec<Info>) -> Vec<Info> {
     let format = |infos: &[Info]| infos.first().map(|info| info.addr_format);
     if format(&domains) == format(&nics) { domains } else { nics }
@@ -86,7 +87,7 @@ pub fn names(provider: &str) -> Result<Vec<String>> {
     Ok(domains(provider)?.iter().map(|info| info.domain_attr.name.to_string()).collect())
 }
 
-/// The provider's domains that are NICs, one for each NIC; all of them if none is.
+/// The provider's domains that are NICs, one for each NIC; all domains if none is a NIC.
 fn devices(provider: &str) -> Result<Vec<Info>> {
     let mut infos = domains(provider)?;
     let list: RailList = format!("{provider}/*").parse().map_err(Failure::stack("looking for NICs"))?;
@@ -202,7 +203,7 @@ mod tests {
         assert!(counted(&["-p", "nothing"]).is_err());
     }
 
-    /// Regression test: on a host with IPv6 alone the endpoint was named 127.0.0.1, which nobody else reaches.
+    /// Regression test: on a host with only IPv6, the endpoint was named 127.0.0.1, which other hosts cannot reach.
     #[test]
     fn one_endpoint_is_of_the_family_of_the_first_nic() {
         let of = |addr_format| vec![Info { addr_format, ..Info::default() }];

@@ -62,7 +62,7 @@ impl Idle {
         Self { since: None, may_nap: true }
     }
 
-    /// For a thread whose peers write into its memory: writes cause no completions, and many providers need its polls
+    /// For a thread whose peers write into its memory: writes cause no completions, but many providers need its polls
     /// to execute them.
     pub fn watchful() -> Self {
         Self { since: None, may_nap: false }

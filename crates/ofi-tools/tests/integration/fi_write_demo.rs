@@ -103,7 +103,7 @@ fn the_provider_that_was_taken_is_told_with_the_reason() {
     let output = demo(&[address.trim(), "8K", "5"]);
     assert!(output.status.success(), "{}", stderr(&output));
     let told = format!("fi_write_demo: provider {provider}: ");
-    let by_address = format!("{told}the writer's address is one of it");
+    let by_address = format!("{told}the writer's address has its format");
     assert_eq!(lines(&stderr(&output), "provider"), [by_address]);
     let mut said = String::new();
     writer.stderr.take().expect("a pipe").read_to_string(&mut said).expect("text");
@@ -215,7 +215,7 @@ fn a_writer_outlives_messages_that_lie() {
     let (writer, address) = Writer::start(&["-p", "shm", "--requests=1"]);
     let to: Address = address.parse().expect("an address");
     let stranger = Node::open(&Hints::new().provider("shm").caps(Caps::MSG).ep_type(EpType::Rdm)).unwrap();
-    // A request of one page with index 3, which has so many pages by its count.
+    // A request that contains one page index, 3, and claims to contain `pages` of them.
     let request = |pages: u64| {
         let mut bytes = vec![0; 36];
         (bytes[0], bytes[17], bytes[32]) = (1, 1, 3);

@@ -1,4 +1,5 @@
-//! The log as users meet it: what a healthy run says at each level, which fall-backs show, and what wrong settings get.
+//! The log as users see it: what a healthy run prints at each level, which fall-backs show, and how wrong settings
+//! appear.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
@@ -208,7 +209,7 @@ fn warned(environment: &[(&str, &str)]) -> Vec<String> {
     stderr.lines().filter(|line| line.starts_with("libfabric:")).map(str::to_owned).collect()
 }
 
-/// Values of each kind that cannot be used, and words of what the warning must name instead.
+/// Invalid values of each kind, and words that the warning about each must contain.
 fn wrong_values(setting: &ofi::config::Listed) -> Vec<(&'static str, &'static [&'static str])> {
     use ofi::config::ValueKind;
     match setting.kind {
@@ -231,7 +232,7 @@ fn wrong_values(setting: &ofi::config::Listed) -> Vec<(&'static str, &'static [&
             }
             "FI_UDP_PORT_RANGE" => vec![("banana", &["LOW-HIGH"]), ("9-8", &["LOW-HIGH"])],
             "FI_VERBS_GID_IDX" => vec![("banana", &["0 to 255"]), ("256", &["0 to 255"])],
-            // Names of devices, interfaces and folders, which come and go: what finds none says so where it looks.
+            // Names of devices, interfaces and folders, which come and go: the code that needs one reports it missing.
             "FI_PROVIDER_PATH"
             | "FI_TCP_IFACE"
             | "FI_UDP_IFACE"
@@ -251,7 +252,7 @@ fn every_setting_with_a_wrong_value_is_warned_of_with_what_is_wanted() {
     let mut wrong: Vec<Vec<(String, &str, &[&str])>> = vec![Vec::new(), Vec::new()];
     for setting in &settings {
         for (index, (value, wanted)) in wrong_values(setting).into_iter().enumerate() {
-            // The log's own settings, and those of providers, change what else is said.
+            // The log's own settings, and those of providers, change which other lines there are.
             let apart = setting.env.starts_with("FI_LOG_") || setting.env.starts_with("FI_PROVIDER");
             let row = if apart { wrong.len() } else { index };
             if wrong.len() <= row {
@@ -270,7 +271,7 @@ fn every_setting_with_a_wrong_value_is_warned_of_with_what_is_wanted() {
         }
         assert!(lines.iter().all(|line| line.contains("<warn>")), "{}", lines.join("\n"));
     }
-    // A value beyond the limits is told the limits, as one that is no number is.
+    // The warning about a value beyond the limits states the limits, as does that about a value that is no number.
     for value in ["1", "banana"] {
         let lines = warned(&[("FI_UDP_PEER_TIMEOUT_MS", value)]);
         says(

@@ -30,7 +30,7 @@ fn child() {
     let talk = || {
         b.recv(vec![0; 64]).unwrap();
         a.send(vec![7; 64], to).unwrap();
-        // By turns: a connection of tcp comes about while both ends look.
+        // By turns: a connection of tcp is established only while both ends poll.
         let (mut waiting, end) = (vec![&a, &b], Instant::now() + Duration::from_secs(10));
         while !waiting.is_empty() {
             waiting.retain(|node| match node.wait(Duration::from_millis(1)).unwrap() {

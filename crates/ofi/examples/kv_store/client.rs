@@ -57,7 +57,7 @@ impl Client {
 }
 
 impl Store<'_> {
-    /// The value of a key. One remote read, unless the server is just writing it.
+    /// The value of a key. Takes one remote read, unless the server is writing the entry at that moment.
     pub async fn get(&self, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
         let range = table::range(key, self.slots);
         let there = self.table.slice(range.start as u64..range.end as u64)?;

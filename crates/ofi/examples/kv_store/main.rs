@@ -3,12 +3,12 @@
 //! The server keeps its table in a window. Clients look values up by reading the window (`FI_READ`), without involving
 //! the server's program. They send updates as tagged messages to the server, the only writer.
 //!
-//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: the number of client processes on this host (2), and of
-//! keys for each (2,000).
+//! `cargo run --release --example kv_store [CLIENTS [KEYS]]`: the number of client processes on this host (default 2),
+//! and the number of keys that each stores (default 2,000).
 //!
 //! On several hosts, run `cargo run --release --example kv_store -- server 10.0.0.1 7000 2 2000` on the first, with its
-//! address, for two clients; then `cargo run --release --example kv_store -- client 10.0.0.1:7000 0 2000` on others,
-//! each with another number.
+//! address, for two clients. Then run `cargo run --release --example kv_store -- client 10.0.0.1:7000 0 2000` on the
+//! others, each with a different number in place of 0.
 //!
 //! `table.rs`: the layout of the window. `server.rs`, `client.rs`: the two sides, and their messages.
 #![forbid(unsafe_code)]
@@ -62,7 +62,7 @@ fn run_server(clients: usize, keys: usize) -> Outcome {
     for number in 0..clients {
         others.push(support::second_process(&["client", &name, &number.to_string(), &keys])?.0);
     }
-    // On a thread of its own: a failing client ends this process.
+    // In a thread of its own, so that a failing client ends this process.
     let serving = std::thread::spawn(move || server.run(clients).map_err(|error| error.to_string()));
     for other in others {
         other.finish()?;

@@ -1,7 +1,7 @@
 //! The server: the table's only writer.
 //!
-//! Requests and replies are tagged messages. The upper half of a tag is the kind, the lower half the client's number of
-//! the request; a reply has the number of its request.
+//! Requests and replies are tagged messages. The upper half of a tag is the kind, and the lower half the number that
+//! the client gave the request; a reply has the number of its request.
 //!
 //! | kind | client | server's answer |
 //! |---|---|---|
@@ -25,7 +25,7 @@ pub const ANSWER: u64 = 1 << 63;
 const KIND: u64 = 0xFF << 32;
 /// The longest request.
 const REQUEST: usize = 256;
-/// The maximum number of clients at a time; beyond that, the clients that have been silent longest have to send `HELLO`
+/// The maximum number of clients at a time. Beyond it, the clients that have been silent longest must send `HELLO`
 /// again.
 const CLIENTS: usize = 1024;
 /// Requests that may be in flight before the server polls.
@@ -63,14 +63,15 @@ impl Server {
     /// Serves until the given number of clients has left. Returns the number of stored values.
     pub fn run(&self, clients: usize) -> Outcome<u64> {
         self.node.block_on(async {
-            // Equal receives match in the order in which they were posted, so the first is always the next to complete.
+            // Identical receives match in the order in which they were posted, so the first is always the next to
+            // complete.
             let receive = || self.node.recv_tagged(vec![0; REQUEST], 0, !ANSWER);
             let mut receives: VecDeque<_> = (0..POSTED).map(|_| receive()).collect();
             let (mut left, mut puts) = (0, 0);
             while left < clients
                 && let Some(next) = receives.pop_front()
             {
-                // A request that is too long, for example, is no reason to stop.
+                // A bad request, such as one that is too long, must not stop the server.
                 if let Ok(request) = next.await {
                     match request.tag.unwrap_or_default() & KIND {
                         HELLO => self.greet(&request).await?,
@@ -92,7 +93,7 @@ impl Server {
         self.answer(request, client, answer).await
     }
 
-    /// Stores a key and its value. Whether there was room.
+    /// Stores a key and its value. Returns whether there was room.
     async fn put(&self, request: &Done<Vec<u8>>) -> Outcome<bool> {
         let Some(client) = request.source else { return Ok(false) };
         let stored = self.store(request.bytes())?;
@@ -101,7 +102,7 @@ impl Server {
     }
 
     fn store(&self, slot: &[u8]) -> Outcome<bool> {
-        // Parsed as a client would: it is then complete, and has a key.
+        // Parsed as a client would, to check that it is complete and has a key.
         let (Some(key_len), SLOT) = (slot.get(8), slot.len()) else { return Ok(false) };
         let Some(key) = slot.get(16..16 + usize::from(*key_len)).filter(|key| !key.is_empty()) else {
             return Ok(false);

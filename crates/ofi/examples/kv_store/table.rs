@@ -22,7 +22,7 @@ pub const PROBES: usize = 16;
 const KEY_AT: usize = 16;
 const VALUE_AT: usize = KEY_AT + KEY;
 
-/// Bytes of a table of `slots` slots. The last searches extend beyond them.
+/// Bytes of a table of `slots` slots, plus room for searches that start at the last ones.
 pub const fn bytes(slots: usize) -> usize {
     (slots + PROBES) * SLOT
 }

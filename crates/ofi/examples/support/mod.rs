@@ -24,8 +24,8 @@ pub fn report(main: impl FnOnce() -> Outcome) -> ExitCode {
     }
 }
 
-/// Hints for `usual`, the provider that an example is written for, or for the one in `OFI_EXAMPLE_PROVIDER`: every
-/// example runs over every provider that has what it shows.
+/// Hints for `usual`, the provider that an example is written for, or for the one named in `OFI_EXAMPLE_PROVIDER`: each
+/// example runs over every provider with the capabilities that it uses.
 #[allow(dead_code, reason = "not every example names a provider")]
 pub fn hints(usual: &str) -> Hints {
     Hints::new().provider(std::env::var("OFI_EXAMPLE_PROVIDER").unwrap_or_else(|_| usual.into()))
@@ -36,7 +36,7 @@ pub fn next<L: Level>(node: &Node<L>) -> Outcome<Completion> {
     Ok(node.wait(LIMIT)?.ok_or("nothing came within the limit")?.into_result()?)
 }
 
-/// Starts this program again as another process with `arguments`; returns it and the address that it prints first.
+/// Starts this program again as another process with `arguments`. Returns it, and the address that it prints first.
 #[allow(dead_code, reason = "not every example has a second process")]
 pub fn second_process(arguments: &[&str]) -> Outcome<(Process, Address)> {
     let mut child = Command::new(std::env::current_exe()?).args(arguments).stdout(Stdio::piped()).spawn()?;
@@ -53,11 +53,11 @@ pub fn process(arguments: &[String]) -> Outcome<Process> {
     Ok(Process(Command::new(std::env::current_exe()?).args(arguments).spawn()?))
 }
 
-/// A process that does not outlive this one.
+/// A child process, which is killed when this value is dropped.
 pub struct Process(Child);
 
 impl Process {
-    /// Waits for its end, which must be a success.
+    /// Waits for it to end successfully.
     #[allow(dead_code, reason = "not every example has a second process")]
     pub fn finish(mut self) -> Outcome {
         let until = Instant::now() + LIMIT;
@@ -87,7 +87,7 @@ pub fn greet<L: Level>(node: &Node<L>, peer: &Address) -> Outcome<FiAddr> {
     Ok(peer)
 }
 
-/// Receives the address of a peer that greets.
+/// Receives the address of a peer that calls [`greet`].
 #[allow(dead_code, reason = "not every example has a second process")]
 pub fn meet<L: Level>(node: &Node<L>) -> Outcome<FiAddr> {
     node.recv(vec![0; 256])?;

@@ -1,8 +1,8 @@
 //! The driver of nodes that have no other: one thread for the process, which exists while futures of such nodes wait.
 //!
-//! A node joins the thread when a future is left pending and the node has no driver. It leaves when it has no futures
-//! any more, or another driver. The thread sleeps on the queues of all its nodes. Only nodes of the level [`Safe`]
-//! join: an exclusive one may be used by one thread at a time, and its futures wake themselves.
+//! A node joins the thread when a future of it is left pending and the node has no driver. It leaves when it has no
+//! futures left, or gets another driver. The thread sleeps on the queues of all its nodes. Only nodes of the level
+//! [`Safe`] join: an exclusive one may be used by one thread at a time, so its futures wake themselves.
 
 use std::any::Any;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -19,7 +19,7 @@ use super::table::Chores;
 use super::{AsyncNode, Inner};
 use crate::threading::{Level, Safe};
 
-/// A node's place with the thread. It is also the waker that brings the thread back to the node.
+/// A node's registration with the thread. It is also the waker that brings the thread back to the node.
 pub struct Seat {
     inner: Mutex<Option<Arc<Inner<Safe>>>>,
     rung: AtomicBool,
@@ -33,7 +33,7 @@ impl Seat {
         Arc::new(Self { inner, rung: AtomicBool::new(false), wake: Mutex::new(None) })
     }
 
-    /// Takes a node away that is dropped. Waits for a turn under way, so that the endpoint closes here and now.
+    /// Removes a node that is being dropped. Waits for a turn in progress, so that the endpoint closes at once.
     pub fn leave(self: &Arc<Self>) {
         let inner = lock(&self.inner).take();
         drop(inner);
@@ -44,7 +44,7 @@ impl Seat {
     fn turn(self: &Arc<Self>) -> Option<Turn> {
         let (mut chores, waker) = (Chores::default(), Waker::from(Arc::clone(self)));
         let turn = lock(&self.inner).as_ref().and_then(|inner| inner.turn_if_needed(waker, &mut chores));
-        // After the lock is released: this is foreign code, and may drop the node.
+        // After releasing the lock: this runs foreign code, and may drop the node.
         chores.run();
         turn
     }
@@ -64,14 +64,14 @@ impl Wake for Seat {
     }
 }
 
-/// A node that the thread drives. It holds the queue, so that the descriptor stays open while the set has it.
+/// A node that the thread drives. It holds the queue, so that the descriptor stays open while it is in the wait set.
 struct Driven {
     seat: Arc<Seat>,
     _cq: Arc<dyn CompletionQueue>,
     fd: RawFd,
     /// The set has the descriptor.
     is_watched: bool,
-    /// There may be more to do at once.
+    /// There may be more to do immediately.
     again: bool,
 }
 
@@ -83,7 +83,7 @@ struct DriverState {
     new: Vec<Coming>,
     /// Wakes the thread, while there is one.
     running: Option<Arc<OwnedFd>>,
-    /// The process of the thread. A forked child has no thread.
+    /// The process that the thread belongs to. A forked child has no thread.
     process: u32,
 }
 
@@ -93,7 +93,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the thread drive `node`, unless another driver does.
+/// Makes the thread drive `node`, unless another driver does.
 ///
 /// # Errors
 /// The node is not of the level [`Safe`], its queue has no descriptor, or the thread cannot be started.
@@ -154,7 +154,7 @@ fn run(set: &WaitSet, wake: &Arc<OwnedFd>) {
             let mut guard = lock(&STATE);
             let state = guard.get_or_insert_default();
             all.extend(state.new.drain(..).map(|(seat, cq, fd)| {
-                // Without room in the set, the node is looked at again and again.
+                // If the set has no room for the node, poll it in every round.
                 let is_watched = set.add(fd).is_ok();
                 Driven { seat, _cq: cq, fd, is_watched, again: true }
             }));
@@ -180,7 +180,7 @@ fn run(set: &WaitSet, wake: &Arc<OwnedFd>) {
             std::thread::yield_now();
             continue;
         }
-        // The bound is for wake-ups that are lost.
+        // A bound, in case a wake-up is lost.
         is_late = !sys::wait_readable(&[set.fd()], Instant::now().checked_add(SLEEP));
         sys::drain_eventfd(wake);
         ready = set.ready();

@@ -16,7 +16,7 @@ use crate::remote::RemoteWindow;
 use crate::request::{PostError, RecvMsg, RmaMsg, SendMsg};
 use crate::threading::Level;
 
-/// The buffer of an operation, which is returned if it is not posted.
+/// The buffer of an operation, which is returned if posting fails.
 pub(super) trait Load: Send + 'static {
     fn into_given(self) -> Given;
 }
@@ -63,7 +63,7 @@ impl<L: Level> AsyncNode<L> {
         Operation::new(self, self.begin(line, buffer, post), finish)
     }
 
-    /// As [`AsyncNode::start`]. Returns the operation's place in the table.
+    /// As [`AsyncNode::start`]. Returns the operation's slot in the table.
     pub(super) fn begin<B: Load>(
         &self,
         line: WaitingLine,
@@ -143,7 +143,7 @@ impl<L: Level> AsyncNode<L> {
         self.start(WaitingLine::To(dest), buffer, post, transferred)
     }
 
-    /// Sends a message, tagged or not, with all choices, as [`Node::send_message`].
+    /// Sends a message, tagged or not, with all options, as [`Node::send_message`].
     #[doc(alias = "fi_sendmsg")]
     pub fn send_message<B: Buffer>(&self, message: SendMsg<B>) -> Operation<'_, Transferred<B>, L> {
         let SendMsg { buffer, dest, tag, data, part, flags } = message;
@@ -157,7 +157,7 @@ impl<L: Level> AsyncNode<L> {
         self.recv_message(RecvMsg::new(buffer))
     }
 
-    /// Receives an untagged message of `source`, as [`Node::recv_from`].
+    /// Receives an untagged message from `source`, as [`Node::recv_from`].
     pub fn recv_from<B: BufferMut>(&self, buffer: B, source: FiAddr) -> Operation<'_, Transferred<B>, L> {
         self.recv_message(RecvMsg::new(buffer).source(source))
     }
@@ -173,7 +173,7 @@ impl<L: Level> AsyncNode<L> {
         self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
-    /// Receives a tagged message of `source`, as [`Node::recv_tagged_from`].
+    /// Receives a tagged message from `source`, as [`Node::recv_tagged_from`].
     pub fn recv_tagged_from<B: BufferMut>(
         &self,
         buffer: B,
@@ -184,7 +184,7 @@ impl<L: Level> AsyncNode<L> {
         self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
-    /// Receives a message, tagged or not, with all choices, as [`Node::recv_message`].
+    /// Receives a message, tagged or not, with all options, as [`Node::recv_message`].
     #[doc(alias = "fi_recvmsg")]
     pub fn recv_message<B: BufferMut>(&self, message: RecvMsg<B>) -> Operation<'_, Transferred<B>, L> {
         let RecvMsg { buffer, source, tag, part } = message;
@@ -192,8 +192,8 @@ impl<L: Level> AsyncNode<L> {
         self.start(WaitingLine::Receive, buffer, post, transferred)
     }
 
-    /// Looks for a tagged message that has arrived and was not matched by a receive, as [`Node::peek`]. Fails with
-    /// `FI_ENOMSG` if there is no such message.
+    /// Looks for a tagged message that has arrived and that no receive has matched, as [`Node::peek`]. Fails with
+    /// `FI_ENOMSG` if there is none.
     pub fn peek(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
         self.bare(WaitingLine::Receive, move |node| node.peek(tag, ignore), completed)
     }
@@ -268,7 +268,7 @@ impl<L: Level> AsyncNode<L> {
         )
     }
 
-    /// The most numbers of type `T` that one call changes, as [`Node::atomic_valid`].
+    /// The maximum number of elements of type `T` that one call changes, as [`Node::atomic_valid`].
     ///
     /// # Errors
     /// Those of [`Node::atomic_valid`].

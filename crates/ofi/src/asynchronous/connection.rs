@@ -17,7 +17,7 @@ use crate::domain::Domain;
 use crate::node::{Node, NodeBuilder};
 use crate::threading::Safe;
 
-/// Reads a queue. If it is empty, has the task woken when it no longer is.
+/// Reads a queue. If it is empty, arranges for the task to be woken when it no longer is.
 fn poll_event(
     eq: &Arc<dyn EventQueue>,
     context: &Context<'_>,
@@ -59,7 +59,7 @@ impl Listener {
     /// # Ok::<(), ofi::Error>(())
     /// ```
     ///
-    /// Dropping the future loses nothing: the next one has the request.
+    /// Dropping the future loses nothing: the next call returns the request.
     pub fn next_request(&self) -> NextRequest<'_> {
         NextRequest(self)
     }
@@ -98,7 +98,7 @@ impl fmt::Debug for NextRequest<'_> {
 }
 
 impl Incoming {
-    /// [`Incoming::accept`] as a future. It accepts at once, and is ready when the connection is established.
+    /// [`Incoming::accept`] as a future. It accepts at once, and resolves when the connection is established.
     pub fn accept_async(self, data: &[u8]) -> Connecting {
         let begun = Domain::of_info(Info::clone(&self.info))
             .and_then(|domain| begin(domain, Some(&self.info), |node| node.raw_endpoint().accept(data)));
@@ -117,12 +117,12 @@ fn begin(
     Ok((node, eq))
 }
 
-/// A future of a connection in progress. The attempt starts with the call that creates this future and advances while
-/// the future is awaited; meanwhile the other end waits. It fails with `FI_ETIMEDOUT` after `FI_CONNECT_TIMEOUT`.
-/// Dropping the future ends the attempt at once, and the other end is told.
+/// A future of a connection in progress. The attempt starts with the call that creates this future and advances only
+/// while the future is polled; meanwhile the peer waits. It fails with `FI_ETIMEDOUT` after `FI_CONNECT_TIMEOUT`.
+/// Dropping the future ends the attempt at once and notifies the peer.
 ///
 /// # Panics
-/// When it is polled after it was ready, as futures may.
+/// When polled after completion, as futures may.
 #[must_use = "dropping it gives the connection up"]
 pub struct Connecting(Option<Result<Begun>>);
 
@@ -158,7 +158,7 @@ impl fmt::Debug for Connecting {
     }
 }
 
-/// An async node with one peer. Messages need no address; all other operations of an [`AsyncNode`] take
+/// An async node with one peer. Messages need no address; all other operations of an [`AsyncNode`] take the address
 /// [`AsyncConnection::peer`]. It is driven like any other node: see [`AsyncNode`].
 #[derive(Debug)]
 pub struct AsyncConnection {
@@ -215,8 +215,7 @@ impl AsyncConnection {
         self.node.inner.node.raw_endpoint().shutdown()
     }
 
-    /// Waits until the peer, or this end, has ended the connection, or the peer is gone. Dropping the future loses
-    /// nothing, as long as it was not ready.
+    /// Waits until either end has closed the connection, or the peer is gone. Dropping a pending future loses nothing.
     pub fn ended(&self) -> ConnectionEnd<'_> {
         ConnectionEnd(self)
     }

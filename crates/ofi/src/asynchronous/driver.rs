@@ -1,7 +1,7 @@
-//! Drivers: they make progress while futures sleep.
+//! Drivers, which make progress while futures sleep.
 //!
 //! A driver reads the queue, arms it, and blocks on its descriptor. A future that is polled meanwhile also reads the
-//! queue, which disarms it; it then wakes the sleeping drivers, and they arm the queue again.
+//! queue, which disarms it; the future then wakes the sleeping drivers, and they arm the queue again.
 
 use std::future::Future;
 use std::pin::pin;
@@ -37,10 +37,10 @@ pub struct Driver<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
 impl<L: Level> Driver<'_, L> {
     /// Drives the node, and wakes futures whose operations have ended. After [`Turn::Sleep`], call it again when the
-    /// node's descriptor is readable or `waker` is woken, whichever is first.
+    /// node's descriptor is readable or `waker` is woken, whichever comes first.
     ///
     /// # Errors
-    /// The queue's error if it can no longer be read; all operations end with it.
+    /// The queue's error if it can no longer be read; all operations end with this error.
     pub fn turn(&self, waker: &Waker) -> Result<Turn> {
         let mut chores = Chores::default();
         let clone = waker.clone();
@@ -67,8 +67,8 @@ impl<L: Level> Inner<L> {
         turn
     }
 
-    /// A turn of the library's thread. `None` if the node has no future, or has another driver, or its queue cannot be
-    /// read: then the thread is no driver any more, and all futures were notified.
+    /// One turn of the library's thread. `None` if the node has no futures or has another driver, or if its queue
+    /// cannot be read: then the thread no longer drives the node, and all its futures have been woken.
     pub(super) fn turn_if_needed(&self, waker: Waker, chores: &mut Chores) -> Option<Turn> {
         let mut table = self.table();
         let is_needed = table.drivers == 1 && !table.is_idle();
@@ -125,7 +125,7 @@ impl<L: Level> AsyncNode<L> {
         Driver(self)
     }
 
-    /// One turn of a driver thread: drives the node, and sleeps if there is nothing to do and `alarm` was not raised.
+    /// One turn of a driver thread: drives the node, and sleeps if there is nothing to do and `alarm` is not raised.
     fn turn_thread(&self, driver: &Driver<'_, L>, waker: &Waker, alarm: &QueueWaker) -> Result<()> {
         match driver.turn(waker)? {
             Turn::Again => std::thread::yield_now(),

@@ -1,4 +1,4 @@
-//! Completions without an operation of the node: accesses by peers, receives of a shared context, and failed injects.
+//! Completions that belong to no operation of the node: peers' accesses, receives of a shared context, failed injects.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use crate::threading::{Level, Safe};
 pub struct Event<'a, L: Level = Safe>(&'a AsyncNode<L>);
 
 impl<L: Level> AsyncNode<L> {
-    /// Waits for the next completion without an operation of the node: a peer's write with remote CQ data
+    /// Waits for the next completion that belongs to no operation of the node: a peer's write with remote CQ data
     /// ([`write_with_data`](AsyncNode::write_with_data)), or a receive of a [shared context](crate::SharedReceive). The
     /// node keeps up to 65,536 of them; more are dropped and [counted](AsyncNode::lost).
     ///

@@ -50,8 +50,8 @@ impl Hub {
     /// # Ok::<(), ofi::Error>(())
     /// ```
     ///
-    /// Dropping the future loses nothing: the next one has the event. Several tasks may wait at once; each event goes
-    /// to one of them, and which one is not defined.
+    /// Dropping the future loses nothing: the next call returns the event. Several tasks may wait at once; each event
+    /// goes to one of them, and it is not defined to which.
     ///
     /// # Errors
     /// The future returns the errors of [`Hub::poll`], or `FI_EAGAIN` if the thread cannot be started.

@@ -43,7 +43,7 @@ use crate::threading::{Exclusive, Level, Safe};
 /// A [`Node`] whose operations are futures, on any executor.
 ///
 /// The calls are those of `Node`. Each returns an [`Operation`], which starts at once and resolves to the buffer and
-/// the result. Do not poll the queue by hand: the node's type decides whether futures or calls to `poll` read it.
+/// the result. There is no `poll`: the node's futures and drivers read the queue.
 ///
 /// ```
 /// use ofi::{AsyncNode, Hints};
@@ -61,14 +61,14 @@ use crate::threading::{Exclusive, Level, Safe};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 ///
-/// Something has to drive progress. By default a thread of the library does, one for all nodes of the process. It
-/// sleeps on the queues of nodes whose futures wait, wakes these futures, and ends when none waits. A node without a
-/// future makes no progress (`FI_PROGRESS_MANUAL`), so peers that access its memory may have to wait. Instead of that
+/// Something has to drive progress. By default a thread of the library drives all nodes of the process. It sleeps on
+/// the queues of nodes whose futures wait, wakes these futures, and ends when none waits. A node without a future makes
+/// no progress (`FI_PROGRESS_MANUAL`), so peers that access its memory may have to wait. The alternatives to that
 /// thread:
 ///
 /// - [`AsyncNode::block_on`] runs a future on the calling thread, which sleeps on the queue.
 /// - [`AsyncNode::drive_on_thread`] starts a thread for this node alone. It drives progress without futures, too.
-/// - With the feature `tokio`, a task of the runtime does it: see the module `ofi::rt::tokio`.
+/// - With the feature `tokio`, a task of the runtime drives the node: see the module `ofi::rt::tokio`.
 /// - An adapter for another reactor is a loop around [`Driver::turn`] and [`AsyncNode::wait_fd`].
 /// - With [`WaitObj::Yield`](crate::WaitObj::Yield) at [`NodeBuilder::wait_obj`], pending futures wake themselves at
 ///   once (they busy-poll): the lowest latency, but the executor's thread never sleeps. Futures of an
@@ -78,20 +78,20 @@ use crate::threading::{Exclusive, Level, Safe};
 /// none of its futures is left, closes the endpoint and then frees the buffers in flight.
 pub struct AsyncNode<L: Level = Safe> {
     inner: Arc<Inner<L>>,
-    /// The node's place with the library's thread, from the first time that it drives the node.
+    /// The node's registration with the library's thread, created when the thread first drives the node.
     seat: OnceLock<Arc<auto::Seat>>,
     /// Pending futures wake themselves instead.
     spins: bool,
 }
 
 // SAFETY: an `Arc` may be sent together with its value if no other thread has a clone. Only `auto::drive` and `close`
-// clone it. The first takes nodes of level `Safe` alone, which are `Sync`; the second has the node by value.
+// clone it. The first accepts only nodes of level `Safe`, which are `Sync`; the second takes the node by value.
 unsafe impl<L: Level> Send for AsyncNode<L> where Node<L>: Send {}
 
 /// What operations and drivers share.
 struct Inner<L: Level> {
-    // Drops first: closing the endpoint ends the operations. After that, the table and the buffers that were never
-    // posted may be dropped.
+    // Drops first: closing the endpoint ends the operations. Only then may the table, and the buffers that were never
+    // posted, be dropped.
     node: Node<L>,
     table: Mutex<Table<L>>,
 }
@@ -138,7 +138,7 @@ impl<L: Level> AsyncNode<L> {
         self.inner.table()
     }
 
-    /// Sees to it that a future which was left pending, in a node without a driver, is polled again.
+    /// Ensures that a future that is left pending in a node without a driver is polled again.
     fn undriven(&self, waker: &Waker) {
         if self.spins || auto::drive(self).is_err() {
             waker.wake_by_ref();
@@ -240,7 +240,8 @@ impl<L: Level> AsyncNode<L> {
         self.inner.node.wait_fd()
     }
 
-    /// As [`Node::close`]. Buffers whose futures wait for room or were forgotten are dropped.
+    /// As [`Node::close`]. Drops the buffers of operations that wait for room, and of operations whose futures were
+    /// dropped.
     pub fn close(self) -> Vec<AnyBuffer> {
         let inner = Arc::clone(&self.inner);
         drop(self); // the library's thread lets go of it

@@ -1,4 +1,4 @@
-//! Multi-receives as streams of messages, and messages that a search claimed.
+//! Multi-receives as streams of messages, and messages claimed by a peek.
 
 use std::fmt;
 use std::future::Future;
@@ -18,8 +18,9 @@ use crate::node::Node;
 use crate::op::Claim;
 use crate::threading::{Level, Safe};
 
-/// A stream of the messages that fill one buffer. The buffer comes back with the last message, whose completion is
-/// [`released`](Completion::released); the stream ends after it. Messages are kept until they are fetched.
+/// A stream of the messages that fill one buffer. The last message, whose completion is
+/// [`released`](Completion::released), returns the buffer, and the stream ends after it. Messages are kept until they
+/// are fetched.
 ///
 /// ```
 /// use ofi::{AsyncNode, Hints, MultiRecvBuffer};
@@ -39,7 +40,7 @@ use crate::threading::{Level, Safe};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 ///
-/// Dropping it cancels the receive. Messages that have arrived and were not fetched are discarded and
+/// Dropping it cancels the receive. Messages that have arrived but were not fetched are discarded and
 /// [counted](AsyncNode::lost).
 #[must_use = "dropping it cancels the receive"]
 pub struct MultiRecv<'a, L: Level = Safe> {
@@ -48,8 +49,8 @@ pub struct MultiRecv<'a, L: Level = Safe> {
     over: bool,
 }
 
-/// An item of a multi-receive: a message, or the error that ended it. A failed message, for example one that did not
-/// fit, is a completion with that result.
+/// An item of a multi-receive: a message, or the error that ended the receive. A message that failed, for example
+/// because it did not fit, is a completion with that result.
 type Item = Result<Completion, Failed<MultiRecvBuffer>>;
 
 impl<'a, L: Level> MultiRecv<'a, L> {
@@ -82,8 +83,9 @@ impl<'a, L: Level> MultiRecv<'a, L> {
         Poll::Ready(Some(item))
     }
 
-    /// Cancels the receive (`fi_cancel`). The stream still yields the messages that came before, then the buffer with
-    /// `FI_ECANCELED`. A message that is partly received is completed, too; the last such message then has the buffer.
+    /// Cancels the receive (`fi_cancel`). The stream still yields the messages that arrived before, then the buffer
+    /// with `FI_ECANCELED`. If a message is partly received, it is completed first, and the last such message returns
+    /// the buffer.
     #[doc(alias = "fi_cancel")]
     pub fn cancel(&self) {
         super::operation::cancel(self.node, self.id);
@@ -132,26 +134,26 @@ impl<L: Level> fmt::Debug for NextMessage<'_, '_, L> {
 }
 
 impl<L: Level> AsyncNode<L> {
-    /// Receives one untagged message after the other into one buffer, as [`Node::recv_multi`].
+    /// Receives successive untagged messages into one buffer, as [`Node::recv_multi`].
     pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> MultiRecv<'_, L> {
         let id = self.begin(WaitingLine::Receive, buffer, |node: &Node<L>, buffer| node.recv_multi(buffer));
         MultiRecv { node: self, id, over: false }
     }
 
-    /// Receives one tagged message after the other into one buffer, as [`Node::recv_multi_tagged`].
+    /// Receives successive tagged messages into one buffer, as [`Node::recv_multi_tagged`].
     pub fn recv_multi_tagged(&self, buffer: MultiRecvBuffer, tag: u64, ignore: u64) -> MultiRecv<'_, L> {
         let post = move |node: &Node<L>, buffer| node.recv_multi_tagged(buffer, tag, ignore);
         MultiRecv { node: self, id: self.begin(WaitingLine::Receive, buffer, post), over: false }
     }
 
     /// Looks for a tagged message and claims it, as [`Node::peek_claim`]: the result has a [`Claim`]. If the future is
-    /// dropped after a message was claimed, the message is discarded and [counted](AsyncNode::lost).
+    /// dropped after it has claimed a message, the message is discarded and [counted](AsyncNode::lost).
     pub fn peek_claim(&self, tag: u64, ignore: u64) -> Operation<'_, Result<Completion>, L> {
         self.bare(WaitingLine::Receive, move |node| node.peek_claim(tag, ignore), completed)
     }
 
-    /// Receives a claimed message, as [`Node::claim`]. If there is no room, and the future is cancelled or dropped
-    /// while it waits, the message stays claimed until the node is closed.
+    /// Receives a claimed message, as [`Node::claim`]. If the future is cancelled or dropped while it waits for room,
+    /// the message stays claimed until the node is closed.
     pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Operation<'_, Transferred<B>, L> {
         let post = |node: &Node<L>, (claim, buffer)| node.claim(claim, buffer);
         self.start(WaitingLine::Receive, (claim, buffer), post, transferred)

@@ -7,8 +7,8 @@ use crate::node::NodeBuilder;
 use crate::threading::Level;
 
 impl<L: Level> NodeBuilder<L> {
-    /// Opens a node whose operations are futures. Its queue's wait object is always [`WaitObj::Fd`]. With
-    /// [`WaitObj::Yield`] asked for, pending futures of a node without a driver busy-poll.
+    /// Opens a node whose operations are futures. Its queue always has the wait object [`WaitObj::Fd`]. If
+    /// [`WaitObj::Yield`] was requested, pending futures of a node without a driver busy-poll.
     ///
     /// # Errors
     /// As [`NodeBuilder::open`].

@@ -18,9 +18,9 @@ use crate::threading::{Level, Safe};
 
 /// An operation of an [`AsyncNode`]: a future of its result.
 ///
-/// The operation starts with the call that created this future, not with the first poll, so operations of one kind to
-/// one peer start in the order of the calls. An operation without room waits in that order, and starts when the node is
-/// driven and has room.
+/// The operation starts with the call that creates this future, not with the first poll, so operations of one kind to
+/// one peer start in the order of the calls. If there is no room for an operation, it waits in that order, and starts
+/// when the node is driven and has room.
 ///
 /// Dropping it while it is in flight frees nothing: the node keeps the buffer until the transport has finished with it.
 /// A dropped receive is also cancelled, and a message that had already arrived for it is discarded (and
@@ -56,7 +56,7 @@ impl<'a, T, L: Level> Operation<'a, T, L> {
         Self { node, id, finish, over: false }
     }
 
-    /// Cancels the operation. A receive (`fi_cancel`) ends with its message if that has arrived, otherwise with
+    /// Cancels the operation. A receive (`fi_cancel`) ends with its message if one has arrived, else with
     /// `FI_ECANCELED`. An operation that waits for room ends with `FI_ECANCELED`. Other operations are not affected.
     #[doc(alias = "fi_cancel")]
     pub fn cancel(&self) {
@@ -71,7 +71,7 @@ pub(super) fn cancel<L: Level>(node: &AsyncNode<L>, id: SlotId) {
         let mut table = node.table();
         table.withdraw(id, &mut chores);
         if let Some(op) = table.in_flight(id) {
-            // An operation that cannot be cancelled or has ended is not an error here: the future returns its result.
+            // It is no error if the operation cannot be cancelled or has ended: the future returns its result.
             let _ = node.inner.node.cancel(op);
             table.rouse(&mut chores);
         }
@@ -95,7 +95,7 @@ pub(super) fn forget<L: Level>(node: &AsyncNode<L>, id: SlotId) {
     chores.run();
 }
 
-/// Takes an operation's next result, or registers the task to be woken for it. Drives the node as well.
+/// Drives the node and takes an operation's next result, or registers the task to be woken for it.
 pub(super) fn poll_table<L: Level>(
     node: &AsyncNode<L>,
     id: SlotId,
@@ -196,10 +196,10 @@ impl<B: AsRef<[u8]>> Done<B> {
 pub struct Failed<B> {
     /// The reason.
     pub error: Error,
-    /// The buffer. `None` if the node's queue can no longer be read: the node then keeps the buffer, because it may
-    /// still be in use.
+    /// The buffer. `None` if the node's queue can no longer be read: the node then keeps the buffer, which may still be
+    /// in use.
     pub buffer: Option<B>,
-    /// Bytes of the message that a receive stored.
+    /// The bytes of a message that a receive stored before it failed.
     pub len: usize,
 }
 
@@ -234,7 +234,7 @@ fn given_back(given: Given) -> Option<AnyBuffer> {
     if let Given::Buffer(buffer) = given { Some(buffer) } else { None }
 }
 
-/// Converts the end of an operation that was given a `B`.
+/// Converts the result of an operation that was given a `B`.
 pub(super) fn transferred<B: Buffer>(ended: Ended) -> Transferred<B> {
     let failed = |error, buffer, len| Err(Failed { error, buffer: typed(buffer), len });
     match ended {
@@ -248,13 +248,13 @@ pub(super) fn transferred<B: Buffer>(ended: Ended) -> Transferred<B> {
                     Ok(Done { buffer, len, flags, data, tag, source, start })
                 }
                 (Err(error), buffer) => Err(Failed { error: error.into(), buffer, len: done.len }),
-                (Ok(()), None) => failed(Error::new(Errno::EOTHER), None, 0), // this node posts no such operation
+                (Ok(()), None) => failed(Error::new(Errno::EOTHER), None, 0), // operations with a buffer return it
             }
         }
     }
 }
 
-/// Converts the end of an operation without a buffer.
+/// Converts the result of an operation without a buffer.
 pub(super) fn completed(ended: Ended) -> ofi_api::Result<Completion> {
     match ended {
         Ended::Refused(error, _) | Ended::Lost(error) => Err(error),

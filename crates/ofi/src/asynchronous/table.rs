@@ -1,5 +1,4 @@
-//! The operations of an async node: waiting futures, results that were not fetched yet, and operations that wait for
-//! room.
+//! The operations of an async node: those whose futures wait, those that wait for room, and results not yet fetched.
 //!
 //! Foreign code (wakers, drops of buffers) does not run here: it is collected in [`Chores`] and runs after the lock is
 //! released.
@@ -25,7 +24,7 @@ fn is_cancelled(done: &Completion) -> bool {
 /// The maximum number of events that are kept for [`event`](super::AsyncNode::event).
 const EVENTS: usize = 1 << 16;
 
-/// The arguments of an operation, returned if it is not posted.
+/// The arguments of an operation, which are returned if it is not posted.
 pub enum Given {
     Nothing,
     Buffer(AnyBuffer),
@@ -36,7 +35,7 @@ pub enum Given {
 pub enum Ended {
     /// With its completion.
     Done(Completion),
-    /// The operation was not posted, and nothing of it is in flight.
+    /// The operation was not posted and left nothing in flight.
     Refused(Error, Given),
     /// The outcome is unknown, because the queue is unreadable. The node keeps the buffer.
     Lost(Error),
@@ -59,7 +58,7 @@ pub enum Attempt {
     Refused(Error, Given),
 }
 
-/// An operation that waits for room. Given a node it posts itself; without one it returns its buffer.
+/// An operation that waits for room. Called with a node, it posts itself; called without one, it returns its buffer.
 pub type Retry<L> = Box<dyn FnMut(Option<&Node<L>>) -> Attempt + Send>;
 
 /// The state of an operation.
@@ -67,7 +66,7 @@ enum OpState {
     /// Waiting in a line for room.
     Queued(WaitingLine),
     InFlight(Op),
-    /// A multi-receive in flight, and its messages that were not fetched yet.
+    /// A multi-receive in flight, with its messages that were not fetched yet.
     Stream(Op, VecDeque<Completion>),
     Over(Ended),
 }
@@ -85,7 +84,7 @@ enum Owner {
     Cell(SlotId),
     /// A future that was dropped.
     Dropped,
-    /// The table: the completion drops a claimed message that has no receiver and was counted.
+    /// For the table itself: the completion of a peek that discards a claimed message, which was already counted.
     Discard,
 }
 
@@ -115,7 +114,7 @@ impl Chores {
     }
 }
 
-/// The table. One lock covers the table and the reads of the node's queue.
+/// The table. One lock protects the table and serialises reads of the node's queue.
 pub struct Table<L: Level> {
     cells: Slots<Cell>,
     /// Indexed by [`Op::index`].
@@ -125,7 +124,7 @@ pub struct Table<L: Level> {
     listeners: Vec<Waker>,
     /// The number of drivers.
     pub drivers: usize,
-    /// Drivers that have armed the queue and sleep. Every reader of the queue wakes them, since a read disarms it.
+    /// Sleeping drivers that have armed the queue. Every reader of the queue wakes them, because a read disarms it.
     sleepers: Vec<Waker>,
     /// Messages and events that were dropped.
     pub lost: u64,
@@ -153,7 +152,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Adds an operation. Posts it unless others of its line wait, and queues it if there is no room.
+    /// Adds an operation. Posts it, unless earlier operations of its line wait or there is no room; then it waits too.
     pub fn start(
         &mut self,
         node: &Node<L>,
@@ -163,7 +162,7 @@ impl<L: Level> Table<L> {
     ) -> SlotId {
         let waiting = self.lines.iter_mut().position(|waiting| waiting.line == line);
         let attempt = if waiting.is_some() { Attempt::Again } else { retry(Some(node)) };
-        // The queue may no longer be armed: have sleeping drivers look after the new operation.
+        // The queue may no longer be armed: wake the sleeping drivers so that they poll for the new operation.
         self.rouse(chores);
         let place = match attempt {
             Attempt::Posted(op) => OpState::InFlight(op),
@@ -195,7 +194,7 @@ impl<L: Level> Table<L> {
         self.owners[op.index()] = owner;
     }
 
-    /// Takes the result of an operation, if there is one.
+    /// Takes the result of an operation, if it has ended.
     pub fn take(&mut self, id: SlotId) -> Option<Ended> {
         match &self.cells.get(id)?.place {
             OpState::Over(_) => {}
@@ -252,7 +251,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Removes an operation that is not posted from its line. It ends with `FI_ECANCELED`.
+    /// Removes a waiting operation from its line. It ends with `FI_ECANCELED`.
     pub fn withdraw(&mut self, id: SlotId, chores: &mut Chores) {
         let Some(Cell { place: OpState::Queued(line), .. }) = self.cells.get(id) else { return };
         let line = *line;
@@ -308,7 +307,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Counts a completion that has no receiver, if it was a message.
+    /// Counts a completion that has no receiver, if it was of a message.
     fn lose(&mut self, done: &Completion) {
         self.lost += u64::from(done.result.is_ok() && done.flags.contains(CompletionFlags::RECV));
     }
@@ -335,11 +334,11 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Reads the queue, distributes the completions, and posts operations that waited for room. Sleeping drivers are
-    /// not woken: see [`Table::rouse`].
+    /// Reads the queue, distributes the completions, and posts operations that waited for room. Does not wake sleeping
+    /// drivers: see [`Table::rouse`].
     ///
     /// # Errors
-    /// The queue's error; everything in flight ends with it.
+    /// The queue's error; all operations in flight end with it.
     pub fn drive(&mut self, node: &Node<L>, chores: &mut Chores) -> Result<()> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
@@ -361,7 +360,7 @@ impl<L: Level> Table<L> {
     }
 
     fn dispatch(&mut self, mut done: Completion, chores: &mut Chores) {
-        // A multi-receive that takes more messages, or was cancelled while some were partly received.
+        // A multi-receive that takes more messages, or that was cancelled while some were partly received.
         let goes_on = done.goes_on;
         let owner = match done.op {
             // Its number belongs to the context.
@@ -395,7 +394,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Drops the messages that were claimed for dropped futures.
+    /// Discards the messages that were claimed for dropped futures.
     fn discard_unclaimed(&mut self, node: &Node<L>) {
         while let Some(claim) = self.unclaimed.pop() {
             match node.discard_claimed(claim) {
@@ -421,7 +420,7 @@ impl<L: Level> Table<L> {
         error
     }
 
-    /// Posts operations that waited for room, the first of each line first.
+    /// Posts operations that waited for room, in order within each line.
     #[cold]
     fn retry(&mut self, node: &Node<L>, chores: &mut Chores) {
         let mut at = 0;
@@ -452,12 +451,12 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Whether operations wait for room. No descriptor announces room.
+    /// Whether operations wait for room. No descriptor signals when there is room.
     pub fn is_short(&self) -> bool {
         !self.lines.is_empty()
     }
 
-    /// Whether no future is there: neither of an operation, nor one that waits for an event.
+    /// Whether no future exists, neither of an operation nor of an event.
     pub fn is_idle(&self) -> bool {
         self.cells.is_empty() && self.listeners.is_empty()
     }
@@ -469,7 +468,7 @@ impl<L: Level> Table<L> {
         }
     }
 
-    /// Adds a driver that has armed the queue and goes to sleep.
+    /// Adds a driver that has armed the queue and is about to sleep.
     pub fn sleep(&mut self, waker: Waker, chores: &mut Chores) {
         match self.sleepers.iter().any(|other| other.will_wake(&waker)) {
             true => chores.later(waker),

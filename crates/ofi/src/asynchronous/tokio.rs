@@ -1,4 +1,4 @@
-//! Driving nodes by tokio: its reactor watches a node's wait descriptor, and no thread polls. Feature `tokio`.
+//! Driving nodes from tokio: its reactor watches a node's wait descriptor, so no thread polls. Feature `tokio`.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -16,8 +16,8 @@ pub use super::tokio_hub::HubEvents;
 use super::{AsyncNode, Turn};
 use crate::threading::Level;
 
-/// Drives `node` while the future is polled: futures of the node sleep until they are ready. Run it in a task of its
-/// own, or beside other futures in one (`select!`, `join!`).
+/// Drives `node` while the future is polled: futures of the node then sleep until they are ready. Spawn it as a task,
+/// or run it beside other futures of one task (`select!`, `join!`).
 ///
 /// # Errors
 /// The queue's error if it can no longer be read, or the error of registering its descriptor.
@@ -36,8 +36,8 @@ pub async fn drive<L: Level>(node: &AsyncNode<L>) -> Result<Infallible> {
             "drive it on a thread",
         )
     })?;
-    // SAFETY: the descriptor is open and stays the same for as long as the queue, which the node keeps, and the future
-    // borrows the node.
+    // SAFETY: the descriptor is open and does not change while the queue exists. The node holds the queue, and the
+    // future borrows the node.
     let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
     let fd = fd.map_err(|error| failed(error.into()))?;
     let driver = node.driver();
@@ -50,7 +50,7 @@ pub async fn drive<L: Level>(node: &AsyncNode<L>) -> Result<Infallible> {
                     return Poll::Pending;
                 }
                 Ok(Turn::Sleep) => match fd.poll_read_ready(context) {
-                    // Readiness may be from before the turn or after it: another turn decides.
+                    // The readiness may date from before or after the turn, so take another turn.
                     Poll::Ready(Ok(mut guard)) => guard.clear_ready(),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(failed(error))),
                     Poll::Pending => return Poll::Pending,
@@ -61,8 +61,8 @@ pub async fn drive<L: Level>(node: &AsyncNode<L>) -> Result<Infallible> {
     .await
 }
 
-/// A node with a task that drives it. It dereferences to the node. Clones of [`Driven::node`] may outlive it; their
-/// futures then drive the node themselves.
+/// A node with a task that drives it. It dereferences to the node. Clones of [`Driven::node`] may outlive it; then the
+/// library's thread drives their futures.
 ///
 /// ```
 /// # #[::tokio::main(flavor = "current_thread")]

@@ -1,4 +1,4 @@
-//! The events of a hub on tokio: its reactor watches the hub's two descriptors, and no thread polls.
+//! The events of a hub on tokio: its reactor watches the hub's two descriptors, so no thread polls.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -53,7 +53,7 @@ use crate::hub::{Hub, HubEvent};
 /// # }
 /// ```
 pub struct HubEvents<H: Deref<Target = Hub>> {
-    /// Duplicates of the hub's descriptors, so that they leave the reactor whenever the hub closes.
+    /// Duplicates of the hub's descriptors, which leave the reactor whenever the hub closes.
     fds: Vec<AsyncFd<OwnedFd>>,
     hub: H,
 }
@@ -68,9 +68,9 @@ impl<H: Deref<Target = Hub>> HubEvents<H> {
     /// Outside a tokio runtime with I/O enabled.
     pub fn new(hub: H) -> Result<Self> {
         let register = |fd| {
-            // SAFETY: the hub keeps its queues, which keep their descriptors open, and is borrowed here.
+            // SAFETY: the hub, which is borrowed here, holds its queues, and these keep their descriptors open.
             let fd = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
-            // SAFETY: an `OwnedFd` that nothing else can reach names the same open descriptor for as long as it lives.
+            // SAFETY: an `OwnedFd` that nothing else can reach names the same open descriptor while it exists.
             let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
             fd.map_err(io::Error::from)
         };
@@ -86,7 +86,7 @@ impl<H: Deref<Target = Hub>> HubEvents<H> {
     /// Waits for the next event. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The errors of [`Hub::poll`], and the reactor's if it no longer watches the queues.
+    /// The errors of [`Hub::poll`], and the reactor's error if it can no longer watch the queues.
     ///
     /// # Panics
     /// If the runtime has no timers.
@@ -111,7 +111,7 @@ impl<H: Deref<Target = Hub>> HubEvents<H> {
             }
             let mut again = false;
             for fd in &self.fds {
-                // Readiness may be older than the poll above: poll again.
+                // The readiness may be older than the poll above, so poll again.
                 if let Poll::Ready(guard) = fd.poll_read_ready(context) {
                     guard.map_err(failed)?.clear_ready();
                     again = true;

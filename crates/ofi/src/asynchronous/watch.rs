@@ -1,6 +1,6 @@
-//! Wakes futures that wait for event queues, with one thread for the process. The thread sleeps on all of the queues
-//! and exists while a future waits. Events (connection requests, closed connections) are few and rare, so event queues
-//! need no driver. A hub without a reactor has its completion queue watched too.
+//! One thread for the process, which wakes futures that wait for event queues. The thread sleeps on all of these queues
+//! and exists while a future waits. Events (connection requests, closed connections) are rare, so event queues need no
+//! driver. The thread also watches the completion queue of a hub that no reactor watches.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use ofi_api::{CompletionQueue, Errno, Error, EventQueue, Result};
 use ofi_core::sys::{self, WaitSet};
 
-/// Interval at which a queue is read if its endpoints have work in progress that ends by a timer.
+/// The interval of reads of a queue whose endpoints have work in progress that a timer ends.
 const SOON: Duration = Duration::from_millis(50);
-/// Interval at which any other queue is read: a bound in case a wake-up is lost.
+/// The interval of reads of any other queue: a bound, in case a wake-up is lost.
 const SELDOM: Duration = Duration::from_secs(1);
 
 /// The queues that a future waits for.
@@ -51,7 +51,7 @@ struct WatchState {
     new: Vec<Watched>,
     /// Wakes the thread, while there is one.
     running: Option<Arc<OwnedFd>>,
-    /// The process of the thread. A forked child has no thread.
+    /// The process that the thread belongs to. A forked child has no thread.
     process: u32,
 }
 
@@ -61,8 +61,8 @@ fn state() -> MutexGuard<'static, Option<WatchState>> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Wakes `waker` once when one of `queues` has something to read, and after a while in any case: sooner if something is
-/// in progress. The caller has to read the queues after registering the waker, or when it is woken.
+/// Wakes `waker` once: when one of `queues` has something to read, or after a while in any case (sooner if something is
+/// in progress). The caller must read the queues after registering the waker, and when it is woken.
 ///
 /// # Errors
 /// The system's error if the thread cannot be started.
@@ -120,8 +120,8 @@ fn run(set: &WaitSet, wake: &OwnedFd) {
     }
 }
 
-/// Adds a waiting future. A future that was polled for another reason waits again and is entered once, so that a busy
-/// task does not fill the list.
+/// Adds a waiting future. A future that was woken for another reason and waits again is entered only once, so that a
+/// busy task does not fill the list.
 fn enter(all: &mut Vec<Watched>, new: Watched) {
     let same = |old: &&mut Watched| old.queues.same(&new.queues) && old.waker.will_wake(&new.waker);
     match all.iter_mut().find(same) {

@@ -23,8 +23,8 @@ const PEER: FiAddr = FiAddr(0);
 /// A connection that a [`Hub`](super::Hub) accepted. Clones are the same connection. Completions of its operations come
 /// from [`Hub::wait`](super::Hub::wait).
 ///
-/// It closes when the hub has reported its end and the last clone is dropped, or when hub and clones are dropped.
-/// Operations that are in flight then end without completions, and their buffers are dropped.
+/// It closes when the hub has reported its end and the last clone is dropped, or when the hub and all clones are
+/// dropped. Operations in flight then end without completions, and their buffers are dropped.
 #[derive(Clone)]
 pub struct HubConnection(Arc<Member>);
 
@@ -38,14 +38,15 @@ struct Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // Exclude readers that have read an entry but not yet found its operation, which is dropped with the node.
+        // Exclude readers that have read an entry but not yet looked up its operation: the operation is dropped with
+        // the node.
         let _reading = lock(&self.center.reading);
         drop(self.node.take());
         lock(&self.center.members.all).remove(&self.id);
     }
 }
 
-/// The connections of a hub by number, while clones exist.
+/// The hub's connections by number. It does not keep them alive.
 #[derive(Default)]
 pub(super) struct Members {
     all: Mutex<HashMap<u32, Weak<Member>>>,
@@ -70,7 +71,7 @@ impl Members {
         Ok(HubConnection(member))
     }
 
-    /// A number that no connection has. After 2^32 connections, numbers are reused.
+    /// An unused number. Numbers are reused after 2^32 connections.
     fn free_number(&self) -> Result<u32> {
         let all = lock(&self.all);
         let mut tries = (0..=all.len()).map(|_| self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1));
@@ -80,7 +81,7 @@ impl Members {
         })
     }
 
-    /// The connection with a number, while clones exist.
+    /// The connection with this number, if a clone of it exists.
     pub fn find(&self, id: u32) -> Option<HubConnection> {
         let member = lock(&self.all).get(&id)?.upgrade()?;
         Some(HubConnection(member))
@@ -100,7 +101,7 @@ impl HubConnection {
         self.0.established.load(Ordering::Relaxed)
     }
 
-    /// Marks the connection as established. Whether it was not before.
+    /// Marks the connection as established. Returns whether it was not established before.
     pub(super) fn establish(&self) -> bool {
         !self.is_established() && !self.0.established.swap(true, Ordering::Relaxed)
     }
@@ -136,7 +137,7 @@ impl HubConnection {
         self.node().send_with_data(buffer, data, PEER)
     }
 
-    /// Sends a short message, which is copied at once and has no completion. See [`Node::inject`].
+    /// Sends a short message without a completion; the call copies it. See [`Node::inject`].
     ///
     /// # Errors
     /// As [`HubConnection::send`].
@@ -169,10 +170,10 @@ impl HubConnection {
         self.node().recv_tagged(buffer, tag, ignore)
     }
 
-    /// Posts a buffer that takes one message after the other. See [`Node::recv_multi`].
+    /// Posts a buffer that takes successive messages. See [`Node::recv_multi`].
     ///
     /// # Errors
-    /// As [`HubConnection::recv`]; `FI_EBUSY` for a buffer of which there are ranges.
+    /// As [`HubConnection::recv`]; `FI_EBUSY` while ranges of the buffer exist.
     pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, PostError<MultiRecvBuffer>> {
         self.node().recv_multi(buffer)
     }

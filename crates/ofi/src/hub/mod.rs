@@ -1,8 +1,8 @@
 //! Hubs: a server's connections in one domain, with one completion queue and one event queue.
 //!
-//! `accept` opens an endpoint that is bound to the hub's queues. Its operations are in the hub's table, under the
-//! number of the connection. `poll` reads the completion queue, then the event queue, and finds the connection of each
-//! entry.
+//! `accept` opens an endpoint that is bound to the hub's queues. Its operations are entered in the hub's table, under
+//! the number of the connection. `poll` reads the completion queue, then the event queue, and looks up the connection
+//! of each entry.
 
 mod connection;
 
@@ -31,8 +31,8 @@ use crate::threading::Safe;
 
 /// Entries of one read of the completion queue.
 const BATCH: usize = 64;
-/// The number of reads of the completion queue per read of the event queue while there are completions, and the maximum
-/// number of reads before a [`HubEvent::Closed`].
+/// The number of reads of the completion queue for each read of the event queue, while there are completions; also the
+/// maximum number of reads before a [`HubEvent::Closed`].
 const BATCHES: u32 = 16;
 /// The maximum sleep while a connection is being established: the handshake has its own timers.
 const SOON: Duration = Duration::from_millis(50);
@@ -43,9 +43,9 @@ const SELDOM: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum HubEvent {
-    /// A peer requests a connection: [`Hub::accept`] or [`Incoming::reject`] it. Dropping it refuses the request.
+    /// A peer requests a connection: [`Hub::accept`] or [`Incoming::reject`] it. Dropping it rejects the request.
     Request(Incoming),
-    /// An accepted connection is established. This comes before completions of its operations.
+    /// An accepted connection is established. This event precedes the completions of its operations.
     Connected(HubConnection),
     /// An operation of a connection has ended, successfully or not.
     Completed {
@@ -60,7 +60,7 @@ pub enum HubEvent {
     Closed {
         /// The connection.
         connection: HubConnection,
-        /// The reason of the failure. `None` after an orderly end, and after the death of the peer's process.
+        /// Why the connection failed. `None` after an orderly end, and if the peer's process died.
         error: Option<Error>,
     },
 }
@@ -68,9 +68,9 @@ pub enum HubEvent {
 /// A listener with all the connections that it accepts, in one domain and with one completion queue.
 ///
 /// One thread serves many clients by [`Hub::wait`], which sleeps while nothing happens. Memory that [`Hub::domain`]
-/// registers is open to every connection: one [`Window`](crate::Window) serves them all. A connection that ends, or
-/// whose peer dies, is an event, and the others go on. [`Hub::next_event`] is the same for tasks of any executor; with
-/// the feature `tokio`, `ofi::rt::tokio::HubEvents` waits by tokio's reactor.
+/// registers is accessible through every connection: one [`Window`](crate::Window) serves them all. If a connection
+/// ends or its peer dies, an event reports it, and the others continue. [`Hub::next_event`] does the same for tasks of
+/// any executor; with the feature `tokio`, `ofi::rt::tokio::HubEvents` waits on tokio's reactor.
 ///
 /// ```
 /// use std::time::Duration;
@@ -125,12 +125,12 @@ struct Ready {
 struct Center {
     domain: Domain<Safe>,
     cq: Arc<dyn CompletionQueue>,
-    /// The operations of all connections, so that the context of a completion leads to its operation whichever
-    /// connection it came through.
+    /// The operations of all connections. The context of a completion identifies its operation, whichever connection it
+    /// came through.
     operations: Arc<Lock<Operations>>,
     members: Members,
-    /// Held while the queue is read and its entries are looked up, and while a connection closes. So an operation that
-    /// was read is in the table.
+    /// Held while the queue is read and its entries are looked up, and while a connection closes, so that the operation
+    /// of an entry that was read is still in the table.
     reading: Mutex<()>,
 }
 
@@ -139,7 +139,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Hub {
-    /// Listens at an address of the transport's choosing.
+    /// Listens at an address that the transport chooses.
     ///
     /// # Errors
     /// The errors of [`getinfo`](crate::getinfo) and of opening.
@@ -181,7 +181,7 @@ impl Hub {
         &self.center.domain
     }
 
-    /// Sets how many requests may be unanswered at once; more are refused.
+    /// Sets the maximum number of unanswered requests; further ones are rejected.
     ///
     /// # Errors
     /// `FI_EINVAL` for 0.
@@ -189,7 +189,7 @@ impl Hub {
         self.listener.set_backlog(requests)
     }
 
-    /// The connections that the hub holds: accepted and not closed.
+    /// The connections that the hub holds: those that were accepted and have not closed.
     pub fn connections(&self) -> Vec<HubConnection> {
         lock(&self.open).values().cloned().collect()
     }
@@ -200,7 +200,7 @@ impl Hub {
     }
 
     /// Starts accepting `request` and attaches `data` to the acceptance. Receives may be posted at once; sends fail
-    /// before [`HubEvent::Connected`], or [`HubEvent::Closed`] if the connection is not established.
+    /// until [`HubEvent::Connected`]. If the connection cannot be established, [`HubEvent::Closed`] follows instead.
     ///
     /// # Errors
     /// `FI_EINVAL` for a request of another listener, the errors of opening an endpoint, and `FI_ECONNREFUSED` if the
@@ -219,7 +219,7 @@ impl Hub {
             builder.open_connected(Some(&request.info), &self.listener.eq)
         })?;
         let fid = connection.raw_endpoint().fid();
-        // Before the call, so that its event finds the connection.
+        // Before the call, so that the event of its result finds the connection.
         lock(&self.open).insert(fid, connection.clone());
         if let Err(error) = connection.raw_endpoint().accept(data) {
             lock(&self.open).remove(&fid);
@@ -229,7 +229,7 @@ impl Hub {
     }
 
     /// Drives progress of all connections, and returns the next event if there is one. Completions of a connection come
-    /// before its [`HubEvent::Closed`], unless they are of operations that the end itself cancelled.
+    /// before its [`HubEvent::Closed`], except those of operations that the end of the connection cancelled.
     ///
     /// # Errors
     /// The error of a queue that can no longer be read. Failures of a connection or of an operation are events.
@@ -239,7 +239,7 @@ impl Hub {
         if events.is_empty() {
             self.read_completions(events)?;
             *batches = batches.wrapping_add(1);
-            // Read it between completions too: requests must not starve.
+            // Read the event queue even while there are completions, so that requests are not delayed indefinitely.
             if (events.is_empty() || batches.is_multiple_of(BATCHES))
                 && let Some(event) = self.read_event()?
             {
@@ -255,8 +255,8 @@ impl Hub {
         Ok(events.pop_front())
     }
 
-    /// Waits for the next event, sleeping. `None` if there is no event within `limit`; without a limit this waits until
-    /// there is one.
+    /// Sleeps until the next event. `None` if there is no event within `limit`; without a limit, it waits until there
+    /// is one.
     ///
     /// # Errors
     /// The errors of [`Hub::poll`].
@@ -326,10 +326,10 @@ impl Hub {
             }
             Err(error) => return Err(error),
         };
-        drop(reading); // this takes the lock if it drops the last clone of a connection
+        drop(reading); // dropping the last clone of a connection, below, takes this lock
         for (owner, completion) in found {
             let connection = center.members.find(owner);
-            // A completion of a connection shows that it is established, perhaps before the event does.
+            // A completion proves that its connection is established, even if the event has not been read yet.
             if let Some(connection) = &connection
                 && completion.result.is_ok()
                 && connection.establish()

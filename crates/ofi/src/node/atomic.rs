@@ -11,8 +11,8 @@ use crate::request::{Part, PostError};
 use crate::threading::Level;
 
 impl<L: Level> Node<L> {
-    /// Adds to a number in a peer's memory, and fetches the old value (`fi_fetch_atomic` with `FI_SUM`): the completion
-    /// has it as its [value](crate::Completion::value). `remote` is exactly one number.
+    /// Adds to a number in a peer's memory and fetches the old value (`fi_fetch_atomic` with `FI_SUM`), which is the
+    /// completion's [value](crate::Completion::value). `remote` is exactly one number.
     ///
     /// ```
     /// use std::time::Duration;
@@ -26,7 +26,7 @@ impl<L: Level> Node<L> {
     /// for visits in 0..3u64 {
     ///     visitor.fetch_add(1u64, peer, window.remote())?;
     ///     let done = loop {
-    ///         counter.poll()?; // the owner may be asked first whether it shares the memory
+    ///         counter.poll()?; // the owner may first have to answer whether it shares the memory
     ///         if let Some(done) = visitor.poll()? {
     ///             break done.into_result()?;
     ///         }
@@ -59,7 +59,7 @@ impl<L: Level> Node<L> {
         Ok(self.compare_atomic(FiOp::Cswap, &[new], &[expected], result, peer, remote)?)
     }
 
-    /// The most numbers of type `T` that one call changes (`fi_atomicvalid` and the like).
+    /// The maximum number of elements of type `T` that one call changes (`fi_atomicvalid` and the like).
     ///
     /// # Errors
     /// `FI_EOPNOTSUPP` for an unsupported operation, with the reason.
@@ -88,7 +88,7 @@ impl<L: Level> Node<L> {
         })
     }
 
-    /// As [`Node::atomic`], without completion (`fi_inject_atomic`).
+    /// As [`Node::atomic`], without a completion (`fi_inject_atomic`).
     ///
     /// # Errors
     /// Those of [`Node::atomic`].
@@ -155,7 +155,7 @@ impl<L: Level> Node<L> {
     }
 }
 
-/// The arguments of an atomic operation without the room for its results.
+/// The arguments of an atomic operation, except the memory for its results.
 struct Change<'a, T> {
     op: FiOp,
     operands: &'a [T],

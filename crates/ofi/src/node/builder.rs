@@ -48,7 +48,7 @@ pub struct NodeBuilder<L: Level> {
     _level: PhantomData<fn() -> L>,
 }
 
-/// The parts that a node of a hub shares with the others: the queue and the table of operations.
+/// The parts that a node of a hub shares with the hub's other nodes: the queue and the table of operations.
 pub(crate) struct Seat {
     pub cq: Arc<dyn CompletionQueue>,
     pub operations: Arc<Lock<Operations>>,
@@ -106,9 +106,9 @@ impl<L: Level> NodeBuilder<L> {
         Self { name: Some(name), ..self }
     }
 
-    /// How threads wait in [`Node::wait`]: [`WaitObj::Unspec`], the default, sleeps; [`WaitObj::Fd`] sleeps, and has a
-    /// [`Node::wait_fd`]; [`WaitObj::Yield`] busy-polls and yields, which saves the time of a wake-up and keeps a core
-    /// busy.
+    /// How threads wait in [`Node::wait`]. [`WaitObj::Unspec`], the default, sleeps. [`WaitObj::Fd`] also sleeps, and
+    /// makes [`Node::wait_fd`] available. [`WaitObj::Yield`] polls and yields, which saves the time of a wake-up but
+    /// keeps a core busy.
     pub fn wait_obj(self, wait_obj: WaitObj) -> Self {
         Self { wait_obj, ..self }
     }
@@ -118,7 +118,7 @@ impl<L: Level> NodeBuilder<L> {
         self.wait_obj == WaitObj::Yield
     }
 
-    /// The number of completions to make room for. A hint: queues do not overrun.
+    /// The number of completions to make room for. Only a hint: queues do not overrun.
     pub fn cq_size(self, cq_size: usize) -> Self {
         Self { cq_size, ..self }
     }
@@ -128,17 +128,17 @@ impl<L: Level> NodeBuilder<L> {
         Self { av_count, ..self }
     }
 
-    /// Sets how many bits of a peer's number select one of its receive contexts: see [`Node::rx_addr`]. For peers with
-    /// `n` contexts, that is the logarithm of `n` to base 2, rounded up.
+    /// Sets how many bits of a peer's number select one of its receive contexts: see [`Node::rx_addr`]. A peer with `n`
+    /// contexts needs log2(`n`) bits, rounded up.
     pub fn rx_ctx_bits(self, rx_ctx_bits: u32) -> Self {
         Self { rx_ctx_bits, ..self }
     }
 
     /// Inserts unknown senders when their first message or remote CQ data arrives, so that a server can reply to them:
-    /// [`Completion::source`](crate::Completion::source) is then set for them too, also of a message that failed
-    /// because it is longer than its receive. At most `limit` peers are in the address vector by this at a time;
-    /// [`Node::remove`] makes room. Beyond that the completion has failed with `FI_EADDRNOTAVAIL` (with `FI_ETRUNC` if
-    /// the message did not fit), and the sender's address is its [`err_data`](crate::OpError::err_data).
+    /// [`Completion::source`](crate::Completion::source) is then set for them too, even for a message that failed
+    /// because it did not fit into its receive. At most `limit` senders are in the address vector in this way at a
+    /// time; [`Node::remove`] makes room. Beyond the limit, the completion fails with `FI_EADDRNOTAVAIL` (`FI_ETRUNC`
+    /// if the message did not fit), and its [`err_data`](crate::OpError::err_data) is the sender's address.
     ///
     /// ```
     /// use std::time::Duration;
@@ -163,7 +163,7 @@ impl<L: Level> NodeBuilder<L> {
         Self { domain, shared_receive: Some(Arc::clone(context.shared())), ..self }
     }
 
-    /// Takes the room for outgoing operations from `context`, in its domain.
+    /// Uses the transmit context `context`, in its domain, instead of the node's own.
     pub fn shared_transmit(self, context: &SharedTransmit<L>) -> Self {
         let domain = self.domain.or_else(|| Some(context.domain().clone()));
         Self { domain, shared_transmit: Some(Arc::clone(context.raw())), ..self }
@@ -185,7 +185,7 @@ impl<L: Level> NodeBuilder<L> {
         self.assemble(info, Some(eq))
     }
 
-    /// Opens the node with a shared queue and table. Only their owner reads the queue.
+    /// Opens the node with a shared queue and table. Only the owner of the queue reads it.
     pub(crate) fn seat(self, seat: Seat) -> Self {
         Self { seat: Some(seat), ..self }
     }
@@ -263,7 +263,7 @@ impl<L: Level> NodeBuilder<L> {
         Ok(Node { joins, shared, ..self.node(domain, (endpoint, None), cq, vector)? })
     }
 
-    /// Builds a node from an endpoint and, if it is another, the object that receives are posted to.
+    /// Builds a node from an endpoint and, if different, the object that receives are posted to.
     fn node(
         &self,
         domain: Domain<L>,
@@ -334,16 +334,17 @@ impl<L: Level> Domain<L> {
 
 /// Scalable endpoints.
 impl<L: Level> NodeBuilder<L> {
-    /// Opens a scalable endpoint (`fi_scalable_ep`) of `count` contexts, each as a node: transmit context `i`, receive
-    /// context `i`, and a queue of its own. All nodes have one address, so that a peer sees one source, and one address
-    /// vector: a peer inserted by one node has its index on all.
+    /// Opens a scalable endpoint (`fi_scalable_ep`) with `count` contexts, each as a node: transmit context `i`,
+    /// receive context `i`, and a queue of its own. All nodes have one address, so that a peer sees one source, and
+    /// share one address vector: a peer that one node inserts has the same index on all.
     ///
-    /// A message goes to the context that its sender names ([`Node::rx_addr`]), if the hints have `FI_NAMED_RX_CTX`;
+    /// If the hints have `FI_NAMED_RX_CTX`, a message goes to the context that its sender names ([`Node::rx_addr`]);
     /// otherwise all messages of one sender go to the same context. There are no collectives. The endpoint closes with
     /// its last context.
     ///
     /// # Errors
-    /// As [`NodeBuilder::open`]; `FI_ENODATA` or `FI_EINVAL` for more contexts than there can be, and for shared ones.
+    /// As [`NodeBuilder::open`]; `FI_ENODATA` or `FI_EINVAL` for more contexts than the provider has, and for shared
+    /// ones.
     #[doc(alias = "fi_scalable_ep")]
     pub fn open_contexts(self, count: usize) -> Result<Vec<Node<L>>> {
         let shares = self.shared_receive.is_some() || self.shared_transmit.is_some();
@@ -386,7 +387,7 @@ impl<L: Level> NodeBuilder<L> {
     }
 }
 
-/// Refuses an info with modes that this layer does not support: the hints must not have asked for them.
+/// Refuses an info with modes that this layer does not support, which the hints should not have offered.
 fn check_modes(info: &Info) -> Result<()> {
     let served = MrMode::VIRT_ADDR | MrMode::ALLOCATED | MrMode::PROV_KEY | MrMode::LOCAL | MrMode::BASIC;
     if info.mode.is_empty() && served.contains(info.domain_attr.mr_mode) {

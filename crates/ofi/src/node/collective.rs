@@ -18,7 +18,7 @@ use crate::threading::Level;
 /// The event queue of joins.
 pub(super) struct Joins {
     pub queue: Arc<dyn EventQueue>,
-    /// Outcomes that were read while another join was waited for.
+    /// Outcomes of other joins, read while waiting for one.
     ended: Mutex<Vec<(Fid, Result<()>)>>,
 }
 
@@ -44,8 +44,8 @@ impl Joins {
     }
 }
 
-/// A group of nodes that a node has joined with [`Node::join`]. Dropping it leaves the group; operations that still run
-/// in the group then fail on all members.
+/// A group of nodes that a node has joined with [`Node::join`]. Dropping it leaves the group: operations in progress in
+/// the group fail at all members.
 pub struct Group {
     raw: Arc<dyn CollectiveGroup>,
     members: Vec<FiAddr>,
@@ -86,8 +86,8 @@ struct Together<'a, T> {
 }
 
 impl<L: Level> Node<L> {
-    /// Joins a group whose ranks are `members`, including this node. All members make this call with the same nodes in
-    /// the same order. It returns when all have, or after `limit`. The node must have been opened with `FI_COLLECTIVE`.
+    /// Joins a group whose ranks are `members`, including this node. All members must make this call with the same
+    /// nodes in the same order. It returns when all have done so, or after `limit`. The node must have `FI_COLLECTIVE`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -105,7 +105,7 @@ impl<L: Level> Node<L> {
     ///             node.allreduce(&group, FiOp::Sum, &[1u64, group.rank() as u64]).unwrap();
     ///             let sum = node.wait(limit).unwrap().unwrap().into_result().unwrap();
     ///             assert_eq!(sum.values::<u64>().collect::<Vec<_>>(), [3, 0 + 1 + 2]);
-    ///             node.barrier(&group).unwrap(); // so that no node leaves while others still calculate
+    ///             node.barrier(&group).unwrap(); // so that no node leaves while others are still computing
     ///             node.wait(limit).unwrap().unwrap().into_result().unwrap();
     ///         });
     ///     }
@@ -149,8 +149,8 @@ impl<L: Level> Node<L> {
         self.desk().search(false, |endpoint, context| endpoint.collective(&op(context)))
     }
 
-    /// Sends the root's buffer to all members (`fi_broadcast`). The other members receive into theirs, which must be as
-    /// long.
+    /// Sends the root's buffer to all members (`fi_broadcast`). The others receive it into theirs, which must have the
+    /// same length.
     ///
     /// # Errors
     /// As [`Node::barrier`]; `FI_EINVAL` for a root that is not a rank.
@@ -167,7 +167,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Combines all ranks' numbers, one by one (`fi_allreduce`): the completion has them as its
+    /// Combines the numbers of all ranks element by element (`fi_allreduce`). The result is the completion's
     /// [values](crate::Completion::values).
     ///
     /// # Errors
@@ -189,8 +189,8 @@ impl<L: Level> Node<L> {
         self.together(Together { kind, group, op, root, count, input: numbers, outcome })
     }
 
-    /// As [`Node::allreduce`], but each rank gets its part of the result (`fi_reduce_scatter`). All parts are equally
-    /// long.
+    /// As [`Node::allreduce`], but each rank gets its part of the result (`fi_reduce_scatter`). All parts have the same
+    /// length.
     ///
     /// # Errors
     /// Those of [`Node::allreduce`]; `FI_EINVAL` for a count that is not a multiple of the number of ranks.
@@ -255,7 +255,7 @@ impl<L: Level> Node<L> {
         let post = |endpoint: &dyn ofi_api::Endpoint, lent: Lent<'_>, context: Context| {
             let first = lent.pieces().first().map_or(std::ptr::null_mut(), |piece| piece.addr);
             let behind = [Piece::new(first.wrapping_add(outcome), input.len())];
-            // SAFETY: the vector goes on as far, and is kept until the operation ends.
+            // SAFETY: the vector is at least this long, and is kept until the operation ends.
             let numbers = unsafe { Lent::new(&behind, &[]) };
             let mut together = CollectiveOp::new(kind, group.raw.addr(), context);
             together = together.data(T::DATATYPE, count, numbers, lent);
@@ -268,8 +268,8 @@ impl<L: Level> Node<L> {
     }
 }
 
-/// Allocates one buffer for both: the result in front, which the completion shows, and the numbers behind it. Also
-/// returns the length of the result in bytes.
+/// Allocates one buffer for the result, which the completion shows, followed by the input. Also returns the length of
+/// the result in bytes.
 fn room<T>(outcome: usize, input: usize) -> Result<(Vec<u8>, usize)> {
     let bytes = outcome.saturating_mul(size_of::<T>());
     let mut buffer = Vec::new();

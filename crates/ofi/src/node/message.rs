@@ -9,7 +9,7 @@ use crate::op::Op;
 use crate::request::{Part, PostError, RecvMsg, SendMsg};
 use crate::threading::Level;
 
-/// The arguments of a send without its memory.
+/// The arguments of a send, except its memory.
 #[derive(Clone, Copy)]
 pub(super) struct Outgoing {
     pub dest: FiAddr,
@@ -38,7 +38,7 @@ impl<L: Level> Node<L> {
         part: Part,
         out: Outgoing,
     ) -> Result<Op, PostError<B>> {
-        // SAFETY: one send, which reads the memory, and, not being an inject, ends with one completion.
+        // SAFETY: one send, which only reads the memory. It is not an inject, so it ends with one completion.
         unsafe {
             self.desk().transfer(buffer, part, |endpoint, lent, context| out.post(endpoint, lent, context))
         }
@@ -70,7 +70,7 @@ impl<L: Level> Node<L> {
         self.post_send(buffer, Part::ALL, Outgoing::plain(dest, None, Some(data)))
     }
 
-    /// Sends a message, tagged or not, with all choices (`fi_sendmsg`, `fi_tsendmsg`).
+    /// Sends a message, tagged or not, with all options (`fi_sendmsg`, `fi_tsendmsg`).
     ///
     /// # Errors
     /// As [`Node::send`]; `FI_EINVAL` for a range beyond the buffer, `FI_EBADFLAGS`.
@@ -118,7 +118,7 @@ impl<L: Level> Node<L> {
         self.recv_message(RecvMsg::new(buffer).source(source))
     }
 
-    /// Posts a receive, tagged or not, with all choices (`fi_recvmsg`, `fi_trecvmsg`).
+    /// Posts a receive, tagged or not, with all options (`fi_recvmsg`, `fi_trecvmsg`).
     ///
     /// # Errors
     /// As [`Node::recv_from`]; `FI_EINVAL` for a range beyond the buffer.
@@ -127,12 +127,13 @@ impl<L: Level> Node<L> {
         self.receiving().recv_message(message)
     }
 
-    /// Posts a buffer that takes one untagged message after the other (`FI_MULTI_RECV`), until less than
-    /// [`EpOption::MinMultiRecv`](crate::EpOption) bytes of it are free. Each message is a completion with its
-    /// [`range`](crate::Completion::range); the last has the buffer, as [`released`](crate::Completion::released).
+    /// Posts a buffer that takes successive untagged messages (`FI_MULTI_RECV`), until fewer than
+    /// [`EpOption::MinMultiRecv`](crate::EpOption) bytes of it are free. Each message has a completion with its
+    /// [`range`](crate::Completion::range); the last one also returns the buffer, in
+    /// [`released`](crate::Completion::released).
     ///
     /// # Errors
-    /// As [`Node::recv`]; `FI_EBUSY` for a buffer of which there are ranges.
+    /// As [`Node::recv`]; `FI_EBUSY` while ranges of the buffer exist.
     pub fn recv_multi(&self, buffer: MultiRecvBuffer) -> Result<Op, PostError<MultiRecvBuffer>> {
         self.receiving().recv_multi(buffer, None)
     }

@@ -58,9 +58,9 @@ use crate::threading::{Level, Safe};
 /// # Ok::<(), ofi::Error>(())
 /// ```
 ///
-/// A `Node` (of level [`Safe`], `FI_THREAD_SAFE`) may be used by many threads at once. A `Node<Exclusive>`
-/// (`FI_THREAD_COMPLETION`) leaves the locks out; it may move from thread to thread, but the compiler keeps it to one
-/// at a time:
+/// Many threads may use a `Node` (of level [`Safe`], `FI_THREAD_SAFE`) at once. A `Node<Exclusive>`
+/// (`FI_THREAD_COMPLETION`) has no locks; it may move from thread to thread, but the compiler ensures that only one
+/// uses it at a time:
 ///
 /// ```compile_fail,E0277
 /// use ofi::{Node, threading};
@@ -87,7 +87,7 @@ use crate::threading::{Level, Safe};
 /// # }
 /// ```
 ///
-/// Nor may an operation borrow memory that could go away, or write memory that others share:
+/// Nor may an operation borrow memory that may be freed, or write memory that is shared:
 ///
 /// ```compile_fail,E0597
 /// # fn f(node: &ofi::Node, peer: ofi::FiAddr) -> ofi::Result<()> {
@@ -105,10 +105,10 @@ use crate::threading::{Level, Safe};
 /// # }
 /// ```
 pub struct Node<L: Level = Safe> {
-    // Fields drop in order. The endpoint goes first: closing it ends all accesses by transports and peers to the memory
-    // of operations in flight. It is the only handle and never leaves the node; the same holds for `receiver`.
-    // `operations`, which owns that memory, is last. Memory of a shared context's receives belongs to the context and
-    // goes with it.
+    // Fields drop in order. The endpoint is first: closing it ends all accesses by transports and peers to the memory
+    // of operations in flight. This is the only handle to it and never leaves the node; the same holds for `receiver`.
+    // `operations`, which owns that memory, is last. A shared context owns the memory of its receives and frees it when
+    // it closes.
     /// The shared receive context, if the node uses one.
     shared: Option<Membership>,
     endpoint: Arc<dyn Endpoint>,
@@ -116,7 +116,7 @@ pub struct Node<L: Level = Safe> {
     receiver: Option<Arc<dyn Endpoint>>,
     cq: Arc<dyn CompletionQueue>,
     av: Arc<dyn AddressVector>,
-    /// The unknown senders that the node inserts when a message of theirs arrives.
+    /// If set, the node inserts unknown senders when a message from them arrives.
     senders: Option<Senders>,
     /// The bits of a peer's number that select one of its receive contexts.
     rx_ctx_bits: u32,
@@ -149,7 +149,7 @@ pub struct RawNode<'a> {
 }
 
 impl<L: Level> Node<L> {
-    /// The domain of the node: memory is allocated and registered there.
+    /// The domain of the node, which allocates and registers memory.
     pub fn domain(&self) -> &Domain<L> {
         &self.domain
     }
@@ -187,7 +187,7 @@ impl<L: Level> Node<L> {
         self.av.insert_service(node, service)
     }
 
-    /// Removes an address (`fi_av_remove`), once for each time that it was inserted.
+    /// Removes an address (`fi_av_remove`). It must be removed as often as it was inserted.
     ///
     /// # Errors
     /// `FI_EINVAL` for an index without an address.
@@ -214,7 +214,7 @@ impl<L: Level> Node<L> {
         self.av.reverse_lookup(address)
     }
 
-    /// One of the receive contexts of a peer that is a scalable endpoint (`fi_rx_addr`), as a destination of messages.
+    /// The number that names a receive context of a scalable endpoint (`fi_rx_addr`), as the destination of messages.
     ///
     /// ```
     /// # use ofi::{Caps, Hints, Node};
@@ -295,7 +295,7 @@ impl<L: Level> Node<L> {
     /// Completions that you read here are lost to the node. Operations that you post here must not complete on the
     /// node's queue (post them with `FI_INJECT`, or use a counter): the node takes each context for one of its own
     /// operations, and would return a buffer that is still in flight. If the node's level is not [`Safe`], only one
-    /// thread at a time may use the objects, and likewise all objects that its domain opens.
+    /// thread at a time may use the objects, and all objects that its domain opens.
     pub unsafe fn raw(&self) -> RawNode<'_> {
         let domain = &*self.domain.opened().raw;
         RawNode { domain, endpoint: &*self.endpoint, cq: &*self.cq, av: &*self.av }
@@ -306,8 +306,8 @@ impl<L: Level> Node<L> {
         &*self.endpoint
     }
 
-    /// Closes the endpoint. Operations in flight end without completions, and their buffers are returned; the buffers
-    /// of multi-receives live on in their ranges.
+    /// Closes the endpoint. Operations in flight end without completions, and their buffers are returned, except those
+    /// of multi-receives, which remain in existing ranges.
     pub fn close(self) -> Vec<AnyBuffer> {
         let Self { shared, endpoint, receiver, operations, .. } = self;
         drop(shared);

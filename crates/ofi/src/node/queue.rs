@@ -12,7 +12,8 @@ use crate::operations::Operations;
 use crate::shared::Membership;
 use crate::threading::Level;
 
-/// Entries per read of the raw queue: 4 KiB of stack, and more than are ready at once unless a program falls behind.
+/// Entries for each read of the raw queue: 4 KiB of stack, and more than are ready at once unless a program falls
+/// behind.
 const BATCH: usize = 64;
 
 impl<L: Level> Node<L> {
@@ -78,7 +79,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// The completion of an entry: one of the node's operations, or of its shared context's.
+    /// Converts an entry to the completion of an operation, of the node or of its shared context.
     #[inline]
     fn complete(
         &self,
@@ -102,9 +103,9 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Waits for the next completion. It sleeps, or busy-polls if the node's
-    /// [wait object](crate::NodeBuilder::wait_obj) asks for that. `None` if there is no completion within `timeout`, or
-    /// if [`Node::signal`] wakes the thread. Without a timeout it waits until there is one.
+    /// Waits for the next completion. It sleeps, or polls if the node's [wait object](crate::NodeBuilder::wait_obj) is
+    /// [`WaitObj::Yield`](crate::WaitObj::Yield). `None` if there is no completion within `timeout`, or if
+    /// [`Node::signal`] wakes the thread. Without a timeout it waits until there is one.
     ///
     /// # Errors
     /// `FI_EINVAL` for a node that was opened with `FI_WAIT_NONE`; an error of the queue.
@@ -129,7 +130,7 @@ impl<L: Level> Node<L> {
             let late = left.is_some_and(|left| left.is_zero());
             return Ok(!late && !self.signaled.swap(false, Ordering::Relaxed));
         }
-        // Takes no entries: this thread or another one polls for them.
+        // This takes no entries: this thread or another one polls for them later.
         match self.cq.read_wait(&mut CqBuffer::new::<CqTaggedEntry>(&mut []), left) {
             Err(error) if error.is_again() => Ok(false),
             Err(error) if error != Errno::EAVAIL => Err(error),
@@ -153,15 +154,15 @@ impl<L: Level> Node<L> {
     }
 
     /// A descriptor for `poll` and similar calls, if the node was opened with [`WaitObj::Fd`](crate::WaitObj::Fd).
-    /// Block on it only after [`Node::try_wait`] has allowed it.
+    /// Block on it only after [`Node::try_wait`] returned true.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         let fd: RawFd = self.cq.wait_fd()?;
-        // SAFETY: the queue has it open as long as it lives, which is longer than the borrow of the node.
+        // SAFETY: the queue keeps it open, and the queue outlives the borrow of the node.
         Some(unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether the caller may block on [`Node::wait_fd`] (`fi_trywait`): it becomes readable when there is something
-    /// to poll for.
+    /// Whether the caller may block on [`Node::wait_fd`] (`fi_trywait`). If so, it becomes readable when there is
+    /// something to poll for.
     ///
     /// # Errors
     /// `FI_EINVAL` for a node without a wait object.

@@ -10,7 +10,7 @@ use crate::request::{Part, PostError, RmaMsg};
 use crate::threading::Level;
 
 impl<L: Level> Node<L> {
-    /// Reads `remote`, which is memory of `peer`, into the buffer (`fi_read`). Both are equally long.
+    /// Reads `remote`, which is memory of `peer`, into the buffer (`fi_read`). Both must have the same length.
     ///
     /// # Errors
     /// As [`Node::send`]; `FI_EINVAL` if the lengths differ. If the peer refuses the access, the operation fails.
@@ -24,7 +24,7 @@ impl<L: Level> Node<L> {
         self.post_read(RmaMsg::new(buffer, peer, remote), Call::Plain)
     }
 
-    /// Reads with all choices (`fi_readmsg`).
+    /// Reads with all options (`fi_readmsg`).
     ///
     /// # Errors
     /// As [`Node::read`]; `FI_EBADFLAGS`.
@@ -43,7 +43,7 @@ impl<L: Level> Node<L> {
         }
     }
 
-    /// Writes the buffer to `remote`, which is memory of `peer` (`fi_write`). Both are equally long.
+    /// Writes the buffer to `remote`, which is memory of `peer` (`fi_write`). Both must have the same length.
     ///
     /// # Errors
     /// As [`Node::read`].
@@ -57,7 +57,7 @@ impl<L: Level> Node<L> {
         self.post_write(RmaMsg::new(buffer, peer, remote), Call::Plain)
     }
 
-    /// Writes, and gives the peer a completion with `data` when the bytes have arrived (`fi_writedata`).
+    /// Writes, and gives the peer a completion with `data` once the bytes have arrived (`fi_writedata`).
     ///
     /// # Errors
     /// As [`Node::read`].
@@ -72,7 +72,7 @@ impl<L: Level> Node<L> {
         self.post_write(RmaMsg::new(buffer, peer, remote).data(data), Call::Plain)
     }
 
-    /// Writes with all choices (`fi_writemsg`).
+    /// Writes with all options (`fi_writemsg`).
     ///
     /// # Errors
     /// As [`Node::read`]; `FI_EBADFLAGS`.
@@ -130,7 +130,7 @@ impl<L: Level> Node<L> {
     }
 }
 
-/// The arguments of a remote access without its local memory.
+/// The arguments of a remote access, except its local memory.
 struct Access {
     peer: FiAddr,
     remote: RemoteWindow,

@@ -1,5 +1,5 @@
-//! Unknown senders: the address of the sender is reported with the message or remote CQ data (`FI_SOURCE_ERR`), and the
-//! node inserts it.
+//! Unknown senders: an error entry reports the sender's address with the message or remote CQ data (`FI_SOURCE_ERR`),
+//! and the node inserts it.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use ofi_core::lock::Lock;
 pub(crate) struct Senders {
     limit: usize,
     format: AddrFormat,
-    /// Peers that were inserted here and not removed since.
+    /// Peers that were inserted here and not removed yet.
     inserted: Lock<HashSet<FiAddr>>,
 }
 
@@ -34,8 +34,9 @@ impl Senders {
         Ok(Self { limit, format: info.addr_format, inserted: Lock::new(HashSet::new()) })
     }
 
-    /// Inserts the sender that an error reports as unknown. Returns the completion of the message if nothing else is
-    /// wrong, and `None` for all other errors and beyond the limit. A message that did not fit gets its source.
+    /// Inserts the sender that an error entry reports as unknown. Returns the message's completion, as a success if
+    /// that was the only error, and with its source if the message did not fit. `None` for all other errors, and beyond
+    /// the limit.
     #[cold]
     pub fn admit(
         &self,
@@ -63,7 +64,7 @@ impl Senders {
         Some((entry, source))
     }
 
-    /// The number of a sender. It may have been inserted since its message arrived.
+    /// The number of a sender, which may have been inserted since its message arrived.
     fn number(&self, address: &Address, vector: &dyn AddressVector) -> Option<FiAddr> {
         if let Some(known) = vector.reverse_lookup(address) {
             return Some(known);

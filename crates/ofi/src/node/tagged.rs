@@ -1,4 +1,4 @@
-//! Tagged messages, and looking for them before receiving them.
+//! Tagged messages, and peeking at them before receiving.
 
 use ofi_api::{FiAddr, OpFlags, Result, TagMatch};
 
@@ -77,7 +77,7 @@ impl<L: Level> Node<L> {
         self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
-    /// Posts a buffer that takes one tagged message after the other: see [`Node::recv_multi`].
+    /// Posts a buffer that takes successive tagged messages: see [`Node::recv_multi`].
     ///
     /// # Errors
     /// As [`Node::recv_multi`].
@@ -90,7 +90,7 @@ impl<L: Level> Node<L> {
         self.receiving().recv_multi(buffer, Some(TagMatch { tag, ignore }))
     }
 
-    /// Looks for a tagged message that has arrived and was not matched by a receive (`FI_PEEK`). The completion has its
+    /// Looks for a tagged message that has arrived and that no receive has matched (`FI_PEEK`). The completion has its
     /// tag, length, source and data, or fails with `FI_ENOMSG`.
     ///
     /// # Errors

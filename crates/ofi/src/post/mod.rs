@@ -30,13 +30,13 @@ impl Memory {
     /// Lends the memory for the call `post` and, if that succeeds, until the operation ends.
     ///
     /// # Safety
-    /// A slot owns the memory, under the context that `post` gives on: it leaves the table only with the operation's
-    /// last completion, or once the endpoint is closed, or at once if `post` fails. If the operation writes, the
-    /// buffer is a `BufferMut`.
+    /// A slot owns the memory, under the context that `post` passes on. The memory leaves the table only with the
+    /// operation's last completion, after the endpoint is closed, or at once if `post` fails. If the operation writes,
+    /// the buffer is a `BufferMut`.
     unsafe fn lend(&self, post: impl FnOnce(Lent<'_>) -> Result<()>) -> Result<()> {
         let pieces = std::slice::from_ref(&self.piece);
         let descs = if self.desc == Desc::NONE { &[] } else { std::slice::from_ref(&self.desc) };
-        // SAFETY: by the caller's promise the memory stays, and as it has left the program's hands (`Buffer::into_raw`)
+        // SAFETY: the caller promises that the memory stays. `Buffer::into_raw` took it out of the program's hands, so
         // it has no other user.
         post(unsafe { Lent::new(pieces, descs) })
     }
@@ -53,11 +53,11 @@ pub struct Desk<'a> {
 }
 
 impl Desk<'_> {
-    /// Moves `buffer` into a slot and posts an operation on its part `part`.
+    /// Moves `buffer` into a slot and posts an operation on the range `part` of it.
     ///
     /// # Safety
-    /// `post` posts one operation on the memory, under the context, which ends with one completion, and answers an
-    /// error if it did not post it. If the operation writes, `B` is a `BufferMut`.
+    /// `post` posts one operation on the memory, under the context, and that operation ends with one completion. If
+    /// `post` returns an error, it posted nothing. If the operation writes, `B` is a `BufferMut`.
     #[inline]
     pub unsafe fn transfer<B: Buffer>(
         &self,
@@ -113,7 +113,7 @@ impl Desk<'_> {
         }
     }
 
-    /// As [`Desk::transfer`], for a multi-receive: there are many completions, and the last has `FI_MULTI_RECV`.
+    /// As [`Desk::transfer`], for a multi-receive: it has several completions, and the last one has `FI_MULTI_RECV`.
     ///
     /// # Safety
     /// Those of [`Desk::transfer`].
@@ -138,7 +138,7 @@ impl Desk<'_> {
         };
         let memory = Memory::of(buffer.buffer(), &part);
         let op = self.operations.lock().insert_for(self.owner, Slot::Multi(buffer));
-        // SAFETY: the slot owns the buffer, of which there are no ranges; the caller promises the rest.
+        // SAFETY: the slot owns the buffer, and no ranges of it exist; the caller promises the rest.
         let posted = unsafe { memory.lend(|lent| post(self.endpoint, lent, op.context())) };
         let Err(error) = posted else { return Ok(op) };
         let slot = self.operations.lock().remove(op);
@@ -177,7 +177,7 @@ impl Desk<'_> {
         }
     }
 
-    /// Checks that the buffer may be used here. Returns the requested range of it.
+    /// Checks that the buffer may be used here. Returns the range that `part` selects.
     #[inline]
     fn checked(&self, buffer: &AnyBuffer, part: Part) -> Result<Range<usize>> {
         let (raw, opened) = (buffer.raw(), self.opened);

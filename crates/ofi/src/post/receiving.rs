@@ -1,4 +1,4 @@
-//! Receives of a node, or of a context that nodes share.
+//! Receives of a node, or of a context shared by several nodes.
 
 use ofi_api::{Call, Errno, Error, FiAddr, Lent, OpFlags, ReceiveOp, Result, TagMatch};
 
@@ -14,8 +14,8 @@ impl Desk<'_> {
         if let Err(error) = self.check_source(source, tag.is_some()) {
             return Err(PostError { error, buffer });
         }
-        // SAFETY: one receive into the memory of a `BufferMut`. The flags are given here whatever `rx_attr.op_flags`
-        // says, so it is no multi-receive, and ends with one completion.
+        // SAFETY: one receive into the memory of a `BufferMut`. The flags given here replace `rx_attr.op_flags`, so it
+        // is not a multi-receive, and ends with one completion.
         unsafe {
             self.transfer(buffer, part, |endpoint, buf, context| {
                 let op = ReceiveOp { buf, source, context, flags: OpFlags::COMPLETION, call: Call::Msg };

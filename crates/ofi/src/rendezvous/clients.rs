@@ -9,14 +9,14 @@ use super::stream::{BootstrapListener, Stream};
 use super::wire::{self, ParseResult};
 use super::{MAX_CONTRIBUTION_LEN, Meeting, Party};
 
-/// The time within which a client must send its request and receive its answer.
+/// The time that a client has to send its request and receive its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of clients beyond the expected ones whose requests are incomplete.
+/// The maximum number of clients, beyond the expected ones, whose requests are incomplete.
 const MAX_UNEXPECTED_CLIENTS: usize = 64;
 /// Bytes per read.
 const CHUNK: usize = 4_096;
 
-/// Hosts the rendezvous if no process does; otherwise connects to its host. Retries if the host ends without an answer.
+/// Hosts the rendezvous if no process does; otherwise connects to its host. Retries if the host ends without answering.
 pub fn meet(party: &Party<'_>) -> Result<Meeting> {
     loop {
         if let Some(listener) =
@@ -79,7 +79,7 @@ fn host(party: &Party<'_>, listener: &BootstrapListener) -> Result<Meeting> {
     }
 }
 
-/// The state of a client after the bytes received so far. `None` if it is gone or was refused.
+/// Advances a client by the bytes received so far. `None` if it is gone or was refused.
 fn advance(party: &Party<'_>, client: Client, slots: &mut usize) -> Option<Client> {
     match client {
         Client::Waiting { mut stream, contribution } => match read(&mut stream, &mut Vec::new()) {
@@ -155,7 +155,7 @@ fn read(stream: &mut Stream, arrived: &mut Vec<u8>) -> Reading {
     found
 }
 
-/// Writes to a client. A client that does not read in time loses the rest, because its connection ends.
+/// Writes to a client. A client that does not read in time is disconnected and loses the rest.
 fn write(stream: &mut Stream, mut bytes: &[u8]) {
     let since = Instant::now();
     while !bytes.is_empty() {

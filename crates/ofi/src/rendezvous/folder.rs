@@ -60,8 +60,8 @@ pub fn meet(party: &Party<'_>, folder: &Path) -> Result<Meeting> {
 /// Takes the first free number by creating a link, so that the file appears with its whole contents. `None` if all
 /// numbers are taken.
 fn take_rank(party: &Party<'_>, folder: &Path) -> std::io::Result<Option<usize>> {
-    // A unique name: process numbers of different hosts may be equal, and `RandomState` starts with the system's random
-    // numbers.
+    // A unique name: processes of different hosts may have equal numbers, but `RandomState` is seeded from the system's
+    // random numbers.
     let own = folder.join(format!(".{:016x}", RandomState::new().build_hasher().finish()));
     fs::write(&own, wire::request(party.count, party.own))?;
     let taken = (0..party.count).find_map(|rank| match fs::hard_link(&own, folder.join(rank.to_string())) {

@@ -34,9 +34,9 @@
 //! # Ok::<(), ofi::Error>(())
 //! ```
 //!
-//! A place has no key: anyone who reaches a TCP address may take part, and a stranger may take a process's place. Input
-//! is bounded and checked, and malformed requests are rejected. Use an address of a trusted network, or a socket in a
-//! folder that only its user can enter.
+//! A place has no key: anyone who can reach a TCP address may take part, and a stranger may take a process's place.
+//! Input is bounded and checked, and malformed requests are rejected. Use an address in a trusted network, or a socket
+//! in a folder that only its user can enter.
 
 mod clients;
 mod folder;
@@ -65,7 +65,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(2);
 pub struct Meeting {
     /// The number of this process among all: `0..count`.
     pub rank: usize,
-    /// The contribution of each process, by rank, including this one's.
+    /// The contributions of all processes by rank, including this one's.
     pub said: Vec<Vec<u8>>,
 }
 

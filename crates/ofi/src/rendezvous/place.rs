@@ -11,11 +11,11 @@ use ofi_api::{Errno, Error};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Place {
-    /// A TCP address of one of the hosts, which all of them can reach. A process on that host opens it. Successive
+    /// A TCP address of one of the hosts, reachable from all of them. A process on that host listens there. Successive
     /// meetings may use the same address.
     Tcp(SocketAddr),
-    /// A socket in the file system, for processes of one host. The file `PATH.lock` beside it remains; the socket
-    /// itself is removed.
+    /// A socket in the file system, for processes of one host. The socket is removed afterwards; the file `PATH.lock`
+    /// beside it remains.
     Unix(PathBuf),
     /// A folder that all hosts have mounted and that is initially empty: use a new one for each meeting. The processes'
     /// files remain there.
@@ -36,7 +36,7 @@ impl FromStr for Place {
     type Err = Error;
 
     /// # Errors
-    /// `FI_EINVAL` for another form, for port 0, and for an address that means a different host on each host.
+    /// `FI_EINVAL` for other text, for port 0, and for an address that means a different host on each host.
     fn from_str(text: &str) -> Result<Self, Error> {
         let path = |path: &str| (!path.is_empty()).then(|| PathBuf::from(path));
         let place = if let Some(rest) = text.strip_prefix("unix:") {

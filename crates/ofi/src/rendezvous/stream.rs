@@ -27,7 +27,7 @@ impl Stream {
             Place::Folder(_) => Err(ErrorKind::Unsupported.into()),
         };
         match stream {
-            // A socket of this host that got as its own port the port it connects to is connected to itself.
+            // A TCP socket whose own port happens to be the port that it connects to is connected to itself.
             Ok(Self::Tcp(stream)) if stream.local_addr()? == stream.peer_addr()? => Ok(None),
             Ok(stream) => Ok(Some(stream)),
             Err(error) if is_absence(&error) => Ok(None),
@@ -43,7 +43,7 @@ impl Stream {
     }
 }
 
-/// Whether an error means that no process listens or is reachable now, which may change.
+/// Whether an error means that no process is listening or reachable yet.
 fn is_absence(error: &io::Error) -> bool {
     use ErrorKind::*;
     matches!(
@@ -103,8 +103,7 @@ impl BootstrapListener {
                 Err(error) => return Err(error),
             },
             Place::Unix(path) => {
-                // A socket file outlives its process, but a lock does not: so the lock tells whether the process is
-                // alive.
+                // A socket file outlives its process, but a lock does not: the lock tells whether the process is alive.
                 let lock = File::create(path.with_added_extension("lock"))?;
                 match lock.try_lock() {
                     Ok(()) => {}

@@ -1,6 +1,6 @@
-//! The messages of a meeting. A request: [`MAGIC`], the number of processes, and this one's contribution. An answer: 0,
-//! the rank of the requester, and all contributions; or 1, and the reason of the refusal. Numbers have four bytes,
-//! little-endian; a contribution is preceded by its length.
+//! The messages of a meeting. A request: [`MAGIC`], the number of processes, and the sender's contribution. An answer:
+//! 0, the rank of the requester, and all contributions; or 1, and the reason of the refusal. Numbers have four bytes,
+//! little-endian; each contribution is preceded by its length.
 
 use super::{MAX_CONTRIBUTION_LEN, MAX_PROCESSES, Meeting};
 
@@ -23,7 +23,7 @@ pub enum ParseResult<T> {
 /// A process that wants to take part.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The number of processes that it expects, itself included.
+    /// The number of processes that the sender expects, including itself.
     pub count: usize,
     /// Its contribution.
     pub contribution: Vec<u8>,
@@ -75,14 +75,14 @@ pub fn answer(rank: usize, said: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Encodes the answer to a process that is refused: the reason as text, truncated to 256 bytes.
+/// Encodes the answer to a refused process: the reason as text, truncated to 256 bytes.
 pub fn refusal(why: &str) -> Vec<u8> {
     let mut bytes = vec![1];
     put(&mut bytes, &why.as_bytes()[..why.len().min(MAX_REASON_LEN)]);
     bytes
 }
 
-/// Parses an answer to one of `count` processes: the meeting, or the reason of a refusal.
+/// Parses the answer to one of `count` processes: the meeting, or the reason for the refusal.
 pub fn take_answer(bytes: &[u8], count: usize) -> ParseResult<Result<Meeting, String>> {
     match bytes.first() {
         None => ParseResult::More,
@@ -121,7 +121,7 @@ pub fn take_answer(bytes: &[u8], count: usize) -> ParseResult<Result<Meeting, St
 mod tests {
     use super::*;
 
-    /// Checks that every proper prefix of `bytes` is incomplete, and that `bytes` are not.
+    /// Checks that every proper prefix of `bytes` is incomplete, and that `bytes` is complete.
     fn in_parts<T: std::fmt::Debug + PartialEq>(
         bytes: &[u8],
         whole: T,

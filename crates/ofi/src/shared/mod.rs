@@ -1,11 +1,11 @@
-//! Contexts that nodes share: receives for any of the nodes, and common room for the operations of all of them.
+//! Contexts that nodes share: receives for any of the nodes, and one limit on the operations of all of them.
 //!
 //! The receives of a shared context are operations of the context, not of a node. Their buffers are in the context's
 //! table, where a node finds them when its queue reports a receive.
 //!
-//! A completion of one node releases a multi-receive buffer, while other nodes may have unread messages in it: there is
-//! no order between queues. So the operation stays in the table until each of the other nodes has found its queue empty
-//! after the release.
+//! A completion of one node may release a multi-receive buffer in which other nodes still have unread messages, because
+//! there is no order between queues. So the operation stays in the table until each of the other nodes has found its
+//! queue empty after the release.
 
 mod receive;
 mod transmit;
@@ -28,7 +28,7 @@ use crate::opened::OpenedDomain;
 use crate::operations::{Operations, SOLE_OWNER};
 use crate::post::Desk;
 
-/// An address vector, and the number of bits that select contexts in its numbers.
+/// An address vector, and the number of bits of its numbers that select contexts.
 #[derive(Clone)]
 pub(crate) struct Vector {
     pub raw: Arc<dyn AddressVector>,
@@ -37,13 +37,13 @@ pub(crate) struct Vector {
 
 /// A receive context that nodes share.
 pub(crate) struct Shared {
-    // Fields drop in order. Closing the context ends its nodes' accesses to the memory of its receives; no other object
-    // holds it.
+    // Fields drop in order. Closing the context ends its nodes' accesses to the memory of its receives; nothing else
+    // holds the context.
     endpoint: Arc<dyn Endpoint>,
     opened: Arc<OpenedDomain>,
     /// The vector of all its nodes.
     vector: Mutex<Option<Vector>>,
-    /// Nodes of several threads use it, at every level.
+    /// Locked at every level, because nodes of several threads use it.
     operations: Lock<Operations>,
     members: Mutex<Members>,
     /// The number of the last multi-receive that was released, or 0 if all nodes have read their messages.
@@ -72,7 +72,7 @@ impl Shared {
         &self.endpoint
     }
 
-    /// The vector of all nodes. The first node opens it.
+    /// The address vector of all nodes. The first node opens it.
     pub fn vector(&self, open: impl FnOnce() -> Result<Vector>) -> Result<Vector> {
         let mut vector = self.vector.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(vector) = &*vector {
@@ -94,7 +94,7 @@ impl Shared {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Handles a completion that node `by` has read and that releases a multi-receive buffer.
+    /// Handles a completion, read by node `by`, that releases a multi-receive buffer.
     fn release(&self, op: Op, by: u64) {
         let mut members = self.members();
         let unread: Vec<u64> = members.ids.iter().copied().filter(|&id| id != by).collect();
@@ -109,7 +109,7 @@ impl Shared {
         self.released.store(number, Ordering::Release);
     }
 
-    /// Node `id` has read all its completions of releases up to `number`.
+    /// Notes that node `id` has read all its completions of releases up to `number`.
     fn has_read(&self, id: u64, number: u64) {
         let mut done = Vec::new();
         let mut members = self.members();
@@ -189,7 +189,7 @@ impl Membership {
 const LAST_READS: usize = 64;
 
 impl Drop for Membership {
-    /// Messages that the node has received and not read are dropped with the node, not only with the context.
+    /// Messages that the node has received and not read are dropped now, rather than with the context.
     fn drop(&mut self) {
         self.read_the_rest();
         self.context.members().ids.retain(|&id| id != self.id);

@@ -28,15 +28,15 @@ impl<L: Level> Domain<L> {
 }
 
 /// A receive context that several nodes of a domain share (`fi_srx_context`): a receive takes a message to any of the
-/// nodes. One pool of buffers serves many nodes, instead of one pool for each.
+/// nodes. Many nodes then need only one pool of buffers.
 ///
-/// Receives are posted here. Each completes in the queue of the node that its message came through: in [`Node::poll`],
-/// [`Node::wait`], or as an [event](crate::AsyncNode::event) of an [`AsyncNode`]. Completions without a node, such as
-/// cancelled receives and unsuccessful searches, go to the queue of the node that was opened first.
+/// Receives are posted here. Each completes in the queue of the node that received its message: in [`Node::poll`],
+/// [`Node::wait`], or as an [event](crate::AsyncNode::event) of an [`AsyncNode`]. Completions that concern no node,
+/// such as cancelled receives and unsuccessful peeks, go to the queue of the node that was opened first.
 ///
-/// Its nodes share one address vector, configured by the first of them. The context stays open while it or one of its
-/// nodes exists. A node that closes discards the messages that it has received and not returned. The context may be
-/// used from any thread, whatever the level of the domain.
+/// Its nodes share one address vector, which the first of them configures. The context stays open while it or one of
+/// its nodes exists. A node that closes discards the messages that it has received and not returned. Any thread may use
+/// the context, whatever the level of the domain.
 ///
 /// ```
 /// use std::time::Duration;
@@ -105,8 +105,8 @@ impl<L: Level> SharedReceive<L> {
         self.recv_message(RecvMsg::new(buffer).tag(tag, ignore))
     }
 
-    /// Posts a receive with all choices, as [`Node::recv_message`](crate::Node::recv_message). A source is one of the
-    /// nodes' address vector.
+    /// Posts a receive with all options, as [`Node::recv_message`](crate::Node::recv_message). A source is a number of
+    /// the nodes' address vector.
     ///
     /// # Errors
     /// Those of [`Node::recv_message`](crate::Node::recv_message); `FI_ENOAV` for a source before the first node is
@@ -140,11 +140,11 @@ impl<L: Level> SharedReceive<L> {
         self.recv_message(RecvMsg::new(buffer).source(source).tag(tag, ignore))
     }
 
-    /// Posts a buffer that takes one untagged message after the other, to any of the nodes, as
-    /// [`Node::recv_multi`](crate::Node::recv_multi). Each message is a completion of its node. The buffer comes back
-    /// in the completion that is [`released`](crate::Completion::released). Other nodes may have unread messages in it:
-    /// it can be posted again when it [is unused](MultiRecvBuffer::is_unused), which requires polling each node until
-    /// its queue is empty.
+    /// Posts a buffer that takes successive untagged messages to any of the nodes, as
+    /// [`Node::recv_multi`](crate::Node::recv_multi). Each message is a completion of its node. The completion that is
+    /// [`released`](crate::Completion::released) returns the buffer, but other nodes may have unread messages in it: it
+    /// can be posted again once it [is unused](MultiRecvBuffer::is_unused), which requires polling each node until its
+    /// queue is empty.
     ///
     /// ```
     /// use std::time::Duration;
@@ -170,7 +170,7 @@ impl<L: Level> SharedReceive<L> {
         self.shared.desk().recv_multi(buffer, None)
     }
 
-    /// Posts a buffer that takes one tagged message after the other: see [`SharedReceive::recv_multi`].
+    /// Posts a buffer that takes successive tagged messages: see [`SharedReceive::recv_multi`].
     ///
     /// # Errors
     /// Those of [`SharedReceive::recv_multi`].
@@ -238,7 +238,7 @@ impl<L: Level> SharedReceive<L> {
     /// Receives a claimed message, as [`Node::claim`](crate::Node::claim).
     ///
     /// # Errors
-    /// Those of [`Node::claim`](crate::Node::claim); `FI_EINVAL` if its node has closed, which dropped the message.
+    /// Those of [`Node::claim`](crate::Node::claim); `FI_EINVAL` if its node has closed, which discarded the message.
     pub fn claim<B: BufferMut>(&self, claim: Claim, buffer: B) -> Result<Op, PostError<(Claim, B)>> {
         self.shared.desk().claim(claim, buffer)
     }
@@ -268,7 +268,7 @@ impl<L: Level> SharedReceive<L> {
     /// Closes the context, if it has no nodes left, and returns the buffers of pending receives.
     ///
     /// # Errors
-    /// Itself, while nodes of it are open.
+    /// Returns the value itself while nodes of it are open.
     pub fn close(self) -> Result<Vec<AnyBuffer>, Self> {
         let Self { shared, domain } = self;
         match Arc::try_unwrap(shared) {

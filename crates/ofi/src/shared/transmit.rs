@@ -18,8 +18,8 @@ impl<L: Level> Domain<L> {
     }
 }
 
-/// A transmit context that several nodes of a domain share (`fi_stx_context`). The nodes draw on one pool of room for
-/// operations instead of one each. Posting returns `FI_EAGAIN` when the pool is exhausted.
+/// A transmit context that several nodes of a domain share (`fi_stx_context`). The nodes share one limit on operations
+/// in flight, instead of one limit each. Posting returns `FI_EAGAIN` when the limit is reached.
 ///
 /// ```
 /// use ofi::{Domain, Hints, Node};

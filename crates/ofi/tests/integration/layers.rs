@@ -76,7 +76,7 @@ fn unknown_layers_and_layers_alone_are_refused_in_words() {
     refused(&named("sockets;ofi_rxm").unwrap_err(), "sockets;ofi_rxm");
 }
 
-/// No program changes its provider because there is another one.
+/// A build with `tcp` gives a program that does not name it the same provider as before.
 #[test]
 #[cfg(feature = "tcp")]
 fn tcp_is_listed_after_the_others_and_is_for_those_who_name_it() {
@@ -100,7 +100,7 @@ fn tcp_is_listed_after_the_others_and_is_for_those_who_name_it() {
         let others = all.iter().rposition(|name| name == "udp" || name == "shm").expect("udp");
         assert!(first > others, "{all:?}");
     }
-    // It speaks C's protocol: an alias of another provider does not.
+    // The provider itself speaks C's protocol, unlike an alias `tcp` of another provider.
     for info in named("tcp").unwrap() {
         let protocol = if info.ep_attr.ep_type == EpType::Msg { Protocol::SOCK_TCP } else { Protocol::XNET };
         assert_eq!((info.ep_attr.protocol, info.tx_attr.rma_iov_limit), (protocol, 4));

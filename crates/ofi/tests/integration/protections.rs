@@ -34,7 +34,7 @@ fn a_misspelled_protection_is_refused() {
             in_a_process("protections::a_misspelled_protection_is_refused", variable, value);
         });
     };
-    // Nor does who names no provider get one that sends in the clear.
+    // A program that names no provider does not get one that sends in the clear either.
     let unnamed = Hints::new().caps(Caps::MSG | Caps::REMOTE_COMM);
     let found =
         ofi::getinfo(Version::API, None, None, GetinfoFlags::empty(), Some(&unnamed)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The thread that waits for all streams of a process: with one system call for up to 127 of them. It ends when the
+//! The thread that waits for all streams of the process, for up to 127 of them with one system call. It ends when the
 //! last stream stops waiting.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -39,8 +39,9 @@ impl SleeperEntry {
         Self(COUNT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Wakes a task when the flow has changed since it was seen, or after `limit`: neither a deleted flow nor samples
-    /// that complete no batch cause a signal, so the streams check for themselves.
+    /// Wakes a task when the flow has changed since it was last seen, or after `limit`. The limit is needed because
+    /// neither a deleted flow nor samples that complete no batch cause a signal: the streams check for those
+    /// themselves.
     pub fn wait(
         &self,
         reader: Arc<dyn Watched>,

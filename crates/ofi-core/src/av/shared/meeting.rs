@@ -2,10 +2,10 @@
 //!
 //! The name is an abstract socket. Every process that has the vector open holds the same listening socket and serves it
 //! on a thread that sleeps otherwise: a client that connects receives the socket and the memory. So the name exists
-//! exactly while some process has the vector open, whichever process created it and however others ended. The kernel
-//! releases both with the last process.
+//! exactly as long as some process has the vector open, whichever process created it and however others ended. The
+//! kernel releases both with the last process.
 //!
-//! A process that changes the vector binds a second socket meanwhile. The kernel releases it if the process dies.
+//! While a process changes the vector, it holds a second socket as a lock. The kernel releases it if the process dies.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::memory::VectorMemory;
 use crate::fork::Born;
 use crate::sys::{WaitSet, effective_user, eventfd, os_error, signal_eventfd, unix, wait_readable};
 
-/// The time limit of opening a vector, and of waiting for a turn.
+/// The time limit for opening a vector, and for waiting for the lock.
 const BOUND: Duration = Duration::from_secs(2);
 /// The time within which one process must answer before another is asked.
 const ANSWER: Duration = Duration::from_millis(250);
@@ -43,8 +43,8 @@ pub struct Meeting {
     name: String,
 }
 
-/// The name of the socket: a hash, since the kernel's names are short. The memory has the whole name and is asked for
-/// it.
+/// The name of the socket: a hash, because the kernel limits names to about 100 bytes. The memory contains the full
+/// name, which is compared.
 fn socket_name(name: &str) -> String {
     // FNV-1a with 128 bits (draft-eastlake-fnv): the same in every process.
     let hash = name.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
@@ -88,11 +88,11 @@ fn take_both(from: &OwnedFd) -> Option<[OwnedFd; 2]> {
     datagram.fds.try_into().ok().filter(|_| datagram.len == 1)
 }
 
-/// Opens the vector called `name` (of provider, domain and vector), or creates it.
+/// Opens the vector called `name` (made of provider, domain and vector), or creates it.
 ///
 /// # Errors
-/// `FI_ENOENT` for read-only access to a missing vector; `FI_EACCES` if the name is another user's; `FI_EINVAL` for one
-/// of another format; `FI_ETIMEDOUT` if no process that has it answers.
+/// `FI_ENOENT` for read-only access to a missing vector; `FI_EACCES` if another user has the name; `FI_EINVAL` for a
+/// vector of another format; `FI_ETIMEDOUT` if no process that has it open answers.
 pub fn open(
     name: &str,
     format: AddrFormat,
@@ -103,7 +103,7 @@ pub fn open(
     let start = Instant::now();
     loop {
         if !read_only {
-            // Create the memory before the name is taken: no process may wait for a vector that cannot be created.
+            // Create the memory before taking the name, so that no process waits for a vector that cannot be created.
             let (memory, fd) = VectorMemory::create(name, format, expected)?;
             if let Some(listener) = claim(&socket)? {
                 unix::listen(&listener)?;
@@ -203,7 +203,7 @@ fn answer(held: &VectorHandles, set: &WaitSet, stop: &OwnedFd) {
         // Another process may have been faster.
         while let Some(asking) = unix::accept(held.listener.as_fd()) {
             if unix::peer(&asking).is_some_and(|who| who.uid == effective_user()) {
-                // A client that does not receive them asks again.
+                // A client that does not receive them will ask again.
                 let _ = unix::send(&asking, None, &[1], &[held.listener.as_fd(), held.memory.as_fd()]);
             }
         }

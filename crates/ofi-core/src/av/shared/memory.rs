@@ -1,7 +1,7 @@
 //! The memory of a shared vector, and how it is read without trusting its other writers.
 //!
 //! ```text
-//! 0        head: what it is, how many slots, the two counts, the name
+//! 0        head: magic, number of slots, the two counts, the name
 //! 4096     numbers: 8 bytes for each slot, its number once it was used (fi_av_attr.map_addr)
 //! ...      slots of 128 bytes: state, references, length, up to 112 bytes of address
 //! ```
@@ -10,10 +10,10 @@
 //! I1. A slot's state is odd while it has an address, and changes whenever an address is stored or removed
 //!     ([`Version`]).
 //! I2. Every change holds the lock (`meeting::Lock`) and sets `busy` meanwhile. If the next holder of the lock finds
-//!     `busy` set, a process died: then both counts move, so that nobody relies on earlier reads.
+//!     `busy` set, a process has died: both counts then move, so that nobody relies on earlier reads.
 //! I3. An address and its references are stored before the state announces them, and removed after the state has
 //!     changed.
-//! I4. Everything read is copied first and then checked. An invalid value counts as a missing address.
+//! I4. Everything is copied before it is checked. An invalid value counts as a missing address.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -26,11 +26,11 @@ use crate::av::AvCounts;
 use crate::copy;
 use crate::sys::memory::{self, Mapping, Writers};
 
-/// The maximum length of an address, in bytes: what a slot of 128 bytes has room for.
+/// The maximum length of an address, in bytes: a slot of 128 bytes has room for that much.
 pub const MAX_ADDRESS_LEN: usize = 112;
 /// The maximum length of a vector's name, in bytes, including the names of its provider and domain.
 pub const MAX_NAME_LEN: usize = 1024;
-/// Default capacity in addresses: 35 MiB of address space, of which only used pages exist.
+/// Default capacity in addresses: 35 MiB of address space, of which only used pages take memory.
 const DEFAULT_CAPACITY: usize = 1 << 18;
 /// The maximum capacity, in addresses.
 const MAX_ADDRESSES: usize = 1 << 24;
@@ -192,7 +192,7 @@ impl VectorMemory {
         unsafe { self.mapping.base().byte_add(offset) }.cast()
     }
 
-    /// The words of a slot. The bytes behind them are reached by raw pointers alone.
+    /// The words of a slot. The bytes after them are accessed only through raw pointers.
     fn words(&self, at: u32) -> (&Version, &AtomicU32, &AtomicU32) {
         let slot = self.slot(at).as_ptr();
         // SAFETY: in the mapping, aligned, and atomic; nobody has a reference to the whole slot.
@@ -213,13 +213,13 @@ impl VectorMemory {
         self.words(at).0.get()
     }
 
-    /// The address in a slot and its state, if it has one.
+    /// The address in a slot and the slot's state, if it holds an address.
     pub fn read(&self, at: u32) -> Option<(u32, Vec<u8>)> {
         if at >= self.used() {
             return None;
         }
         let (state, _, len) = self.words(at);
-        // If it keeps changing, it counts as a missing address.
+        // If the slot keeps changing, it counts as a missing address.
         for _ in 0..4 {
             let before = state.begin()?;
             let len = len.load(Ordering::Relaxed) as usize;
@@ -289,7 +289,7 @@ impl VectorMemory {
         Ok(())
     }
 
-    /// Reverts one insertion. Returns whether this removed the address.
+    /// Reverts one insertion. Returns whether that removed the address.
     pub fn release(&self, at: u32) -> bool {
         let (state, references, _) = self.words(at);
         let left = references.load(Ordering::Relaxed).saturating_sub(1);
@@ -343,7 +343,7 @@ mod tests {
                 assert!(memory.read(at).is_none_or(|(_, address)| address.len() <= MAX_ADDRESS_LEN));
             }
             assert_eq!(memory.read(memory.capacity()), None);
-            // Opening it now gives a vector of the right length, or an error.
+            // Opening it now returns a vector of the right length, or an error.
             if let Ok(opened) = VectorMemory::open(&fd, "wild", AddrFormat::Str, false) {
                 assert_eq!(opened.capacity(), memory.capacity());
             }

@@ -1,9 +1,9 @@
 //! Address vectors that processes of one host and user share (`fi_av_attr.name`).
 //!
-//! The memory contains addresses only ([`memory`]); [`meeting`] lets processes find it. Each process keeps its own
-//! index from addresses to numbers, and updates it when a count in the memory has moved. Sharers may be hostile or die
-//! at any moment: every read is checked, and every wait has a limit. The worst that they can do is to remove addresses
-//! or to store wrong ones, which a sharer may do anyway.
+//! The memory contains only addresses ([`memory`]); [`meeting`] lets processes find it. Each process keeps its own
+//! index from addresses to numbers, and updates it when a count in the memory has moved. Processes that share the
+//! vector may be hostile or die at any moment: every read is checked, and every wait has a limit. The worst that they
+//! can do is to remove addresses or store wrong ones, which they are allowed to do anyway.
 
 mod meeting;
 mod memory;
@@ -54,7 +54,7 @@ impl SharedTable {
     ///
     /// # Errors
     /// `FI_EINVAL` for an empty or too long name, and for another address format; `FI_ENOENT` for read-only access to a
-    /// missing vector; `FI_EACCES` if the name is another user's; `FI_ETIMEDOUT` if no process that has it answers;
+    /// missing vector; `FI_EACCES` if another user has the name; `FI_ETIMEDOUT` if no process that has it open answers;
     /// `FI_ENOMEM` if too many addresses are expected.
     pub fn open(
         (provider, domain, name): (&str, &str, &str),
@@ -97,8 +97,7 @@ impl SharedTable {
     fn index(&self) -> MutexGuard<'_, Index> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         if self.memory.is_busy() {
-            // Perhaps its process died: then its change is finished here. Otherwise the change is seen at the next
-            // update.
+            // If its process died, its change is finished here. Otherwise the change is seen at the next update.
             if !self.read_only
                 && let Some(_lock) = self.meeting.try_lock()
             {
@@ -163,7 +162,8 @@ impl Turn<'_> {
     /// As [`crate::peers::AddressTable::insert`].
     ///
     /// # Errors
-    /// As there; `FI_EINVAL` for an address of more than 112 bytes; `FI_ENOMEM` if the vector is full.
+    /// As [`crate::peers::AddressTable::insert`]; `FI_EINVAL` for an address of more than 112 bytes; `FI_ENOMEM` if the
+    /// vector is full.
     pub fn insert(&mut self, address: &[u8]) -> Result<FiAddr> {
         let Self { table, index, .. } = self;
         let key = AddressKey::of(table.format, address)?;
@@ -232,7 +232,7 @@ impl Index {
         if (removals, insertions) == (self.removals, self.insertions) {
             return;
         }
-        // Insertions are in vacant slots, or after all others.
+        // Insertions use vacant slots, or the end.
         let first = if removals == self.removals { self.vacant.min(self.slots.len()) } else { 0 };
         (self.removals, self.insertions) = (removals, insertions);
         let used = memory.used();

@@ -1,5 +1,5 @@
-//! A triggered remote access of one piece, the common case: checked when it was submitted, and stored in the form in
-//! which it will be posted.
+//! A triggered remote access of one piece, which is the common case. It is checked when it is submitted, and stored in
+//! the form in which it will be posted.
 
 use ofi_api::{Call, CompletionFlags, Context, DeferredOp, FiAddr, Lent, OpFlags, Piece, RemotePiece, RmaOp};
 
@@ -44,12 +44,12 @@ impl Access {
         CompletionFlags::RMA | if self.write { CompletionFlags::WRITE } else { CompletionFlags::READ }
     }
 
-    /// The operation, whether it writes, and the results of its checks: flags, whether its completion is reported,
-    /// length.
+    /// The operation, whether it writes, and the results of its checks: flags, whether its completion is reported, and
+    /// its length.
     #[inline]
     pub fn with<R>(&self, post: impl FnOnce(&RmaOp<'_>, bool, (OpFlags, bool, usize)) -> R) -> R {
         let Self { peer, context, data, flags, signal, write, .. } = *self;
-        // SAFETY: the promise made for the operation that this is a copy of: its memory is lent until it ends.
+        // SAFETY: the promise made for the operation of which this is a copy: its memory is lent until it ends.
         let buf = unsafe { Lent::new(&self.local, &[]) };
         let op = RmaOp { buf, remote: &self.remote, peer, context, data, flags, call: Call::Msg };
         post(&op, write, (flags, signal, self.local[0].len))

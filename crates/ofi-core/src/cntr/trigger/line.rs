@@ -37,10 +37,10 @@ impl TriggerLine {
         self.first.load(Ordering::SeqCst) == u64::MAX
     }
 
-    /// If the store is delayed by `order`, a removal costs a useless check; an addition could be missed.
+    /// If `order` lets the store be delayed, a removal causes one useless check, whereas an addition could be missed.
     #[inline]
     fn set_first(&self, items: &VecDeque<Item>, order: Ordering) {
-        // A threshold of `u64::MAX` looks like none, and is checked with the others; see `take_first`.
+        // `u64::MAX` stands for none, so a threshold of `u64::MAX` is stored as one less; see `take_first`.
         let first = items.front().map_or(u64::MAX, |item| item.threshold.min(u64::MAX - 1));
         self.first.store(first, order);
     }
@@ -75,7 +75,7 @@ impl TriggerLine {
         item
     }
 
-    /// The first one after a request that does not count failures and still waits.
+    /// The first request that is due after one that does not count failures and still waits.
     #[cold]
     fn take_behind(&self, value: u64, errors: u64) -> Option<Item> {
         let mut items = self.items.lock();
@@ -101,7 +101,7 @@ impl TriggerLine {
     }
 }
 
-/// Removes the items that `wanted` selects, and keeps the order of both.
+/// Removes and returns the items that `wanted` selects. Both the removed and the remaining ones keep their order.
 pub fn take(items: &mut VecDeque<Item>, mut wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
     let mut gone = Vec::new();
     for _ in 0..items.len() {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     fn step() -> impl Strategy<Value = Step> {
-        // Few thresholds, so that many are equal; the largest one too.
+        // Few thresholds, so that many are equal; the largest one is among them.
         let threshold = prop_oneof![0..6u64, Just(u64::MAX), Just(u64::MAX - 1)];
         prop_oneof![
             3 => threshold.clone().prop_map(Step::Add),

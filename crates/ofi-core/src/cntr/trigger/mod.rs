@@ -1,18 +1,19 @@
 //! Triggered operations and deferred work: requests that wait for a counter, and how they start.
 //!
-//! A request waits in its counter ([`TriggerLine`]). An application that raises the counter to the first threshold
-//! starts the due requests. An endpoint that does so moves them to the domain's [`Works`] and sets a flag, because it
-//! holds its lock and cannot start anything. The flag is checked where no lock is held: after a poll, after a post, and
-//! when the application changes a counter.
+//! A request waits in its counter ([`TriggerLine`]). If the application raises the counter to the first threshold, that
+//! call starts the due requests. If an endpoint does so, it moves them to the domain's [`Works`] and sets a flag,
+//! because it holds its lock and cannot start anything. The flag is checked where no lock is held: after a poll, after
+//! a post, and when the application changes a counter.
 //!
 //! Invariants:
 //! I1. `TriggerLine::first` is the lowest waiting threshold, `u64::MAX` for none. A thread that adds a request stores
 //!     it first and then checks the counter; a thread that raises the counter then checks it. Both use `SeqCst` order,
 //!     so one sees the other.
-//! I2. One thread at a time starts requests (`running`), in the order in which they became due. Those of one endpoint
-//!     keep that order also when it returns `FI_EAGAIN`, and do not delay other endpoints.
-//! I3. A waiting request does not keep its counter alive. A triggered operation shares its endpoint, which takes it
-//!     back when it closes ([`Works::forget`]). Deferred work does not share its endpoint, and fails when it is due.
+//! I2. One thread at a time starts requests (`running`), in the order in which they became due. The requests of one
+//!     endpoint keep that order even if it returns `FI_EAGAIN`, and do not delay those of other endpoints.
+//! I3. A waiting request does not keep its counter alive. A triggered operation keeps its endpoint alive, which removes
+//!     it when the application closes the endpoint ([`Works::forget`]). Deferred work does not, and fails when it is
+//!     due if its endpoint is gone.
 
 mod access;
 mod line;
@@ -30,30 +31,30 @@ use ofi_api::{CompletionFlags, Context, DeferredOp, Errno, Error, Result, Unexpe
 
 use crate::cntr::Cntr;
 
-/// The counter of an operation's end, in place of its endpoint's.
+/// The counter that counts an operation's completion, instead of its endpoint's.
 pub type Completion = Option<Weak<Cntr>>;
 
 /// An endpoint, as requests see it.
 pub trait DeferredTarget: Send + Sync {
-    /// Posts a triggered operation, which ends like any other.
+    /// Posts a triggered operation, which then completes like any other.
     ///
     /// # Errors
     /// Those of the call.
     fn post(&self, op: &DeferredOp<'_>) -> Result<()>;
 
-    /// Posts a triggered remote access that was checked when it was given.
+    /// Posts a triggered remote access that was checked when it was submitted.
     ///
     /// # Errors
     /// Those of the call.
     fn access(&self, access: &Access) -> Result<()>;
 
-    /// Posts deferred work; `completion` counts its end.
+    /// Posts deferred work; `completion` counts its completion.
     ///
     /// # Errors
     /// Those of the call.
     fn post_work(&self, op: &DeferredOp<'_>, completion: Option<Arc<Cntr>>) -> Result<()>;
 
-    /// An accepted operation could not be posted, or was cancelled.
+    /// Reports an accepted operation that could not be posted, or was cancelled.
     fn lost(&self, context: Context, flags: CompletionFlags, error: Errno);
 }
 
@@ -69,13 +70,13 @@ pub enum Deed {
     Set(Weak<Cntr>, u64),
     /// Adds to a counter.
     Add(Weak<Cntr>, u64),
-    /// Reports an unexpected message to the application. This is not a request of the application, but it too waits
-    /// until no lock is held.
+    /// Reports an unexpected message to the application. Not a request of the application, but it too waits until no
+    /// lock is held.
     Tell(Watcher, UnexpectedEvent),
 }
 
 impl Deed {
-    /// For a triggered operation: its owner, and the content of its completion.
+    /// For a triggered operation: its endpoint, and the content of its completion.
     fn triggered(&self) -> Option<(&Arc<dyn DeferredTarget>, Context, CompletionFlags)> {
         match self {
             Self::Access(target, access) => Some((target, access.context(), access.flags())),
@@ -96,7 +97,7 @@ pub struct Item {
 }
 
 impl Item {
-    /// Whether it is due at these numbers of its counter. Failures count for deferred work only.
+    /// Whether it is due at these numbers of its counter. Failures count only for deferred work.
     fn is_due(&self, value: u64, errors: u64) -> bool {
         let reached = match self.deed {
             Deed::Access(..) | Deed::Triggered(..) => value,

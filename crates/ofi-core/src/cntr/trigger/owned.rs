@@ -1,5 +1,4 @@
-//! An operation that outlives the call that submitted it: its own copy of everything except the memory that it
-//! transfers.
+//! An operation that outlives the call that submitted it: its own copy of everything except the memory to transfer.
 
 use ofi_api::{
     AtomicKind, AtomicOp, CompletionFlags, Context, Datatype, DeferredOp, FiAddr, FiOp, Lent, OpFlags, Piece,
@@ -69,11 +68,11 @@ pub struct Owned {
     _kept: Option<Box<[u8]>>,
 }
 
-// SAFETY: the pieces were lent to the operation until it ends (`Lent::new`), on whatever thread that is.
+// SAFETY: the pieces were lent to the operation until it ends (`Lent::new`), whichever thread that happens on.
 unsafe impl Send for Owned {}
 
 impl Owned {
-    /// A copy of `op`. With `keep`, an injected operation's payload is copied too, since its memory is the caller's
+    /// A copy of `op`. With `keep`, also copies an injected operation's payload, whose memory belongs to the caller
     /// again when the call returns.
     pub fn new(op: &DeferredOp<'_>, keep: bool) -> Self {
         let nothing: &[RemotePiece] = &[];
@@ -139,7 +138,8 @@ impl Owned {
     /// The operation as submitted.
     #[inline]
     pub fn with<R>(&self, post: impl FnOnce(&DeferredOp<'_>) -> R) -> R {
-        // SAFETY: the promise made for the operation that this is a copy of; of the library's own copy it holds anyway.
+        // SAFETY: the promise made for the operation of which this is a copy; for the library's own copy it holds
+        // anyway.
         let buf = unsafe { Lent::new(self.pieces.all(), &[]) };
         let Self { peer, context, data, tag, flags, call, .. } = *self;
         let send = || SendOp { buf, dest: peer, context, data, flags, call };

@@ -1,4 +1,4 @@
-//! A domain's due requests, and the counters where others wait.
+//! A domain's due requests, and the counters for which other requests wait.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::cntr::Cntr;
 use crate::domain_id::DomainId;
 use crate::lock::Lock;
 
-/// The maximum number of requests that wait for one counter; beyond that calls return `FI_EAGAIN`.
+/// The maximum number of requests that wait for one counter; beyond it calls return `FI_EAGAIN`.
 const LIMIT: usize = 1 << 16;
 
 /// The due requests of one domain, and the counters for which requests may wait.
@@ -43,7 +43,7 @@ impl Works {
         self.runner.is_due()
     }
 
-    /// Starts due requests. Call it without a lock.
+    /// Starts due requests. Call it without holding a lock.
     #[inline]
     pub fn run_if_due(&self) {
         if self.is_due() {
@@ -60,7 +60,7 @@ impl Works {
         counter.line.take_due(value, errors, &mut ready);
     }
 
-    /// A watcher that may be called under a lock; it calls `watcher` when no lock is held.
+    /// A watcher that may be called under a lock; it calls `watcher` once no lock is held.
     pub fn telling(self: &Arc<Self>, watcher: Watcher) -> Watcher {
         let works = Arc::clone(self);
         Arc::new(move |event| {
@@ -70,10 +70,10 @@ impl Works {
         })
     }
 
-    /// Starts the requests that are due at `counter`. Call it without a lock.
+    /// Starts the requests that are due at `counter`. Call it without holding a lock.
     ///
     /// They start directly from its line, unless older requests wait. A thread that takes requests out of the line
-    /// meanwhile has announced this first; requests that are taken later belong after its requests.
+    /// meanwhile has announced that before; requests that are taken later come after its requests.
     #[inline]
     pub fn start(&self, counter: &Cntr) {
         if self.is_due() || !self.runner.take() {
@@ -199,7 +199,7 @@ impl Works {
         Ok(WorkId(id))
     }
 
-    /// Takes back requests that have not started, waiting or due.
+    /// Removes requests that have not started, whether waiting or due.
     fn withdraw(&self, counter: Option<&Cntr>, mut wanted: impl FnMut(&Item) -> bool) -> Vec<Item> {
         let mut gone = Vec::new();
         for known in self.counters() {
@@ -237,12 +237,12 @@ impl Works {
             .len()
     }
 
-    /// Drops the triggered operations of a closing endpoint. Its deferred work learns of that when it is due.
+    /// Drops the triggered operations of a closing endpoint. Its deferred work finds that out when it is due.
     pub fn forget(&self, target: *const ()) {
         drop(self.withdraw(None, |item| item.deed.triggered().is_some_and(|(its, ..)| is(its, target))));
     }
 
-    /// `fi_cancel` of a triggered operation. Returns whether one was taken back.
+    /// `fi_cancel` of a triggered operation. Returns whether one was removed.
     pub fn cancel_triggered(&self, target: *const (), context: Context) -> bool {
         let mut found = false;
         let mut is_it = |item: &Item| {

@@ -1,4 +1,4 @@
-//! Handles notes of peers: places those of waiting operations, and keeps those that arrive before their operation.
+//! Handles peers' notes: places those of waiting operations, and keeps those that arrive before their operation.
 
 use ofi_api::Errno;
 
@@ -25,10 +25,10 @@ pub enum Content {
 }
 
 impl Collectives {
-    /// Takes a note of a peer.
+    /// Takes a peer's note.
     ///
     /// # Errors
-    /// A number for the log if the peer breaks the protocol: then it must be given up.
+    /// A number for the log if the peer violates the protocol: the group with it must then be abandoned.
     ///
     /// # Safety
     /// `body` may be read for `len` bytes.
@@ -48,7 +48,7 @@ impl Collectives {
                 if flow.held > CREDITS {
                     return Err(Errno::EPROTO);
                 }
-                // Notes from strangers, or from members that were given up, are dropped.
+                // Notes from strangers, or from members that were dropped, are ignored.
                 let is_unwanted = self.groups.get(&note.group).is_some_and(|group| {
                     !group.members.contains(&peer) || group.gone.iter().any(|&(gone, _)| gone == peer)
                 });
@@ -145,7 +145,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// The operation of a note, if it is in that round.
+    /// The operation that a note belongs to, if the operation is in that round.
     #[inline]
     fn running_of(&mut self, note: &Note) -> Option<&mut Running> {
         let running = self.running.iter_mut().map(|running| &mut **running);

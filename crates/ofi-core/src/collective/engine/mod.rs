@@ -1,11 +1,12 @@
 //! Runs collectives: the groups that an endpoint has joined, the operations in them, and early notes.
 //!
-//! A transfer that fits into a note is sent at once. A longer one is requested by its receiver when that reaches the
-//! round, and then streamed. Notes that arrive before their operation is posted are kept, at most [`CREDITS`] from each
-//! peer: beyond that a sender waits for credit. So a rank that runs ahead is slowed down, and memory stays bounded.
+//! A transfer that fits into a note is sent at once. A longer one is requested by its receiver when the receiver
+//! reaches the round, and then streamed. Notes that arrive before their operation is posted are kept, at most
+//! [`CREDITS`] from each peer; beyond that the sender waits for credit. So a rank that runs ahead is slowed down, and
+//! memory stays bounded.
 //!
-//! A group fails as a whole: when a member that is needed is gone, leaves during an operation, or posts a different
-//! operation than the others. The member that notices this tells the others. Nothing here waits or locks;
+//! A group fails as a whole when a needed member is gone, leaves during an operation, or posts a different operation
+//! than the others. The member that notices this tells the others. Nothing here waits or locks;
 //! [`Collectives::advance`] is called after each poll while there is work.
 
 mod arriving;
@@ -31,12 +32,12 @@ use running::{Running, State};
 
 /// Eager notes and questions that a sender may have in flight to one peer.
 pub const CREDITS: u32 = 64;
-/// Remembered failures of groups that this end has not joined yet. Beyond that, a join waits until the failed member is
-/// gone.
+/// How many failures of groups that this end has not joined yet are remembered. Beyond that, a join waits until the
+/// failed member is gone.
 const EARLY_ABORTS: usize = 1024;
 /// Operations that are kept for reuse.
 const SPARES: usize = 4;
-/// This end, among the members of a group.
+/// Stands for this end among the members of a group.
 pub const SELF: PeerId = PeerId::MAX;
 
 /// The carrier of notes.
@@ -60,8 +61,8 @@ struct JoinedGroup {
     members: Vec<PeerId>,
     next: u64,
     failed: Option<Errno>,
-    /// Members that are gone, and the reasons. Notes that they sent before still count, so an operation fails only if
-    /// it needs more from one: a member may end when it has done its part of the last operation, before the others have
+    /// Members that are gone, and why. Notes that they sent before still count, so an operation fails only if it needs
+    /// more from one of them: a member may end once it has done its part of the last operation, before the others have
     /// done theirs.
     gone: Vec<(PeerId, Errno)>,
 }
@@ -73,11 +74,11 @@ type OneRunning = Box<Running>;
 struct PeerNotes {
     /// How many eager notes and questions may be sent.
     credits: u32,
-    /// How many of the peer's are kept here.
+    /// The number of the peer's notes that are kept here.
     held: u32,
     /// Notes processed since the last report to the peer.
     taken: u32,
-    /// Distinguishes this peer from an earlier one with its number.
+    /// Distinguishes this peer from an earlier one with the same number.
     epoch: u64,
 }
 
@@ -123,8 +124,8 @@ impl Collectives {
         !self.running.is_empty() || !self.outbox.is_empty()
     }
 
-    /// Opens a group of `members`, by rank. `names` is equal at all members: endpoints with the same list join the same
-    /// group, the first time, the second time, and so on. Returns the group's number.
+    /// Opens a group of `members`, by rank. `names` is the same at all members: endpoints that join the same list for
+    /// the `n`th time join the same group. Returns the group's number.
     pub fn open(&mut self, members: Vec<PeerId>, names: u64) -> u64 {
         let id = self.numbers.next(names);
         let failed = self.aborted.remove(&id);
@@ -135,7 +136,7 @@ impl Collectives {
     /// The number of ranks of a live group, and this end's rank.
     ///
     /// # Errors
-    /// `FI_EINVAL` for a group that this end is not in; otherwise the reason of its failure.
+    /// `FI_EINVAL` for a group that this end is not in; otherwise the error that the group failed with.
     pub fn shape(&self, group: u64) -> Result<(usize, usize)> {
         let found = self.groups.get(&group).ok_or_else(no_group)?;
         if let Some(errno) = found.failed {
@@ -157,7 +158,7 @@ impl Collectives {
     /// As [`Collectives::shape`]; `FI_ENOMEM` for the operation's own memory.
     ///
     /// # Safety
-    /// Input and result are lent for as much as `schedule` uses of them until the operation ends.
+    /// Input and result, as far as `schedule` uses them, are lent until the operation ends.
     pub unsafe fn start(
         &mut self,
         group: u64,
@@ -186,7 +187,7 @@ impl Collectives {
         self.groups.remove(&group);
     }
 
-    /// Fails a group: tells the other members, unless they reported it.
+    /// Fails a group, and tells its members unless they reported the failure.
     fn fail(&mut self, group: u64, errno: Errno) {
         let Some(found) = self.groups.get_mut(&group) else { return };
         if found.failed.replace(errno).is_some() {
@@ -217,7 +218,7 @@ impl Collectives {
         })
     }
 
-    /// An eager note or a question of a peer has been processed.
+    /// Records that an eager note or question of a peer has been processed.
     fn taken(&mut self, peer: PeerId, epoch: u64) {
         let Some(flow) = self.flows.get_mut(&peer).filter(|flow| flow.epoch == epoch) else { return };
         flow.held = flow.held.saturating_sub(1);
@@ -234,8 +235,8 @@ impl Collectives {
         self.groups.values().any(|group| group.members.contains(&peer))
     }
 
-    /// A peer is gone, and everything that it sent has been processed. Operations that need more from it fail at the
-    /// next [`Collectives::advance`].
+    /// Handles the loss of a peer, once everything that it sent has been processed. Operations that need more from it
+    /// fail at the next [`Collectives::advance`].
     pub fn peer_gone(&mut self, peer: PeerId, errno: Errno) {
         for group in self.groups.values_mut().filter(|group| group.members.contains(&peer)) {
             if group.gone.iter().all(|&(gone, _)| gone != peer) {
@@ -250,7 +251,7 @@ impl Collectives {
         self.flows.remove(&peer);
     }
 
-    /// The reason why an operation cannot continue: it needs more from a member that is gone.
+    /// Why an operation cannot continue, if it needs more from a member that is gone.
     fn lost(&self, running: &Running) -> Option<Errno> {
         let gone = &self.groups.get(&running.group)?.gone;
         gone.iter().find(|&&(peer, _)| running.wants(peer)).map(|&(_, errno)| errno)
@@ -295,7 +296,7 @@ impl Collectives {
             let out = OutNote { peer, words: note.to_words(), pieces: &[], skip: 0, len: 0 };
             match wire.note(&out) {
                 Err(error) if error.is_again() => self.outbox.push_back((peer, note)),
-                // Delivered, or the peer is gone, whose end is reported to this end too.
+                // Delivered, or the peer is gone, which is reported to this end too.
                 _ => {}
             }
         }
@@ -386,7 +387,7 @@ impl Collectives {
     }
 }
 
-/// FNV-1a from a given state: a number that all members of a group compute alike.
+/// FNV-1a from a given state: a number that all members of a group compute identically.
 pub fn hash(state: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(state, |state, &byte| (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3))
 }

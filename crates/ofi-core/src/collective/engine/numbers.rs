@@ -1,9 +1,9 @@
-//! Numbers of groups, which all members of a group compute alike without communication.
+//! Numbers of groups, which all members of a group compute identically without communication.
 //!
 //! The upper 44 bits of a number are a hash of the list of members. The lower 20 bits count how often the list was
-//! joined, so an issued number is recognized without a list of all numbers: a program that joins and leaves groups for
-//! days keeps one entry for each list. Two lists of one endpoint share a hash with a probability of 3 in a million at
-//! 10,000 lists.
+//! joined, so that an issued number can be recognized without a list of all numbers: a program that joins and leaves
+//! groups for days keeps only one entry for each list. With 10,000 lists, two lists of one endpoint share a hash with a
+//! probability of 3 in a million.
 
 use rustc_hash::FxHashMap;
 
@@ -35,7 +35,7 @@ impl Numbers {
         }
     }
 
-    /// Whether this end has ever issued the number.
+    /// Whether this end has ever issued this number.
     pub fn was_given(&self, number: u64) -> bool {
         self.last.get(&(number & !COUNT)).is_some_and(|&last| number <= last)
     }

@@ -29,7 +29,7 @@ struct CallMemory {
     scratch: Vec<u8>,
 }
 
-// SAFETY: the caller's memory is lent until the operation ends, whichever thread moves it on; the rest is owned.
+// SAFETY: the caller's memory is lent until the operation ends, whichever thread advances it; the rest is owned.
 unsafe impl Send for CallMemory {}
 
 impl CallMemory {
@@ -65,7 +65,7 @@ pub struct Sending {
 pub enum State {
     /// Nothing has been sent.
     Begin,
-    /// Its receiver was told, and will request it.
+    /// Its receiver was notified, and will request it.
     Asked,
     /// Its receiver has requested it.
     Going,
@@ -83,7 +83,7 @@ pub struct Receiving {
     pub len: usize,
     /// Bytes received.
     pub got: usize,
-    /// Whether they are combined with what is there.
+    /// Whether the elements are combined with those already there.
     pub combine: bool,
     /// Whether its sender was asked to continue.
     pub is_asked: bool,
@@ -203,7 +203,7 @@ impl Running {
     /// Takes `len` bytes at `body` for a receive of the round.
     ///
     /// # Safety
-    /// `body` may be read for `len` bytes, which are left of the receive, and the operation's memory is lent.
+    /// `body` may be read for `len` bytes, the receive has room for that many, and the operation's memory is lent.
     pub unsafe fn take(&mut self, receive: usize, body: *const u8, len: usize) {
         let receive = &mut self.receives[receive];
         let executor = self.executor.filter(|_| receive.combine);
@@ -223,7 +223,7 @@ impl Running {
         schedule.first.iter().for_each(|local| self.do_local(local));
     }
 
-    /// Does the steps after the round, and proceeds to the next.
+    /// Performs the local steps after the round, and proceeds to the next round.
     pub fn leave_round(&mut self) {
         let schedule = Arc::clone(&self.schedule);
         schedule.rounds[self.round].then.iter().for_each(|local| self.do_local(local));

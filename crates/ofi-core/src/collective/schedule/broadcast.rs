@@ -55,8 +55,7 @@ impl Planner {
         });
     }
 
-    /// Blocks circulate in a ring: this rank starts with block `first` and ends with all of them. The ring is in the
-    /// order of the ranks.
+    /// Blocks circulate in a ring, in rank order: this rank starts with block `first` and ends with all of them.
     pub(super) fn ring(&mut self, first: usize, block: impl Fn(&Self, usize) -> MemoryRange) {
         let ranks = self.ranks();
         for step in 0..ranks - 1 {
@@ -67,8 +66,8 @@ impl Planner {
         }
     }
 
-    /// Blocks circulate in a ring and are combined with every rank's: in the end this rank has the complete block
-    /// `last`.
+    /// Blocks circulate in a ring, and each rank combines its own into them: at the end, this rank has the complete
+    /// block `last`.
     pub(super) fn ring_combine(&mut self, last: usize, block: impl Fn(&Self, usize) -> MemoryRange) {
         let ranks = self.ranks();
         for step in 0..ranks - 1 {

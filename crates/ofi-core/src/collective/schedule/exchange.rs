@@ -3,7 +3,7 @@
 use super::{Local, MemoryRange, Planner, RankMemory, Round, transfer};
 
 impl Planner {
-    /// Bruck: in each round twice as many blocks, counted from this rank on.
+    /// Bruck: each round doubles the number of blocks, counted from this rank on.
     pub(super) fn allgather(&mut self) {
         let ranks = self.ranks();
         self.out.scratch = self.block * ranks;
@@ -34,7 +34,7 @@ impl Planner {
         self.ring(self.shape.me, |planner, index| planner.nth(RankMemory::Result, index));
     }
 
-    /// Bruck: block `i` has to travel `i` ranks, and in round `k` moves on by `2^k` if `i` has that bit.
+    /// Bruck: block `i` has to travel `i` ranks; in round `k` it moves on by `2^k` if `i` has that bit.
     pub(super) fn alltoall(&mut self) {
         let ranks = self.ranks();
         let moving = ranks * self.block;
@@ -83,7 +83,7 @@ impl Planner {
         }
     }
 
-    /// Blocks of the ranks at distances `from..to` of the root. Ranks other than the root keep the blocks that pass
+    /// Blocks of the ranks at distances `from..to` from the root. Ranks other than the root keep the blocks that pass
     /// through them in scratch memory, their own first.
     pub(super) fn passing(&self, root_place: RankMemory, from: usize, to: usize) -> Vec<MemoryRange> {
         let me = self.distance();

@@ -1,11 +1,11 @@
 //! The steps of one rank in a collective: rounds of sends and receives, planned before anything is sent.
 //!
-//! A schedule contains ranks and ranges only, no peers or bytes, so tests simulate all ranks of a group in memory
+//! A schedule contains only ranks and ranges, no peers or bytes, so tests simulate all ranks of a group in memory
 //! (`tests.rs`). Both ends of a transfer have it in the same round, and a pair of ranks has at most one transfer in
 //! each direction in a round.
 //!
-//! Small data takes a number of rounds that is logarithmic in the ranks; large data is cut into a block for each rank,
-//! so that every rank sends and receives all the time.
+//! Small data takes a number of rounds that is logarithmic in the number of ranks. Large data is divided into a block
+//! for each rank, so that every rank sends and receives all the time.
 
 mod broadcast;
 mod exchange;
@@ -41,15 +41,15 @@ impl MemoryRange {
     }
 }
 
-/// Bytes to send to a rank, or to receive from it: the parts one behind the other.
+/// Bytes to send to a rank, or to receive from it: the parts in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// The other rank.
     pub rank: usize,
     /// The bytes.
     pub parts: Vec<MemoryRange>,
-    /// For a receive: whether the elements are combined with the present ones instead of replacing them. The range is
-    /// then not sent from in the same round.
+    /// For a receive: combines the elements with those already there instead of replacing them. The range is then not
+    /// sent in the same round.
     pub combine: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Local {
     pub combine: bool,
 }
 
-/// Transfers that run concurrently, and the steps after all of them have ended.
+/// Transfers that run concurrently, and the local steps after all of them have ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
     /// Sends.
@@ -104,7 +104,7 @@ pub struct Shape {
     pub me: usize,
     /// The root, for those that have one.
     pub root: usize,
-    /// Elements: of the whole array for broadcast, reduce and all-reduce; for each rank otherwise.
+    /// The number of elements: of the whole array for broadcast, reduce and all-reduce; for each rank otherwise.
     pub count: usize,
     /// Bytes of an element.
     pub size: usize,
@@ -217,7 +217,7 @@ impl Planner {
         self.out.first.push(local);
     }
 
-    /// The range of block `index` of an array of `count` elements that is cut into one for each rank.
+    /// The range of block `index`, if an array of `count` elements is divided into a block for each rank.
     fn cut(&self, index: usize) -> (usize, usize) {
         let edge = |index: usize| index * self.shape.count / self.ranks() * self.shape.size;
         (edge(index), edge(index + 1) - edge(index))

@@ -4,7 +4,7 @@ use super::{Local, MemoryRange, Planner, RankMemory, Round, Transfer, transfer};
 
 impl Planner {
     /// Recursive doubling on `len` bytes at the start of `place`, with scratch memory from `scratch` on. Ranks beyond a
-    /// power of two pass theirs to a neighbour first.
+    /// power of two first pass theirs to a neighbour.
     pub(super) fn allreduce(&mut self, place: RankMemory, len: usize, scratch: usize) {
         let (me, ranks) = (self.shape.me, self.ranks());
         let core = 1 << ranks.ilog2();
@@ -32,7 +32,7 @@ impl Planner {
                 let partner = rank_of(number ^ distance);
                 round.sends.push(transfer(partner, vec![all]));
                 round.receives.push(transfer(partner, vec![other]));
-                // Both combine in the same order, so that both get the same bits.
+                // Both ends combine in the same order, so that they get the same bits.
                 if me < partner {
                     round.then.push(Local { from: other, to: all, combine: true });
                 } else {
@@ -113,7 +113,7 @@ impl Planner {
         self.push(round);
     }
 
-    /// All-reduce of the whole array, of which each rank takes its part.
+    /// All-reduce of the whole array, from which each rank takes its part.
     pub(super) fn reduce_scatter(&mut self) {
         let all = self.block * self.ranks();
         self.out.scratch = 2 * all;

@@ -1,4 +1,4 @@
-//! Receives of a shared context that a device owns. It fills them with messages for any of the context's endpoints.
+//! Receives of a shared context that a device holds. It fills them with messages to any of the context's endpoints.
 
 use ofi_api::{Errno, Error, ReceiveOp, Result};
 
@@ -9,11 +9,11 @@ use crate::slots::SlotId;
 use crate::transport::{Arrived, RxName, SharedReceives, Transport, TransportEndpoint};
 
 impl<T: Transport> SharedRx<T> {
-    /// Makes the transport of an endpoint that is being enabled take its receives from here.
+    /// Makes the transport of an endpoint that is being enabled take its receives from this context.
     ///
     /// # Errors
-    /// `FI_EINVAL` if only one of the two passes receives to a device: the domain was opened for endpoints of another
-    /// type.
+    /// `FI_EINVAL` if only one of the two uses a device for receives, because the domain was opened for endpoints of
+    /// another type.
     pub(in crate::endpoint) fn hand_over(&self, transport: &mut T::Endpoint) -> Result<()> {
         match &self.device {
             Some(device) if transport.claims() => transport.share(device),
@@ -50,7 +50,7 @@ impl<T: Transport> SharedRx<T> {
             let posted = state.queue.posted(op.context, &op.buf, asked, plain);
             let filling = state.queue.fill(posted, &none);
             let id = state.claimed.insert(filling);
-            // SAFETY: the pieces are lent until the receive's completion, which is made when it has ended; and a
+            // SAFETY: the pieces are lent until the receive's completion, which is created when it has ended; and a
             // closing context makes the transports of its endpoints settle.
             if let Err(error) = unsafe { device.post(id, op.buf.pieces()) } {
                 state.claimed.remove(id);
@@ -65,7 +65,7 @@ impl<T: Transport> SharedRx<T> {
 }
 
 impl<T: Transport> SharedPart<T> {
-    /// A receive that the device has filled, or could not, for this endpoint; `None` if the context has closed.
+    /// Takes a receive that the device has filled for this endpoint, or failed to; `None` if the context has closed.
     fn take_claimed(&self, id: SlotId) -> Option<Filling> {
         let mut guard = self.context.state.lock();
         let filling = guard.claimed.remove(id)?;
@@ -75,7 +75,7 @@ impl<T: Transport> SharedPart<T> {
 }
 
 impl<T: Transport> EndpointCore<T> {
-    /// A receive that has ended: the endpoint's, or one of its shared context that a device had.
+    /// Takes a receive that has ended: one of the endpoint's, or one of its shared context's that a device held.
     pub(in crate::endpoint) fn take_filling(&mut self, id: SlotId) -> Option<Filling> {
         let Some(part) = self.rx.shared.as_ref().filter(|part| part.context.device.is_some()) else {
             return self.rx.filling.remove(id);

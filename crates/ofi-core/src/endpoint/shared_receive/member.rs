@@ -37,10 +37,10 @@ impl<T: Transport> SharedRx<T> {
         Ok(SharedPart { context: Arc::clone(self), member: at as u32, senders: Vec::new() })
     }
 
-    /// Takes the vector of an endpoint that is being enabled.
+    /// Takes the address vector of an endpoint that is being enabled.
     ///
     /// # Errors
-    /// `FI_EINVAL` if another endpoint has another one.
+    /// `FI_EINVAL` if another endpoint uses a different one.
     pub(in crate::endpoint) fn use_av(&self, av: &Arc<Av>) -> Result<()> {
         let mut guard = self.state.lock();
         match &guard.av {
@@ -126,8 +126,8 @@ impl<T: Transport> SharedPart<T> {
         self.context.state.lock().queue.matcher.held_by(sender)
     }
 
-    /// Whether messages of a peer wait here or may be about to complete a receive: a matched message is completed after
-    /// the context's lock is released.
+    /// Whether messages of a peer wait here, or may be about to complete a receive: matched messages are completed
+    /// after the context's lock is released.
     pub fn knows(&self, peer: PeerId) -> bool {
         let guard = self.context.state.lock();
         let waits = self.sender(peer).is_some_and(|sender| guard.queue.matcher.envelopes_of(sender) > 0);
@@ -158,7 +158,7 @@ impl<T: Transport> SharedPart<T> {
         }));
     }
 
-    /// The endpoint closes: its waiting messages are dropped, and the room of its receives is returned.
+    /// Removes a closing endpoint: its waiting messages are dropped, and the room of its receives is returned.
     pub fn leave(&self, filling: &[Filling]) {
         let mut guard = self.context.state.lock();
         let state = &mut *guard;

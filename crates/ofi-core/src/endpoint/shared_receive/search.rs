@@ -1,8 +1,8 @@
 //! Peek, claim and discard in a shared receive context.
 //!
-//! A message is reported by the endpoint through which it came, as if a receive had taken it. An empty result is
-//! reported by the first enabled endpoint. The message is looked up under the context's lock and reported afterwards,
-//! so its endpoint may have closed in between: then its messages are gone, and the search starts over.
+//! A message is reported by the endpoint through which it came, as if a receive had taken it. If nothing is found, the
+//! first enabled endpoint reports that. The message is looked up under the context's lock and reported afterwards. Its
+//! endpoint may close in between: then its messages are gone, and the search starts over.
 
 use std::sync::Arc;
 
@@ -137,7 +137,7 @@ impl<T: Transport> State<T> {
 }
 
 impl<T: Transport> EpCore<T> {
-    /// Calls a function with the endpoint if it is enabled and not closed. Returns whether it is.
+    /// Calls a function with the endpoint if it is enabled and not closed. Returns whether it did.
     fn if_open(&self, act: impl FnOnce(&mut endpoint::State<T>)) -> bool {
         let mut guard = self.state.lock();
         let open = guard.transport.is_some();
@@ -162,7 +162,7 @@ impl<T: Transport> EpCore<T> {
     }
 }
 
-/// There is no endpoint to report the result.
+/// The error if there is no endpoint to report the result.
 #[cold]
 fn no_endpoint() -> Error {
     Error::wanted(

@@ -1,5 +1,5 @@
-//! The numbers of senders in a shared receive context, by address: of senders that its endpoints know, and of those to
-//! which a message or receive in the context refers. Other numbers are reused.
+//! The numbers of senders in a shared receive context, by address. A number is kept while an endpoint of the context
+//! knows the sender, or a message or receive in the context refers to it; then it is reused.
 //!
 //! Invariant: a sender to which no endpoint refers is in `loose` once. Each new sender causes two of these to be
 //! checked, so that few unneeded ones remain.
@@ -28,8 +28,8 @@ pub struct Senders {
 }
 
 impl Senders {
-    /// The number of the sender with this address. It is temporary: [hold](Senders::hold) it, or have a message or
-    /// receive in the context that `is_needed` attributes to it.
+    /// The number of the sender with this address. It is temporary unless it is [held](Senders::hold), or `is_needed`
+    /// finds that a message or receive in the context refers to it.
     pub fn number(&mut self, address: &[u8], is_needed: impl FnMut(u32) -> bool) -> u32 {
         if let Some(&number) = self.by_address.get(address) {
             return number;

@@ -1,7 +1,7 @@
 //! The functions of `libcuda.so.1` that this project calls.
 //!
-//! A hand-written table: bindings with an enum for results would be undefined for a result of a newer driver, and panic
-//! if a function is missing.
+//! A hand-written table. Generated bindings would have an enum for results, which is undefined behaviour for a result
+//! of a newer driver, and would panic if a function is missing.
 #![allow(non_snake_case, reason = "CUDA's names")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -93,7 +93,7 @@ table! {
     cuEventDestroy_v2(CuEvent);
 }
 
-/// The driver, loaded by the first call. It is not initialised, so a process that forks afterwards can still use it.
+/// The driver, loaded by the first call. It is not initialised, so that a process that forks later can still use it.
 pub(super) fn installed() -> std::result::Result<&'static Driver, &'static str> {
     static DRIVER: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
     DRIVER.get_or_init(load).as_ref().map_err(String::as_str)
@@ -116,7 +116,7 @@ pub(super) fn driver() -> Result<&'static Driver> {
 }
 
 fn load() -> std::result::Result<Driver, String> {
-    // SAFETY: the driver's library has no initialiser that demands anything of its caller.
+    // SAFETY: the initialisers of the driver's library require nothing of their caller.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.map_err(|error| error.to_string())?;
     // Its threads live as long as the process.
     let library: &'static libloading::Library = Box::leak(Box::new(library));

@@ -1,7 +1,7 @@
 //! Memory of CUDA devices, through the driver's `libcuda.so.1`, which is loaded on first use.
 //!
 //! A device is used through its primary context, which the CUDA runtime uses too. Each call pushes the context and pops
-//! it again, so that threads keep their own context.
+//! it again, so that threads keep their own current context.
 
 mod driver;
 
@@ -34,13 +34,13 @@ const SYNC_MEMOPS: c_int = 6;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const DMA_BUF_FD: c_int = 1;
 
-/// Time limit of a copy that is waited for.
+/// Time limit for waiting for a copy.
 const COPY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waits for a copy's end, for a limited time.
+/// Waits for a copy to end, for a limited time.
 ///
 /// # Errors
-/// The copy's; or `FI_ETIMEDOUT`: it is still in flight, and its memory must not be used or freed.
+/// The copy's error; `FI_ETIMEDOUT` if it is still in flight, in which case its memory must not be used or freed.
 pub fn await_copy(mut is_done: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + COPY_TIMEOUT;
     while !is_done()? {
@@ -70,7 +70,7 @@ pub fn count() -> Result<u32> {
     Ok(count.unsigned_abs())
 }
 
-/// Whether NVIDIA's driver is installed. The call does not initialise it; [`count`] says whether there is a device.
+/// Whether NVIDIA's driver is installed. Does not initialise it; [`count`] says whether there is a device.
 pub fn is_installed() -> bool {
     installed().is_ok()
 }
@@ -108,7 +108,7 @@ struct OpenDevice {
     context: Context,
     /// One stream to the device and one from it, so that neither waits for the other.
     streams: [CuStream; 2],
-    /// The process that may call the driver. A forked child shares the device's files, and must not.
+    /// The process that may call the driver. A forked child inherits the device's files, and must not call it.
     born: Born,
 }
 
@@ -144,7 +144,7 @@ impl OpenDevice {
 impl Drop for OpenDevice {
     fn drop(&mut self) {
         for stream in self.streams.into_iter().filter(|stream| !stream.is_null()) {
-            // SAFETY: the stream is ours; copies keep the device, so none is in flight.
+            // SAFETY: the stream belongs to this device; copies keep the device alive, so none is in flight.
             let _ = self.call("cuStreamDestroy", |driver| unsafe { (driver.cuStreamDestroy_v2)(stream) });
         }
         if !self.born.is_here() {
@@ -207,7 +207,7 @@ impl Cuda {
         self.0.ordinal
     }
 
-    /// Its PCI address as text, if the driver tells it.
+    /// Its PCI address as text, if the driver reports it.
     pub fn pci_bus_id(&self) -> Option<String> {
         let ask = self.0.driver.pci_bus_id?;
         let mut text = [0_u8; 16];
@@ -234,8 +234,8 @@ impl Cuda {
     /// `FI_EINVAL` for an address that does not belong to a device, and for a range beyond its allocation.
     ///
     /// # Safety
-    /// The memory stays allocated as long as the value, or something made of it, exists, and until the copies in flight
-    /// at its end have ended.
+    /// The memory stays allocated while this value, or anything made from it, exists, and then until the last copies in
+    /// flight have ended.
     pub unsafe fn borrow(&self, at: u64, len: usize) -> Result<DeviceMemory> {
         let ordinal = self.owner(at)?;
         let (base, whole) = self.allocation(at)?;
@@ -268,10 +268,10 @@ impl Cuda {
         Ok(MemoryType::Device(u32::try_from(self.owner(at)?).map_err(|_| unknown())?))
     }
 
-    /// The driver's number of the device that has the memory at an address.
+    /// The driver's number of the device that owns the memory at an address.
     ///
     /// # Errors
-    /// `FI_EINVAL` for an address of no device.
+    /// `FI_EINVAL` for an address that belongs to no device.
     fn owner(&self, at: u64) -> Result<c_int> {
         let mut ordinal: c_int = -1;
         self.0.call("cuPointerGetAttribute", |driver| {
@@ -284,7 +284,7 @@ impl Cuda {
     /// The start and the length of the allocation that contains an address.
     ///
     /// # Errors
-    /// `FI_EINVAL` for an address of no device.
+    /// `FI_EINVAL` for an address that belongs to no device.
     pub fn allocation(&self, at: u64) -> Result<(u64, u64)> {
         let (mut base, mut whole) = (0, 0);
         self.0.call("cuMemGetAddressRange", |driver| {
@@ -335,7 +335,7 @@ impl Drop for DeviceMemory {
     }
 }
 
-/// A copy in flight, and the event recorded behind it. Dropping it does not end the copy.
+/// A copy in flight, and the event recorded after it. Dropping this does not end the copy.
 #[derive(Debug)]
 pub struct PendingCopy {
     event: CuEvent,
@@ -361,10 +361,11 @@ impl PendingCopy {
         Ok(is_ready)
     }
 
-    /// Waits for the copy's end, for a limited time.
+    /// Waits for the copy to end, for a limited time.
     ///
     /// # Errors
-    /// The copy has failed; or `FI_ETIMEDOUT`: it is still in flight, and its memory must not be used or freed.
+    /// The copy has failed; or `FI_ETIMEDOUT` if it is still in flight, in which case its memory must not be used or
+    /// freed.
     pub fn wait(mut self) -> Result<()> {
         await_copy(|| self.is_done())
     }
@@ -372,7 +373,7 @@ impl PendingCopy {
 
 impl Drop for PendingCopy {
     fn drop(&mut self) {
-        // SAFETY: created in `copy`; the driver keeps the state of a pending event.
+        // SAFETY: created in `copy_towards`; the driver keeps the state of a pending event.
         let _ =
             self.device.0.call("cuEventDestroy", |driver| unsafe { (driver.cuEventDestroy_v2)(self.event) });
     }
@@ -386,7 +387,7 @@ pub struct PinnedMemory {
     device: Cuda,
 }
 
-// SAFETY: the memory belongs to the value, which only gives its address and frees it.
+// SAFETY: the value owns the memory; it only returns its address and frees it.
 unsafe impl Send for PinnedMemory {}
 // SAFETY: as above.
 unsafe impl Sync for PinnedMemory {}
@@ -426,7 +427,7 @@ impl PeerMemory {
         self.at
     }
 
-    /// The device through which it is mapped, which copies from and to it.
+    /// The device through which it is mapped, and which copies from and to it.
     pub fn device(&self) -> &Cuda {
         &self.device
     }
@@ -434,7 +435,7 @@ impl PeerMemory {
 
 impl Drop for PeerMemory {
     fn drop(&mut self) {
-        // SAFETY: opened in `import`, and closed once. Copies keep the mapping.
+        // SAFETY: opened in `import`, and closed once. Copies keep the mapping alive.
         let closed = self
             .device
             .0
@@ -451,13 +452,13 @@ impl Cuda {
         self.0.uuid
     }
 
-    /// Starts to copy between memory of any kinds.
+    /// Starts to copy between memory of any kind.
     ///
     /// # Errors
     /// As [`Cuda::copy_towards`].
     ///
     /// # Safety
-    /// As there.
+    /// As [`Cuda::copy_towards`].
     pub unsafe fn copy(&self, to: u64, from: u64, len: u64) -> Result<PendingCopy> {
         let direction =
             if self.allocation(from).is_ok() { Direction::FromDevice } else { Direction::ToDevice };
@@ -465,11 +466,11 @@ impl Cuda {
         unsafe { self.copy_towards(direction, to, from, len) }
     }
 
-    /// Starts to copy behind the other copies in this direction.
+    /// Starts to copy, after the other copies in this direction.
     ///
     /// # Errors
-    /// The driver's; then no copy is in flight. `FI_ETIMEDOUT`: whether one is in flight is unknown, and its memory
-    /// must not be used or freed.
+    /// The driver's, in which case no copy is in flight. `FI_ETIMEDOUT`: it is unknown whether one is in flight, so its
+    /// memory must not be used or freed.
     ///
     /// # Safety
     /// Both ranges are memory of a device or of this process, and stay until the copy [is done](PendingCopy::is_done).
@@ -495,7 +496,7 @@ impl Cuda {
         let recorded =
             self.0.call("cuEventRecord", |driver| unsafe { (driver.cuEventRecord)(event, stream) });
         if let Err(error) = recorded {
-            // The copy is in flight, and only this call reports its end.
+            // The copy is in flight, and only this call waits for it.
             // SAFETY: the stream is ours.
             let ended =
                 self.0.call("cuStreamSynchronize", |driver| unsafe { (driver.cuStreamSynchronize)(stream) });
@@ -515,7 +516,7 @@ impl Cuda {
         let mut at = ptr::null_mut();
         // SAFETY: a place for the address.
         self.0.call("cuMemAllocHost", |driver| unsafe { (driver.cuMemAllocHost_v2)(&raw mut at, len) })?;
-        // SAFETY: new memory of `len` bytes. It is zeroed since peers may be sent bytes that were never written.
+        // SAFETY: new memory of `len` bytes. It is zeroed, because bytes that were never written may be sent to peers.
         unsafe { at.cast::<u8>().write_bytes(0, len) };
         Ok(PinnedMemory { at, len, device: self.clone() })
     }
@@ -535,10 +536,10 @@ impl Cuda {
         Ok((handle.0, at - base))
     }
 
-    /// Makes the program's synchronous calls on the allocation at an address wait until its bytes are there
-    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`), which `cudaMemset` and copies within a device do not do by themselves: the
-    /// copies of [`Cuda::copy_towards`] and accesses of NICs do not wait for the program's streams. A driver that has
-    /// this for some memory only, or not at all, leaves it as it is.
+    /// Makes the program's synchronous calls on the allocation at an address wait until its bytes have arrived
+    /// (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`). `cudaMemset` and copies within a device do not do so by themselves, and
+    /// neither the copies of [`Cuda::copy_towards`] nor accesses by NICs wait for the program's streams. A driver that
+    /// supports this for some memory only, or not at all, leaves it as it is.
     pub fn synchronise(&self, at: u64) {
         let Some(set) = self.0.driver.set_attribute else { return };
         let on: c_uint = 1;
@@ -554,7 +555,7 @@ impl Cuda {
     /// A dma-buf of the memory at an address, which NICs may register, and the offset of the address in it.
     ///
     /// # Errors
-    /// `FI_ENOSYS` if the device or its driver exports none.
+    /// `FI_ENOSYS` if the device or its driver cannot export it.
     pub fn dmabuf(&self, at: u64) -> Result<(OwnedFd, u64)> {
         let Some(get) = self.0.driver.range_handle else {
             return Err(Error::with(Errno::ENOSYS, "a driver without cuMemGetHandleForAddressRange"));
@@ -569,7 +570,7 @@ impl Cuda {
             // SAFETY: a place for the handle, which is an int for this kind.
             unsafe { get((&raw mut fd).cast(), start, len as usize, DMA_BUF_FD, 0) }
         })?;
-        // SAFETY: a new descriptor, which the driver leaves to its caller.
+        // SAFETY: a new descriptor, which the caller of the driver owns.
         Ok((unsafe { OwnedFd::from_raw_fd(fd) }, at - start))
     }
 
@@ -578,14 +579,14 @@ impl Cuda {
     /// # Errors
     /// The driver's; `FI_EINVAL` for a range beyond the other process's allocation.
     pub fn import(&self, handle: [u8; 64], offset: u64, len: u64) -> Result<PeerMemory> {
-        // Another device's memory is mapped if the driver can give this one access to it.
+        // Memory of another device is mapped if the driver can give this device access to it.
         let mut base = 0;
         self.0.call("cuIpcOpenMemHandle", |driver| unsafe {
             // SAFETY: any 64 bytes are permitted: the driver checks them.
             (driver.cuIpcOpenMemHandle_v2)(&raw mut base, IpcHandle(handle), LAZY_PEER_ACCESS)
         })?;
         let memory = PeerMemory { base, at: base.wrapping_add(offset), device: self.clone() };
-        // The peer's claims about its memory are accepted only as far as the driver confirms them.
+        // What the peer claims about its memory is accepted only as far as the driver confirms it.
         let (start, whole) = self.allocation(base)?;
         let end = offset.checked_add(len);
         if end.is_none_or(|end| end > whole - base.saturating_sub(start).min(whole)) {

@@ -61,7 +61,7 @@ impl Fabric {
         self.pairs.iter().filter(|(_, pair)| is_between(pair)).map(|(&qp, _)| qp).collect()
     }
 
-    /// Makes queue pairs fail without a word but an event.
+    /// Makes queue pairs fail, which only an event reports.
     pub fn break_pairs(&mut self, of: SocketAddr, to: Option<SocketAddr>) {
         for qp in self.pairs_of(of, to) {
             if let Some(pair) = self.pairs.get_mut(&qp) {

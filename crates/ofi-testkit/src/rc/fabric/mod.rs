@@ -92,7 +92,7 @@ impl Got {
 enum Stage {
     Made,
     Ready,
-    /// It has failed without a word: nothing that was posted ends.
+    /// It has failed silently: no posted request ends.
     Stuck,
     Failed,
 }
@@ -112,7 +112,7 @@ pub struct Pair {
     executed: VecDeque<Executed>,
     /// A write that was reported but is not yet in memory, and the time when it will be.
     unplaced: Option<(u64, Remote, Vec<u8>)>,
-    /// The number of the next request, and of the first that has room in the queue.
+    /// The numbers of the next request and of the first one that still occupies room in the queue.
     next: u64,
     freed: u64,
     /// No attempt before this time.
@@ -266,9 +266,9 @@ pub struct Fabric {
     pub clock: Duration,
     /// The device has been removed.
     pub removed: bool,
-    /// And without a word: it executes and reports nothing any more.
+    /// The device has failed silently: it executes and reports nothing any more.
     pub dead: bool,
-    /// Those that want to know the device's events.
+    /// Subscribers to the device's events.
     pub watchers: BTreeMap<u64, Watcher>,
     /// The last number assigned of each kind.
     pub last: Last,

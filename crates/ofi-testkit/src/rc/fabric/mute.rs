@@ -1,7 +1,7 @@
-//! Links that go mute: data sent over them stays in flight, without an error, until they are mended.
+//! Links that go mute: data sent over them stays in flight, without an error, until they are repaired.
 //!
-//! Writes leave their device meanwhile. They are executed when the link is mended, if the queue pair at the other end
-//! still exists, even if their own does not: late packets do the same.
+//! A write that has left its device is executed when the link is repaired, if the queue pair at the other end still
+//! exists. Its own queue pair may be gone by then: late packets arrive in the same way.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ struct Late {
     bytes: Vec<u8>,
 }
 
-/// The endpoints whose links are mute, and the writes that are under way on them.
+/// The endpoints whose links are mute, and the writes in flight on them.
 #[derive(Default)]
 pub struct Mute {
     endpoints: BTreeSet<u64>,
@@ -39,7 +39,7 @@ impl Fabric {
         self.mute.late.len()
     }
 
-    /// Ends that. Returns the number of late writes that were executed.
+    /// Repairs all links. Returns the number of late writes that were executed.
     pub fn mend(&mut self) -> usize {
         self.mute.endpoints.clear();
         let late = std::mem::take(&mut self.mute.late);
@@ -63,7 +63,7 @@ impl Fabric {
             || other.is_some_and(|other| self.mute.endpoints.contains(&other))
     }
 
-    /// Whether a message between ends stays under way.
+    /// Whether a message between two ends stays in flight.
     pub fn is_held(&self, message: &CmMessage) -> bool {
         let end = self.ids.get(&message.to());
         end.is_some_and(|end| self.mute.endpoints.contains(&end.endpoint))

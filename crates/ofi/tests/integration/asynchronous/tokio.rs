@@ -129,7 +129,7 @@ async fn a_node_outlives_its_driver() {
     assert_eq!(received.unwrap().unwrap().buffer, pattern(8));
 }
 
-/// A listener in a task, and callers in others, some of which give up.
+/// A listener in a task, and callers in other tasks, some of which abandon their attempts.
 async fn connections() {
     let listener = Listener::open(&hints()).unwrap();
     let name = listener.name().unwrap();
