@@ -17,9 +17,9 @@ use ofi::raw::{
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 use ofi_core::fork::Born;
-use ofi_core::slots::SlotId;
 
-use self::accounts::Accounts;
+pub(crate) use self::accounts::Kind;
+use self::accounts::{Accounts, Begun};
 use crate::message::{MAX_ADDRESS_LEN, MAX_MESSAGE_LEN, Message, Piece as Part, Remote, is_piece};
 use crate::rest::WaitFor;
 use crate::shape::{Limits, PIECES, Span};
@@ -170,8 +170,7 @@ fn offer(
 
 /// An operation in flight.
 struct Flight {
-    /// The account of its peer.
-    account: Option<SlotId>,
+    begun: Begun,
     /// The buffer of a message.
     raw: Option<RawBuffer>,
 }
@@ -295,22 +294,37 @@ impl Link {
         self.accounts.are_full()
     }
 
+    /// Whether greetings have no place, whatever their peer.
+    pub fn is_full_of_greetings(&self) -> bool {
+        self.accounts.are_full_of_greetings()
+    }
+
+    /// Whether there is room for a refusal or a farewell.
+    pub fn takes_refusals(&self) -> bool {
+        self.accounts.take_refusals()
+    }
+
+    /// Whether the answer to a peer's greeting may be under way, or wait for a place of the endpoint.
+    pub fn takes_answer(&self, peer: FiAddr) -> bool {
+        self.accounts.may_greet(peer)
+    }
+
     /// What an end waits for that had no room for an operation to a peer.
     pub fn wait_for_room(&self, peer: FiAddr) -> WaitFor {
         // The end of an operation gives back its place, and the queue announces it.
-        if self.accounts.has_place(peer) { WaitFor::Room } else { WaitFor::Announced }
+        if self.accounts.has_place(peer, Kind::Connected) { WaitFor::Room } else { WaitFor::Announced }
     }
 
     /// Records that an operation has begun.
-    fn begun(&mut self, id: OpId, peer: FiAddr, raw: Option<RawBuffer>) {
-        let account = self.accounts.begin(peer);
-        self.flights.insert(id, Flight { account, raw });
+    fn begun(&mut self, id: OpId, (peer, kind): (FiAddr, Kind), raw: Option<RawBuffer>) {
+        let begun = self.accounts.begin(peer, kind);
+        self.flights.insert(id, Flight { begun, raw });
     }
 
     /// Records that an operation has ended, and frees its message.
     fn ended(&mut self, id: OpId) {
-        let Some(Flight { account, raw }) = self.flights.remove(&id) else { return };
-        self.accounts.end(account);
+        let Some(Flight { begun, raw }) = self.flights.remove(&id) else { return };
+        self.accounts.end(begun);
         if let Some(raw) = raw {
             // SAFETY: the send has ended.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
@@ -396,8 +410,20 @@ impl Link {
 
     /// Sends a message to a peer. `None` if there is no room now ([`wait_for_room`](Self::wait_for_room)).
     pub fn send(&mut self, peer: FiAddr, message: &Message) -> Result<Option<OpId>, ofi::Error> {
+        let is_greeting =
+            matches!(message, Message::Hello { .. } | Message::Welcome { .. } | Message::Refused { .. });
+        self.send_as(if is_greeting { Kind::Greeting } else { Kind::Connected }, peer, message)
+    }
+
+    /// As [`send`](Self::send), with a place of this kind.
+    pub fn send_as(
+        &mut self,
+        kind: Kind,
+        peer: FiAddr,
+        message: &Message,
+    ) -> Result<Option<OpId>, ofi::Error> {
         // SAFETY: only the message is sent.
-        unsafe { self.send_bytes(peer, message.encode(), &[], &[]) }
+        unsafe { self.send_bytes((peer, kind), message.encode(), &[], &[]) }
     }
 
     /// Sends a part of `source` in a message. `None` if there is no room now.
@@ -410,27 +436,27 @@ impl Link {
         source: Memory,
         piece: &Part,
     ) -> Result<Option<OpId>, ofi::Error> {
-        if !self.accounts.has_place(peer) {
+        if !self.accounts.has_place(peer, Kind::Connected) {
             return Ok(None);
         }
         let rest = pieces_of(source, &piece.spans)?;
         let descs =
             if self.needs_desc { vec![self.register(source)?.desc(); rest.len()] } else { Vec::new() };
         // SAFETY: the caller's promise.
-        unsafe { self.send_bytes(peer, piece.encode(), &rest, &descs) }
+        unsafe { self.send_bytes((peer, Kind::Connected), piece.encode(), &rest, &descs) }
     }
 
     /// # Safety
     /// `rest` stays mapped until the send has ended or the link is closed.
     unsafe fn send_bytes(
         &mut self,
-        peer: FiAddr,
+        (peer, kind): (FiAddr, Kind),
         bytes: Vec<u8>,
         rest: &[Piece],
         descs: &[Desc],
     ) -> Result<Option<OpId>, ofi::Error> {
         let endpoint = self.endpoint()?;
-        if !self.accounts.has_place(peer) {
+        if !self.accounts.has_place(peer, kind) {
             return Ok(None);
         }
         let raw = bytes.into_raw();
@@ -443,7 +469,7 @@ impl Link {
         let op = SendOp { flags, call: Call::Msg, ..SendOp::new(lent, peer, Context(id as usize)) };
         match endpoint.send(&op) {
             Ok(()) => {
-                self.begun(id, peer, Some(raw));
+                self.begun(id, (peer, kind), Some(raw));
                 Ok(Some(id))
             }
             Err(error) => {
@@ -479,7 +505,7 @@ impl Link {
         spans: &[Span],
         data: u64,
     ) -> Result<Option<OpId>, ofi::Error> {
-        if !self.accounts.has_place(peer) {
+        if !self.accounts.has_place(peer, Kind::Connected) {
             return Ok(None);
         }
         let pieces = pieces_of(source, spans)?;
@@ -500,7 +526,7 @@ impl Link {
         let op = RmaOp { buf: lent, remote: &remote, peer, context, data, flags, call: Call::Msg };
         match endpoint.write(&op) {
             Ok(()) => {
-                self.begun(id, peer, None);
+                self.begun(id, (peer, Kind::Connected), None);
                 Ok(Some(id))
             }
             Err(error) if error.is_again() => Ok(None),

@@ -7,6 +7,7 @@
 pub mod atomic;
 pub mod auth;
 pub mod av;
+pub mod budget;
 pub mod cm;
 pub mod cntr;
 pub mod collective;
@@ -35,7 +36,6 @@ pub mod offer;
 pub mod opened;
 pub mod pages;
 pub mod peers;
-pub mod places;
 pub mod poll_set;
 pub mod progress;
 pub mod provider_filter;

@@ -21,6 +21,9 @@ use ofi_core::slots::SlotId;
 
 use super::{Config, Core};
 
+/// What a peer's notifications may take of those that are told: two thirds of what others leave.
+type Told = ofi_core::budget::Budget<2, 1>;
+
 /// Granularity of charges, in bytes.
 const STEP: usize = 4096;
 /// Bytes counted for an entry of a table beside its contents.
@@ -35,8 +38,8 @@ pub(super) struct Budget {
     /// Bytes that sessions are charged.
     kept: usize,
     /// Bytes of notifications that were not taken, and whose senders were told that they have arrived. They outlive
-    /// their sessions.
-    told: usize,
+    /// their sessions. All of them may take half of the budget.
+    told: Told,
     /// The sessions that are charged, by their charge.
     charged: BTreeSet<(usize, u64)>,
 }
@@ -48,7 +51,7 @@ impl Budget {
     }
 
     fn of(most: usize) -> Self {
-        Self { most, kept: 0, told: 0, charged: BTreeSet::new() }
+        Self { most, kept: 0, told: Told::new(most / 2), charged: BTreeSet::new() }
     }
 
     /// Charges a session for `now` bytes in place of `charge`.
@@ -66,21 +69,22 @@ impl Budget {
     /// Takes another notification of this length whose sender is told that it has arrived, if there is room beside the
     /// peer's others: their number and bytes.
     pub(super) fn tell(&mut self, (count, bytes): (usize, usize), len: usize) -> bool {
-        let of_peer = ENTRY * (count + 1) + bytes + len;
-        let left = (self.most / 2).checked_sub(self.told + ENTRY + len);
-        let has_room = left.is_some_and(|left| of_peer <= 2 * left);
-        self.told += if has_room { ENTRY + len } else { 0 };
+        let amount = ENTRY + len;
+        let has_room = self.told.may_take(ENTRY * count + bytes, amount);
+        if has_room {
+            self.told.take(amount);
+        }
         has_room
     }
 
     /// The program has taken such a notification, or its sender has cancelled it, or the peer is forgotten.
     pub(super) fn taken(&mut self, len: usize) {
-        self.told -= ENTRY + len;
+        self.told.give_back(ENTRY + len);
     }
 
     /// The session that keeps the most, if all of them keep too much.
     fn excess(&self) -> Option<SlotId> {
-        let is_exceeded = self.kept + self.told > self.most;
+        let is_exceeded = self.kept + self.told.used() > self.most;
         self.charged.last().filter(|_| is_exceeded).map(|&(_, id)| SlotId::from_wire(id))
     }
 }
@@ -140,7 +144,7 @@ mod tests {
         assert!(budget.tell((0, 0), 300 - ENTRY) && !budget.tell((0, 0), 500 - ENTRY));
         assert_eq!(budget.excess(), Some(ids[2]));
         budget.taken(300 - ENTRY);
-        assert_eq!((budget.excess(), budget.told), (None, 0));
+        assert_eq!((budget.excess(), budget.told.used()), (None, 0));
     }
 
     /// Each takes as much as it gets.
@@ -156,6 +160,6 @@ mod tests {
             shares.push((count * len) >> 20);
         }
         assert_eq!(shares, [10, 3, 1, 0], "MiB");
-        assert!(budget.told < 16 << 20 && budget.tell((0, 0), 1000));
+        assert!(budget.told.used() < 16 << 20 && budget.tell((0, 0), 1000));
     }
 }

@@ -52,6 +52,7 @@ use fence::Abandoned;
 pub use latency::{CLASSES, Histogram, Latencies};
 use operations::{InFlight, Landed};
 use peers::KnownPeer;
+pub use peers::RemoteRegions;
 use places::Places;
 use row::PostedRun;
 use session::Session;
@@ -75,6 +76,8 @@ pub struct Core<G> {
     rails: Vec<RailSpec>,
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<KnownPeer>,
+    /// Those of each peer of which none is known.
+    no_regions: Arc<RemoteRegions>,
     names: HashMap<Arc<str>, SlotId>,
     /// The number of greeters: peers that are known by their greeting alone.
     greeters: usize,
@@ -170,6 +173,7 @@ impl<G> Core<G> {
             rails,
             random,
             peers: Slots::default(),
+            no_regions: Arc::default(),
             names: HashMap::new(),
             greeters: 0,
             idle_greeters: VecDeque::new(),
