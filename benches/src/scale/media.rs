@@ -28,6 +28,8 @@ const WINDOWS: usize = 6;
 /// Streams that wait, and grains that are announced.
 const STREAMS: [usize; 2] = [10, 1000];
 const GRAINS: usize = 2000;
+/// Interval at which the tasks of streams that wait look.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// A domain of its own, which is removed.
 struct Folder(PathBuf);
@@ -142,17 +144,23 @@ fn threads(name: &str) -> (f64, usize) {
 pub(super) fn idle_ends() -> Result<Vec<Figure>> {
     let allowed = sys::raise_descriptors().map_err(Error::io("asking for descriptors"))?;
     let folder = Folder::new()?;
-    let (domain, definition) = (folder.domain()?, camera(0)?);
+    let domain = folder.domain()?;
+    let sound = FlowDefinition::audio("microphone", 2, Rational::new(48_000, 1)).map_err(flow)?;
     let engine = Engine::start().map_err(end)?;
-    let open = |_| {
-        let target = Target::open(&domain, &definition, Provider::Shm, (None, None), None).map_err(end)?;
+    let open_for = |definition: &FlowDefinition| {
+        let target = Target::open(&domain, definition, Provider::Shm, (None, None), None).map_err(end)?;
         Driven::start_on(&engine, target).map_err(end)
     };
+    let open = |_| open_for(&sound);
     // What the first ones bring for the whole process is not counted.
     let first = (0..10).map(open).collect::<Result<Vec<_>>>()?;
     let (had, was, mapped) = (descriptors(), resident_beside(&folder.0), mappings());
     let one = open(0)?;
     let (each, each_mapped) = (descriptors() - had, mappings() - mapped);
+    let mapped_before = mappings();
+    let picture = open_for(&camera(0)?)?;
+    let each_picture = mappings() - mapped_before;
+    drop(picture);
     let by_descriptors = (allowed - SPARE) as usize / each.max(1);
     let by_mappings = (65_530 - mapped - SPARE as usize) / each_mapped.max(1);
     let count = ENDS.min(by_descriptors).min(by_mappings);
@@ -176,6 +184,7 @@ pub(super) fn idle_ends() -> Result<Vec<Figure>> {
         ),
         figure("descriptors of each", each as f64, None),
         figure("mappings of each", each_mapped as f64, None),
+        figure("mappings of an end of a flow of 11 grains", each_picture as f64, None),
         figure("processor time, percent of a core", least, Some(1.0)),
         figure("threads", number as f64, Some(1.0)),
         figure("KiB of each, beside its ring", memory, Some(64.0)),
@@ -220,6 +229,7 @@ fn stream(domain: &Domain, writers: &[GrainWriter], count: usize) -> Result<f64>
         }
     }
     let (before, begin) = (threads("mxl-streams").0, Instant::now());
+    let mut polled = begin;
     for nth in 0..GRAINS as u64 {
         let index = 2_000_000 * count as u64 + nth;
         let pending = Pin::new(&mut active).poll_next(&mut Context::from_waker(&waker)).is_pending();
@@ -228,8 +238,9 @@ fn stream(domain: &Domain, writers: &[GrainWriter], count: usize) -> Result<f64>
             let item = block_on(poll_fn(|context| Pin::new(&mut active).poll_next(context)));
             item.ok_or_else(|| Error::Stack("a stream ended".into()))?.map_err(flow)?;
         }
-        if nth % 32 == 31 {
-            // The others are polled as a program does when their time is over.
+        if polled.elapsed() > LOOK_AGAIN {
+            // The tasks of the others look when their time is over.
+            polled = Instant::now();
             for stream in &mut streams[1..] {
                 let _ = Pin::new(stream).poll_next(&mut Context::from_waker(&waker));
             }

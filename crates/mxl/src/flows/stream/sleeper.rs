@@ -1,6 +1,9 @@
 //! The threads that wait for the streams of a process: one for each [`GROUP`] streams, with one system call for all of
 //! its own. A wake-up costs what its group has, however many streams the process has. A thread ends with the last
 //! stream of its group.
+//!
+//! A thread goes on waiting for the flow of a stream whose time is over and whose task was woken for that: mostly the
+//! task looks, finds nothing, and waits for the same again, which then changes nothing for the thread.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,10 +15,14 @@ use crate::Error;
 use crate::flows::futex;
 use crate::flows::grains::GrainReader;
 use crate::flows::samples::SampleReader;
-use crate::flows::wait::{FALLBACK, Watch};
+use crate::flows::wait::{FALLBACK, SLICE, Watch};
 
-/// Streams of a group: the kernel waits for that many words, and one that says that the group has changed.
-const GROUP: usize = futex::MANY - 1;
+/// Streams of a group. The kernel would take 127. A grain costs two rounds over a group, so a quarter of that makes
+/// many streams in turn cheaper, for a thread that sleeps for every 32 streams.
+const GROUP: usize = 32;
+const _: () = assert!(GROUP < futex::MANY);
+/// Times at which streams look for what no signal announces are multiples of this, so that a thread wakes once for many.
+const STEP: Duration = Duration::from_millis(50);
 /// Maximum sleep of a thread while no stream of its group waits.
 const MAX_IDLE: Duration = Duration::from_secs(60);
 
@@ -54,8 +61,9 @@ impl SleeperEntry {
         waker: &Waker,
     ) -> Result<(), Error> {
         let (group, id) = self.0.get_or_insert_with(Group::join);
-        let until = Instant::now() + limit;
-        group.wait(*id, Waiting { reader, seen, until, waker: waker.clone() })
+        let now = Instant::now();
+        let until = if limit < SLICE { now + limit } else { group.in_step(now + limit) };
+        group.wait(*id, Waiting { reader, seen, until, waker: Some(waker.clone()) })
     }
 }
 
@@ -70,12 +78,13 @@ impl Drop for SleeperEntry {
     }
 }
 
-/// A waiting stream.
+/// A stream whose flow is waited for.
 struct Waiting {
     reader: Arc<dyn Watched>,
     seen: u32,
     until: Instant,
-    waker: Waker,
+    /// Its task, unless that was woken because the time was over.
+    waker: Option<Waker>,
 }
 
 /// Streams that one thread waits for.
@@ -85,11 +94,15 @@ struct Group {
     changes: AtomicU32,
     /// The process of the thread.
     process: u32,
+    /// Times are counted in steps from here.
+    since: Instant,
 }
 
 #[derive(Default)]
 struct GroupState {
     waiting: BTreeMap<u64, Waiting>,
+    /// The thread looks again then at the latest.
+    sleeps_until: Option<Instant>,
     /// Streams of the group, and the number of the last one.
     streams: usize,
     last: u64,
@@ -115,7 +128,8 @@ impl Group {
             }
         }
         let state = Mutex::new(GroupState::default());
-        let group = Arc::new(Self { state, changes: AtomicU32::new(0), process: std::process::id() });
+        let (changes, process, since) = (AtomicU32::new(0), std::process::id(), Instant::now());
+        let group = Arc::new(Self { state, changes, process, since });
         groups.push(Arc::clone(&group));
         let id = group.lock().add();
         (group, id)
@@ -128,6 +142,12 @@ impl Group {
     /// Whether this is the process of the thread, and not a forked child.
     fn is_here(&self) -> bool {
         self.process == std::process::id()
+    }
+
+    /// The first time after this one at which the thread looks anyway.
+    fn in_step(&self, time: Instant) -> Instant {
+        let steps = time.saturating_duration_since(self.since).as_nanos().div_ceil(STEP.as_nanos());
+        self.since + STEP * u32::try_from(steps).unwrap_or(u32::MAX)
     }
 
     /// Makes the thread look at the state again.
@@ -150,6 +170,9 @@ impl Group {
             return Err(Error::argument("a stream of the parent process: a forked child opens its own"));
         }
         let mut state = self.lock();
+        let is_in_time = state.sleeps_until.is_some_and(|until| until <= waiting.until);
+        let is_same = |there: &Waiting| there.seen == waiting.seen;
+        let is_known = is_in_time && state.is_running && state.waiting.get(&id).is_some_and(is_same);
         let before = state.waiting.insert(id, waiting);
         if !state.is_running {
             let thread = std::thread::Builder::new().name("mxl-streams".into());
@@ -162,7 +185,9 @@ impl Group {
         }
         drop(state);
         drop(before);
-        self.changed();
+        if !is_known {
+            self.changed();
+        }
         Ok(())
     }
 
@@ -176,12 +201,14 @@ impl Group {
                     state.is_running = false;
                     return;
                 }
-                let waiting = state.waiting.values();
-                let until = waiting.clone().map(|waiting| waiting.until).min();
+                let timed = state.waiting.values().filter(|waiting| waiting.waker.is_some());
+                let until = timed.map(|waiting| waiting.until).min();
+                let until = until.unwrap_or_else(|| Instant::now() + MAX_IDLE);
+                state.sleeps_until = Some(until);
                 let flow = |waiting: &Waiting| (waiting.reader.clone(), waiting.seen);
-                (waiting.map(flow).collect::<Vec<_>>(), until)
+                (state.waiting.values().map(flow).collect::<Vec<_>>(), until)
             };
-            let limit = until.map_or(MAX_IDLE, |until| until.saturating_duration_since(Instant::now()));
+            let limit = until.saturating_duration_since(Instant::now());
             let watches: Vec<_> = flows.iter().map(|(reader, seen)| (reader.watch(), *seen)).collect();
             let mut words = vec![(&self.changes, changes)];
             words.extend(watches.iter().map(|(watch, seen)| (watch.word(), *seen)));
@@ -195,12 +222,16 @@ impl Group {
     /// Wakes the tasks whose flows have changed, or whose time limit has passed.
     fn wake(&self, now: Instant) {
         let mut ready = Vec::new();
-        let is_ready = |_: &u64, waiting: &mut Waiting| {
-            now >= waiting.until || waiting.reader.watch().seen() != waiting.seen
-        };
-        ready.extend(self.lock().waiting.extract_if(.., is_ready));
-        // Outside the lock: an executor may poll at once, or drop the stream.
-        ready.into_iter().for_each(|(_, waiting)| waiting.waker.wake());
+        let mut state = self.lock();
+        let is_changed = |_: &u64, waiting: &mut Waiting| waiting.reader.watch().seen() != waiting.seen;
+        let changed: Vec<_> = state.waiting.extract_if(.., is_changed).map(|(_, waiting)| waiting).collect();
+        for waiting in state.waiting.values_mut().filter(|waiting| now >= waiting.until) {
+            ready.extend(waiting.waker.take());
+        }
+        drop(state);
+        // Outside the lock: an executor may poll at once, or drop the stream, and with it the last of a reader.
+        ready.extend(changed.into_iter().filter_map(|waiting| waiting.waker));
+        ready.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -261,9 +292,12 @@ mod tests {
         let tasks: Vec<_> = (0..STREAMS).map(|_| Arc::new(Task::default())).collect();
         let mut entries: Vec<_> = (0..STREAMS).map(|_| SleeperEntry::default()).collect();
         let hour = Duration::from_secs(3600);
-        for ((entry, flow), task) in entries.iter_mut().zip(&flows).zip(&tasks) {
-            entry.wait(flow.clone(), 0, hour, &Waker::from(task.clone())).unwrap();
-        }
+        let wait = |entries: &mut Vec<SleeperEntry>| {
+            for ((entry, flow), task) in entries.iter_mut().zip(&flows).zip(&tasks) {
+                entry.wait(flow.clone(), 0, hour, &Waker::from(task.clone())).unwrap();
+            }
+        };
+        wait(&mut entries);
         let looks = || flows.iter().map(|flow| flow.looks.load(Ordering::Relaxed)).sum::<usize>();
         // All threads sleep.
         let mut before = 0;
@@ -271,6 +305,10 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
             std::mem::replace(&mut before, looks()) == before && before >= STREAMS
         });
+        // A task that looks, and waits for the same once more, wakes no thread.
+        wait(&mut entries);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(looks(), before);
         for at in [0, STREAMS / 2, STREAMS - 1] {
             let before = looks();
             flows[at].word.store(1, Ordering::Release);
