@@ -17,9 +17,10 @@ use ofi::raw::{
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 use ofi_core::fork::Born;
+use ofi_core::pages::Pages;
 
-pub(crate) use self::accounts::Kind;
-use self::accounts::{Accounts, Begun};
+pub(crate) use self::accounts::MessageKind;
+use self::accounts::{Begun, LinkAccounts};
 use crate::message::{MAX_ADDRESS_LEN, MAX_MESSAGE_LEN, Message, Piece as Part, Remote, is_piece};
 use crate::rest::WaitFor;
 use crate::shape::{Limits, PIECES, Span};
@@ -193,13 +194,14 @@ pub(crate) struct Link {
     /// Limit of one write, or one message.
     longest: usize,
     pieces: usize,
-    /// The buffer of all receives, side by side.
-    receives: Option<RawBuffer>,
+    /// The memory of all receives, side by side. From malloc it would cost an idle end more: where glibc takes it from
+    /// the heap, `calloc` clears up to 132 KiB of it.
+    receives: Pages,
     /// Bytes of each receive.
     pub receive: usize,
     unposted: VecDeque<usize>,
     flights: HashMap<OpId, Flight>,
-    accounts: Accounts,
+    accounts: LinkAccounts,
     /// Registrations of source memory, if the provider needs them.
     local: HashMap<usize, Arc<dyn MemoryRegion>>,
     next: OpId,
@@ -227,7 +229,7 @@ impl Link {
         info.ep_attr.max_msg_size = longest;
         info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
         let tx = &info.tx_attr;
-        let accounts = Accounts::new(tx.size);
+        let accounts = LinkAccounts::new(tx.size);
         let pieces = if writes { tx.iov_limit.min(tx.rma_iov_limit) } else { tx.iov_limit.saturating_sub(1) };
         let receive = if end == LinkEnd::Target { longest.min(MAX_PIECE_LEN) } else { MAX_MESSAGE_LEN };
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
@@ -257,7 +259,7 @@ impl Link {
             longest,
             pieces: pieces.clamp(1, PIECES),
             // Pages that no message reaches are never touched.
-            receives: Some(vec![0_u8; RECEIVES * receive].into_raw()),
+            receives: Pages::new(RECEIVES * receive, false).map_err(Error::stack("map the receives"))?,
             receive,
             unposted: (0..RECEIVES).collect(),
             flights: HashMap::new(),
@@ -312,11 +314,11 @@ impl Link {
     /// What an end waits for that had no room for an operation to a peer.
     pub fn wait_for_room(&self, peer: FiAddr) -> WaitFor {
         // The end of an operation gives back its place, and the queue announces it.
-        if self.accounts.has_place(peer, Kind::Connected) { WaitFor::Room } else { WaitFor::Announced }
+        if self.accounts.has_place(peer, MessageKind::Connected) { WaitFor::Room } else { WaitFor::Announced }
     }
 
     /// Records that an operation has begun.
-    fn begun(&mut self, id: OpId, (peer, kind): (FiAddr, Kind), raw: Option<RawBuffer>) {
+    fn begun(&mut self, id: OpId, (peer, kind): (FiAddr, MessageKind), raw: Option<RawBuffer>) {
         let begun = self.accounts.begin(peer, kind);
         self.flights.insert(id, Flight { begun, raw });
     }
@@ -344,9 +346,9 @@ impl Link {
 
     fn post_receives(&mut self) -> Result<()> {
         while let Some(&index) = self.unposted.front() {
-            let Some(raw) = &self.receives else { break };
-            let pieces = [Piece::new(raw.addr().wrapping_add(index * self.receive), self.receive)];
-            // SAFETY: this part of the buffer belongs to the receive until the receive has ended, or the endpoint is
+            let start = self.receives.base().wrapping_add(index * self.receive);
+            let pieces = [Piece::new(start, self.receive)];
+            // SAFETY: this part of the memory belongs to the receive until the receive has ended, or the endpoint is
             // closed.
             let lent = unsafe { Lent::new(&pieces, &[]) };
             let op = ReceiveOp {
@@ -412,13 +414,13 @@ impl Link {
     pub fn send(&mut self, peer: FiAddr, message: &Message) -> Result<Option<OpId>, ofi::Error> {
         let is_greeting =
             matches!(message, Message::Hello { .. } | Message::Welcome { .. } | Message::Refused { .. });
-        self.send_as(if is_greeting { Kind::Greeting } else { Kind::Connected }, peer, message)
+        self.send_as(if is_greeting { MessageKind::Greeting } else { MessageKind::Connected }, peer, message)
     }
 
     /// As [`send`](Self::send), with a place of this kind.
     pub fn send_as(
         &mut self,
-        kind: Kind,
+        kind: MessageKind,
         peer: FiAddr,
         message: &Message,
     ) -> Result<Option<OpId>, ofi::Error> {
@@ -436,21 +438,21 @@ impl Link {
         source: Memory,
         piece: &Part,
     ) -> Result<Option<OpId>, ofi::Error> {
-        if !self.accounts.has_place(peer, Kind::Connected) {
+        if !self.accounts.has_place(peer, MessageKind::Connected) {
             return Ok(None);
         }
         let rest = pieces_of(source, &piece.spans)?;
         let descs =
             if self.needs_desc { vec![self.register(source)?.desc(); rest.len()] } else { Vec::new() };
         // SAFETY: the caller's promise.
-        unsafe { self.send_bytes((peer, Kind::Connected), piece.encode(), &rest, &descs) }
+        unsafe { self.send_bytes((peer, MessageKind::Connected), piece.encode(), &rest, &descs) }
     }
 
     /// # Safety
     /// `rest` stays mapped until the send has ended or the link is closed.
     unsafe fn send_bytes(
         &mut self,
-        (peer, kind): (FiAddr, Kind),
+        (peer, kind): (FiAddr, MessageKind),
         bytes: Vec<u8>,
         rest: &[Piece],
         descs: &[Desc],
@@ -505,7 +507,7 @@ impl Link {
         spans: &[Span],
         data: u64,
     ) -> Result<Option<OpId>, ofi::Error> {
-        if !self.accounts.has_place(peer, Kind::Connected) {
+        if !self.accounts.has_place(peer, MessageKind::Connected) {
             return Ok(None);
         }
         let pieces = pieces_of(source, spans)?;
@@ -526,7 +528,7 @@ impl Link {
         let op = RmaOp { buf: lent, remote: &remote, peer, context, data, flags, call: Call::Msg };
         match endpoint.write(&op) {
             Ok(()) => {
-                self.begun(id, (peer, Kind::Connected), None);
+                self.begun(id, (peer, MessageKind::Connected), None);
                 Ok(Some(id))
             }
             Err(error) if error.is_again() => Ok(None),
@@ -571,10 +573,12 @@ impl Link {
 
     /// The received bytes.
     pub fn bytes(&self, receive: &Receive) -> &[u8] {
-        let Some(raw) = self.receives.as_ref().filter(|_| receive.index < RECEIVES) else { return &[] };
-        let start = raw.addr().wrapping_add(receive.index * self.receive);
-        // SAFETY: the receive has ended and is not posted again before it is released, so this part of the buffer is
-        // ours alone; it is initialised, since it comes from a vector.
+        if receive.index >= RECEIVES {
+            return &[];
+        }
+        let start = self.receives.base().wrapping_add(receive.index * self.receive);
+        // SAFETY: the receive has ended and is not posted again before it is released, so this part of the memory is
+        // ours alone; pages of the kernel are initialised.
         unsafe { std::slice::from_raw_parts(start, receive.len) }
     }
 
@@ -625,7 +629,7 @@ impl Drop for Link {
             return; // the parent's endpoint uses the memory, of which a child need not have a mapping
         }
         let sends = self.flights.drain().filter_map(|(_, flight)| flight.raw);
-        for raw in self.receives.take().into_iter().chain(sends) {
+        for raw in sends {
             // SAFETY: the parts are those of a vector, from when it was posted; the endpoint is closed.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
         }

@@ -14,19 +14,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use ofi::FiAddr;
-use ofi_core::budget::{AccountId, Accounts as Table, Places};
+use ofi_core::budget::{AccountId, Accounts, Places};
 
 /// The operations to one address.
 #[derive(Default)]
 struct Own {
     operations: usize,
-    /// Those of [`Kind::Greeting`] among them.
+    /// Those of [`MessageKind::Greeting`] among them.
     greetings: usize,
 }
 
 /// What an operation is part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum MessageKind {
     /// A connection with a peer that has proven its address.
     Connected,
     /// A greeting, the answer to one, or a farewell.
@@ -37,23 +37,23 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begun {
     account: Option<AccountId>,
-    kind: Kind,
+    kind: MessageKind,
 }
 
 /// The accounts of an endpoint.
-pub(super) struct Accounts {
+pub(super) struct LinkAccounts {
     places: Places,
     greetings: Places,
-    table: Table<Arc<[u8]>, Own>,
+    table: Accounts<Arc<[u8]>, Own>,
     /// By number in the address vector.
     numbers: HashMap<FiAddr, AccountId>,
 }
 
-impl Accounts {
+impl LinkAccounts {
     /// Accounts of an endpoint that takes `size` operations at a time.
     pub fn new(size: usize) -> Self {
         let (places, greetings) = (Places::new(size.max(1)), Places::new(size.div_ceil(4).max(1)));
-        Self { places, greetings, table: Table::default(), numbers: HashMap::new() }
+        Self { places, greetings, table: Accounts::default(), numbers: HashMap::new() }
     }
 
     /// An address has this number, possibly since an earlier insertion.
@@ -75,9 +75,9 @@ impl Accounts {
     }
 
     /// Whether another operation of a kind may be under way to a peer.
-    pub fn has_place(&self, number: FiAddr, kind: Kind) -> bool {
+    pub fn has_place(&self, number: FiAddr, kind: MessageKind) -> bool {
         let own = self.numbers.get(&number).map_or(0, |&id| self.table.get(id).operations);
-        self.places.has_place(own) && (kind == Kind::Connected || self.may_greet(number))
+        self.places.has_place(own) && (kind == MessageKind::Connected || self.may_greet(number))
     }
 
     /// Whether another greeting to a peer may be under way, or wait for a place of the endpoint.
@@ -97,9 +97,9 @@ impl Accounts {
     }
 
     /// Records that an operation has begun.
-    pub fn begin(&mut self, number: FiAddr, kind: Kind) -> Begun {
+    pub fn begin(&mut self, number: FiAddr, kind: MessageKind) -> Begun {
         self.places.take(1);
-        let greetings = usize::from(kind == Kind::Greeting);
+        let greetings = usize::from(kind == MessageKind::Greeting);
         self.greetings.take(greetings);
         let account = self.numbers.get(&number).copied();
         if let Some(id) = account {
@@ -114,7 +114,7 @@ impl Accounts {
     /// Records that an operation has ended.
     pub fn end(&mut self, Begun { account, kind }: Begun) {
         self.places.give_back(1);
-        let greetings = usize::from(kind == Kind::Greeting);
+        let greetings = usize::from(kind == MessageKind::Greeting);
         self.greetings.give_back(greetings);
         if let Some(id) = account {
             let own = self.table.get_mut(id);
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     /// Takes all places of a kind that a peer may have.
-    fn fill(accounts: &mut Accounts, number: FiAddr, kind: Kind) -> Vec<Begun> {
+    fn fill(accounts: &mut LinkAccounts, number: FiAddr, kind: MessageKind) -> Vec<Begun> {
         let mut taken = Vec::new();
         while accounts.has_place(number, kind) {
             taken.push(accounts.begin(number, kind));
@@ -140,29 +140,29 @@ mod tests {
 
     #[test]
     fn an_address_that_is_inserted_again_has_the_share_that_is_left_of_it() {
-        let mut accounts = Accounts::new(1024);
+        let mut accounts = LinkAccounts::new(1024);
         let mut taken = Vec::new();
         for number in (0..100).map(FiAddr) {
             accounts.insert(number, b"hostile");
-            taken.extend(fill(&mut accounts, number, Kind::Connected));
+            taken.extend(fill(&mut accounts, number, MessageKind::Connected));
             accounts.remove(number);
         }
         assert_eq!(taken.len(), 341, "a third of the endpoint");
         // The number names another address now.
         accounts.insert(FiAddr(0), b"honest");
-        assert!(accounts.has_place(FiAddr(0), Kind::Connected));
+        assert!(accounts.has_place(FiAddr(0), MessageKind::Connected));
         taken.into_iter().for_each(|begun| accounts.end(begun));
         assert_eq!(accounts.table.len(), 1, "the account without operations is closed");
         accounts.insert(FiAddr(1), b"hostile");
-        assert_eq!(fill(&mut accounts, FiAddr(1), Kind::Connected).len(), 341);
+        assert_eq!(fill(&mut accounts, FiAddr(1), MessageKind::Connected).len(), 341);
     }
 
     #[test]
     fn the_insertions_of_an_address_have_one_account() {
-        let mut accounts = Accounts::new(9);
+        let mut accounts = LinkAccounts::new(9);
         accounts.insert(FiAddr(4), b"peer");
         accounts.insert(FiAddr(4), b"peer");
-        let taken = fill(&mut accounts, FiAddr(4), Kind::Connected);
+        let taken = fill(&mut accounts, FiAddr(4), MessageKind::Connected);
         assert_eq!((taken.len(), accounts.table.len()), (3, 1));
         accounts.remove(FiAddr(4));
         taken.into_iter().for_each(|begun| accounts.end(begun));
@@ -172,23 +172,23 @@ mod tests {
     /// Any number of addresses at which nobody reads took the whole endpoint.
     #[test]
     fn greetings_have_a_quarter_together_however_many_addresses_are_silent() {
-        let mut accounts = Accounts::new(1024);
+        let mut accounts = LinkAccounts::new(1024);
         let mut taken = Vec::new();
         for number in (0..2000).map(FiAddr) {
             accounts.insert(number, &(number.0 as u32).to_le_bytes());
-            assert_eq!(accounts.has_place(number, Kind::Greeting), !accounts.are_full_of_greetings());
+            assert_eq!(accounts.has_place(number, MessageKind::Greeting), !accounts.are_full_of_greetings());
             taken.extend((0..4).filter_map(|_| {
-                let has_place = accounts.has_place(number, Kind::Greeting);
-                has_place.then(|| accounts.begin(number, Kind::Greeting))
+                let has_place = accounts.has_place(number, MessageKind::Greeting);
+                has_place.then(|| accounts.begin(number, MessageKind::Greeting))
             }));
         }
         assert_eq!(taken.len(), 256);
         assert!(!accounts.take_refusals() && !accounts.are_full());
         accounts.insert(FiAddr(5000), b"honest");
-        assert!(!accounts.has_place(FiAddr(5000), Kind::Greeting));
-        let connected = fill(&mut accounts, FiAddr(5000), Kind::Connected);
+        assert!(!accounts.has_place(FiAddr(5000), MessageKind::Greeting));
+        let connected = fill(&mut accounts, FiAddr(5000), MessageKind::Connected);
         assert_eq!(connected.len(), 256, "a third of the rest");
         taken.into_iter().chain(connected).for_each(|begun| accounts.end(begun));
-        assert!(accounts.take_refusals() && accounts.has_place(FiAddr(5000), Kind::Greeting));
+        assert!(accounts.take_refusals() && accounts.has_place(FiAddr(5000), MessageKind::Greeting));
     }
 }

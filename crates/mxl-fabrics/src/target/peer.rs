@@ -11,7 +11,7 @@ use super::publish::Pending;
 use super::{Received, Ring, Target, random};
 use crate::Result;
 use crate::driven::sealed::Polled as _;
-use crate::link::{Happened, Kind, Memory, OpId, Window};
+use crate::link::{Happened, Memory, MessageKind, OpId, Window};
 use crate::message::{Message, Remote, Why};
 use crate::rest::Sleeper;
 
@@ -376,7 +376,7 @@ impl Target {
         }
         while let Some(message) = peer.outbox.front() {
             let is_stranger = matches!(message, Message::Welcome { .. }) && !peer.is_known;
-            let kind = if is_stranger { Kind::Greeting } else { Kind::Connected };
+            let kind = if is_stranger { MessageKind::Greeting } else { MessageKind::Connected };
             match self.link.send_as(kind, peer.addr, message) {
                 Ok(Some(_)) => drop(peer.outbox.pop_front()),
                 Ok(None) => return,
