@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use ofi_core::budget::{AccountId, Accounts as Table};
+use ofi_core::budget::{AccountId, Accounts};
 use ofi_core::slots::SlotId;
 
 use super::path::Path;
@@ -57,7 +57,7 @@ pub(super) struct Own {
 }
 
 #[derive(Default)]
-struct Account {
+struct RailAccount {
     own: Own,
     /// The free places of the rail with which the account has a share again, if it is listed for that. 0: it is not.
     needed: u32,
@@ -77,13 +77,13 @@ const fn place(rail: u32, addr: u64) -> Place {
 
 /// The accounts of all rails.
 #[derive(Default)]
-pub(super) struct Accounts {
-    table: Table<Place, Account>,
+pub(super) struct RailAccounts {
+    table: Accounts<Place, RailAccount>,
     /// The last number of a listed session.
     turn: u64,
 }
 
-impl Accounts {
+impl RailAccounts {
     /// Opens the account of a path whose address was inserted, or joins it.
     pub(super) fn join(&mut self, path: &mut Path, addr: u64) {
         path.account = Some(self.table.join(place(path.rail as u32, addr)));
@@ -172,7 +172,7 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    fn path(accounts: &mut Accounts, rail: usize, addr: u64) -> Path {
+    fn path(accounts: &mut RailAccounts, rail: usize, addr: u64) -> Path {
         let mut path = Path::new(rail, 0, None);
         accounts.join(&mut path, addr);
         path
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn paths_to_one_address_of_a_rail_have_one_account() {
-        let mut accounts = Accounts::default();
+        let mut accounts = RailAccounts::default();
         let [one, two] = [(0, 7), (0, 7)].map(|(rail, addr)| path(&mut accounts, rail, addr));
         let [other_rail, other] = [(1, 7), (0, 8)].map(|(rail, addr)| path(&mut accounts, rail, addr));
         accounts.begin(&one, Kind::Access, 5);
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn sessions_wait_in_order_and_once() {
-        let mut accounts = Accounts::default();
+        let mut accounts = RailAccounts::default();
         let mut paths: Vec<Path> = (0..3).map(|_| path(&mut accounts, 0, 7)).collect();
         let ids = [1, 2, 3].map(SlotId::from_wire);
         for _ in 0..2 {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_session_that_was_not_served_keeps_its_turn() {
-        let mut accounts = Accounts::default();
+        let mut accounts = RailAccounts::default();
         let mut paths: Vec<Path> = (0..3).map(|_| path(&mut accounts, 0, 7)).collect();
         let ids = [1, 2, 3].map(SlotId::from_wire);
         for (path, id) in paths.iter_mut().zip(ids) {

@@ -33,7 +33,7 @@ pub(super) const NUMBER: usize = 32;
 
 /// The budget of an agent.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct KeptBudget {
     most: usize,
     /// Bytes that sessions are charged.
     kept: usize,
@@ -44,7 +44,7 @@ pub(super) struct Budget {
     charged: BTreeSet<(usize, u64)>,
 }
 
-impl Budget {
+impl KeptBudget {
     pub(super) fn new(config: &Config) -> Self {
         // One notification of any permitted length must fit beside the windows of a few sessions.
         Self::of(config.most_kept.max(config.longest_notification.saturating_mul(2)))
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_session_that_keeps_the_most_is_named_when_all_keep_too_much() {
-        let (mut budget, ids) = (Budget::of(1000), [1, 2, 3].map(SlotId::from_wire));
+        let (mut budget, ids) = (KeptBudget::of(1000), [1, 2, 3].map(SlotId::from_wire));
         let mut charges = [0; 3];
         for (at, now) in [(0, 300), (1, 400), (2, 300)] {
             budget.set(ids[at], &mut charges[at], now);
@@ -150,7 +150,7 @@ mod tests {
     /// Each takes as much as it gets.
     #[test]
     fn peers_with_much_unread_leave_room_for_others() {
-        let mut budget = Budget::of(32 << 20);
+        let mut budget = KeptBudget::of(32 << 20);
         let mut shares = Vec::new();
         for _ in 0..4 {
             let (mut count, len) = (0, 16 << 10);

@@ -47,13 +47,13 @@ use std::sync::Arc;
 
 use ofi_core::slots::{SlotId, Slots};
 
-use budget::Budget;
+use budget::KeptBudget;
 use fence::Abandoned;
 pub use latency::{CLASSES, Histogram, Latencies};
 use operations::{InFlight, Landed};
 use peers::KnownPeer;
 pub use peers::RemoteRegions;
-use places::Places;
+use places::RailPlaces;
 use row::PostedRun;
 use session::Session;
 use sink::Stalled;
@@ -109,10 +109,10 @@ pub struct Core<G> {
     last_arrival: Option<SlotId>,
     commands: VecDeque<Command>,
     stalled: Stalled,
-    places: Places,
+    places: RailPlaces,
     events: VecDeque<Event>,
     /// What peers make the agent keep.
-    budget: Budget,
+    budget: KeptBudget,
     /// Peers with notifications that the program has not taken.
     unread: VecDeque<SlotId>,
     /// Notifications for the code that serves device memory.
@@ -164,7 +164,7 @@ impl<G> Core<G> {
     ) -> Self {
         let incarnation = random();
         let (latencies, stalled) = (vec![Latencies::default(); rails.len()], Stalled::new(rails.len()));
-        let (places, budget) = (Places::new(&rails), Budget::new(&config));
+        let (places, budget) = (RailPlaces::new(&rails), KeptBudget::new(&config));
         Self {
             config,
             name: name.into(),

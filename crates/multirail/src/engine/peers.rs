@@ -106,8 +106,10 @@ impl<G> Core<G> {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             self.greeters -= usize::from(std::mem::take(&mut peer.is_greeter));
-            let more = metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone())));
-            Arc::make_mut(&mut peer.regions).extend(more);
+            if !metadata.regions.is_empty() {
+                let more = metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone())));
+                Arc::make_mut(&mut peer.regions).extend(more);
+            }
         }
         Ok(PeerId(id))
     }

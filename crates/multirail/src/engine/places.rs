@@ -12,10 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ofi_core::budget::{AccountId, Places as EndpointPlaces};
+use ofi_core::budget::{AccountId, Places};
 use ofi_core::slots::SlotId;
 
-use super::accounts::{Accounts, Kind, Line};
+use super::accounts::{Kind, Line, RailAccounts};
 use super::path::Path;
 use super::session::{Session, State};
 use super::{Core, RailSpec};
@@ -25,9 +25,9 @@ use super::{Core, RailSpec};
 const MESSAGES: u32 = 4;
 
 /// The places of all rails.
-pub(super) struct Places {
+pub(super) struct RailPlaces {
     rails: Vec<Rail>,
-    pub(super) accounts: Accounts,
+    pub(super) accounts: RailAccounts,
     /// A bit for each rail without a free place.
     full: u64,
     /// A bit for each rail on which a session waits because it has refused too much.
@@ -37,7 +37,7 @@ pub(super) struct Places {
 }
 
 struct Rail {
-    places: EndpointPlaces,
+    places: Places,
     /// Places used by answers to strangers.
     strangers: u32,
     /// Sessions whose work waits for a place, those that wait longest first.
@@ -66,17 +66,17 @@ impl Rail {
     }
 }
 
-impl Places {
+impl RailPlaces {
     pub(super) fn new(rails: &[RailSpec]) -> Self {
         let rail = |spec: &RailSpec| Rail {
-            places: EndpointPlaces::new(spec.operations.max(1) as usize),
+            places: Places::new(spec.operations.max(1) as usize),
             strangers: 0,
             waiting: BTreeMap::new(),
             answers: BTreeMap::new(),
             answers_first: false,
             short: BTreeSet::new(),
         };
-        let (rails, accounts) = (rails.iter().map(rail).collect(), Accounts::default());
+        let (rails, accounts) = (rails.iter().map(rail).collect(), RailAccounts::default());
         Self { rails, accounts, full: 0, refusing: 0, turn: 0 }
     }
 
@@ -112,7 +112,7 @@ impl Places {
     fn await_share(&mut self, path: &Path) {
         let Some(account) = path.account.filter(|_| self.share(path) == 0) else { return };
         let own = self.accounts.own_of(account).operations as usize;
-        let needed = EndpointPlaces::needed(own, 1) as u32;
+        let needed = Places::needed(own, 1) as u32;
         let before = self.accounts.need(account, needed);
         if before != needed {
             let short = &mut self.rails[path.rail].short;
@@ -391,8 +391,8 @@ mod tests {
         RailSpec { info, bandwidth: None, wide_data: true, severs: false, operations: size }
     }
 
-    fn places(size: u32) -> Places {
-        Places::new(&[spec(size)])
+    fn places(size: u32) -> RailPlaces {
+        RailPlaces::new(&[spec(size)])
     }
 
     /// A rail that takes everything: its messages, with the tags of the welcomes among them.

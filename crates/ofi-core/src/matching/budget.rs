@@ -37,7 +37,7 @@ struct Share {
 /// leaves less for those that come later.
 type Limited = crate::budget::Budget<2, 1>;
 
-pub(super) struct Budget {
+pub(super) struct UnexpectedBudget {
     bytes: Limited,
     envelopes: Limited,
     floor: usize,
@@ -46,7 +46,7 @@ pub(super) struct Budget {
     stops: u64,
 }
 
-impl Budget {
+impl UnexpectedBudget {
     pub(super) fn new(config: &MatcherConfig) -> Self {
         Self {
             bytes: Limited::new(config.bytes),
@@ -202,7 +202,7 @@ impl Budget {
 const FLOOR: usize = 16;
 
 #[cfg(test)]
-impl Budget {
+impl UnexpectedBudget {
     /// Checks B1 and B2.
     pub(super) fn check(&self) {
         assert_eq!(self.bytes.used(), self.shares.iter().map(|share| share.bytes).sum());
@@ -217,12 +217,12 @@ impl Budget {
 mod tests {
     use super::*;
 
-    fn budget(bytes: usize, envelopes: usize) -> Budget {
-        Budget::new(&MatcherConfig { bytes, envelopes, ..MatcherConfig::default() })
+    fn budget(bytes: usize, envelopes: usize) -> UnexpectedBudget {
+        UnexpectedBudget::new(&MatcherConfig { bytes, envelopes, ..MatcherConfig::default() })
     }
 
     /// Lets `peer` send until it is stopped; how many messages that were.
-    fn flood(budget: &mut Budget, peer: u32) -> usize {
+    fn flood(budget: &mut UnexpectedBudget, peer: u32) -> usize {
         std::iter::repeat(()).take_while(|()| budget.hold(SourceId(peer), 0) == Ok(())).count()
     }
 
