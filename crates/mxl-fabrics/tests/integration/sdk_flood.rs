@@ -70,7 +70,7 @@ type Kind = (&'static str, fn(&Room, u64) -> Option<u64>);
 fn what_an_initiator_of_the_sdk_makes_a_target_keep_is_bounded() {
     let grains: [Kind; 5] = [
         ("writes without CQ data", |_, _| None),
-        ("marks of slots that are not there", |_, nth| Some(1000 + nth | 40 << 16)),
+        ("marks of slots that are not there", |_, nth| Some((1000 + nth) | 40 << 16)),
         ("any CQ data", |_, nth| Some(nth.wrapping_mul(0x9E37_79B9_7F4A_7C15))),
         ("grain after grain", |header, nth| {
             header.put(8, &(1000 + 10 * nth).to_le_bytes());

@@ -354,7 +354,7 @@ fn silent_ports_leave_the_endpoint_to_an_initiator_that_was_there() {
         let address = Address::from(port.local_addr().unwrap());
         let nonce = 1000 + ports.len() as u64;
         let greeting = (address.format().as_c(), address.bytes());
-        target.hello(nonce, greeting, false, (nonce % 3 == 0).then_some(Why::Target)).unwrap();
+        target.hello(nonce, greeting, false, nonce.is_multiple_of(3).then_some(Why::Target)).unwrap();
         target.flush();
         ports.push(port);
         assert!(ports.len() < 2000 && !target.link.is_full());
