@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# glibc 2.36: after a buffer of 2 MiB was freed, each calloc of 2 MiB makes 132 KiB resident, although nobody touches it.
+# glibc 2.36: after a buffer of 2 MiB was freed, each calloc of 2 MiB makes 132 KiB resident that nobody touches.
 #
 # A good guess: calloc of megabytes costs no memory until the pages are used, because malloc maps such buffers
 # (M_MMAP_THRESHOLD is 128 KiB). So it is in a test that only allocates. But the first free of such a buffer raises the

@@ -22,7 +22,7 @@ use ofi_core::slots::SlotId;
 use super::{Config, Core};
 
 /// What a peer's notifications may take of those that are told: two thirds of what others leave.
-type Told = ofi_core::budget::Budget<2, 1>;
+type ArrivalBudget = ofi_core::budget::Budget<2, 1>;
 
 /// Granularity of charges, in bytes.
 const STEP: usize = 4096;
@@ -39,7 +39,7 @@ pub(super) struct KeptBudget {
     kept: usize,
     /// Bytes of notifications that were not taken, and whose senders were told that they have arrived. They outlive
     /// their sessions. All of them may take half of the budget.
-    told: Told,
+    told: ArrivalBudget,
     /// The sessions that are charged, by their charge.
     charged: BTreeSet<(usize, u64)>,
 }
@@ -51,7 +51,7 @@ impl KeptBudget {
     }
 
     fn of(most: usize) -> Self {
-        Self { most, kept: 0, told: Told::new(most / 2), charged: BTreeSet::new() }
+        Self { most, kept: 0, told: ArrivalBudget::new(most / 2), charged: BTreeSet::new() }
     }
 
     /// Charges a session for `now` bytes in place of `charge`.

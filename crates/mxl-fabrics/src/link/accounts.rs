@@ -5,8 +5,8 @@
 //! the share that is left of it, and so has a target to which an initiator connects again.
 //!
 //! Greetings, the answers to them, and farewells prove nothing about who reads at an address. All of them together have
-//! a quarter of the endpoint, which their addresses share by the same rule: however many peers read nothing, the rest is
-//! left to those that are connected.
+//! a quarter of the endpoint, which their addresses share by the same rule: however many peers read nothing, the rest
+//! is left to those that are connected.
 //!
 //! Invariant: an account is joined by each number of its address, and by each operation under way to it.
 

@@ -6,9 +6,9 @@
 //!
 //! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
 //! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998; [`crate::budget`]): a sender may hold as much as
-//! twice what is free *now*. One sender alone gets two thirds of the budget; `n` greedy ones get 2/(2n+1) each, and the rest stays
-//! free for the next. Since held budget cannot be taken back, late senders could still find nothing; so each may always
-//! hold `FLOOR` envelopes, even beyond the limit: at most 16 for each peer, whose own state takes as much.
+//! twice what is free *now*. One sender alone gets two thirds of the budget; `n` greedy ones get 2/(2n+1) each, and the
+//! rest stays free for the next. Since held budget cannot be taken back, late senders could still find nothing; so each
+//! may always hold `FLOOR` envelopes, even beyond the limit: at most 16 for each peer, whose own state takes as much.
 //!
 //! A payload may arrive that was sent before its sender was told to stop. Such payloads may exceed the budget by as
 //! much as the sender can have in flight. They count: until they have left, the sender is not told to resume.

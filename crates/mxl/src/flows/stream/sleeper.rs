@@ -21,7 +21,7 @@ use crate::flows::wait::{FALLBACK, SLICE, Watch};
 /// many streams in turn cheaper, for a thread that sleeps for every 32 streams.
 const GROUP: usize = 32;
 const _: () = assert!(GROUP < futex::MANY);
-/// Times at which streams look for what no signal announces are multiples of this, so that a thread wakes once for many.
+/// Streams look for what no signal announces at multiples of this, so that a thread wakes once for many.
 const STEP: Duration = Duration::from_millis(50);
 /// Maximum sleep of a thread while no stream of its group waits.
 const MAX_IDLE: Duration = Duration::from_secs(60);
