@@ -12,6 +12,7 @@
 //! - [`pairs`], [`quiet`], [`bounce`], [`eventfd`], [`socket`]: interleaving, waiting for a quiet moment, the
 //!   baselines.
 //! - [`veth`], [`bare`]: the `veth` command, UDP between two namespaces at 1,500 bytes beside bare sockets.
+//! - [`scale`]: the `scale` command, what thousands of regions, sessions, flows, ends and streams cost.
 //! - [`figures`], [`table`]: units, medians, printing.
 //! - [`instructions`], [`budget`]: instruction counts under callgrind against `docs/hot-path.md`.
 //! - [`counts`]: other counts of the same paths, by single-stepping. [`markdown`]: the document's tables.
@@ -35,6 +36,7 @@ pub mod peers;
 pub mod quiet;
 pub mod report;
 pub mod rows;
+pub mod scale;
 pub mod socket;
 pub mod spawn;
 pub mod sweeps;

@@ -13,7 +13,7 @@ use ofi_benches::{
     peers::{self, packages},
     report,
     report::Report,
-    rows, sweeps, table, veth, worker,
+    rows, scale, sweeps, table, veth, worker,
 };
 
 /// Measures this stack beside libfabric and UCX over shared memory, and prints a table with a verdict on each line.
@@ -124,6 +124,18 @@ enum Command {
         #[arg(long)]
         copies: bool,
     },
+    /// Measures what thousands cost: regions, sessions, flows, idle ends, streams.
+    Scale {
+        /// Only rows whose key contains this.
+        #[arg(long)]
+        only: Option<String>,
+        /// Measure an earlier build of this program beside this one, by turns.
+        #[arg(long)]
+        beside: Option<PathBuf>,
+        /// Measure one row in this process, and print its figures as JSON.
+        #[arg(long, hide = true)]
+        row: Option<String>,
+    },
     /// One path whose instructions are counted; started under callgrind.
     #[command(hide = true)]
     Path {
@@ -193,6 +205,10 @@ fn run(options: Options) -> Result<ExitCode> {
         }
         Some(Command::Rows { samples, inside }) => {
             rows::main(*samples, *inside, client).map(|()| ExitCode::SUCCESS)
+        }
+        Some(Command::Scale { row: Some(row), .. }) => scale::row(row).map(|()| ExitCode::SUCCESS),
+        Some(Command::Scale { only, beside, row: None }) => {
+            scale::main(only.as_deref(), beside.as_deref()).map(|()| ExitCode::SUCCESS)
         }
         Some(Command::Bare { role, copies }) => bare::main(*role, *copies).map(|()| ExitCode::SUCCESS),
         Some(Command::Path { name, count }) => instructions::main(name, *count).map(|()| ExitCode::SUCCESS),

@@ -43,7 +43,7 @@ pub struct Amount {
     #[arg(long, default_value_t = 60)]
     soak: u64,
     /// Seconds for each fuzz target.
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 3600)]
     fuzz: u32,
     /// Runs of NIXL for each size of blocks, through shared memory and through sockets.
     #[arg(long, default_value_t = 200)]

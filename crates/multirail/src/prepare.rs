@@ -11,7 +11,6 @@ use crate::engine::{PeerId, Piece, Plan, Way};
 use crate::region::{Guard, Local};
 use crate::staging;
 use crate::transfer::{Posted, Prepared, Remote, Transfer};
-use crate::wire::RegionInfo;
 
 impl Agent {
     /// Prepares transfers between local ranges and equally long ranges of the peer's regions, pair by pair.
@@ -30,14 +29,20 @@ impl Agent {
                 "give one remote range for each local range",
             ));
         }
-        let (peer_id, mut known) = self.remote_regions(peer, remote)?;
+        // The agent's lock is held for this alone: other threads post while the ranges are checked.
+        let (peer_id, known, incarnation) = {
+            let driver = self.shared.lock()?;
+            let id = self.peer(&driver, peer)?;
+            let (known, incarnation) = driver.core.known_regions(id);
+            (id, known, incarnation)
+        };
         let (mut ours, mut theirs) = (Numbers::default(), Numbers::default());
         let mut plan = Plan {
             way,
             pieces: Vec::new(),
             regions: Vec::new(),
             near: Vec::new(),
-            incarnation: 0,
+            incarnation,
             total: 0,
             guard: Guard::new(),
         };
@@ -52,10 +57,9 @@ impl Agent {
             }
             let remote_region = theirs.of(remote.region, plan.regions.len() as u32);
             if remote_region as usize == plan.regions.len() {
-                let found = known.next().flatten();
-                let (found, incarnation) = found.ok_or_else(|| unknown_region(peer, remote.region, nth))?;
-                plan.incarnation = incarnation;
-                plan.regions.push(found);
+                let found =
+                    known.get(&remote.region).ok_or_else(|| unknown_region(peer, remote.region, nth))?;
+                plan.regions.push(Arc::clone(found));
             }
             let len = plan.regions[remote_region as usize].len;
             let is_inside = remote.offset.checked_add(remote.len).is_some_and(|end| end <= len);
@@ -87,25 +91,6 @@ impl Agent {
         Ok(Prepared::new(plan, peer_id, self.clone()))
     }
 
-    /// The peer, and its regions in the order in which the ranges first name them; `None` for an unknown one. The
-    /// agent's lock is held for a moment only: other threads post meanwhile.
-    fn remote_regions(
-        &self,
-        peer: &str,
-        remote: &[Remote],
-    ) -> Result<(PeerId, std::vec::IntoIter<Option<Known>>)> {
-        let (mut numbers, mut wanted) = (Numbers::default(), Vec::new());
-        for range in remote {
-            if numbers.of(range.region, wanted.len() as u32) as usize == wanted.len() {
-                wanted.push(range.region);
-            }
-        }
-        let driver = self.shared.lock()?;
-        let id = self.peer(&driver, peer)?;
-        let found: Vec<_> = wanted.into_iter().map(|region| driver.core.region(id, region)).collect();
-        Ok((id, found.into_iter()))
-    }
-
     /// Sends a notification without data. It is a transfer of its own: [`Transfer::wait`] returns when the peer's
     /// program has taken it ([`Config::acknowledge_taken`](crate::Config)).
     ///
@@ -115,9 +100,6 @@ impl Agent {
         self.prepare(peer, Way::Write, &[], &[])?.post_with(Some(bytes), timeout)
     }
 }
-
-/// A region of a peer, and the peer's incarnation.
-type Known = (Arc<RegionInfo>, u64);
 
 /// Numbers regions in the order in which they are first named. Descriptors mostly name the region of the one before.
 #[derive(Default)]

@@ -26,6 +26,11 @@ fn a_c_program_survives_files_that_are_truncated() {
 }
 
 #[test]
+fn children_that_end_or_release_everything_leave_a_flow_to_their_parent() {
+    run("fork.c", &[]);
+}
+
+#[test]
 fn a_reader_that_stopped_goes_on_at_the_oldest_picture() {
     run("behind.c", &["at-once"]);
 }

@@ -17,9 +17,10 @@ use ofi::raw::{
 };
 use ofi::{AddrFormat, Address, Buffer, Errno, FiAddr, Hints, RawBuffer};
 use ofi_core::fork::Born;
-use ofi_core::slots::SlotId;
+use ofi_core::pages::Pages;
 
-use self::accounts::Accounts;
+pub(crate) use self::accounts::MessageKind;
+use self::accounts::{Begun, LinkAccounts};
 use crate::message::{MAX_ADDRESS_LEN, MAX_MESSAGE_LEN, Message, Piece as Part, Remote, is_piece};
 use crate::rest::WaitFor;
 use crate::shape::{Limits, PIECES, Span};
@@ -170,8 +171,7 @@ fn offer(
 
 /// An operation in flight.
 struct Flight {
-    /// The account of its peer.
-    account: Option<SlotId>,
+    begun: Begun,
     /// The buffer of a message.
     raw: Option<RawBuffer>,
 }
@@ -194,13 +194,14 @@ pub(crate) struct Link {
     /// Limit of one write, or one message.
     longest: usize,
     pieces: usize,
-    /// The buffer of all receives, side by side.
-    receives: Option<RawBuffer>,
+    /// The memory of all receives, side by side. From malloc it would cost an idle end more: where glibc takes it from
+    /// the heap, `calloc` clears up to 132 KiB of it.
+    receives: Pages,
     /// Bytes of each receive.
     pub receive: usize,
     unposted: VecDeque<usize>,
     flights: HashMap<OpId, Flight>,
-    accounts: Accounts,
+    accounts: LinkAccounts,
     /// Registrations of source memory, if the provider needs them.
     local: HashMap<usize, Arc<dyn MemoryRegion>>,
     next: OpId,
@@ -228,7 +229,7 @@ impl Link {
         info.ep_attr.max_msg_size = longest;
         info.tx_attr.inject_size = info.tx_attr.inject_size.min(longest);
         let tx = &info.tx_attr;
-        let accounts = Accounts::new(tx.size);
+        let accounts = LinkAccounts::new(tx.size);
         let pieces = if writes { tx.iov_limit.min(tx.rma_iov_limit) } else { tx.iov_limit.saturating_sub(1) };
         let receive = if end == LinkEnd::Target { longest.min(MAX_PIECE_LEN) } else { MAX_MESSAGE_LEN };
         let fabric = ofi::open_fabric(&info).map_err(Error::stack("open the fabric"))?;
@@ -258,7 +259,7 @@ impl Link {
             longest,
             pieces: pieces.clamp(1, PIECES),
             // Pages that no message reaches are never touched.
-            receives: Some(vec![0_u8; RECEIVES * receive].into_raw()),
+            receives: Pages::new(RECEIVES * receive, false).map_err(Error::stack("map the receives"))?,
             receive,
             unposted: (0..RECEIVES).collect(),
             flights: HashMap::new(),
@@ -295,22 +296,37 @@ impl Link {
         self.accounts.are_full()
     }
 
+    /// Whether greetings have no place, whatever their peer.
+    pub fn is_full_of_greetings(&self) -> bool {
+        self.accounts.are_full_of_greetings()
+    }
+
+    /// Whether there is room for a refusal or a farewell.
+    pub fn takes_refusals(&self) -> bool {
+        self.accounts.take_refusals()
+    }
+
+    /// Whether the answer to a peer's greeting may be under way, or wait for a place of the endpoint.
+    pub fn takes_answer(&self, peer: FiAddr) -> bool {
+        self.accounts.may_greet(peer)
+    }
+
     /// What an end waits for that had no room for an operation to a peer.
     pub fn wait_for_room(&self, peer: FiAddr) -> WaitFor {
         // The end of an operation gives back its place, and the queue announces it.
-        if self.accounts.has_place(peer) { WaitFor::Room } else { WaitFor::Announced }
+        if self.accounts.has_place(peer, MessageKind::Connected) { WaitFor::Room } else { WaitFor::Announced }
     }
 
     /// Records that an operation has begun.
-    fn begun(&mut self, id: OpId, peer: FiAddr, raw: Option<RawBuffer>) {
-        let account = self.accounts.begin(peer);
-        self.flights.insert(id, Flight { account, raw });
+    fn begun(&mut self, id: OpId, (peer, kind): (FiAddr, MessageKind), raw: Option<RawBuffer>) {
+        let begun = self.accounts.begin(peer, kind);
+        self.flights.insert(id, Flight { begun, raw });
     }
 
     /// Records that an operation has ended, and frees its message.
     fn ended(&mut self, id: OpId) {
-        let Some(Flight { account, raw }) = self.flights.remove(&id) else { return };
-        self.accounts.end(account);
+        let Some(Flight { begun, raw }) = self.flights.remove(&id) else { return };
+        self.accounts.end(begun);
         if let Some(raw) = raw {
             // SAFETY: the send has ended.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
@@ -330,9 +346,9 @@ impl Link {
 
     fn post_receives(&mut self) -> Result<()> {
         while let Some(&index) = self.unposted.front() {
-            let Some(raw) = &self.receives else { break };
-            let pieces = [Piece::new(raw.addr().wrapping_add(index * self.receive), self.receive)];
-            // SAFETY: this part of the buffer belongs to the receive until the receive has ended, or the endpoint is
+            let start = self.receives.base().wrapping_add(index * self.receive);
+            let pieces = [Piece::new(start, self.receive)];
+            // SAFETY: this part of the memory belongs to the receive until the receive has ended, or the endpoint is
             // closed.
             let lent = unsafe { Lent::new(&pieces, &[]) };
             let op = ReceiveOp {
@@ -396,8 +412,20 @@ impl Link {
 
     /// Sends a message to a peer. `None` if there is no room now ([`wait_for_room`](Self::wait_for_room)).
     pub fn send(&mut self, peer: FiAddr, message: &Message) -> Result<Option<OpId>, ofi::Error> {
+        let is_greeting =
+            matches!(message, Message::Hello { .. } | Message::Welcome { .. } | Message::Refused { .. });
+        self.send_as(if is_greeting { MessageKind::Greeting } else { MessageKind::Connected }, peer, message)
+    }
+
+    /// As [`send`](Self::send), with a place of this kind.
+    pub fn send_as(
+        &mut self,
+        kind: MessageKind,
+        peer: FiAddr,
+        message: &Message,
+    ) -> Result<Option<OpId>, ofi::Error> {
         // SAFETY: only the message is sent.
-        unsafe { self.send_bytes(peer, message.encode(), &[], &[]) }
+        unsafe { self.send_bytes((peer, kind), message.encode(), &[], &[]) }
     }
 
     /// Sends a part of `source` in a message. `None` if there is no room now.
@@ -410,27 +438,27 @@ impl Link {
         source: Memory,
         piece: &Part,
     ) -> Result<Option<OpId>, ofi::Error> {
-        if !self.accounts.has_place(peer) {
+        if !self.accounts.has_place(peer, MessageKind::Connected) {
             return Ok(None);
         }
         let rest = pieces_of(source, &piece.spans)?;
         let descs =
             if self.needs_desc { vec![self.register(source)?.desc(); rest.len()] } else { Vec::new() };
         // SAFETY: the caller's promise.
-        unsafe { self.send_bytes(peer, piece.encode(), &rest, &descs) }
+        unsafe { self.send_bytes((peer, MessageKind::Connected), piece.encode(), &rest, &descs) }
     }
 
     /// # Safety
     /// `rest` stays mapped until the send has ended or the link is closed.
     unsafe fn send_bytes(
         &mut self,
-        peer: FiAddr,
+        (peer, kind): (FiAddr, MessageKind),
         bytes: Vec<u8>,
         rest: &[Piece],
         descs: &[Desc],
     ) -> Result<Option<OpId>, ofi::Error> {
         let endpoint = self.endpoint()?;
-        if !self.accounts.has_place(peer) {
+        if !self.accounts.has_place(peer, kind) {
             return Ok(None);
         }
         let raw = bytes.into_raw();
@@ -443,7 +471,7 @@ impl Link {
         let op = SendOp { flags, call: Call::Msg, ..SendOp::new(lent, peer, Context(id as usize)) };
         match endpoint.send(&op) {
             Ok(()) => {
-                self.begun(id, peer, Some(raw));
+                self.begun(id, (peer, kind), Some(raw));
                 Ok(Some(id))
             }
             Err(error) => {
@@ -479,7 +507,7 @@ impl Link {
         spans: &[Span],
         data: u64,
     ) -> Result<Option<OpId>, ofi::Error> {
-        if !self.accounts.has_place(peer) {
+        if !self.accounts.has_place(peer, MessageKind::Connected) {
             return Ok(None);
         }
         let pieces = pieces_of(source, spans)?;
@@ -500,7 +528,7 @@ impl Link {
         let op = RmaOp { buf: lent, remote: &remote, peer, context, data, flags, call: Call::Msg };
         match endpoint.write(&op) {
             Ok(()) => {
-                self.begun(id, peer, None);
+                self.begun(id, (peer, MessageKind::Connected), None);
                 Ok(Some(id))
             }
             Err(error) if error.is_again() => Ok(None),
@@ -545,10 +573,12 @@ impl Link {
 
     /// The received bytes.
     pub fn bytes(&self, receive: &Receive) -> &[u8] {
-        let Some(raw) = self.receives.as_ref().filter(|_| receive.index < RECEIVES) else { return &[] };
-        let start = raw.addr().wrapping_add(receive.index * self.receive);
-        // SAFETY: the receive has ended and is not posted again before it is released, so this part of the buffer is
-        // ours alone; it is initialised, since it comes from a vector.
+        if receive.index >= RECEIVES {
+            return &[];
+        }
+        let start = self.receives.base().wrapping_add(receive.index * self.receive);
+        // SAFETY: the receive has ended and is not posted again before it is released, so this part of the memory is
+        // ours alone; pages of the kernel are initialised.
         unsafe { std::slice::from_raw_parts(start, receive.len) }
     }
 
@@ -599,7 +629,7 @@ impl Drop for Link {
             return; // the parent's endpoint uses the memory, of which a child need not have a mapping
         }
         let sends = self.flights.drain().filter_map(|(_, flight)| flight.raw);
-        for raw in self.receives.take().into_iter().chain(sends) {
+        for raw in sends {
             // SAFETY: the parts are those of a vector, from when it was posted; the endpoint is closed.
             drop(unsafe { Vec::<u8>::from_raw(raw) });
         }

@@ -120,6 +120,19 @@ pub enum Message {
     },
 }
 
+impl Message {
+    /// The token in a message of an initiator, which only the one who has read the `Welcome` knows.
+    pub(crate) fn token_of_initiator(&self) -> Option<u64> {
+        match *self {
+            Self::Open { token, .. }
+            | Self::Invalid { token, .. }
+            | Self::Verdict { token, .. }
+            | Self::Bye { token } => Some(token),
+            _ => None,
+        }
+    }
+}
+
 /// Memory of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Remote {

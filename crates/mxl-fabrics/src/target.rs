@@ -55,6 +55,8 @@ pub struct Target {
     dismissed: Dismissals,
     /// The nonces of the last attempts that another one replaced.
     replaced: VecDeque<u64>,
+    /// The addresses of the last initiators, each of which has read its welcome.
+    proven: VecDeque<(u32, Vec<u8>)>,
     /// Greetings in order of arrival: each is accepted after everything that arrived before it.
     greetings: VecDeque<Message>,
     /// The time when the target began to close.
@@ -182,6 +184,7 @@ impl Target {
             events: VecDeque::new(),
             dismissed: Dismissals::default(),
             replaced: VecDeque::new(),
+            proven: VecDeque::new(),
             greetings: VecDeque::new(),
             left: None,
             is_broken: false,
@@ -337,6 +340,10 @@ impl Target {
 
     fn said(&mut self, message: Message) -> Result<()> {
         let token = self.peer.as_ref().map(|peer| peer.token);
+        if let Some(peer) = self.peer.as_mut().filter(|peer| message.token_of_initiator() == Some(peer.token))
+        {
+            peer.is_proven = true;
+        }
         match message {
             Message::Hello { version, target, nonce, geometry, messages, format, address } => {
                 let why = if version != VERSION {

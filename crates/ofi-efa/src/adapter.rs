@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use ibv::transfer::Step;
 use ofi_api::{Errno, Error, Result};
+use ofi_core::budget::Places;
 use ofi_core::log::Limit;
 use ofi_core::pages::Pages;
-use ofi_core::places;
 use ofi_core::slots::{SlotId, Slots};
 use ofi_core::transport::PeerId;
 
@@ -259,7 +259,7 @@ impl Adapter {
     /// share of them. The packets to a peer whose device has no receives, or does not answer, keep theirs.
     #[inline(always)]
     pub fn take_slot(&mut self, own: usize) -> Option<u32> {
-        if places::may_take(self.free.len(), own) { self.free.pop() } else { None }
+        if Places::has_one(self.free.len(), own) { self.free.pop() } else { None }
     }
 
     /// Gives back a slot that is no longer in use.
@@ -350,7 +350,7 @@ impl Adapter {
     /// `own` of these requests in flight.
     #[inline(always)]
     pub fn has_room(&self, own: usize) -> bool {
-        places::may_take(self.room, own)
+        Places::has_one(self.room, own)
     }
 
     /// Posts an access.

@@ -91,6 +91,10 @@ pub struct SharedEndpoint {
     command_lines: usize,
 }
 
+/// Events of the helper thread for which an endpoint has room; more wait in [`SharedEndpoint::late`]. An idle endpoint
+/// pays for the room too, 112 bytes for each.
+const INBOX: usize = 64;
+
 impl SharedEndpoint {
     /// Binds an endpoint's socket and creates its memories. Also returns the receiving end of its events.
     ///
@@ -113,7 +117,7 @@ impl SharedEndpoint {
         // SAFETY: `word` checks place and alignment; mapped while `memory` lives and accessed atomically.
         let fence: &AtomicU32 = unsafe { &*memory.word(endpoint::FENCE) };
         fence.store((barrier == Support::Missing).into(), Ordering::Relaxed);
-        let (inbox, events) = mpsc::queue(1024);
+        let (inbox, events) = mpsc::queue(INBOX);
         let shared = Self {
             name: name::socket_name(&address)?,
             address,

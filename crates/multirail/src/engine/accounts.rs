@@ -1,7 +1,7 @@
 //! The operations under way to each address of each rail, in whatever sessions they began.
 //!
 //! Whether an operation ends is up to the endpoint at its address alone. So the share of a peer is counted by address
-//! ([`Places`](super::places::Places)), and not by session: a peer that opens session after session, under one name or
+//! ([`ofi_core::budget`]), and not by session: a peer that opens session after session, under one name or
 //! under many, and reads nothing in any of them, has one share of a rail. A name proves nothing, but a session is open
 //! only once an endpoint at one of its addresses has read its tag. One address is enough: who greets with an address of
 //! its own and that of another peer opens the session through its own, and then has a path that draws on the share of
@@ -13,8 +13,9 @@
 //! - A session that waits here is listed under the number in its path's `turn`. One that was woken, and has sent
 //!   nothing since, is listed again under the same number, which is in its path's `rank` until then.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
+use ofi_core::budget::{AccountId, Accounts};
 use ofi_core::slots::SlotId;
 
 use super::path::Path;
@@ -55,11 +56,8 @@ pub(super) struct Own {
     pub(super) farewells: u32,
 }
 
-struct Account {
-    rail: u32,
-    /// Paths that lead to the address.
-    paths: u32,
-    addr: u64,
+#[derive(Default)]
+struct RailAccount {
     own: Own,
     /// The free places of the rail with which the account has a share again, if it is listed for that. 0: it is not.
     needed: u32,
@@ -79,65 +77,38 @@ const fn place(rail: u32, addr: u64) -> Place {
 
 /// The accounts of all rails.
 #[derive(Default)]
-pub(super) struct Accounts {
-    table: Vec<Account>,
-    free: Vec<u32>,
-    /// The accounts by rail and address.
-    found: HashMap<Place, u32>,
+pub(super) struct RailAccounts {
+    table: Accounts<Place, RailAccount>,
     /// The last number of a listed session.
     turn: u64,
 }
 
-impl Accounts {
+impl RailAccounts {
     /// Opens the account of a path whose address was inserted, or joins it.
     pub(super) fn join(&mut self, path: &mut Path, addr: u64) {
-        let rail = path.rail as u32;
-        let index = *self.found.entry(place(rail, addr)).or_insert_with(|| {
-            let fresh =
-                Account { rail, paths: 0, addr, own: Own::default(), needed: 0, waiting: BTreeMap::new() };
-            match self.free.pop() {
-                Some(index) => {
-                    self.table[index as usize] = fresh;
-                    index
-                }
-                None => {
-                    self.table.push(fresh);
-                    self.table.len() as u32 - 1
-                }
-            }
-        });
-        let account = &mut self.table[index as usize];
-        account.paths += 1;
-        path.account = Some(index);
+        path.account = Some(self.table.join(place(path.rail as u32, addr)));
     }
 
     /// The session of a path, none of whose operations is under way, is forgotten. Returns what the account is listed
     /// for, if it closes.
-    pub(super) fn leave(&mut self, path: &Path) -> Option<(u32, u32)> {
-        let index = path.account?;
-        let account = &mut self.table[index as usize];
-        account.paths -= 1;
-        if account.paths == 0 {
-            debug_assert_eq!(account.own, Own::default(), "operations to an address that no path leads to");
-            account.waiting = BTreeMap::new();
-            self.found.remove(&place(account.rail, account.addr));
-            self.free.push(index);
-            return Some((account.needed, index));
-        }
-        None
+    pub(super) fn leave(&mut self, path: &Path) -> Option<(u32, AccountId)> {
+        let id = path.account?;
+        let closed = self.table.leave(id)?;
+        debug_assert_eq!(closed.own, Own::default(), "operations to an address that no path leads to");
+        Some((closed.needed, id))
     }
 
     /// The operations under way to the address of a path.
     #[inline]
     pub(super) fn own(&self, path: &Path) -> Own {
-        path.account.map_or(Own::default(), |index| self.table[index as usize].own)
+        path.account.map_or(Own::default(), |id| self.table.get(id).own)
     }
 
     /// Records that `count` operations have begun on a path.
     #[inline]
     pub(super) fn begin(&mut self, path: &Path, kind: Kind, count: u32) {
-        let Some(index) = path.account else { return };
-        let own = &mut self.table[index as usize].own;
+        let Some(id) = path.account else { return };
+        let own = &mut self.table.get_mut(id).own;
         own.operations += count;
         own.messages += if matches!(kind, Kind::Message | Kind::Answer) { count } else { 0 };
         own.answers += if kind == Kind::Answer { count } else { 0 };
@@ -147,8 +118,8 @@ impl Accounts {
     /// Records that `count` operations of a path have ended. Returns whether sessions wait for that.
     #[inline]
     pub(super) fn end(&mut self, path: &Path, kind: Kind, count: u32) -> bool {
-        let Some(index) = path.account else { return false };
-        let account = &mut self.table[index as usize];
+        let Some(id) = path.account else { return false };
+        let account = self.table.get_mut(id);
         account.own.operations -= count;
         account.own.messages -= if matches!(kind, Kind::Message | Kind::Answer) { count } else { 0 };
         account.own.answers -= if kind == Kind::Answer { count } else { 0 };
@@ -158,42 +129,42 @@ impl Accounts {
 
     /// Lists a session that waits for the end of an operation to the address of one of its paths.
     pub(super) fn wait(&mut self, path: &mut Path, line: Line, session: SlotId) {
-        if let (Some(index), 0) = (path.account, path.turn) {
+        if let (Some(id), 0) = (path.account, path.turn) {
             path.turn = std::mem::take(&mut path.rank);
             if path.turn == 0 {
                 self.turn += 1;
                 path.turn = (line as u64) << TURN_BITS | self.turn;
             }
-            self.table[index as usize].waiting.insert(path.turn, session);
+            self.table.get_mut(id).waiting.insert(path.turn, session);
         }
     }
 
     /// Records the free places of the rail with which an account has a share again. Returns those recorded before.
-    pub(super) fn need(&mut self, account: u32, places: u32) -> u32 {
-        std::mem::replace(&mut self.table[account as usize].needed, places)
+    pub(super) fn need(&mut self, account: AccountId, places: u32) -> u32 {
+        std::mem::replace(&mut self.table.get_mut(account).needed, places)
     }
 
     /// Takes a path's session out of the list.
     pub(super) fn wait_no_more(&mut self, path: &mut Path) {
         let turn = std::mem::take(&mut path.turn);
         path.rank = 0;
-        if let Some(index) = path.account.filter(|_| turn != 0) {
-            self.table[index as usize].waiting.remove(&turn);
+        if let Some(id) = path.account.filter(|_| turn != 0) {
+            self.table.get_mut(id).waiting.remove(&turn);
         }
     }
 
     /// Takes the session that waits longest in a line of an account out of it, with the number under which it is
     /// listed.
-    pub(super) fn next(&mut self, account: u32, line: Line) -> Option<(u64, SlotId)> {
-        let waiting = &mut self.table[account as usize].waiting;
+    pub(super) fn next(&mut self, account: AccountId, line: Line) -> Option<(u64, SlotId)> {
+        let waiting = &mut self.table.get_mut(account).waiting;
         let first = (line as u64) << TURN_BITS;
         let (&turn, _) = waiting.range(first..first + (1 << TURN_BITS)).next()?;
         Some((turn, waiting.remove(&turn)?))
     }
 
     /// The operations under way of an account.
-    pub(super) fn own_of(&self, account: u32) -> Own {
-        self.table[account as usize].own
+    pub(super) fn own_of(&self, account: AccountId) -> Own {
+        self.table.get(account).own
     }
 }
 
@@ -201,7 +172,7 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    fn path(accounts: &mut Accounts, rail: usize, addr: u64) -> Path {
+    fn path(accounts: &mut RailAccounts, rail: usize, addr: u64) -> Path {
         let mut path = Path::new(rail, 0, None);
         accounts.join(&mut path, addr);
         path
@@ -209,7 +180,7 @@ mod tests {
 
     #[test]
     fn paths_to_one_address_of_a_rail_have_one_account() {
-        let mut accounts = Accounts::default();
+        let mut accounts = RailAccounts::default();
         let [one, two] = [(0, 7), (0, 7)].map(|(rail, addr)| path(&mut accounts, rail, addr));
         let [other_rail, other] = [(1, 7), (0, 8)].map(|(rail, addr)| path(&mut accounts, rail, addr));
         accounts.begin(&one, Kind::Access, 5);
@@ -229,7 +200,7 @@ mod tests {
 
     #[test]
     fn sessions_wait_in_order_and_once() {
-        let mut accounts = Accounts::default();
+        let mut accounts = RailAccounts::default();
         let mut paths: Vec<Path> = (0..3).map(|_| path(&mut accounts, 0, 7)).collect();
         let ids = [1, 2, 3].map(SlotId::from_wire);
         for _ in 0..2 {
@@ -248,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_session_that_was_not_served_keeps_its_turn() {
-        let mut accounts = Accounts::default();
+        let mut accounts = RailAccounts::default();
         let mut paths: Vec<Path> = (0..3).map(|_| path(&mut accounts, 0, 7)).collect();
         let ids = [1, 2, 3].map(SlotId::from_wire);
         for (path, id) in paths.iter_mut().zip(ids) {

@@ -21,6 +21,9 @@ use ofi_core::slots::SlotId;
 
 use super::{Config, Core};
 
+/// What a peer's notifications may take of those that are told: two thirds of what others leave.
+type ArrivalBudget = ofi_core::budget::Budget<2, 1>;
+
 /// Granularity of charges, in bytes.
 const STEP: usize = 4096;
 /// Bytes counted for an entry of a table beside its contents.
@@ -30,25 +33,25 @@ pub(super) const NUMBER: usize = 32;
 
 /// The budget of an agent.
 #[derive(Debug)]
-pub(super) struct Budget {
+pub(super) struct KeptBudget {
     most: usize,
     /// Bytes that sessions are charged.
     kept: usize,
     /// Bytes of notifications that were not taken, and whose senders were told that they have arrived. They outlive
-    /// their sessions.
-    told: usize,
+    /// their sessions. All of them may take half of the budget.
+    told: ArrivalBudget,
     /// The sessions that are charged, by their charge.
     charged: BTreeSet<(usize, u64)>,
 }
 
-impl Budget {
+impl KeptBudget {
     pub(super) fn new(config: &Config) -> Self {
         // One notification of any permitted length must fit beside the windows of a few sessions.
         Self::of(config.most_kept.max(config.longest_notification.saturating_mul(2)))
     }
 
     fn of(most: usize) -> Self {
-        Self { most, kept: 0, told: 0, charged: BTreeSet::new() }
+        Self { most, kept: 0, told: ArrivalBudget::new(most / 2), charged: BTreeSet::new() }
     }
 
     /// Charges a session for `now` bytes in place of `charge`.
@@ -66,21 +69,22 @@ impl Budget {
     /// Takes another notification of this length whose sender is told that it has arrived, if there is room beside the
     /// peer's others: their number and bytes.
     pub(super) fn tell(&mut self, (count, bytes): (usize, usize), len: usize) -> bool {
-        let of_peer = ENTRY * (count + 1) + bytes + len;
-        let left = (self.most / 2).checked_sub(self.told + ENTRY + len);
-        let has_room = left.is_some_and(|left| of_peer <= 2 * left);
-        self.told += if has_room { ENTRY + len } else { 0 };
+        let amount = ENTRY + len;
+        let has_room = self.told.may_take(ENTRY * count + bytes, amount);
+        if has_room {
+            self.told.take(amount);
+        }
         has_room
     }
 
     /// The program has taken such a notification, or its sender has cancelled it, or the peer is forgotten.
     pub(super) fn taken(&mut self, len: usize) {
-        self.told -= ENTRY + len;
+        self.told.give_back(ENTRY + len);
     }
 
     /// The session that keeps the most, if all of them keep too much.
     fn excess(&self) -> Option<SlotId> {
-        let is_exceeded = self.kept + self.told > self.most;
+        let is_exceeded = self.kept + self.told.used() > self.most;
         self.charged.last().filter(|_| is_exceeded).map(|&(_, id)| SlotId::from_wire(id))
     }
 }
@@ -125,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_session_that_keeps_the_most_is_named_when_all_keep_too_much() {
-        let (mut budget, ids) = (Budget::of(1000), [1, 2, 3].map(SlotId::from_wire));
+        let (mut budget, ids) = (KeptBudget::of(1000), [1, 2, 3].map(SlotId::from_wire));
         let mut charges = [0; 3];
         for (at, now) in [(0, 300), (1, 400), (2, 300)] {
             budget.set(ids[at], &mut charges[at], now);
@@ -140,13 +144,13 @@ mod tests {
         assert!(budget.tell((0, 0), 300 - ENTRY) && !budget.tell((0, 0), 500 - ENTRY));
         assert_eq!(budget.excess(), Some(ids[2]));
         budget.taken(300 - ENTRY);
-        assert_eq!((budget.excess(), budget.told), (None, 0));
+        assert_eq!((budget.excess(), budget.told.used()), (None, 0));
     }
 
     /// Each takes as much as it gets.
     #[test]
     fn peers_with_much_unread_leave_room_for_others() {
-        let mut budget = Budget::of(32 << 20);
+        let mut budget = KeptBudget::of(32 << 20);
         let mut shares = Vec::new();
         for _ in 0..4 {
             let (mut count, len) = (0, 16 << 10);
@@ -156,6 +160,6 @@ mod tests {
             shares.push((count * len) >> 20);
         }
         assert_eq!(shares, [10, 3, 1, 0], "MiB");
-        assert!(budget.told < 16 << 20 && budget.tell((0, 0), 1000));
+        assert!(budget.told.used() < 16 << 20 && budget.tell((0, 0), 1000));
     }
 }

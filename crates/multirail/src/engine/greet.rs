@@ -135,9 +135,10 @@ impl<G> Core<G> {
             }
             return;
         }
+        let is_known = self.peers.get(id).is_some_and(|peer| peer.is_loaded_at(rails));
         let offered = self.open(incarnation, theirs, State::Offered, rails, now);
         if let Some(session) = self.sessions.get_mut(offered) {
-            session.peer = Some(id);
+            (session.peer, session.is_known) = (Some(id), is_known);
         }
         for old in before.into_iter().chain(given_up) {
             self.move_waiting(old, offered);
@@ -300,7 +301,7 @@ impl<G> Core<G> {
         if peer.incarnation != incarnation {
             // A new incarnation has new addresses and new memory keys.
             (peer.incarnation, peer.rails) = (incarnation, rails);
-            peer.regions.clear();
+            peer.regions = Arc::clone(&self.no_regions);
             self.tell(Event::Restarted(Arc::clone(&name)));
         }
         if let Some(old) = old {

@@ -47,12 +47,13 @@ use std::sync::Arc;
 
 use ofi_core::slots::{SlotId, Slots};
 
-use budget::Budget;
+use budget::KeptBudget;
 use fence::Abandoned;
 pub use latency::{CLASSES, Histogram, Latencies};
 use operations::{InFlight, Landed};
 use peers::KnownPeer;
-use places::Places;
+pub use peers::RemoteRegions;
+use places::RailPlaces;
 use row::PostedRun;
 use session::Session;
 use sink::Stalled;
@@ -75,6 +76,8 @@ pub struct Core<G> {
     rails: Vec<RailSpec>,
     random: Box<dyn FnMut() -> u64 + Send>,
     peers: Slots<KnownPeer>,
+    /// Those of each peer of which none is known.
+    no_regions: Arc<RemoteRegions>,
     names: HashMap<Arc<str>, SlotId>,
     /// The number of greeters: peers that are known by their greeting alone.
     greeters: usize,
@@ -106,10 +109,10 @@ pub struct Core<G> {
     last_arrival: Option<SlotId>,
     commands: VecDeque<Command>,
     stalled: Stalled,
-    places: Places,
+    places: RailPlaces,
     events: VecDeque<Event>,
     /// What peers make the agent keep.
-    budget: Budget,
+    budget: KeptBudget,
     /// Peers with notifications that the program has not taken.
     unread: VecDeque<SlotId>,
     /// Notifications for the code that serves device memory.
@@ -161,7 +164,7 @@ impl<G> Core<G> {
     ) -> Self {
         let incarnation = random();
         let (latencies, stalled) = (vec![Latencies::default(); rails.len()], Stalled::new(rails.len()));
-        let (places, budget) = (Places::new(&rails), Budget::new(&config));
+        let (places, budget) = (RailPlaces::new(&rails), KeptBudget::new(&config));
         Self {
             config,
             name: name.into(),
@@ -170,6 +173,7 @@ impl<G> Core<G> {
             rails,
             random,
             peers: Slots::default(),
+            no_regions: Arc::default(),
             names: HashMap::new(),
             greeters: 0,
             idle_greeters: VecDeque::new(),

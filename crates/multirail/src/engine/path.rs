@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use ofi::Errno;
+use ofi_core::budget::AccountId;
 
 use super::Time;
 use super::operations::is_path_fault;
@@ -39,7 +40,7 @@ pub(super) struct Path {
     /// Operations that were posted and have not ended.
     pub(super) operations: u32,
     /// The account of its address, once that is inserted.
-    pub(super) account: Option<u32>,
+    pub(super) account: Option<AccountId>,
     /// The number under which its session waits for the end of an operation of the account. 0: it does not.
     pub(super) turn: u64,
     /// The number that it had when it was woken, until the path has posted something. 0: there is none.

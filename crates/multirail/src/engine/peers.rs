@@ -18,12 +18,16 @@ const YEAR: u64 = 365 * DAY;
 const TOO_MANY_REGIONS: (Errno, &str) =
     (Errno::ENOSPC, "the limit of a peer's regions is reached (Config::most_regions); forget some first");
 
+/// A peer's regions by number.
+pub type RemoteRegions = HashMap<u64, Arc<RegionInfo>>;
+
 /// A peer, as its metadata or its greeting describes it.
 pub(super) struct KnownPeer {
     pub(super) name: Arc<str>,
     pub(super) incarnation: u64,
     pub(super) rails: Vec<RailInfo>,
-    pub(super) regions: HashMap<u64, Arc<RegionInfo>>,
+    /// Shared with those who prepare transfers, without the agent's lock.
+    pub(super) regions: Arc<RemoteRegions>,
     pub(super) current: Option<SlotId>,
     /// A session for a greeting of the peer that was answered but is not confirmed yet.
     pub(super) offered: Option<SlotId>,
@@ -33,6 +37,14 @@ pub(super) struct KnownPeer {
     is_greeter: bool,
     /// The peer is in [`Core::idle_greeters`].
     is_listed: bool,
+}
+
+impl KnownPeer {
+    /// Whether the program has loaded the peer with these rails. A name in a greeting proves nothing, but an answer
+    /// that goes to the loaded addresses is of no use to anybody else.
+    pub(super) fn is_loaded_at(&self, rails: &[RailInfo]) -> bool {
+        !self.is_greeter && self.rails == rails
+    }
 }
 
 impl<G> Core<G> {
@@ -78,11 +90,14 @@ impl<G> Core<G> {
         } else if metadata.regions.len() > self.config.most_regions {
             return Err(TOO_MANY_REGIONS);
         }
+        if self.peers.len() >= self.config.most_peers && !self.names.contains_key(&*metadata.name) {
+            self.forget_greeter(); // those who only greet make room for those who are loaded
+        }
         let id = self.peer(&metadata.name, metadata.incarnation, &metadata.rails)?;
         let Some(peer) = self.peers.get_mut(id) else { return Err((Errno::ENOENT, "no such peer")) };
         if peer.incarnation != metadata.incarnation {
             let (old, name) = (peer.current.take(), Arc::clone(&peer.name));
-            peer.regions.clear();
+            peer.regions = Arc::clone(&self.no_regions);
             (peer.incarnation, peer.rails) = (metadata.incarnation, metadata.rails.clone());
             self.tell(Event::Restarted(name));
             if let Some(old) = old {
@@ -91,7 +106,10 @@ impl<G> Core<G> {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             self.greeters -= usize::from(std::mem::take(&mut peer.is_greeter));
-            peer.regions.extend(metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone()))));
+            if !metadata.regions.is_empty() {
+                let more = metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone())));
+                Arc::make_mut(&mut peer.regions).extend(more);
+            }
         }
         Ok(PeerId(id))
     }
@@ -108,7 +126,8 @@ impl<G> Core<G> {
 
     /// Forgets a region of a peer. Plans that were prepared with it remain valid. Returns whether it was known.
     pub fn forget_region(&mut self, peer: PeerId, region: u64) -> bool {
-        self.peers.get_mut(peer.0).is_some_and(|peer| peer.regions.remove(&region).is_some())
+        let known = self.peers.get_mut(peer.0).filter(|peer| peer.regions.contains_key(&region));
+        known.is_some_and(|peer| Arc::make_mut(&mut peer.regions).remove(&region).is_some())
     }
 
     /// The peer with this name, created if it is unknown.
@@ -129,7 +148,7 @@ impl<G> Core<G> {
             name: Arc::clone(&name),
             incarnation,
             rails: rails.to_vec(),
-            regions: HashMap::new(),
+            regions: Arc::clone(&self.no_regions),
             current: None,
             offered: None,
             unread: None,
@@ -214,6 +233,12 @@ impl<G> Core<G> {
     pub fn region(&self, peer: PeerId, id: u64) -> Option<(Arc<RegionInfo>, u64)> {
         let peer = self.peers.get(peer.0)?;
         Some((Arc::clone(peer.regions.get(&id)?), peer.incarnation))
+    }
+
+    /// All regions of a peer as they are now, and the peer's incarnation. It takes the same for any number of them.
+    pub fn known_regions(&self, peer: PeerId) -> (Arc<RemoteRegions>, u64) {
+        let peer = self.peers.get(peer.0);
+        peer.map_or_else(Default::default, |peer| (Arc::clone(&peer.regions), peer.incarnation))
     }
 
     /// Regions of a peer.

@@ -1,6 +1,6 @@
 //! The operations that an endpoint takes at a time, and how the peers of a rail share them.
 //!
-//! A peer has its share of the places ([`ofi_core::places`]): never more than half of what it leaves free. A peer
+//! A peer has its share of the places ([`ofi_core::budget`]): never more than half of what it leaves free. A peer
 //! without operations gets a place as long as there is one, and one with few messages under way may send another. All
 //! strangers together, whose greetings this agent answers, have a quarter of the places. A peer is what has one address
 //! of the rail, whatever its sessions (`accounts.rs`).
@@ -12,10 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ofi_core::places::Places as EndpointPlaces;
+use ofi_core::budget::{AccountId, Places};
 use ofi_core::slots::SlotId;
 
-use super::accounts::{Accounts, Kind, Line};
+use super::accounts::{Kind, Line, RailAccounts};
 use super::path::Path;
 use super::session::{Session, State};
 use super::{Core, RailSpec};
@@ -25,9 +25,9 @@ use super::{Core, RailSpec};
 const MESSAGES: u32 = 4;
 
 /// The places of all rails.
-pub(super) struct Places {
+pub(super) struct RailPlaces {
     rails: Vec<Rail>,
-    pub(super) accounts: Accounts,
+    pub(super) accounts: RailAccounts,
     /// A bit for each rail without a free place.
     full: u64,
     /// A bit for each rail on which a session waits because it has refused too much.
@@ -37,7 +37,7 @@ pub(super) struct Places {
 }
 
 struct Rail {
-    places: EndpointPlaces,
+    places: Places,
     /// Places used by answers to strangers.
     strangers: u32,
     /// Sessions whose work waits for a place, those that wait longest first.
@@ -48,7 +48,7 @@ struct Rail {
     /// The next place is offered to the answers first.
     answers_first: bool,
     /// Accounts without a share for which sessions wait, after the number of free places at which they have one.
-    short: BTreeSet<(u32, u32)>,
+    short: BTreeSet<(u32, AccountId)>,
 }
 
 impl Rail {
@@ -62,28 +62,28 @@ impl Rail {
     }
 
     fn takes_strangers(&self) -> bool {
-        self.strangers < self.places.size().div_ceil(4)
+        (self.strangers as usize) < self.places.size().div_ceil(4)
     }
 }
 
-impl Places {
+impl RailPlaces {
     pub(super) fn new(rails: &[RailSpec]) -> Self {
         let rail = |spec: &RailSpec| Rail {
-            places: EndpointPlaces::new(spec.operations),
+            places: Places::new(spec.operations.max(1) as usize),
             strangers: 0,
             waiting: BTreeMap::new(),
             answers: BTreeMap::new(),
             answers_first: false,
             short: BTreeSet::new(),
         };
-        let (rails, accounts) = (rails.iter().map(rail).collect(), Accounts::default());
+        let (rails, accounts) = (rails.iter().map(rail).collect(), RailAccounts::default());
         Self { rails, accounts, full: 0, refusing: 0, turn: 0 }
     }
 
     /// The accesses that a path may have under way in addition.
     #[inline]
     pub(super) fn share(&self, path: &Path) -> u32 {
-        self.rails[path.rail].places.share(self.accounts.own(path).operations)
+        self.rails[path.rail].places.share(self.accounts.own(path).operations as usize) as u32
     }
 
     /// Whether a path may send another message.
@@ -111,7 +111,8 @@ impl Places {
     /// Lists the account of a path, if it has no share, for the time when other peers have left it one.
     fn await_share(&mut self, path: &Path) {
         let Some(account) = path.account.filter(|_| self.share(path) == 0) else { return };
-        let needed = ofi_core::places::needed(self.accounts.own_of(account).operations as usize) as u32;
+        let own = self.accounts.own_of(account).operations as usize;
+        let needed = Places::needed(own, 1) as u32;
         let before = self.accounts.need(account, needed);
         if before != needed {
             let short = &mut self.rails[path.rail].short;
@@ -121,10 +122,10 @@ impl Places {
     }
 
     /// Takes an account out of the list that now has a share on a rail.
-    fn next_with_share(&mut self, rail: usize) -> Option<u32> {
+    fn next_with_share(&mut self, rail: usize) -> Option<AccountId> {
         let rail = &mut self.rails[rail];
         let &(needed, account) = rail.short.first()?;
-        if needed > rail.places.free() {
+        if needed as usize > rail.places.free() {
             return None;
         }
         rail.short.pop_first();
@@ -164,7 +165,7 @@ impl Places {
     #[inline]
     pub(super) fn take(&mut self, rail: usize, count: u32) {
         let places = &mut self.rails[rail].places;
-        places.take(count);
+        places.take(count as usize);
         if places.is_full() {
             self.full |= 1 << rail;
         }
@@ -174,11 +175,12 @@ impl Places {
     #[inline]
     pub(super) fn give_back(&mut self, rail: usize, count: u32) -> bool {
         let found = &mut self.rails[rail];
-        found.places.give_back(count);
+        found.places.give_back(count as usize);
         if !found.places.is_full() {
             self.full &= !(1 << rail);
         }
-        let has_share = found.short.first().is_some_and(|&(needed, _)| needed <= found.places.free());
+        let has_share =
+            found.short.first().is_some_and(|&(needed, _)| needed as usize <= found.places.free());
         has_share || !found.waiting.is_empty() || !found.answers.is_empty()
     }
 
@@ -192,7 +194,7 @@ impl Places {
     fn held_up(&self, session: &Session, path: &Path) -> Option<Line> {
         let own = self.accounts.own(path);
         let places = &self.rails[path.rail].places;
-        if own.operations == 0 || places.used() <= path.places() {
+        if own.operations == 0 || places.used() <= path.places() as usize {
             return None;
         }
         // With a greeting, what other peers hold matters only if the rail is full.
@@ -235,8 +237,7 @@ impl<G> Core<G> {
             let found = &self.places.rails[rail];
             let has_no_turn = found.places.is_full() || !found.takes_strangers();
             let is_late = is_answer && path.places() == 0 && has_no_turn;
-            if (is_refused || has_none || is_late) && session.awaited & bit == 0 {
-                session.awaited |= bit;
+            if (is_refused || has_none || is_late) && !session.awaits_place(rail) {
                 self.places.turn += 1;
                 session.paths[index].place_turn = self.places.turn;
                 let places = &mut self.places.rails[rail];
@@ -253,7 +254,6 @@ impl<G> Core<G> {
     /// still has to do is listed again where it belongs, and no list has more entries than there are sessions.
     pub(super) fn await_no_places(&mut self, id: SlotId) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        session.awaited = 0;
         for path in &mut session.paths {
             self.places.accounts.wait_no_more(path);
             let turn = std::mem::take(&mut path.place_turn);
@@ -274,7 +274,6 @@ impl<G> Core<G> {
         while left > 0 {
             let Some((turn, id)) = self.places.rails[rail].next_waiting() else { return };
             let Some(session) = self.sessions.get_mut(id) else { continue };
-            session.awaited &= !(1 << rail);
             if let Some(path) = session.paths.iter_mut().find(|path| path.place_turn == turn) {
                 path.place_turn = 0;
             }
@@ -289,14 +288,14 @@ impl<G> Core<G> {
     /// Lets up to `count` of the sessions look again that wait for their peer's operations in each line that moves,
     /// those that wait longest first.
     #[cold]
-    fn wake_account(&mut self, account: u32, count: u32) {
+    fn wake_account(&mut self, account: AccountId, count: u32) {
         let own = self.places.accounts.own_of(account);
         self.wake_line(account, Line::Share, count);
         self.wake_line(account, Line::Greeting, count.min(MESSAGES.saturating_sub(own.messages)));
         self.wake_line(account, Line::Answer, count.min(MESSAGES.saturating_sub(own.answers)));
     }
 
-    fn wake_line(&mut self, account: u32, line: Line, count: u32) {
+    fn wake_line(&mut self, account: AccountId, line: Line, count: u32) {
         let mut left = count;
         while left > 0 {
             let Some((turn, id)) = self.places.accounts.next(account, line) else { return };
@@ -314,7 +313,7 @@ impl<G> Core<G> {
 
     /// Lets sessions look again that wait for a place of a rail, or for the end of an operation of an account.
     #[cold]
-    pub(super) fn wake_after_end(&mut self, rail: usize, account: Option<u32>, count: u32) {
+    pub(super) fn wake_after_end(&mut self, rail: usize, account: Option<AccountId>, count: u32) {
         self.wake_waiting(rail, count);
         if let Some(account) = account {
             // Some may wait for more than this end. They keep their turns.
@@ -383,7 +382,7 @@ mod tests {
     use super::super::{Access, Config, OpId, Plan, Refused, Sink};
     use super::*;
     use crate::wire::message::Body;
-    use crate::wire::{Message, RailInfo};
+    use crate::wire::{Message, Metadata, RailInfo};
 
     const NOW: Duration = Duration::from_secs(1);
 
@@ -392,8 +391,8 @@ mod tests {
         RailSpec { info, bandwidth: None, wide_data: true, severs: false, operations: size }
     }
 
-    fn places(size: u32) -> Places {
-        Places::new(&[spec(size)])
+    fn places(size: u32) -> RailPlaces {
+        RailPlaces::new(&[spec(size)])
     }
 
     /// A rail that takes everything: its messages, with the tags of the welcomes among them.
@@ -431,10 +430,18 @@ mod tests {
         (Core::new("agent", vec![spec(4)], Config::default(), Box::new(random)), Rail::default())
     }
 
+    fn rails(address: u8) -> Vec<RailInfo> {
+        vec![RailInfo { provider: "none".into(), format: 0, address: vec![address] }]
+    }
+
     /// A greeting arrives.
     fn greet(core: &mut Core<()>, rail: &mut Rail, name: &str, tag: u64) {
-        let to = core.metadata(Vec::new()).incarnation;
-        let rails = vec![RailInfo { provider: "none".into(), format: 0, address: vec![1] }];
+        greet_from(core, rail, name, 1, tag);
+    }
+
+    /// A greeting arrives from this address.
+    fn greet_from(core: &mut Core<()>, rail: &mut Rail, name: &str, address: u8, tag: u64) {
+        let (to, rails) = (core.metadata(Vec::new()).incarnation, rails(address));
         let hello = Body::Hello { name: name.into(), incarnation: 7, tag, rails };
         core.message(&Message { to, body: hello }.encode(), NOW);
         while core.perform(NOW, rail) {}
@@ -450,6 +457,28 @@ mod tests {
             let (waiting, sessions) = (core.places.rails[0].answers.len(), core.sessions.len());
             assert!(waiting == 1 && sessions <= 3, "{waiting} of {sessions} sessions wait");
         }
+    }
+
+    /// The answer to a peer that the program had loaded waited behind those to strangers that read nothing.
+    #[test]
+    fn a_loaded_peer_is_answered_before_strangers() {
+        let (mut core, mut rail) = agent();
+        for (name, address) in [("bob", 2), ("carol", 3)] {
+            let metadata =
+                Metadata { name: name.into(), incarnation: 7, rails: rails(address), regions: Vec::new() };
+            core.load(&metadata).unwrap();
+        }
+        for nth in 0..10 {
+            greet(&mut core, &mut rail, &format!("stranger-{nth}"), nth << 32 | 2);
+        }
+        assert_eq!(rail.0.len(), 1, "the answers' quarter is taken");
+        greet_from(&mut core, &mut rail, "bob", 2, 1 << 40);
+        assert_eq!(rail.0.len(), 2, "the loaded peer is answered");
+        // Whoever takes its name is a stranger, unless the answer goes to the peer itself.
+        greet_from(&mut core, &mut rail, "carol", 4, 2 << 40);
+        assert_eq!(rail.0.len(), 2);
+        greet_from(&mut core, &mut rail, "carol", 3, 3 << 40);
+        assert_eq!(rail.0.len(), 3);
     }
 
     #[test]

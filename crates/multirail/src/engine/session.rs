@@ -69,6 +69,8 @@ pub(super) struct Session {
     /// `None` for a greeting that is rejected.
     pub(super) peer: Option<SlotId>,
     pub(super) incarnation: u64,
+    /// The answer goes to the addresses that the program has loaded as the peer's.
+    pub(super) is_known: bool,
     /// Our tag for the session: random, so that it cannot be guessed.
     pub(super) tag: u64,
     /// The peer's tag for the session.
@@ -93,8 +95,6 @@ pub(super) struct Session {
     pub(super) turn: usize,
     /// The session is in the engine's list.
     pub(super) queued: bool,
-    /// A bit for each rail whose places the session waits for.
-    pub(super) awaited: u64,
     /// A bit for each rail for whose places the session was woken, until it has done what it can.
     pub(super) woken: u64,
     /// The timer for the time when another path may be better than a full one.
@@ -166,6 +166,7 @@ impl Session {
     ) -> Self {
         Self {
             peer: None,
+            is_known: false,
             incarnation,
             tag,
             theirs,
@@ -180,7 +181,6 @@ impl Session {
             confirmations: 0,
             turn: 0,
             queued: false,
-            awaited: 0,
             woken: 0,
             full: None,
             outbox: VecDeque::new(),
@@ -249,7 +249,12 @@ impl Session {
 
     /// Whether the session only answers the greeting of a stranger.
     pub(super) fn is_answer(&self) -> bool {
-        matches!(self.state, State::Offered | State::Rejecting(_))
+        !self.is_known && matches!(self.state, State::Offered | State::Rejecting(_))
+    }
+
+    /// Whether it is listed for a place of a rail.
+    pub(super) fn awaits_place(&self, rail: usize) -> bool {
+        self.paths.iter().any(|path| path.place_turn != 0 && path.rail == rail)
     }
 
     /// The path for a message: the one expected to deliver it first, other than `last` if possible. `has_room` says

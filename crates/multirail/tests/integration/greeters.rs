@@ -1,6 +1,7 @@
 //! The effects of a process that knows an engine's incarnation and greets under one name after the other.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use multirail::engine::{Access, Config, Core, OpId, Plan, RailSpec, Refused, Sink};
@@ -176,6 +177,20 @@ fn a_peer_too_many_is_refused_until_another_is_forgotten() {
     hub.load(&metadata("third")).unwrap();
 }
 
+/// Those who only greet do not keep out whom the program loads.
+#[test]
+fn a_peer_that_is_loaded_takes_the_place_of_one_that_greets() {
+    let (mut hub, now) = (hub_with(Config { most_peers: 2, ..Config::default() }), Duration::from_secs(1));
+    greet(&mut hub, "first", false, now);
+    greet(&mut hub, "second", false, now);
+    assert_eq!(greet(&mut hub, "third", true, now), [Body::Reject(Reason::Full)]);
+    let third = hub.load(&metadata("third")).unwrap();
+    assert_eq!((hub.find("first"), hub.find("third")), (None, Some(third)));
+    hub.load(&metadata("fourth")).unwrap();
+    assert_eq!(hub.find("second"), None);
+    assert_eq!(hub.load(&metadata("fifth")).unwrap_err().0, Errno::ENOSPC, "all are loaded");
+}
+
 /// Metadata of an earlier life comes late, from a store or over a slow channel.
 #[test]
 fn metadata_of_an_earlier_life_ends_no_living_session() {
@@ -226,4 +241,29 @@ fn the_regions_of_a_peer_are_bounded() {
     assert!(hub.forget_region(peer, 1));
     hub.load(&with(&[3, 4])).unwrap();
     assert_eq!(hub.regions(peer).iter().map(|region| region.id).collect::<Vec<_>>(), [2, 3, 4]);
+}
+
+/// Whoever prepares a transfer looks the regions up without the agent's lock, however many there are.
+#[test]
+fn the_regions_of_a_peer_are_shared_with_those_who_prepare() {
+    let mut hub = hub();
+    let region = |id| RegionInfo { id, len: 10, keys: Vec::new(), is_staged: false, export: None };
+    let of = |incarnation, ids: &[u64]| Metadata {
+        incarnation,
+        regions: ids.iter().map(|&id| region(id)).collect(),
+        ..metadata("peer")
+    };
+    let peer = hub.load(&of(99, &[1, 2])).unwrap();
+    let (before, incarnation) = hub.known_regions(peer);
+    assert!(Arc::ptr_eq(&before, &hub.known_regions(peer).0), "nothing is copied");
+    assert_eq!((before.len(), incarnation), (2, 99));
+    // What changes meanwhile is seen by the next one.
+    hub.load(&of(99, &[3])).unwrap();
+    assert!(hub.forget_region(peer, 1));
+    let (after, _) = hub.known_regions(peer);
+    assert!(before.contains_key(&1) && !before.contains_key(&3));
+    assert!(!after.contains_key(&1) && after.contains_key(&3) && Arc::ptr_eq(&before[&2], &after[&2]));
+    hub.load(&of(100, &[])).unwrap();
+    let (none, incarnation) = hub.known_regions(peer);
+    assert_eq!((none.len(), incarnation), (0, 100));
 }

@@ -49,7 +49,8 @@ impl Initiator {
         let count = self.peers.len();
         let (first, mut next) = (self.first, None);
         for at in (0..count).map(|nth| (first + nth) % count) {
-            if next.is_none() && self.link.is_full() {
+            let is_short = self.peers[at].state != PeerState::Connected && self.link.is_full_of_greetings();
+            if next.is_none() && (is_short || self.link.is_full()) {
                 next = Some(at);
             }
             self.greet(at);

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ofi::raw::{EventKind, Info, PassiveEndpoint};
-use ofi::{Buffer, RawBuffer};
-use ofi_core::fork::Born;
+use ofi_core::pages::Pages;
 
 use crate::link::{Memory, Window};
 use crate::message::Remote;
@@ -63,40 +62,25 @@ pub(crate) struct Ingress {
 
 /// Regions of equal length, side by side.
 struct Staging {
-    raw: Option<RawBuffer>,
-    /// Bytes before the first region.
-    pad: usize,
+    /// Whoever drops it has closed all windows before.
+    pages: Pages,
     len: usize,
     stride: usize,
     count: usize,
-    /// The process whose peers write it.
-    born: Born,
 }
 
 impl Staging {
     fn new(count: usize, len: usize) -> Result<Self> {
         let too_long = || Error::Argument(format!("{count} regions of {len} bytes do not fit into memory"));
         let stride = len.checked_next_multiple_of(ALIGNED).ok_or_else(too_long)?;
-        let bytes = stride.checked_mul(count).and_then(|bytes| bytes.checked_add(ALIGNED));
-        let bytes = bytes.filter(|bytes| isize::try_from(*bytes).is_ok()).ok_or_else(too_long)?;
+        let bytes = stride.checked_mul(count).ok_or_else(too_long)?;
         // Pages that no peer writes are never touched.
-        let raw = vec![0_u8; bytes].into_raw();
-        let pad = raw.addr().addr().wrapping_neg() % ALIGNED;
-        Ok(Self { raw: Some(raw), pad, len, stride, count, born: Born::here() })
+        let pages = Pages::new(bytes, false).map_err(|_| too_long())?;
+        Ok(Self { pages, len, stride, count })
     }
 
     fn start(&self, at: usize) -> Option<*mut u8> {
-        let raw = self.raw.as_ref().filter(|_| at < self.count)?;
-        Some(raw.addr().wrapping_add(self.pad + at * self.stride))
-    }
-}
-
-impl Drop for Staging {
-    fn drop(&mut self) {
-        if let Some(raw) = self.raw.take().filter(|_| self.born.is_here()) {
-            // SAFETY: the parts are those of a vector; whoever drops this has closed all windows before.
-            drop(unsafe { Vec::<u8>::from_raw(raw) });
-        }
+        (at < self.count).then(|| self.pages.base().wrapping_add(at * self.stride))
     }
 }
 
@@ -331,9 +315,9 @@ mod tests {
                 (0..count).filter_map(|at| memory.start(at)).map(|start| start.addr()).collect();
             assert!(starts.len() == count && starts.iter().all(|start| start % ALIGNED == 0), "{starts:?}");
             assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= len), "{starts:?}");
-            let raw = memory.raw.as_ref().unwrap();
-            assert!(starts[count - 1] + len <= raw.addr().addr() + raw.len());
-            assert!(starts[0] >= raw.addr().addr() && memory.start(count).is_none());
+            let first = memory.pages.base().addr();
+            assert!(starts[count - 1] + len <= first + memory.pages.len());
+            assert!(starts[0] == first && memory.start(count).is_none());
         }
         assert!(Staging::new(usize::MAX, 2).is_err() && Staging::new(1, usize::MAX).is_err());
     }

@@ -11,7 +11,7 @@ use super::publish::Pending;
 use super::{Received, Ring, Target, random};
 use crate::Result;
 use crate::driven::sealed::Polled as _;
-use crate::link::{Happened, Memory, OpId, Window};
+use crate::link::{Happened, Memory, MessageKind, OpId, Window};
 use crate::message::{Message, Remote, Why};
 use crate::rest::Sleeper;
 
@@ -22,9 +22,6 @@ const DRAINED: usize = 64;
 const UNHEARD: usize = 1024;
 /// Maximum refusals and farewells whose completion the target awaits. A newer one displaces the oldest.
 const DISMISSED: usize = 16;
-/// Maximum messages in flight that the target no longer awaits: each occupies an operation of the endpoint. Beyond it
-/// the target answers no invalid greeting, but still accepts valid ones.
-const GIVEN_UP: usize = 256;
 /// Time that a refusal or a farewell waits for room.
 const ROOM_WITHIN: Duration = Duration::from_secs(1);
 /// Time that a closing target waits for its farewell to arrive.
@@ -35,6 +32,8 @@ const STUCK_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 const GREETINGS: usize = 16;
 /// Maximum replaced attempts whose late greetings are recognised.
 const REPLACED: usize = 16;
+/// Maximum former initiators that come back before strangers.
+const PROVEN: usize = 16;
 
 /// A dismissed initiator: a refusal or a farewell is on its way to it.
 pub(super) struct Dismissed {
@@ -114,17 +113,30 @@ pub(super) struct InitiatorPeer {
     pub(super) until: u64,
     /// Its payloads come in messages: it gets no memory to write.
     pub(super) by_messages: bool,
+    /// The format of its address, and the address.
+    address: (u32, Vec<u8>),
+    /// It was one of the last initiators: its welcome waits behind no stranger's.
+    is_known: bool,
+    /// It has named the token of its welcome, so it reads at its address.
+    pub(super) is_proven: bool,
 }
 
 impl Target {
     /// Disconnects the initiator, sends it the reason unless it has left by itself, and withdraws its memory.
     pub(super) fn part(&mut self, why: Option<Why>) {
         if let Some(peer) = self.peer.take() {
+            if peer.is_proven {
+                self.proven.retain(|address| *address != peer.address);
+                if self.proven.len() == PROVEN {
+                    self.proven.pop_front();
+                }
+                self.proven.push_back(peer.address);
+            }
             match why {
                 // Sent before its writes fail, so that it knows why they do.
                 Some(why) => {
                     self.stats.parted += 1;
-                    if self.dismissed.given_up.len() < GIVEN_UP {
+                    if self.link.takes_refusals() {
                         self.dismiss(peer.addr, peer.nonce, why);
                     } else {
                         self.link.remove(peer.addr);
@@ -234,10 +246,12 @@ impl Target {
         }
         // A repeated greeting may come after the one that replaced it.
         let why = why.or_else(|| self.replaced.contains(&nonce).then_some(Why::Replaced));
-        if why.is_some() && self.dismissed.given_up.len() >= GIVEN_UP {
+        if why.is_some() && !self.link.takes_refusals() {
             self.stats.nonsense += 1;
             return Ok(());
         }
+        // Anybody may name its address, but the answer goes there.
+        let is_known = self.proven.iter().any(|known| (known.0, &*known.1) == (format, address));
         let addr = match self.link.insert(format, address) {
             Ok(addr) => addr,
             Err(error) => {
@@ -251,6 +265,12 @@ impl Target {
                 self.stats.refused += 1;
             }
             self.dismiss(addr, nonce, why);
+            return Ok(());
+        }
+        if !is_known && !self.link.takes_answer(addr) {
+            // Strangers that read nothing have all places for answers. It greets again.
+            self.stats.refused += 1;
+            self.link.remove(addr);
             return Ok(());
         }
         if let Some(old) = &self.peer {
@@ -288,6 +308,9 @@ impl Target {
             outbox: VecDeque::new(),
             until: 0,
             by_messages: messages || !self.link.writes,
+            address: (format, address.to_vec()),
+            is_known,
+            is_proven: false,
         };
         let (mut rings, mut length) = (Remote::default(), 0);
         if let Ring::Samples(writer) = &self.ring {
@@ -352,7 +375,9 @@ impl Target {
             return self.part(Some(Why::Unheard));
         }
         while let Some(message) = peer.outbox.front() {
-            match self.link.send(peer.addr, message) {
+            let is_stranger = matches!(message, Message::Welcome { .. }) && !peer.is_known;
+            let kind = if is_stranger { MessageKind::Greeting } else { MessageKind::Connected };
+            match self.link.send_as(kind, peer.addr, message) {
                 Ok(Some(_)) => drop(peer.outbox.pop_front()),
                 Ok(None) => return,
                 Err(error) => {

@@ -32,6 +32,7 @@ mod progress;
 #[path = "../../../mxl-nmos/tests/common/registry.rs"]
 mod registry;
 mod sdk;
+mod sdk_flood;
 mod stopped;
 mod strangers;
 mod truncated;

@@ -30,7 +30,7 @@ pub struct Grains {
 impl GrainReader {
     /// A stream of the grains from index `first` on.
     pub fn stream(self: &Arc<Self>, first: u64) -> Grains {
-        Grains { reader: self.clone(), next: first, place: SleeperEntry::new(), is_over: false }
+        Grains { reader: self.clone(), next: first, place: SleeperEntry::default(), is_over: false }
     }
 }
 
@@ -124,7 +124,7 @@ impl SampleReader {
             reader: self.clone(),
             next,
             looks: Looks::new(),
-            place: SleeperEntry::new(),
+            place: SleeperEntry::default(),
             is_over: false,
         })
     }

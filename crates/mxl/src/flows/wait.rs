@@ -158,6 +158,12 @@ impl<'a> Watch<'a> {
         Self { word, seen: word.load(Ordering::Acquire) }
     }
 
+    /// The state of a counter.
+    #[cfg(all(test, feature = "stream"))]
+    pub(crate) fn of(word: &'a AtomicU32) -> Self {
+        Self { word, seen: word.load(Ordering::Acquire) }
+    }
+
     /// The counter that changes with the flow.
     #[cfg(feature = "stream")]
     pub(crate) fn word(&self) -> &'a AtomicU32 {

@@ -5,10 +5,10 @@
 //! can be recorded, so the senders that hold most must stop, and only those.
 //!
 //! Both are shared by a dynamic threshold (Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory
-//! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a sender may hold up to `ALPHA` times what is
-//! free *now*. A single sender gets two thirds of the budget; `n` greedy ones get 2/(2n+1) each, and the rest stays
-//! free for the next. Since held budget cannot be revoked, late senders could still find nothing. So each may always
-//! hold `FLOOR` envelopes, even beyond the limit: at most 16 for each peer, whose own state takes as much memory.
+//! packet switches", IEEE/ACM Transactions on Networking 6(2), 1998; [`crate::budget`]): a sender may hold as much as
+//! twice what is free *now*. One sender alone gets two thirds of the budget; `n` greedy ones get 2/(2n+1) each, and the
+//! rest stays free for the next. Since held budget cannot be taken back, late senders could still find nothing; so each
+//! may always hold `FLOOR` envelopes, even beyond the limit: at most 16 for each peer, whose own state takes as much.
 //!
 //! A payload may arrive that was sent before its sender was told to stop. Such payloads may exceed the budget by as
 //! much as the sender can have in flight. They count: the sender is not told to resume until they have left.
@@ -33,25 +33,25 @@ struct Share {
     stopped: bool,
 }
 
-pub(super) struct Budget {
-    byte_limit: usize,
-    envelope_limit: usize,
+/// A sender may hold twice what is free. With once, a lone sender could use only half of the budget; more than twice
+/// leaves less for those that come later.
+type Limited = crate::budget::Budget<2, 1>;
+
+pub(super) struct UnexpectedBudget {
+    bytes: Limited,
+    envelopes: Limited,
     floor: usize,
-    bytes: usize,
-    envelopes: usize,
     shares: Vec<Share>,
     stopped: BTreeSet<(u32, u32)>,
     stops: u64,
 }
 
-impl Budget {
+impl UnexpectedBudget {
     pub(super) fn new(config: &MatcherConfig) -> Self {
         Self {
-            byte_limit: config.bytes,
-            envelope_limit: config.envelopes,
+            bytes: Limited::new(config.bytes),
+            envelopes: Limited::new(config.envelopes),
             floor: config.envelopes.clamp(1, FLOOR),
-            bytes: 0,
-            envelopes: 0,
             shares: Vec::new(),
             stopped: BTreeSet::new(),
             stops: 0,
@@ -60,8 +60,9 @@ impl Budget {
 
     #[inline]
     pub(super) fn may_hold_bytes(&self, peer: SourceId, len: usize) -> bool {
-        let free = self.byte_limit.saturating_sub(self.bytes);
-        len == 0 || (len <= free && self.share(peer).bytes.saturating_add(len) <= free.saturating_mul(ALPHA))
+        // By what is free before it: a payload may be longer than its sender's share of an empty budget.
+        let held = self.share(peer).bytes.saturating_add(len);
+        len == 0 || (len <= self.bytes.free() && held <= self.bytes.allowance())
     }
 
     #[inline]
@@ -99,8 +100,8 @@ impl Budget {
 
     #[inline]
     fn add(&mut self, peer: SourceId, bytes: usize) {
-        self.bytes += bytes;
-        self.envelopes += 1;
+        self.bytes.take(bytes);
+        self.envelopes.take(1);
         self.change(peer, |share| {
             share.bytes += bytes;
             share.envelopes += 1;
@@ -111,8 +112,8 @@ impl Budget {
     /// Undoes one `hold`.
     #[inline]
     pub(super) fn release(&mut self, peer: SourceId, bytes: usize) {
-        self.bytes -= bytes;
-        self.envelopes -= 1;
+        self.bytes.give_back(bytes);
+        self.envelopes.give_back(1);
         self.change(peer, |share| {
             share.bytes -= bytes;
             share.beyond = share.beyond.saturating_sub(bytes); // whichever of them left: the same room became free
@@ -150,7 +151,7 @@ impl Budget {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.used()
     }
 
     pub(super) fn stopped(&self) -> usize {
@@ -172,7 +173,7 @@ impl Budget {
     /// The number of envelopes that each sender may hold now.
     #[inline]
     fn allowance(&self) -> usize {
-        self.envelope_limit.saturating_sub(self.envelopes).saturating_mul(ALPHA).max(self.floor)
+        self.envelopes.allowance().max(self.floor)
     }
 
     #[inline]
@@ -197,18 +198,15 @@ impl Budget {
     }
 }
 
-/// A sender may hold this many times what is free. With 1 a lone sender could use only half of the budget;
-/// more than 2 leaves less for those that come later.
-const ALPHA: usize = 2;
 /// Envelopes that each sender may hold whatever others do: a judgement, enough to go on with.
 const FLOOR: usize = 16;
 
 #[cfg(test)]
-impl Budget {
+impl UnexpectedBudget {
     /// Checks B1 and B2.
     pub(super) fn check(&self) {
-        assert_eq!(self.bytes, self.shares.iter().map(|share| share.bytes).sum());
-        assert_eq!(self.envelopes, self.shares.iter().map(|share| share.envelopes as usize).sum());
+        assert_eq!(self.bytes.used(), self.shares.iter().map(|share| share.bytes).sum());
+        assert_eq!(self.envelopes.used(), self.shares.iter().map(|share| share.envelopes as usize).sum());
         assert!(self.shares.iter().all(|share| share.beyond <= share.bytes));
         let marked = (0..).zip(&self.shares).filter(|(_, share)| share.stopped);
         assert_eq!(self.stopped, marked.map(|(peer, share)| (share.envelopes, peer)).collect());
@@ -219,12 +217,12 @@ impl Budget {
 mod tests {
     use super::*;
 
-    fn budget(bytes: usize, envelopes: usize) -> Budget {
-        Budget::new(&MatcherConfig { bytes, envelopes, ..MatcherConfig::default() })
+    fn budget(bytes: usize, envelopes: usize) -> UnexpectedBudget {
+        UnexpectedBudget::new(&MatcherConfig { bytes, envelopes, ..MatcherConfig::default() })
     }
 
     /// Lets `peer` send until it is stopped; how many messages that were.
-    fn flood(budget: &mut Budget, peer: u32) -> usize {
+    fn flood(budget: &mut UnexpectedBudget, peer: u32) -> usize {
         std::iter::repeat(()).take_while(|()| budget.hold(SourceId(peer), 0) == Ok(())).count()
     }
 
@@ -243,7 +241,7 @@ mod tests {
         for peer in 0..200 {
             assert!(flood(&mut budget, peer) >= FLOOR, "peer {peer}");
         }
-        assert!(budget.envelopes <= 1_000 + 200 * FLOOR);
+        assert!(budget.envelopes.used() <= 1_000 + 200 * FLOOR);
     }
 
     #[test]

@@ -36,7 +36,7 @@ mod unexpected;
 
 use ofi_api::{UnexpectedEvent, Watcher};
 
-use budget::Budget;
+use budget::UnexpectedBudget;
 use posted::{Found, PostedReceives};
 use table::KeyHash;
 use unexpected::UnexpectedMessages;
@@ -232,7 +232,7 @@ impl Default for MatcherConfig {
 pub struct Matcher<R, U> {
     posted: PostedReceives<R>,
     unexpected: UnexpectedMessages<U>,
-    budget: Budget,
+    budget: UnexpectedBudget,
     watcher: Option<Watcher>,
 }
 
@@ -244,7 +244,7 @@ impl<R, U> Matcher<R, U> {
         Self {
             posted: PostedReceives::new(hash),
             unexpected: UnexpectedMessages::new(hash),
-            budget: Budget::new(config),
+            budget: UnexpectedBudget::new(config),
             watcher: None,
         }
     }

@@ -1,7 +1,12 @@
-//! The thread that waits for all streams of the process, for up to 127 of them with one system call. It ends when the
-//! last stream stops waiting.
+//! The threads that wait for the streams of a process: one for each [`GROUP`] streams, with one system call for all of
+//! its own. A wake-up costs what its group has, however many streams the process has. A thread ends with the last
+//! stream of its group.
+//!
+//! A thread goes on waiting for the flow of a stream whose time is over and whose task was woken for that: mostly the
+//! task looks, finds nothing, and waits for the same again, which then changes nothing for the thread.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -10,7 +15,16 @@ use crate::Error;
 use crate::flows::futex;
 use crate::flows::grains::GrainReader;
 use crate::flows::samples::SampleReader;
-use crate::flows::wait::{FALLBACK, Watch};
+use crate::flows::wait::{FALLBACK, SLICE, Watch};
+
+/// Streams of a group. The kernel would take 127. A grain costs two rounds over a group, so a quarter of that makes
+/// many streams in turn cheaper, for a thread that sleeps for every 32 streams.
+const GROUP: usize = 32;
+const _: () = assert!(GROUP < futex::MANY);
+/// Streams look for what no signal announces at multiples of this, so that a thread wakes once for many.
+const STEP: Duration = Duration::from_millis(50);
+/// Maximum sleep of a thread while no stream of its group waits.
+const MAX_IDLE: Duration = Duration::from_secs(60);
 
 /// The reader of a stream.
 pub(super) trait Watched: Send + Sync + 'static {
@@ -29,102 +43,178 @@ impl Watched for SampleReader {
     }
 }
 
-/// A stream's entry among the waiting ones. Dropping it ends the wait.
-#[derive(Debug)]
-pub(super) struct SleeperEntry(u64);
+/// A stream's entry in a group, which it joins with its first wait. Dropping it ends the wait.
+#[derive(Debug, Default)]
+pub(super) struct SleeperEntry(Option<(Arc<Group>, u64)>);
 
 impl SleeperEntry {
-    pub fn new() -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        Self(COUNT.fetch_add(1, Ordering::Relaxed))
-    }
-
     /// Wakes a task when the flow has changed since it was last seen, or after `limit`. The limit is needed because
     /// neither a deleted flow nor samples that complete no batch cause a signal: the streams check for those
     /// themselves.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the system refuses a thread, [`Error::Argument`] in a forked child, which lacks the thread.
     pub fn wait(
-        &self,
+        &mut self,
         reader: Arc<dyn Watched>,
         seen: u32,
         limit: Duration,
         waker: &Waker,
     ) -> Result<(), Error> {
-        let until = Instant::now() + limit;
-        SLEEPER.wait(Waiting { id: self.0, reader, seen, until, waker: waker.clone() })
+        let (group, id) = self.0.get_or_insert_with(Group::join);
+        let now = Instant::now();
+        let until = if limit < SLICE { now + limit } else { group.in_step(now + limit) };
+        group.wait(*id, Waiting { reader, seen, until, waker: Some(waker.clone()) })
     }
 }
 
 impl Drop for SleeperEntry {
     fn drop(&mut self) {
-        SLEEPER.lock().waiting.retain(|waiting| waiting.id != self.0);
+        let Some((group, id)) = self.0.take() else { return };
+        if group.is_here() {
+            group.leave(id);
+        } else {
+            std::mem::forget(group); // the parent's; one of its threads may have held the lock during the fork
+        }
     }
 }
 
-/// A waiting stream.
+/// A stream whose flow is waited for.
 struct Waiting {
-    id: u64,
     reader: Arc<dyn Watched>,
     seen: u32,
     until: Instant,
-    waker: Waker,
+    /// Its task, unless that was woken because the time was over.
+    waker: Option<Waker>,
 }
 
-struct Sleeper {
-    state: Mutex<SleeperState>,
-    /// Changes with the list.
+/// Streams that one thread waits for.
+struct Group {
+    state: Mutex<GroupState>,
+    /// Changes with the state.
     changes: AtomicU32,
+    /// The process of the thread.
+    process: u32,
+    /// Times are counted in steps from here.
+    since: Instant,
 }
 
-struct SleeperState {
-    waiting: Vec<Waiting>,
+#[derive(Default)]
+struct GroupState {
+    waiting: BTreeMap<u64, Waiting>,
+    /// The thread looks again then at the latest.
+    sleeps_until: Option<Instant>,
+    /// Streams of the group, and the number of the last one.
+    streams: usize,
+    last: u64,
     is_running: bool,
 }
 
-static SLEEPER: Sleeper = Sleeper {
-    state: Mutex::new(SleeperState { waiting: Vec::new(), is_running: false }),
-    changes: AtomicU32::new(0),
-};
+static GROUPS: Mutex<Vec<Arc<Group>>> = Mutex::new(Vec::new());
 
-impl Sleeper {
-    fn lock(&self) -> MutexGuard<'_, SleeperState> {
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Group").finish_non_exhaustive()
+    }
+}
+
+impl Group {
+    /// A group with room, and a number there.
+    fn join() -> (Arc<Self>, u64) {
+        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        for group in groups.iter().filter(|group| group.is_here()) {
+            let mut state = group.lock();
+            if state.streams < GROUP {
+                return (Arc::clone(group), state.add());
+            }
+        }
+        let state = Mutex::new(GroupState::default());
+        let (changes, process, since) = (AtomicU32::new(0), std::process::id(), Instant::now());
+        let group = Arc::new(Self { state, changes, process, since });
+        groups.push(Arc::clone(&group));
+        let id = group.lock().add();
+        (group, id)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GroupState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait(&'static self, waiting: Waiting) -> Result<(), Error> {
+    /// Whether this is the process of the thread, and not a forked child.
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// The first time after this one at which the thread looks anyway.
+    fn in_step(&self, time: Instant) -> Instant {
+        let steps = time.saturating_duration_since(self.since).as_nanos().div_ceil(STEP.as_nanos());
+        self.since + STEP * u32::try_from(steps).unwrap_or(u32::MAX)
+    }
+
+    /// Makes the thread look at the state again.
+    fn changed(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+        futex::wake(&self.changes);
+    }
+
+    fn leave(&self, id: u64) {
         let mut state = self.lock();
-        state.waiting.retain(|other| other.id != waiting.id);
-        state.waiting.push(waiting);
+        let waiting = state.waiting.remove(&id);
+        state.streams -= 1;
+        drop(state);
+        drop(waiting); // it may be the last of a reader
+        self.changed();
+    }
+
+    fn wait(self: &Arc<Self>, id: u64, waiting: Waiting) -> Result<(), Error> {
+        if !self.is_here() {
+            return Err(Error::argument("a stream of the parent process: a forked child opens its own"));
+        }
+        let mut state = self.lock();
+        let is_in_time = state.sleeps_until.is_some_and(|until| until <= waiting.until);
+        let is_same = |there: &Waiting| there.seen == waiting.seen;
+        let is_known = is_in_time && state.is_running && state.waiting.get(&id).is_some_and(is_same);
+        let before = state.waiting.insert(id, waiting);
         if !state.is_running {
             let thread = std::thread::Builder::new().name("mxl-streams".into());
-            if let Err(error) = thread.spawn(|| self.run()) {
-                state.waiting.pop();
+            let run = Arc::clone(self);
+            if let Err(error) = thread.spawn(move || run.run()) {
+                state.waiting.remove(&id);
                 return Err(Error::os("start a thread", "mxl-streams".as_ref(), error));
             }
             state.is_running = true;
         }
         drop(state);
-        self.changes.fetch_add(1, Ordering::Release);
-        futex::wake(&self.changes);
+        drop(before);
+        if !is_known {
+            self.changed();
+        }
         Ok(())
     }
 
+    /// The body of the thread.
     fn run(&self) {
         loop {
             let changes = self.changes.load(Ordering::Acquire);
             let (flows, until) = {
                 let mut state = self.lock();
-                state.is_running = !state.waiting.is_empty();
-                let waiting = state.waiting.iter();
-                let until = waiting.clone().map(|waiting| waiting.until).min();
+                if state.streams == 0 {
+                    state.is_running = false;
+                    return;
+                }
+                let timed = state.waiting.values().filter(|waiting| waiting.waker.is_some());
+                let until = timed.map(|waiting| waiting.until).min();
+                let until = until.unwrap_or_else(|| Instant::now() + MAX_IDLE);
+                state.sleeps_until = Some(until);
                 let flow = |waiting: &Waiting| (waiting.reader.clone(), waiting.seen);
-                (waiting.map(flow).collect::<Vec<_>>(), until)
+                (state.waiting.values().map(flow).collect::<Vec<_>>(), until)
             };
-            let Some(until) = until else { return };
+            let limit = until.saturating_duration_since(Instant::now());
             let watches: Vec<_> = flows.iter().map(|(reader, seen)| (reader.watch(), *seen)).collect();
             let mut words = vec![(&self.changes, changes)];
             words.extend(watches.iter().map(|(watch, seen)| (watch.word(), *seen)));
-            if !futex::wait_many(&words, until.saturating_duration_since(Instant::now())) {
-                std::thread::sleep(FALLBACK);
+            if !futex::wait_many(&words, limit) {
+                std::thread::sleep(FALLBACK.min(limit));
             }
             self.wake(Instant::now());
         }
@@ -133,14 +223,106 @@ impl Sleeper {
     /// Wakes the tasks whose flows have changed, or whose time limit has passed.
     fn wake(&self, now: Instant) {
         let mut ready = Vec::new();
-        self.lock().waiting.retain(|waiting| {
-            let stays = now < waiting.until && waiting.reader.watch().seen() == waiting.seen;
-            if !stays {
-                ready.push(waiting.waker.clone());
-            }
-            stays
-        });
-        // Outside the lock: an executor may poll at once.
+        let mut state = self.lock();
+        let is_changed = |_: &u64, waiting: &mut Waiting| waiting.reader.watch().seen() != waiting.seen;
+        let changed: Vec<_> = state.waiting.extract_if(.., is_changed).map(|(_, waiting)| waiting).collect();
+        for waiting in state.waiting.values_mut().filter(|waiting| now >= waiting.until) {
+            ready.extend(waiting.waker.take());
+        }
+        drop(state);
+        // Outside the lock: an executor may poll at once, or drop the stream, and with it the last of a reader.
+        ready.extend(changed.into_iter().filter_map(|waiting| waiting.waker));
         ready.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl GroupState {
+    /// Adds a stream. Returns its number.
+    fn add(&mut self) -> u64 {
+        self.streams += 1;
+        self.last += 1;
+        self.last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::task::Wake;
+
+    use super::*;
+
+    const STREAMS: usize = 1000;
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// A flow that counts how often it is looked at.
+    #[derive(Default)]
+    struct Flow {
+        word: AtomicU32,
+        looks: AtomicUsize,
+    }
+
+    impl Watched for Flow {
+        fn watch(&self) -> Watch<'_> {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            Watch::of(&self.word)
+        }
+    }
+
+    #[derive(Default)]
+    struct Task(AtomicBool);
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
+    fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < LONG, "not within {LONG:?}: {what}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// One thread walked all waiting streams of the process, every half a millisecond if there were more than 127.
+    #[test]
+    fn a_wake_up_looks_at_a_group_however_many_streams_wait() {
+        let flows: Vec<_> = (0..STREAMS).map(|_| Arc::new(Flow::default())).collect();
+        let tasks: Vec<_> = (0..STREAMS).map(|_| Arc::new(Task::default())).collect();
+        let mut entries: Vec<_> = (0..STREAMS).map(|_| SleeperEntry::default()).collect();
+        let hour = Duration::from_secs(3600);
+        let wait = |entries: &mut Vec<SleeperEntry>| {
+            for ((entry, flow), task) in entries.iter_mut().zip(&flows).zip(&tasks) {
+                entry.wait(flow.clone(), 0, hour, &Waker::from(task.clone())).unwrap();
+            }
+        };
+        wait(&mut entries);
+        let looks = || flows.iter().map(|flow| flow.looks.load(Ordering::Relaxed)).sum::<usize>();
+        // All threads sleep.
+        let mut before = 0;
+        until("nobody looks", || {
+            std::thread::sleep(Duration::from_millis(50));
+            std::mem::replace(&mut before, looks()) == before && before >= STREAMS
+        });
+        // A task that looks, and waits for the same once more, wakes no thread.
+        wait(&mut entries);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(looks(), before);
+        for at in [0, STREAMS / 2, STREAMS - 1] {
+            let before = looks();
+            flows[at].word.store(1, Ordering::Release);
+            futex::wake(&flows[at].word);
+            until("the task is woken", || tasks[at].0.load(Ordering::Acquire));
+            // What has changed, and then what is still to wait for; and once more, if the thread was interrupted.
+            let looked = looks() - before;
+            assert!(looked <= 4 * GROUP, "{looked} looks of {STREAMS} streams");
+        }
+        let woken = tasks.iter().filter(|task| task.0.load(Ordering::Acquire)).count();
+        assert_eq!(woken, 3);
+        // Nothing is kept of streams that are dropped, and the threads end.
+        entries.clear();
+        until("the flows are released", || flows.iter().all(|flow| Arc::strong_count(flow) == 1));
     }
 }
