@@ -476,7 +476,7 @@ fn a_slow_rail_among_equals_has_a_lesser_share_until_it_recovers() {
             let mut links = equal_links(told);
             links[2].speed /= 2.0;
             let mut pair = Pair::new(seed, &links, Bottleneck::Links);
-            parts_of(&mut pair, 40, depth);
+            parts_of(&mut pair, 60, depth);
             let (parts, rate) = parts_of(&mut pair, 100, depth);
             let what = format!("{seed}, {told:?}, {depth} at a time: {parts:.3?}");
             assert!((0.10..=0.18).contains(&parts[2]), "not a seventh: {what}");

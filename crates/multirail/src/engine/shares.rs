@@ -25,8 +25,9 @@ use crate::wire::RailInfo;
 const PERIOD: u32 = 16;
 /// A path is slow if its service time is longer than the best by this factor...
 const SLOW: f64 = 1.5;
-/// ... in so many examinations in a row. A thread that does not run for some milliseconds must not be enough.
-const IN_A_ROW: u32 = 3;
+/// ... in so many examinations in a row. A thread that does not run for some milliseconds must not be enough, nor must
+/// a few such times soon after each other on a busy host.
+const IN_A_ROW: u32 = 8;
 /// A path with less load than this part of another's is not compared with it: latency weighs more for it.
 const LIKE_LOAD: f64 = 0.8;
 /// How much more than it is measured to carry a slow path is given.
