@@ -333,6 +333,7 @@ pub(super) fn pair(ours: &[super::RailSpec], theirs: &[crate::wire::RailInfo]) -
             paths.push(Path::new(rail, remote, ours[rail].bandwidth));
         }
     }
+    paths.shrink_to_fit(); // an agent may have very many sessions
     shares::classify(&mut paths, ours);
     paths
 }
