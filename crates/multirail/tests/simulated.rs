@@ -7,6 +7,8 @@
 
 #[path = "simulated/rails.rs"]
 mod rails;
+#[path = "simulated/shares.rs"]
+mod shares;
 #[path = "simulated/traffic.rs"]
 mod traffic;
 #[path = "simulated/world.rs"]
@@ -19,6 +21,7 @@ use ofi::Errno;
 use proptest::prelude::*;
 
 use rails::{NONE, Trouble};
+use shares::{Bottleneck, Link, Pair};
 use world::{AGENTS, Cut, RAILS, SLOTS, World};
 
 fn live(seed: u64, trouble: Trouble) -> World {
@@ -399,5 +402,105 @@ proptest! {
         // What a peer has counted and acknowledged is in place.
         prop_assert!(failed > 0 || cut == Cut::Unanswered);
         prop_assert_eq!(world.agents[0].core.counts().moved, 0);
+    }
+}
+
+/// Writes that follow each other closely, and single ones.
+const DEPTHS: [usize; 2] = [16, 1];
+
+fn equal_links(told: Option<f64>) -> Vec<Link> {
+    vec![Link { provider: "sim", speed: 1e9, told }; 4]
+}
+
+/// The parts that the paths had of the bytes of `count` writes, and bytes per second.
+fn parts_of(pair: &mut Pair, count: usize, depth: usize) -> (Vec<f64>, f64) {
+    let (moved, took) = pair.write(count, depth);
+    let all = moved.iter().sum::<u64>() as f64;
+    (moved.iter().map(|&bytes| bytes as f64 / all).collect(), all / took.as_secs_f64())
+}
+
+#[track_caller]
+fn assert_near(parts: &[f64], expected: &[f64], tolerance: f64, what: &str) {
+    let is_near = |(part, expected): (&f64, &f64)| (part / expected - 1.0).abs() <= tolerance;
+    assert!(parts.iter().zip(expected).all(is_near), "{parts:.3?}, not {expected:.3?}: {what}");
+}
+
+/// Paths of equal rails carry a quarter of the bytes each, whatever they have been given before: what is measured of
+/// such a path is what it was given.
+#[test]
+fn equal_rails_have_equal_shares() {
+    for seed in 1..=3 {
+        for bottleneck in [Bottleneck::Links, Bottleneck::Host] {
+            for (told, depth) in
+                [None, Some(12.5e9)].into_iter().flat_map(|told| DEPTHS.map(|depth| (told, depth)))
+            {
+                let mut pair = Pair::new(seed, &equal_links(told), bottleneck);
+                for round in 0..3 {
+                    let (parts, _) = parts_of(&mut pair, 100, depth);
+                    let what =
+                        format!("round {round} of {seed}, {bottleneck:?}, {told:?}, {depth} at a time");
+                    assert_near(&parts, &[0.25; 4], 0.05, &what);
+                }
+            }
+        }
+    }
+}
+
+/// Links of 100 and of 25 Gbit/s carry bytes in proportion: whether the NICs report their speeds, and whether the host
+/// carries as much.
+#[test]
+fn unequal_links_have_shares_in_proportion() {
+    let expected = [0.4, 0.1, 0.4, 0.1];
+    for seed in 1..=3 {
+        for (told, bottleneck, tolerance) in
+            [(true, Bottleneck::Links, 0.05), (true, Bottleneck::Host, 0.05), (false, Bottleneck::Links, 0.2)]
+        {
+            let link = |speed| Link { provider: "sim", speed, told: told.then_some(speed) };
+            let links = [12.5e9, 3.125e9, 12.5e9, 3.125e9].map(link);
+            let mut pair = Pair::new(seed, &links, bottleneck);
+            parts_of(&mut pair, 400, 16);
+            let (parts, rate) = parts_of(&mut pair, 400, 16);
+            assert_near(&parts, &expected, tolerance, &format!("{seed}, told {told}, {bottleneck:?}"));
+            let least = if bottleneck == Bottleneck::Links { 0.75 * 31.25e9 } else { 0.7 * 15.6e9 };
+            assert!(rate > least, "{rate:.3e} bytes per second of {seed}, told {told}, {bottleneck:?}");
+        }
+    }
+}
+
+/// A rail of half the speed of its equals has the share that it carries, and delays the others by little. When it is
+/// as fast as they are again, it has a quarter again.
+#[test]
+fn a_slow_rail_among_equals_has_a_lesser_share_until_it_recovers() {
+    for (seed, depth) in (1..=3).flat_map(|seed| DEPTHS.map(|depth| (seed, depth))) {
+        for told in [None, Some(1e9)] {
+            let mut links = equal_links(told);
+            links[2].speed /= 2.0;
+            let mut pair = Pair::new(seed, &links, Bottleneck::Links);
+            parts_of(&mut pair, 60, depth);
+            let (parts, rate) = parts_of(&mut pair, 100, depth);
+            let what = format!("{seed}, {told:?}, {depth} at a time: {parts:.3?}");
+            assert!((0.10..=0.18).contains(&parts[2]), "not a seventh: {what}");
+            let least = if depth == 1 { 0.5 } else { 0.75 };
+            assert!(rate > least * 3.5e9, "{rate:.3e} bytes per second of {what}");
+
+            pair.set_speed(2, 1e9);
+            parts_of(&mut pair, 100, depth);
+            let (parts, _) = parts_of(&mut pair, 100, depth);
+            assert_near(&parts, &[0.25; 4], 0.05, &format!("recovered, {what}"));
+        }
+    }
+}
+
+/// Rails of different providers have the shares that they are measured to carry.
+#[test]
+fn rails_of_two_providers_are_weighted_by_what_they_carry() {
+    for seed in 1..=3 {
+        let link = |provider, speed| Link { provider, speed, told: None };
+        let links = [link("fast", 3e9), link("fast", 3e9), link("slow", 0.5e9)];
+        let mut pair = Pair::new(seed, &links, Bottleneck::Links);
+        parts_of(&mut pair, 20, 16);
+        let (parts, rate) = parts_of(&mut pair, 100, 16);
+        assert!((0.04..=0.11).contains(&parts[2]), "{parts:.3?} of {seed}, not a thirteenth");
+        assert!(rate > 0.75 * 6.5e9, "{rate:.3e} bytes per second of {seed}");
     }
 }

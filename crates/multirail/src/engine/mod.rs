@@ -36,6 +36,7 @@ mod row;
 mod schedule;
 mod session;
 mod sever;
+mod shares;
 mod sink;
 mod transfer;
 mod unread;

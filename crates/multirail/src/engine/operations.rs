@@ -8,7 +8,7 @@ use super::latency::{CLASSES, class};
 use super::receipts::Receipt;
 use super::session::{self, State};
 use super::transfer::{Chunk, Fate};
-use super::{Audience, Core, Named, OpId, PathId, PeerId, PostedRun, Time};
+use super::{Audience, Core, Named, OpId, PathId, PeerId, PostedRun, Time, shares};
 
 /// Accesses of one row that completed successfully at the same time, and are accounted for together. `len` is the
 /// length of one of them; the others have the same length class.
@@ -19,6 +19,7 @@ pub(super) struct Landed {
     len: u64,
     bytes: u64,
     since: u64,
+    load: u64,
     now: Time,
     path: u32,
     count: u32,
@@ -87,7 +88,7 @@ impl<G> Core<G> {
         let Some((row, is_last)) = ended else {
             return self.ended_late(id, nth, result, now);
         };
-        let PostedRun { transfer, since, path, lease, .. } = *row;
+        let PostedRun { transfer, since, load, path, lease, .. } = *row;
         let chunk = || {
             let plan = self.transfers.get(transfer).map(|transfer| &transfer.plan);
             row.chunk(nth, plan.map_or(&[][..], |plan| &plan.pieces))
@@ -103,7 +104,7 @@ impl<G> Core<G> {
                     _ => {
                         self.account();
                         let landed =
-                            Landed { row: id, transfer, len, bytes: len, since, now, path, count: 1 };
+                            Landed { row: id, transfer, len, bytes: len, since, load, now, path, count: 1 };
                         self.landed = Some(landed);
                     }
                 }
@@ -128,15 +129,22 @@ impl<G> Core<G> {
     }
 
     fn account_for(&mut self, landed: Landed) {
-        let Landed { transfer: id, len, bytes, since, now, path, count, .. } = landed;
+        let Landed { transfer: id, len, bytes, since, load, now, path, count, .. } = landed;
         self.now = now;
         let Some(transfer) = self.transfers.get_mut(id) else { return };
         let session_id = transfer.session;
         let Some(session) = self.sessions.get_mut(session_id) else { return };
         session.operations -= count as usize;
-        let path = &mut session.paths[path as usize];
+        let index = path as usize;
         let since = since.min(nanos(now));
-        path.ended(len, bytes, count, since, now);
+        let measured = session.paths[index].ended(len, bytes, count, since, now);
+        if session.paths.len() > 1 {
+            shares::served(&mut session.paths, index, bytes, load, measured.took, now);
+            if measured.is_bandwidth {
+                shares::level(&mut session.paths, index, now);
+            }
+        }
+        let path = &session.paths[index];
         let (rail, account) = (path.rail, path.account);
         self.latencies[rail].add(len, count, nanos(now) - since);
         transfer.landed(bytes, count);
@@ -224,7 +232,12 @@ impl<G> Core<G> {
         if let Some(session) = self.sessions.get_mut(id) {
             session.operations -= 1;
             match result {
-                Ok(()) => session.paths[path].ended(0, 0, 1, nanos(now), now),
+                Ok(()) => {
+                    let measured = session.paths[path].ended(0, 0, 1, nanos(now), now);
+                    if measured.is_bandwidth && session.paths.len() > 1 {
+                        shares::level(&mut session.paths, path, now);
+                    }
+                }
                 Err(_) => session.paths[path].failed(0, true, now),
             }
             session.paths[path].is_refused = result == Err(Errno::ECONNREFUSED);

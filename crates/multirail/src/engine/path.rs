@@ -1,8 +1,8 @@
 //! A path: one of our rails to one of a peer's, with its measurements.
 //!
-//! The cost of moving `len` bytes is `latency + (in flight + len) / bandwidth`. Both numbers are measured as operations
-//! end, so a slow rail gets as much as it can carry. The engine does not wait for a rail that has stopped without an
-//! error: the longer no operation ends on it, the later its expected completion.
+//! The time to move `len` bytes is `latency + (in flight + len) / rate`. Latency is measured as operations end; the rate
+//! follows from measured bandwidths and from the links' speeds (`shares.rs`). The engine does not wait for a rail that
+//! has stopped without an error: the longer no operation ends on it, the later its expected completion.
 
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use ofi_core::budget::AccountId;
 
 use super::Time;
 use super::operations::is_path_fault;
+use super::shares::{self, Share};
 
 /// Bandwidth assumed before any measurement, in bytes per second, if the NIC reports none.
 const BANDWIDTH: f64 = 1e9;
@@ -22,6 +23,15 @@ const NEWEST: f64 = 0.25;
 const MEASURED: (u64, Duration) = (64 << 10, Duration::from_micros(20));
 /// Initial and maximum time for which a failed path rests.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// What the end of operations has shown of a path.
+#[derive(Clone, Copy)]
+pub(super) struct Measured {
+    /// Time since they were posted, or since earlier ones have ended. `None` if others have ended at the same time.
+    pub(super) took: Option<Duration>,
+    /// The bandwidth was measured.
+    pub(super) is_bandwidth: bool,
+}
 
 /// One of our rails to one of a peer's.
 #[derive(Clone, Debug)]
@@ -55,8 +65,10 @@ pub(super) struct Path {
     /// Start of the measurement of `gathered` bytes: bytes that end together are one measurement.
     since: Time,
     gathered: u64,
+    /// The measured bandwidth.
     bandwidth: f64,
     latency: f64,
+    pub(super) share: Share,
     /// Bytes of successful operations.
     pub(super) moved: u64,
     /// Operations that failed.
@@ -79,6 +91,7 @@ pub(super) struct Path {
 
 impl Path {
     pub(super) fn new(rail: usize, remote: usize, bandwidth: Option<f64>) -> Self {
+        let bandwidth = bandwidth.filter(|&rate| rate > 0.0).unwrap_or(BANDWIDTH);
         Self {
             rail,
             remote,
@@ -95,8 +108,9 @@ impl Path {
             progress: Time::ZERO,
             since: Time::ZERO,
             gathered: 0,
-            bandwidth: bandwidth.filter(|&rate| rate > 0.0).unwrap_or(BANDWIDTH),
+            bandwidth,
             latency: LATENCY,
+            share: Share::new(bandwidth),
             moved: 0,
             failures: 0,
             watch: None,
@@ -135,24 +149,29 @@ impl Path {
         self.posted(1, 0, now);
     }
 
-    /// Bytes per second.
+    /// Measured bytes per second.
     pub(super) fn bandwidth(&self) -> f64 {
         self.bandwidth
     }
 
     /// Seconds until `len` more bytes have been moved.
     pub(super) fn finish(&self, len: u64, now: Time) -> f64 {
-        let modelled = self.latency + (self.in_flight + len) as f64 / self.bandwidth;
+        let modelled = self.latency + (self.in_flight + len) as f64 / self.share.rate();
         if self.operations == 0 {
             return modelled;
         }
         modelled.max(2.0 * now.saturating_sub(self.progress).as_secs_f64())
     }
 
-    /// The time from which this path, if no operation ends on it, is expected to take more than `seconds`. `None` if
-    /// only the end of an operation changes the expectation.
+    /// The cost by which a path is chosen for `len` bytes, in seconds.
+    pub(super) fn cost(&self, len: u64, now: Time) -> f64 {
+        self.finish(len, now) + self.share.owed()
+    }
+
+    /// The time from which this path, if no operation ends on it, costs more than `seconds`. `None` if only the end of
+    /// an operation changes that.
     pub(super) fn behind(&self, seconds: f64) -> Option<Time> {
-        let after = Duration::try_from_secs_f64(seconds / 2.0).ok()?;
+        let after = Duration::try_from_secs_f64((seconds - self.share.owed()).max(0.0) / 2.0).ok()?;
         (self.operations > 0).then(|| self.progress.saturating_add(after))
     }
 
@@ -173,7 +192,7 @@ impl Path {
 
     /// The limit of bytes in flight: what the path carries in two milliseconds, and at least two accesses.
     fn window(&self, largest: u64) -> u64 {
-        ((self.bandwidth * 2e-3) as u64).max(2 * largest)
+        ((self.share.rate() * 2e-3) as u64).max(2 * largest)
     }
 
     /// Records that `operations` operations of `len` bytes together were posted.
@@ -187,30 +206,36 @@ impl Path {
     }
 
     /// Records that `count` operations that were posted at `since` (nanoseconds) have ended successfully: `bytes` in
-    /// total, about `len` each.
-    pub(super) fn ended(&mut self, len: u64, bytes: u64, count: u32, since: u64, now: Time) {
+    /// total, about `len` each. Returns whether they were measured.
+    pub(super) fn ended(&mut self, len: u64, bytes: u64, count: u32, since: u64, now: Time) -> Measured {
         self.gathered += bytes;
         // Operations that end together are measured once.
-        if now != self.last_ended {
-            self.measure(len, since, now);
-        }
+        let is_first = now != self.last_ended;
+        let is_bandwidth = is_first && self.measure(len, since, now);
+        let began = self.last_ended.max(Duration::from_nanos(since));
+        let took = is_first.then(|| now.saturating_sub(began));
         self.left(bytes, count, now);
         self.moved += bytes;
         (self.last_ended, self.probed) = (now, false);
         self.backoff = BACKOFF.0;
+        Measured { took, is_bandwidth }
     }
 
-    fn measure(&mut self, len: u64, since: u64, now: Time) {
+    /// Takes the measurements that are due. Returns whether the bandwidth is among them.
+    fn measure(&mut self, len: u64, since: u64, now: Time) -> bool {
         let busy = now.saturating_sub(self.since);
-        if self.gathered >= MEASURED.0 && busy >= MEASURED.1 {
+        let is_bandwidth = self.gathered >= MEASURED.0 && busy >= MEASURED.1;
+        if is_bandwidth {
             let rate = self.gathered as f64 / busy.as_secs_f64();
             self.bandwidth += NEWEST * (rate - self.bandwidth);
+            self.share.measured_alone(self.bandwidth);
             (self.since, self.gathered) = (now, 0);
         }
         if len < 4096 {
             let latency = now.saturating_sub(Duration::from_nanos(since)).as_secs_f64();
             self.latency += NEWEST * (latency.min(1.0) - self.latency);
         }
+        is_bandwidth
     }
 
     /// Records that an operation of `len` bytes has failed; `path` says whether it was the path's fault.
@@ -309,5 +334,7 @@ pub(super) fn pair(ours: &[super::RailSpec], theirs: &[crate::wire::RailInfo]) -
             paths.push(Path::new(rail, remote, ours[rail].bandwidth));
         }
     }
+    paths.shrink_to_fit(); // an agent may have very many sessions
+    shares::classify(&mut paths, ours);
     paths
 }

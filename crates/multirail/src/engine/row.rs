@@ -18,6 +18,8 @@ pub(super) struct PostedRun {
     first: Chunk,
     /// Time of posting, in nanoseconds.
     pub(super) since: u64,
+    /// Bytes in flight on its path when it was posted, its own included.
+    pub(super) load: u64,
     pub(super) path: u32,
     /// The key that they use, if it was leased to the session.
     pub(super) lease: Option<u64>,
@@ -38,7 +40,7 @@ impl PostedRun {
         since: u64,
     ) -> Self {
         let under_way = u64::MAX >> (MAX_ROW_LEN - found.count);
-        Self { transfer, first, since, path, lease, is_even: found.is_even, under_way }
+        Self { transfer, first, since, load: found.bytes, path, lease, is_even: found.is_even, under_way }
     }
 
     /// The chunk that access `nth` moves, by the descriptors of its plan.

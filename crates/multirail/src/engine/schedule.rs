@@ -1,8 +1,8 @@
 //! Assigns chunks to paths.
 //!
-//! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to deliver it first.
-//! So a fast path gets more, a slow path no more than it carries, and a stalled path nothing new. If the best path is
-//! full, the chunk waits for it when waiting is faster than a slower path.
+//! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to deliver it first, or
+//! that has had less than its part (`shares.rs`). So a fast path gets more, a slow path no more than it carries, and a
+//! stalled path nothing new. If the best path is full, the chunk waits for it when that costs less than another path.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::operations::nanos;
 use super::path::Path;
 use super::row::{Found, MAX_ROW_LEN, PostedRun, row_of};
 use super::transfer::{Chunk, Outcome, Transfer, Unfinished, Way};
-use super::{Access, Command, Config, Core, OpId, PathId, Refused, Sink, Time, Timer, TransferId};
+use super::{Access, Command, Config, Core, OpId, PathId, Refused, Sink, Time, Timer, TransferId, shares};
 use crate::near::{RailSet, bit};
 use crate::wire::RegionKey;
 
@@ -212,7 +212,8 @@ impl<G> Core<G> {
                     && fits
                     && next.remote_region == remote_region
             });
-            let row = PostedRun::new(transfer_id, chunk, &found, index as u32, lease, nanos(now));
+            let mut row = PostedRun::new(transfer_id, chunk, &found, index as u32, lease, nanos(now));
+            row.load = path.in_flight + bytes;
             let id = self.rows.insert(row);
             access.op = OpId::access(id);
             (access.region, access.len) = (piece.region, chunk.len);
@@ -250,6 +251,9 @@ impl<G> Core<G> {
         session.operations += posted as usize;
         path.posted(posted, bytes, now);
         self.places.begin(path, Kind::Access, posted, is_refused);
+        if !is_only {
+            shares::given(&mut session.paths, index, bytes, now);
+        }
         let left = left - posted;
         transfer.last = (index, left);
         if left == 0 && session.transfers.len() > 1 {
@@ -344,10 +348,10 @@ fn choose<G>(
         if !may(at) {
             continue;
         }
-        let (finish, rank) = (path.finish(chunk.len, now), rank(path));
+        let (cost, rank) = (path.cost(chunk.len, now), rank(path));
         // A path that is far from the memory of an end is used only if no nearer one can be.
-        if best.is_none_or(|(_, _, least)| rank > nearest || (rank == nearest && finish < least)) {
-            best = Some((at, key, finish));
+        if best.is_none_or(|(_, _, least)| rank > nearest || (rank == nearest && cost < least)) {
+            best = Some((at, key, cost));
             nearest = rank;
         }
     }
@@ -363,7 +367,7 @@ fn choose<G>(
                 _ if paths[at].is_shut() => None,
                 _ if !paths[at].is_up(now) => Some(paths[at].rests_until()),
                 Some((full, ..)) if full != at && has_room(&paths[at]) => {
-                    paths[full].behind(paths[at].finish(chunk.len, now))
+                    paths[full].behind(paths[at].cost(chunk.len, now))
                 }
                 _ => None,
             };

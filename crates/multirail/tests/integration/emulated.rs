@@ -231,20 +231,27 @@ impl Scene {
         self.alice.line.hear().split_whitespace().map(|bytes| bytes.parse().unwrap()).collect()
     }
 
-    /// Writes until each of four devices has moved a twentieth of the bytes of a round.
+    /// Writes until four devices are used. Then each moves a quarter of the bytes of many writes, within 5 %.
     #[track_caller]
     fn all_four_move(&mut self, when: &str) {
         let began = Instant::now();
         loop {
-            self.alice("writes 100", "ok");
+            self.alice("writes 20", "ok");
             let shares = self.shares();
-            let total: u64 = shares.iter().sum();
-            eprintln!("{when}: {shares:?}");
-            if shares.len() == 4 && shares.iter().all(|&share| share * 20 > total) {
-                return;
+            if shares.len() == 4 && shares.iter().all(|&share| share > 0) {
+                break;
             }
             assert!(began.elapsed() < LONG, "{when}: {shares:?}");
         }
+        self.alice("writes 200", "ok");
+        let shares = self.shares();
+        let quarter = shares.iter().sum::<u64>() as f64 / 4.0;
+        let parts: Vec<f64> = shares.iter().map(|&share| share as f64 / quarter).collect();
+        eprintln!("{when}: {parts:.3?} quarters");
+        assert!(
+            parts.len() == 4 && parts.iter().all(|part| (0.95..=1.05).contains(part)),
+            "{when}: {parts:.3?}"
+        );
     }
 
     /// Operations that alice's rails have not ended.
