@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
-use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
+use mxl::{BatchHints, Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 use ofi_progress_bar::Progress;
 
 use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer, disk, program};
@@ -71,6 +71,9 @@ struct Options {
     /// Publish or send in a progress thread
     #[arg(long)]
     progress_thread: bool,
+    /// Target: a file with the flow's options, as JSON: `maxCommitBatchSizeHint`, `maxSyncBatchSizeHint`
+    #[arg(long, value_name = "FILE", conflicts_with = "initiator")]
+    flow_options: Option<PathBuf>,
     /// Grains, or batches of 10 ms, after which the program ends [default: no limit].
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
@@ -104,7 +107,11 @@ fn ways(options: &Options) -> Result<crate::Options> {
     let pacing = options.pace.map(|spread| crate::Pacing { spread, phase: options.phase });
     let key = options.key.as_deref().map(program::key).transpose()?;
     let (messages_only, max_message) = (options.messages_only, options.max_message);
-    Ok(crate::Options { messages_only, max_message, pacing, key })
+    let batches = match &options.flow_options {
+        Some(path) => BatchHints::parse(&file(path)?)?,
+        None => BatchHints::default(),
+    };
+    Ok(crate::Options { messages_only, max_message, pacing, key, batches })
 }
 
 fn file(path: &Path) -> Result<String> {
