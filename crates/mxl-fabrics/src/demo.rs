@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Parser;
-use mxl::{Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
+use mxl::{BatchHints, Domain, Geometry, GrainReader, SampleReader, Uuid, Wait};
 use ofi_progress_bar::Progress;
 
 use crate::{Driven, Error, Initiator, PeerState, Provider, Result, TargetInfo, Transfer, disk, program};
@@ -71,6 +71,9 @@ struct Options {
     /// Publish or send in a progress thread
     #[arg(long)]
     progress_thread: bool,
+    /// Target: a file with the flow's options, as JSON: `maxCommitBatchSizeHint`, `maxSyncBatchSizeHint`
+    #[arg(long, value_name = "FILE", conflicts_with = "initiator")]
+    flow_options: Option<PathBuf>,
     /// Grains, or batches of 10 ms, after which the program ends [default: no limit].
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
@@ -104,7 +107,11 @@ fn ways(options: &Options) -> Result<crate::Options> {
     let pacing = options.pace.map(|spread| crate::Pacing { spread, phase: options.phase });
     let key = options.key.as_deref().map(program::key).transpose()?;
     let (messages_only, max_message) = (options.messages_only, options.max_message);
-    Ok(crate::Options { messages_only, max_message, pacing, key })
+    let batches = match &options.flow_options {
+        Some(path) => BatchHints::parse(&file(path)?)?,
+        None => BatchHints::default(),
+    };
+    Ok(crate::Options { messages_only, max_message, pacing, key, batches })
 }
 
 fn file(path: &Path) -> Result<String> {
@@ -190,11 +197,16 @@ impl Sender {
         }
     }
 
-    /// Drives an initiator without a thread, reports events, and exports the metrics when they are due.
-    fn turn(&mut self, options: &Options, said: &mut Instant, progress: &Progress) -> Result<()> {
+    /// Drives an initiator without a thread, reports events, and exports the metrics when they are due. Returns how
+    /// long the program may wait for the source: not at all while this end has something to send. A wait there would
+    /// send one socket buffer in each turn, and a long grain would take longer than its period.
+    fn turn(&mut self, options: &Options, said: &mut Instant, progress: &Progress) -> Result<Wait> {
+        let mut wait = Wait::For(TURN);
         match self {
             Self::Polled(initiator) => {
-                initiator.poll()?;
+                if !initiator.flush(TURN)? {
+                    wait = Wait::Not;
+                }
                 say(initiator, progress);
             }
             Self::Driven(initiator) => {
@@ -208,7 +220,7 @@ impl Sender {
             *said = Instant::now();
             export(options, || self.with(|initiator| initiator.metrics()))?;
         }
-        Ok(())
+        Ok(wait)
     }
 }
 
@@ -236,7 +248,7 @@ fn counted(left: u64, sender: &mut Sender, progress: &Progress) -> u64 {
 
 /// Interval of exports of the metrics.
 const EXPORT_EVERY: Duration = Duration::from_secs(2);
-/// Maximum wait for the source before the program drives its targets.
+/// Maximum wait for the source, or for the targets, before the program looks after the other.
 const TURN: Duration = Duration::from_millis(1);
 
 /// Whether a target receives the transfers: otherwise they are not counted.
@@ -276,8 +288,8 @@ fn send_grains(
     let mut next = reader.head().max(1);
     let mut left = options.count.unwrap_or(u64::MAX);
     while left > 0 {
-        sender.turn(options, &mut said, progress)?;
-        let read = reader.read(next, Wait::For(TURN)).map(drop);
+        let wait = sender.turn(options, &mut said, progress)?;
+        let read = reader.read(next, wait).map(drop);
         match SendOutcome::of(read, || sender.with(|initiator| initiator.send(next)))? {
             SendOutcome::Sent => {
                 left = counted(left, sender, progress);
@@ -302,8 +314,8 @@ fn send_samples(
     let mut next = whole(reader.head()).max(batch);
     let mut left = options.count.unwrap_or(u64::MAX);
     while left > 0 {
-        sender.turn(options, &mut said, progress)?;
-        let read = reader.read(next, batch, Wait::For(TURN)).map(drop);
+        let wait = sender.turn(options, &mut said, progress)?;
+        let read = reader.read(next, batch, wait).map(drop);
         match SendOutcome::of(read, || sender.with(|initiator| initiator.send_samples(next, batch)))? {
             SendOutcome::Sent => {
                 left = counted(left, sender, progress);
@@ -317,8 +329,16 @@ fn send_samples(
 }
 
 #[cfg(test)]
+#[path = "../../mxl/tests/common/folder.rs"]
+mod folder;
+
+#[cfg(test)]
 mod tests {
+    use mxl::{FlowDefinition, Rational};
+
+    use super::folder::Folder;
     use super::*;
+    use crate::Target;
 
     /// Regression test: an initiator ended when data was overwritten after it had been read.
     #[test]
@@ -331,5 +351,38 @@ mod tests {
         assert_eq!(SendOutcome::of(Ok(()), || Err(late().into())).unwrap(), SendOutcome::Gone);
         assert_eq!(SendOutcome::of(Ok(()), || Ok(())).unwrap(), SendOutcome::Sent);
         assert!(SendOutcome::of(Ok(()), || Err(Error::Argument("closed".into()))).is_err());
+    }
+
+    /// Regression test: the program waited for the source while a grain was being sent, and gave the connection one
+    /// turn in a millisecond: a 2160p initiator fell behind its source for ever.
+    #[test]
+    fn it_does_not_wait_for_the_source_while_something_is_to_be_sent() {
+        let (near, far) = (Folder::new(), Folder::new());
+        let camera = FlowDefinition::video("camera", 1920, 1080, Rational::new(50, 1)).unwrap();
+        let source = near.domain().create_grains(&camera, &BatchHints::default()).unwrap().writer;
+        let place = (Some("127.0.0.1"), None);
+        let mut target = Target::open(&far.domain(), &camera, Provider::Tcp, place, None).unwrap();
+        let mut initiator = Initiator::open(&near.domain(), camera.id, Provider::Tcp, place).unwrap();
+        initiator.add(target.info()).unwrap();
+        while !initiator.is_idle() {
+            initiator.poll().unwrap();
+            target.poll().unwrap();
+        }
+        let mut sender = Sender::Polled(Box::new(initiator));
+        let options = Options::parse_from(["mxl-fabrics-demo", "-d", ".", "-f", "x", "-q"]);
+        let (progress, mut said) = (Progress::steps(true, None), Instant::now());
+        let mut turn = |sender: &mut Sender| sender.turn(&options, &mut said, &progress).unwrap();
+        assert_eq!(turn(&mut sender), Wait::For(TURN));
+        // More than the target grants before it polls.
+        for index in 1000..1008 {
+            source.open(index).unwrap().commit().unwrap();
+            sender.with(|initiator| initiator.send(index)).unwrap();
+        }
+        assert_eq!(turn(&mut sender), Wait::Not);
+        let begin = Instant::now();
+        while turn(&mut sender) == Wait::Not {
+            target.poll().unwrap();
+            assert!(begin.elapsed() < Duration::from_secs(60), "timeout");
+        }
     }
 }

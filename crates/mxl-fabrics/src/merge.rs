@@ -132,8 +132,12 @@ impl Merge {
             return Err(Error::Argument(format!("{} paths; a merge has 2 to {PATHS}", paths.len())));
         }
         let mut ring = match definition.geometry() {
-            Geometry::Grains { .. } => Ring::Grains(Box::new(Grains::open(domain, definition)?)),
-            Geometry::Samples { .. } => Ring::Samples(Box::new(Samples::open(domain, definition)?)),
+            Geometry::Grains { .. } => {
+                Ring::Grains(Box::new(Grains::open(domain, definition, &options.batches)?))
+            }
+            Geometry::Samples { .. } => {
+                Ring::Samples(Box::new(Samples::open(domain, definition, &options.batches)?))
+            }
         };
         let open = |(at, path): (usize, &MergePath<'_>)| {
             let own = FlowDefinition {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use mxl::BatchHints;
+
 /// Options for opening a [`Target`](crate::Target) or an [`Initiator`](crate::Initiator), besides its address.
 ///
 /// ```
@@ -22,6 +24,9 @@ pub struct Options {
     /// The authorization key that both ends share, for providers that have keys (`udp` and `shm`): nobody without it
     /// can connect or write, and `udp` encrypts what it sends. Flows with keys of their own are kept apart.
     pub key: Option<Key>,
+    /// Targets only: the sizes of commits that the flow is created with. An initiator of the C++ SDK sends batches of
+    /// samples up to the target's `max_sync_batch_size_hint`, and none that are longer: give both flows the same hints.
+    pub batches: BatchHints,
 }
 
 /// An authorization key. Its bytes are not printed.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mxl::layout::PAYLOAD_OFFSET;
-use mxl::{BatchHints, Domain, FlowDefinition, Geometry, GrainWriter, SampleWriter, Uuid};
+use mxl::{Domain, FlowDefinition, Geometry, GrainWriter, SampleWriter, Uuid};
 use ofi::raw::CompletionQueue;
 
 pub use events::{Received, TargetStats, TargetTimes};
@@ -147,11 +147,11 @@ impl Target {
         options: &Options,
     ) -> Result<Self> {
         let geometry = definition.geometry();
-        let hints = BatchHints::default();
+        let hints = &options.batches;
         let ring = match geometry {
-            Geometry::Grains { .. } => Ring::Grains(domain.create_grains(definition, &hints)?.writer),
+            Geometry::Grains { .. } => Ring::Grains(domain.create_grains(definition, hints)?.writer),
             Geometry::Samples { .. } => {
-                Ring::Samples(Box::new(domain.create_samples(definition, &hints)?.writer))
+                Ring::Samples(Box::new(domain.create_samples(definition, hints)?.writer))
             }
         };
         let (link, ingress) = Self::ends(provider, place, options, lent(&ring, &geometry))?;

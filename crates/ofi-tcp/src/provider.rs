@@ -73,6 +73,16 @@ fn connected(info: Info) -> Info {
     info
 }
 
+/// Connected endpoints without tagged messages: C libfabric lists them apart from those with tags. A program that
+/// requests nothing and passes over infos with capabilities that it does not know, as the C++ SDK of MXL does with
+/// `FI_TAGGED`, finds these.
+fn untagged(info: Info) -> Info {
+    let mut info = connected(info);
+    info.caps -= Caps::TAGGED | Caps::TAGGED_MULTI_RECV | Caps::TAGGED_DIRECTED_RECV;
+    info.ep_attr.mem_tag_format = 0;
+    info
+}
+
 /// Refuses all requests while the settings of certificates cannot be used: the program must not send in the clear
 /// instead.
 fn unprotected() -> Option<Refusal> {
@@ -102,7 +112,13 @@ fn answer(
         }
         asked.name_ends(info, request, interface);
     }
-    offer::answer_with_devices(&TYPES, variants, request)
+    if request.hints.is_some() {
+        return offer::answer_with_devices(&TYPES, variants, request);
+    }
+    let plain = offer::answer(&[(EpType::Msg, untagged)], &variants, request);
+    let mut offers = offer::answer_with_devices(&TYPES, variants, request);
+    offers.infos.extend(plain.infos);
+    offers
 }
 
 // SAFETY: everything that it opens is `ofi-core`'s, which keeps the promises for every transport; the peers complete an
@@ -125,5 +141,35 @@ unsafe impl Provider for TcpProvider {
 
     fn open_fabric(&self, info: &Info) -> Result<Arc<dyn Fabric>> {
         Ok(FabricCore::<Composite<TcpOrShm>>::open(info))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ofi_api::{GetinfoFlags, Hints};
+
+    use super::*;
+
+    fn caps(hints: Option<&Hints>) -> Vec<Caps> {
+        let flags = GetinfoFlags::SOURCE;
+        let request = Request { version: Version::API, node: Some("127.0.0.1"), service: None, flags, hints };
+        let offers = TcpProvider.offers(&request);
+        let connected = offers.infos.iter().filter(|info| info.ep_attr.ep_type == EpType::Msg);
+        connected.map(|info| info.caps).collect()
+    }
+
+    #[test]
+    fn a_request_for_anything_finds_connected_endpoints_without_tags() {
+        let all = caps(None);
+        let access = Caps::MSG | Caps::RMA | Caps::WRITE | Caps::REMOTE_WRITE;
+        assert!(all.iter().all(|caps| caps.contains(access)), "{all:?}");
+        let tagged: Vec<bool> = all.iter().map(|caps| caps.contains(Caps::TAGGED)).collect();
+        assert_eq!(tagged, [true, false]);
+        assert!(!all[1].intersects(Caps::TAGGED_MULTI_RECV | Caps::TAGGED_DIRECTED_RECV), "{all:?}");
+    }
+
+    #[test]
+    fn hints_find_one_kind_of_connected_endpoints() {
+        assert_eq!(caps(Some(&Hints::default())).len(), 1);
     }
 }

@@ -18,8 +18,8 @@ pub(super) struct Grains {
 }
 
 impl Grains {
-    pub fn open(domain: &Domain, definition: &FlowDefinition) -> Result<Self> {
-        let writer = domain.create_grains(definition, &BatchHints::default())?.writer;
+    pub fn open(domain: &Domain, definition: &FlowDefinition, batches: &BatchHints) -> Result<Self> {
+        let writer = domain.create_grains(definition, batches)?.writer;
         let geometry = definition.geometry();
         let (payload, slices) = match geometry {
             Geometry::Grains { payload, slices, .. } => (payload as usize, slices),

@@ -16,8 +16,8 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    pub fn open(domain: &Domain, definition: &FlowDefinition) -> Result<Self> {
-        let writer = domain.create_samples(definition, &BatchHints::default())?.writer;
+    pub fn open(domain: &Domain, definition: &FlowDefinition, batches: &BatchHints) -> Result<Self> {
+        let writer = domain.create_samples(definition, batches)?.writer;
         let line = Line::new(writer.max_write());
         Ok(Self { paths: Vec::new(), writer, line })
     }

@@ -276,6 +276,34 @@ fn an_initiator_of_the_sdk_sends_samples_to_a_target_of_ours() {
     }
 }
 
+/// Regression test: targets had entries of 10 ms whatever the flow's commits were, and the C++ SDK's initiators refuse
+/// to send a batch that is longer than an entry.
+#[test]
+fn a_target_of_ours_takes_batches_as_long_as_its_flow_s_hints() {
+    let (far, definition) = (Folder::new(), microphone(2));
+    let mut options = Options::default();
+    options.batches = BatchHints::new(480, 960);
+    let mut target =
+        Target::open_with(&far.domain(), &definition, Provider::Tcp, LOCAL, None, &options).unwrap();
+    let mut initiator = SdkInitiator::connect(&target.info().to_json());
+    assert_eq!(initiator.entry_size, Some(16 + 960 * 4 * 2));
+    connect(&mut initiator, &mut target);
+    let (index, count) = (1_000_960, 960);
+    let room = Room::new(count as usize * 4);
+    room.put(0, &samples(0, index, count));
+    initiator.transfer_samples(index, count, &[(room, 0, 3840), (room, 0, 3840)]);
+    assert_eq!(next(&mut initiator, &mut target), Received::Samples { index, count });
+    let reader = far.domain().read_samples(definition.id).unwrap();
+    let mut there = vec![0.0; count as usize];
+    reader.read(index, count, Wait::Not).unwrap().read_channel(1, &mut there).unwrap();
+    assert_eq!(there, floats(&samples(0, index, count)));
+    until(|| {
+        initiator.progress();
+        target.poll().unwrap();
+        initiator.pending == 0
+    });
+}
+
 #[test]
 fn an_initiator_of_ours_sends_samples_to_a_target_of_the_sdk() {
     for channels in [2, 16] {
