@@ -31,6 +31,8 @@ mod nic;
 mod safe;
 #[path = "../verbs/shared_receive.rs"]
 mod shared_receive;
+#[path = "../steady.rs"]
+mod steady;
 #[path = "../verbs/strangers.rs"]
 mod strangers;
 

@@ -65,10 +65,12 @@ fn a_root_that_vanishes_fails_who_waits_for_it() {
             waiting.out(to, &Memory::new(8)).context(1).send().unwrap();
             wait::drive(&all, "a message", || far.next_of(1)).done();
             wait::drive(&all, "its end", || waiting.next_of(1)).done();
-            wait::drive(&all, "one connection", || (root.statistic("verbs_lanes") == 0).then_some(()));
+            wait::drive(&all, "one connection", || {
+                (root.statistic("verbs_connections_now") == 0).then_some(())
+            });
         }
         let [waiting, root] = both;
-        assert_eq!(root.statistic("verbs_lanes"), u64::from(!is_put_away));
+        assert_eq!(root.statistic("verbs_connections_now"), u64::from(!is_put_away));
         LONELY.vanish(root.name().to_socket_addr().unwrap());
         let memory = Memory::new(8);
         let pieces = [memory.slice(..).piece()];

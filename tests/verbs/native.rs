@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use ofi_testkit::prelude::*;
 
 use super::VerbsPair;
+use crate::steady;
 
 fn pair() -> Pair {
     let kit: &dyn Kit = &VerbsPair;
@@ -177,7 +178,7 @@ fn a_key_of_a_closed_region_is_taken_back() {
     pair.post(|| pair.a.out(pair.to_b, &from).context(2).write(&[there]));
     assert_eq!(pair.failed(&pair.a).err, Errno::EKEYREJECTED);
     assert_eq!(memory.bytes(), [0; 64]);
-    assert_eq!(pair.a.statistic("verbs_connections"), connections, "the lane went on");
+    assert_eq!(pair.a.statistic("verbs_connections"), connections, "the connection went on");
 }
 
 #[test]
@@ -261,4 +262,19 @@ fn registrations_of_registered_memory_are_kept() {
     assert_eq!(pair.a.statistic("verbs_mr_cache_misses") - misses, 1);
     own.close().unwrap();
     assert_eq!(pair.a.statistic("verbs_mr_cache_count"), 0, "flushed");
+}
+
+#[test]
+fn messages_of_registered_memory_register_nothing() {
+    steady::registered_memory_is_registered_once(&pair(), "verbs");
+}
+
+#[test]
+fn messages_of_other_memory_register_it_once() {
+    steady::other_memory_is_registered_once_while_it_is_watched(&pair(), "verbs");
+}
+
+#[test]
+fn memory_that_is_mapped_again_is_registered_again() {
+    steady::replaced_memory_is_registered_anew(&pair(), "verbs");
 }

@@ -89,7 +89,9 @@ fn a_payload_to_be_fetched_brings_about_the_connection_that_it_needs() {
     raw.arrived(2);
     let came = wait::drive(&[&side], "its word", || raw.next());
     assert_eq!((came[0], came[15]), (RETIRE, 1), "it agrees");
-    wait::drive(&[&side], "the end of the connection", || (side.statistic("verbs_lanes") == 0).then_some(()));
+    wait::drive(&[&side], "the end of the connection", || {
+        (side.statistic("verbs_connections_now") == 0).then_some(())
+    });
     let into = Memory::new(memory.len());
     side.receive(&into).context(3).post().unwrap();
     // No endpoint listens at the address that the peer named, so the first connect fails.

@@ -33,7 +33,9 @@ fn what_a_reader_sent_before_it_went_is_received() {
     drop(a);
     wait::drive(&[&b], "the message", || b.next_of(3)).done();
     into.check(64, 2);
-    wait::drive(&[&b], "the end of the lane", || (b.statistic("verbs_lanes") == 0).then_some(()));
+    wait::drive(&[&b], "the end of the connection", || {
+        (b.statistic("verbs_connections_now") == 0).then_some(())
+    });
 }
 
 /// A completion queue that overruns is lost, and the endpoint with it.
@@ -121,7 +123,9 @@ fn a_peer_does_not_end_a_read_that_the_device_does() {
         // The device was faster than the end of the connection.
         assert_eq!(into.bytes()[..16], raw.memory()[..16]);
     }
-    wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
+    wait::drive(&[&side], "the end of the connection", || {
+        (side.statistic("verbs_connections_now") == 0).then_some(())
+    });
 }
 
 /// The peer's report of a write may arrive before the refusal of its device.
@@ -137,7 +141,9 @@ fn a_refused_write_whose_end_was_told_gives_its_slot_back() {
     let from = Memory::patterned(64, 1);
     side.out(to, &from).context(1).data(7).write(&[RemotePiece { addr: 0, len: 64, key: KEY }]).unwrap();
     wait::drive(&[&side], "the end of the write", || side.next_of(1)).done();
-    wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
+    wait::drive(&[&side], "the end of the connection", || {
+        (side.statistic("verbs_connections_now") == 0).then_some(())
+    });
     assert_eq!((side.statistic("verbs_native_writes"), side.statistic("verbs_malformed")), (1, 0));
     assert_eq!(side.statistic("verbs_slots_now"), 0);
 }
@@ -206,7 +212,9 @@ fn a_queue_pair_that_goes_takes_no_receives_with_it() {
         for _ in 0..20 {
             raw.send(&record(99, &[]));
         }
-        wait::drive(&[&side], "the end of the lane", || (side.statistic("verbs_lanes") == 0).then_some(()));
+        wait::drive(&[&side], "the end of the connection", || {
+            (side.statistic("verbs_connections_now") == 0).then_some(())
+        });
         drop(raw);
     }
     assert_eq!(device.receives(side.name().to_socket_addr().unwrap()), RECEIVES);
@@ -250,7 +258,9 @@ fn a_peer_that_is_gone_while_messages_wait_for_its_credits_is_given_up() {
     wait::drive_through(Duration::from_millis(20), &[&pair.a]);
     assert!(pair.a.statistic("verbs_waiting_now") > 0, "the peer does not look, and gives no credits");
     DEVICE.vanish(pair.b.name().to_socket_addr().unwrap());
-    wait::drive(&[&pair.a], "the end of the lane", || (pair.a.statistic("verbs_lanes") == 0).then_some(()));
+    wait::drive(&[&pair.a], "the end of the connection", || {
+        (pair.a.statistic("verbs_connections_now") == 0).then_some(())
+    });
     assert_eq!(pair.a.statistic("verbs_waiting_now"), 0);
 }
 
@@ -388,7 +398,7 @@ fn an_endpoint_has_more_peers_than_its_device_holds_connections() {
         }
         let all: Vec<&TestEndpoint> = peers.iter().chain([&hub]).collect();
         wait::drive(&all, "no more connections than the device holds", || {
-            (hub.statistic("verbs_lanes") <= HELD).then_some(())
+            (hub.statistic("verbs_connections_now") <= HELD).then_some(())
         });
         assert!(hub.statistic("verbs_retired") + HELD >= round * count as u64);
     }

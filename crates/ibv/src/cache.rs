@@ -1,66 +1,73 @@
 //! A cache of device registrations of local memory.
 //!
-//! A registration that outlives its use is valid only while the same pages stay behind its addresses, and no code here
-//! watches the process's mappings: Linux gives an unprivileged process no userfaultfd that sees the kernel's own
-//! accesses, a mapping has only one watcher, which the program may need itself, and each `munmap` of watched memory
-//! would wait for a thread of this library. So the cache keeps only registrations of *ranges*: memory that is promised
-//! to stay in place, because the application has registered it (fi_mr_reg) or the library has allocated it. Closing
-//! that registration, or freeing the memory, flushes the range. All other memory is registered for one operation.
+//! A registration that outlives its use is only valid while the same pages stay behind its addresses. The cache keeps
+//! registrations of two kinds of memory:
+//! - *ranges*, which are promised to stay in place, because the application has registered them (fi_mr_reg) or the
+//!   library has allocated them. Closing the registration, or freeing the memory, flushes the range.
+//! - *watched* memory, if there is a monitor ([`crate::monitor`]) that reports when pages are replaced.
+//!
+//! All other memory is registered for one operation.
 //!
 //! Invariants:
-//! I1. The cache keeps a registration only for a range that was added and not removed. Operations that use a
-//!     registration hold it too.
-//! I2. The cache keeps registrations of at most [`CacheLimits::count`] ranges and [`CacheLimits::bytes`] bytes. It
-//!     evicts the least recently used one.
+//! I1. The cache keeps a registration only for a range that was added and not removed, or for watched memory without a
+//! reported change. Operations that use it also hold it.
+//! I2. For each of the two kinds, the cache keeps at most [`CacheLimits::count`] registrations of at most
+//! [`CacheLimits::bytes`] bytes. It evicts the least recently used.
+//! I3. A kept registration of watched memory is used only if the monitor is settled after the operation began: the
+//! operation's memory was mapped before, so each change that made room for it was published and is applied first.
+//! I4. Memory whose pages were dropped in place (`MADV_DONTNEED`) is not kept for [`EMPTIED_PAUSE`]: that change alone
+//! is reported before it happens, so pages that are registered meanwhile may be dropped later.
 
-use std::collections::BTreeMap;
+mod spans;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range as Span;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::monitor::{Change, Watch, page_size};
+pub use spans::RangeId;
+use spans::Spans;
 
 /// The limits of the cache.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheLimits {
-    /// Maximum number of registrations.
+    /// Maximum number of registrations. With 0, all memory is registered for one operation.
     pub count: usize,
     /// Maximum total bytes of all registrations.
     pub bytes: usize,
 }
 
-/// Identifies a range while it exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct RangeId {
-    start: usize,
-    number: u64,
+/// Who accesses the memory by a registration. Each has a registration of its own, so that peers cannot read memory
+/// that was never sent to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Requests of this end.
+    Local,
+    /// Peers' devices, which read messages.
+    Exposed,
 }
 
-struct Range<R> {
-    len: usize,
-    made: Option<Arc<R>>,
-    /// Whether registering the range has failed. It is then not tried again.
-    refused: bool,
-    /// When the range was last used, by the cache's clock.
-    used: u64,
-}
-
-struct Ranges<R> {
-    /// Ranges by start. A lookup searches backwards from its address, at most by the length of the longest range.
-    all: BTreeMap<RangeId, Range<R>>,
-    longest: usize,
-    next: u64,
-    clock: u64,
-    counts: CacheCounts,
-}
+/// How long emptied memory is not kept: far longer than a thread takes from an event of madvise to its effect.
+pub const EMPTIED_PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of emptied ranges that are remembered apart.
+const MAX_EMPTIED: usize = 64;
+/// How often a lookup yields to wait for a change of memory that is under way.
+const SETTLE_YIELDS: usize = 8;
 
 /// The statistics of the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
     /// Uses of a kept registration.
     pub hits: u64,
-    /// Registrations that were created, both cached ones and those for one operation.
+    /// Created registrations, both cached ones and those for one operation.
     pub misses: u64,
     /// Registrations that were evicted.
     pub evictions: u64,
+    /// Registrations that ended because the pages of their memory were replaced.
+    pub invalidations: u64,
     /// Number of registrations kept now.
     pub kept: usize,
     /// Total bytes of those.
@@ -70,264 +77,362 @@ pub struct CacheCounts {
 /// A registration, and the addresses that it covers.
 pub type Kept<R> = (Span<usize>, Arc<R>);
 
+/// A monitor, and the limits of watched memory.
+pub type Watched = (&'static dyn Watch, CacheLimits);
+
+struct CacheState<R> {
+    ranges: Spans<R>,
+    watched: Spans<R>,
+    /// Number of the monitor's next change.
+    next_change: u64,
+    /// Memory that was emptied, and when.
+    emptied: Vec<(Span<usize>, Instant)>,
+    clock: u64,
+    counts: CacheCounts,
+}
+
 /// A cache of device registrations of type `R`.
 pub struct Cache<R> {
     limits: CacheLimits,
-    ranges: Mutex<Ranges<R>>,
+    watch: Option<Watched>,
+    page: usize,
+    state: Mutex<CacheState<R>>,
     removals: AtomicU64,
 }
 
 impl<R> Cache<R> {
-    /// An empty cache.
+    /// An empty cache of ranges.
     pub fn new(limits: CacheLimits) -> Self {
-        let (all, counts) = (BTreeMap::new(), CacheCounts::default());
-        let ranges = Ranges { all, longest: 0, next: 0, clock: 0, counts };
-        Self { limits, ranges: Mutex::new(ranges), removals: AtomicU64::new(0) }
+        Self::with(limits, None)
     }
 
-    fn ranges(&self) -> MutexGuard<'_, Ranges<R>> {
-        self.ranges.lock().unwrap_or_else(PoisonError::into_inner)
+    /// An empty cache, of watched memory too if there is a monitor.
+    pub fn with(limits: CacheLimits, watch: Option<Watched>) -> Self {
+        let watch = watch.filter(|(_, limits)| limits.count > 0);
+        let state = CacheState {
+            ranges: Spans::default(),
+            watched: Spans::default(),
+            next_change: watch.map_or(0, |(watch, _)| watch.published()),
+            emptied: Vec::new(),
+            clock: 0,
+            counts: CacheCounts::default(),
+        };
+        Self { limits, watch, page: page_size(), state: Mutex::new(state), removals: AtomicU64::new(0) }
     }
 
-    /// Adds a range of memory that stays in place until the range is removed. Ranges may overlap.
+    fn state(&self) -> MutexGuard<'_, CacheState<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds memory that stays in place until it is removed. Ranges may overlap.
     pub fn add(&self, start: usize, len: usize) -> RangeId {
-        let mut ranges = self.ranges();
-        let id = RangeId { start, number: ranges.next };
-        ranges.next += 1;
-        ranges.longest = ranges.longest.max(len);
-        ranges.all.insert(id, Range { len, made: None, refused: false, used: 0 });
-        id
+        self.tidy();
+        self.state().ranges.add(start, len)
     }
 
-    /// Removes a range, with its cached registration: its memory may then be freed or moved.
+    /// Removes memory that may be freed or moved, with its cached registrations.
     pub fn remove(&self, id: RangeId) {
-        let mut ranges = self.ranges();
+        let mut state = self.state();
         self.removals.fetch_add(1, Ordering::Release);
-        let removed = ranges.all.remove(&id);
-        if let Some(Range { len, made: Some(_), .. }) = removed {
-            ranges.counts.kept -= 1;
-            ranges.counts.bytes -= len;
-        }
-        if ranges.all.is_empty() {
-            ranges.longest = 0;
-        }
-        drop(ranges); // release the lock first: deregistering takes a system call
+        let removed = state.ranges.remove(id);
+        drop(state); // before the removed registrations: deregistering takes a system call
+        drop(removed);
+        self.tidy();
     }
 
-    /// Evicts a registration. Its range remains, and is registered again when it is next used.
+    /// Evicts a registration. Its memory is registered again at its next use.
     pub fn retire(&self, made: &Arc<R>) {
-        let mut ranges = self.ranges();
+        let mut state = self.state();
         self.removals.fetch_add(1, Ordering::Release);
-        let mut its = ranges.all.values_mut();
-        let found = its.find(|range| range.made.as_ref().is_some_and(|kept| Arc::ptr_eq(kept, made)));
-        let Some(range) = found else { return };
-        let (len, kept) = (range.len, range.made.take());
-        ranges.counts.kept -= 1;
-        ranges.counts.bytes -= len;
-        drop(ranges);
+        let mut kept = state.ranges.take(made);
+        if kept.is_none()
+            && let Some((watch, _)) = self.watch
+            && let Some((id, (span, made))) = state.watched.take(made)
+        {
+            state.watched.forget(id);
+            self.unwatch(watch, &span, None);
+            kept = Some((id, (span, made)));
+        }
+        drop(state);
         drop(kept); // the caller has another
     }
 
-    /// The number of ranges removed so far. If it has changed, a registration that was found earlier must not be used
-    /// for a new operation.
+    /// Drops registrations of watched memory that has changed.
+    pub fn tidy(&self) {
+        if let Some((watch, _)) = self.watch {
+            let mut gone = Vec::new();
+            self.apply(&mut self.state(), watch, None, &mut gone);
+        }
+    }
+
+    /// Number of removals of ranges. After a removal, a registration that was found earlier must not be used for a new
+    /// operation.
     pub fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire)
     }
 
-    /// Returns a registration that covers `len` bytes from `start` on: a cached one, or a new one from `make`.
+    /// A registration that covers `len` bytes from `start` on: a cached one, or a new one from `make`.
     ///
     /// # Errors
     /// The errors of `make`.
     pub fn get<E>(
         &self,
+        purpose: Purpose,
         start: usize,
         len: usize,
         mut make: impl FnMut(usize, usize) -> Result<R, E>,
     ) -> Result<Arc<R>, E> {
-        match self.get_range(start, len, &mut make)? {
-            Some((_, made)) => Ok(made),
-            None => make(start, len).map(Arc::new),
+        if let Some((_, made)) = self.get_range(purpose, start, len, &mut make)? {
+            return Ok(made);
+        }
+        if let Some(made) = self.get_watched(purpose, start, len, &mut make) {
+            return Ok(made);
+        }
+        let made = make(start, len).or_else(|error| {
+            let unused = self.release(&mut self.state());
+            if unused.is_empty() {
+                return Err(error);
+            }
+            drop(unused);
+            make(start, len)
+        })?;
+        self.state().counts.misses += 1;
+        Ok(Arc::new(made))
+    }
+
+    /// Removes the registrations of watched memory that no operation uses. The limit of locked memory, or of the
+    /// device's registrations, may leave room for nothing else.
+    fn release(&self, state: &mut CacheState<R>) -> Vec<Arc<R>> {
+        let Some((watch, _)) = self.watch else { return Vec::new() };
+        let unused = state.watched.take_unused();
+        state.counts.evictions += unused.len() as u64;
+        let released = unused.into_iter().map(|(span, made)| {
+            self.unwatch(watch, &span, None);
+            made
+        });
+        released.collect()
+    }
+
+    /// The registration of an added range that contains `len` bytes from `start` on, and the addresses that it covers.
+    /// `None` if there is no such range, or it is too long to be kept, or `make` has failed for it before.
+    ///
+    /// # Errors
+    /// The errors of `make`, which is given the whole range.
+    pub fn get_range<E>(
+        &self,
+        purpose: Purpose,
+        start: usize,
+        len: usize,
+        mut make: impl FnMut(usize, usize) -> Result<R, E>,
+    ) -> Result<Option<Kept<R>>, E> {
+        let mut state = self.state();
+        let Some(id) = state.ranges.find(purpose, start, len) else { return Ok(None) };
+        let now = state.tick();
+        if let Some(kept) = state.ranges.touch(id, purpose, now) {
+            state.counts.hits += 1;
+            return Ok(Some(kept));
+        }
+        let bytes = state.ranges.len_of(id);
+        if bytes > self.limits.bytes || self.limits.count == 0 {
+            return Ok(None);
+        }
+        // Under the lock, so that no other thread removes the range meanwhile, or registers it a second time.
+        let mut made = make(id.start, bytes);
+        if made.is_err() && !self.release(&mut state).is_empty() {
+            made = make(id.start, bytes);
+        }
+        let made = made.map(Arc::new).inspect_err(|_| state.ranges.refuse(id, purpose))?;
+        state.counts.misses += 1;
+        let gone = state.ranges.make_room(bytes, self.limits);
+        state.counts.evictions += gone.len() as u64;
+        state.ranges.keep(id, purpose, Arc::clone(&made), now);
+        drop(state);
+        drop(gone);
+        Ok(Some((id.start..id.start + bytes, made)))
+    }
+
+    /// The registration of watched memory. `None` if the memory cannot be watched, or changes.
+    fn get_watched<E>(
+        &self,
+        purpose: Purpose,
+        start: usize,
+        len: usize,
+        make: &mut impl FnMut(usize, usize) -> Result<R, E>,
+    ) -> Option<Arc<R>> {
+        let (watch, limits) = self.watch?;
+        let end = start.checked_add(len)?;
+        if !self.settle(watch) {
+            return None; // rare: the registration for one operation is valid in any case
+        }
+        let mut gone = Vec::new(); // dropped after the lock
+        let mut state = self.state();
+        self.apply(&mut state, watch, None, &mut gone);
+        let now = state.tick();
+        if let Some(id) = state.watched.find(purpose, start, len)
+            && let Some((_, made)) = state.watched.touch(id, purpose, now)
+        {
+            state.counts.hits += 1;
+            return Some(made);
+        }
+        if len == 0 || len > limits.bytes || state.was_emptied(start..end) {
+            return None;
+        }
+        // Peers read nothing but messages; requests of this end may use the rest of a page.
+        let least = match purpose {
+            Purpose::Local => self.pages(&(start..end)).filter(|pages| pages.len() <= limits.bytes)?,
+            Purpose::Exposed => start..end,
+        };
+        // One registration for all overlapping memory, if it is not too long.
+        let whole = state.watched.union(purpose, &least);
+        let whole = if whole.len() <= limits.bytes { whole } else { least };
+        let pages = self.pages(&whole)?;
+        if state.was_emptied(pages.clone()) || !watch.watch(&pages) {
+            return None;
+        }
+        let Ok(made) = make(whole.start, whole.len()) else {
+            watch.unwatch(&pages, None);
+            return None;
+        };
+        let made = Arc::new(made);
+        state.counts.misses += 1;
+        // The pages may have been replaced since they were watched.
+        let is_stable = self.settle(watch);
+        if !self.apply(&mut state, watch, Some(&pages), &mut gone) || !is_stable {
+            watch.unwatch(&pages, None);
+            return Some(made); // for this operation, whose own memory does not change
+        }
+        for id in state.watched.inside(purpose, &whole) {
+            if let Some((span, old)) = state.watched.drop_one(id, purpose) {
+                self.unwatch(watch, &span, None);
+                gone.push(old);
+            }
+        }
+        for (id, (span, old)) in state.watched.make_room(whole.len(), limits) {
+            state.counts.evictions += 1;
+            state.watched.forget(id);
+            self.unwatch(watch, &span, None);
+            gone.push(old);
+        }
+        let id = state.watched.add(whole.start, whole.len());
+        state.watched.keep(id, purpose, Arc::clone(&made), now);
+        drop(state);
+        Some(made)
+    }
+
+    /// Waits shortly until no change of memory is under way.
+    fn settle(&self, watch: &dyn Watch) -> bool {
+        (0..SETTLE_YIELDS).any(|nth| {
+            if nth > 0 {
+                std::thread::yield_now();
+            }
+            watch.is_settled()
+        })
+    }
+
+    /// Drops the registrations of memory that has changed, into `gone`. Whether none of `pages` have.
+    fn apply(
+        &self,
+        state: &mut CacheState<R>,
+        watch: &dyn Watch,
+        pages: Option<&Span<usize>>,
+        gone: &mut Vec<Arc<R>>,
+    ) -> bool {
+        if watch.published() == state.next_change {
+            return true;
+        }
+        let mut is_stable = true;
+        let overlap = |a: &Span<usize>, b: &Span<usize>| a.start < b.end && b.start < a.end;
+        let from = state.next_change;
+        let next = watch.changes(from, &mut |change| {
+            is_stable &= !pages.is_some_and(|pages| overlap(pages, change.span()));
+            let unmapped = match &change {
+                Change::Unmapped(span) => Some(span),
+                Change::Emptied(span) => {
+                    state.empty(span.clone());
+                    None
+                }
+            };
+            for (span, old) in state.watched.take_overlapping(change.span()) {
+                state.counts.invalidations += 1;
+                self.unwatch(watch, &span, unmapped);
+                gone.push(old);
+            }
+        });
+        state.next_change = next.unwrap_or_else(|| {
+            // Some changes were lost, which may have been of any memory.
+            is_stable = false;
+            let published = watch.published();
+            state.empty(0..usize::MAX);
+            for (span, old) in state.watched.take_overlapping(&(0..usize::MAX)) {
+                state.counts.invalidations += 1;
+                self.unwatch(watch, &span, Some(&(0..usize::MAX)));
+                gone.push(old);
+            }
+            published
+        });
+        is_stable
+    }
+
+    fn unwatch(&self, watch: &dyn Watch, span: &Span<usize>, unmapped: Option<&Span<usize>>) {
+        if let Some(pages) = self.pages(span) {
+            watch.unwatch(&pages, unmapped);
         }
     }
 
-    /// Returns the registration of an added range that contains `len` bytes from `start` on, with the addresses that it
-    /// covers. `None` if there is no such range, if it is too long to be kept, or if `make` has failed for it before.
-    ///
-    /// # Errors
-    /// The errors of `make`, which gets the whole range.
-    pub fn get_range<E>(
-        &self,
-        start: usize,
-        len: usize,
-        make: impl FnOnce(usize, usize) -> Result<R, E>,
-    ) -> Result<Option<Kept<R>>, E> {
-        let mut ranges = self.ranges();
-        ranges.clock += 1;
-        let now = ranges.clock;
-        let found = ranges.find(start, len);
-        if let Some(id) = found
-            && let Some(range) = ranges.all.get_mut(&id)
-            && let Some(made) = &range.made
-        {
-            range.used = now;
-            let kept = (id.start..id.start + range.len, Arc::clone(made));
-            ranges.counts.hits += 1;
-            return Ok(Some(kept));
-        }
-        ranges.counts.misses += 1;
-        let whole = found.and_then(|id| ranges.all.get(&id).map(|range| (id, range.len)));
-        let Some((id, bytes)) = whole.filter(|(_, bytes)| *bytes <= self.limits.bytes) else {
-            return Ok(None);
-        };
-        // Under the lock, so that no other thread removes the range meanwhile, or registers it a second time.
-        let made = make(id.start, bytes).map(Arc::new).inspect_err(|_| {
-            if let Some(range) = ranges.all.get_mut(&id) {
-                range.refused = true;
-            }
-        })?;
-        let mut gone = Vec::new();
-        while ranges.counts.kept >= self.limits.count || ranges.counts.bytes + bytes > self.limits.bytes {
-            let Some(old) = ranges.evict() else { break };
-            gone.push(old);
-        }
-        if let Some(range) = ranges.all.get_mut(&id)
-            && self.limits.count > 0
-        {
-            (range.made, range.used) = (Some(Arc::clone(&made)), now);
-            ranges.counts.kept += 1;
-            ranges.counts.bytes += bytes;
-        }
-        drop(ranges);
-        Ok(Some((id.start..id.start + bytes, made)))
+    /// The whole pages around a span.
+    fn pages(&self, span: &Span<usize>) -> Option<Span<usize>> {
+        let start = span.start - span.start % self.page;
+        Some(start..span.end.checked_next_multiple_of(self.page)?)
     }
 
     /// The statistics.
     pub fn counts(&self) -> CacheCounts {
-        self.ranges().counts
+        let state = self.state();
+        let (kept, bytes) =
+            (state.ranges.kept + state.watched.kept, state.ranges.bytes + state.watched.bytes);
+        CacheCounts { kept, bytes, ..state.counts }
     }
 }
 
-impl<R> Ranges<R> {
-    /// Finds a range that contains `len` bytes from `start` on and was not refused, preferably one with a registration.
-    fn find(&self, start: usize, len: usize) -> Option<RangeId> {
-        let end = start.checked_add(len)?;
-        let last = RangeId { start, number: u64::MAX };
-        let mut found = None;
-        for (&id, range) in self.all.range(..=last).rev() {
-            if id.start + self.longest < end {
-                break;
-            }
-            if id.start + range.len >= end {
-                if range.made.is_some() {
-                    return Some(id);
-                }
-                if !range.refused {
-                    found.get_or_insert(id);
-                }
-            }
+impl<R> Drop for Cache<R> {
+    fn drop(&mut self) {
+        let Some((watch, _)) = self.watch else { return };
+        let mut gone = Vec::new();
+        let mut state = self.state();
+        self.apply(&mut state, watch, None, &mut gone);
+        for (span, old) in state.watched.take_overlapping(&(0..usize::MAX)) {
+            self.unwatch(watch, &span, None);
+            gone.push(old);
         }
-        found
-    }
-
-    /// Removes and returns the least recently used registration.
-    fn evict(&mut self) -> Option<Arc<R>> {
-        let kept = self.all.values_mut().filter(|range| range.made.is_some());
-        let oldest = kept.min_by_key(|range| range.used)?;
-        let (len, made) = (oldest.len, oldest.made.take());
-        self.counts.kept -= 1;
-        self.counts.bytes -= len;
-        self.counts.evictions += 1;
-        made
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// A registration that records its memory.
-    fn whole(start: usize, len: usize) -> Result<(usize, usize), ()> {
-        Ok((start, len))
+impl<R> CacheState<R> {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
     }
 
-    #[test]
-    fn a_range_is_registered_once_and_flushed_when_it_goes() {
-        let cache = Cache::new(CacheLimits { count: 4, bytes: 1 << 20 });
-        let id = cache.add(1000, 500);
-        let first = cache.get(1100, 50, whole).unwrap();
-        assert_eq!(*first, (1000, 500));
-        assert!(Arc::ptr_eq(&first, &cache.get(1000, 500, whole).unwrap()));
-        assert_eq!(*cache.get(1400, 200, whole).unwrap(), (1400, 200), "over its end: for one operation");
-        cache.remove(id);
-        assert_eq!(Arc::strong_count(&first), 1);
-        assert_eq!(*cache.get(1100, 50, whole).unwrap(), (1100, 50));
-        assert_eq!(cache.counts(), CacheCounts { hits: 1, misses: 3, ..CacheCounts::default() });
-    }
-
-    #[test]
-    fn the_least_recently_used_goes_when_there_are_too_many_or_too_long_ones() {
-        let cache = Cache::new(CacheLimits { count: 2, bytes: 100 });
-        for start in [0, 100, 200] {
-            cache.add(start, 40);
-        }
-        cache.add(1000, 101);
-        let kept = |start| cache.get(start, 1, whole).map(|made| Arc::strong_count(&made) == 2).unwrap();
-        assert!(kept(0) && kept(100) && kept(0) && kept(200));
-        assert_eq!(cache.counts(), CacheCounts { hits: 1, misses: 3, evictions: 1, kept: 2, bytes: 80 });
-        let hits = cache.counts().hits;
-        assert!(kept(0) && cache.counts().hits == hits + 1, "the one that was used again stayed");
-        assert!(!kept(1000), "one that is longer than all may be is not kept");
-    }
-
-    #[test]
-    fn what_cannot_be_registered_is_not_kept_and_is_tried_once() {
-        let cache = Cache::new(CacheLimits { count: 2, bytes: 100 });
-        let id = cache.add(0, 10);
-        let mut tries = 0;
-        for wanted in [Err("no"), Ok(None), Ok(None)] {
-            let refuse = |_: usize, _: usize| {
-                tries += 1;
-                Err("no")
-            };
-            assert_eq!(cache.get_range(2, 5, refuse), wanted);
-        }
-        assert_eq!(tries, 1);
-        assert_eq!((cache.counts().kept, cache.counts().bytes), (0, 0));
-        assert_eq!(*cache.get(2, 5, whole).unwrap(), (2, 5), "a part of it, for one operation");
-        cache.remove(id);
-        cache.add(0, 10);
-        assert_eq!(*cache.get(2, 5, whole).unwrap(), (0, 10), "one that is there anew is tried anew");
-    }
-
-    proptest! {
-        /// For any sequence of added and removed ranges, a registration covers the requested memory, belongs to one
-        /// live range or to exactly that memory, and the cache respects its limits.
-        #[test]
-        fn registrations_cover_what_was_asked_for(
-            steps in prop::collection::vec((0..4u8, 0..64usize, 1..32usize), 1..200),
-            (count, bytes) in (0..5usize, 0..100usize),
-        ) {
-            let cache = Cache::new(CacheLimits { count, bytes });
-            let mut live: Vec<(RangeId, usize, usize)> = Vec::new();
-            for (what, start, len) in steps {
-                match what {
-                    0 => live.push((cache.add(start, len), start, len)),
-                    1 if !live.is_empty() => cache.remove(live.swap_remove(start % live.len()).0),
-                    _ => {
-                        let (from, long) = *cache.get(start, len, whole).unwrap();
-                        prop_assert!(from <= start && from + long >= start + len);
-                        let is_live = live.iter().any(|&(_, s, l)| (s, l) == (from, long));
-                        prop_assert!(is_live || (from, long) == (start, len));
-                    }
-                }
-                let counts = cache.counts();
-                prop_assert!(counts.kept <= count && counts.bytes <= bytes);
+    /// Records that memory was emptied.
+    fn empty(&mut self, span: Span<usize>) {
+        let now = Instant::now();
+        self.emptied.retain(|(_, then)| now.duration_since(*then) < EMPTIED_PAUSE);
+        let is_full = self.emptied.len() >= MAX_EMPTIED;
+        match self.emptied.last_mut().filter(|_| is_full) {
+            Some((last, then)) => {
+                *last = last.start.min(span.start)..last.end.max(span.end);
+                *then = now;
             }
-            for (id, ..) in live {
-                cache.remove(id);
-            }
-            prop_assert_eq!((cache.counts().kept, cache.counts().bytes), (0, 0));
+            None => self.emptied.push((span, now)),
         }
+    }
+
+    fn was_emptied(&mut self, span: Span<usize>) -> bool {
+        if self.emptied.is_empty() {
+            return false;
+        }
+        let now = Instant::now();
+        self.emptied.retain(|(_, then)| now.duration_since(*then) < EMPTIED_PAUSE);
+        self.emptied.iter().any(|(emptied, _)| emptied.start < span.end && span.start < emptied.end)
     }
 }

@@ -28,6 +28,7 @@ mod events;
 mod extended;
 mod library;
 mod missing;
+pub mod monitor;
 mod multicast;
 mod name;
 mod pd;

@@ -101,7 +101,7 @@ impl Peer {
 
 /// Executes an operation of the peer.
 pub fn take<H: Upcalls<Efa>>(
-    lane: &mut Peer,
+    state: &mut Peer,
     common: &mut Common,
     host: &mut H,
     peer: PeerId,
@@ -111,18 +111,18 @@ pub fn take<H: Upcalls<Efa>>(
     let answered = match execute(common, host, peer, request, &remote) {
         Ok(results) => results,
         Err(errno) => {
-            lane.refuse(common, peer, request.id, errno);
+            state.refuse(common, peer, request.id, errno);
             return Ok(NextStep::Next);
         }
     };
     match (request.kind, &answered) {
         (kind::WRITE_RTA, _) => {}
         (kind::DC_WRITE_RTA, _) => {
-            lane.control(common, peer, Control::Receipt { send_id: request.id, msg_id: request.msg_id });
+            state.control(common, peer, Control::Receipt { send_id: request.id, msg_id: request.msg_id });
         }
         (_, results) => {
             let answer = Answer { recv_id: request.id, payload: results };
-            lane.control(common, peer, Control::AtomicResponse(answer));
+            state.control(common, peer, Control::AtomicResponse(answer));
         }
     }
     Ok(NextStep::Next)

@@ -89,7 +89,7 @@ impl Peer {
         data: Option<u32>,
     ) -> Result<Posted> {
         let (peer, len, bare) = (out.peer, out.len, self.bare.is_some());
-        let slot = common.adapter.take_slot(self.slots()).ok_or_else(|| common.adapter.full())?;
+        let slot = self.take_slot(common).ok_or_else(|| common.adapter.full())?;
         common.counts.eager += 1;
         // SAFETY: the pieces are lent, and a slot has room for a packet.
         unsafe { copy::gather(out.pieces, 0, common.adapter.outgoing(slot), len) };

@@ -60,12 +60,13 @@ impl Dmabufs {
         }
     }
 
-    /// Registers a range for operations of this end; `None` if no dma-buf contains it.
+    /// Registers a range; `None` if no dma-buf contains it.
     pub fn register(
         &self,
         device: &dyn Device,
         start: usize,
         len: usize,
+        access: Access,
     ) -> Option<Result<Box<dyn srd::Region>>> {
         if !self.any.load(Ordering::Relaxed) {
             return None;
@@ -73,7 +74,7 @@ impl Dmabufs {
         let all = self.all();
         let (&(begin, _), known) = all.iter().find(|(at, known)| contains(at.0, known.len, start, len))?;
         let dmabuf = Dmabuf { fd: known.fd.as_fd(), offset: known.offset + (start - begin) as u64 };
-        Some(device.register_dmabuf(dmabuf, len, start as u64, Access::Local))
+        Some(device.register_dmabuf(dmabuf, len, start as u64, access))
     }
 
     /// Refuses memory that would have to be copied.

@@ -1,10 +1,11 @@
 //! A domain: one device, found by name.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use ibv::cache::{Cache, CacheLimits};
+use ibv::cache::{Cache, CacheLimits, Purpose, Watched};
 use ofi_api::{Errno, Error, Info, MrMode, Result};
+use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
 use rustc_hash::FxHashSet;
 
 use crate::dmabuf::Dmabufs;
@@ -14,7 +15,7 @@ use crate::srd::{self, Access, Device};
 /// Name of the fabric whose operations are single requests of the device.
 pub const DIRECT: &str = "efa-direct";
 
-/// A registration of local memory for operations of this end.
+/// A registration of local memory, for operations of this end or for peers that read messages.
 pub type Local = Arc<Box<dyn srd::Region>>;
 
 /// Keys of open registrations that were deregistered from the device. These registrations count accesses, so their
@@ -79,7 +80,8 @@ impl Domain {
             "opened a device"
         );
         let (withdrawn, dmabufs) = Default::default();
-        Ok(Self { device, keys, cache: Arc::new(Cache::new(limits)), withdrawn, dmabufs })
+        let cache = Arc::new(Cache::with(limits, watched()));
+        Ok(Self { device, keys, cache, withdrawn, dmabufs })
     }
 
     /// A registration of `len` bytes from `addr` on, which requests of this end read or write.
@@ -90,21 +92,44 @@ impl Domain {
     /// # Safety
     /// The memory is lent until the requests that use the registration have ended.
     pub unsafe fn local(&self, addr: *mut u8, len: usize) -> Result<Local> {
-        self.cache.get(addr.addr(), len, |start, len| {
+        // SAFETY: the caller's promise.
+        unsafe { self.cached(addr, len, Purpose::Local) }
+    }
+
+    /// A registration of `len` bytes from `addr` on, which a peer reads.
+    ///
+    /// # Errors
+    /// The device's error.
+    ///
+    /// # Safety
+    /// As [`Domain::local`].
+    pub unsafe fn exposed(&self, addr: *mut u8, len: usize) -> Result<Local> {
+        // SAFETY: the caller's promise.
+        unsafe { self.cached(addr, len, Purpose::Exposed) }
+    }
+
+    /// # Safety
+    /// As [`Domain::local`].
+    unsafe fn cached(&self, addr: *mut u8, len: usize, purpose: Purpose) -> Result<Local> {
+        self.cache.get(purpose, addr.addr(), len, |start, len| {
             // SAFETY: the caller's promise; for a whole range, the promise of the code that registered it, until it is
-            // removed.
-            unsafe { self.make(addr.with_addr(start), len) }
+            // removed; for other memory around, the cache drops the registration when its pages are replaced.
+            unsafe { self.make(addr.with_addr(start), len, purpose) }
         })
     }
 
     /// # Safety
     /// The memory stays in place until the registration is dropped.
-    unsafe fn make(&self, addr: *mut u8, len: usize) -> Result<Box<dyn srd::Region>> {
-        if let Some(made) = self.dmabufs.register(&*self.device, addr.addr(), len) {
+    unsafe fn make(&self, addr: *mut u8, len: usize, purpose: Purpose) -> Result<Box<dyn srd::Region>> {
+        let access = match purpose {
+            Purpose::Local => Access::Local,
+            Purpose::Exposed => Access::RemoteRead,
+        };
+        if let Some(made) = self.dmabufs.register(&*self.device, addr.addr(), len, access) {
             return made;
         }
         // SAFETY: the caller's promise.
-        unsafe { self.device.register(addr, len, Access::Local) }
+        unsafe { self.device.register(addr, len, access) }
     }
 
     /// As [`Domain::local`], for memory that the application has registered. Also returns the addresses that the
@@ -113,9 +138,9 @@ impl Domain {
     /// # Safety
     /// As [`Domain::local`].
     pub unsafe fn registered(&self, addr: *mut u8, len: usize) -> Option<(Range<usize>, Local)> {
-        let found = self.cache.get_range(addr.addr(), len, |start, len| {
+        let found = self.cache.get_range(Purpose::Local, addr.addr(), len, |start, len| {
             // SAFETY: the promise of the code that registered the range, until it is removed.
-            unsafe { self.make(addr.with_addr(start), len) }
+            unsafe { self.make(addr.with_addr(start), len, Purpose::Local) }
         });
         found.unwrap_or_else(|error| {
             tracing::debug!(target: "ofi::efa::mr", %error, "registered memory is copied");
@@ -127,4 +152,21 @@ impl Domain {
 /// C libfabric's name of a device's domain.
 pub fn domain_name(device: &str) -> String {
     format!("{device}-rdm")
+}
+
+/// The monitor of memory that the application has not registered, and its limits.
+fn watched() -> Option<Watched> {
+    let limits = CacheLimits { count: MR_CACHE_MAX_COUNT.get(), bytes: MR_CACHE_MAX_SIZE.get() };
+    ibv::monitor::by_name(&MR_CACHE_MONITOR.get())
+        .unwrap_or_else(|why| {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                tracing::warn!(
+                    target: "ofi::efa::mr", why,
+                    "memory that the application has not registered is registered for each operation"
+                );
+            });
+            None
+        })
+        .map(|watch| (watch, limits))
 }

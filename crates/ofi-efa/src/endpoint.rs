@@ -39,8 +39,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The peers of one endpoint.
 pub struct EfaEndpoint {
-    pub lanes: Vec<Peer>,
-    peers: FxHashMap<RawAddress, PeerId>,
+    pub peers: Vec<Peer>,
+    by_address: FxHashMap<RawAddress, PeerId>,
     /// The current owners of queue pairs, by the numbers of the device and of the queue pair.
     queues: FxHashMap<(u16, u16), PeerId>,
     /// Former owners of queue pairs that another peer has taken over.
@@ -95,8 +95,8 @@ impl EfaEndpoint {
             counts: EndpointCounts::default(),
         };
         Ok(Self {
-            lanes: Vec::new(),
-            peers: FxHashMap::default(),
+            peers: Vec::new(),
+            by_address: FxHashMap::default(),
             queues: FxHashMap::default(),
             former: FxHashSet::default(),
             polls: 0,
@@ -113,7 +113,7 @@ impl EfaEndpoint {
 
     /// The peer with this address. A new peer is introduced to the core, and owns its queue pair if no other peer does.
     pub fn peer_at<H: Upcalls<Efa>>(&mut self, host: &mut H, address: RawAddress) -> Result<PeerId> {
-        if let Some(&peer) = self.peers.get(&address) {
+        if let Some(&peer) = self.by_address.get(&address) {
             return Ok(peer);
         }
         let handle = self.common.adapter.attach(&address)?;
@@ -123,14 +123,14 @@ impl EfaEndpoint {
             device_reads = self.common.rdma.read, device_writes = self.common.rdma.write,
             "attached a peer's device"
         );
-        let peer = self.lanes.len() as PeerId;
-        let mut lane = Peer::new(address, handle);
+        let peer = self.peers.len() as PeerId;
+        let mut state = Peer::new(address, handle);
         if self.common.direct {
-            lane.decide(&self.common);
+            state.decide(&self.common);
         }
-        lane.dead = self.lost.map(|_| Errno::ENODEV);
-        self.lanes.push(lane);
-        self.peers.insert(address, peer);
+        state.dead = self.lost.map(|_| Errno::ENODEV);
+        self.peers.push(state);
+        self.by_address.insert(address, peer);
         // Both an address and a packet may be outdated: the arrival of a packet shows which of two peers owns the queue
         // pair. A peer that was given up may come back. Messages without headers do not identify their sender.
         if self.common.direct || !self.queues.contains_key(&(handle, address.qpn)) {
@@ -142,18 +142,18 @@ impl EfaEndpoint {
 
     /// Makes the peer the owner of its queue pair, in place of the previous owner.
     fn take_over(&mut self, peer: PeerId) {
-        let lane = &self.lanes[peer as usize];
-        let Some(old) = self.queues.insert((lane.to.handle, lane.address.qpn), peer) else { return };
+        let state = &self.peers[peer as usize];
+        let Some(old) = self.queues.insert((state.to.handle, state.address.qpn), peer) else { return };
         if old != peer && !self.common.direct {
-            let lane = &mut self.lanes[old as usize];
+            let state = &mut self.peers[old as usize];
             tracing::info!(
                 target: "ofi::efa::ep_ctrl",
-                peer = %address::named(&lane.address), "a peer has restarted: another has its queue pair"
+                peer = %address::named(&state.address), "a peer has restarted: another has its queue pair"
             );
-            self.former.insert(lane.address);
-            lane.is_replaced = true;
-            lane.ending.get_or_insert(Errno::ECONNRESET);
-            self.common.hold(&mut lane.is_dirty, old);
+            self.former.insert(state.address);
+            state.is_replaced = true;
+            state.ending.get_or_insert(Errno::ECONNRESET);
+            self.common.hold(&mut state.is_dirty, old);
         }
     }
 
@@ -164,21 +164,21 @@ impl EfaEndpoint {
     /// packet was posted, either of the two may be the later one, and only a packet that was posted since can tell.
     #[inline(always)]
     fn met(&mut self, peer: PeerId, number: Option<u64>) {
-        if self.lanes[peer as usize].met.is_none() {
+        if self.peers[peer as usize].met.is_none() {
             self.meets(peer, number);
         }
     }
 
     #[cold]
     fn meets(&mut self, peer: PeerId, number: Option<u64>) {
-        let lane = &self.lanes[peer as usize];
-        let is_over = self.common.direct || self.former.contains(&lane.address);
-        let owner = self.queues.get(&(lane.to.handle, lane.address.qpn)).filter(|&&owner| owner != peer);
-        let owner_met = owner.and_then(|&owner| self.lanes[owner as usize].met);
+        let state = &self.peers[peer as usize];
+        let is_over = self.common.direct || self.former.contains(&state.address);
+        let owner = self.queues.get(&(state.to.handle, state.address.qpn)).filter(|&&owner| owner != peer);
+        let owner_met = owner.and_then(|&owner| self.peers[owner as usize].met);
         if !is_over && owner_met.is_some_and(|met| number.is_none_or(|number| number <= met)) {
             return;
         }
-        self.lanes[peer as usize].met = Some(self.common.adapter.packets);
+        self.peers[peer as usize].met = Some(self.common.adapter.packets);
         if !is_over {
             self.take_over(peer);
         }
@@ -187,7 +187,7 @@ impl EfaEndpoint {
     /// The peer that sent a packet. `None` if it is unknown or gone.
     fn whose<H: Upcalls<Efa>>(&mut self, host: &mut H, from: From, origin: Origin) -> Option<PeerId> {
         let known = from.handle.and_then(|handle| self.queues.get(&(handle, from.qpn)).copied());
-        let neighbour = known.map(|peer| self.lanes[peer as usize].address);
+        let neighbour = known.map(|peer| self.peers[peer as usize].address);
         let told = match origin {
             Origin::Unsaid => None,
             Origin::Address(address) => Some(address),
@@ -210,7 +210,9 @@ impl EfaEndpoint {
             return None;
         }
         let is_said = matches!(origin, Origin::Address(_));
-        if self.former.contains(&told) || (known.is_some() && !is_said && !self.peers.contains_key(&told)) {
+        if self.former.contains(&told)
+            || (known.is_some() && !is_said && !self.by_address.contains_key(&told))
+        {
             counts.stale += 1;
             return None;
         }
@@ -240,8 +242,8 @@ impl EfaEndpoint {
         {
             return Some(peer);
         }
-        let neighbour = self.lanes.iter().find(|lane| Some(lane.to.handle) == from.handle);
-        let gid = from.gid.or(neighbour.map(|lane| lane.address.gid))?;
+        let neighbour = self.peers.iter().find(|state| Some(state.to.handle) == from.handle);
+        let gid = from.gid.or(neighbour.map(|state| state.address.gid))?;
         // The application does not know this peer, and may learn the key later.
         self.peer_at(host, RawAddress { gid, qpn: from.qpn, connid: 0 }).ok()
     }
@@ -281,10 +283,10 @@ impl EfaEndpoint {
         self.common.regions.let_go(&self.common.domain.transport);
         self.polls = self.polls.wrapping_add(1);
         for peer in std::mem::take(&mut self.common.stalled) {
-            let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-            lane.is_stalled = false;
-            if lane.advance(common, host, peer).is_err() {
-                broken(lane, common, peer);
+            let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+            state.is_stalled = false;
+            if state.advance(common, host, peer).is_err() {
+                broken(state, common, peer);
             }
         }
         let mut taken = 0;
@@ -301,11 +303,11 @@ impl EfaEndpoint {
         }
         if !self.common.resting.is_empty() {
             for peer in std::mem::take(&mut self.common.resting) {
-                let lane = &mut self.lanes[peer as usize];
-                lane.is_resting = lane.rests_until().is_some();
-                if lane.is_resting {
+                let state = &mut self.peers[peer as usize];
+                state.is_resting = state.rests_until().is_some();
+                if state.is_resting {
                     self.common.resting.push(peer);
-                    self.common.hold(&mut lane.is_dirty, peer);
+                    self.common.hold(&mut state.is_dirty, peer);
                 }
             }
         }
@@ -328,12 +330,12 @@ impl EfaEndpoint {
                 if status == Status::Done {
                     self.met(packet.peer, Some(packet.number));
                 }
-                let lane = &mut self.lanes[packet.peer as usize];
-                lane.sent(&mut self.common, host, packet, status);
+                let state = &mut self.peers[packet.peer as usize];
+                state.sent(&mut self.common, host, packet, status);
             }
             DeviceCompletion::Accessed { request, status } => {
-                let lane = &mut self.lanes[request.peer as usize];
-                lane.accessed(&mut self.common, host, request, status);
+                let state = &mut self.peers[request.peer as usize];
+                state.accessed(&mut self.common, host, request, status);
             }
             DeviceCompletion::SingleWr { id, status } => self.alone_ended(host, id, status),
             DeviceCompletion::Written { slot, len, data, from } => {
@@ -342,7 +344,7 @@ impl EfaEndpoint {
                     false => self.whose(host, from, Origin::Unsaid),
                 };
                 if let Some(peer) = sender {
-                    self.lanes[peer as usize].told(&mut self.common, host, peer, data, len);
+                    self.peers[peer as usize].told(&mut self.common, host, peer, data, len);
                 }
                 if let Some(slot) = slot {
                     self.common.adapter.receive(slot);
@@ -385,7 +387,7 @@ impl EfaEndpoint {
         if status == Status::Done {
             self.met(peer, None);
         }
-        self.lanes[peer as usize].single_ended(&mut self.common, host, (peer, id), status);
+        self.peers[peer as usize].single_ended(&mut self.common, host, (peer, id), status);
     }
 
     fn take_packet<H: Upcalls<Efa>>(
@@ -395,79 +397,79 @@ impl EfaEndpoint {
         packet: &Packet<'_>,
         bytes: &[u8],
     ) {
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
         if let Packet::Restart { round, answer } = *packet {
-            return lane.take_restart(common, peer, round, answer);
+            return state.take_restart(common, peer, round, answer);
         }
-        if lane.is_restarting() {
+        if state.is_restarting() {
             common.counts.stale += 1; // from before
             return;
         }
-        if lane.dead.is_some() || lane.ending.is_some() {
+        if state.dead.is_some() || state.ending.is_some() {
             common.counts.stale += 1;
-            lane.dismiss(common, peer, packet);
+            state.dismiss(common, peer, packet);
             return;
         }
-        lane.probed = None;
-        lane.greet(common, peer);
-        match lane.defers(common, host, peer, packet, bytes) {
+        state.probed = None;
+        state.greet(common, peer);
+        match state.defers(common, host, peer, packet, bytes) {
             Ok(false) => {}
             Ok(true) => return,
             Err(Broken) => {
-                broken(lane, common, peer);
+                broken(state, common, peer);
                 return;
             }
         }
         let taken = match packet {
-            Packet::Control(control) => lane.take_control(common, host, peer, control),
+            Packet::Control(control) => state.take_control(common, host, peer, control),
             Packet::Handshake(shake) => {
-                let learned = lane.learn(common, peer, shake);
-                for (id, errno) in std::mem::take(&mut lane.unsaid) {
-                    lane.refuse(common, peer, id, errno);
+                let learned = state.learn(common, peer, shake);
+                for (id, errno) in std::mem::take(&mut state.unsaid) {
+                    state.refuse(common, peer, id, errno);
                 }
-                for (send_id, msg_id) in std::mem::take(&mut lane.doubtful) {
-                    if lane.is_own() == Some(true) {
-                        lane.control(common, peer, Control::Receipt { send_id, msg_id });
+                for (send_id, msg_id) in std::mem::take(&mut state.doubtful) {
+                    if state.is_own() == Some(true) {
+                        state.control(common, peer, Control::Receipt { send_id, msg_id });
                     }
                 }
-                lane.resolve_failed(common, host, peer);
+                state.resolve_failed(common, host, peer);
                 learned
             }
-            Packet::Message(message) => lane.take_ordered(common, host, peer, message.msg_id, packet, bytes),
-            Packet::Atomic(atomic) => lane.take_ordered(common, host, peer, atomic.msg_id, packet, bytes),
-            Packet::Note { msg_id, .. } => lane.take_ordered(common, host, peer, *msg_id, packet, bytes),
-            Packet::Write(write) => match lane.is_repeated(write.number) {
-                Ok(false) => lane.take_write(common, host, peer, write).map(|flow| {
+            Packet::Message(message) => state.take_ordered(common, host, peer, message.msg_id, packet, bytes),
+            Packet::Atomic(atomic) => state.take_ordered(common, host, peer, atomic.msg_id, packet, bytes),
+            Packet::Note { msg_id, .. } => state.take_ordered(common, host, peer, *msg_id, packet, bytes),
+            Packet::Write(write) => match state.is_repeated(write.number) {
+                Ok(false) => state.take_write(common, host, peer, write).map(|flow| {
                     if flow == NextStep::Stop {
                         common.counts.stalls += 1;
-                        lane.late.push_back(bytes.into());
+                        state.late.push_back(bytes.into());
                     }
                 }),
                 repeated => repeated.map(|_| common.counts.stale += 1),
             },
-            Packet::Read(read) => match lane.is_repeated(read.number) {
-                Ok(false) => lane.take_read(common, host, peer, read),
+            Packet::Read(read) => match state.is_repeated(read.number) {
+                Ok(false) => state.take_read(common, host, peer, read),
                 repeated => repeated.map(|_| common.counts.stale += 1),
             },
             Packet::Pause(number) => {
-                lane.pauses(*number);
+                state.pauses(*number);
                 Ok(())
             }
             // Handled above.
             Packet::Restart { .. } => Ok(()),
             Packet::Bye => {
-                lane.ending.get_or_insert(Errno::ECONNRESET);
-                common.hold(&mut lane.is_dirty, peer);
+                state.ending.get_or_insert(Errno::ECONNRESET);
+                common.hold(&mut state.is_dirty, peer);
                 Ok(())
             }
         };
         if taken.is_err() {
-            broken(lane, common, peer);
+            broken(state, common, peer);
         }
-        if !lane.late.is_empty() || !lane.finishing.is_empty() {
-            common.hold(&mut lane.is_dirty, peer);
+        if !state.late.is_empty() || !state.finishing.is_empty() {
+            common.hold(&mut state.is_dirty, peer);
         }
-        for bytes in lane.take_deferred() {
+        for bytes in state.take_deferred() {
             if let Ok((_, packet)) = parse(&bytes) {
                 self.take_packet(host, peer, &packet, &bytes);
             }
@@ -476,43 +478,43 @@ impl EfaEndpoint {
 
     /// Does the pending work of a peer: posts queued packets, or ends it if it is lost.
     fn tend<H: Upcalls<Efa>>(&mut self, host: &mut H, peer: PeerId) {
-        let (lane, common) = (&mut self.lanes[peer as usize], &mut self.common);
-        lane.is_dirty = false;
-        while let Some(bytes) = lane.late.pop_front() {
+        let (state, common) = (&mut self.peers[peer as usize], &mut self.common);
+        state.is_dirty = false;
+        while let Some(bytes) = state.late.pop_front() {
             let Ok((_, Packet::Write(write))) = parse(&bytes) else { continue };
-            match lane.take_write(common, host, peer, &write) {
+            match state.take_write(common, host, peer, &write) {
                 Ok(NextStep::Next) => {}
                 Ok(NextStep::Stop) => {
-                    lane.late.push_front(bytes);
+                    state.late.push_front(bytes);
                     break;
                 }
-                Err(Broken) => broken(lane, common, peer),
+                Err(Broken) => broken(state, common, peer),
             }
         }
-        if !lane.finishing.is_empty() {
-            lane.finish_writes(common, host);
+        if !state.finishing.is_empty() {
+            state.finish_writes(common, host);
         }
-        let flushed = lane.flush(common, host, peer);
-        if !flushed || !lane.late.is_empty() || !lane.finishing.is_empty() {
-            common.hold(&mut lane.is_dirty, peer);
+        let flushed = state.flush(common, host, peer);
+        if !flushed || !state.late.is_empty() || !state.finishing.is_empty() {
+            common.hold(&mut state.is_dirty, peer);
         }
-        let lost = lane.ending.or(lane.dead.filter(|_| lane.outstanding > 0));
+        let lost = state.ending.or(state.dead.filter(|_| state.outstanding > 0));
         let Some(errno) = lost else { return };
-        lane.stop_accesses(common, host, peer);
+        state.stop_accesses(common, host, peer);
         // The device uses memory of operations until all their requests have completed. These completions schedule the
         // peer again.
-        if lane.is_busy() {
+        if state.is_busy() {
             // A device that is lost completes nothing, and accesses no memory once it had the time to stop.
             if self.lost.is_none_or(|at| common.adapter.now() < at + RELEASE) {
                 return;
             }
-            lane.drop_transfers(common, host, peer);
+            state.drop_transfers(common, host, peer);
         }
         // Packets that arrived before the loss are processed first.
-        if lane.is_stalled || !lane.late.is_empty() || !lane.finishing.is_empty() {
-            common.hold(&mut lane.is_dirty, peer);
+        if state.is_stalled || !state.late.is_empty() || !state.finishing.is_empty() {
+            common.hold(&mut state.is_dirty, peer);
         } else {
-            lane.lose(common, host, peer, errno);
+            state.lose(common, host, peer, errno);
         }
     }
 
@@ -530,26 +532,26 @@ impl EfaEndpoint {
         }
         // Expected data, and data that waits for credit, has a number at this end.
         let owing: FxHashSet<PeerId> = self.common.ids.iter().map(Entry::peer).collect();
-        for (peer, lane) in self.lanes.iter_mut().enumerate() {
+        for (peer, state) in self.peers.iter_mut().enumerate() {
             let peer = peer as PeerId;
             // A peer that has asked this end to pause owes the word to resume.
-            let owes = lane.outstanding > 0 || owing.contains(&peer) || lane.paused & 1 != 0;
+            let owes = state.outstanding > 0 || owing.contains(&peer) || state.paused & 1 != 0;
             // The device reports whether packets in flight arrive, and a queued packet serves as a probe.
-            let asks = lane.inflight > 0 || !lane.may_send_now();
-            if lane.dead.is_some() || !owes || asks {
+            let asks = state.inflight > 0 || !state.may_send_now();
+            if state.dead.is_some() || !owes || asks {
                 continue;
             }
-            match lane.probed {
+            match state.probed {
                 Some(at) if now >= at + PROBE => {
-                    let word = match lane.is_own() {
-                        Some(true) => Header::of_pause(self.common.adapter.address.connid, lane.pausing),
-                        _ => nothing().encode(lane.origin(&self.common)),
+                    let word = match state.is_own() {
+                        Some(true) => Header::of_pause(self.common.adapter.address.connid, state.pausing),
+                        _ => nothing().encode(state.origin(&self.common)),
                     };
-                    lane.packet(&mut self.common, peer, &word, 0, crate::adapter::Mark::Nothing, |_| {});
-                    lane.probed = Some(now);
+                    state.packet(&mut self.common, peer, &word, 0, crate::adapter::Mark::Nothing, |_| {});
+                    state.probed = Some(now);
                 }
                 Some(_) => {}
-                None => lane.probed = Some(now),
+                None => state.probed = Some(now),
             }
         }
     }
@@ -569,21 +571,17 @@ impl EfaEndpoint {
             common.adapter.event_fds().into_iter().for_each(|fd| self.waits.remove(fd));
             common.adapter.stop();
         }
-        for (peer, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.dead != Some(Errno::ENODEV) {
-                lane.ending = Some(Errno::ENODEV);
-                common.hold(&mut lane.is_dirty, peer as PeerId);
+        for (peer, state) in self.peers.iter_mut().enumerate() {
+            if state.dead != Some(Errno::ENODEV) {
+                state.ending = Some(Errno::ENODEV);
+                common.hold(&mut state.is_dirty, peer as PeerId);
             }
         }
     }
 
     pub fn arm(&mut self) -> Arm {
         let common = &mut self.common;
-        if !common.dirty.is_empty()
-            || !common.stalled.is_empty()
-            || common.adapter.has_ready()
-            || !self.held.is_empty()
-        {
+        if !common.dirty.is_empty() || common.adapter.has_ready() || !self.held.is_empty() {
             return Arm::Ready;
         }
         if !may_sleep(self) {
@@ -591,33 +589,33 @@ impl EfaEndpoint {
         }
         let common = &mut self.common;
         let now = common.adapter.now();
-        let rests = common.resting.iter().filter_map(|&peer| self.lanes[peer as usize].rests_until()).min();
+        let rests = common.resting.iter().filter_map(|&peer| self.peers[peer as usize].rests_until()).min();
         let owed = !self.common.direct
             && (self.common.ids.len() > 0
                 || self
-                    .lanes
+                    .peers
                     .iter()
-                    .any(|lane| (lane.outstanding > 0 || lane.paused & 1 != 0) && lane.dead.is_none()));
+                    .any(|state| (state.outstanding > 0 || state.paused & 1 != 0) && state.dead.is_none()));
         let probe = owed.then(|| now + PROBE);
         if owed {
             self.polls = POLLS_PER_CLOCK_READ - 1; // the next poll reads the clock
         }
         // A device without notifications is looked at again and again, and so is a lost one until all has ended.
-        let has_rest = |lane: &Peer| lane.ending.is_some() || lane.is_busy();
-        let is_ending = self.lost.is_some() && self.lanes.iter().any(has_rest);
+        let has_rest = |state: &Peer| state.ending.is_some() || state.is_busy();
+        let is_ending = self.lost.is_some() && self.peers.iter().any(has_rest);
         let looks = self.common.adapter.fd().is_none() || is_ending;
         let look = looks.then(|| now + POLL_INTERVAL);
         let wake = [rests, probe, look].into_iter().flatten().min();
         self.timer.set(wake.map(|at| at.saturating_duration_since(now)));
-        Arm::Armed
+        if self.common.stalled.is_empty() { Arm::Armed } else { Arm::Stalled }
     }
 }
 
 /// Handles a protocol violation: only this peer is given up.
-fn broken(lane: &mut Peer, common: &mut Common, peer: PeerId) {
+fn broken(state: &mut Peer, common: &mut Common, peer: PeerId) {
     common.counts.malformed += 1;
-    lane.ending.get_or_insert(Errno::EIO);
-    common.hold(&mut lane.is_dirty, peer);
+    state.ending.get_or_insert(Errno::EIO);
+    common.hold(&mut state.is_dirty, peer);
 }
 
 impl CqArm for EfaEndpoint {

@@ -80,7 +80,7 @@ impl Peer {
         if len > common.adapter.mtu - head.len() {
             return false;
         }
-        let Some(slot) = common.adapter.take_slot(self.slots()) else { return false };
+        let Some(slot) = self.take_slot(common) else { return false };
         let to = common.adapter.outgoing(slot);
         // SAFETY: a slot has room for a packet.
         unsafe { copy::bytes(head.as_ptr(), to, head.len()) };

@@ -37,7 +37,7 @@ impl CompositeSpec for EfaOrShm {
         (paired && settings::ENABLE_SHM_TRANSFER.get()).then_some(near)
     }
 
-    fn own_near(_lanes: &EndpointState, far: &Address) -> Option<Address> {
+    fn own_near(_own: &EndpointState, far: &Address) -> Option<Address> {
         name(far)
     }
 

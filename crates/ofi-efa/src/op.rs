@@ -3,9 +3,10 @@
 use ofi_api::{Piece, RemotePiece};
 use ofi_core::transport::{Payload, PeerId, RemoteData};
 
+use crate::domain::{Domain, Local};
 use crate::held::InUse;
 use crate::ranges::Ranges;
-use crate::srd::{Region, Remote};
+use crate::srd::Remote;
 use crate::wire::Message;
 
 /// This transport's state of an operation that has not ended.
@@ -63,7 +64,15 @@ pub struct Lent {
     /// The message that announced the payload.
     pub message: Message<'static>,
     /// The registrations through which the peer reads.
-    pub regions: Vec<Box<dyn Region>>,
+    pub regions: Vec<Local>,
+}
+
+impl Lent {
+    /// Ends its registrations, unless other messages are sent from them. A peer that does not know that the message has
+    /// ended would otherwise read, and deliver, what the application writes there later.
+    pub fn retire(&self, domain: &Domain) {
+        self.regions.iter().for_each(|region| domain.cache.retire(region));
+    }
 }
 
 /// An access by the device. Its state suffices to request the access from the memory's owner instead.

@@ -317,7 +317,7 @@ impl Peer {
     ) {
         if self.is_free()
             && self.queue.is_empty()
-            && let Some(slot) = common.adapter.take_slot(self.slots())
+            && let Some(slot) = self.take_slot(common)
         {
             put(common.adapter.outgoing(slot), header);
             fill(common.adapter.outgoing(slot).wrapping_add(header.len()));
@@ -353,15 +353,15 @@ impl Peer {
         }
     }
 
-    /// The slots for outgoing packets that are in use for this peer.
+    /// Takes a slot for an outgoing packet, within this peer's share of them.
     #[inline(always)]
-    pub fn slots(&self) -> usize {
-        self.inflight + self.again.len() + self.lent
+    pub fn take_slot(&self, common: &mut Common) -> Option<u32> {
+        common.adapter.take_slot(self.inflight + self.again.len() + self.lent)
     }
 
     /// Takes a slot whose memory a request uses instead of the application's.
     pub fn borrow_slot(&mut self, common: &mut Common) -> Result<u32> {
-        let slot = common.adapter.take_slot(self.slots()).ok_or_else(|| common.adapter.full())?;
+        let slot = self.take_slot(common).ok_or_else(|| common.adapter.full())?;
         self.lent += 1;
         Ok(slot)
     }
@@ -387,7 +387,7 @@ impl Peer {
             return true;
         }
         while let Some(frame) = self.queue.pop_front() {
-            let Some(slot) = common.adapter.take_slot(self.slots()) else {
+            let Some(slot) = self.take_slot(common) else {
                 self.queue.push_front(frame);
                 return self.inflight > 0;
             };
@@ -411,7 +411,7 @@ impl Peer {
         if !self.is_free() {
             return false;
         }
-        let Some(slot) = common.adapter.take_slot(self.slots()) else { return false };
+        let Some(slot) = self.take_slot(common) else { return false };
         let len = fill(common, common.adapter.outgoing(slot));
         self.post(common, Packet::new(peer, slot, len, mark));
         true
@@ -604,6 +604,11 @@ impl Peer {
         id: SlotId,
         result: Result<(), Errno>,
     ) {
+        if result.is_err()
+            && let Some(Op { work: Work::Lent(lent), .. }) = host.op(peer, id)
+        {
+            lent.retire(&common.domain.transport);
+        }
         if let Some(op) = host.finish(peer, id, result) {
             if let Work::Lent(lent) = &op.work {
                 self.runts = self.runts.saturating_sub(lent.runt);
@@ -622,7 +627,10 @@ impl Peer {
                 common.orphans.insert(id, alone);
                 return;
             }
-            Work::Lent(lent) => self.runts = self.runts.saturating_sub(lent.runt),
+            Work::Lent(lent) => {
+                self.runts = self.runts.saturating_sub(lent.runt);
+                lent.retire(&common.domain.transport);
+            }
             Work::Packed | Work::Out { .. } | Work::In { .. } => {}
         }
         common.ids.remove(op.id);
@@ -650,13 +658,6 @@ impl Peer {
         Ok((slot, id))
     }
 
-    /// Called after an operation was posted. If the peer is already lost, the next poll ends the operation.
-    pub fn posted(&mut self, common: &mut Common, peer: PeerId) {
-        if self.dead.is_some() {
-            common.hold(&mut self.is_dirty, peer);
-        }
-    }
-
     /// Whether a closing endpoint waits for this peer.
     pub fn is_awaited(&self) -> bool {
         let queued = !self.queue.is_empty() || !self.again.is_empty() || self.repeats.is_some();
@@ -670,7 +671,7 @@ impl Peer {
         while self.is_free()
             && let Some(frame) = self.queue.pop_front()
         {
-            let Some(slot) = common.adapter.take_slot(self.slots()) else {
+            let Some(slot) = self.take_slot(common) else {
                 return self.queue.push_front(frame);
             };
             let len = frame.bytes.len();

@@ -10,21 +10,17 @@ use ofi_core::transport::{OutMessage, PeerId, Upcalls};
 use crate::Efa;
 use crate::adapter::Mark;
 use crate::common::{Common, Entry, accessor};
+use crate::domain::Local;
 use crate::moving::{End, Incoming, Target, Transfer};
 use crate::native::sources;
 use crate::op::{Lent, Work};
 use crate::peer::{Broken, Peer};
-use crate::srd::{Access, Region, Status};
+use crate::srd::Status;
 use crate::wire::{Abandoned, Control, Features, Form, Iov, Iovs, Message};
 
 impl Peer {
-    /// Registers a message's memory for the receiver to read, if the receiver can and the message is long enough.
-    pub fn lend(
-        &self,
-        common: &Common,
-        out: &OutMessage<'_>,
-        injected: bool,
-    ) -> Option<(Iovs, Vec<Box<dyn Region>>)> {
+    /// Exposes a message's memory for the receiver to read, if the receiver can and the message is long enough.
+    pub fn lend(&self, common: &Common, out: &OutMessage<'_>, injected: bool) -> Option<(Iovs, Vec<Local>)> {
         let can = self.features.is_some_and(|features| features.has(Features::RDMA_READ));
         if !can || !common.rdma.read || injected || out.len < common.settings.min_read_message.max(1) {
             return None;
@@ -35,8 +31,8 @@ impl Peer {
             if lent.len() == Iovs::MAX_PIECES {
                 return None;
             }
-            // SAFETY: the memory is lent until the operation ends, and the registration is dropped before that.
-            match unsafe { common.domain.transport.device.register(addr, len, Access::RemoteRead) } {
+            // SAFETY: the memory is lent until the operation ends, and the registration is released before that.
+            match unsafe { common.domain.transport.exposed(addr, len) } {
                 Ok(region) => {
                     lent.push(Iov { addr: addr as u64, len: len as u64, key: region.rkey().into() });
                     regions.push(region);

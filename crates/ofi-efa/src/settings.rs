@@ -16,7 +16,7 @@ pub static TX_SIZE: Setting<usize> = Setting::new(
     "efa",
     "tx_size",
     256,
-    "Packets that an endpoint may have in flight, to all peers together; a peer has at most half of what it leaves free, and posts to it beyond that get FI_EAGAIN. On fabric efa, if it is set, also the `tx_attr.size` that is granted",
+    "Packets that an endpoint may have in flight, to all peers together. A peer with half as many in flight as are free gets FI_EAGAIN until some have arrived. On fabric efa, if it is set, also the granted `tx_attr.size`",
 )
 .range(16, 1 << 15);
 
@@ -95,7 +95,7 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "efa",
     "mr_max_cached_count",
     1024,
-    "Device registrations of local memory that a domain caches: of memory that the application registered",
+    "Device registrations that a domain keeps of memory that the application registered",
 )
 .range(0, 1 << 20);
 

@@ -38,12 +38,12 @@ impl EndpointState {
         from: *const u8,
         len: usize,
     ) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        let lane = &mut lanes.lanes[peer as usize];
+        let Self::Open(endpoint) = self else { return false };
+        let state = &mut endpoint.peers[peer as usize];
         // SAFETY: the caller's promise.
-        let sent = unsafe { lane.inject_now::<TAGGED>(&mut lanes.common, peer, tag, from, len) };
+        let sent = unsafe { state.inject_now::<TAGGED>(&mut endpoint.common, peer, tag, from, len) };
         if sent {
-            lanes.common.adapter.tell();
+            endpoint.common.adapter.tell();
         }
         sent
     }
@@ -51,7 +51,7 @@ impl EndpointState {
     #[inline]
     fn open(&mut self) -> Result<&mut EfaEndpoint> {
         match self {
-            Self::Open(lanes) => Ok(lanes),
+            Self::Open(endpoint) => Ok(endpoint),
             Self::Closed { .. } => Err(Error::new(Errno::EOPBADSTATE)),
         }
     }
@@ -74,9 +74,9 @@ unsafe impl TransportEndpoint<Efa> for EndpointState {
                 "omit the name, and pass what fi_getname returns to the peers",
             ));
         }
-        let lanes = EfaEndpoint::new(domain, info, options)?;
-        let address = address::named(&lanes.common.adapter.address);
-        *self = Self::Open(Box::new(lanes));
+        let endpoint = EfaEndpoint::new(domain, info, options)?;
+        let address = address::named(&endpoint.common.adapter.address);
+        *self = Self::Open(Box::new(endpoint));
         Ok(address)
     }
 
@@ -92,18 +92,18 @@ unsafe impl TransportEndpoint<Efa> for EndpointState {
 
     fn follows(&self) -> bool {
         // On fabric `efa` a peer accesses memory only after this end has answered its handshake.
-        matches!(self, Self::Open(lanes) if lanes.common.direct)
+        matches!(self, Self::Open(endpoint) if endpoint.common.direct)
     }
 
     fn inserted<H: Upcalls<Efa>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.meet(host);
+        if let Self::Open(endpoint) = self {
+            endpoint.meet(host);
         }
     }
 
     fn named<H: Upcalls<Efa>>(&mut self, host: &mut H, peer: PeerId) {
-        if let Self::Open(lanes) = self {
-            lanes.lanes[peer as usize].named(&mut lanes.common, host, peer);
+        if let Self::Open(endpoint) = self {
+            endpoint.peers[peer as usize].named(&mut endpoint.common, host, peer);
         }
     }
 
@@ -126,112 +126,115 @@ unsafe impl TransportEndpoint<Efa> for EndpointState {
 
     #[inline(always)]
     fn begin_now<H: Upcalls<Efa>>(&mut self, host: &mut H, out: &OutPlain) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        let direct = lanes.common.direct && out.tag.is_none();
-        direct && lanes.lanes[out.peer as usize].send_alone_now(&mut lanes.common, host, out)
+        let Self::Open(endpoint) = self else { return false };
+        let direct = endpoint.common.direct && out.tag.is_none();
+        direct && endpoint.peers[out.peer as usize].send_alone_now(&mut endpoint.common, host, out)
     }
 
     fn send<H: Upcalls<Efa>>(&mut self, host: &mut H, out: &OutMessage<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        let posted =
-            lane.send(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
-        lanes.posted(out.flags, posted)
+        let endpoint = self.open()?;
+        let state = &mut endpoint.peers[out.peer as usize];
+        let posted = state
+            .send(&mut endpoint.common, host, out)
+            .inspect(|_| state.posted(&mut endpoint.common, out.peer));
+        endpoint.posted(out.flags, posted)
     }
 
     #[inline(always)]
     fn access_now<H: Upcalls<Efa>>(&mut self, host: &mut H, out: &OutAccess) -> bool {
-        let Self::Open(lanes) = self else { return false };
-        lanes.lanes[out.peer as usize].access_now(&mut lanes.common, host, true, out)
+        let Self::Open(endpoint) = self else { return false };
+        endpoint.peers[out.peer as usize].access_now(&mut endpoint.common, host, true, out)
     }
 
     fn rma<H: Upcalls<Efa>>(&mut self, host: &mut H, out: &OutRma<'_>) -> Result<Posted> {
         /// Flags that [`Peer::access_now`] always satisfies, and flags that are handled here.
         const PLAIN: OpFlags = OpFlags::COMPLETION.union(OpFlags::MORE).union(OpFlags::TRANSMIT_COMPLETE);
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
+        let endpoint = self.open()?;
+        let state = &mut endpoint.peers[out.peer as usize];
         if let ([piece], [remote]) = (out.pieces, out.remote)
             && PLAIN.contains(out.flags)
             && out.len > 0
         {
             let (piece, remote) = (*piece, *remote);
             let now = OutAccess { write: out.write, piece, remote, peer: out.peer, ticket: out.ticket };
-            if lane.access_now(&mut lanes.common, host, false, &now) {
-                return lanes.posted(out.flags, Ok(Posted::Pending));
+            if state.access_now(&mut endpoint.common, host, false, &now) {
+                return endpoint.posted(out.flags, Ok(Posted::Pending));
             }
         }
-        let posted =
-            lane.rma(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
-        lanes.posted(out.flags, posted)
+        let posted = state
+            .rma(&mut endpoint.common, host, out)
+            .inspect(|_| state.posted(&mut endpoint.common, out.peer));
+        endpoint.posted(out.flags, posted)
     }
 
     fn atomic<H: Upcalls<Efa>>(&mut self, host: &mut H, out: &OutAtomic<'_>) -> Result<Posted> {
-        let lanes = self.open()?;
-        let lane = &mut lanes.lanes[out.peer as usize];
-        let posted =
-            lane.atomic(&mut lanes.common, host, out).inspect(|_| lane.posted(&mut lanes.common, out.peer));
-        lanes.posted(out.flags, posted)
+        let endpoint = self.open()?;
+        let state = &mut endpoint.peers[out.peer as usize];
+        let posted = state
+            .atomic(&mut endpoint.common, host, out)
+            .inspect(|_| state.posted(&mut endpoint.common, out.peer));
+        endpoint.posted(out.flags, posted)
     }
 
     fn note(&mut self, out: &OutNote<'_>) -> Result<()> {
-        let lanes = self.open()?;
-        let noted = lanes.lanes[out.peer as usize].note(&mut lanes.common, out);
-        lanes.common.adapter.tell();
+        let endpoint = self.open()?;
+        let noted = endpoint.peers[out.peer as usize].note(&mut endpoint.common, out);
+        endpoint.common.adapter.tell();
         noted
     }
 
     fn pull<H: Upcalls<Efa>>(&mut self, host: &mut H, peer: PeerId, token: Token, into: SlotId) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].pull(&mut lanes.common, host, peer, token, into);
-        lanes.common.adapter.tell();
+        let Ok(endpoint) = self.open() else { return };
+        endpoint.peers[peer as usize].pull(&mut endpoint.common, host, peer, token, into);
+        endpoint.common.adapter.tell();
     }
 
     fn settle_receives<H: Upcalls<Efa>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.settle_receives(host);
+        if let Self::Open(endpoint) = self {
+            endpoint.settle_receives(host);
         }
     }
 
     fn give_up(&mut self, peer: PeerId, id: SlotId, op: &mut Op) -> GivenUp {
-        let Self::Open(lanes) = self else { return GivenUp::Over };
-        lanes.lanes[peer as usize].give_up(&mut lanes.common, id, op)
+        let Self::Open(endpoint) = self else { return GivenUp::Over };
+        endpoint.peers[peer as usize].give_up(&mut endpoint.common, id, op)
     }
 
     fn removed(&mut self, peer: PeerId, id: SlotId, op: Op) {
-        if let Self::Open(lanes) = self {
-            lanes.lanes[peer as usize].abandoned(&mut lanes.common, id, op);
+        if let Self::Open(endpoint) = self {
+            endpoint.peers[peer as usize].abandoned(&mut endpoint.common, id, op);
         }
     }
 
     fn discard(&mut self, peer: PeerId, token: Token) {
-        let Ok(lanes) = self.open() else { return };
-        lanes.lanes[peer as usize].discard(&mut lanes.common, peer, token);
-        lanes.common.adapter.tell();
+        let Ok(endpoint) = self.open() else { return };
+        endpoint.peers[peer as usize].discard(&mut endpoint.common, peer, token);
+        endpoint.common.adapter.tell();
     }
 
     fn poll<H: Upcalls<Efa>>(&mut self, host: &mut H) {
-        if let Self::Open(lanes) = self {
-            lanes.poll(host);
+        if let Self::Open(endpoint) = self {
+            endpoint.poll(host);
         }
     }
 
     fn arm(&mut self) -> Arm {
         match self {
-            Self::Open(lanes) => lanes.arm(),
+            Self::Open(endpoint) => endpoint.arm(),
             Self::Closed { .. } => Arm::Armed,
         }
     }
 
     fn wait_fd(&self) -> Option<RawFd> {
         match self {
-            Self::Open(lanes) => Some(lanes.waits.fd()),
+            Self::Open(endpoint) => Some(endpoint.waits.fd()),
             Self::Closed { .. } => None,
         }
     }
 
     fn statistics(&self, into: &mut Vec<Statistic>) {
-        let Self::Open(lanes) = self else { return };
-        let common = &lanes.common;
+        let Self::Open(endpoint) = self else { return };
+        let common = &endpoint.common;
         let counts = &common.counts;
         let mut add = |name, value, help| into.push(Statistic { name, value, help });
         add("efa_eager", counts.eager, "messages sent in one packet");
@@ -260,9 +263,25 @@ unsafe impl TransportEndpoint<Efa> for EndpointState {
         add("efa_strangers", counts.strangers, "packets from unknown senders");
         add("efa_stale", counts.stale, "packets from closed endpoints, or about operations that have ended");
         add("efa_version", counts.version, "packets of another protocol version");
-        let lanes = &lanes.lanes;
-        let held = lanes.iter().map(|lane| lane.window.bytes()).sum::<usize>();
-        let open = lanes.iter().map(|lane| lane.outstanding + lane.detached + lane.transfers).sum::<usize>();
+        let cache = common.domain.transport.cache.counts();
+        add("efa_mr_cache_hits", cache.hits, "uses of a cached registration of local memory");
+        add(
+            "efa_mr_cache_misses",
+            cache.misses,
+            "registrations of local memory made, cached or for one operation",
+        );
+        add("efa_mr_cache_evictions", cache.evictions, "registrations evicted from the cache");
+        add(
+            "efa_mr_cache_invalidations",
+            cache.invalidations,
+            "cached registrations that ended because the pages of their memory were replaced",
+        );
+        add("efa_mr_cache_count", cache.kept as u64, "registrations in the cache now");
+        add("efa_mr_cache_size", cache.bytes as u64, "bytes of the cached registrations");
+        let peers = &endpoint.peers;
+        let held = peers.iter().map(|state| state.window.bytes()).sum::<usize>();
+        let open =
+            peers.iter().map(|state| state.outstanding + state.detached + state.transfers).sum::<usize>();
         add("efa_packets_now", common.adapter.taken() as u64, "slots of packets in flight");
         add(
             "efa_numbers_now",

@@ -1,12 +1,13 @@
 //! A domain: a device, chosen by one of its addresses.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 
-use ibv::cache::{Cache, CacheLimits};
+use ibv::cache::{Cache, CacheLimits, Purpose, Watched};
 use ibv::{Gid, ProtectionDomain};
 use ofi_api::{AddrFormat, Address, EpType, Errno, Error, Info, MrMode, Result};
+use ofi_core::config::{MR_CACHE_MAX_COUNT, MR_CACHE_MAX_SIZE, MR_CACHE_MONITOR};
 
 use crate::address::Name;
 use crate::devices::{self, Of, Own, Port};
@@ -57,7 +58,7 @@ fn open_system(port: Port, ip: IpAddr, info: &Info) -> Result<System> {
     Ok(System::new(pd, ip, rc::Port { number: port.number, gid: port.gid, gid_index }))
 }
 
-/// A registration of local memory for operations of this end.
+/// A registration of local memory, for operations of this end or for peers that read messages.
 pub type Local = Arc<Box<dyn rc::Region>>;
 
 /// A domain: a device, chosen by one of its addresses.
@@ -91,11 +92,36 @@ impl Domain {
     /// # Safety
     /// The memory is lent until the operation that uses the registration has ended.
     pub unsafe fn local(&self, addr: *mut u8, len: usize) -> ibv::Result<Local> {
-        self.cache.get(addr.addr(), len, |start, len| {
+        // SAFETY: the caller's promise.
+        unsafe { self.cached(addr, len, Purpose::Local, Access::Local) }
+    }
+
+    /// A registration of `len` bytes from `addr` on, which a peer reads.
+    ///
+    /// # Errors
+    /// The errors of ibv_reg_mr(3).
+    ///
+    /// # Safety
+    /// As [`Domain::local`].
+    pub unsafe fn exposed(&self, addr: *mut u8, len: usize) -> ibv::Result<Local> {
+        // SAFETY: the caller's promise.
+        unsafe { self.cached(addr, len, Purpose::Exposed, Access::RemoteRead) }
+    }
+
+    /// # Safety
+    /// As [`Domain::local`].
+    unsafe fn cached(
+        &self,
+        addr: *mut u8,
+        len: usize,
+        purpose: Purpose,
+        access: Access,
+    ) -> ibv::Result<Local> {
+        self.cache.get(purpose, addr.addr(), len, |start, len| {
             let start = addr.with_addr(start);
             // SAFETY: the caller's promise; for a whole range, the promise of the code that added it, until it is
-            // removed.
-            unsafe { self.device.register(start, len, Access::Local) }
+            // removed; for other memory around, the cache drops the registration when its pages are replaced.
+            unsafe { self.device.register(start, len, access) }
         })
     }
 
@@ -190,7 +216,7 @@ impl Domain {
             count: settings::MR_CACHE_MAX_COUNT.get(),
             bytes: settings::MR_CACHE_MAX_SIZE.get(),
         };
-        let cache = Arc::new(Cache::new(limits));
+        let cache = Arc::new(Cache::with(limits, watched()));
         Ok(Self {
             device,
             ip: own.ip,
@@ -202,4 +228,21 @@ impl Domain {
             withdrawals: AtomicU64::new(0),
         })
     }
+}
+
+/// The monitor of memory that the application has not registered, and its limits.
+fn watched() -> Option<Watched> {
+    let limits = CacheLimits { count: MR_CACHE_MAX_COUNT.get(), bytes: MR_CACHE_MAX_SIZE.get() };
+    ibv::monitor::by_name(&MR_CACHE_MONITOR.get())
+        .unwrap_or_else(|why| {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| {
+                tracing::warn!(
+                    target: "ofi::verbs::mr", why,
+                    "memory that the application has not registered is registered for each operation"
+                );
+            });
+            None
+        })
+        .map(|watch| (watch, limits))
 }

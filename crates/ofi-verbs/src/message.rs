@@ -73,7 +73,7 @@ impl Peer {
             return Err(Error::AGAIN);
         }
         let exposed = Exposed::new(
-            &*common.domain.transport.device,
+            &common.domain.transport,
             out.pieces,
             out.len,
             keep || out.flags.contains(OpFlags::INJECT),
@@ -125,7 +125,7 @@ impl Peer {
             Op::Read { pieces, .. } => *pieces = Box::default(),
             Op::Native(native) => return native.forget(),
             Op::Request => return false,
-            Op::Message(exposed) => match exposed.moved(&*common.domain.transport.device) {
+            Op::Message(exposed) => match exposed.moved(&common.domain.transport) {
                 Ok(None) => {}
                 Ok(Some(moved)) => {
                     let mut fields = Fields::new();

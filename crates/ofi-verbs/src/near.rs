@@ -33,7 +33,7 @@ impl CompositeSpec for VerbsOrShm {
         (info.ep_attr.ep_type == EpType::Rdm && settings::SHARED_MEMORY.get()).then_some(near)
     }
 
-    fn own_near(_lanes: &EndpointState, far: &Address) -> Option<Address> {
+    fn own_near(_own: &EndpointState, far: &Address) -> Option<Address> {
         address::socket(far).ok().map(name)
     }
 

@@ -7,9 +7,10 @@ use ofi_api::{Piece, RemotePiece, Result};
 use ofi_core::copy;
 use ofi_core::transport::{OutAccess, OutRma, Payload, RemoteData};
 
+use crate::domain::{Domain, Local};
 use crate::errors::failed;
 use crate::few::Few;
-use crate::rc::{Access, Device, Region};
+use crate::rc::Access;
 
 /// The transport's state of an operation that has not ended.
 pub enum Op {
@@ -49,7 +50,7 @@ impl Op {
 
 /// Memory that the peer may read. The registrations are declared first, so that they are dropped before their memory.
 pub struct Exposed {
-    regions: Vec<Box<dyn Region>>,
+    regions: Vec<Local>,
     /// The memory of the pieces.
     pub sources: Vec<Source>,
     kept: Option<Arc<[u8]>>,
@@ -57,15 +58,20 @@ pub struct Exposed {
 
 impl Exposed {
     /// Registers lent memory, or a copy of the data.
-    pub fn new(device: &dyn Device, pieces: &[Piece], len: usize, copy: bool) -> Result<Self> {
+    pub fn new(domain: &Domain, pieces: &[Piece], len: usize, copy: bool) -> Result<Self> {
         // SAFETY: the core lends the pieces of the operations that it posts.
         let kept: Option<Arc<[u8]>> = copy.then(|| unsafe { copy::copied(pieces, len) }.into());
         let whole = kept.as_ref().map(|kept| [Piece::new(kept.as_ptr().cast_mut(), kept.len())]);
         let pieces = whole.as_ref().map_or(pieces, |whole| &whole[..]);
         let (mut regions, mut sources) = (Vec::new(), Vec::new());
         for (addr, len) in copy::runs(pieces, 0, len) {
-            // SAFETY: the memory is lent until the operation ends, or kept here; the device only reads it.
-            let region = unsafe { device.register(addr, len, Access::RemoteRead) };
+            let region = if copy {
+                // SAFETY: the memory is kept here; the device only reads it.
+                unsafe { domain.device.register(addr, len, Access::RemoteRead) }.map(Arc::new)
+            } else {
+                // SAFETY: the memory is lent until the operation ends.
+                unsafe { domain.exposed(addr, len) }
+            };
             let region = region.map_err(|error| failed(&error))?;
             sources.push(Source { addr: addr as u64, len, rkey: region.rkey() });
             regions.push(region);
@@ -76,14 +82,19 @@ impl Exposed {
 
     /// Copies the data for the library, so that the application gets its lent memory back when this value is dropped.
     /// `None` if no memory is lent.
-    pub fn moved(&self, device: &dyn Device) -> Result<Option<Self>> {
+    ///
+    /// Afterwards the peer cannot read the lent memory, unless other messages are sent from the same registration: then
+    /// the receiver may get bytes that the application wrote later.
+    pub fn moved(&self, domain: &Domain) -> Result<Option<Self>> {
         if self.kept.is_some() || self.sources.is_empty() {
             return Ok(None);
         }
         let piece = |source: &Source| Piece::new(source.addr as *mut u8, source.len);
         let pieces: Vec<Piece> = self.sources.iter().map(piece).collect();
         let len = self.sources.iter().map(|source| source.len).sum();
-        Self::new(device, &pieces, len, true).map(Some)
+        let moved = Self::new(domain, &pieces, len, true)?;
+        self.regions.iter().for_each(|region| domain.cache.retire(region));
+        Ok(Some(moved))
     }
 
     /// Number of registrations.

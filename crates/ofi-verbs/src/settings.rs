@@ -274,7 +274,7 @@ pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "verbs",
     "mr_cache_max_count",
     1024,
-    "Device registrations of local memory that a domain caches: of memory that the application registered or the library allocated",
+    "Device registrations that a domain keeps of memory that the application registered or the library allocated",
 )
 .range(0, 1 << 20);
 

@@ -371,6 +371,11 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
             "registrations of local memory made, cached or for one operation",
         );
         add("verbs_mr_cache_evictions", cache.evictions, "registrations evicted from the cache");
+        add(
+            "verbs_mr_cache_invalidations",
+            cache.invalidations,
+            "cached registrations that ended because the pages of their memory were replaced",
+        );
         add("verbs_mr_cache_count", cache.kept as u64, "registrations in the cache now");
         add("verbs_mr_cache_size", cache.bytes as u64, "bytes of the cached registrations");
         add("verbs_regions", counts.regions, "registrations made for announced messages");
@@ -383,7 +388,7 @@ unsafe impl TransportEndpoint<Verbs> for EndpointState {
         add("verbs_connections", counts.connections, "connections established");
         add("verbs_retired", counts.retired, "connections closed because they were idle");
         add("verbs_probes", counts.probes, "requests that probed whether a peer is alive");
-        add("verbs_lanes", open.count() as u64, "peers with a queue pair now");
+        add("verbs_connections_now", open.count() as u64, "peers with a queue pair now");
         let now = |of: fn(&Peer) -> usize| endpoint.peers.iter().map(of).sum::<usize>() as u64;
         add(
             "verbs_requests_now",

@@ -12,6 +12,8 @@ mod model;
 mod mxl_reordered;
 #[path = "../../near.rs"]
 mod near;
+#[path = "../../steady.rs"]
+mod steady;
 mod verbs_connected_model;
 mod verbs_datagrams;
 mod verbs_many;

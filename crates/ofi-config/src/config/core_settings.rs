@@ -85,6 +85,27 @@ pub static HMEM_DISABLE_P2P: Setting<bool> = Setting::new(
     "Copy memory of devices through the host's, also where a NIC could access it (FI_HMEM)",
 );
 
+/// `FI_MR_CACHE_MONITOR`: what watches memory that the application has not registered.
+pub static MR_CACHE_MONITOR: Setting<&'static str> = Setting::new(
+    CORE,
+    "mr_cache_monitor",
+    "userfaultfd",
+    "What watches unregistered memory, so that verbs and efa keep its device registrations: userfaultfd or disabled",
+);
+
+/// `FI_MR_CACHE_MAX_COUNT`: how many registrations of unregistered memory a domain keeps.
+pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
+    CORE,
+    "mr_cache_max_count",
+    1024,
+    "Device registrations of unregistered memory that a domain keeps",
+)
+.range(0, 1 << 20);
+
+/// `FI_MR_CACHE_MAX_SIZE`: how many bytes those cover.
+pub static MR_CACHE_MAX_SIZE: Setting<usize> =
+    Setting::new(CORE, "mr_cache_max_size", 16 << 30, "Their total bytes").range(0, isize::MAX as usize);
+
 /// The settings of this file, for [`super::register`].
 pub static SETTINGS: &[&dyn AnySetting] = &[
     &PROVIDER,
@@ -97,4 +118,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &LOG_LOCATION,
     &LOG_LOCATION_MODE,
     &HMEM_DISABLE_P2P,
+    &MR_CACHE_MONITOR,
+    &MR_CACHE_MAX_COUNT,
+    &MR_CACHE_MAX_SIZE,
 ];

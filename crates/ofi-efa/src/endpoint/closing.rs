@@ -18,8 +18,8 @@ impl EfaEndpoint {
     /// Waits until the device has released the memory of receives and accesses that have ended.
     pub fn settle_receives<H: Upcalls<Efa>>(&mut self, host: &mut H) {
         let common = &mut self.common;
-        for (peer, lane) in self.lanes.iter_mut().enumerate() {
-            lane.drop_singles(common, host, peer as PeerId);
+        for (peer, state) in self.peers.iter_mut().enumerate() {
+            state.drop_singles(common, host, peer as PeerId);
         }
         let mut gone = common.transfers.ids(|_| true);
         gone.retain(|&id| match common.transfers.get(id).map(|transfer| (transfer.peer, &transfer.end)) {
@@ -31,7 +31,7 @@ impl EfaEndpoint {
         });
         for &id in &gone {
             if let Some(peer) = common.transfers.get(id).map(|transfer| transfer.peer) {
-                self.lanes[peer as usize].stop_transfer(common, host, id);
+                self.peers[peer as usize].stop_transfer(common, host, id);
             }
         }
         // A lost device touches nothing any more after the time for its release.
@@ -64,18 +64,18 @@ impl EfaEndpoint {
         let end = self.common.adapter.now() + Duration::from_millis(settings::LINGER_MS.get() as u64);
         let mut told = false;
         loop {
-            for (peer, lane) in self.lanes.iter_mut().enumerate() {
-                lane.flush_frames(&mut self.common, peer as PeerId);
+            for (peer, state) in self.peers.iter_mut().enumerate() {
+                state.flush_frames(&mut self.common, peer as PeerId);
             }
-            let awaited = self.lanes.iter().any(Peer::is_awaited);
+            let awaited = self.peers.iter().any(Peer::is_awaited);
             if (!awaited && told) || self.common.adapter.now() >= end {
                 // The device may be closed at once, but the queued requests must be posted first.
                 return self.common.adapter.tell();
             }
             if !awaited {
                 told = true;
-                for (peer, lane) in self.lanes.iter_mut().enumerate() {
-                    lane.part(&mut self.common, peer as PeerId);
+                for (peer, state) in self.peers.iter_mut().enumerate() {
+                    state.part(&mut self.common, peer as PeerId);
                 }
             }
             if self.common.adapter.refill() == 0 {
@@ -83,7 +83,7 @@ impl EfaEndpoint {
             }
             while let Some(ended) = self.common.adapter.next() {
                 if let DeviceCompletion::Sent { packet, status } = ended {
-                    self.lanes[packet.peer as usize].sent_last(&mut self.common, packet, status);
+                    self.peers[packet.peer as usize].sent_last(&mut self.common, packet, status);
                 }
             }
         }

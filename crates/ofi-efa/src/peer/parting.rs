@@ -11,6 +11,13 @@ use crate::srd::Status;
 use crate::wire::{self, Header};
 
 impl Peer {
+    /// Called after an operation was posted. If the peer is already lost, the next poll ends the operation.
+    pub fn posted(&mut self, common: &mut Common, peer: PeerId) {
+        if self.dead.is_some() {
+            common.hold(&mut self.is_dirty, peer);
+        }
+    }
+
     /// Sends a peer of this library the notice that this end closes, after everything else has arrived.
     pub fn part(&mut self, common: &mut Common, peer: PeerId) {
         if self.is_own() == Some(true) && self.dead.is_none() && self.ending.is_none() {

@@ -472,7 +472,7 @@ impl VerbsEndpoint {
     }
 
     pub(crate) fn arm(&mut self) -> Arm {
-        if !self.common.dirty.is_empty() || !self.common.stalled.is_empty() || !self.ready.is_empty() {
+        if !self.common.dirty.is_empty() || !self.ready.is_empty() {
             return Arm::Ready;
         }
         if !may_sleep(self) {
@@ -494,7 +494,7 @@ impl VerbsEndpoint {
             self.connecting += 1; // makes the next poll check
         }
         self.common.adapter.waiter.wake_after(wait.map(|at| at.saturating_duration_since(now)));
-        Arm::Armed
+        if self.common.stalled.is_empty() { Arm::Armed } else { Arm::Stalled }
     }
 
     /// Waits briefly for the arrival of fire-and-forget messages, and of answers to operations that this end executed.

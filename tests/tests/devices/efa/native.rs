@@ -6,6 +6,7 @@ use ofi_testkit::prelude::*;
 use ofi_testkit::srd::{Handle, Plan, SimulatedDevice};
 
 use super::EfaPair;
+use crate::steady;
 
 const RIGHTS: MrAccess = MrAccess::REMOTE_READ.union(MrAccess::REMOTE_WRITE);
 
@@ -231,4 +232,22 @@ fn accesses_end_when_their_peer_closes() {
             ),
         }
     }
+}
+
+#[test]
+fn messages_of_registered_memory_register_nothing() {
+    let _alone = alone();
+    steady::registered_memory_is_registered_once(&pair(), "efa");
+}
+
+#[test]
+fn messages_of_other_memory_register_it_once() {
+    let _alone = alone();
+    steady::other_memory_is_registered_once_while_it_is_watched(&pair(), "efa");
+}
+
+#[test]
+fn memory_that_is_mapped_again_is_registered_again() {
+    let _alone = alone();
+    steady::replaced_memory_is_registered_anew(&pair(), "efa");
 }
