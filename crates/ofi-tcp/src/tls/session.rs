@@ -288,8 +288,8 @@ impl Session {
         }
     }
 
-    /// Seals what rustls has for the peer after an error at the front of `bytes`: an alert is its end. When it has nothing
-    /// to say it looks at the bytes again, and may say no second alert: if there are any, it is asked once.
+    /// Seals what rustls has for the peer after an error at the front of `bytes`: an alert is its end. When it has
+    /// nothing to say it looks at the bytes again, and may say no second alert: if there are any, it is asked once.
     fn seal_alert(&mut self, bytes: &mut [u8]) {
         let (sealed, waiting) = (&mut self.sealed, &mut Vec::new());
         let mut pass = |_: &[u8]| Ok(());
