@@ -188,7 +188,8 @@ fn last_errno() -> Errno {
 pub unsafe fn send_pieces(socket: BorrowedFd<'_>, pieces: &[libc::iovec]) -> Result<usize, Errno> {
     const FLAGS: libc::c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     if let [piece] = pieces {
-        // The kernel has less to check. SAFETY: the piece may be read, by the caller's promise.
+        // The kernel has less to check.
+        // SAFETY: the piece may be read, by the caller's promise.
         let sent = unsafe { libc::send(socket.as_raw_fd(), piece.iov_base, piece.iov_len, FLAGS) };
         return usize::try_from(sent).map_err(|_| last_errno());
     }
