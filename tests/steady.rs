@@ -1,6 +1,7 @@
 //! Registrations with the device in the steady state: none for memory that the application has registered, and none
 //! for other memory while its pages stay (`ibv/cache.rs`).
 
+use ofi_testkit::fork::Forked;
 use ofi_testkit::prelude::*;
 
 /// Number of messages of each test.
@@ -110,6 +111,20 @@ impl Drop for Pages {
     }
 }
 
+/// Sends pages that are filled with `byte`.
+fn exchange(pair: &Pair, from: &Pages, into: &Pages, byte: u8) {
+    from.fill(byte);
+    into.fill(0);
+    let (source, target) = ([from.piece()], [into.piece()]);
+    // SAFETY: the pages stay until the message has been received, and nothing else uses them until then.
+    let lend = |pieces| unsafe { Lent::new(pieces, &[]) };
+    pair.b.ep.receive(&ReceiveOp::new(lend(&target), Context(1))).unwrap();
+    pair.post(|| pair.a.ep.send(&SendOp::new(lend(&source), pair.to_b, Context(2))));
+    pair.drive("a message", || pair.b.next_of(1)).done();
+    pair.drive("its end", || pair.a.next_of(2)).done();
+    assert!(into.holds(byte), "message {byte} went to or from pages that are not mapped here any more");
+}
+
 /// Memory that was unmapped and mapped again, at the same address, is never reached by an old registration.
 pub fn replaced_memory_is_registered_anew(pair: &Pair, provider: &str) {
     if !is_watched() {
@@ -131,17 +146,36 @@ pub fn replaced_memory_is_registered_anew(pair: &Pair, provider: &str) {
                 }
             }
         }
-        from.fill(nth + 1);
-        into.fill(0);
-        let (source, target) = ([from.piece()], [into.piece()]);
-        // SAFETY: the pages stay until the message has been received, and nothing else uses them until then.
-        let lend = |pieces| unsafe { Lent::new(pieces, &[]) };
-        pair.b.ep.receive(&ReceiveOp::new(lend(&target), Context(1))).unwrap();
-        pair.post(|| pair.a.ep.send(&SendOp::new(lend(&source), pair.to_b, Context(2))));
-        pair.drive("a message", || pair.b.next_of(1)).done();
-        pair.drive("its end", || pair.a.next_of(2)).done();
-        assert!(into.holds(nth + 1), "message {nth} went to or from pages that are not mapped any more");
+        exchange(pair, &from, &into, nth + 1);
     }
     let after = counts(pair, provider);
     assert!(after[2] - before[2] >= 40, "{before:?} {after:?}");
+}
+
+/// A forked child that changes its copy of registered memory changes no message of its parent, whose device has the
+/// pages of the parent.
+pub fn a_child_that_writes_changes_no_message(pair: &Pair) {
+    let (from, into) = (Pages::new(), Pages::new());
+    let register = |side: &TestEndpoint, pages: &Pages, access| {
+        let pieces = [pages.piece()];
+        // SAFETY: the pages stay until the registration is closed.
+        side.domain.register(&unsafe { MrAttr::new(&pieces, access) }).unwrap()
+    };
+    let send = register(&pair.a, &from, MrAccess::SEND);
+    let receive = register(&pair.b, &into, MrAccess::RECV);
+    exchange(pair, &from, &into, 1);
+    for nth in 2..6 {
+        let child = Forked::start(|| {
+            from.fill(0xCC);
+            into.fill(0xDD);
+            // While the parent goes on.
+            std::thread::sleep(Duration::from_millis(20));
+            i32::from(!from.holds(0xCC) || !into.holds(0xDD))
+        });
+        exchange(pair, &from, &into, nth);
+        child.finish(|| ());
+        exchange(pair, &from, &into, nth + 100);
+    }
+    send.close().unwrap();
+    receive.close().unwrap();
 }
