@@ -44,7 +44,7 @@ fn taken(pair: &Pair, provider: &str, (from, into): (&Memory, &Memory)) -> [u64;
     let first = counts(pair, provider);
     messages(pair, from, into, COUNT - 1);
     let after = counts(pair, provider);
-    assert!(after[1] - before[1] >= COUNT - 1, "{before:?} {after:?}");
+    assert!(after[1] - before[1] >= COUNT, "{before:?} {after:?}");
     [after[0] - before[0], after[0] - first[0]]
 }
 
@@ -62,7 +62,13 @@ pub fn other_memory_is_registered_once_while_it_is_watched(pair: &Pair, provider
         return;
     }
     let (from, into) = (Memory::new(LEN), Memory::new(LEN));
-    assert_eq!(taken(pair, provider, (&from, &into)), [2, 0], "one at each end");
+    // One at each end. While another thread of this process changes memory that is watched, an operation may register
+    // its own: tests in a process of their own take no further one.
+    let [all, later] = taken(pair, provider, (&from, &into));
+    assert!(
+        (2..=2 + COUNT / 50).contains(&all) && later <= COUNT / 50,
+        "{all}, {later} after the first message"
+    );
 }
 
 /// Pages that the test maps itself, so that an address is mapped again and again.

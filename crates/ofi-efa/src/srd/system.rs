@@ -461,7 +461,7 @@ mod tests {
         let bad = |name: &str| (name.to_owned(), Err(Error::with(Errno::EIO, "it is broken")));
         let good = |name: &str| (name.to_owned(), Ok(name.len()));
         assert_eq!(usable([bad("efa_0"), good("efa_10"), bad("efa_2")].into_iter()), Ok(vec![6]));
-        let why = usable::<()>([bad("efa_0")].into_iter()).unwrap_err();
+        let why = usable::<usize>([bad("efa_0")].into_iter()).unwrap_err();
         assert!(why.contains("it is broken"), "{why}");
         assert_eq!(usable::<()>(std::iter::empty()), Ok(Vec::new()));
     }
