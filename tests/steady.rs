@@ -1,6 +1,7 @@
 //! Registrations with the device in the steady state: none for memory that the application has registered, and none
 //! for other memory while its pages stay (`ibv/cache.rs`).
 
+use ofi_testkit::fork::Forked;
 use ofi_testkit::prelude::*;
 
 /// Number of messages of each test.
@@ -43,7 +44,7 @@ fn taken(pair: &Pair, provider: &str, (from, into): (&Memory, &Memory)) -> [u64;
     let first = counts(pair, provider);
     messages(pair, from, into, COUNT - 1);
     let after = counts(pair, provider);
-    assert!(after[1] - before[1] >= COUNT - 1, "{before:?} {after:?}");
+    assert!(after[1] - before[1] >= COUNT, "{before:?} {after:?}");
     [after[0] - before[0], after[0] - first[0]]
 }
 
@@ -61,7 +62,13 @@ pub fn other_memory_is_registered_once_while_it_is_watched(pair: &Pair, provider
         return;
     }
     let (from, into) = (Memory::new(LEN), Memory::new(LEN));
-    assert_eq!(taken(pair, provider, (&from, &into)), [2, 0], "one at each end");
+    // One at each end. While another thread of this process changes memory that is watched, an operation may register
+    // its own: tests in a process of their own take no further one.
+    let [all, later] = taken(pair, provider, (&from, &into));
+    assert!(
+        (2..=2 + COUNT / 50).contains(&all) && later <= COUNT / 50,
+        "{all}, {later} after the first message"
+    );
 }
 
 /// Pages that the test maps itself, so that an address is mapped again and again.
@@ -110,6 +117,20 @@ impl Drop for Pages {
     }
 }
 
+/// Sends pages that are filled with `byte`.
+fn exchange(pair: &Pair, from: &Pages, into: &Pages, byte: u8) {
+    from.fill(byte);
+    into.fill(0);
+    let (source, target) = ([from.piece()], [into.piece()]);
+    // SAFETY: the pages stay until the message has been received, and nothing else uses them until then.
+    let lend = |pieces| unsafe { Lent::new(pieces, &[]) };
+    pair.b.ep.receive(&ReceiveOp::new(lend(&target), Context(1))).unwrap();
+    pair.post(|| pair.a.ep.send(&SendOp::new(lend(&source), pair.to_b, Context(2))));
+    pair.drive("a message", || pair.b.next_of(1)).done();
+    pair.drive("its end", || pair.a.next_of(2)).done();
+    assert!(into.holds(byte), "message {byte} went to or from pages that are not mapped here any more");
+}
+
 /// Memory that was unmapped and mapped again, at the same address, is never reached by an old registration.
 pub fn replaced_memory_is_registered_anew(pair: &Pair, provider: &str) {
     if !is_watched() {
@@ -131,17 +152,36 @@ pub fn replaced_memory_is_registered_anew(pair: &Pair, provider: &str) {
                 }
             }
         }
-        from.fill(nth + 1);
-        into.fill(0);
-        let (source, target) = ([from.piece()], [into.piece()]);
-        // SAFETY: the pages stay until the message has been received, and nothing else uses them until then.
-        let lend = |pieces| unsafe { Lent::new(pieces, &[]) };
-        pair.b.ep.receive(&ReceiveOp::new(lend(&target), Context(1))).unwrap();
-        pair.post(|| pair.a.ep.send(&SendOp::new(lend(&source), pair.to_b, Context(2))));
-        pair.drive("a message", || pair.b.next_of(1)).done();
-        pair.drive("its end", || pair.a.next_of(2)).done();
-        assert!(into.holds(nth + 1), "message {nth} went to or from pages that are not mapped any more");
+        exchange(pair, &from, &into, nth + 1);
     }
     let after = counts(pair, provider);
     assert!(after[2] - before[2] >= 40, "{before:?} {after:?}");
+}
+
+/// A forked child that changes its copy of registered memory changes no message of its parent, whose device has the
+/// pages of the parent.
+pub fn a_child_that_writes_changes_no_message(pair: &Pair) {
+    let (from, into) = (Pages::new(), Pages::new());
+    let register = |side: &TestEndpoint, pages: &Pages, access| {
+        let pieces = [pages.piece()];
+        // SAFETY: the pages stay until the registration is closed.
+        side.domain.register(&unsafe { MrAttr::new(&pieces, access) }).unwrap()
+    };
+    let send = register(&pair.a, &from, MrAccess::SEND);
+    let receive = register(&pair.b, &into, MrAccess::RECV);
+    exchange(pair, &from, &into, 1);
+    for nth in 2..6 {
+        let child = Forked::start(|| {
+            from.fill(0xCC);
+            into.fill(0xDD);
+            // While the parent goes on.
+            std::thread::sleep(Duration::from_millis(20));
+            i32::from(!from.holds(0xCC) || !into.holds(0xDD))
+        });
+        exchange(pair, &from, &into, nth);
+        child.finish(|| ());
+        exchange(pair, &from, &into, nth + 100);
+    }
+    send.close().unwrap();
+    receive.close().unwrap();
 }

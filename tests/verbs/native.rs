@@ -278,3 +278,8 @@ fn messages_of_other_memory_register_it_once() {
 fn memory_that_is_mapped_again_is_registered_again() {
     steady::replaced_memory_is_registered_anew(&pair(), "verbs");
 }
+
+#[test]
+fn a_forked_child_changes_no_message() {
+    steady::a_child_that_writes_changes_no_message(&pair());
+}

@@ -284,6 +284,7 @@ fn role() {
         "restricted" => restricted(),
         "silent" => silent(),
         "event" => event(),
+        "forks" => forks(),
         other => panic!("no scenario {other}"),
     };
     println!("@done {said}");
@@ -607,6 +608,30 @@ fn event() -> String {
     format!("{found:?}")
 }
 
+/// Registered memory in a forked child: the protection from forks, and whether the child has the pages.
+fn forks() -> String {
+    let is_asked = std::env::var_os("RDMAV_FORK_SAFE").is_none();
+    let asked = is_asked.then(|| ibv::make_fork_safe().unwrap());
+    let setup = Setup::new(false);
+    let safety = ibv::fork_safety().unwrap();
+    assert!(asked.is_none_or(|asked| asked == safety));
+    let page = setup.memory.addr().next_multiple_of(4096);
+    // SAFETY: the child makes two system calls.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut resident = 0;
+        // SAFETY: a byte for one page. Memory that is not mapped is an error.
+        let found = unsafe { libc::mincore(page as *mut libc::c_void, 4096, &raw mut resident) };
+        // SAFETY: it ends the child.
+        unsafe { libc::_exit(i32::from(found == 0)) };
+    }
+    let mut status = 0;
+    // SAFETY: the child is this process's.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    format!("{safety:?} {}", libc::WEXITSTATUS(status))
+}
+
 /// Devices that neither receive nor send packets.
 fn silent() -> String {
     let setup = Setup::new(false);
@@ -631,6 +656,16 @@ fn a_device_that_falls_silent_is_given_up() {
 fn an_event_of_the_device_is_reported() {
     for said in pair("event", &[("EFA_EMULATOR_EVENT", "10@2")]) {
         assert_eq!(said, "[None, Some(PortError(1))]");
+    }
+}
+
+/// By this library's call, and by libibverbs itself.
+#[test]
+fn registered_pages_stay_out_of_children_unless_the_kernel_copies_them() {
+    for set in [&[][..], &[("RDMAV_FORK_SAFE", "1")]] {
+        for said in pair("forks", set) {
+            assert!(["Enabled 0", "Unneeded 1"].contains(&&*said), "{said}");
+        }
     }
 }
 

@@ -26,6 +26,7 @@ mod efa;
 mod error;
 mod events;
 mod extended;
+mod fork;
 mod library;
 mod missing;
 pub mod monitor;
@@ -52,6 +53,7 @@ pub use device::{Context, DeviceInfo, Gid, GidEntry, GidVersion, PortInfo, conte
 pub use efa::{EfaInfo, efa_contexts};
 pub use error::{Error, Result};
 pub use events::{AsyncEvent, AsyncEvents};
+pub use fork::{ForkSafety, fork_safety, make_fork_safe};
 pub use library::available;
 pub use multicast::{GroupAddress, Multicast};
 pub use pd::{Access, MemoryRegion, ProtectionDomain};

@@ -98,7 +98,7 @@ functions!(Cm: c"librdmacm.so.1" {
     rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
 });
 
-fn open(name: &'static CStr) -> Result<*mut c_void> {
+fn open(name: &CStr) -> Result<*mut c_void> {
     // SAFETY: the name ends with a zero. The library's constructors are those of rdma-core.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
@@ -138,6 +138,14 @@ fn find(library: *mut c_void, name: &'static str, of: &CStr) -> Result<*mut c_vo
 pub fn verbs() -> Result<&'static Verbs> {
     static VERBS: OnceLock<Result<Verbs>> = OnceLock::new();
     VERBS.get_or_init(Verbs::open).as_ref().map_err(Clone::clone)
+}
+
+/// A function that a library may lack.
+///
+/// # Errors
+/// `ENOSYS` if it has none of that name, which ends with a zero.
+pub fn optional(library: &CStr, name: &'static str) -> Result<*mut c_void> {
+    find(open(library)?, name, library)
 }
 
 /// `ibv_reg_dmabuf_mr`, which libibverbs has since rdma-core 34.

@@ -95,6 +95,7 @@ struct Slab {
 impl Slab {
     fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
         let pages = Pages::new(slots * size, false)?;
+        pages.keep_from_children();
         // SAFETY: the pages are freed after the registration, and only raw pointers lead to them.
         let region = unsafe { device.register(pages.base(), slots * size, Access::Local)? };
         Ok(Self { lkey: region.lkey(), _region: region, pages, size })

@@ -90,6 +90,14 @@ pub static ENABLE_SHM_TRANSFER: Setting<bool> = Setting::new(
     "Reach endpoints of this library with the same host, user and network namespace over shared memory (provider shm's settings apply)",
 );
 
+/// Whether registered memory is protected from forks.
+pub static FORK_SAFE: Setting<bool> = Setting::new(
+    "efa",
+    "fork_safe",
+    false,
+    "Keep registered pages out of forked children before Linux 5.12, as RDMAV_FORK_SAFE does",
+);
+
 /// Maximum number of registrations of local memory that a domain caches.
 pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(
     "efa",
@@ -140,6 +148,7 @@ pub static SETTINGS: &[&dyn AnySetting] = &[
     &RUNT_SIZE,
     &USE_DEVICE_RDMA,
     &ENABLE_SHM_TRANSFER,
+    &FORK_SAFE,
     &MR_CACHE_MAX_COUNT,
     &MR_CACHE_MAX_SIZE,
 ];

@@ -48,6 +48,13 @@ impl Pages {
         Ok(Self { base, len, mapped })
     }
 
+    /// Keeps the pages out of forked children, which neither use them nor need copies of them. A device that has pinned
+    /// them then keeps those of this process on every kernel.
+    pub fn keep_from_children(&self) {
+        // SAFETY: this value's pages; a child that accesses them ends by a signal.
+        unsafe { libc::madvise(self.base().cast(), self.mapped, libc::MADV_DONTFORK) };
+    }
+
     /// The first byte.
     pub fn base(&self) -> *mut u8 {
         self.base.as_ptr()

@@ -44,6 +44,7 @@ impl Slab {
     /// Registers `slots` slots of `size` bytes.
     pub fn new(device: &dyn Device, slots: usize, size: usize) -> Result<Self> {
         let pages = Pages::new(slots * size, false)?;
+        pages.keep_from_children();
         // SAFETY: the pages are freed after the registration, and only raw pointers lead to them.
         let region = unsafe { device.register(pages.base(), slots * size, Access::Local) };
         Ok(Self { region: region.map_err(|error| failed(&error))?, pages, size })
@@ -77,6 +78,7 @@ impl Witness {
 
     fn new(device: &dyn Device) -> Result<Self> {
         let pages = Pages::new(Self::LEN, false)?;
+        pages.keep_from_children();
         // SAFETY: the pages are freed after the registration, and no code ever writes to them.
         let region = unsafe { device.register(pages.base(), Self::LEN, Access::RemoteRead) };
         Ok(Self { region: region.map_err(|error| failed(&error))?, pages })

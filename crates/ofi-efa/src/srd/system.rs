@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use ibv::{
     AddressHandle, AsyncEvent, AsyncEvents, CompletionChannel, Context, EfaCompletion, EfaCompletionQueue,
-    EfaOpcode, MemoryRegion, Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
+    EfaOpcode, ForkSafety, MemoryRegion, Payload, ProtectionDomain, SrdAttr, SrdPeer, SrdQueuePair,
 };
 use ofi_api::{BusAttr, DeviceAttr, Dmabuf, Errno, Error, LinkAttr, LinkState, Nic, Result};
 use rustc_hash::FxHashMap;
@@ -17,6 +17,7 @@ use super::{
     Access, Action, Completion, Device, DeviceLimits, From, Gid, QueuePair, Region, Segment, Sizes, Status,
     To, WorkRequest,
 };
+use crate::settings;
 
 /// The device's number of retries to a receiver that is not ready, as in C libfabric. After them, the endpoint backs
 /// off and resends.
@@ -26,11 +27,48 @@ const RNR_RETRY: u8 = 3;
 pub fn all() -> Result<&'static [Arc<dyn Device>], String> {
     static ALL: OnceLock<Result<Vec<Arc<dyn Device>>, String>> = OnceLock::new();
     let found = ALL.get_or_init(|| {
+        protect_from_forks(); // before any memory is registered
         let contexts = ibv::efa_contexts().map_err(|error| error.to_string())?;
-        let opened: Result<Vec<_>> = contexts.iter().map(|&context| System::open(context)).collect();
-        opened.map_err(|error| error.to_string())
+        usable(contexts.iter().map(|&context| (context.name(), System::open(context))))
     });
     found.as_ref().map(Vec::as_slice).map_err(Clone::clone)
+}
+
+/// The devices that could be opened. Others are named in the log.
+///
+/// # Errors
+/// The first failure, if there are no others.
+fn usable<T>(devices: impl Iterator<Item = (String, Result<T>)>) -> Result<Vec<T>, String> {
+    let (mut opened, mut failure) = (Vec::new(), None);
+    for (device, result) in devices {
+        match result {
+            Ok(one) => opened.push(one),
+            Err(error) => {
+                tracing::warn!(target: "ofi::efa::fabric", device, %error, "a device cannot be used");
+                failure.get_or_insert_with(|| error.to_string());
+            }
+        }
+    }
+    match failure {
+        Some(why) if opened.is_empty() => Err(why),
+        _ => Ok(opened),
+    }
+}
+
+/// Protects registered memory from forks, if the user asks for it and the kernel does not do so.
+fn protect_from_forks() {
+    let safety = if settings::FORK_SAFE.get() { ibv::make_fork_safe() } else { ibv::fork_safety() };
+    match safety {
+        Ok(ForkSafety::Disabled) => tracing::info!(
+            target: "ofi::efa::fabric",
+            "a fork may leave the device with pages of the child: set FI_EFA_FORK_SAFE=1 if the program forks"
+        ),
+        Ok(safety) => tracing::debug!(target: "ofi::efa::fabric", ?safety, "protection from forks"),
+        Err(error) if settings::FORK_SAFE.get() => {
+            tracing::warn!(target: "ofi::efa::fabric", %error, "FI_EFA_FORK_SAFE has no effect");
+        }
+        Err(_) => {} // no libibverbs, and so no device
+    }
 }
 
 fn failed(error: &ibv::Error) -> Error {
@@ -411,5 +449,20 @@ fn status(entry: &EfaCompletion, done: bool) -> Status {
         13 | 15 => Status::Unresponsive,
         14 => Status::UnknownPeer,
         other => Status::Failed(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_cannot_be_opened_leaves_the_others() {
+        let bad = |name: &str| (name.to_owned(), Err(Error::with(Errno::EIO, "it is broken")));
+        let good = |name: &str| (name.to_owned(), Ok(name.len()));
+        assert_eq!(usable([bad("efa_0"), good("efa_10"), bad("efa_2")].into_iter()), Ok(vec![6]));
+        let why = usable::<usize>([bad("efa_0")].into_iter()).unwrap_err();
+        assert!(why.contains("it is broken"), "{why}");
+        assert_eq!(usable::<()>(std::iter::empty()), Ok(Vec::new()));
     }
 }

@@ -251,3 +251,9 @@ fn memory_that_is_mapped_again_is_registered_again() {
     let _alone = alone();
     steady::replaced_memory_is_registered_anew(&pair(), "efa");
 }
+
+#[test]
+fn a_forked_child_changes_no_message() {
+    let _alone = alone();
+    steady::a_child_that_writes_changes_no_message(&pair());
+}
