@@ -37,6 +37,8 @@ pub struct Domain {
     /// Whether peers' devices find registrations by their keys: the device chooses the keys, and remote addresses are
     /// virtual addresses of this process.
     pub keys: bool,
+    /// Fabric [`DIRECT`], where no owner executes accesses of its peers.
+    pub direct: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<Box<dyn srd::Region>>>,
     /// See [`Withdrawn`].
@@ -79,7 +81,8 @@ impl Domain {
             "opened a device"
         );
         let (withdrawn, dmabufs) = Default::default();
-        Ok(Self { device, keys, cache: Arc::new(Cache::new(limits)), withdrawn, dmabufs })
+        let direct = info.fabric_attr.name == DIRECT;
+        Ok(Self { device, keys, direct, cache: Arc::new(Cache::new(limits)), withdrawn, dmabufs })
     }
 
     /// A registration of `len` bytes from `addr` on, which requests of this end read or write.
