@@ -190,6 +190,17 @@ unsafe extern "C" fn cuPointerGetAttribute(data: *mut c_void, attribute: c_int, 
     }
 }
 
+/// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED` (124).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) -> c_int {
+    may_fail!("cuDeviceGetAttribute");
+    match attribute {
+        // SAFETY: the caller's place.
+        124 => unsafe { put(value, settings::gives_dmabuf().into()) },
+        _ => INVALID_VALUE,
+    }
+}
+
 /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
 const SYNC_MEMOPS: c_int = 6;
 

@@ -672,3 +672,85 @@ fn nics_keep_away_if_the_user_says_so() {
     }
     assert!(NIC.take_accesses().is_empty());
 }
+
+/// Hints for fabric `efa-direct`.
+fn direct_hints() -> Hints {
+    let modes = MODES | MrMode::LOCAL;
+    EFA.hints().caps(Caps::MSG | Caps::RMA | Caps::HMEM).mode(Mode::CONTEXT2).mr_mode(modes)
+}
+
+/// The fabrics that are granted for these hints.
+fn granted_fabrics(hints: &Hints) -> Vec<String> {
+    let flags = GetinfoFlags::empty();
+    let request = Request { version: Version::API, node: None, service: None, flags, hints: Some(hints) };
+    ofi::explain(&request).unwrap().infos.into_iter().map(|info| info.fabric_attr.name).collect()
+}
+
+#[test]
+fn efa_direct_moves_memory_of_devices_that_nics_reach() {
+    let name = "efa_direct_moves_memory_of_devices_that_nics_reach";
+    if !is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1")]) {
+        return;
+    }
+    let cuda = Cuda::open(0).unwrap();
+    assert_eq!(granted_fabrics(&direct_hints()), ["efa-direct", "efa"]);
+    let side = || Opening::new(direct_hints()).without_shared_memory().open();
+    let pair = Pair::of(side(), side());
+    assert_eq!(pair.a.info.fabric_attr.name, "efa-direct");
+    for (ours, theirs) in kinds(&cuda) {
+        for (seed, len) in [1, 33, 4096, 8000].into_iter().enumerate() {
+            let (from, _sent) = memory(&pair.a, ours, len);
+            let (into, _received) = memory(&pair.b, theirs, len + 8);
+            from.fill(seed as u8);
+            pair.post(|| pair.b.receive(into.slice(4..)).context(1).post());
+            pair.post(|| pair.a.out(pair.to_b, &from).context(2).send());
+            assert_eq!(pair.done(&pair.b).len, len);
+            pair.done(&pair.a);
+            into.slice(4..4 + len).check(seed as u8);
+            assert_eq!(into.bytes()[..4], [0; 4]);
+        }
+        for (seed, len) in [1, 4096, 70_000, 1 << 20].into_iter().enumerate() {
+            let (local, _local) = memory(&pair.a, ours, len);
+            let (target, region) = memory(&pair.b, theirs, len + 100);
+            assert!(u32::try_from(region.key()).is_ok(), "the device's key");
+            let there = [remote_at(&region, 100, len)];
+            local.fill(seed as u8);
+            NIC.take_accesses();
+            pair.post(|| pair.a.out(pair.to_b, &local).context(3).write(&there));
+            pair.done(&pair.a);
+            target.slice(100..).check(seed as u8);
+            local.slice(..).put(&vec![0; len]);
+            pair.post(|| pair.a.out(pair.to_b, &local).context(4).read(&there));
+            pair.done(&pair.a);
+            local.check(len, seed as u8);
+            assert_eq!(NIC.take_accesses().iter().sum::<usize>(), 2, "by the NIC alone");
+            region.close().unwrap();
+        }
+    }
+    // What the driver cannot export as one dma-buf has no owner that would copy.
+    let device = Memory::device(&cuda, 8192);
+    let halves = [Piece::new(device.as_ptr(), 4096), Piece::new(device.as_ptr().wrapping_add(4096), 4096)];
+    let refused = |access: MrAccess| {
+        // SAFETY: the memory outlives the registration, which ends at once.
+        let mut attr = unsafe { MrAttr::new(&halves, access) };
+        attr.iface = HmemIface::Cuda;
+        pair.a.domain.register(&attr).map(drop).map_err(|error| error.errno())
+    };
+    assert!(refused(RIGHTS).is_err());
+}
+
+#[test]
+fn efa_direct_takes_no_device_that_its_nic_does_not_reach() {
+    load();
+    assert_eq!(granted_fabrics(&direct_hints()), ["efa"]);
+    let host_only = direct_hints().caps(Caps::MSG | Caps::RMA);
+    assert_eq!(granted_fabrics(&host_only), ["efa-direct", "efa"]);
+}
+
+#[test]
+fn efa_direct_takes_no_device_if_the_user_forbids_it() {
+    let name = "efa_direct_takes_no_device_if_the_user_forbids_it";
+    if is_inside(name, &[("CUDA_EMULATOR_DMABUF", "1"), ("FI_HMEM_DISABLE_P2P", "1")]) {
+        assert_eq!(granted_fabrics(&direct_hints()), ["efa"]);
+    }
+}

@@ -38,6 +38,8 @@ pub struct Domain {
     /// Whether peers' devices find registrations by their keys: the device chooses the keys, and remote addresses are
     /// virtual addresses of this process.
     pub keys: bool,
+    /// Fabric [`DIRECT`], where no owner executes accesses of its peers.
+    pub direct: bool,
     /// Registrations of local memory.
     pub cache: Arc<Cache<Box<dyn srd::Region>>>,
     /// See [`Withdrawn`].
@@ -81,7 +83,8 @@ impl Domain {
         );
         let (withdrawn, dmabufs) = Default::default();
         let cache = Arc::new(Cache::with(limits, watched()));
-        Ok(Self { device, keys, cache, withdrawn, dmabufs })
+        let direct = info.fabric_attr.name == DIRECT;
+        Ok(Self { device, keys, direct, cache, withdrawn, dmabufs })
     }
 
     /// A registration of `len` bytes from `addr` on, which requests of this end read or write.

@@ -98,7 +98,7 @@ unsafe impl Transport for Efa {
     fn register(domain: &Self::Domain, attr: &MrAttr<'_>) -> Result<Self::Region> {
         match attr.dmabuf() {
             Some(dmabuf) => region::Region::of_dmabuf(domain, attr, dmabuf),
-            None => Ok(region::Region::new(domain, attr)),
+            None => region::Region::of_memory(domain, attr),
         }
     }
 
@@ -107,7 +107,7 @@ unsafe impl Transport for Efa {
         attr: &MrAttr<'_>,
         dmabuf: Dmabuf<'_>,
     ) -> Result<Self::Region> {
-        Ok(region::Region::of_device(domain, attr, dmabuf))
+        region::Region::of_device(domain, attr, dmabuf)
     }
 
     fn key(region: &Self::Region) -> Option<u64> {

@@ -9,6 +9,7 @@ use ofi_api::{
 };
 use ofi_core::composite::Composite;
 use ofi_core::fabric::FabricCore;
+use ofi_core::hmem;
 use ofi_core::offer::{self, Base, Narrow};
 
 use crate::address;
@@ -48,8 +49,14 @@ fn narrow(mut info: Info) -> Info {
 fn narrow_direct(mut info: Info) -> Info {
     info = narrow(info);
     let rma = Caps::RMA | Caps::READ | Caps::WRITE | Caps::REMOTE_READ | Caps::REMOTE_WRITE;
-    info.caps &=
-        Caps::MSG | Caps::SEND | Caps::RECV | Caps::SOURCE | Caps::LOCAL_COMM | Caps::REMOTE_COMM | rma;
+    info.caps &= Caps::MSG
+        | Caps::SEND
+        | Caps::RECV
+        | Caps::SOURCE
+        | Caps::LOCAL_COMM
+        | Caps::REMOTE_COMM
+        | Caps::HMEM
+        | rma;
     info.mode = Mode::CONTEXT2;
     info.fabric_attr.name = DIRECT.into();
     (info.tx_attr.msg_order, info.rx_attr.msg_order) = (MsgOrder::empty(), MsgOrder::empty());
@@ -144,6 +151,8 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
     // libfabric 1.x lacks fabric `efa-direct`: programs for it find each other over fabric `efa`.
     let named = request.hints.is_some_and(|hints| hints.info.fabric_attr.name == DIRECT);
     let offers_direct = named || request.version >= Version::new(2, 0);
+    let wants_gpus = request.hints.is_some_and(|hints| hints.info.caps.contains(Caps::HMEM));
+    let takes_gpus = offers_direct && wants_gpus && hmem::all_export();
     for device in devices.iter().filter(|device| wanted.is_none_or(|gid| gid == device.gid())) {
         let reach = Caps::LOCAL_COMM | Caps::REMOTE_COMM;
         let format = AddrFormat::Efa;
@@ -157,11 +166,13 @@ fn try_offers(request: &Request<'_>) -> Result<Offers, Refusal> {
         }
         let limits = device.limits();
         let inject = request.hints.map_or(0, |hints| hints.info.tx_attr.inject_size);
-        let answer = offer::answer(
-            &[(EpType::Rdm, narrow_direct as Narrow)],
-            &direct_variants(&variants, &limits, inject),
-            request,
-        );
+        let (types, of_direct) =
+            ([(EpType::Rdm, narrow_direct as Narrow)], direct_variants(&variants, &limits, inject));
+        // The device alone accesses memory there, so it must reach that of every GPU.
+        let answer = match takes_gpus {
+            true => offer::answer_with_devices(&types, of_direct, request),
+            false => offer::answer(&types, &of_direct, request),
+        };
         if offers_direct {
             direct.extend(answer.infos);
         }

@@ -47,13 +47,18 @@ impl Region {
 
     /// Registers a GPU's memory with the device by its dma-buf, for peers, if possible. Otherwise this end executes
     /// their accesses. Operations of this end do not name such memory: the core copies it.
-    pub fn of_device(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Self {
-        let Some(access) = access_of(attr) else { return Self::new(domain, attr) };
+    ///
+    /// # Errors
+    /// Over fabric `efa-direct`, where this end executes none: `FI_ENOSYS` for a registration that peers' devices may not
+    /// access alone; the errors of ibv_reg_dmabuf_mr(3).
+    pub fn of_device(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Result<Self> {
+        let Some(access) = access_of(attr) else { return Ok(Self::new(domain, attr)) };
         match for_peers(domain, attr, dmabuf, access) {
-            Ok((_, region)) => Self::of(domain, Some(region), Vec::new()),
+            Ok((_, region)) => Ok(Self::of(domain, Some(region), Vec::new())),
+            Err(error) if domain.direct => Err(error),
             Err(error) => {
                 tracing::info!(target: "ofi::efa::mr", %error, "peers' accesses to a GPU's memory go through its owner");
-                Self::new(domain, attr)
+                Ok(Self::new(domain, attr))
             }
         }
     }
@@ -68,6 +73,23 @@ impl Region {
             dmabuf: Mutex::default(),
             dmabufs: Arc::clone(&domain.dmabufs),
         }
+    }
+
+    /// Registers memory that is no dma-buf.
+    ///
+    /// # Errors
+    /// `FI_ENOSYS` over fabric `efa-direct` for a GPU's memory that peers are to access: no device reaches it.
+    pub fn of_memory(domain: &Domain, attr: &MrAttr<'_>) -> Result<Self> {
+        if domain.direct && attr.iface != HmemIface::System && access_of(attr).is_some() {
+            return Err(Error::wanted(
+                Errno::ENOSYS,
+                "memory to register for peers over fabric efa-direct",
+                "memory of the host (FI_HMEM_SYSTEM), or one piece of a GPU's that its driver exports as a dma-buf",
+                "memory of a GPU that is not exported",
+                "open an info of fabric efa, whose owner copies for its peers",
+            ));
+        }
+        Ok(Self::new(domain, attr))
     }
 
     /// Registers memory with the device, if possible.

@@ -234,7 +234,7 @@ impl<T: Transport> State<T> {
             }
             false => (
                 "FI_HMEM_P2P_DISABLED (3): the endpoint was opened without FI_HMEM",
-                "leave it out, or ask getinfo for FI_HMEM; with efa-direct and FI_EP_MSG of verbs, register a dma-buf",
+                "leave it out, or ask getinfo for FI_HMEM; with FI_EP_MSG of verbs, register a dma-buf",
             ),
         };
         Err(Error::wanted(errno, "FI_OPT_FI_HMEM_P2P", wanted, value.to_string(), advice))

@@ -22,6 +22,14 @@ pub use devices::{Devices, RegisteredDevice};
 pub(crate) use staged::{Parts, Staged};
 pub use stager::{Stager, StagingBuffer};
 
+use crate::config::HMEM_DISABLE_P2P;
+
+/// Whether NICs may access the memory of every device of this host by its dma-buf. As with [`missing`], the first call
+/// initialises the driver.
+pub fn all_export() -> bool {
+    !HMEM_DISABLE_P2P.get() && cuda::all_export()
+}
+
 /// Why this host has no memory that [`Devices`] could register; `None` if it has some. The first call initialises the
 /// driver, so call it only for programs that ask for `FI_HMEM`.
 pub fn missing() -> Option<String> {

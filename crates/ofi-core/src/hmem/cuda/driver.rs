@@ -23,6 +23,9 @@ pub(super) type PciBusId = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_
 /// Place of the handle, address, length, kind of handle, flags.
 pub(super) type RangeHandle = unsafe extern "C" fn(*mut c_void, u64, usize, c_int, u64) -> c_int;
 
+/// Place of the value, attribute, device.
+pub(super) type DeviceAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int;
+
 /// Value, attribute, address.
 pub(super) type SetAttribute = unsafe extern "C" fn(*const c_void, c_int, u64) -> c_int;
 
@@ -40,6 +43,8 @@ macro_rules! table {
             pub(super) range_handle: Option<RangeHandle>,
             /// `cuPointerSetAttribute`.
             pub(super) set_attribute: Option<SetAttribute>,
+            /// `cuDeviceGetAttribute`.
+            pub(super) device_attribute: Option<DeviceAttribute>,
         }
 
         impl Driver {
@@ -58,6 +63,8 @@ macro_rules! table {
                         .map(|found| *found),
                     // SAFETY: as above.
                     set_attribute: unsafe { library.get(b"cuPointerSetAttribute\0") }.ok().map(|found| *found),
+                    // SAFETY: as above.
+                    device_attribute: unsafe { library.get(b"cuDeviceGetAttribute\0") }.ok().map(|found| *found),
                 })
             }
         }

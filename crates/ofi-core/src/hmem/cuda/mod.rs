@@ -31,6 +31,8 @@ const HOST: c_uint = 1;
 const DEVICE_ORDINAL: c_int = 9;
 /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
 const SYNC_MEMOPS: c_int = 6;
+/// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`.
+const DMA_BUF_SUPPORTED: c_int = 124;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const DMA_BUF_FD: c_int = 1;
 
@@ -68,6 +70,22 @@ pub fn count() -> Result<u32> {
     // SAFETY: a place for the number.
     driver.check("cuDeviceGetCount", unsafe { (driver.cuDeviceGetCount)(&raw mut count) })?;
     Ok(count.unsigned_abs())
+}
+
+/// Whether there are devices, and the driver exports the memory of each as a dma-buf ([`Cuda::dmabuf`]).
+pub fn all_export() -> bool {
+    let (Ok(driver), Ok(count)) = (driver(), count()) else { return false };
+    let (Some(attribute), Some(_)) = (driver.device_attribute, driver.range_handle) else { return false };
+    let exports = |ordinal: u32| {
+        let (mut device, mut is_supported): (c_int, c_int) = (0, 0);
+        // SAFETY: a place for the device.
+        let found = unsafe { (driver.cuDeviceGet)(&raw mut device, ordinal as c_int) };
+        // SAFETY: a place for the value, which is an int.
+        found == 0
+            && unsafe { attribute(&raw mut is_supported, DMA_BUF_SUPPORTED, device) } == 0
+            && is_supported == 1
+    };
+    count > 0 && (0..count).all(exports)
 }
 
 /// Whether NVIDIA's driver is installed. Does not initialise it; [`count`] says whether there is a device.
