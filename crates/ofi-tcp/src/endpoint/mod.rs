@@ -29,8 +29,6 @@ use ofi_core::sys::{Timer, is_readable};
 use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
-pub(crate) use closing::drain;
-
 use crate::common::{Common, EndpointCounts};
 use crate::conn::{Conn, Peer, Phase, Stall, To};
 use crate::op::{TcpOp, Token};
