@@ -2,9 +2,10 @@
 # rustls 0.23 without default features: Cargo.lock names ring, cc and crates for Windows, and none of them is built.
 #
 # A good guess: a program whose TLS is rustls with another crypto provider (rustls-graviola, pure Rust) has no ring in
-# its Cargo.lock, so a look at that file tells whether a C compiler is needed. But rustls-webpki's feature `alloc`, which
-# rustls turns on, names `ring?/alloc`. Cargo resolves such a weak feature as if the optional dependency were wanted, and
-# leaves it out only when it builds: `cargo tree` is right, Cargo.lock (and what `cargo vendor` fetches) is not.
+# its Cargo.lock, so a look at that file tells whether a C compiler is needed. But feature `alloc` of rustls-webpki,
+# which rustls turns on, names `ring?/alloc`. Cargo resolves such a weak feature as if the optional dependency were
+# wanted, and leaves it out only when it builds: `cargo tree` is right, Cargo.lock (and what `cargo vendor` fetches) is
+# not.
 #
 # Versions: rustls 0.23.46, rustls-graviola 0.4.0, rustls-webpki 0.103.17, from crates.io; cargo of this machine.
 # Seen: in the lock file: cc ring; in the build for this host: rustls rustls-graviola rustls-webpki.

@@ -6,7 +6,6 @@ use std::os::fd::BorrowedFd;
 
 use ofi_api::Errno;
 
-use crate::endpoint::drain;
 use crate::sys;
 
 /// The record types of TLS that begin a conversation.
@@ -81,7 +80,7 @@ pub fn may_be_tls(first: u8) -> bool {
 /// Tells a peer that it is refused: the end that encrypts to one that does not, and the other way round. What the peer
 /// has sent is discarded, because the kernel resets a connection that is closed with unread bytes.
 pub fn deny(socket: BorrowedFd<'_>) {
-    drain(socket);
+    sys::drain(socket);
     let _ = sys::send(socket, &DENIED); // it may be gone
     sys::end_sending(socket);
 }

@@ -169,6 +169,28 @@ pub fn receive(socket: BorrowedFd<'_>, to: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
+/// What was discarded of a peer.
+pub struct Drained {
+    /// Bytes.
+    pub len: usize,
+    /// The peer sends no more.
+    pub is_over: bool,
+}
+
+/// Discards what a peer sends: the kernel would reset a connection that is closed with unread bytes, and the peer would
+/// lose the bytes that it has not read.
+pub fn drain(socket: BorrowedFd<'_>) -> Drained {
+    let (mut bytes, mut len) = ([0; 4096], 0);
+    for _ in 0..1024 {
+        match receive(socket, &mut bytes) {
+            Ok(0) => return Drained { len, is_over: true },
+            Ok(got) => len += got,
+            Err(errno) => return Drained { len, is_over: !is_full(errno) },
+        }
+    }
+    Drained { len, is_over: false }
+}
+
 /// Whether a kernel call may be repeated later.
 pub fn is_full(errno: Errno) -> bool {
     errno == Errno::EAGAIN || errno == Errno::EINTR

@@ -17,7 +17,7 @@ use crate::conn::{Body, Conn, Phase, To};
 use crate::outgoing::{Lender, Outgoing, Stop};
 use crate::settings;
 use crate::stream::Through;
-use crate::sys::{self, Interest};
+use crate::sys::{self, Interest, drain};
 use crate::tls::Session;
 use crate::wire::cm::{CmKind, CmMessage};
 use crate::wire::{Identity, Packet};
@@ -181,28 +181,6 @@ pub(super) fn send_rest(
 /// reset nothing is acknowledged any more.
 pub(super) fn is_acknowledged(socket: BorrowedFd<'_>) -> bool {
     sys::unsent(socket) <= 1 || !sys::is_connected(socket)
-}
-
-/// What was discarded of a peer.
-pub(crate) struct Drained {
-    /// Bytes.
-    pub len: usize,
-    /// The peer sends no more.
-    pub is_over: bool,
-}
-
-/// Discards what a peer sends: the kernel would reset a connection that is closed with unread bytes, and the peer would
-/// lose the bytes that it has not read.
-pub(crate) fn drain(socket: BorrowedFd<'_>) -> Drained {
-    let (mut bytes, mut len) = ([0; 4096], 0);
-    for _ in 0..1024 {
-        match sys::receive(socket, &mut bytes) {
-            Ok(0) => return Drained { len, is_over: true },
-            Ok(got) => len += got,
-            Err(errno) => return Drained { len, is_over: !sys::is_full(errno) },
-        }
-    }
-    Drained { len, is_over: false }
 }
 
 /// Sends the kept messages that a peer asks for, and discards everything else. Returns whether the peer sends no more.

@@ -32,8 +32,6 @@ use ofi_core::transport::{Arm, Payload, PeerId, Upcalls};
 use rustc_hash::FxHashMap;
 
 use self::hot::Hot;
-pub(crate) use closing::drain;
-
 use crate::common::{Common, EndpointCounts};
 use crate::conn::{AHEAD, Conn, EAGER, Peer, Phase, Stall, To};
 use crate::op::{TcpOp, Token};

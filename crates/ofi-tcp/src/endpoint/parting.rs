@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use ofi_core::slots::SlotId;
 
-use super::closing::{Drained, drain, is_acknowledged, send_rest};
+use super::closing::{is_acknowledged, send_rest};
 use super::{PARTING, TcpEndpoint};
 use crate::common::Common;
 use crate::conn::{Conn, Phase};
 use crate::outgoing::{Outgoing, Stop};
-use crate::sys::{self, Interest, Ready};
+use crate::sys::{self, Drained, Interest, Ready, drain};
 use crate::tls::Session;
 
 /// What is waited for when the peer sends no more.
