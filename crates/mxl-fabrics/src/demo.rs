@@ -329,16 +329,12 @@ fn send_samples(
 }
 
 #[cfg(test)]
-#[path = "../../mxl/tests/common/folder.rs"]
-mod folder;
-
-#[cfg(test)]
 mod tests {
     use mxl::{FlowDefinition, Rational};
 
-    use super::folder::Folder;
     use super::*;
     use crate::Target;
+    use crate::folder::Folder;
 
     /// Regression test: an initiator ended when data was overwritten after it had been read.
     #[test]

@@ -49,6 +49,9 @@ mod disk;
 mod driven;
 mod engine;
 mod error;
+#[cfg(test)]
+#[path = "../../mxl/tests/common/folder.rs"]
+mod folder;
 pub mod gateway;
 mod histogram;
 mod info;

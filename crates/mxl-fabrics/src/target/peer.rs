@@ -374,8 +374,4 @@ impl Drop for Target {
 }
 
 #[cfg(test)]
-#[path = "../../../mxl/tests/common/folder.rs"]
-mod folder;
-
-#[cfg(test)]
 mod tests;

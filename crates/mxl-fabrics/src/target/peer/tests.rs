@@ -9,8 +9,8 @@ use mxl::{BatchHints, FlowDefinition, Rational};
 use ofi::raw::{BindFlags, Counter, Desc, Endpoint, Fid, MemoryRegion, Piece};
 use ofi::{Address, Errno};
 
-use super::folder::Folder;
 use super::*;
+use crate::folder::Folder;
 use crate::link::{Link, LinkEnd};
 use crate::message::VERSION;
 use crate::{Initiator, Options, PeerState, Provider};
