@@ -142,6 +142,41 @@ unsafe fn same(left: *const u8, right: *const u8, len: usize) -> usize {
     if at > last && row(last) { len } else { at }
 }
 
+/// Bytes that [`is_zero_avx2`] combines before it looks at the result.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const TURN: usize = 512;
+
+/// Whether all bytes are 0, of a slice of at least [`TURN`] bytes.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[target_feature(enable = "avx2")]
+fn is_zero_avx2(bytes: &[u8]) -> bool {
+    use std::arch::x86_64::{
+        __m256i, _mm256_loadu_si256, _mm256_or_si256, _mm256_setzero_si256, _mm256_testz_si256,
+    };
+
+    let turn = |turn: &[u8]| {
+        let vectors = turn.as_chunks::<32>().0;
+        // SAFETY: each load is of the 32 bytes of a chunk, and needs no alignment.
+        let load = |vector: &[u8; 32]| unsafe { _mm256_loadu_si256(vector.as_ptr().cast::<__m256i>()) };
+        let all =
+            vectors.iter().fold(_mm256_setzero_si256(), |all, vector| _mm256_or_si256(all, load(vector)));
+        _mm256_testz_si256(all, all) == 1
+    };
+    let (turns, rest) = bytes.as_chunks::<TURN>();
+    // The rest is compared together with the bytes before it.
+    turns.iter().all(|bytes| turn(bytes)) && (rest.is_empty() || turn(&bytes[bytes.len() - TURN..]))
+}
+
+/// Whether all bytes are 0.
+pub fn is_zero(bytes: &[u8]) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if bytes.len() >= TURN && std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2.
+        return unsafe { is_zero_avx2(bytes) };
+    }
+    bytes.iter().all(|byte| *byte == 0)
+}
+
 /// The rest of two ranges of the same length.
 struct Left {
     from: *const u8,
@@ -313,7 +348,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use super::Shared;
+    use super::{Shared, is_zero};
     use std::ptr::NonNull;
 
     #[test]
@@ -359,6 +394,20 @@ mod tests {
             let shared = unsafe { Shared::new(NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len()) };
             assert!(shared.write_changes(1, &from) && !shared.write_changes(3, &from));
             assert_eq!(memory, [&[7][..], &from, &[9]].concat(), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_single_bit_is_not_zero() {
+        for len in [0, 1, 511, 512, 513, 1024, 1100, 4068] {
+            let mut bytes = vec![0_u8; len + 2];
+            (bytes[0], bytes[len + 1]) = (1, 1);
+            assert!(is_zero(&bytes[1..=len]), "{len}");
+            for at in 1..=len {
+                bytes[at] = 0x80;
+                assert!(!is_zero(&bytes[1..=len]), "byte {at} of {len}");
+                bytes[at] = 0;
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 
-use super::copy::Shared;
+use super::copy::{self, Shared};
 use super::definition::Geometry;
 use super::domain::{Domain, Shape, Writer};
 use super::file::{self, Folder, Mapping};
@@ -402,6 +402,8 @@ pub struct GrainWriter {
     flow: Arc<Flow>,
     slots: Vec<GrainSlot>,
     open: Vec<AtomicBool>,
+    /// For each slot: whether the reserved part of its header is known to be zero.
+    blank: Vec<AtomicBool>,
 }
 
 impl GrainWriter {
@@ -498,7 +500,12 @@ impl GrainWriter {
     /// Copies the [`slot_header`](Self::slot_header) into the caller's memory.
     pub fn slot_header_into(&self, index: u64, to: &mut MaybeUninit<GrainHeader>) {
         let (slot, info) = self.stored(index);
-        header_into(slot, info, to);
+        let header = header_into(slot, info, to);
+        self.blank(index).store(copy::is_zero(&header.reserved), Ordering::Relaxed);
+    }
+
+    fn blank(&self, index: u64) -> &AtomicBool {
+        &self.blank[ring::slot(index, self.grains()) as usize]
     }
 
     fn stored(&self, index: u64) -> (&GrainSlot, GrainInfo) {
@@ -515,8 +522,13 @@ impl GrainWriter {
     }
 
     /// Writes the reserved part of a grain's header. It stores only changed bytes, because readers have the
-    /// header in their caches.
+    /// header in their caches; and does not read the slot if that was blank when its header was read, or written, last.
     pub fn set_reserved(&self, index: u64, reserved: &[u8; 4068]) {
+        let (is_zero, blank) = (copy::is_zero(reserved), self.blank(index));
+        if is_zero && blank.load(Ordering::Relaxed) {
+            return;
+        }
+        blank.store(is_zero, Ordering::Relaxed);
         // Inside the header, whose length was checked.
         let _ = slot(&self.slots, index).header().write_changes(28, reserved);
     }
@@ -542,7 +554,8 @@ impl Writer for GrainWriter {
         let flow = Arc::new(flow);
         let open = slots.iter().map(|_| AtomicBool::new(false)).collect();
         let watched = Watcher::shared(domain.path()).and_then(|watcher| watcher.add(&flow));
-        Ok(Self { _watched: watched, flow, slots, open })
+        let blank = slots.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { _watched: watched, flow, slots, open, blank })
     }
 
     fn shape(&self) -> Shape {

@@ -270,3 +270,19 @@ fn a_torn_picture_is_noticed() {
         assert!(whole > 0);
     });
 }
+
+/// The reserved part of a header is what the last commit gave, whether or not the slot was blank before.
+#[test]
+fn reserved_bytes_of_a_header_follow_each_commit() {
+    let (folder, camera) = (Folder::new(), camera());
+    let writer = writer(&folder, &camera);
+    let mut header = std::mem::MaybeUninit::uninit();
+    // Twice round the ring of ten, so that each slot is blank, filled and blank again.
+    for (index, byte) in [(1000, 0), (1010, 7), (1020, 0), (1030, 0), (1040, 9), (1050, 9)] {
+        let (info, _) = writer.begin(index).unwrap();
+        writer.slot_header_into(index, &mut header);
+        writer.set_reserved(index, &[byte; 4068]);
+        writer.publish(info).unwrap();
+        assert_eq!(writer.slot_header(index).reserved, [byte; 4068], "{index}");
+    }
+}
