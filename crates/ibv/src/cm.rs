@@ -76,7 +76,7 @@ impl CmEventKind {
 }
 
 /// The backlog for [`CmId::listen`] that selects the kernel's maximum (net.rdma_ucm.max_backlog, 1024 by default).
-pub const MOST_REQUESTS: usize = 0;
+pub const MAX_BACKLOG: usize = 0;
 
 /// Reasons for a rejection ([`CmEvent::status`]): `enum ib_cm_rej_reason` of Linux.
 pub mod refusal {

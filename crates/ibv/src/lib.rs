@@ -45,7 +45,7 @@ mod work;
 pub use ah::{AddressHandle, Way};
 pub use batch::Payload;
 pub use binding::{Binding, binding_of};
-pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel, MOST_REQUESTS, refusal};
+pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel, MAX_BACKLOG, refusal};
 pub use completion::{Opcode, Status, WorkCompletion};
 pub use cq::{CompletionChannel, CompletionQueue};
 pub use cq_ex::{EfaCompletion, EfaCompletionQueue, EfaOpcode};

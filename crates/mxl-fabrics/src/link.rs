@@ -131,11 +131,6 @@ fn offer(
     service: Option<&str>,
     options: &Options,
 ) -> Result<(Info, bool)> {
-    if provider == Provider::Tcp && options.key.is_some() {
-        let what =
-            "provider tcp has no authorization keys and encrypts nothing: use udp for flows with a key";
-        return Err(Error::Argument(what.into()));
-    }
     let mut hints = Hints::default();
     if let Some(key) = &options.key {
         hints = hints.auth_key(key.bytes());

@@ -9,7 +9,7 @@ use crate::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Provider {
-    /// TCP, as the C++ SDK's. It has no authorization keys.
+    /// TCP, as the C++ SDK's; by TLS between ends of this library that share a key.
     Tcp,
     /// RDMA devices.
     Verbs,

@@ -35,7 +35,10 @@ impl TrafficClass {
 
     /// The code point, if the class was made from one.
     pub const fn dscp(self) -> Option<u8> {
-        if self.0 & 0x100 == 0 { None } else { Some(self.0 as u8) }
+        match self.0 {
+            0x100..=0x13f => Some(self.0 as u8 & 0x3f),
+            _ => None,
+        }
     }
 
     /// The class with this C number.

@@ -502,15 +502,17 @@ fn wrong_values_are_told() {
 }
 
 #[test]
-fn a_key_encrypts_flows_over_udp() {
-    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
-    let _writing = Writing::start(&near, &picture);
-    let key = near.path().join("key");
-    std::fs::write(&key, "0123456789abcdef\n").unwrap();
-    let both = ["-p", "udp", "--key", key.to_str().unwrap()];
-    let serving = serve(&near, "127.0.0.1:0", &both);
-    let _mirroring = mirror(&far, &format!("mxl://{}/", serving.address()), &both);
-    arrive(&grains(&far, picture.id), 5);
+fn a_key_encrypts_flows_over_udp_and_tcp() {
+    for provider in ["udp", "tcp"] {
+        let (near, far, picture) = (Folder::new(), Folder::new(), camera());
+        let _writing = Writing::start(&near, &picture);
+        let key = near.path().join("key");
+        std::fs::write(&key, "0123456789abcdef\n").unwrap();
+        let both = ["-p", provider, "--key", key.to_str().unwrap()];
+        let serving = serve(&near, "127.0.0.1:0", &both);
+        let _mirroring = mirror(&far, &format!("mxl://{}/", serving.address()), &both);
+        arrive(&grains(&far, picture.id), 5);
+    }
 }
 
 /// Runs `command` in the network namespace of a process.

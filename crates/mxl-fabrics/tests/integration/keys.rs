@@ -12,25 +12,12 @@ use nix::sys::socket::{
 
 use super::common::{ANY, Folder, LONG, Running, both, camera, command, microphone};
 
-const PROVIDERS: [Provider; 2] = [Provider::Shm, Provider::Udp];
+const PROVIDERS: [Provider; 3] = [Provider::Shm, Provider::Udp, Provider::Tcp];
 
 fn with_key(key: Option<&str>) -> Options {
     let mut options = Options::default();
     options.key = key.map(Key::new);
     options
-}
-
-/// The C++ SDK's protocol and the one below have none.
-#[test]
-fn a_key_over_tcp_is_refused_in_words() {
-    let (near, far, picture) = (Folder::new(), Folder::new(), camera());
-    let _source = near.domain().create_grains(&picture, &BatchHints::default()).unwrap();
-    let key = with_key(Some("a key"));
-    let target = Target::open_with(&far.domain(), &picture, Provider::Tcp, ANY, None, &key).err().unwrap();
-    let initiator = Initiator::open_with(&near.domain(), picture.id, Provider::Tcp, ANY, &key).err().unwrap();
-    for error in [target, initiator] {
-        assert!(error.to_string().contains("use udp"), "{error}");
-    }
 }
 
 #[test]
@@ -128,7 +115,7 @@ fn contains(packet: &[u8], wanted: &[u8]) -> bool {
 }
 
 /// Whether a flow's payload is read from the network while it goes from process to process.
-fn is_heard(heard: &OwnedFd, arguments: &[&str], encryption: &str) -> bool {
+fn is_heard(heard: &OwnedFd, provider: &str, arguments: &[&str], encryption: &str) -> bool {
     let (near, far) = (Folder::new(), Folder::new());
     let definition = camera();
     let writer = near.domain().create_grains(&definition, &BatchHints::default()).unwrap().writer;
@@ -137,10 +124,11 @@ fn is_heard(heard: &OwnedFd, arguments: &[&str], encryption: &str) -> bool {
     let (info, id) = (far.path().join("info.json"), definition.id.to_string());
     let at = format!("@{}", info.display());
     let start = |own: &[&str], folder: &Folder| {
-        let all = [&["-p", "udp", "-n", "127.0.0.1"], own, arguments].concat();
+        let all = [&["-p", provider, "-n", "127.0.0.1"], own, arguments].concat();
         let mut program = command(&all, folder);
         // Between two hosts there is no shared memory.
-        program.env("FI_UDP_SHARED_MEMORY", "0").env("FI_UDP_ENCRYPTION", encryption);
+        program.env("FI_UDP_SHARED_MEMORY", "0").env("FI_TCP_SHARED_MEMORY", "0");
+        program.env("FI_UDP_ENCRYPTION", encryption);
         Running(program.spawn().unwrap())
     };
     let _receiving = start(&["-f", file.to_str().unwrap(), "-t", info.to_str().unwrap()], &far);
@@ -188,7 +176,9 @@ fn sealed_flows_are_not_read_from_the_network() {
     let key = folder.path().join("key");
     std::fs::write(&key, "the key of the studio\n").unwrap();
     let key = ["--key", key.to_str().unwrap()];
-    assert!(is_heard(&heard, &[], "auto"), "the test hears nothing");
-    assert!(!is_heard(&heard, &key, "auto"), "with a key");
-    assert!(!is_heard(&heard, &[], "required"), "with encryption, without a key");
+    for provider in ["udp", "tcp"] {
+        assert!(is_heard(&heard, provider, &[], "auto"), "{provider}: the test hears nothing");
+        assert!(!is_heard(&heard, provider, &key, "auto"), "{provider}: with a key");
+    }
+    assert!(!is_heard(&heard, "udp", &[], "required"), "with encryption, without a key");
 }

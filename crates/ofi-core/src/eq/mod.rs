@@ -55,12 +55,17 @@ pub trait Driven: Send + Sync {
     }
 }
 
+/// An event that was not read yet.
+struct Unread {
+    event: Event,
+    /// The application wrote it.
+    is_written: bool,
+}
+
 #[derive(Default)]
 struct Events {
-    good: VecDeque<Event>,
+    good: VecDeque<Unread>,
     bad: VecDeque<EqErrorEntry>,
-    /// The number of `good` events that the application wrote.
-    written: usize,
     /// The time since which the first request has waited for the confirmation of another.
     held: Option<Instant>,
 }
@@ -151,7 +156,7 @@ impl EqCore {
 
     /// Reports an event. May be called from any thread and under any lock of the caller's.
     pub fn push(&self, event: Event) {
-        lock(&self.events).good.push_back(event);
+        lock(&self.events).good.push_back(Unread { event, is_written: false });
         self.ring();
     }
 
@@ -223,7 +228,7 @@ impl EqCore {
     pub fn forget(&self, fid: Fid) {
         let mut events = lock(&self.events);
         let (gone, kept): (VecDeque<_>, _) =
-            std::mem::take(&mut events.good).into_iter().partition(|event| event.fid == fid);
+            std::mem::take(&mut events.good).into_iter().partition(|unread| unread.event.fid == fid);
         events.good = kept;
         events.bad.retain(|error| error.fid != fid);
         events.held = None;
@@ -246,8 +251,8 @@ impl EqCore {
         }
         // Programs that set up connections one by one expect the events of one before the request for the next. The
         // request arrives by another path and may be first; then it waits briefly.
-        let is_request = |event: &Event| event.kind == EventKind::ConnReq;
-        let at = events.good.iter().position(|event| !is_request(event)).unwrap_or(0);
+        let is_request = |unread: &Unread| unread.event.kind == EventKind::ConnReq;
+        let at = events.good.iter().position(|unread| !is_request(unread)).unwrap_or(0);
         if !settling.is_empty() && events.good.get(at).is_some_and(is_request) {
             if events.held.get_or_insert_with(Instant::now).elapsed() < HELD {
                 return Err(Error::AGAIN);
@@ -258,15 +263,13 @@ impl EqCore {
             return self.take(consume);
         }
         if !consume {
-            return events.good.get(at).cloned().ok_or(Error::AGAIN);
+            return events.good.get(at).map(|unread| unread.event.clone()).ok_or(Error::AGAIN);
         }
-        let event = events.good.remove(at).ok_or(Error::AGAIN)?;
-        if is_request(&event) {
+        let unread = events.good.remove(at).ok_or(Error::AGAIN)?;
+        if is_request(&unread) {
             events.held = None;
         }
-        // Which events the application wrote is not recorded, so the count only falls when fewer events are left.
-        events.written = events.written.min(events.good.len());
-        Ok(event)
+        Ok(unread.event)
     }
 
     fn take_wait(&self, consume: bool, timeout: Option<Duration>) -> Result<Event> {
@@ -344,11 +347,10 @@ impl EventQueue for EqCore {
             ));
         }
         let mut events = lock(&self.events);
-        if events.written >= self.room {
+        if events.good.iter().filter(|unread| unread.is_written).count() >= self.room {
             return Err(Error::AGAIN);
         }
-        events.written += 1;
-        events.good.push_back(event);
+        events.good.push_back(Unread { event, is_written: true });
         drop(events);
         self.ring();
         Ok(())

@@ -64,6 +64,17 @@ fn an_error_stands_before_all_events_until_it_is_taken() {
 }
 
 #[test]
+fn what_the_library_reports_takes_no_room_of_what_the_application_writes() {
+    let (core, queue) = open(EqAttr { write: true, size: 2, ..EqAttr::default() });
+    while queue.write(event(0)).is_ok() {}
+    (0..1000).for_each(|data| core.push(event(data)));
+    assert!(queue.write(event(0)).unwrap_err().is_again(), "nothing was read");
+    queue.read().unwrap();
+    queue.write(event(0)).unwrap();
+    assert!(queue.write(event(0)).unwrap_err().is_again());
+}
+
+#[test]
 fn a_push_from_another_thread_wakes_a_reader() {
     let (core, queue) = open(EqAttr { wait_obj: WaitObj::Fd, ..EqAttr::default() });
     std::thread::scope(|scope| {

@@ -64,7 +64,7 @@ impl MsgPort {
         let channel = devices::channel_at(wanted.ip()).map_err(failed)?;
         let listener = Arc::clone(&channel).bind(wanted).map_err(failed)?;
         // The core has its own limit of unanswered requests.
-        listener.listen(ibv::MOST_REQUESTS).map_err(failed)?;
+        listener.listen(ibv::MAX_BACKLOG).map_err(failed)?;
         let address = address::canonical(listener.local_address().unwrap_or(wanted)).into();
         Ok(Self { listener, channel, address, requests: Mutex::default(), lost: OnceLock::new() })
     }

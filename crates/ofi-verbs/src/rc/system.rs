@@ -178,7 +178,7 @@ unsafe impl Queues for Opened {
             listener.reuse_address()?;
         }
         listener.bind(at)?;
-        listener.listen(ibv::MOST_REQUESTS)?;
+        listener.listen(ibv::MAX_BACKLOG)?;
         let address = listener.local_address().unwrap_or(at);
         self.listener = Some(listener);
         Ok(address)
