@@ -71,6 +71,20 @@ fn listen_in(mut address: SocketAddr, range: RangeInclusive<u16>) -> Result<Owne
 mod tests {
     use super::*;
 
+    /// Regression test: the kernel remembers a connection for a minute after its end.
+    #[test]
+    fn a_port_is_free_again_after_its_connection() {
+        let peer = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (socket, at) = bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let _ = rustix::net::connect(&socket, &peer.local_addr().unwrap()); // in progress
+        let (mut accepted, from) = peer.accept().unwrap();
+        assert_eq!(from, at);
+        drop(socket); // ends first, so that its end of the connection is the one that lingers
+        std::io::copy(&mut accepted, &mut std::io::sink()).unwrap();
+        drop(accepted);
+        bind(at).unwrap();
+    }
+
     #[test]
     fn ranges_are_as_in_c() {
         assert_eq!(range(7000, 7010), Some(7000..=7010));

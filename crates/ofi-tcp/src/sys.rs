@@ -34,7 +34,12 @@ pub fn stream(v6: bool) -> Result<OwnedFd> {
 /// # Errors
 /// `FI_EADDRINUSE` and other errors of bind(2).
 pub fn bound(address: SocketAddr) -> Result<OwnedFd> {
-    bind(stream(address.is_ipv6())?, address)
+    let socket = stream(address.is_ipv6())?;
+    if address.port() != 0 {
+        // As C libfabric's: an earlier connection of this port may linger.
+        sockopt::set_socket_reuseaddr(&socket, true).map_err(failed("setsockopt"))?;
+    }
+    bind(socket, address)
 }
 
 fn bind(socket: OwnedFd, address: SocketAddr) -> Result<OwnedFd> {
