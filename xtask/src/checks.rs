@@ -181,7 +181,15 @@ fn at_length(file: &str, test: &str, variable: &str, value: u64) -> StepResult {
 
 /// Mixed operations for a long time.
 pub fn soak(minutes: u64) -> StepResult {
-    at_length("processes", "soak::eight_processes", "OFI_SOAK_SECONDS", minutes.saturating_mul(60).max(6))
+    let seconds = minutes.saturating_mul(60).max(6);
+    at_length("processes", "soak::eight_processes", "OFI_SOAK_SECONDS", seconds)?;
+    at_length(
+        "processes",
+        "hostile::processes_work_on_while_another_scribbles",
+        "OFI_SOAK_SECONDS",
+        seconds,
+    )?;
+    at_length("sockets", "udp::memory_stays_flat_under_load", "OFI_SOAK_SECONDS", seconds)
 }
 
 /// The protocol, transfers over rails, and endpoints of providers `efa` and `verbs`, without sockets and without real
@@ -234,7 +242,7 @@ pub fn kills(count: u64) -> StepResult {
     at_length("processes", "crash::peers_are_killed_at_random", "OFI_KILLS", count)
 }
 
-/// Kills processes at every step while endpoints have two transports. CI runs every second of these steps.
+/// Kills processes at every step while endpoints have two transports. CI runs every fourth of these steps.
 pub fn deaths() -> StepResult {
     at_length("processes", "crash::a_peer_of_two_transports", "OFI_CRASH_STRIDE", 1)
 }

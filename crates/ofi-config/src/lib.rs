@@ -1,5 +1,5 @@
 //! What a user and a program may choose: the settings in the environment, the log, and how hints are negotiated
-//! against a provider's offer. All of it is plain computation over strings and attributes.
+//! against a provider's offer. It reads the environment and writes the log; the rest is computation.
 //!
 //! `ofi-core` re-exports these modules, so transports import them from there.
 //!

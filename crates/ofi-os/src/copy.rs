@@ -92,7 +92,7 @@ pub unsafe fn bytes(from: *const u8, to: *mut u8, len: usize) {
 
 /// From this length on, the string instruction is at least as fast as the C library's copy, and does not suffer if
 /// source and destination are at the same offset in their pages, as aligned buffers are: 26 GB/s against 17 to 20 for 1
-/// MiB on a Zen 3. Zen 3.
+/// MiB on a Zen 3.
 #[cfg(target_arch = "x86_64")]
 const STRING_COPY: usize = 32 << 10;
 /// From this length on, the C library's copy uses that instruction too.

@@ -1,8 +1,7 @@
 //! Many peers send to one node, which receives everything in a few buffers: multi-receive packs messages one behind the
 //! other, and each completion has its range of the buffer.
 //!
-//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: the number of sender processes (default 4), and of
-//! nodes in each (default 16).
+//! `cargo run --release --example many_peers [PROCESSES [NODES]]`: by default 4 sender processes, with 16 nodes each.
 #![forbid(unsafe_code)]
 
 mod support;

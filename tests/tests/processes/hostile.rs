@@ -90,7 +90,8 @@ fn processes_work_on_while_another_scribbles_over_all_that_it_may_write() {
     let arguments: Vec<&str> = std::iter::once("7").chain(names.iter().map(String::as_str)).collect();
     let mut vandal = Child::start("vandal", &arguments);
     let start = Instant::now();
-    while start.elapsed() < Duration::from_secs(3) {
+    let time = std::env::var("OFI_SOAK_SECONDS").map_or(3, |text| text.parse().expect("a number of seconds"));
+    while start.elapsed() < Duration::from_secs(time) {
         mesh.expect_progress();
     }
     vandal.line.say("end");

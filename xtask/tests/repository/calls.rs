@@ -74,7 +74,12 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         attribute.path().is_ident("test")
             || attribute.meta.require_list().is_ok_and(|list| {
-                list.path.is_ident("cfg") && list.tokens.to_string().split(' ').any(|word| word == "test")
+                list.path.is_ident("cfg")
+                    && list
+                        .tokens
+                        .to_string()
+                        .split(|c: char| !c.is_alphanumeric())
+                        .any(|word| word == "test")
             })
     })
 }

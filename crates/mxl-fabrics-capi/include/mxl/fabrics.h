@@ -27,7 +27,7 @@ typedef struct mxlFabricsInitiator_t *mxlFabricsInitiator;
 typedef enum mxlFabricsProvider_t {
 	/* In queries only. */
 	MXL_FABRICS_PROVIDER_ANY = 0,
-	/* TCP connections, as in the C++ SDK. They have no authorization keys. */
+	/* TCP connections, as in the C++ SDK. */
 	MXL_FABRICS_PROVIDER_TCP = 1,
 	MXL_FABRICS_PROVIDER_VERBS = 2,
 	MXL_FABRICS_PROVIDER_EFA = 3,

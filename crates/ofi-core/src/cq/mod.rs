@@ -435,7 +435,7 @@ impl CompletionQueue for Cq {
     fn trywait(&self) -> Result<()> {
         self.waiting.iter().for_each(WaitObject::prepare);
         let outcome = self.prepare_to_wait();
-        // A signal wakes a thread that waits on the descriptor only once, because no blocking read may ever take it.
+        // Taken here, because no blocking read may ever come to take it: a signal wakes the descriptor's waiter once.
         if outcome.is_err() && self.wait_fd().is_some() {
             self.take_signal();
         }

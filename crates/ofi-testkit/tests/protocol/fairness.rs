@@ -51,7 +51,7 @@ fn shares((queue, byte_time): (Duration, u64), full: Full, flows: usize, rival: 
         ..NetworkLink::default()
     };
     let mut net = Net::new(7, flows + 1, link, Congestion::Reno);
-    // Encryption changes no share, and costs half of this test's time.
+    // In the clear: to encrypt would take half of this test's time.
     net.security.fill((suites::CLEAR, b""));
     net.grant(1 << 22); // so that only the congestion windows limit the flows
     for flow in 1..=flows {
