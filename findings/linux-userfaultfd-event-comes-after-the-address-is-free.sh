@@ -5,11 +5,11 @@
 # UFFD_EVENT_UNMAP was read, so whoever has read all queued events knows all memory that has gone. But the kernel queues
 # the event after it has released its lock on the mappings. Another thread may get the address before, and what it maps
 # there is not watched. While events are not read, UFFDIO_COPY fails with EAGAIN: the one way to know.
-# Also against a good guess, none of this needs a privilege or vm.unprivileged_userfaultfd: a descriptor with
-# UFFD_USER_MODE_ONLY reports events of memory that is registered for write protection, and no access to it faults.
+# (userfaultfd(2) documents UFFD_USER_MODE_ONLY for processes without privileges: such a descriptor reports events of
+# memory that is registered for write protection, too.)
 #
 # Versions: Linux 6.1.0-57 (Debian 12) and 6.18.44, x86-64.
-# Seen: the output below. This script needs python3, and a kernel with userfaultfd. It fails if the outcome changes.
+# Seen: the output below. This script needs python3 on x86-64, and userfaultfd that no seccomp filter forbids. It fails if the outcome changes.
 set -eu
 seen=$(mktemp)
 trap 'rm -f "$seen"' EXIT
