@@ -14,7 +14,9 @@ pub struct Common {
     pub domain: Arc<DomainPart<Tcp>>,
     pub caps: Caps,
     pub auth: AuthKey,
-    /// How the endpoint encrypts, if it does.
+    /// The endpoint encrypts: nothing leaves and nothing is taken in the clear, even if `tls` were missing.
+    pub encrypts: bool,
+    /// How it encrypts. A flush has it for its time.
     pub tls: Option<Box<Security>>,
     /// Bytes of long messages without receives.
     pub spooled: usize,

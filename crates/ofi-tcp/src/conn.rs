@@ -295,16 +295,16 @@ impl Conn {
         self.tls.as_ref().is_some_and(|session| session.has_sealed())
     }
 
-    /// Sends a connection message. See [`stream::say`].
-    pub fn say(&mut self, message: &[u8]) -> Result<(), Errno> {
+    /// Sends a connection message. See [`stream::send_message`].
+    pub fn send_message(&mut self, message: &[u8]) -> Result<(), Errno> {
         let socket = self.socket.as_ref().ok_or(Errno::ECONNRESET)?;
-        stream::say(socket.as_fd(), self.tls.as_deref_mut(), message)
+        stream::send_message(socket.as_fd(), self.tls.as_deref_mut(), message)
     }
 
-    /// Receives a little into the stash. See [`stream::hear`].
-    pub fn hear(&mut self) -> Result<usize, Errno> {
+    /// Receives a little into the stash. See [`stream::receive_into`].
+    pub fn receive_more(&mut self) -> Result<usize, Errno> {
         let socket = self.socket.as_ref().ok_or(Errno::ECONNRESET)?;
-        stream::hear(socket.as_fd(), self.tls.as_deref_mut(), &mut self.stash)
+        stream::receive_into(socket.as_fd(), self.tls.as_deref_mut(), &mut self.stash)
     }
 
     /// The events of its socket to wait for.

@@ -66,15 +66,9 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// Whether `bytes`, the first of a peer, are of TLS, for an end that does not encrypt.
-pub fn speaks_tls(bytes: &[u8]) -> bool {
+/// Whether `bytes`, the first of a peer, begin a record of TLS.
+pub fn begins_tls(bytes: &[u8]) -> bool {
     matches!(bytes.first(), Some(&(ALERT | HANDSHAKE)))
-}
-
-/// Whether `first`, a peer's first byte, may begin a record of TLS, for an end that encrypts.
-#[cfg_attr(not(feature = "encryption"), allow(dead_code))]
-pub fn may_be_tls(first: u8) -> bool {
-    matches!(first, ALERT | HANDSHAKE)
 }
 
 /// Tells a peer that it is refused: the end that encrypts to one that does not, and the other way round. What the peer
@@ -94,9 +88,9 @@ mod tests {
     fn connection_messages_and_records_are_told_apart_by_their_first_byte() {
         for kind in [CmKind::Request, CmKind::Response, CmKind::Refusal] {
             let message = CmMessage::new(kind, b"").encode();
-            assert!(!speaks_tls(&message) && !may_be_tls(message[0]));
+            assert!(!begins_tls(&message));
         }
-        assert!(speaks_tls(&DENIED) && may_be_tls(DENIED[0]) && may_be_tls(HANDSHAKE));
+        assert!(begins_tls(&DENIED) && begins_tls(&[HANDSHAKE]));
         assert!(CmMessage::parse(&DENIED).is_err(), "an end of C, too, refuses it at once");
     }
 }

@@ -40,7 +40,7 @@ pub struct Caller {
 impl Caller {
     fn refuse(mut self, data: &[u8]) {
         let refusal = CmMessage::new(cm::CmKind::Refusal, data).encode();
-        let _ = stream::say(self.socket.as_fd(), self.tls.as_deref_mut(), &refusal); // it may be gone
+        let _ = stream::send_message(self.socket.as_fd(), self.tls.as_deref_mut(), &refusal); // it may be gone
         sys::end_sending(self.socket.as_fd());
     }
 }
@@ -118,11 +118,13 @@ impl TcpPort {
         while let Ok(Some((socket, _))) = sys::accept(self.listener.as_fd()) {
             let patience = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
             sys::prepare(socket.as_fd(), patience);
-            let fits = desk.called.len() < MAX_UNIDENTIFIED;
+            if desk.called.len() >= MAX_UNIDENTIFIED {
+                continue;
+            }
             let Ok(tls) = self.tls.as_ref().map(|tls| tls.accept(socket.as_fd())).transpose() else {
                 continue;
             };
-            if fits && self.ready.add(&socket, 1, Interest { read: true, write: false }).is_ok() {
+            if self.ready.add(&socket, 1, Interest { read: true, write: false }).is_ok() {
                 let deadline = Instant::now() + REQUEST_TIMEOUT;
                 desk.called.push(Called { socket, tls, bytes: Vec::new(), deadline });
             }
@@ -150,7 +152,7 @@ impl TcpPort {
 }
 
 /// The result of reading a request.
-enum Heard {
+enum RequestRead {
     /// Not all of it.
     Part,
     /// All of it.
@@ -159,31 +161,31 @@ enum Heard {
     Nothing,
 }
 
-fn hear(Called { socket, tls, bytes, .. }: &mut Called) -> Heard {
-    match stream::hear(socket.as_fd(), tls.as_deref_mut(), bytes) {
+fn read_request(Called { socket, tls, bytes, .. }: &mut Called) -> RequestRead {
+    match stream::receive_into(socket.as_fd(), tls.as_deref_mut(), bytes) {
         Ok(1..) => {}
-        Err(errno) if sys::is_full(errno) => return Heard::Part,
+        Err(errno) if sys::is_full(errno) => return RequestRead::Part,
         _ => {
             if let Some(mismatch) = tls.as_ref().and_then(|session| session.mismatch()) {
                 log_refused(socket, mismatch);
             }
-            return Heard::Nothing;
+            return RequestRead::Nothing;
         }
     }
     match CmMessage::parse(bytes) {
-        Err(_) if tls.is_none() && mismatch::speaks_tls(bytes) => {
+        Err(_) if tls.is_none() && mismatch::begins_tls(bytes) => {
             mismatch::deny(socket.as_fd());
             log_refused(socket, &Mismatch::Encrypted);
-            Heard::Nothing
+            RequestRead::Nothing
         }
-        Ok(None) => Heard::Part,
+        Ok(None) => RequestRead::Part,
         Ok(Some((message, _))) if message.kind == cm::CmKind::Request => {
-            Heard::Whole((message.order, message.extras), message.payload.to_vec())
+            RequestRead::Whole((message.order, message.extras), message.payload.to_vec())
         }
-        Ok(Some(_)) => Heard::Nothing,
+        Ok(Some(_)) => RequestRead::Nothing,
         Err(unreadable) => {
             log_refused(socket, &unreadable);
-            Heard::Nothing
+            RequestRead::Nothing
         }
     }
 }
@@ -219,18 +221,18 @@ impl Port for TcpPort {
         let now = Instant::now();
         let mut at = 0;
         while let Some(called) = desk.called.get_mut(at) {
-            match hear(called) {
-                Heard::Part if called.deadline > now => {
+            match read_request(called) {
+                RequestRead::Part if called.deadline > now => {
                     let write = called.tls.as_ref().is_some_and(|session| session.has_sealed());
                     if self.tls.is_some() {
                         self.ready.change(&called.socket, 1, Interest { read: true, write });
                     }
                     at += 1;
                 }
-                Heard::Part | Heard::Nothing => {
+                RequestRead::Part | RequestRead::Nothing => {
                     desk.called.swap_remove(at);
                 }
-                Heard::Whole(of, data) => {
+                RequestRead::Whole(of, data) => {
                     let called = desk.called.swap_remove(at);
                     let request = self.take(desk, called, of, &data);
                     if request.is_some() {

@@ -13,6 +13,8 @@ pub struct Stash {
 
 impl<'a> Extend<&'a u8> for Stash {
     fn extend<I: IntoIterator<Item = &'a u8>>(&mut self, bytes: I) {
+        // What was taken goes first: a stash that never gets empty would keep it all.
+        self.bytes.drain(..std::mem::take(&mut self.taken));
         self.bytes.extend(bytes);
     }
 }
@@ -60,5 +62,11 @@ mod tests {
         assert!(stash.is_empty() && stash.bytes.capacity() == 0, "nothing is kept");
         stash.extend(&[6]);
         assert_eq!(stash[..], [6]);
+        for _ in 0..10_000 {
+            stash.extend(&[7; 100]);
+            stash.skip(100);
+            assert_eq!(stash.len(), 1, "a part of a packet stays");
+        }
+        assert!(stash.bytes.capacity() < 1000, "what was taken is not kept");
     }
 }

@@ -16,9 +16,9 @@ const AT_ONCE: usize = cm::HEADER + cm::MAX_PAYLOAD_LEN;
 ///
 /// # Errors
 /// The error number of send(2), `EIO` if the kernel takes a part of it, and errors of the session.
-pub fn say(socket: BorrowedFd<'_>, tls: Option<&mut Session>, message: &[u8]) -> Result<(), Errno> {
+pub fn send_message(socket: BorrowedFd<'_>, tls: Option<&mut Session>, message: &[u8]) -> Result<(), Errno> {
     match tls {
-        Some(session) => session.say(socket, message),
+        Some(session) => session.send_message(socket, message),
         None if sys::send(socket, message)? == message.len() => Ok(()),
         None => Err(Errno::EIO), // a new connection has room for it
     }
@@ -28,13 +28,13 @@ pub fn say(socket: BorrowedFd<'_>, tls: Option<&mut Session>, message: &[u8]) ->
 ///
 /// # Errors
 /// The error number of recv(2), `EAGAIN` if there are none, and errors of the session ([`Session::mismatch`]).
-pub fn hear(
+pub fn receive_into(
     socket: BorrowedFd<'_>,
     tls: Option<&mut Session>,
     into: &mut impl for<'a> Extend<&'a u8>,
 ) -> Result<usize, Errno> {
     if let Some(session) = tls {
-        return session.hear(socket, into);
+        return session.receive_into(socket, into);
     }
     let mut bytes = [0; AT_ONCE];
     let got = sys::receive(socket, &mut bytes)?;
@@ -45,34 +45,39 @@ pub fn hear(
 /// How what is queued on an established connection leaves.
 pub struct Through<'a> {
     pub socket: &'a OwnedFd,
-    /// The session, and the endpoint's part in it.
-    pub tls: Option<(&'a mut Session, &'a mut Security)>,
+    /// The connection's session.
+    pub session: Option<&'a mut Session>,
+    /// The endpoint's part in it.
+    pub security: Option<&'a mut Security>,
+    /// The endpoint encrypts.
+    pub encrypts: bool,
 }
 
 impl Through<'_> {
     /// Sends the bytes of all of `pieces`. Returns how many went.
     ///
     /// # Errors
-    /// The error number of sendmsg(2); `EAGAIN` if there is no room.
+    /// The error number of sendmsg(2); `EAGAIN` if there is no room. `EIO` if an endpoint that encrypts has no session.
     ///
     /// # Safety
     /// The pieces may be read during the call.
     #[inline]
     pub unsafe fn send_pieces(&mut self, pieces: &[libc::iovec]) -> Result<usize, Errno> {
-        match &mut self.tls {
+        match (&mut self.session, &mut self.security) {
             // SAFETY: the caller's promise.
-            None => unsafe { sys::send_pieces(self.socket.as_fd(), pieces) },
+            (None, _) if !self.encrypts => unsafe { sys::send_pieces(self.socket.as_fd(), pieces) },
             // SAFETY: the caller's promise.
-            Some((session, security)) => unsafe {
+            (Some(session), Some(security)) => unsafe {
                 security.send_pieces(session, self.socket.as_fd(), pieces)
             },
+            _ => Err(Errno::EIO),
         }
     }
 
     /// What a queue's stop means for the connection: sealed bytes may remain, which the queue does not know.
     #[inline]
     pub fn rest(&mut self, stop: Stop) -> Stop {
-        let Some((session, _)) = self.tls.as_mut().filter(|_| stop == Stop::Empty) else { return stop };
+        let Some(session) = self.session.as_mut().filter(|_| stop == Stop::Empty) else { return stop };
         match session.push(self.socket.as_fd()) {
             Ok(()) if session.has_sealed() => Stop::Full,
             Ok(()) => stop,

@@ -125,7 +125,7 @@ impl TcpEndpoint {
     /// Reads the answer to this end's request.
     fn hear(&mut self, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
-        let got = match conn.hear() {
+        let got = match conn.receive_more() {
             Err(errno) if sys::is_full(errno) => return,
             Ok(got) if got > 0 => got,
             _ => 0,
@@ -166,7 +166,8 @@ pub(super) fn send_rest(
 ) -> Stop {
     let mut vectors = std::mem::take(&mut common.vectors);
     let mut lender = Nobody(&common.domain.regions, &common.auth);
-    let mut through = Through { socket, tls: session.zip(common.tls.as_deref_mut()) };
+    let encrypts = common.encrypts;
+    let mut through = Through { socket, session, security: common.tls.as_deref_mut(), encrypts };
     let stop = out.flush(&mut lender, &mut vectors, |vectors| {
         // SAFETY: the queue's vectors may be read during the call.
         unsafe { through.send_pieces(vectors) }
@@ -189,7 +190,7 @@ fn serve(conn: &mut Conn) -> bool {
         if !answer(conn) {
             return true;
         }
-        match conn.hear() {
+        match conn.receive_more() {
             Ok(0) => return true,
             Ok(_) => {}
             Err(errno) => return !sys::is_full(errno),

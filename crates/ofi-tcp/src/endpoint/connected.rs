@@ -137,7 +137,7 @@ impl TcpEndpoint {
         let gone = || Error::with(Errno::ECONNREFUSED, "the connection request is withdrawn");
         let caller = held.downcast_ref::<PendingCaller>().and_then(PendingCaller::take).ok_or_else(gone)?;
         let from = sys::peer_name(caller.socket.as_fd()).map(address::canonical).ok_or_else(gone)?;
-        if caller.auth != self.common.auth || caller.tls.is_some() != self.common.tls.is_some() {
+        if caller.auth != self.common.auth || caller.tls.is_some() != self.common.encrypts {
             let why = "an endpoint that accepts needs its passive endpoint's authorization key";
             return Err(Error::with(Errno::EKEYREJECTED, why));
         }
@@ -272,5 +272,5 @@ fn answer_on(conn: &mut Conn, answer: &[u8]) -> Result<(), Errno> {
     if conn.socket.as_ref().is_none_or(|socket| sys::has_ended(socket.as_fd())) {
         return Err(Errno::ECONNREFUSED);
     }
-    conn.say(answer).map_err(|errno| if errno == Errno::EIO { errno } else { Errno::ECONNREFUSED })
+    conn.send_message(answer).map_err(|errno| if errno == Errno::EIO { errno } else { Errno::ECONNREFUSED })
 }

@@ -146,7 +146,7 @@ impl TcpEndpoint {
         let message = self.saying(CmKind::Request, &payload).encode();
         let secured = self.secure(id, true);
         let Some(conn) = self.conn(id) else { return };
-        match secured.and_then(|()| conn.say(&message)) {
+        match secured.and_then(|()| conn.send_message(&message)) {
             Ok(()) => {
                 conn.phase = Phase::Asking;
                 self.want_of(id);
@@ -267,7 +267,7 @@ impl TcpEndpoint {
     /// Reads the other end's connection message.
     pub(super) fn shake_hands<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         let Some(conn) = self.conn(id) else { return };
-        match conn.hear() {
+        match conn.receive_more() {
             Ok(1..) => {}
             Err(errno) if sys::is_full(errno) => return self.want_of(id),
             ended => {
@@ -282,7 +282,7 @@ impl TcpEndpoint {
                 conn.stash = bytes;
                 return;
             }
-            Err(_) if conn.tls.is_none() && mismatch::speaks_tls(&bytes) => {
+            Err(_) if conn.tls.is_none() && mismatch::begins_tls(&bytes) => {
                 self.deny_tls(id);
                 return self.failed(host, id, Mismatch::Encrypted.errno());
             }
@@ -389,7 +389,7 @@ impl TcpEndpoint {
             _ => self.saying(CmKind::Response, &identity.answer(std::process::id()).encode()).encode(),
         };
         let Some(conn) = self.conn(id) else { return };
-        let sent = conn.say(&answer).is_ok();
+        let sent = conn.send_message(&answer).is_ok();
         if verdict == Verdict::Refuse || !sent {
             self.common.counts.refused += u64::from(sent);
             return self.lose(host, id, Errno::ECONNREFUSED);

@@ -47,6 +47,8 @@ const STRAIGHT: usize = 4 << 10;
 /// Calls that receive from one connection in one poll, and the bytes after which there is none.
 const ROUNDS: usize = 8;
 const SHARE: usize = 1 << 20;
+/// Connections of strangers whose handshakes of TLS one poll advances.
+const MAX_HANDSHAKES_PER_POLL: usize = 4;
 /// Numbers of descriptors other than connections; connections have greater ones.
 const LISTENER: u64 = 0;
 const TIMER: u64 = 1;
@@ -71,6 +73,8 @@ pub struct TcpEndpoint {
     scratch: Box<[u8]>,
     /// The connection on which all has come of late, if it is one: polls read it without asking what is ready.
     hot: Hot,
+    /// Handshakes of strangers that this poll has advanced.
+    handshakes: usize,
     /// Connections that are not established yet.
     pending: Vec<SlotId>,
     /// Connections with data that no poll has sent yet.
@@ -125,12 +129,14 @@ impl TcpEndpoint {
         unsafe { ready.add_raw(timer.fd(), TIMER, reading) }?;
         let peer_timeout = Duration::from_millis(settings::PEER_TIMEOUT_MS.get() as u64);
         tracing::info!(target: "ofi::tcp::ep_ctrl", address = %bound, name = %name, "opened an endpoint");
+        let tls = Security::of(info)?;
         Ok(Self {
             common: Common {
                 domain: Arc::clone(domain),
                 caps: info.caps,
                 auth: AuthKey::of(info),
-                tls: Security::of(info)?,
+                encrypts: tls.is_some(),
+                tls,
                 spooled: 0,
                 window: settings::UNEXPECTED_BYTES.get() as u64,
                 vectors: Vec::new(),
@@ -148,6 +154,7 @@ impl TcpEndpoint {
             found: Vec::new(),
             scratch: vec![0; AHEAD.1].into(),
             hot: Hot::default(),
+            handshakes: 0,
             pending: Vec::new(),
             dirty: Vec::new(),
             unattended: false,
@@ -188,6 +195,7 @@ impl TcpEndpoint {
         }
         let mut found = std::mem::take(&mut self.found);
         found.clear();
+        self.handshakes = 0;
         if !self.read_hot(host) {
             self.ready.collect(&mut found);
         }
@@ -202,7 +210,6 @@ impl TcpEndpoint {
                         self.writable(host, id);
                     }
                     if read {
-                        self.hot.found(id);
                         self.readable(host, id);
                     }
                     if ended {
@@ -297,7 +304,17 @@ impl TcpEndpoint {
 
     fn readable<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId) {
         match self.conn(id).map(|conn| conn.phase) {
-            Some(Phase::Ready) => self.read(host, id, false),
+            Some(Phase::Ready) => {
+                self.hot.found(id);
+                self.read(host, id, false);
+            }
+            Some(Phase::Called) if self.common.encrypts => {
+                // Strangers' handshakes take the time of the endpoint's own poll.
+                if self.handshakes < MAX_HANDSHAKES_PER_POLL {
+                    self.handshakes += 1;
+                    self.shake_hands(host, id);
+                }
+            }
             Some(Phase::Asking | Phase::Called) => self.shake_hands(host, id),
             _ => {}
         }
@@ -315,7 +332,8 @@ impl TcpEndpoint {
     /// Reads from an established connection. `stashed`: first takes what has been read before.
     fn read<H: Upcalls<Tcp>>(&mut self, host: &mut H, id: SlotId, stashed: bool) {
         let Some(slot) = self.conns.get_mut(id) else { return };
-        let Some(mut conn) = slot.take_if(|conn| conn.stalled.is_none()) else { return };
+        let may_read = |conn: &mut Box<Conn>| conn.phase == Phase::Ready && conn.stalled.is_none();
+        let Some(mut conn) = slot.take_if(may_read) else { return };
         let result = self.read_from(host, id, &mut conn, stashed);
         let stalled = conn.stalled.is_some();
         if !conn.is_listed && conn.awaits_grant(self.common.window) {
@@ -533,9 +551,11 @@ impl TcpEndpoint {
             return Stop::Empty;
         }
         let Some(lane) = self.lanes.get_mut(peer as usize) else { return Stop::Empty };
+        let encrypts = self.common.encrypts;
         let (mut vectors, mut tls) = (std::mem::take(&mut self.common.vectors), self.common.tls.take());
         let (mut lender, mut calls) = (Lending { common: &mut self.common, lane, host, peer }, 0);
-        let mut through = Through { socket, tls: conn.tls.as_deref_mut().zip(tls.as_deref_mut()) };
+        let (session, security) = (conn.tls.as_deref_mut(), tls.as_deref_mut());
+        let mut through = Through { socket, session, security, encrypts };
         let stop = conn.out.flush(&mut lender, &mut vectors, |vectors| {
             calls += 1;
             // SAFETY: the queue's vectors may be read during the call.

@@ -41,9 +41,9 @@ impl Parting {
         if is_over && std::mem::replace(&mut self.reads, false) {
             ready.change(&self.socket, PARTING, ROOM); // its end would end each wait
         }
-        let before = self.out.sent();
+        let before = self.sent();
         let stop = send_rest(common, &self.socket, self.tls.as_deref_mut(), &mut self.out);
-        if len > 0 || self.out.sent() != before {
+        if len > 0 || self.sent() != before {
             self.until = Instant::now() + self.timeout;
         }
         match stop {
@@ -56,6 +56,11 @@ impl Parting {
             Stop::Full | Stop::Share => Instant::now() < self.until,
             Stop::Failed(_) => false,
         }
+    }
+
+    /// Changes when the kernel takes bytes.
+    fn sent(&self) -> (u64, u64) {
+        (self.out.sent(), self.tls.as_ref().map_or(0, |session| session.sent()))
     }
 
     /// Whether the peer's host has everything.

@@ -62,7 +62,7 @@ impl TcpEndpoint {
             self.count_mismatch(sys::peer_name(socket.as_fd()), mismatch);
             let _ = session.push(socket.as_fd()); // the alert
         }
-        conn.dirty |= session.has_sealed();
+        conn.dirty |= session.has_sealed() && !conn.full;
         conn.tls = Some(session);
         result.map(|_| ())
     }
@@ -111,7 +111,10 @@ impl TcpEndpoint {
     /// # Errors
     /// The error number of a connection that has ended.
     pub(super) fn secure(&mut self, id: SlotId, connects: bool) -> Result<(), Errno> {
-        let Some(security) = &self.common.tls else { return Ok(()) };
+        if !self.common.encrypts {
+            return Ok(());
+        }
+        let security = self.common.tls.as_ref().ok_or(Errno::EIO)?;
         let Some(conn) = self.conns.get_mut(id).and_then(Option::as_deref_mut) else { return Ok(()) };
         let socket = conn.socket.as_ref().ok_or(Errno::ECONNRESET)?.as_fd();
         conn.tls = Some(if connects { security.connect(socket)? } else { security.accept(socket)? });

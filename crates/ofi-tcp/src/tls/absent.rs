@@ -67,11 +67,11 @@ impl Security {
 }
 
 impl Session {
-    pub fn say(&mut self, _socket: BorrowedFd<'_>, _message: &[u8]) -> Result<(), Errno> {
+    pub fn send_message(&mut self, _socket: BorrowedFd<'_>, _message: &[u8]) -> Result<(), Errno> {
         match self.0 {}
     }
 
-    pub fn hear(
+    pub fn receive_into(
         &mut self,
         _socket: BorrowedFd<'_>,
         _into: &mut impl for<'a> Extend<&'a u8>,
@@ -92,6 +92,10 @@ impl Session {
     }
 
     pub fn push(&mut self, _socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        match self.0 {}
+    }
+
+    pub fn sent(&self) -> u64 {
         match self.0 {}
     }
 

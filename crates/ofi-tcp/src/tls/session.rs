@@ -32,13 +32,15 @@ pub struct Session {
     /// The beginning of a record of the peer, or what the handshake needs again.
     part: Vec<u8>,
     /// What is to be sent as soon as the handshake permits it.
-    waiting: Vec<u8>,
+    queued: Vec<u8>,
     /// Records for the peer, from byte `left` on.
     sealed: Vec<u8>,
     left: usize,
+    /// Bytes that the kernel has taken.
+    sent: u64,
     /// The peer has sent something, and something that was sealed.
     has_begun: bool,
-    has_spoken: bool,
+    has_sent_data: bool,
     mismatch: Option<Mismatch>,
 }
 
@@ -81,11 +83,12 @@ impl Session {
         Box::new(Self {
             side,
             part: Vec::new(),
-            waiting: Vec::new(),
+            queued: Vec::new(),
             sealed: Vec::new(),
             left: 0,
+            sent: 0,
             has_begun: false,
-            has_spoken: false,
+            has_sent_data: false,
             mismatch: None,
         })
     }
@@ -98,6 +101,11 @@ impl Session {
     /// Whether the peer has sent nothing.
     pub fn is_unanswered(&self) -> bool {
         !self.has_begun
+    }
+
+    /// The number of bytes that the kernel has taken.
+    pub fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Whether records wait to be sent.
@@ -118,7 +126,7 @@ impl Session {
     pub fn push(&mut self, socket: BorrowedFd<'_>) -> Result<(), Errno> {
         while self.has_sealed() {
             match sys::send(socket, &self.sealed[self.left..]) {
-                Ok(len) => self.left += len,
+                Ok(len) => (self.left, self.sent) = (self.left + len, self.sent + len as u64),
                 Err(errno) if sys::is_full(errno) => return Ok(()),
                 Err(errno) => return Err(errno),
             }
@@ -134,7 +142,7 @@ impl Session {
         let mut at = 0;
         while at < records.len() {
             match sys::send(socket, &records[at..]) {
-                Ok(len) => at += len,
+                Ok(len) => (at, self.sent) = (at + len, self.sent + len as u64),
                 Err(errno) if sys::is_full(errno) => {
                     self.sealed.extend_from_slice(&records[at..]);
                     return Ok(false);
@@ -149,8 +157,8 @@ impl Session {
     ///
     /// # Errors
     /// The error number of send(2), and errors of the session.
-    pub fn say(&mut self, socket: BorrowedFd<'_>, message: &[u8]) -> Result<(), Errno> {
-        self.waiting.extend_from_slice(message);
+    pub fn send_message(&mut self, socket: BorrowedFd<'_>, message: &[u8]) -> Result<(), Errno> {
+        self.queued.extend_from_slice(message);
         let mut part = std::mem::take(&mut self.part);
         let taken = self.take(&mut part, |_| Ok(()));
         self.push(socket)?;
@@ -161,7 +169,7 @@ impl Session {
     ///
     /// # Errors
     /// The error number of recv(2); `EAGAIN` if nothing was said; the error of a [`Session::mismatch`].
-    pub fn hear(
+    pub fn receive_into(
         &mut self,
         socket: BorrowedFd<'_>,
         into: &mut impl for<'a> Extend<&'a u8>,
@@ -196,7 +204,7 @@ impl Session {
     }
 
     /// Takes bytes of the peer, behind the [part](Session::part) of a record that came before, and passes on what they
-    /// say. They are decrypted in place.
+    /// say.
     ///
     /// # Errors
     /// The error of a [`Session::mismatch`], or that of `taker`.
@@ -208,8 +216,7 @@ impl Session {
         if let Some(mismatch) = &self.mismatch {
             return Err(mismatch.errno());
         }
-        if let Some(&first) = bytes.first().filter(|_| !std::mem::replace(&mut self.has_begun, true))
-            && !mismatch::may_be_tls(first)
+        if !bytes.is_empty() && !std::mem::replace(&mut self.has_begun, true) && !mismatch::begins_tls(bytes)
         {
             return Err(self.refuse(Mismatch::Clear));
         }
@@ -217,13 +224,13 @@ impl Session {
         let result = loop {
             let rest = &mut bytes[used..];
             let mut pass = |plain: &[u8]| {
-                self.has_spoken = true;
+                self.has_sent_data = true;
                 taker(plain)
             };
-            let (sealed, waiting) = (&mut self.sealed, &mut self.waiting);
+            let (sealed, queued) = (&mut self.sealed, &mut self.queued);
             let (len, next) = match &mut self.side {
-                Side::Connecting(side) => advance(side.process_tls_records(rest), sealed, waiting, &mut pass),
-                Side::Accepting(side) => advance(side.process_tls_records(rest), sealed, waiting, &mut pass),
+                Side::Connecting(side) => advance(side.process_tls_records(rest), sealed, queued, &mut pass),
+                Side::Accepting(side) => advance(side.process_tls_records(rest), sealed, queued, &mut pass),
             };
             used += len;
             match next {
@@ -252,8 +259,8 @@ impl Session {
     }
 
     #[cfg(test)]
-    pub(super) fn wait_with(&mut self, message: &[u8]) {
-        self.waiting.extend_from_slice(message);
+    pub(super) fn queue(&mut self, message: &[u8]) {
+        self.queued.extend_from_slice(message);
     }
 
     #[cfg(test)]
@@ -281,7 +288,7 @@ impl Session {
                 Mismatch::Key(error.to_string())
             }
             // The peer that refuses this end does so before it says anything.
-            AlertReceived(alert) if !self.has_spoken => {
+            AlertReceived(alert) if !self.has_sent_data && is_refusal(alert) => {
                 Mismatch::Key(format!("it refuses this end's ({alert:?})"))
             }
             error => Mismatch::Broken(error.to_string()),
@@ -291,14 +298,12 @@ impl Session {
     /// Seals what rustls has for the peer after an error at the front of `bytes`: an alert is its end. When it has
     /// nothing to say it looks at the bytes again, and may say no second alert: if there are any, it is asked once.
     fn seal_alert(&mut self, bytes: &mut [u8]) {
-        let (sealed, waiting) = (&mut self.sealed, &mut Vec::new());
+        let (sealed, queued) = (&mut self.sealed, &mut Vec::new());
         let mut pass = |_: &[u8]| Ok(());
         loop {
             let (_, next) = match &mut self.side {
-                Side::Connecting(side) => {
-                    advance(side.process_tls_records(bytes), sealed, waiting, &mut pass)
-                }
-                Side::Accepting(side) => advance(side.process_tls_records(bytes), sealed, waiting, &mut pass),
+                Side::Connecting(side) => advance(side.process_tls_records(bytes), sealed, queued, &mut pass),
+                Side::Accepting(side) => advance(side.process_tls_records(bytes), sealed, queued, &mut pass),
             };
             if !bytes.is_empty() || !matches!(next, Ok(Next::Again)) {
                 return;
@@ -329,11 +334,30 @@ impl Session {
     }
 }
 
+/// Whether a peer that sends this alert does not accept this end's key or certificate.
+fn is_refusal(alert: AlertDescription) -> bool {
+    use AlertDescription as Alert;
+    matches!(
+        alert,
+        Alert::HandshakeFailure
+            | Alert::NoCertificate
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown
+            | Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::DecryptError
+            | Alert::CertificateRequired
+    )
+}
+
 /// Does what rustls wants. Returns how many bytes of the peer are used up.
 fn advance<D>(
     status: UnbufferedStatus<'_, '_, D>,
     sealed: &mut Vec<u8>,
-    waiting: &mut Vec<u8>,
+    queued: &mut Vec<u8>,
     pass: &mut impl FnMut(&[u8]) -> Result<(), Errno>,
 ) -> (usize, Result<Next, Problem>) {
     let mut used = status.discard;
@@ -360,7 +384,7 @@ fn advance<D>(
             Ok(Next::Again)
         }
         Ok(ConnectionState::WriteTraffic(mut traffic)) => {
-            let plain = std::mem::take(waiting);
+            let plain = std::mem::take(queued);
             seal_behind(&mut traffic, &plain, sealed).map(|()| Next::Bytes)
         }
         Ok(ConnectionState::BlockedHandshake) => Ok(Next::Bytes),

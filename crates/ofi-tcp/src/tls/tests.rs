@@ -96,7 +96,7 @@ proptest! {
         let mut cut = || cuts.next().unwrap();
         let security = security(b"job 7");
         let mut ends = ends(&security, &security, [b"here", b"here"]);
-        ends[0].wait_with(&early);
+        ends[0].queue(&early);
         let [(none, a), (heard, b)] = carry(&mut ends, &mut cut);
         prop_assert_eq!((none, a, b), (Vec::new(), None, None));
         prop_assert_eq!(heard, early);
