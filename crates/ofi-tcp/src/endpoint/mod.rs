@@ -308,10 +308,10 @@ impl TcpEndpoint {
                 self.hot.found(id);
                 self.read(host, id, false);
             }
+            // Strangers' handshakes take the time of the endpoint's own poll: the others are ready at the next one.
             Some(Phase::Called) if self.common.encrypts => {
-                // Strangers' handshakes take the time of the endpoint's own poll.
-                if self.handshakes < MAX_HANDSHAKES_PER_POLL {
-                    self.handshakes += 1;
+                self.handshakes += 1;
+                if self.handshakes <= MAX_HANDSHAKES_PER_POLL {
                     self.shake_hands(host, id);
                 }
             }
