@@ -34,12 +34,16 @@ pub fn stream(v6: bool) -> Result<OwnedFd> {
 /// # Errors
 /// `FI_EADDRINUSE` and other errors of bind(2).
 pub fn bound(address: SocketAddr) -> Result<OwnedFd> {
+    // As C libfabric's: an earlier connection of this port may linger. Both sockets must say that it does not matter; one
+    // of any port says it afterwards, because it would share a port otherwise.
     let socket = stream(address.is_ipv6())?;
+    let reuse = |socket: &OwnedFd| sockopt::set_socket_reuseaddr(socket, true).map_err(failed("setsockopt"));
     if address.port() != 0 {
-        // As C libfabric's: an earlier connection of this port may linger.
-        sockopt::set_socket_reuseaddr(&socket, true).map_err(failed("setsockopt"))?;
+        reuse(&socket)?;
     }
-    bind(socket, address)
+    let socket = bind(socket, address)?;
+    reuse(&socket)?;
+    Ok(socket)
 }
 
 fn bind(socket: OwnedFd, address: SocketAddr) -> Result<OwnedFd> {
