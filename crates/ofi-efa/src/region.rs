@@ -49,8 +49,8 @@ impl Region {
     /// their accesses. Operations of this end do not name such memory: the core copies it.
     ///
     /// # Errors
-    /// Over fabric `efa-direct`, where this end executes none: `FI_ENOSYS` for a registration that peers' devices may not
-    /// access alone; the errors of ibv_reg_dmabuf_mr(3).
+    /// Over fabric `efa-direct`, where this end executes none: `FI_ENOSYS` for a registration that peers' devices may
+    /// not access alone; the errors of ibv_reg_dmabuf_mr(3).
     pub fn of_device(domain: &Domain, attr: &MrAttr<'_>, dmabuf: Dmabuf<'_>) -> Result<Self> {
         let Some(access) = access_of(attr) else { return Ok(Self::new(domain, attr)) };
         match for_peers(domain, attr, dmabuf, access) {

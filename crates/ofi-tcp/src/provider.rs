@@ -37,8 +37,8 @@ const TYPES: [(EpType, Narrow); 2] = [(EpType::Rdm, narrow), (EpType::Msg, conne
 
 /// What the protocol has no packets for is not offered: receive contexts by name. Authorization keys need encryption.
 /// Atomics and collectives are on request ([`ATOMICS`]), between ends of this library. A read is answered after packets
-/// that the peer has sent before it: nothing may rely on writes and messages waiting for earlier reads. Atomic operations
-/// are executed in the order in which they come.
+/// that the peer has sent before it: nothing may rely on writes and messages waiting for earlier reads. Atomic
+/// operations are executed in the order in which they come.
 fn narrow(mut info: Info) -> Info {
     info.caps -= Caps::NAMED_RX_CTX;
     if tls::lacking().is_some() {

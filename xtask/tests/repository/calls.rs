@@ -19,7 +19,7 @@ const LARGEST: [(&str, usize); 10] = [
     ("ofi-efa", 13),
     ("ofi-shm", 12),
     ("ofi-core", 8),
-    ("ofi-tcp", 8),
+    ("ofi-tcp", 10),
     ("ofi-testkit", 6),
     ("mxl-fabrics", 5),
     ("ofi-verbs", 5),

@@ -91,7 +91,8 @@ pub static MR_CACHE_MONITOR: Setting<&'static str> = Setting::new(
     "mr_cache_monitor",
     "userfaultfd",
     "What watches unregistered memory, so that verbs and efa keep its device registrations: userfaultfd or disabled",
-);
+)
+.one_of(&["userfaultfd", "disabled", "memhooks", "kdreg2"]); // the last two are C's, and refused with the reason
 
 /// `FI_MR_CACHE_MAX_COUNT`: how many registrations of unregistered memory a domain keeps.
 pub static MR_CACHE_MAX_COUNT: Setting<usize> = Setting::new(

@@ -172,8 +172,8 @@ pub trait Upcalls<T: Transport> {
 
     /// Takes the oldest receive posted for untagged messages, for a transport that passes receives to a device before
     /// their message is known. The receive ends with [`Upcalls::landed`], [`Upcalls::spent`], or [`Upcalls::received`]
-    /// with an error, or with its peer ([`Upcalls::fail_peer_where`]), and can no longer be cancelled. `None` if none is
-    /// posted.
+    /// with an error, or with its peer ([`Upcalls::fail_peer_where`]), and can no longer be cancelled. `None` if none
+    /// is posted.
     fn claim(&mut self, _peer: PeerId) -> Option<SlotId> {
         None
     }

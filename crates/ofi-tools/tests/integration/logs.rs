@@ -235,6 +235,10 @@ fn wrong_values(setting: &ofi::config::Listed) -> Vec<(&'static str, &'static [&
             // Names of devices, interfaces and folders, which come and go: the code that needs one reports it missing.
             "FI_PROVIDER_PATH"
             | "FI_TCP_IFACE"
+            | "FI_TCP_TLS_CERT"
+            | "FI_TCP_TLS_KEY"
+            | "FI_TCP_TLS_CA"
+            | "FI_TCP_TLS_NAME"
             | "FI_UDP_IFACE"
             | "FI_VERBS_DEVICE_NAME"
             | "FI_VERBS_IFACE" => Vec::new(),
