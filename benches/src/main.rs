@@ -208,7 +208,8 @@ fn run(options: Options) -> Result<ExitCode> {
         }
         Some(Command::Scale { row: Some(row), .. }) => scale::row(row).map(|()| ExitCode::SUCCESS),
         Some(Command::Scale { only, beside, row: None }) => {
-            scale::main(only.as_deref(), beside.as_deref()).map(|()| ExitCode::SUCCESS)
+            let are_within = scale::main(only.as_deref(), beside.as_deref())?;
+            Ok(if are_within { ExitCode::SUCCESS } else { ExitCode::FAILURE })
         }
         Some(Command::Bare { role, copies }) => bare::main(*role, *copies).map(|()| ExitCode::SUCCESS),
         Some(Command::Path { name, count }) => instructions::main(name, *count).map(|()| ExitCode::SUCCESS),

@@ -161,9 +161,9 @@ pub(super) fn idle_ends() -> Result<Vec<Figure>> {
     let picture = open_for(&camera(0)?)?;
     let each_picture = mappings() - mapped_before;
     drop(picture);
-    let by_descriptors = (allowed - SPARE) as usize / each.max(1);
-    let by_mappings = (65_530 - mapped - SPARE as usize) / each_mapped.max(1);
-    let count = ENDS.min(by_descriptors).min(by_mappings);
+    let by_descriptors = allowed.saturating_sub(SPARE) as usize / each.max(1);
+    let by_mappings = 65_530_usize.saturating_sub(mapped + SPARE as usize) / each_mapped.max(1);
+    let count = ENDS.min(by_descriptors).min(by_mappings).max(1);
     let ends = (1..count).map(open).collect::<Result<Vec<_>>>()?;
     let memory = resident_beside(&folder.0).saturating_sub(was) as f64 / count as f64;
     let mut least = f64::INFINITY;

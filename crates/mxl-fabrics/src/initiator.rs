@@ -31,8 +31,6 @@ pub use peer::{PeerState, PeerStats, Transfer};
 
 /// Interval of greetings to a silent target.
 const GREET_EVERY: Duration = Duration::from_millis(250);
-/// Maximum greetings under way to a target that is not connected: it takes none of them while its process is stopped.
-const GREETINGS: usize = 4;
 /// Interval of attempts to send a greeting for which there is no room: transfers to a removed target are still ending.
 const ROOM_EVERY: Duration = Duration::from_millis(2);
 /// Time that a target may leave a delivered request unanswered before the initiator greets it again. A target
@@ -369,8 +367,8 @@ impl Initiator {
             return;
         }
         peer.greet = Instant::now() + GREET_EVERY;
-        if peer.flights.len() >= GREETINGS {
-            return;
+        if !peer.flights.is_empty() {
+            return; // the last greeting has not arrived, and hung targets must leave places to those of others
         }
         // One nonce for each attempt: the first answer counts, however often the greeting was repeated
         // meanwhile. No other target can guess it.
@@ -405,7 +403,7 @@ impl Initiator {
     }
 
     /// Drops the connection to a target and the transfers that wait for it.
-    fn part(&mut self, at: usize) {
+    pub(crate) fn part(&mut self, at: usize) {
         let peer = &mut self.peers[at];
         let was_connected = peer.state == PeerState::Connected;
         let gone: Vec<u64> = peer.jobs.drain(..).map(|job| job.index).collect();
@@ -473,3 +471,6 @@ impl Polled for Initiator {
         std::iter::once(self.link.queue()).chain(foreign).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

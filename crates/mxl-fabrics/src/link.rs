@@ -306,10 +306,10 @@ impl Link {
         self.accounts.may_greet(peer)
     }
 
-    /// What an end waits for that had no room for an operation to a peer.
-    pub fn wait_for_room(&self, peer: FiAddr) -> WaitFor {
+    /// What an end waits for that had no room for an operation of this kind to a peer.
+    pub fn wait_for_room(&self, peer: FiAddr, kind: MessageKind) -> WaitFor {
         // The end of an operation gives back its place, and the queue announces it.
-        if self.accounts.has_place(peer, MessageKind::Connected) { WaitFor::Room } else { WaitFor::Announced }
+        if self.accounts.has_place(peer, kind) { WaitFor::Room } else { WaitFor::Announced }
     }
 
     /// Records that an operation has begun.

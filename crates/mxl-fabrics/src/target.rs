@@ -401,10 +401,10 @@ impl Polled for Target {
 
     fn rest(&self) -> WaitFor {
         let peer = self.peer.as_ref();
-        let full = peer.filter(|peer| !peer.outbox.is_empty());
+        let full = peer.and_then(|peer| Some((peer.addr, peer.next_message()?.0)));
         let report = peer.and_then(InitiatorPeer::report_due).map(WaitFor::Until);
         let dismissals = self.has_dismissals().then_some(WaitFor::Room);
-        let room = full.map(|peer| self.link.wait_for_room(peer.addr));
+        let room = full.map(|(addr, kind)| self.link.wait_for_room(addr, kind));
         [report, dismissals, room].into_iter().flatten().fold(WaitFor::Announced, WaitFor::or)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ofi_api::{Errno, Error, LibraryMemory, Placement, Result};
 
+use crate::fork::Born;
 use crate::sys::os_error;
 
 const PAGE: usize = 4096;
@@ -15,6 +16,7 @@ pub struct Pages {
     base: NonNull<u8>,
     len: usize,
     mapped: usize,
+    born: Born,
 }
 
 // SAFETY: a range of memory that belongs to the holder of this value, not to a thread.
@@ -45,7 +47,7 @@ impl Pages {
             unsafe { libc::madvise(base, mapped, libc::MADV_HUGEPAGE) };
         }
         let base = NonNull::new(base.cast()).ok_or_else(|| Error::new(Errno::ENOMEM))?;
-        Ok(Self { base, len, mapped })
+        Ok(Self { base, len, mapped, born: Born::here() })
     }
 
     /// Keeps the pages out of forked children, which neither use them nor need copies of them. A device that has pinned
@@ -69,7 +71,10 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nobody uses it any more.
+        if !self.born.is_here() {
+            return; // a forked child need not have these pages: the range may be one of its own mappings
+        }
+        // SAFETY: mapped by `new` in this process, and nobody uses it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped) };
     }
 }
@@ -90,4 +95,42 @@ impl LibraryMemory for Pages {
 /// `FI_ENOMEM`.
 pub fn alloc(len: usize, placement: Placement) -> Result<Arc<dyn LibraryMemory>> {
     Ok(Arc::new(Pages::new(len, placement.huge)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child that dropped inherited pages unmapped what it had mapped in their place.
+    #[test]
+    fn a_child_does_not_unmap_its_own_memory_in_place_of_its_parents_pages() {
+        let pages = Pages::new(PAGE, false).unwrap();
+        pages.keep_from_children();
+        let base = pages.base();
+        // SAFETY: the child calls nothing that takes a lock or allocates.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            // SAFETY: the kernel refuses the address if anything is mapped there.
+            let own = unsafe { libc::mmap(base.cast(), PAGE, protection, flags, -1, 0) };
+            if own != base.cast() {
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(2) };
+            }
+            drop(pages);
+            // SAFETY: mapped above.
+            unsafe { base.write_volatile(7) };
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        assert!(child > 0);
+        let mut status = 0;
+        // SAFETY: the status is valid for a write.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "ended by signal {}", libc::WTERMSIG(status));
+        // The parent's are mapped as long as it holds them.
+        // SAFETY: its own pages.
+        unsafe { base.write_volatile(7) };
+    }
 }

@@ -337,6 +337,8 @@ impl TargetPeer {
 
     /// Whether no transfer waits for the target or is in flight.
     pub fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && self.flights.is_empty() && self.verdicts.is_empty()
+        // Without a connection only greetings are in flight: to a dead target for ever.
+        let is_greeted = self.state != PeerState::Connected;
+        self.jobs.is_empty() && self.verdicts.is_empty() && (is_greeted || self.flights.is_empty())
     }
 }

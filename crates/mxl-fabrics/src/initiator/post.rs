@@ -10,7 +10,7 @@ use ofi_ring::crash_point;
 use super::pace::{self, Pace};
 use super::peer::{CommitInFlight, Job, Payload, RoomRequest, Way, What};
 use super::{Initiator, PeerState, REPLY_TIMEOUT, Source};
-use crate::link::Memory;
+use crate::link::{Memory, MessageKind};
 use crate::message::{Commit, Message, Piece, Remote};
 use crate::rest::WaitFor;
 use crate::shape::{self, GRAIN_PARTS, PARTS, Rings, Span};
@@ -82,7 +82,7 @@ impl Initiator {
         if let Some(&(number, whole)) = peer.verdicts.front() {
             let message = Message::Verdict { token: peer.token, number, whole };
             let Some(op) = self.link.send(addr, &message)? else {
-                peer.rest = self.link.wait_for_room(addr);
+                peer.rest = self.link.wait_for_room(addr, MessageKind::Connected);
                 return Ok(false);
             };
             crash_point!("initiator.verdict");
@@ -140,7 +140,7 @@ impl Initiator {
             let number = peer.number;
             let message = Message::Invalid { token: peer.token, number, index };
             let Some(op) = self.link.send(addr, &message)? else {
-                peer.rest = self.link.wait_for_room(addr);
+                peer.rest = self.link.wait_for_room(addr, MessageKind::Connected);
                 return Ok(false);
             };
             peer.number += 1;
@@ -271,7 +271,7 @@ impl Initiator {
             }
         };
         let Some(op) = posted else {
-            peer.rest = self.link.wait_for_room(addr);
+            peer.rest = self.link.wait_for_room(addr, MessageKind::Connected);
             return Ok(None);
         };
         crash_point!("initiator.part");
@@ -312,7 +312,7 @@ impl Initiator {
             peer.asked = Some(RoomRequest { last: now, ..first });
             peer.flights.insert(op, None);
         } else {
-            peer.rest = self.link.wait_for_room(addr);
+            peer.rest = self.link.wait_for_room(addr, MessageKind::Connected);
         }
         Ok(false)
     }

@@ -121,6 +121,15 @@ pub(super) struct InitiatorPeer {
     pub(super) is_proven: bool,
 }
 
+impl InitiatorPeer {
+    /// The oldest message that waits for room, and the kind of its place.
+    pub(super) fn next_message(&self) -> Option<(MessageKind, &Message)> {
+        let message = self.outbox.front()?;
+        let is_stranger = matches!(message, Message::Welcome { .. }) && !self.is_known;
+        Some((if is_stranger { MessageKind::Greeting } else { MessageKind::Connected }, message))
+    }
+}
+
 impl Target {
     /// Disconnects the initiator, sends it the reason unless it has left by itself, and withdraws its memory.
     pub(super) fn part(&mut self, why: Option<Why>) {
@@ -251,7 +260,9 @@ impl Target {
             return Ok(());
         }
         // Anybody may name its address, but the answer goes there.
-        let is_known = self.proven.iter().any(|known| (known.0, &*known.1) == (format, address));
+        let current = self.peer.as_ref().filter(|peer| peer.is_proven).map(|peer| &peer.address);
+        let is_known =
+            self.proven.iter().chain(current).any(|known| (known.0, &*known.1) == (format, address));
         let addr = match self.link.insert(format, address) {
             Ok(addr) => addr,
             Err(error) => {
@@ -374,9 +385,7 @@ impl Target {
             tracing::debug!(target: "mxl::fabrics", "an initiator sends requests and reads no answers");
             return self.part(Some(Why::Unheard));
         }
-        while let Some(message) = peer.outbox.front() {
-            let is_stranger = matches!(message, Message::Welcome { .. }) && !peer.is_known;
-            let kind = if is_stranger { MessageKind::Greeting } else { MessageKind::Connected };
+        while let Some((kind, message)) = peer.next_message() {
             match self.link.send_as(kind, peer.addr, message) {
                 Ok(Some(_)) => drop(peer.outbox.pop_front()),
                 Ok(None) => return,

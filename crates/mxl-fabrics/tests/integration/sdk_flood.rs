@@ -18,6 +18,8 @@ const WRITES: u64 = 5000;
 const CALLS: usize = 200;
 /// Bytes that they may cost.
 const MAX_COST: usize = 3 << 20;
+/// Bytes that as many again may cost, when everything that is bounded has its full size: less than 64 a write.
+const MAX_LEAK: usize = 256 << 10;
 
 /// Bytes of memory that this process has.
 fn resident() -> usize {
@@ -58,9 +60,12 @@ fn cost(what: &str, mut flood: impl FnMut(u64)) {
     flood(0); // what is made once
     let before = resident();
     (1..=WRITES).for_each(&mut flood);
-    let cost = resident().saturating_sub(before);
-    println!("{what}: {cost} bytes");
-    assert!(cost < MAX_COST, "{what}: {cost} bytes");
+    let full = resident();
+    let cost = full.saturating_sub(before);
+    (WRITES + 1..=2 * WRITES).for_each(&mut flood);
+    let leak = resident().saturating_sub(full);
+    println!("{what}: {cost} bytes, then {leak}");
+    assert!(cost < MAX_COST && leak < MAX_LEAK, "{what}: {cost} bytes, then {leak}");
 }
 
 /// A write with the number's header and CQ data.

@@ -402,7 +402,7 @@ pub struct GrainWriter {
     flow: Arc<Flow>,
     slots: Vec<GrainSlot>,
     open: Vec<AtomicBool>,
-    /// For each slot: whether the reserved part of its header is known to be zero.
+    /// For each slot: whether the reserved part of its header was zero at the last access since `begin`.
     blank: Vec<AtomicBool>,
 }
 
@@ -436,6 +436,8 @@ impl GrainWriter {
     /// [`Error::Truncated`].
     pub fn begin(&self, index: u64) -> Result<(GrainInfo, *mut u8), Error> {
         let slot = slot(&self.slots, index);
+        // Another writer may have filled the header since it was read last.
+        self.blank(index).store(false, Ordering::Relaxed);
         let grain = protocol::open(slot.words(), index, slot.slices);
         self.intact()?;
         Ok((GrainInfo::new(index, grain, slot), slot.payload().as_ptr()))
@@ -522,7 +524,8 @@ impl GrainWriter {
     }
 
     /// Writes the reserved part of a grain's header. It stores only changed bytes, because readers have the
-    /// header in their caches; and does not read the slot if that was blank when its header was read, or written, last.
+    /// header in their caches. Zeros over a header that was zero when it was read or written since [`begin`](Self::begin)
+    /// cost no look at the slot: bytes that another writer stored after that stay.
     pub fn set_reserved(&self, index: u64, reserved: &[u8; 4068]) {
         let (is_zero, blank) = (copy::is_zero(reserved), self.blank(index));
         if is_zero && blank.load(Ordering::Relaxed) {

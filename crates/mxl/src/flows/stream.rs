@@ -72,7 +72,10 @@ impl Stream for Grains {
             }
             Err(error) => Err(error),
         };
-        this.is_over = item.is_err();
+        if item.is_err() {
+            this.is_over = true;
+            this.place = SleeperEntry::default(); // leaves its group
+        }
         Poll::Ready(Some(item))
     }
 }
@@ -168,7 +171,10 @@ impl Stream for Batches {
             }
             Err(error) => Err(error),
         };
-        this.is_over = item.is_err();
+        if item.is_err() {
+            this.is_over = true;
+            this.place = SleeperEntry::default(); // leaves its group
+        }
         Poll::Ready(Some(item))
     }
 }

@@ -278,11 +278,26 @@ fn reserved_bytes_of_a_header_follow_each_commit() {
     let writer = writer(&folder, &camera);
     let mut header = std::mem::MaybeUninit::uninit();
     // Twice round the ring of ten, so that each slot is blank, filled and blank again.
-    for (index, byte) in [(1000, 0), (1010, 7), (1020, 0), (1030, 0), (1040, 9), (1050, 9)] {
+    let mut commit = |writer: &GrainWriter, index, byte, reads_header| {
         let (info, _) = writer.begin(index).unwrap();
-        writer.slot_header_into(index, &mut header);
+        if reads_header {
+            writer.slot_header_into(index, &mut header);
+        }
         writer.set_reserved(index, &[byte; 4068]);
         writer.publish(info).unwrap();
-        assert_eq!(writer.slot_header(index).reserved, [byte; 4068], "{index}");
+        assert!(writer.slot_header(index).reserved == [byte; 4068], "{index}");
+    };
+    for (index, byte) in [(1000, 0), (1010, 7), (1020, 0), (1030, 0), (1040, 9), (1050, 9)] {
+        commit(&writer, index, byte, true);
+    }
+    for (index, byte) in [(1060, 0), (1070, 5), (1080, 0), (1090, 0)] {
+        commit(&writer, index, byte, false);
+    }
+    // Another writer fills a header that this one knew to be blank.
+    let other = folder.domain().create_grains(&camera, &BatchHints::default()).unwrap().writer;
+    for (reads_header, first) in [(true, 1100), (false, 1130)] {
+        commit(&writer, first, 0, reads_header);
+        commit(&other, first + 10, 3, reads_header);
+        commit(&writer, first + 20, 0, reads_header);
     }
 }

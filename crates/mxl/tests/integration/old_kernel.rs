@@ -1,11 +1,18 @@
 //! Waiting for several flows where the kernel has no `futex_waitv` (before 5.16), or a container forbids it.
 #![allow(unsafe_code)]
 
-use std::time::Duration;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
-use mxl::{BatchHints, Domain, Wait, wait_any};
+use futures_core::Stream as _;
+use mxl::{BatchHints, Domain, Error, GrainWriter, Wait, wait_any};
 
 use super::common::{Folder, SOON, camera, other_process, role};
+
+const LONG: Duration = Duration::from_secs(20);
 
 /// The error of the system call: `ENOSYS` from a kernel without it, or what a filter returns.
 fn answer() -> Option<i32> {
@@ -80,10 +87,71 @@ fn many_flows_are_waited_for_without_the_system_call() {
             readers[1].read(1, Wait::Not).is_ok()
                 && readers[0].read(1, Wait::For(Duration::from_millis(5))).is_err()
         );
+        let writer = domain.create_grains(&camera(), &BatchHints::default()).unwrap().writer;
+        streams_without_a_waiting_task_cost_nothing(&domain, writer);
         return;
     }
     for error in [libc::ENOSYS, libc::EPERM] {
         let folder = Folder::new();
         assert!(other_process(TEST, &error.to_string(), folder.path()).wait().unwrap().success(), "{error}");
     }
+}
+
+/// How often each thread that waits for streams has slept.
+fn sleeps_of_stream_threads() -> Vec<u64> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let status = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+    let threads = status.filter(|status| status.starts_with("Name:\tmxl-streams\n"));
+    let sleeps = |status: String| {
+        status
+            .lines()
+            .find_map(|line| Some(line.strip_prefix("voluntary_ctxt_switches:")?.trim().parse().unwrap()))
+    };
+    threads.filter_map(sleeps).collect()
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[track_caller]
+fn until(mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < LONG, "timeout");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn streams_without_a_waiting_task_cost_nothing(domain: &Domain, writer: GrainWriter) {
+    let mut stream = Arc::new(domain.read_grains(writer.id()).unwrap()).stream(1);
+    let mut poll = || {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(woken.clone());
+        (Pin::new(&mut stream).poll_next(&mut Context::from_waker(&waker)), woken)
+    };
+    let (item, woken) = poll();
+    assert!(item.is_pending());
+    writer.open(1).unwrap().commit().unwrap();
+    until(|| woken.0.load(Ordering::Acquire));
+    assert!(matches!(poll().0, Poll::Ready(Some(Ok(_)))));
+    // Nobody waits for the next grain.
+    let before = sleeps_of_stream_threads();
+    std::thread::sleep(Duration::from_millis(200));
+    let after = sleeps_of_stream_threads();
+    assert!(before.len() == 1 && after.len() == 1, "{before:?} {after:?}");
+    assert!(after[0] - before[0] < 20, "an idle stream is polled: {} times", after[0] - before[0]);
+    // A task waits again, and a stream that is over leaves its thread.
+    let (item, woken) = poll();
+    assert!(item.is_pending());
+    drop(writer);
+    until(|| woken.0.load(Ordering::Acquire));
+    until(|| matches!(poll().0, Poll::Ready(Some(Err(Error::FlowInvalid)))));
+    until(|| sleeps_of_stream_threads().is_empty());
+    drop(stream);
 }

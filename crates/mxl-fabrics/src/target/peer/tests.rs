@@ -13,6 +13,7 @@ use super::*;
 use crate::folder::Folder;
 use crate::link::{Link, LinkEnd};
 use crate::message::VERSION;
+use crate::rest::WaitFor;
 use crate::{Initiator, Options, PeerState, Provider};
 
 /// Memory in which an access does not end.
@@ -364,4 +365,28 @@ fn silent_ports_leave_the_endpoint_to_an_initiator_that_was_there() {
     known.add(target.info()).unwrap();
     until(&mut known, &mut target, |known, _| known.is_idle());
     send(&mut known, &mut target, 101);
+    // Its connection breaks at its end, and it greets again from the place that it still has. Others have displaced it
+    // among the former initiators meanwhile.
+    target.proven.clear();
+    let refused = Message::Refused { nonce: 1, why: Why::Target };
+    loop {
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = Address::from(port.local_addr().unwrap());
+        let addr = target.link.insert(address.format().as_c(), address.bytes()).unwrap();
+        if !target.link.takes_answer(addr) {
+            // Only an end of theirs makes room, which the queue announces.
+            assert_eq!(target.link.wait_for_room(addr, MessageKind::Greeting), WaitFor::Announced);
+            assert_eq!(target.link.wait_for_room(addr, MessageKind::Connected), WaitFor::Room);
+            break;
+        }
+        target.link.send(addr, &refused).unwrap();
+        ports.push(port);
+        assert!(ports.len() < 3000);
+    }
+    let (taken, refused) = (target.stats().taken, target.stats().refused);
+    known.part(0);
+    until(&mut known, &mut target, |known, target| known.is_idle() && target.stats().taken > taken);
+    assert_eq!(target.stats().refused, refused, "it is no stranger");
+    send(&mut known, &mut target, 102);
+    drop(ports);
 }

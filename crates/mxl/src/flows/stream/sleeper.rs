@@ -6,7 +6,8 @@
 //! task looks, finds nothing, and waits for the same again, which then changes nothing for the thread.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
@@ -53,7 +54,8 @@ impl SleeperEntry {
     /// themselves.
     ///
     /// # Errors
-    /// [`Error::Os`] if the system refuses a thread, [`Error::Argument`] in a forked child, which lacks the thread.
+    /// [`Error::Os`] if the system refuses a thread, [`Error::Argument`] for an entry that has waited in the parent of
+    /// this process, which lacks the thread.
     pub fn wait(
         &mut self,
         reader: Arc<dyn Watched>,
@@ -102,7 +104,7 @@ struct Group {
 #[derive(Default)]
 struct GroupState {
     waiting: BTreeMap<u64, Waiting>,
-    /// The thread looks again then at the latest.
+    /// The thread looks again then at the latest, if a task waits.
     sleeps_until: Option<Instant>,
     /// Streams of the group, and the number of the last one.
     streams: usize,
@@ -110,7 +112,38 @@ struct GroupState {
     is_running: bool,
 }
 
-static GROUPS: Mutex<Vec<Arc<Group>>> = Mutex::new(Vec::new());
+/// The groups of a process.
+struct Groups {
+    process: u32,
+    list: Mutex<Vec<Arc<Group>>>,
+}
+
+impl Groups {
+    /// Those of this process. A forked child has new ones, because a thread of its parent may have held the lock; its
+    /// parent's are never freed.
+    fn here() -> &'static Self {
+        static HERE: AtomicPtr<Groups> = AtomicPtr::new(ptr::null_mut());
+        let process = std::process::id();
+        let mut found = HERE.load(Ordering::Acquire);
+        loop {
+            // SAFETY: null, or leaked below.
+            if let Some(groups) = unsafe { found.as_ref() }
+                && groups.process == process
+            {
+                return groups;
+            }
+            let new = Box::into_raw(Box::new(Self { process, list: Mutex::default() }));
+            match HERE.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => found = new,
+                Err(theirs) => {
+                    // SAFETY: made above, and shared with nobody.
+                    drop(unsafe { Box::from_raw(new) });
+                    found = theirs;
+                }
+            }
+        }
+    }
+}
 
 impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -121,16 +154,17 @@ impl std::fmt::Debug for Group {
 impl Group {
     /// A group with room, and a number there.
     fn join() -> (Arc<Self>, u64) {
-        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
-        for group in groups.iter().filter(|group| group.is_here()) {
+        let Groups { process, list } = Groups::here();
+        let mut groups = list.lock().unwrap_or_else(PoisonError::into_inner);
+        for group in groups.iter() {
             let mut state = group.lock();
             if state.streams < GROUP {
                 return (Arc::clone(group), state.add());
             }
         }
         let state = Mutex::new(GroupState::default());
-        let (changes, process, since) = (AtomicU32::new(0), std::process::id(), Instant::now());
-        let group = Arc::new(Self { state, changes, process, since });
+        let (changes, since) = (AtomicU32::new(0), Instant::now());
+        let group = Arc::new(Self { state, changes, process: *process, since });
         groups.push(Arc::clone(&group));
         let id = group.lock().add();
         (group, id)
@@ -179,7 +213,10 @@ impl Group {
             let thread = std::thread::Builder::new().name("mxl-streams".into());
             let run = Arc::clone(self);
             if let Err(error) = thread.spawn(move || run.run()) {
-                state.waiting.remove(&id);
+                let waiting = state.waiting.remove(&id);
+                drop(state);
+                // Outside the lock: either may be the last of a task that owns a stream of this group.
+                drop((waiting, before));
                 return Err(Error::os("start a thread", "mxl-streams".as_ref(), error));
             }
             state.is_running = true;
@@ -196,24 +233,27 @@ impl Group {
     fn run(&self) {
         loop {
             let changes = self.changes.load(Ordering::Acquire);
-            let (flows, until) = {
+            let (flows, until, is_timed) = {
                 let mut state = self.lock();
                 if state.streams == 0 {
                     state.is_running = false;
                     return;
                 }
                 let timed = state.waiting.values().filter(|waiting| waiting.waker.is_some());
-                let until = timed.map(|waiting| waiting.until).min();
-                let until = until.unwrap_or_else(|| Instant::now() + MAX_IDLE);
-                state.sleeps_until = Some(until);
+                let first = timed.map(|waiting| waiting.until).min();
+                // Without a task to wake, the thread sleeps until one waits.
+                state.sleeps_until = first;
                 let flow = |waiting: &Waiting| (waiting.reader.clone(), waiting.seen);
-                (state.waiting.values().map(flow).collect::<Vec<_>>(), until)
+                let flows: Vec<_> = state.waiting.values().map(flow).collect();
+                (flows, first.unwrap_or_else(|| Instant::now() + MAX_IDLE), first.is_some())
             };
             let limit = until.saturating_duration_since(Instant::now());
             let watches: Vec<_> = flows.iter().map(|(reader, seen)| (reader.watch(), *seen)).collect();
             let mut words = vec![(&self.changes, changes)];
             words.extend(watches.iter().map(|(watch, seen)| (watch.word(), *seen)));
-            if !futex::wait_many(&words, limit) {
+            if !is_timed {
+                futex::wait(&self.changes, changes, limit);
+            } else if !futex::wait_many(&words, limit) {
                 std::thread::sleep(FALLBACK.min(limit));
             }
             self.wake(Instant::now());
@@ -276,6 +316,21 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.store(true, Ordering::Release);
         }
+    }
+
+    /// A child that was forked while another thread joined a group waited for the lock for ever.
+    #[test]
+    fn a_child_waits_for_streams_of_its_own_whatever_its_parent_has_locked() {
+        let lock = Groups::here().list.lock().unwrap();
+        ofi_testkit::fork::in_a_child(|| {
+            let (flow, task) = (Arc::new(Flow::default()), Arc::new(Task::default()));
+            let (mut entry, waker) = (SleeperEntry::default(), Waker::from(task.clone()));
+            entry.wait(flow.clone(), 0, LONG, &waker).unwrap();
+            flow.word.store(1, Ordering::Release);
+            futex::wake(&flow.word);
+            until("the task is woken", || task.0.load(Ordering::Acquire));
+        });
+        drop(lock);
     }
 
     fn until(what: &str, mut is_so: impl FnMut() -> bool) {
