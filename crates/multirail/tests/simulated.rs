@@ -491,6 +491,61 @@ fn a_slow_rail_among_equals_has_a_lesser_share_until_it_recovers() {
     }
 }
 
+/// Long transfers whose accesses have the default length.
+const LONG_TRANSFERS: [u64; 2] = [64 << 20, 4 << 20];
+
+/// So has a rail of a quarter or a tenth of the speed of its equals, and one that is so slow that it gets only trials.
+/// The rail recovers within four seconds.
+#[test]
+fn a_very_slow_rail_among_equals_has_a_lesser_share_until_it_recovers() {
+    let cases = [(0.25, LONG_TRANSFERS), (0.1, LONG_TRANSFERS), (0.005, [4 << 20, 256 << 10])];
+    for (seed, (factor, lengths)) in (1..=2).flat_map(|seed| cases.map(|case| (seed, case))) {
+        let mut links = equal_links(None);
+        links.iter_mut().for_each(|link| link.speed = 1.25e9);
+        links[2].speed *= factor;
+        let mut pair = Pair::of_lengths(seed, &links, Bottleneck::Links, lengths);
+        let gigabytes = |count: usize| (count << 30) / lengths[0] as usize;
+        parts_of(&mut pair, gigabytes(30), 8);
+        let (parts, rate) = parts_of(&mut pair, gigabytes(4), 8);
+        let what = format!("{factor} of {seed}: {parts:.3?}");
+        let carries = factor / (3.0 + factor);
+        let least = if factor < 0.1 { 0.0 } else { 0.6 };
+        assert!((least * carries..1.5 * carries).contains(&parts[2]), "not {carries:.3}: {what}");
+        assert!(rate > 0.75 * 3.0 * 1.25e9, "{rate:.3e} bytes per second of {what}");
+
+        pair.set_speed(2, 1.25e9);
+        parts_of(&mut pair, gigabytes(12), 8);
+        let (parts, _) = parts_of(&mut pair, gigabytes(4), 8);
+        assert_near(&parts, &[0.25; 4], 0.05, &format!("recovered, {what}"));
+    }
+}
+
+/// A link that is much slower than the others carries its part too, with accesses of the default length.
+#[test]
+fn links_of_very_different_speeds_have_shares_in_proportion() {
+    let links = [12.5e9, 12.5e9, 0.5e9].map(|speed| Link { provider: "sim", speed, told: Some(speed) });
+    for seed in 1..=3 {
+        let mut pair = Pair::of_lengths(seed, &links, Bottleneck::Links, LONG_TRANSFERS);
+        parts_of(&mut pair, 40, 4);
+        let (parts, _) = parts_of(&mut pair, 80, 4);
+        assert_near(&parts, &[25.0 / 51.0, 25.0 / 51.0, 1.0 / 51.0], 0.1, &format!("{seed}"));
+    }
+}
+
+/// After a rail has stood still, the others do not wait for it to make up for all that.
+#[test]
+fn rails_do_not_wait_long_for_one_that_stood_still() {
+    for seed in 1..=3 {
+        let mut links = equal_links(None);
+        links.iter_mut().for_each(|link| link.speed = 125e6);
+        let mut pair = Pair::new(seed, &links, Bottleneck::Links);
+        let (_, rate) = parts_of(&mut pair, 60, 16);
+        pair.pause(1, Duration::from_millis(400));
+        let (_, meanwhile) = parts_of(&mut pair, 60, 16);
+        assert!(meanwhile > 0.75 * rate, "{meanwhile:.3e} bytes per second, after {rate:.3e}: {seed}");
+    }
+}
+
 /// Rails of different providers have the shares that they are measured to carry.
 #[test]
 fn rails_of_two_providers_are_weighted_by_what_they_carry() {

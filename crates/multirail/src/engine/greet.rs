@@ -76,7 +76,7 @@ impl<G> Core<G> {
         let (incarnation, rails) = self
             .peers
             .get(peer)
-            .map_or_else(|| (0, Vec::new()), |found| (found.incarnation, found.rails.clone()));
+            .map_or_else(|| (0, Vec::new().into()), |found| (found.incarnation, Arc::clone(&found.rails)));
         let id = self.open(incarnation, 0, State::Greeting, &rails, now);
         if let Some(session) = self.sessions.get_mut(id) {
             session.peer = Some(peer);
@@ -290,7 +290,7 @@ impl<G> Core<G> {
         let Some(session) = self.sessions.get_mut(id) else { return };
         session.state = State::Up;
         session.introduce(able_until);
-        let (incarnation, rails) = (session.incarnation, session.rails.clone());
+        let (incarnation, rails) = (session.incarnation, session.rails.as_slice().into());
         let Some(peer) = session.peer.and_then(|peer| self.peers.get_mut(peer)) else { return };
         if incarnation == self.incarnation {
             return; // the other end is this agent itself; posts use the session that greeted

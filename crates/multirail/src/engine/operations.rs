@@ -140,9 +140,9 @@ impl<G> Core<G> {
         let measured = session.paths[index].ended(len, bytes, count, since, now);
         if session.paths.len() > 1 {
             shares::served(&mut session.paths, index, bytes, load, measured.took, now);
-            if measured.is_bandwidth {
-                shares::level(&mut session.paths, index, now);
-            }
+        }
+        if measured.is_bandwidth {
+            shares::level(&mut session.paths, index, now);
         }
         let path = &session.paths[index];
         let (rail, account) = (path.rail, path.account);
@@ -234,7 +234,7 @@ impl<G> Core<G> {
             match result {
                 Ok(()) => {
                     let measured = session.paths[path].ended(0, 0, 1, nanos(now), now);
-                    if measured.is_bandwidth && session.paths.len() > 1 {
+                    if measured.is_bandwidth {
                         shares::level(&mut session.paths, path, now);
                     }
                 }

@@ -168,6 +168,11 @@ impl Path {
         self.finish(len, now) + self.share.owed()
     }
 
+    /// Whether the path is slow and idle, and is to be tried.
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.operations == 0 && self.share.is_due(now)
+    }
+
     /// The time from which this path, if no operation ends on it, costs more than `seconds`. `None` if only the end of
     /// an operation changes that.
     pub(super) fn behind(&self, seconds: f64) -> Option<Time> {
@@ -228,7 +233,6 @@ impl Path {
         if is_bandwidth {
             let rate = self.gathered as f64 / busy.as_secs_f64();
             self.bandwidth += NEWEST * (rate - self.bandwidth);
-            self.share.measured_alone(self.bandwidth);
             (self.since, self.gathered) = (now, 0);
         }
         if len < 4096 {

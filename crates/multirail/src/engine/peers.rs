@@ -25,7 +25,9 @@ pub type RemoteRegions = HashMap<u64, Arc<RegionInfo>>;
 pub(super) struct KnownPeer {
     pub(super) name: Arc<str>,
     pub(super) incarnation: u64,
-    pub(super) rails: Vec<RailInfo>,
+    pub(super) rails: Arc<[RailInfo]>,
+    /// The rails that the program has loaded. A confirmed greeting replaces the others, not these.
+    loaded: Option<Arc<[RailInfo]>>,
     /// Shared with those who prepare transfers, without the agent's lock.
     pub(super) regions: Arc<RemoteRegions>,
     pub(super) current: Option<SlotId>,
@@ -43,7 +45,7 @@ impl KnownPeer {
     /// Whether the program has loaded the peer with these rails. A name in a greeting proves nothing, but an answer
     /// that goes to the loaded addresses is of no use to anybody else.
     pub(super) fn is_loaded_at(&self, rails: &[RailInfo]) -> bool {
-        !self.is_greeter && self.rails == rails
+        self.loaded.as_deref() == Some(rails)
     }
 }
 
@@ -98,7 +100,7 @@ impl<G> Core<G> {
         if peer.incarnation != metadata.incarnation {
             let (old, name) = (peer.current.take(), Arc::clone(&peer.name));
             peer.regions = Arc::clone(&self.no_regions);
-            (peer.incarnation, peer.rails) = (metadata.incarnation, metadata.rails.clone());
+            (peer.incarnation, peer.rails) = (metadata.incarnation, metadata.rails.as_slice().into());
             self.tell(Event::Restarted(name));
             if let Some(old) = old {
                 self.end_session(old, Errno::ECONNRESET);
@@ -106,6 +108,11 @@ impl<G> Core<G> {
         }
         if let Some(peer) = self.peers.get_mut(id) {
             self.greeters -= usize::from(std::mem::take(&mut peer.is_greeter));
+            if !peer.is_loaded_at(&metadata.rails) {
+                let is_same = *peer.rails == *metadata.rails;
+                let rails = if is_same { Arc::clone(&peer.rails) } else { metadata.rails.as_slice().into() };
+                peer.loaded = Some(rails);
+            }
             if !metadata.regions.is_empty() {
                 let more = metadata.regions.iter().map(|region| (region.id, Arc::new(region.clone())));
                 Arc::make_mut(&mut peer.regions).extend(more);
@@ -147,7 +154,8 @@ impl<G> Core<G> {
         let peer = KnownPeer {
             name: Arc::clone(&name),
             incarnation,
-            rails: rails.to_vec(),
+            rails: rails.into(),
+            loaded: None,
             regions: Arc::clone(&self.no_regions),
             current: None,
             offered: None,

@@ -463,10 +463,18 @@ mod tests {
     #[test]
     fn a_loaded_peer_is_answered_before_strangers() {
         let (mut core, mut rail) = agent();
-        for (name, address) in [("bob", 2), ("carol", 3)] {
+        for (name, address, incarnation) in [("bob", 2, 7), ("carol", 3, 7), ("dave", 5, 6)] {
             let metadata =
-                Metadata { name: name.into(), incarnation: 7, rails: rails(address), regions: Vec::new() };
+                Metadata { name: name.into(), incarnation, rails: rails(address), regions: Vec::new() };
             core.load(&metadata).unwrap();
+        }
+        // A stranger takes a loaded peer's name and place.
+        greet_from(&mut core, &mut rail, "dave", 6, 4 << 40);
+        let tag = rail.0[0].1;
+        core.message(&Message { to: tag, body: Body::Confirm }.encode(), NOW);
+        assert!(core.is_up(core.find("dave").unwrap()));
+        while core.perform(NOW, &mut rail) || !rail.0.is_empty() {
+            rail.0.drain(..).for_each(|(op, _)| core.ended(op, Ok(()), NOW));
         }
         for nth in 0..10 {
             greet(&mut core, &mut rail, &format!("stranger-{nth}"), nth << 32 | 2);
@@ -479,6 +487,11 @@ mod tests {
         assert_eq!(rail.0.len(), 2);
         greet_from(&mut core, &mut rail, "carol", 3, 3 << 40);
         assert_eq!(rail.0.len(), 3);
+        // So is whoever has taken it before.
+        greet_from(&mut core, &mut rail, "dave", 6, 5 << 40);
+        assert_eq!(rail.0.len(), 3);
+        greet_from(&mut core, &mut rail, "dave", 5, 6 << 40);
+        assert_eq!(rail.0.len(), 4);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Assigns chunks to paths.
 //!
 //! Paths pull: a chunk is cut when a path has room for it, and goes to the path that is expected to deliver it first, or
-//! that has had less than its part (`shares.rs`). So a fast path gets more, a slow path no more than it carries, and a
-//! stalled path nothing new. If the best path is full, the chunk waits for it when that costs less than another path.
+//! that has had less than its part (`shares.rs`). So a fast path gets more, and a stalled path nothing new. A path that is
+//! much slower than its equals gets no more than it carries; for one that is a little slower they wait. If the best path is full, the chunk waits for it when that costs less than another path.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ const MAX_ACCESSES_PER_RUN: u32 = 256;
 
 /// The path for a chunk.
 enum Choice {
-    /// A path, the key to use there, and whether it is a leased one.
-    Path(usize, RegionKey, bool),
+    /// A path, the length of the part, the key to use there, and whether it is a leased one.
+    Path(usize, u64, RegionKey, bool),
     /// Wait until a path has room, or until this time, when another path may be better.
     Wait(Option<Time>),
     /// A path would do, but has no key for the region.
@@ -86,7 +86,7 @@ impl<G> Core<G> {
                 }
             };
             match choice {
-                Choice::Path(path, key, is_leased) => {
+                Choice::Path(path, len, key, is_leased) => {
                     if transfer.chunks == 0 && transfer.number.is_none() && self.config.count_writes {
                         let is_wide = session.paths.iter().all(|path| self.rails[path.rail].wide_data);
                         let is_counted = matches!(transfer.notice, Unfinished::Unsent(_))
@@ -95,6 +95,7 @@ impl<G> Core<G> {
                             && most_chunks(transfer, &self.config) <= u64::from(u16::MAX);
                         transfer.number = if is_counted { session.take_number() } else { None };
                     }
+                    let chunk = Chunk { len, ..chunk };
                     return self.post_run(id, transfer_id, chunk, (path, key, is_leased), now, sink);
                 }
                 Choice::Wait(until) => {
@@ -325,7 +326,16 @@ fn choose<G>(
         let untried = 1_u64.checked_shl(at as u32).is_none_or(|bit| chunk.tried & bit == 0);
         untried && paths[at].is_up(now)
     };
-    let has_room = |path: &Path| path.has_room(chunk.len, config.largest_access) && is_free(path);
+    // Parts that are posted again stay as they were counted, and short descriptors are whole.
+    let may_cut = transfer.retry.is_empty() && piece.len >= config.striping_threshold;
+    let len =
+        |path: &Path| if may_cut { path.share.part_of(chunk.len, config.smallest_chunk) } else { chunk.len };
+    let has_room = |path: &Path| path.has_room(len(path), config.largest_access) && is_free(path);
+    let cost = |path: &Path| {
+        // In an idle session nobody is to wait for a trial.
+        let is_tried = path.is_due(now) && paths.iter().any(|path| path.in_flight > 0);
+        if is_tried { 0.0 } else { path.cost(len(path), now) }
+    };
     // Successive short descriptors stay together, so that the rail can put them into one packet or behind one doorbell.
     let (last, left) = transfer.last;
     if left > 0
@@ -334,7 +344,7 @@ fn choose<G>(
         && may(last)
         && let Some((key, is_leased)) = key(&paths[last])
     {
-        return Choice::Path(last, key, is_leased);
+        return Choice::Path(last, len(&paths[last]), key, is_leased);
     }
     let mut best: Option<(usize, (RegionKey, bool), f64)> = None;
     let (mut is_waiting, mut is_keyless, mut nearest) = (false, false, 0);
@@ -348,7 +358,7 @@ fn choose<G>(
         if !may(at) {
             continue;
         }
-        let (cost, rank) = (path.cost(chunk.len, now), rank(path));
+        let (cost, rank) = (cost(path), rank(path));
         // A path that is far from the memory of an end is used only if no nearer one can be.
         if best.is_none_or(|(_, _, least)| rank > nearest || (rank == nearest && cost < least)) {
             best = Some((at, key, cost));
@@ -356,7 +366,9 @@ fn choose<G>(
         }
     }
     match best {
-        Some((at, (key, is_leased), _)) if has_room(&paths[at]) => Choice::Path(at, key, is_leased),
+        Some((at, (key, is_leased), _)) if has_room(&paths[at]) => {
+            Choice::Path(at, len(&paths[at]), key, is_leased)
+        }
         None if !is_waiting && is_keyless => Choice::Keyless,
         None if !is_waiting => Choice::Nowhere,
         best => {
@@ -367,7 +379,7 @@ fn choose<G>(
                 _ if paths[at].is_shut() => None,
                 _ if !paths[at].is_up(now) => Some(paths[at].rests_until()),
                 Some((full, ..)) if full != at && has_room(&paths[at]) => {
-                    paths[full].behind(paths[at].cost(chunk.len, now))
+                    paths[full].behind(cost(&paths[at]))
                 }
                 _ => None,
             };

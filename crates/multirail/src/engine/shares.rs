@@ -5,13 +5,19 @@
 //! address format, and whether the NIC reports its speed) carry bytes in proportion to their links' speeds:
 //!
 //! - Each path has a *lead*: the bytes that it was given beyond its part, compared with the path of its kind that is
-//!   furthest behind. It counts like bytes in flight, so the path that is behind is preferred. Leads are bounded, and
-//!   end with the busy period: a transfer does not make up for an earlier one.
+//!   furthest behind. It counts like bytes in flight, so the path that is behind is preferred. Leads are bounded, so
+//!   that the others do not wait long for a path that stood still, and end with the busy period: a transfer does not
+//!   make up for an earlier one.
+//! - Parts are shorter on a slower path, so that each takes about the same time on all: a path on which a part of full
+//!   length would take longer than the others need for all that they may have in flight would never be chosen.
 //! - A path is *slow* if it takes longer for its bytes than the best of its kind under no more load, by the factor
 //!   [`SLOW`] and several times in a row. Its time is that in which it had work, its load what was in flight when an
-//!   access was posted. A slow path has no part
-//!   to make up for: it gets what it is expected to carry in the time of the others. That is examined on and on, and
-//!   always a little more is tried, so that a path that was slow because it was given little recovers.
+//!   access was posted. A slow path has no part to make up for: it gets what it is expected to carry in the time of the
+//!   others. That is examined on and on, and always a little more is tried, so that a path that was slow because it was
+//!   given little recovers. One that is so slow that it is not chosen is due for a trial from time to time.
+//!
+//! The price: a path that takes longer than its equals by less than [`SLOW`] still gets an equal part, and the others
+//! wait for it. With four rails, one of 0.7 of the speed of the others, they carry 0.76 of what they could.
 //!
 //! Between kinds the measured bandwidths decide.
 
@@ -36,8 +42,14 @@ const TRIED: f64 = 1.1;
 const RECOVERED: f64 = 0.85;
 /// The least part of its link's speed that a path counts with.
 const LEAST: f64 = 1e-3;
-/// Maximum lead in bytes. With NICs of 100 Gbit/s it takes the others 2.7 ms to catch up.
-const MAX_LEAD: f64 = (32 << 20) as f64;
+/// The time that a path which is behind may take to catch up...
+const MAX_LEAD: Duration = Duration::from_millis(3);
+/// ... and the least bytes that it may catch up with: two accesses of the default length.
+const LEAST_MAX_LEAD: f64 = (8 << 20) as f64;
+/// A slow path that has had no work for this time is due for a trial. The maximum time is as for a path that failed.
+const TRIAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// A trial takes at most this part of the time of its path, because a transfer waits for it.
+const TRIAL_PART: u32 = 20;
 /// Time for which the measurements and the lead of a path without operations are compared with those of others.
 const COMPARED: Duration = Duration::from_millis(100);
 
@@ -52,6 +64,8 @@ pub(super) struct Share {
     factor: f64,
     /// Bytes per second that the path is expected to carry.
     rate: f64,
+    /// That rate as a part of the greatest of the kind.
+    part: f64,
     /// Bytes that the path was given beyond its part.
     lead: f64,
     /// Since the last examination.
@@ -62,6 +76,10 @@ pub(super) struct Share {
     load: f64,
     /// Examinations in a row in which the path was slow.
     slow: u32,
+    /// The time from which a slow path is due for a trial.
+    due: Time,
+    /// What is in flight on a slow path was posted as a trial.
+    is_trial: bool,
 }
 
 /// Sums over accesses that have ended.
@@ -82,11 +100,14 @@ impl Share {
             weight,
             factor: 1.0,
             rate: weight,
+            part: 1.0,
             lead: 0.0,
             sums: Sums::default(),
             service: 0.0,
             load: 0.0,
             slow: 0,
+            due: Time::ZERO,
+            is_trial: false,
         }
     }
 
@@ -100,9 +121,25 @@ impl Share {
         self.lead / self.rate
     }
 
-    /// Takes the bandwidth of a path that is alone.
-    pub(super) fn measured_alone(&mut self, bandwidth: f64) {
-        self.rate = bandwidth;
+    /// The length of a part that takes about as long here as one of `len` on the fastest path of the kind.
+    pub(super) fn part_of(&self, len: u64, least: u64) -> u64 {
+        if self.part >= 1.0 {
+            return len;
+        }
+        ((len as f64 * self.part) as u64).next_multiple_of(4096).max(least).min(len)
+    }
+
+    /// Whether a slow path without work is to be tried, whatever is expected of it.
+    pub(super) fn is_due(&self, now: Time) -> bool {
+        self.factor < 1.0 && now >= self.due
+    }
+
+    fn max_lead(&self) -> f64 {
+        (self.rate * MAX_LEAD.as_secs_f64()).max(LEAST_MAX_LEAD)
+    }
+
+    fn may_be_tried_after(&mut self, took: Duration, now: Time) {
+        self.due = now + (took * TRIAL_PART).clamp(TRIAL.0, TRIAL.1);
     }
 
     fn end_period(&mut self) {
@@ -126,6 +163,12 @@ pub(super) fn classify(paths: &mut [Path], rails: &[RailSpec]) {
         share.weight /= of_rail as f64;
         share.rate = share.weight;
     }
+    for at in 0..paths.len() {
+        let kind = paths[at].share.kind;
+        let weights = paths.iter().map(|path| &path.share).filter(|share| share.kind == kind);
+        let greatest = weights.map(|share| share.weight).fold(0.0, f64::max);
+        paths[at].share.part = paths[at].share.weight / greatest;
+    }
 }
 
 /// Records that a path is given `bytes`.
@@ -135,11 +178,12 @@ pub(super) fn given(paths: &mut [Path], index: usize, bytes: u64, now: Time) {
     if paths.iter().enumerate().all(was_idle) {
         paths.iter_mut().for_each(|path| path.share.lead = path.share.lead.min(bytes as f64));
     }
-    if paths[index].share.factor < 1.0 {
+    let share = &mut paths[index].share;
+    if share.factor < 1.0 {
+        share.is_trial = now >= share.due;
         return;
     }
-    let share = &mut paths[index].share;
-    share.lead = (share.lead + bytes as f64).min(MAX_LEAD);
+    share.lead = (share.lead + bytes as f64).min(share.max_lead());
     let kind = share.kind;
     let is_used = |path: &Path| is_even(path, kind, now) && is_recent(path, now);
     let leads = |(at, path): (usize, &Path)| {
@@ -170,9 +214,13 @@ pub(super) fn served(
     sums.seconds += took.as_secs_f64();
     sums.load += load as f64;
     sums.count += 1;
-    if sums.count >= PERIOD {
-        paths[index].share.end_period();
-        examine(paths, index, now);
+    let count = sums.count;
+    let share = &mut paths[index].share;
+    let is_trial = std::mem::take(&mut share.is_trial);
+    share.may_be_tried_after(took, now);
+    if count >= PERIOD || is_trial {
+        share.end_period();
+        examine(paths, index, is_trial, now);
     }
 }
 
@@ -185,13 +233,19 @@ pub(super) fn level(paths: &mut [Path], index: usize, now: Time) {
     });
     let scale =
         if sums.1 > 0.0 { sums.0 / sums.1 } else { paths[index].bandwidth() / paths[index].share.weight };
+    let expected = |path: &Path| path.share.weight * path.share.factor;
+    let greatest = paths.iter().filter(counted).map(expected).fold(0.0, f64::max);
     for share in paths.iter_mut().map(|path| &mut path.share).filter(|share| share.kind == kind) {
-        share.rate = (scale * share.weight * share.factor).max(1.0);
+        let expected = share.weight * share.factor;
+        share.rate = (scale * expected).max(1.0);
+        share.part = if greatest > 0.0 { expected / greatest } else { 1.0 };
     }
 }
 
-/// Compares a path with the best of its kind.
-fn examine(paths: &mut [Path], index: usize, now: Time) {
+/// Compares a path with the best of its kind. A trial shows the path's latency too, so it only shows that the path is
+/// faster than expected.
+fn examine(paths: &mut [Path], index: usize, is_trial: bool, now: Time) {
+    raise(paths, paths[index].share.kind, now);
     let Share { kind, factor, service, load, .. } = paths[index].share;
     let is_slow = factor < 1.0;
     let may_compare = |(at, path): &(usize, &Path)| {
@@ -209,7 +263,8 @@ fn examine(paths: &mut [Path], index: usize, now: Time) {
     }
     let ratio = (factor * service / best).max(LEAST);
     if is_slow {
-        share.factor = (factor * (TRIED / ratio).clamp(0.5, 2.0)).max(LEAST);
+        let least = if is_trial { 1.0 } else { 0.5 };
+        share.factor = (factor * (TRIED / ratio).clamp(least, 2.0)).max(LEAST);
         if share.factor > RECOVERED {
             (share.factor, share.slow) = (1.0, 0);
         }
@@ -223,6 +278,20 @@ fn examine(paths: &mut [Path], index: usize, now: Time) {
     }
 }
 
+/// If all usable paths of a kind are slow, the best of them is the measure of the others.
+fn raise(paths: &mut [Path], kind: u32, now: Time) {
+    let factors = paths.iter().filter(|path| path.share.kind == kind && path.is_up(now));
+    let greatest = factors.map(|path| path.share.factor).fold(0.0, f64::max);
+    if greatest <= 0.0 || greatest >= 1.0 {
+        return;
+    }
+    let slow = |share: &&mut Share| share.kind == kind && share.factor < 1.0;
+    for share in paths.iter_mut().map(|path| &mut path.share).filter(slow) {
+        share.factor = (share.factor / greatest).min(1.0);
+        share.slow = 0;
+    }
+}
+
 /// Whether a path may be used and counts with its full speed.
 fn is_even(path: &Path, kind: u32, now: Time) -> bool {
     path.share.kind == kind && path.share.factor >= 1.0 && path.is_up(now)
@@ -230,4 +299,30 @@ fn is_even(path: &Path, kind: u32, now: Time) -> bool {
 
 fn is_recent(path: &Path, now: Time) -> bool {
     path.busy_since().is_some() || now.saturating_sub(path.last_ended()) < COMPARED
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_of_the_slow_paths_is_even_when_no_other_is_up() {
+        let path = |factor, addr| {
+            let mut path = Path::new(0, 0, None);
+            (path.addr, path.share.factor) = (addr, factor);
+            path
+        };
+        let mut paths = [path(0.2, Some(1)), path(0.1, Some(2)), path(1.0, Some(3))];
+        let factors = |paths: &[Path]| -> Vec<f64> { paths.iter().map(|path| path.share.factor).collect() };
+        let serve = |paths: &mut [Path]| {
+            for nth in 1..=u64::from(PERIOD) {
+                served(paths, 0, 4096, 4096, Some(Duration::from_micros(1)), Duration::from_millis(nth));
+            }
+        };
+        serve(&mut paths);
+        assert_eq!(factors(&paths), [0.2, 0.1, 1.0], "one is even, but has carried nothing to compare with");
+        paths[2].addr = None;
+        serve(&mut paths);
+        assert_eq!(factors(&paths), [1.0, 0.5, 1.0]);
+    }
 }

@@ -12,8 +12,9 @@ use ofi::Errno;
 use ofi_testkit::net::Random;
 
 const STEP: Duration = Duration::from_micros(10);
-/// The length of a transfer.
+/// The lengths of a transfer and of an access.
 const LEN: u64 = 4 << 20;
+const ACCESS: u64 = 256 << 10;
 
 /// A rail of the agent that writes.
 #[derive(Clone, Debug)]
@@ -79,6 +80,11 @@ pub struct Pair {
 
 impl Pair {
     pub fn new(seed: u64, links: &[Link], bottleneck: Bottleneck) -> Self {
+        Self::of_lengths(seed, links, bottleneck, [LEN, ACCESS])
+    }
+
+    /// A pair with transfers and accesses of these lengths.
+    pub fn of_lengths(seed: u64, links: &[Link], bottleneck: Bottleneck, [len, access]: [u64; 2]) -> Self {
         let specs = |agent: u8| -> Vec<RailSpec> {
             let spec = |(nth, link): (usize, &Link)| RailSpec {
                 info: RailInfo { provider: link.provider.into(), format: 0, address: vec![agent, nth as u8] },
@@ -91,22 +97,22 @@ impl Pair {
         };
         let core = |agent: u8| {
             let mut random = Random(seed << 8 | u64::from(agent) << 1 | 1);
-            let config = Config { largest_access: 256 << 10, ..Config::default() };
+            let config = Config { largest_access: access, ..Config::default() };
             Core::new(["alice", "bob"][agent as usize], specs(agent), config, Box::new(move || random.bits()))
         };
         let mut cores = [core(0), core(1)];
         let keys = (0..links.len()).map(|rail| RegionKey { rail: rail as u8, key: 1, base: 0 }).collect();
-        let region = RegionInfo { id: 1, len: LEN, keys, is_staged: false, export: None };
+        let region = RegionInfo { id: 1, len, keys, is_staged: false, export: None };
         let metadata = cores[1].metadata(vec![region]);
         let peer = cores[0].load(&metadata).unwrap();
         let (region, incarnation) = cores[0].region(peer, 1).unwrap();
         let plan = Plan {
             way: Way::Write,
-            pieces: vec![Piece { region: 0, local: 0, remote_region: 0, remote: 0, len: LEN }],
+            pieces: vec![Piece { region: 0, local: 0, remote_region: 0, remote: 0, len }],
             regions: vec![region],
             near: Vec::new(),
             incarnation,
-            total: LEN,
+            total: len,
             guard: (),
         };
         let rails = || Rails { queues: vec![VecDeque::new(); links.len()], sent: Vec::new() };
@@ -127,6 +133,11 @@ impl Pair {
 
     pub fn set_speed(&mut self, rail: usize, speed: f64) {
         self.links[rail].speed = speed;
+    }
+
+    /// Stops a rail for some time.
+    pub fn pause(&mut self, rail: usize, time: Duration) {
+        self.paused[rail] = self.now + time;
     }
 
     /// Bytes that each path has moved.
@@ -189,7 +200,8 @@ impl Pair {
         }
         for (rail, mut bytes) in self.service().into_iter().enumerate() {
             if self.random.bits().is_multiple_of(4000) {
-                self.paused[rail] = now + Duration::from_micros(self.random.bits() % 6000);
+                self.paused[rail] =
+                    self.paused[rail].max(now + Duration::from_micros(self.random.bits() % 6000));
             }
             if self.paused[rail] > now {
                 continue;
