@@ -189,6 +189,10 @@ impl Watch for Kernel {
         self.process().unread.is_empty()
     }
 
+    fn is_here(&self) -> bool {
+        true
+    }
+
     fn published(&self) -> u64 {
         self.process().published.len() as u64
     }
