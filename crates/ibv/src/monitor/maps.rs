@@ -141,7 +141,8 @@ mod tests {
     /// Whether this is the program's first thread, as with `--test-threads=1`.
     fn runs_main() -> bool {
         // SAFETY: no memory is involved.
-        unsafe { libc::getpid() == libc::gettid() }
+        let thread = unsafe { libc::gettid() };
+        thread.cast_unsigned() == std::process::id()
     }
 
     #[test]
